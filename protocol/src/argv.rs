@@ -1,0 +1,148 @@
+//! The agent's command line, which it needs before it confines itself and reads `hello`.
+
+use crate::message::Access;
+use crate::path::{GuestPath, PathError};
+
+/// Where the agent lies where it is mounted into an image that is not ours, and on the embedded
+/// engine.
+pub const INJECTED_AGENT: &str = "/.sandbox/agent";
+
+/// What the agent is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Serves a session that runs scripts.
+    Script,
+    /// Reads one script from stdin and says whether it compiles ([`CheckReply`]). No session.
+    Check,
+}
+
+/// A mount that scripts and operations may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Where it is in the sandbox.
+    pub path: GuestPath,
+    /// What may be done there.
+    pub access: Access,
+}
+
+/// The agent's command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentArgs {
+    /// What the agent is for.
+    pub mode: Mode,
+    /// The mounts, none inside another.
+    pub mounts: Vec<Mount>,
+    /// What `~` means: the root of the io dir's mount, where there is one.
+    pub home: Option<GuestPath>,
+    /// What a relative path is relative to.
+    pub workdir: Option<GuestPath>,
+}
+
+/// A command line that is none of ours.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArgsError {
+    /// No mode, or an unknown one.
+    #[error("the first argument is the mode: script or check")]
+    Mode,
+    /// An unknown option, or one without its value.
+    #[error("unknown or incomplete argument '{0}'")]
+    Option(String),
+    /// A path that is none.
+    #[error("bad path '{path}': {source}")]
+    Path {
+        /// As it was given.
+        path: String,
+        /// What is wrong.
+        source: PathError,
+    },
+}
+
+/// What [`Mode::Check`] prints: one JSON object.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckReply {
+    /// Why the script does not compile, or null.
+    pub error: Option<crate::message::ScriptError>,
+}
+
+impl AgentArgs {
+    /// The arguments after the program's name.
+    #[must_use]
+    pub fn to_args(&self) -> Vec<String> {
+        let mode = match self.mode {
+            Mode::Script => "script",
+            Mode::Check => "check",
+        };
+        let mut args = vec![mode.to_owned()];
+        for Mount { path, access } in &self.mounts {
+            let option = match access {
+                Access::Read => "--read",
+                Access::Write => "--write",
+            };
+            args.extend([option.to_owned(), path.to_string()]);
+        }
+        if let Some(home) = &self.home {
+            args.extend(["--home".to_owned(), home.to_string()]);
+        }
+        if let Some(workdir) = &self.workdir {
+            args.extend(["--workdir".to_owned(), workdir.to_string()]);
+        }
+        args
+    }
+
+    /// Reads the arguments after the program's name.
+    ///
+    /// # Errors
+    ///
+    /// [`ArgsError`] for anything that [`to_args`](Self::to_args) does not write.
+    pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self, ArgsError> {
+        let mut args = args.into_iter();
+        let mode = match args.next().as_deref() {
+            Some("script") => Mode::Script,
+            Some("check") => Mode::Check,
+            _ => return Err(ArgsError::Mode),
+        };
+        let mut parsed = Self { mode, mounts: Vec::new(), home: None, workdir: None };
+        while let Some(option) = args.next() {
+            let Some(path) = args.next() else { return Err(ArgsError::Option(option)) };
+            let path = GuestPath::new(&path).map_err(|source| ArgsError::Path { path, source })?;
+            match option.as_str() {
+                "--read" => parsed.mounts.push(Mount { path, access: Access::Read }),
+                "--write" => parsed.mounts.push(Mount { path, access: Access::Write }),
+                "--home" => parsed.home = Some(path),
+                "--workdir" => parsed.workdir = Some(path),
+                _ => return Err(ArgsError::Option(option)),
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_come_back_as_they_went() {
+        let path = |text: &str| GuestPath::new(text).unwrap();
+        let args = AgentArgs {
+            mode: Mode::Script,
+            mounts: vec![
+                Mount { path: path("/io"), access: Access::Write },
+                Mount { path: path("/in/a b"), access: Access::Read },
+            ],
+            home: Some(path("/io")),
+            workdir: Some(path("/io/x")),
+        };
+        assert_eq!(AgentArgs::parse(args.to_args()), Ok(args));
+    }
+
+    #[test]
+    fn an_unknown_argument_is_named() {
+        let parse = |args: &[&str]| AgentArgs::parse(args.iter().map(|&arg| arg.to_owned()));
+        assert_eq!(parse(&[]), Err(ArgsError::Mode));
+        assert_eq!(parse(&["script", "--read"]), Err(ArgsError::Option("--read".into())));
+        assert_eq!(parse(&["script", "--x", "/a"]), Err(ArgsError::Option("--x".into())));
+    }
+}

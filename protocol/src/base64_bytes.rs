@@ -1,0 +1,43 @@
+//! Bytes on the wire.
+
+use std::fmt;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// Bytes that travel as standard base64 with padding.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Base64(pub Vec<u8>);
+
+impl fmt::Debug for Base64 {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Base64({} bytes)", self.0.len())
+    }
+}
+
+impl Serialize for Base64 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&base64::display::Base64Display::new(&self.0, &STANDARD))
+    }
+}
+
+impl<'de> Deserialize<'de> for Base64 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // A visitor, so that the text is decoded where it lies in the frame.
+        deserializer.deserialize_str(Visitor)
+    }
+}
+
+struct Visitor;
+
+impl de::Visitor<'_> for Visitor {
+    type Value = Base64;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("base64 text")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Base64, E> {
+        STANDARD.decode(text).map(Base64).map_err(E::custom)
+    }
+}

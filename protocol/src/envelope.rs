@@ -1,0 +1,369 @@
+//! JSON-RPC's envelope, decoded strictly, and the two directions of the wire.
+
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
+
+use crate::WireError;
+use crate::frame::{FrameError, encode};
+use crate::message::{Chunk, Credit, Log, Request, RequestMethod, Touched};
+
+/// A line that is not a message of this wire.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// Not a JSON-RPC envelope, or a shape that this direction does not have.
+    #[error("malformed envelope: {0}")]
+    Envelope(String),
+    /// The envelope is right, its params are not. For a request its `id` is known, and the
+    /// answer is an error; a notification has none.
+    #[error("malformed params of '{method}': {source}")]
+    Params {
+        /// The method.
+        method: String,
+        /// The id, where the message is a request.
+        id: Option<u64>,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+}
+
+/// What the controller sends and the agent reads.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ToAgent {
+    /// A request, to be answered once.
+    Request {
+        /// Given by the controller, never used twice in a session.
+        id: u64,
+        /// What is asked.
+        request: Request,
+    },
+    /// A piece of a stream to the agent.
+    Chunk(Chunk),
+    /// Leave to send more of a stream from the agent.
+    Credit(Credit),
+}
+
+/// What the agent sends and the controller reads.
+#[derive(Debug)]
+pub enum FromAgent<'a> {
+    /// The answer to a request. Decode it with [`FromAgent::reply`] by the pending id.
+    Reply {
+        /// The request's id.
+        id: u64,
+        /// The raw answer, or why there is none.
+        result: Result<&'a RawValue, WireError>,
+    },
+    /// An entry of the log.
+    Log(Log),
+    /// A path is about to change.
+    Touched(Touched),
+    /// A piece of a stream from the agent.
+    Chunk(Chunk),
+    /// Leave to send more of a stream to the agent.
+    Credit(Credit),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Incoming<'a> {
+    #[serde(rename = "jsonrpc")]
+    _jsonrpc: Version,
+    // An explicit null is no id: JSON-RPC would take it for an answer to a broken request.
+    #[serde(default, deserialize_with = "present")]
+    id: Option<u64>,
+    #[serde(default, borrow)]
+    method: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    params: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    result: Option<&'a RawValue>,
+    #[serde(default, deserialize_with = "present")]
+    error: Option<WireError>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Version {
+    #[serde(rename = "2.0")]
+    V2,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum StreamMethod {
+    Chunk,
+    Credit,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum AgentMethod {
+    Log,
+    Touched,
+    Chunk,
+    Credit,
+}
+
+#[derive(Serialize)]
+struct Outgoing<'a, T> {
+    jsonrpc: Version,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
+    method: &'a str,
+    params: T,
+}
+
+#[derive(Serialize)]
+struct Answer<T> {
+    jsonrpc: Version,
+    id: u64,
+    #[serde(flatten)]
+    body: AnswerBody<T>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum AnswerBody<T> {
+    Result(T),
+    Error(WireError),
+}
+
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
+}
+
+fn envelope(line: &str) -> Result<Incoming<'_>, DecodeError> {
+    serde_json::from_str(line).map_err(|error| DecodeError::Envelope(error.to_string()))
+}
+
+fn method<'a, M: Deserialize<'a>>(raw: &'a RawValue) -> Result<M, DecodeError> {
+    serde_json::from_str(raw.get()).map_err(|error| DecodeError::Envelope(error.to_string()))
+}
+
+fn params<T: DeserializeOwned>(method: &RawValue, raw: &RawValue) -> Result<T, DecodeError> {
+    serde_json::from_str(raw.get()).map_err(|source| params_error(method, None, source))
+}
+
+fn params_error(method: &RawValue, id: Option<u64>, source: serde_json::Error) -> DecodeError {
+    DecodeError::Params { method: method.get().trim_matches('"').to_owned(), id, source }
+}
+
+fn shape<T>(what: &str) -> Result<T, DecodeError> {
+    Err(DecodeError::Envelope(what.to_owned()))
+}
+
+impl ToAgent {
+    /// Reads a line.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError`]; only [`DecodeError::Params`] with an id leaves a session that can go on.
+    pub fn decode(line: &str) -> Result<Self, DecodeError> {
+        match envelope(line)? {
+            Incoming {
+                id: Some(id),
+                method: Some(name),
+                params: Some(raw),
+                result: None,
+                error: None,
+                ..
+            } => {
+                let request = Request::decode(method::<RequestMethod>(name)?, raw)
+                    .map_err(|source| params_error(name, Some(id), source))?;
+                Ok(Self::Request { id, request })
+            }
+            Incoming {
+                id: None,
+                method: Some(name),
+                params: Some(raw),
+                result: None,
+                error: None,
+                ..
+            } => match method::<StreamMethod>(name)? {
+                StreamMethod::Chunk => params(name, raw).map(Self::Chunk),
+                StreamMethod::Credit => params(name, raw).map(Self::Credit),
+            },
+            _ => shape("neither a request nor a notification"),
+        }
+    }
+
+    /// Writes the line, with its newline.
+    ///
+    /// # Errors
+    ///
+    /// [`FrameError`] where the agent would refuse it.
+    pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
+        match self {
+            Self::Request { id, request } => {
+                let params =
+                    request.params().map_err(|error| FrameError::Encode(error.to_string()))?;
+                encode(&Outgoing {
+                    jsonrpc: Version::V2,
+                    id: Some(*id),
+                    method: request.method(),
+                    params,
+                })
+            }
+            Self::Chunk(chunk) => notification("chunk", chunk),
+            Self::Credit(credit) => notification("credit", credit),
+        }
+    }
+}
+
+impl<'a> FromAgent<'a> {
+    /// Reads a line.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError`]: the agent broke the protocol, the session ends.
+    pub fn decode(line: &'a str) -> Result<Self, DecodeError> {
+        match envelope(line)? {
+            Incoming {
+                id: Some(id),
+                method: None,
+                params: None,
+                result: Some(raw),
+                error: None,
+                ..
+            } => Ok(Self::Reply { id, result: Ok(raw) }),
+            Incoming {
+                id: Some(id),
+                method: None,
+                params: None,
+                result: None,
+                error: Some(error),
+                ..
+            } => Ok(Self::Reply { id, result: Err(error) }),
+            Incoming {
+                id: None,
+                method: Some(name),
+                params: Some(raw),
+                result: None,
+                error: None,
+                ..
+            } => match method::<AgentMethod>(name)? {
+                AgentMethod::Log => params(name, raw).map(Self::Log),
+                AgentMethod::Touched => params(name, raw).map(Self::Touched),
+                AgentMethod::Chunk => params(name, raw).map(Self::Chunk),
+                AgentMethod::Credit => params(name, raw).map(Self::Credit),
+            },
+            _ => shape("neither an answer nor a notification"),
+        }
+    }
+
+    /// Writes a notification. For an answer use [`FromAgent::encode_reply`].
+    ///
+    /// # Errors
+    ///
+    /// [`FrameError`] where the controller would refuse it.
+    pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
+        match self {
+            Self::Reply { id, result } => Self::encode_reply(*id, result.clone()),
+            Self::Log(log) => notification("log", log),
+            Self::Touched(touched) => notification("touched", touched),
+            Self::Chunk(chunk) => notification("chunk", chunk),
+            Self::Credit(credit) => notification("credit", credit),
+        }
+    }
+
+    /// Writes the answer to request `id`.
+    ///
+    /// # Errors
+    ///
+    /// [`FrameError`] where the controller would refuse it.
+    pub fn encode_reply<T: Serialize>(
+        id: u64,
+        result: Result<T, WireError>,
+    ) -> Result<Vec<u8>, FrameError> {
+        let body = match result {
+            Ok(result) => AnswerBody::Result(result),
+            Err(error) => AnswerBody::Error(error),
+        };
+        encode(&Answer { jsonrpc: Version::V2, id, body })
+    }
+}
+
+fn notification(method: &str, params: &impl Serialize) -> Result<Vec<u8>, FrameError> {
+    encode(&Outgoing { jsonrpc: Version::V2, id: None, method, params })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Cancel, CancelReply, Shutdown};
+    use proptest::prelude::*;
+
+    #[test]
+    fn both_steps_refuse_what_they_do_not_know() {
+        for line in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"shutdown","params":{},"more":1}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"shutdown"}"#,
+            r#"{"jsonrpc":"2.0","id":null,"method":"shutdown","params":{}}"#,
+            r#"{"jsonrpc":"2.0","id":-1,"method":"shutdown","params":{}}"#,
+            r#"{"jsonrpc":"2.0","id":"1","method":"shutdown","params":{}}"#,
+            r#"{"jsonrpc":"1.0","id":1,"method":"shutdown","params":{}}"#,
+            r#"{"id":1,"method":"shutdown","params":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"shut","params":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"shutdown","params":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","method":"shutdown","params":{}}"#,
+            r#"[]"#,
+            "",
+        ] {
+            let error = ToAgent::decode(line).unwrap_err();
+            assert!(matches!(error, DecodeError::Envelope(_)), "{line}: {error}");
+        }
+        let error = ToAgent::decode(
+            r#"{"jsonrpc":"2.0","id":7,"method":"cancel","params":{"id":1,"x":2}}"#,
+        )
+        .unwrap_err();
+        assert!(matches!(error, DecodeError::Params { id: Some(7), .. }), "{error}");
+    }
+
+    #[test]
+    fn an_answer_has_a_result_or_an_error_and_an_id() {
+        for line in [
+            r#"{"jsonrpc":"2.0","id":1}"#,
+            r#"{"jsonrpc":"2.0","result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"","data":{"kind":"busy"}}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"log","params":{"level":"print","text":""}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"error":null}"#,
+        ] {
+            assert!(FromAgent::decode(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn messages_come_back_as_they_went() {
+        for request in [Request::from(Cancel { id: 3 }), Request::from(Shutdown {})] {
+            let message = ToAgent::Request { id: u64::MAX, request };
+            let line = String::from_utf8(message.encode().unwrap()).unwrap();
+            assert_eq!(ToAgent::decode(line.trim_end()).unwrap(), message);
+        }
+        let line = FromAgent::encode_reply(4, Ok(CancelReply { found: true })).unwrap();
+        let line = String::from_utf8(line).unwrap();
+        let FromAgent::Reply { id: 4, result: Ok(raw) } =
+            FromAgent::decode(line.trim_end()).unwrap()
+        else {
+            panic!("{line}")
+        };
+        assert_eq!(raw.get(), r#"{"found":true}"#);
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_and_never_panics(line in "\\PC{0,200}") {
+            prop_assert!(ToAgent::decode(&line).is_err());
+            prop_assert!(FromAgent::decode(&line).is_err());
+        }
+
+        #[test]
+        fn a_broken_message_never_panics(at in 0_usize..60, byte in 0_u8..128) {
+            let mut line = br#"{"jsonrpc":"2.0","id":7,"method":"cancel","params":{"id":1}}"#.to_vec();
+            line[at.min(58)] = byte;
+            if let Ok(line) = std::str::from_utf8(&line) {
+                _ = ToAgent::decode(line);
+                _ = FromAgent::decode(line);
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The one list of error kinds, and the form of an error on the wire.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! error_kinds {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
+        /// What went wrong, in one word. The same word stands in answers of the agent, in results,
+        /// in the HTTP API and in MCP.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[non_exhaustive]
+        pub enum ErrorKind {
+            $($(#[$doc])* #[serde(rename = $name)] $variant,)+
+        }
+
+        impl ErrorKind {
+            /// Every kind, in the order of the documentation.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The kind's word, as on the wire.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+        }
+    };
+}
+
+error_kinds! {
+    /// Nothing is there.
+    NotFound = "not_found",
+    /// Something is there already.
+    AlreadyExists = "already_exists",
+    /// A directory, where a file was asked for.
+    IsDirectory = "is_directory",
+    /// Not a directory, where one was asked for.
+    NotADirectory = "not_a_directory",
+    /// A directory with entries in it.
+    NotEmpty = "not_empty",
+    /// The file's owner or mode forbids it.
+    PermissionDenied = "permission_denied",
+    /// The path leads out of the mounts, or has a `..` component.
+    PathEscape = "path_escape",
+    /// The path is empty, too long, or has a NUL byte.
+    InvalidPath = "invalid_path",
+    /// Outside `filesystem.allowed_paths`.
+    NotAllowed = "not_allowed",
+    /// A protected name.
+    Protected = "protected",
+    /// The mount or the open file is read-only.
+    ReadOnly = "read_only",
+    /// A symbolic link, which is never followed.
+    Symlink = "symlink",
+    /// A FIFO, socket or device.
+    SpecialFile = "special_file",
+    /// Over `filesystem.max_file_size`; nothing was changed.
+    TooLarge = "too_large",
+    /// Over `io.max_bytes`.
+    WriteLimit = "write_limit",
+    /// Over `limits.entries`.
+    TooManyFiles = "too_many_files",
+    /// Over `io.max_open_handles`.
+    TooManyHandles = "too_many_handles",
+    /// No space left on the device.
+    DiskFull = "disk_full",
+    /// Content that is not in the encoding.
+    Encoding = "encoding",
+    /// The memory limit of the VM or of the container.
+    OutOfMemory = "out_of_memory",
+    /// Over `limits.output_bytes`.
+    OutputLimit = "output_limit",
+    /// The script is longer than 256 KiB.
+    SourceTooLarge = "source_too_large",
+    /// The result is longer than 1 MiB of JSON.
+    ResultTooLarge = "result_too_large",
+    /// The script does not compile.
+    Syntax = "syntax",
+    /// An uncaught error of the script.
+    Runtime = "runtime",
+    /// The script returned a value that JSON cannot hold.
+    ResultNotJson = "result_not_json",
+    /// The command is there and cannot be executed.
+    NotExecutable = "not_executable",
+    /// No such command.
+    CommandNotFound = "command_not_found",
+    /// The network allowlist forbids it.
+    NetworkRefused = "network_refused",
+    /// Out of time.
+    Timeout = "timeout",
+    /// The caller cancelled it.
+    Cancelled = "cancelled",
+    /// Too many requests at one time, or a run is under way.
+    Busy = "busy",
+    /// The request is malformed.
+    InvalidRequest = "invalid_request",
+    /// Wrong use of the command line.
+    Usage = "usage",
+    /// Wrong configuration.
+    Config = "config",
+    /// A policy forbids it: a ceiling, confinement that cannot be had.
+    Policy = "policy",
+    /// The container engine failed or does not answer.
+    Engine = "engine",
+    /// The sandbox image is missing, stale or cannot be built.
+    Image = "image",
+    /// The agent broke the protocol or vanished.
+    AgentLost = "agent_lost",
+    /// A fault of ours.
+    Internal = "internal",
+}
+
+impl ErrorKind {
+    /// Whether the same call may succeed if it is made again. A `timeout` is retryable only for
+    /// operations that read, which the caller knows.
+    #[must_use]
+    pub const fn is_retryable(self) -> bool {
+        matches!(self, Self::Busy | Self::Engine | Self::AgentLost)
+    }
+
+    /// Whether a run that ends by this error has hit a limit (status `limit`).
+    #[must_use]
+    pub const fn is_limit(self) -> bool {
+        matches!(
+            self,
+            Self::OutOfMemory
+                | Self::WriteLimit
+                | Self::TooManyFiles
+                | Self::TooManyHandles
+                | Self::OutputLimit
+                | Self::SourceTooLarge
+                | Self::ResultTooLarge
+        )
+    }
+}
+
+impl std::fmt::Display for ErrorKind {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+/// A word that is no [`ErrorKind`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown error kind '{0}'")]
+pub struct UnknownErrorKind(pub String);
+
+impl std::str::FromStr for ErrorKind {
+    type Err = UnknownErrorKind;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|kind| kind.as_str() == word)
+            .ok_or_else(|| UnknownErrorKind(word.to_owned()))
+    }
+}
+
+/// JSON-RPC's error object: a request that was refused or failed.
+///
+/// What a script did is no error of its request: it is data in the answer
+/// ([`RunReply`](crate::message::RunReply)).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(deny_unknown_fields)]
+#[error("{message}")]
+pub struct WireError {
+    /// JSON-RPC's number, given by [`data.kind`](WireErrorData::kind).
+    pub code: i32,
+    /// One line for people, with guest paths only, at most
+    /// [`MAX_MESSAGE_BYTES`](crate::limits::MAX_MESSAGE_BYTES) encoded.
+    pub message: String,
+    /// The machine's part.
+    pub data: WireErrorData,
+}
+
+/// The machine's part of a [`WireError`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WireErrorData {
+    /// What went wrong.
+    pub kind: ErrorKind,
+}
+
+impl WireError {
+    /// An error of `kind`; a message that is too long is cut.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl AsRef<str>) -> Self {
+        let code = match kind {
+            ErrorKind::InvalidRequest => -32602,
+            ErrorKind::Internal => -32603,
+            _ => -32000,
+        };
+        let message =
+            crate::limits::cut_encoded(message.as_ref(), crate::limits::MAX_MESSAGE_BYTES);
+        Self { code, message: message.to_owned(), data: WireErrorData { kind } }
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        self.data.kind
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_its_own_word_on_the_wire() {
+        for &kind in ErrorKind::ALL {
+            let json = serde_json::to_string(&kind).unwrap();
+            assert_eq!(json, format!("\"{kind}\""));
+            assert_eq!(kind.as_str().parse(), Ok(kind));
+        }
+    }
+}

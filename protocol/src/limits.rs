@@ -1,0 +1,102 @@
+//! Bounds of the wire itself. They hold for every sandbox and are no configuration.
+//!
+//! Sizes of results, logs and lists count *encoded* bytes ([`encoded_len`]), so that what is
+//! within its limit always fits into a frame.
+
+/// Longest line, in encoded bytes, with its newline. Both sides enforce it, as sender and reader.
+pub const MAX_FRAME_BYTES: usize = 4 << 20;
+
+/// Most bytes of body in one `chunk`, before base64, so that a control frame is never far behind.
+pub const MAX_CHUNK_BYTES: usize = 64 << 10;
+
+/// Deepest nesting of objects and arrays in a frame.
+pub const MAX_NESTING: usize = 64;
+
+/// Deepest nesting of a value that a script gives or takes (`return`, `args`, `json`).
+pub const MAX_VALUE_DEPTH: usize = 56;
+
+/// Most requests without an answer at one time; one more is answered `busy`.
+pub const MAX_IN_FLIGHT: usize = 16;
+
+/// Entries in one page of a list.
+pub const LIST_PAGE: usize = 500;
+
+/// Longest entry of the log, in encoded bytes; a longer one is cut.
+pub const MAX_LOG_ENTRY_BYTES: usize = 64 << 10;
+
+/// Longest script, in bytes. Compiling is outside the limits on time and memory, hence the cap.
+pub const MAX_SOURCE_BYTES: usize = 256 << 10;
+
+/// Longest result of a script, in encoded bytes.
+pub const MAX_RESULT_BYTES: usize = 1 << 20;
+
+/// Longest `args` object, in encoded bytes.
+pub const MAX_ARGS_BYTES: usize = 1 << 20;
+
+/// Longest message or traceback of an error, in encoded bytes; a longer one is cut.
+pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
+
+/// Credit of a stream at its start, in bytes: what the sender may send before the first `credit`.
+pub const INITIAL_CREDIT: u64 = 256 << 10;
+
+// One byte of text is at most six of JSON (`\u0001`), base64 is 4 for 3, and 4 KiB is ample for
+// an envelope.
+const ENVELOPE: usize = 4 << 10;
+const _: () = assert!(MAX_SOURCE_BYTES * 6 + MAX_ARGS_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
+const _: () = assert!(MAX_RESULT_BYTES + 2 * MAX_MESSAGE_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
+const _: () = assert!(MAX_LOG_ENTRY_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
+const _: () = assert!(MAX_CHUNK_BYTES.div_ceil(3) * 4 + ENVELOPE <= MAX_FRAME_BYTES);
+const _: () = assert!(MAX_VALUE_DEPTH + 8 <= MAX_NESTING);
+const _: () = assert!(INITIAL_CREDIT >= MAX_CHUNK_BYTES as u64);
+
+/// How many bytes `text` takes inside a JSON string, without the quotes, as this crate writes it.
+#[must_use]
+pub fn encoded_len(text: &str) -> usize {
+    text.bytes().map(encoded_byte_len).sum()
+}
+
+fn encoded_byte_len(byte: u8) -> usize {
+    match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..=0x1f => 6,
+        _ => 1,
+    }
+}
+
+/// The longest start of `text` that takes at most `max` encoded bytes, cut between characters.
+#[must_use]
+pub fn cut_encoded(text: &str, max: usize) -> &str {
+    let mut used = 0;
+    for (index, character) in text.char_indices() {
+        used += encoded_byte_len(text.as_bytes()[index]) + character.len_utf8() - 1;
+        if used > max {
+            return &text[..index];
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn encoded_len_is_what_serde_json_writes(text in any::<String>()) {
+            let json = serde_json::to_string(&text).unwrap();
+            prop_assert_eq!(encoded_len(&text), json.len() - 2);
+        }
+
+        #[test]
+        fn a_cut_text_fits_and_no_longer_start_would(text in any::<String>(), max in 0_usize..64) {
+            let cut = cut_encoded(&text, max);
+            prop_assert!(text.starts_with(cut));
+            prop_assert!(encoded_len(cut) <= max);
+            if let Some(next) = text[cut.len()..].chars().next() {
+                let longer = &text[..cut.len() + next.len_utf8()];
+                prop_assert!(encoded_len(longer) > max);
+            }
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Guest paths: the pure half of the path rules.
+//!
+//! A [`GuestPath`] is absolute, normalised, and free of everything that the rules refuse before
+//! the kernel sees a path: NUL, `..`, over-long components. Links and mounts are the other half,
+//! which only the kernel can tell.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::{Base64, ErrorKind};
+
+/// Longest component, in bytes (Linux `NAME_MAX`).
+pub const MAX_COMPONENT_BYTES: usize = 255;
+/// Longest path, in bytes (Linux `PATH_MAX` without its NUL).
+pub const MAX_PATH_BYTES: usize = 4095;
+
+/// A normalised absolute path in the sandbox: `/io/out/a.csv`. Bytes, as file names are.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GuestPath(Vec<u8>);
+
+/// A path as a caller wrote it, resolved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResolvedPath {
+    /// The normalised path.
+    pub path: GuestPath,
+    /// It was written with a `/` or `/.` at its end, so only a directory will do.
+    pub wants_directory: bool,
+}
+
+/// Why a path is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathError {
+    /// Nothing at all.
+    #[error("the path is empty")]
+    Empty,
+    /// A NUL byte.
+    #[error("the path has a NUL byte")]
+    Nul,
+    /// A component over [`MAX_COMPONENT_BYTES`].
+    #[error("a name in the path is longer than {MAX_COMPONENT_BYTES} bytes")]
+    ComponentTooLong,
+    /// A path over [`MAX_PATH_BYTES`].
+    #[error("the path is longer than {MAX_PATH_BYTES} bytes")]
+    TooLong,
+    /// A `..` component.
+    #[error("'..' is not allowed in a path")]
+    Parent,
+    /// `~/…` in a sandbox without a home.
+    #[error("this sandbox has no home directory")]
+    NoHome,
+    /// A relative path where an absolute one is needed.
+    #[error("the path is not absolute")]
+    NotAbsolute,
+}
+
+impl PathError {
+    /// The kind of the error.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Parent | Self::NoHome => ErrorKind::PathEscape,
+            Self::Empty
+            | Self::Nul
+            | Self::ComponentTooLong
+            | Self::TooLong
+            | Self::NotAbsolute => ErrorKind::InvalidPath,
+        }
+    }
+}
+
+impl GuestPath {
+    /// Takes an absolute path as a caller wrote it.
+    ///
+    /// # Errors
+    ///
+    /// [`PathError`] for everything that the rules refuse.
+    pub fn new(path: impl AsRef<[u8]>) -> Result<Self, PathError> {
+        let path = path.as_ref();
+        if !path.is_empty() && path[0] != b'/' {
+            return Err(PathError::NotAbsolute);
+        }
+        normalise(b"", path).map(|resolved| resolved.path)
+    }
+
+    /// Resolves a path as a caller wrote it: relative to `workdir`, `~/…` under `home`, or
+    /// absolute.
+    ///
+    /// # Errors
+    ///
+    /// [`PathError`] for everything that the rules refuse.
+    pub fn resolve(
+        written: &[u8],
+        workdir: &Self,
+        home: Option<&Self>,
+    ) -> Result<ResolvedPath, PathError> {
+        match written {
+            [] => Err(PathError::Empty),
+            [b'/', ..] => normalise(b"", written),
+            [b'~'] | [b'~', b'/', ..] => {
+                normalise(&home.ok_or(PathError::NoHome)?.0, &written[1..])
+            }
+            _ => normalise(&workdir.0, written),
+        }
+    }
+
+    /// The bytes, beginning with `/`.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// What follows `prefix`, by component, without a leading `/`: empty for `prefix` itself.
+    #[must_use]
+    pub fn strip_prefix(&self, prefix: &Self) -> Option<&[u8]> {
+        if prefix.0 == b"/" {
+            return Some(&self.0[1..]);
+        }
+        match self.0.strip_prefix(prefix.0.as_slice())? {
+            [] => Some(&[]),
+            [b'/', rest @ ..] => Some(rest),
+            _ => None,
+        }
+    }
+
+    /// Whether this path is `prefix` or below it, by component.
+    #[must_use]
+    pub fn is_under(&self, prefix: &Self) -> bool {
+        self.strip_prefix(prefix).is_some()
+    }
+
+    /// The components, in order.
+    pub fn components(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
+        self.0.split(|&byte| byte == b'/').filter(|name| !name.is_empty())
+    }
+
+    /// The last component; empty for `/`.
+    #[must_use]
+    pub fn name(&self) -> &[u8] {
+        self.components().next_back().unwrap_or_default()
+    }
+
+    /// This path with one more component.
+    ///
+    /// # Errors
+    ///
+    /// [`PathError`] where `name` is no single, legal component.
+    pub fn join(&self, name: &[u8]) -> Result<Self, PathError> {
+        if name.contains(&b'/') || name == b"." || name.is_empty() {
+            return Err(PathError::Empty);
+        }
+        normalise(&self.0, name).map(|resolved| resolved.path)
+    }
+
+    /// The text for people: U+FFFD where the bytes are not UTF-8.
+    #[must_use]
+    pub fn to_string_lossy(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.0)
+    }
+
+    /// The two wire fields: the lossy text, and the bytes where the text is not exact.
+    #[must_use]
+    pub fn to_wire(&self) -> (String, Option<Base64>) {
+        match std::str::from_utf8(&self.0) {
+            Ok(text) => (text.to_owned(), None),
+            Err(_) => (self.to_string_lossy().into_owned(), Some(Base64(self.0.clone()))),
+        }
+    }
+
+    /// The path of the two wire fields.
+    ///
+    /// # Errors
+    ///
+    /// [`PathError`] where they hold no legal absolute path.
+    pub fn from_wire(path: &str, path_b64: Option<&Base64>) -> Result<Self, PathError> {
+        Self::new(path_b64.map_or(path.as_bytes(), |bytes| bytes.0.as_slice()))
+    }
+}
+
+/// `written` below `base`, which is normalised, or empty for the root.
+fn normalise(base: &[u8], written: &[u8]) -> Result<ResolvedPath, PathError> {
+    if written.is_empty() && base.is_empty() {
+        return Err(PathError::Empty);
+    }
+    if written.contains(&0) {
+        return Err(PathError::Nul);
+    }
+    if written.len() > MAX_PATH_BYTES {
+        return Err(PathError::TooLong);
+    }
+    let mut path = if base == b"/" { Vec::new() } else { base.to_vec() };
+    for component in written.split(|&byte| byte == b'/') {
+        match component {
+            b"" | b"." => {}
+            b".." => return Err(PathError::Parent),
+            name if name.len() > MAX_COMPONENT_BYTES => return Err(PathError::ComponentTooLong),
+            name => {
+                path.push(b'/');
+                path.extend_from_slice(name);
+            }
+        }
+    }
+    if path.is_empty() {
+        path.push(b'/');
+    }
+    if path.len() > MAX_PATH_BYTES {
+        return Err(PathError::TooLong);
+    }
+    let wants_directory = written.ends_with(b"/") || written.ends_with(b"/.") || written == b".";
+    Ok(ResolvedPath { path: GuestPath(path), wants_directory })
+}
+
+impl fmt::Display for GuestPath {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.to_string_lossy())
+    }
+}
+
+impl fmt::Debug for GuestPath {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:?}", self.to_string_lossy())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn resolve(written: &str) -> Result<String, PathError> {
+        let io = GuestPath::new("/io").unwrap();
+        let workdir = GuestPath::new("/io/work").unwrap();
+        GuestPath::resolve(written.as_bytes(), &workdir, Some(&io))
+            .map(|resolved| resolved.path.to_string())
+    }
+
+    #[test]
+    fn paths_resolve_as_documented() {
+        for (written, path) in [
+            ("a.csv", "/io/work/a.csv"),
+            ("./a//b/./c", "/io/work/a/b/c"),
+            ("~/a", "/io/a"),
+            ("~", "/io"),
+            ("~a", "/io/work/~a"),
+            ("a/~/b", "/io/work/a/~/b"),
+            ("/in/x", "/in/x"),
+            ("//in///x/", "/in/x"),
+            (".", "/io/work"),
+            ("...", "/io/work/..."),
+        ] {
+            assert_eq!(resolve(written).as_deref(), Ok(path), "{written}");
+        }
+    }
+
+    #[test]
+    fn what_the_rules_refuse_is_named() {
+        for (written, error) in [
+            ("", PathError::Empty),
+            ("..", PathError::Parent),
+            ("a/../b", PathError::Parent),
+            ("/io/..", PathError::Parent),
+            ("~/..", PathError::Parent),
+            ("a\0b", PathError::Nul),
+            (&"x".repeat(256), PathError::ComponentTooLong),
+            (&"x/".repeat(2048), PathError::TooLong),
+        ] {
+            assert_eq!(resolve(written), Err(error), "{written}");
+        }
+        assert_eq!(resolve(&"x".repeat(255)).map(|path| path.len()), Ok(264));
+    }
+
+    #[test]
+    fn a_prefix_ends_at_a_component() {
+        let path = |text: &str| GuestPath::new(text).unwrap();
+        assert_eq!(path("/io/a/b").strip_prefix(&path("/io")), Some(&b"a/b"[..]));
+        assert_eq!(path("/io").strip_prefix(&path("/io")), Some(&b""[..]));
+        assert_eq!(path("/iox/a").strip_prefix(&path("/io")), None);
+        assert_eq!(path("/a").strip_prefix(&path("/")), Some(&b"a"[..]));
+    }
+
+    #[test]
+    fn a_slash_at_the_end_asks_for_a_directory() {
+        let io = GuestPath::new("/io").unwrap();
+        for (written, wants) in
+            [("a/", true), ("a/.", true), (".", true), ("a", false), ("a.", false)]
+        {
+            let resolved = GuestPath::resolve(written.as_bytes(), &io, None).unwrap();
+            assert_eq!(resolved.wants_directory, wants, "{written}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_resolved_path_stays_under_its_base_and_is_stable(written in "[a-c./~]{1,40}") {
+            let io = GuestPath::new("/io").unwrap();
+            if let Ok(resolved) = GuestPath::resolve(written.as_bytes(), &io, Some(&io)) {
+                let path = resolved.path;
+                prop_assert!(written.starts_with('/') || path.is_under(&io));
+                prop_assert!(path.components().all(|name| name != b".." && name != b"."));
+                prop_assert_eq!(GuestPath::new(path.as_bytes()), Ok(path));
+            }
+        }
+
+        #[test]
+        fn bytes_survive_the_wire(name in proptest::collection::vec(any::<u8>(), 1..40)) {
+            if let Ok(path) = GuestPath::new("/io").unwrap().join(&name) {
+                let (text, bytes) = path.to_wire();
+                prop_assert_eq!(GuestPath::from_wire(&text, bytes.as_ref()), Ok(path));
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Credit windows: the two ends of a byte stream that `chunk` and `credit` carry.
+//!
+//! The sender starts with [`INITIAL_CREDIT`] bytes and stops when they are used; the receiver
+//! grants more as it consumes. So a fast sender can never fill a slow receiver's memory, and no
+//! reader ever waits for its own writer. Pure: no clock, no I/O.
+
+use crate::Base64;
+use crate::limits::{INITIAL_CREDIT, MAX_CHUNK_BYTES};
+use crate::message::{Chunk, Credit};
+
+/// A peer broke the rules of a stream: the session ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// A chunk over [`MAX_CHUNK_BYTES`].
+    #[error("a chunk has more than {MAX_CHUNK_BYTES} bytes")]
+    ChunkTooLarge,
+    /// More bytes than were granted.
+    #[error("a stream has sent more than its credit")]
+    CreditOverrun,
+    /// A chunk is missing or came twice.
+    #[error("a chunk of a stream is out of order")]
+    OutOfOrder,
+    /// A chunk after the last one.
+    #[error("a chunk came after the last one of its stream")]
+    AfterLast,
+    /// A grant so large that the window's counter would overflow.
+    #[error("a stream was granted an absurd credit")]
+    AbsurdCredit,
+}
+
+/// The sending end.
+#[derive(Debug)]
+pub struct SendWindow {
+    stream: u32,
+    next_seq: u64,
+    credit: u64,
+    ended: bool,
+}
+
+impl SendWindow {
+    /// The window of a stream that has just been opened.
+    #[must_use]
+    pub const fn new(stream: u32) -> Self {
+        Self { stream, next_seq: 0, credit: INITIAL_CREDIT, ended: false }
+    }
+
+    /// How many bytes the next chunk may hold now.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        usize::try_from(self.credit).unwrap_or(usize::MAX).min(MAX_CHUNK_BYTES)
+    }
+
+    /// The next chunk. `data` is at most [`capacity`](Self::capacity) bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError`] where the chunk would break the rules; nothing is counted then.
+    pub fn chunk(&mut self, data: Vec<u8>, last: bool) -> Result<Chunk, StreamError> {
+        if self.ended {
+            return Err(StreamError::AfterLast);
+        }
+        if data.len() > MAX_CHUNK_BYTES {
+            return Err(StreamError::ChunkTooLarge);
+        }
+        self.credit =
+            self.credit.checked_sub(data.len() as u64).ok_or(StreamError::CreditOverrun)?;
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        self.ended = last;
+        Ok(Chunk { stream: self.stream, seq, data: Base64(data), last })
+    }
+
+    /// Takes a grant of the receiver's.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError::AbsurdCredit`] where the sum does not fit.
+    pub fn grant(&mut self, credit: &Credit) -> Result<(), StreamError> {
+        self.credit = self.credit.checked_add(credit.bytes).ok_or(StreamError::AbsurdCredit)?;
+        Ok(())
+    }
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub struct ReceiveWindow {
+    stream: u32,
+    next_seq: u64,
+    credit: u64,
+    ended: bool,
+}
+
+impl ReceiveWindow {
+    /// The window of a stream that has just been opened.
+    #[must_use]
+    pub const fn new(stream: u32) -> Self {
+        Self { stream, next_seq: 0, credit: INITIAL_CREDIT, ended: false }
+    }
+
+    /// Checks a chunk against the window and counts it.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError`] where the sender broke the rules.
+    pub fn receive(&mut self, chunk: &Chunk) -> Result<(), StreamError> {
+        if self.ended {
+            return Err(StreamError::AfterLast);
+        }
+        if chunk.seq != self.next_seq {
+            return Err(StreamError::OutOfOrder);
+        }
+        if chunk.data.0.len() > MAX_CHUNK_BYTES {
+            return Err(StreamError::ChunkTooLarge);
+        }
+        self.credit =
+            self.credit.checked_sub(chunk.data.0.len() as u64).ok_or(StreamError::CreditOverrun)?;
+        self.next_seq += 1;
+        self.ended = chunk.last;
+        Ok(())
+    }
+
+    /// The grant for `bytes` that were consumed.
+    #[must_use]
+    pub const fn consumed(&mut self, bytes: u64) -> Credit {
+        self.credit += bytes;
+        Credit { stream: self.stream, bytes }
+    }
+
+    /// Whether the last chunk has come.
+    #[must_use]
+    pub const fn is_ended(&self) -> bool {
+        self.ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_sender_stops_at_its_credit() {
+        let mut window = SendWindow::new(1);
+        let mut sent = 0;
+        while window.capacity() > 0 {
+            let size = window.capacity();
+            window.chunk(vec![0; size], false).unwrap();
+            sent += size as u64;
+        }
+        assert_eq!(sent, INITIAL_CREDIT);
+        assert_eq!(window.chunk(vec![0], false).unwrap_err(), StreamError::CreditOverrun);
+    }
+
+    #[test]
+    fn a_receiver_names_every_breach() {
+        let chunk = |seq, size, last| Chunk { stream: 1, seq, data: Base64(vec![0; size]), last };
+        let mut window = ReceiveWindow::new(1);
+        assert_eq!(window.receive(&chunk(1, 1, false)), Err(StreamError::OutOfOrder));
+        assert_eq!(
+            window.receive(&chunk(0, MAX_CHUNK_BYTES + 1, false)),
+            Err(StreamError::ChunkTooLarge)
+        );
+        let full = INITIAL_CREDIT / MAX_CHUNK_BYTES as u64;
+        for seq in 0..full {
+            window.receive(&chunk(seq, MAX_CHUNK_BYTES, false)).unwrap();
+        }
+        assert_eq!(window.receive(&chunk(full, 1, false)), Err(StreamError::CreditOverrun));
+        window.receive(&chunk(full, 0, true)).unwrap();
+        assert!(window.is_ended());
+        assert_eq!(window.receive(&chunk(full + 1, 0, true)), Err(StreamError::AfterLast));
+    }
+
+    proptest! {
+        #[test]
+        fn what_a_window_sends_its_twin_accepts(
+            sizes in proptest::collection::vec(0_usize..100_000, 1..40),
+            consume in any::<bool>(),
+        ) {
+            let (mut sender, mut receiver) = (SendWindow::new(7), ReceiveWindow::new(7));
+            for (index, size) in sizes.iter().enumerate() {
+                let size = (*size).min(sender.capacity());
+                let chunk = sender.chunk(vec![1; size], index + 1 == sizes.len()).unwrap();
+                prop_assert_eq!(receiver.receive(&chunk), Ok(()));
+                if consume {
+                    let credit = receiver.consumed(size as u64);
+                    prop_assert_eq!(sender.grant(&credit), Ok(()));
+                }
+            }
+            prop_assert!(receiver.is_ended());
+        }
+    }
+}
