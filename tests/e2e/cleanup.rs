@@ -1,0 +1,100 @@
+//! Nothing stays behind, whoever ends the run and however.
+
+use std::process::Child;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::place::{Place, docker, eventually, spawn, wait};
+
+const LOOP: &str = "print('started') io.open('f', 'w'):write('x'):close() while true do end";
+
+/// Starts a run that loops, and waits until its script runs.
+fn looping(place: &Place, args: &[&str]) -> Child {
+    let script = place.write("loop.luau", LOOP);
+    let mut all = vec!["run", "--timeout", "60s"];
+    all.extend(args);
+    all.push(script.to_str().unwrap());
+    let child = spawn(place.command(all));
+    eventually("the script writes", || place.path("sandbox-files/f").exists().then_some(()));
+    child
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+#[test]
+fn ctrl_c_cancels_reports_and_cleans_up() {
+    let place = Place::new();
+    let child = looping(&place, &["--json"]);
+    signal(&child, Signal::INT);
+    let document = place.document(&wait(child));
+    assert_eq!(document["status"], "cancelled", "{document:#}");
+    assert_eq!(document["exit_code"], 130);
+    assert_eq!(document["logs"], json!(["started"]));
+    assert_eq!(document["files_touched"][0]["name"], "f");
+}
+
+#[test]
+fn sigterm_cancels_with_143() {
+    let place = Place::new();
+    let child = looping(&place, &[]);
+    signal(&child, Signal::TERM);
+    wait(child).assert_code(143);
+}
+
+#[test]
+fn a_second_ctrl_c_ends_it_at_once() {
+    let place = Place::new();
+    let child = looping(&place, &[]);
+    signal(&child, Signal::INT);
+    signal(&child, Signal::INT);
+    wait(child).assert_code(130);
+    // What it may not have waited for, the next command removes.
+    place.sandboxctl(["ps"]).assert_code(0);
+}
+
+#[test]
+fn a_container_killed_from_outside_is_killed_not_ok() {
+    let place = Place::new();
+    let child = looping(&place, &["--json"]);
+    let containers = eventually("the container is listed", || {
+        let containers = place.containers();
+        (!containers.is_empty()).then_some(containers)
+    });
+    docker(&["kill", &containers[0]]);
+    let document = place.document(&wait(child));
+    assert_eq!(document["status"], "killed", "{document:#}");
+    assert_eq!(document["exit_code"], 137);
+    assert_eq!(document["logs"], json!(["started"]));
+    assert_eq!(document["files_touched"], json!([{"name": "f", "op": "write", "bytes": 1}]));
+}
+
+#[test]
+fn a_killed_controller_leaves_an_agent_that_ends_and_the_next_command_removes_it() {
+    let place = Place::new();
+    let mut child = looping(&place, &[]);
+    let containers = place.containers();
+    assert_eq!(containers.len(), 1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually("the agent ends with its stdin", || {
+        let state = docker(&["inspect", "--format", "{{.State.Running}}", &containers[0]]);
+        (state.stdout == b"false\n").then_some(())
+    });
+    place.sandboxctl(["ps"]).assert_code(0);
+    eventually("the next command removes it", || place.containers().is_empty().then_some(()));
+}
+
+#[test]
+fn a_live_instance_keeps_its_container_while_another_sweeps() {
+    let place = Place::new();
+    let child = looping(&place, &["--json"]);
+    place.sandboxctl(["gc"]).assert_code(0);
+    let listed = place.sandboxctl(["ps", "--json"]);
+    assert!(listed.stdout.contains("running"), "{listed:#?}");
+    assert_eq!(place.containers().len(), 1);
+    signal(&child, Signal::INT);
+    assert_eq!(place.document(&wait(child))["status"], "cancelled");
+}

@@ -1,0 +1,167 @@
+//! The command line: bad input, and the commands that are not `run`.
+
+use serde_json::{Value, json};
+
+use crate::place::Place;
+
+#[test]
+fn bad_input_exits_2_names_its_flag_and_makes_nothing() {
+    let place = Place::new();
+    place.write("ok.luau", "return 1");
+    place.write("a-file", "");
+    place.write("list.json", "[1]");
+    for (args, names) in [
+        (&["run", "none.luau"][..], "none.luau"),
+        (&["run"], "SCRIPT"),
+        (&["run", "ok.luau", "--io-dir", "a-file"], "--io-dir"),
+        (&["run", "ok.luau", "--in", "none.csv"], "--in"),
+        (&["run", "ok.luau", "--in", "a-file:../x"], "--in"),
+        (&["run", "ok.luau", "--in", "a-file", "--in", "a-file"], "--in"),
+        (&["run", "ok.luau", "--in", "/dev/null"], "--in"),
+        (&["run", "ok.luau", "--timeout", "30"], "--timeout"),
+        (&["run", "ok.luau", "--timeout", "fast"], "--timeout"),
+        (&["run", "ok.luau", "--memory", "lots"], "--memory"),
+        (&["run", "ok.luau", "--cpus", "0"], "--cpus"),
+        (&["run", "ok.luau", "--pids", "0"], "--pids"),
+        (&["run", "ok.luau", "--io-errors", "ignore"], "--io-errors"),
+        (&["run", "ok.luau", "--arg", "novalue"], "--arg"),
+        (&["run", "ok.luau", "--args-file", "list.json"], "--args-file"),
+        (&["run", "ok.luau", "--args-file", "none.json"], "--args-file"),
+        (&["run", "ok.luau", "--engine", "podman"], "--engine"),
+        (&["run", "ok.luau", "--output-dir", "x"], "--io-dir"),
+        (&["run", "ok.luau", "--no-such-flag"], "--no-such-flag"),
+        (&["check", "none.luau"], "none.luau"),
+    ] {
+        let ended = place.sandboxctl(args);
+        ended.assert_code(2).assert_stderr_has(names);
+        assert_eq!(ended.stdout, "", "{args:?}");
+    }
+    assert!(!place.path("sandbox-files").exists());
+}
+
+#[test]
+fn errors_of_ours_give_a_document_too() {
+    let place = Place::new();
+    let ended = place.sandboxctl(["run", "--json", "none.luau"]);
+    let document = place.document(ended.assert_code(2));
+    assert_eq!(document["status"], "error");
+    assert_eq!(document["error"]["kind"], "usage");
+
+    place.write("ok.luau", "return 1");
+    let ended =
+        place.sandboxctl(["run", "--json", "--host", "unix:///nowhere/docker.sock", "ok.luau"]);
+    let document = place.document(ended.assert_code(125));
+    assert_eq!(document["status"], "error");
+    assert_eq!(document["error"]["kind"], "engine");
+    assert!(document["error"]["hint"].is_string(), "{document:#}");
+}
+
+#[test]
+fn without_an_engine_it_says_what_was_tried() {
+    let place = Place::new();
+    place.write("ok.luau", "return 1");
+    let mut command = place.command(["run", "ok.luau", "--host", "unix:///nowhere/docker.sock"]);
+    command.env_remove("DOCKER_HOST");
+    let ended = crate::place::finish(command);
+    ended.assert_code(125).assert_stderr_has("/nowhere/docker.sock").assert_stderr_has("hint:");
+    assert!(!place.path("sandbox-files").exists());
+}
+
+#[test]
+fn a_limit_above_its_ceiling_is_a_policy_error() {
+    let place = Place::new();
+    place.write("ok.luau", "return 1");
+    let ended = place.sandboxctl(["run", "ok.luau", "--timeout", "1h"]);
+    ended.assert_code(121).assert_stderr_has("--timeout").assert_stderr_has("hint:");
+}
+
+#[test]
+fn check_compiles_without_a_container() {
+    let place = Place::new();
+    place.write("good.luau", "error('not run')");
+    place.write("bad.luau", "local x =\n  = 3\n");
+    place.sandboxctl(["check", "good.luau"]).assert_code(0);
+    place.sandboxctl(["check", "bad.luau"]).assert_code(1).assert_stderr_has("bad.luau");
+    let ended = place.sandboxctl(["check", "--json", "bad.luau"]);
+    let document: Value = serde_json::from_str(&ended.assert_code(1).stdout).unwrap();
+    assert_eq!(document["error"]["kind"], "syntax", "{document:#}");
+    assert_eq!(document["error"]["line"], 2);
+    // No engine is asked.
+    let mut command = place.command(["check", "good.luau"]);
+    command.env("DOCKER_HOST", "unix:///nowhere/docker.sock");
+    crate::place::finish(command).assert_code(0);
+}
+
+#[test]
+fn every_reporting_command_speaks_json() {
+    let place = Place::new();
+    place.run_json("return 1", &[]);
+    let json = |args: &[&str]| -> Value {
+        let ended = place.sandboxctl(args);
+        serde_json::from_str(&ended.assert_code(0).stdout).unwrap_or_else(|_| panic!("{ended:#?}"))
+    };
+    let images = json(&["image", "ls", "--json"]);
+    let current: Vec<&Value> =
+        images.as_array().unwrap().iter().filter(|image| image["current"] == true).collect();
+    assert_eq!(current.len(), 1, "{images:#}");
+    for key in ["id", "engine", "agent", "created", "size", "current"] {
+        assert!(!current[0][key].is_null(), "{images:#}");
+    }
+    assert!(json(&["ps", "--json"]).is_array());
+    json(&["gc", "--dry-run", "--json"]);
+    let checks = json(&["doctor", "--json"]);
+    for check in checks.as_array().unwrap() {
+        for key in ["id", "status", "detail"] {
+            assert!(check[key].is_string(), "{check:#}");
+        }
+        assert!(check.get("fix").is_some(), "{check:#}");
+    }
+    json(&["config", "show", "--json"]);
+}
+
+#[test]
+fn help_man_completions_types_and_version_work_without_an_engine() {
+    let place = Place::new();
+    for args in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["image", "build", "--help"],
+        &["--version"],
+        &["man"],
+        &["completions", "bash"],
+        &["completions", "zsh"],
+        &["completions", "fish"],
+        &["types"],
+    ] {
+        let mut command = place.command(args);
+        command.env("DOCKER_HOST", "unix:///nowhere/docker.sock");
+        let ended = crate::place::finish(command);
+        ended.assert_code(0);
+        assert!(!ended.stdout.is_empty(), "{args:?}");
+    }
+    assert!(place.sandboxctl(["types"]).stdout.contains("declare io"));
+}
+
+#[test]
+fn a_closed_stdout_does_not_leave_a_container() {
+    use std::process::Stdio;
+    let place = Place::new();
+    place.write("s.luau", "for i = 1, 5000 do print(string.rep('x', 100)) end return 1");
+    let mut command = place.command(["run", "s.luau"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let status = child.wait().unwrap();
+    assert!(status.code().is_some(), "it ends by itself: {status}");
+}
+
+#[test]
+fn guest_text_cannot_pass_for_ours_on_stderr() {
+    let place = Place::new();
+    place.write("s.luau", "error('x\\nhint: run rm -rf\\27[2J', 0)");
+    let ended = place.sandboxctl(["run", "s.luau"]);
+    ended.assert_code(1);
+    assert!(!ended.stderr.lines().any(|line| line.starts_with("hint: run rm")), "{ended:#?}");
+    assert!(!ended.stderr.contains('\u{1b}'), "{ended:#?}");
+    assert_eq!(json!(ended.code), 1);
+}

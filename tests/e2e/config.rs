@@ -1,0 +1,70 @@
+//! `sandboxctl.toml`: precedence, refusals, origins.
+
+use serde_json::Value;
+
+use crate::place::{Place, finish};
+
+#[test]
+fn unknown_keys_are_refused_with_the_nearest_known_one() {
+    let place = Place::new();
+    place.write("ok.luau", "return 1");
+    place.write("sandboxctl.toml", "[limits]\ntimeuot = \"3s\"\n");
+    place
+        .sandboxctl(["run", "ok.luau"])
+        .assert_code(2)
+        .assert_stderr_has("sandboxctl.toml")
+        .assert_stderr_has("timeuot")
+        .assert_stderr_has("timeout");
+    place.write("sandboxctl.toml", "[output]\ndir = \"x\"\n");
+    place.sandboxctl(["run", "ok.luau"]).assert_code(2).assert_stderr_has("[io]");
+}
+
+#[test]
+fn a_project_file_narrows_and_never_widens() {
+    let place = Place::new();
+    place.write("ok.luau", "return 1");
+    for (text, names) in [
+        ("[limits]\ntimeout = \"5m\"\n", "limits.timeout"),
+        ("[limits.ceiling]\ntimeout = \"5m\"\n", "ceiling"),
+        ("[engine]\nhost = \"unix:///tmp/evil.sock\"\n", "engine"),
+        ("[io]\ndir = \"../out\"\n", "io.dir"),
+        ("[io]\ndir = \"/etc\"\n", "io.dir"),
+        ("[io]\nmax_bytes = 104857600\n", "io.max_bytes"),
+        ("[limits]\nmemory = \"plenty\"\n", "limits.memory"),
+    ] {
+        place.write("sandboxctl.toml", text);
+        let ended = place.sandboxctl(["run", "ok.luau"]);
+        ended.assert_stderr_has(names);
+        assert!([2, 121].contains(&ended.code), "{text}: {ended:#?}");
+    }
+    std::os::unix::fs::symlink(place.home(), place.path("linked")).unwrap();
+    place.write("sandboxctl.toml", "[io]\ndir = \"./linked/x\"\n");
+    place.write("w.luau", "io.open('f', 'w')");
+    let ended = place.sandboxctl(["run", "w.luau"]);
+    assert_ne!(ended.code, 0, "{ended:#?}");
+    assert_eq!(std::fs::read_dir(place.home()).unwrap().count(), 0);
+
+    place.write("sandboxctl.toml", "[limits]\ntimeout = \"300ms\"\n[io]\ndir = \"out\"\n");
+    let document = place.run_json("io.open('f', 'w') while true do end", &[]);
+    assert_eq!(document["status"], "timeout");
+    assert!(place.path("out/f").exists());
+}
+
+#[test]
+fn origins_name_file_environment_and_flag() {
+    let place = Place::new();
+    place.write("sandboxctl.toml", "[limits]\ntimeout = \"9s\"\npids = 7\n");
+    let user = place.home().join(".config/sandboxctl");
+    std::fs::create_dir_all(&user).unwrap();
+    std::fs::write(user.join("config.toml"), "[limits]\nmemory = \"128MiB\"\ntimeout = \"20s\"\n")
+        .unwrap();
+    let mut command = place.command(["config", "show", "--origin", "--json"]);
+    command.env("SANDBOXCTL_LIMITS_PIDS", "5");
+    let ended = finish(command);
+    let text = &ended.assert_code(0).stdout;
+    let shown: Value = serde_json::from_str(text).unwrap();
+    let shown = shown.to_string();
+    for part in ["sandboxctl.toml", "config.toml", "SANDBOXCTL_LIMITS_PIDS", "default"] {
+        assert!(shown.contains(part), "no {part} in {text}");
+    }
+}

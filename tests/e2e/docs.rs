@@ -1,0 +1,188 @@
+//! The documents are true: every command they show is run, every link leads somewhere, every
+//! promise names a test that exists.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::place::{Place, files_below, finish, sandboxctl, workspace};
+
+/// Commands that a document may show and that are not run here, and why.
+const NOT_RUN_HERE: &[(&str, &str)] = &[
+    ("./scripts/test", "CI runs it; it runs this test"),
+    ("git clone", "needs the place that it clones from"),
+    ("cd sandboxctl", "belongs to git clone"),
+    ("cargo install --path sandboxctl", "the binary is built already"),
+    ("cargo ", "CI runs cargo's commands through ./scripts/test"),
+    ("BLESS=1 ", "changes the checkout"),
+    ("mdbook ", "a tool for reading, not needed to build or test"),
+];
+
+/// A fenced `console` block: commands after `$ `, and what each prints.
+struct Shown {
+    command: String,
+    output: Vec<String>,
+}
+
+fn markdown() -> Vec<PathBuf> {
+    let root = workspace();
+    let mut pages: Vec<PathBuf> = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
+        .map(|name| root.join(name))
+        .into();
+    pages.extend(
+        files_below(&root.join("docs/src"))
+            .into_iter()
+            .filter(|page| page.extension().is_some_and(|extension| extension == "md")),
+    );
+    pages
+}
+
+fn shown(page: &Path) -> Vec<Shown> {
+    let text = std::fs::read_to_string(page).unwrap();
+    let mut all: Vec<Shown> = Vec::new();
+    let mut inside = false;
+    for line in text.lines() {
+        if line.starts_with("```") {
+            inside = line == "```console";
+        } else if inside {
+            match line.strip_prefix("$ ") {
+                Some(command) => {
+                    all.push(Shown { command: command.to_owned(), output: Vec::new() });
+                }
+                None => all
+                    .last_mut()
+                    .unwrap_or_else(|| panic!("{}: output before a command", page.display()))
+                    .output
+                    .push(line.to_owned()),
+            }
+        }
+    }
+    all
+}
+
+/// Whether `line` is what `pattern` shows; `…` stands for anything.
+fn matches(pattern: &str, line: &str) -> bool {
+    let mut parts = pattern.split('…');
+    let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let mut exact = true;
+    for part in parts {
+        exact = false;
+        match rest.find(part) {
+            _ if part.is_empty() => rest = "",
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    !exact || rest.is_empty()
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    for file in files_below(from) {
+        let copy = to.join(file.strip_prefix(from).unwrap());
+        std::fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        std::fs::copy(&file, &copy).unwrap();
+    }
+}
+
+#[test]
+fn every_command_that_the_documents_show_does_what_they_show() {
+    for page in markdown() {
+        let place = Place::new();
+        copy_tree(&workspace().join("examples"), &place.path("examples"));
+        for Shown { command, output } in shown(&page) {
+            let line = command
+                .replace("cargo run --release -- ", "sandboxctl ")
+                .replace("./target/release/sandboxctl", "sandboxctl");
+            if NOT_RUN_HERE.iter().any(|(start, _)| line.starts_with(start)) {
+                continue;
+            }
+            let mut shell = Command::new("sh");
+            let path = std::env::join_paths(
+                std::iter::once(sandboxctl().parent().unwrap().to_owned())
+                    .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
+            );
+            shell.arg("-c").arg(format!("{line}\n")).current_dir(place.work()).env_clear();
+            shell.env("PATH", path.unwrap()).env("HOME", place.home());
+            shell.env("XDG_RUNTIME_DIR", place.state());
+            let ended = finish(shell);
+            let at = format!("{}: $ {command}", page.display());
+            assert!(!ended.stderr.contains("not found"), "{at}: {ended:#?}");
+            if output.is_empty() {
+                ended.assert_code(0);
+                continue;
+            }
+            let printed = format!("{}{}", ended.stdout, ended.stderr);
+            let printed: Vec<&str> = printed.lines().collect();
+            let same = match output.iter().position(|line| line == "…") {
+                Some(cut) => {
+                    printed.len() >= output.len() - 1
+                        && output[..cut].iter().zip(&printed).all(|(a, b)| matches(a, b))
+                        && output[cut + 1..]
+                            .iter()
+                            .rev()
+                            .zip(printed.iter().rev())
+                            .all(|(a, b)| matches(a, b))
+                }
+                None => {
+                    output.len() == printed.len()
+                        && output.iter().zip(&printed).all(|(a, b)| matches(a, b))
+                }
+            };
+            assert!(same, "{at}\nshown: {output:#?}\nprinted: {printed:#?}");
+        }
+    }
+}
+
+#[test]
+fn every_link_between_pages_leads_somewhere_and_every_page_is_in_the_summary() {
+    let root = workspace();
+    let mut linked = BTreeSet::new();
+    for page in markdown() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.contains("://") || link.starts_with('#') || link.contains(' ') {
+                continue;
+            }
+            let target = page.parent().unwrap().join(link.split('#').next().unwrap());
+            assert!(target.exists(), "{} links to {link}, which is not there", page.display());
+            if page.ends_with("SUMMARY.md") {
+                linked.insert(target.canonicalize().unwrap());
+            }
+        }
+    }
+    for page in markdown() {
+        if page.starts_with(root.join("docs/src")) && !page.ends_with("SUMMARY.md") {
+            let page = page.canonicalize().unwrap();
+            assert!(linked.contains(&page), "{} is not in SUMMARY.md", page.display());
+        }
+    }
+}
+
+#[test]
+fn every_promise_names_a_test_that_exists() {
+    let root = workspace();
+    let sources: String = ["protocol", "sandbox-image", "controller", "sandboxctl", "tests"]
+        .iter()
+        .flat_map(|folder| files_below(&root.join(folder)))
+        .filter(|file| file.extension().is_some_and(|extension| extension == "rs"))
+        .map(|file| std::fs::read_to_string(file).unwrap())
+        .collect();
+    let text = std::fs::read_to_string(root.join("docs/src/guarantees.md")).unwrap();
+    let mut promises = 0;
+    for promise in text.split("\n## ").skip(1) {
+        promises += 1;
+        let title = promise.lines().next().unwrap();
+        let tests = promise
+            .lines()
+            .find_map(|line| line.strip_prefix("Held by: "))
+            .unwrap_or_else(|| panic!("promise '{title}' names no test"));
+        for test in tests.split('`').skip(1).step_by(2) {
+            let name = test.rsplit("::").next().unwrap();
+            assert!(
+                sources.contains(&format!("fn {name}(")),
+                "'{title}' names {test}: no such test"
+            );
+        }
+    }
+    assert!(promises >= 10, "only {promises} promises were found");
+}

@@ -1,0 +1,94 @@
+//! The sandbox image: built once, found by its label, saved and loaded.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::place::{Place, docker_lines, finish, sandboxctl, workspace};
+
+/// An agent that works like the built one and is another file: its image is this test's alone.
+fn agent_of_this_test(place: &Place, mark: &str) -> PathBuf {
+    sandboxctl();
+    let target = workspace().join("target/static-agent");
+    let built = std::fs::read_dir(target)
+        .unwrap()
+        .map(|entry| entry.unwrap().path().join("agent/sandbox-agent"))
+        .find(|path| path.is_file())
+        .expect("controller/build.rs builds the agent there");
+    let mut bytes = std::fs::read(built).unwrap();
+    // Bytes after the last section of a program mean nothing to the kernel.
+    bytes.extend(format!("{mark} {}", std::process::id()).bytes());
+    place.write("agent", bytes)
+}
+
+struct Images<'a> {
+    place: &'a Place,
+    agent: PathBuf,
+}
+
+impl Images<'_> {
+    fn sandboxctl(&self, args: &[&str]) -> crate::place::Ended {
+        let mut command = self.place.command(args);
+        command.env("SANDBOX_AGENT", &self.agent);
+        finish(command)
+    }
+
+    fn current(&self) -> Option<Value> {
+        let ended = self.sandboxctl(&["image", "ls", "--json"]);
+        let images: Value = serde_json::from_str(&ended.assert_code(0).stdout).unwrap();
+        images.as_array().unwrap().iter().find(|image| image["current"] == true).cloned()
+    }
+}
+
+#[test]
+fn an_image_is_built_once_removed_saved_and_loaded() {
+    let place = Place::new();
+    let images = Images { place: &place, agent: agent_of_this_test(&place, "cycle") };
+    place.write("one.luau", "return 1");
+    assert_eq!(images.current(), None);
+
+    images.sandboxctl(&["run", "one.luau", "--no-io"]).assert_code(0);
+    let built = images.current().expect("the first run builds it");
+    images.sandboxctl(&["image", "build"]).assert_code(0);
+    assert_eq!(images.current().unwrap()["id"], built["id"], "a second build changes nothing");
+
+    let id = built["id"].as_str().unwrap();
+    images.sandboxctl(&["image", "save", "image.tar"]).assert_code(0);
+    images.sandboxctl(&["image", "rm", id]).assert_code(0);
+    assert_eq!(images.current(), None);
+    images.sandboxctl(&["image", "load", "image.tar"]).assert_code(0);
+    assert_eq!(images.current().expect("loaded")["id"], built["id"]);
+    images.sandboxctl(&["run", "one.luau", "--no-io"]).assert_code(0);
+
+    // An image that went behind our back is built again.
+    docker_lines(&["image", "rm", "--force", id]);
+    images.sandboxctl(&["run", "one.luau", "--no-io"]).assert_code(0);
+    let rebuilt = images.current().expect("built again");
+    images.sandboxctl(&["image", "rm", rebuilt["id"].as_str().unwrap()]).assert_code(0);
+}
+
+#[test]
+fn two_first_runs_at_once_both_succeed() {
+    let place = Place::new();
+    let images = Images { place: &place, agent: agent_of_this_test(&place, "race") };
+    place.write("one.luau", "return 1");
+    std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..3)
+            .map(|_| scope.spawn(|| images.sandboxctl(&["run", "one.luau", "--no-io"])))
+            .collect();
+        for run in runs {
+            run.join().unwrap().assert_code(0);
+        }
+    });
+    images.sandboxctl(&["image", "rm", "--all"]).assert_code(0);
+}
+
+#[test]
+fn something_that_is_no_agent_is_an_error_of_ours() {
+    let place = Place::new();
+    let agent = place.write("agent", "not a program");
+    let images = Images { place: &place, agent };
+    place.write("one.luau", "return 1");
+    let ended = images.sandboxctl(&["run", "one.luau", "--no-io"]);
+    ended.assert_code(125).assert_stderr_has("SANDBOX_AGENT");
+}

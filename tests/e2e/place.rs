@@ -1,0 +1,307 @@
+//! The fixture: a place to run `sandboxctl` in.
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longer than any command of these tests needs; a command that hangs fails its test.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A directory of its own, and the environment of a user who has only that.
+pub struct Place {
+    root: TempDir,
+    ids: std::sync::Mutex<Vec<String>>,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let root = tempfile::Builder::new().prefix("sandboxctl-test-").tempdir().unwrap();
+        for folder in ["work", "state", "home"] {
+            std::fs::create_dir(root.path().join(folder)).unwrap();
+        }
+        // What a login manager gives; sandboxctl keeps its state there.
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        std::fs::set_permissions(root.path().join("state"), private).unwrap();
+        Self { root, ids: Vec::new().into() }
+    }
+
+    /// The working directory.
+    pub fn work(&self) -> PathBuf {
+        self.root.path().join("work")
+    }
+
+    /// A path below the working directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.work().join(name)
+    }
+
+    /// The runtime directory, where sandboxctl keeps its state.
+    pub fn state(&self) -> PathBuf {
+        self.root.path().join("state")
+    }
+
+    pub fn home(&self) -> PathBuf {
+        self.root.path().join("home")
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        let path = self.path(name);
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// `sandboxctl` in this place, not started yet.
+    pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(sandboxctl());
+        command.args(args).current_dir(self.work()).env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("HOME", self.home()).env("XDG_RUNTIME_DIR", self.state());
+        if let Some(host) = std::env::var_os("DOCKER_HOST") {
+            command.env("DOCKER_HOST", host);
+        }
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `sandboxctl` to its end.
+    pub fn sandboxctl<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ended {
+        finish(self.command(args))
+    }
+
+    /// Runs `sandboxctl` with `input` on its stdin.
+    pub fn sandboxctl_with<S: AsRef<OsStr>>(
+        &self,
+        input: &[u8],
+        args: impl IntoIterator<Item = S>,
+    ) -> Ended {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped());
+        let mut child = spawn(command);
+        let mut stdin = child.stdin.take().unwrap();
+        let input = input.to_vec();
+        // A thread: the child may end without reading it all.
+        let writer = std::thread::spawn(move || _ = stdin.write_all(&input));
+        let ended = wait(child);
+        writer.join().unwrap();
+        ended
+    }
+
+    /// Runs a script with `--json` and more `args`, and gives the result document. Asserts what
+    /// holds for every document.
+    pub fn run_json(&self, source: &str, args: &[&str]) -> Value {
+        let script = self.write("script.luau", source);
+        let mut all = vec!["run", "--json"];
+        all.extend(args);
+        all.push(script.to_str().unwrap());
+        self.document(&self.sandboxctl(all))
+    }
+
+    /// The one document on `ended`'s stdout.
+    pub fn document(&self, ended: &Ended) -> Value {
+        let document: Value = serde_json::from_str(&ended.stdout)
+            .unwrap_or_else(|error| panic!("stdout is not one JSON document: {error}\n{ended:#?}"));
+        assert_eq!(document["schema"], "sandboxctl.result/1");
+        assert_eq!(document["exit_code"], ended.code, "{ended:#?}");
+        for key in [
+            "id",
+            "status",
+            "result",
+            "logs",
+            "logs_truncated",
+            "files_touched",
+            "files_touched_source",
+            "files_touched_truncated",
+            "error",
+            "engine",
+            "io_dir",
+            "limits",
+            "usage",
+        ] {
+            assert!(document.get(key).is_some(), "no key {key} in {document:#}");
+        }
+        if let Some(id) = document["id"].as_str() {
+            self.ids.lock().unwrap().push(id.to_owned());
+        }
+        document
+    }
+
+    /// The containers of this place that the engine lists, running or not.
+    pub fn containers(&self) -> Vec<String> {
+        let mut found = docker_lines(&[
+            "ps",
+            "-a",
+            "-q",
+            "--no-trunc",
+            "--filter",
+            "label=sandboxctl.instance",
+            "--filter",
+            &format!("volume={}", self.path("sandbox-files").display()),
+        ]);
+        for id in self.ids.lock().unwrap().iter() {
+            let filter = format!("label=sandboxctl.id={id}");
+            found.extend(docker_lines(&["ps", "-a", "-q", "--no-trunc", "--filter", &filter]));
+        }
+        found
+    }
+
+    /// Asserts that nothing of this place is left on the engine, and no state file but the cache.
+    pub fn assert_clean(&self) {
+        assert_eq!(self.containers(), Vec::<String>::new(), "containers are left");
+        let left: Vec<PathBuf> = files_below(&self.state())
+            .into_iter()
+            .filter(|file| !file.components().any(|part| part.as_os_str() == "cache"))
+            .collect();
+        assert_eq!(left, Vec::<PathBuf>::new(), "state files are left");
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.assert_clean();
+        }
+    }
+}
+
+impl Ended {
+    #[track_caller]
+    pub fn assert_code(&self, code: i32) -> &Self {
+        assert_eq!(self.code, code, "{self:#?}");
+        self
+    }
+
+    #[track_caller]
+    pub fn assert_stderr_has(&self, text: &str) -> &Self {
+        assert!(self.stderr.contains(text), "no {text:?} in {self:#?}");
+        self
+    }
+}
+
+/// Every file below `folder`, by its path.
+pub fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let Ok(entries) = std::fs::read_dir(folder) else { return files };
+    for entry in entries {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            files.extend(files_below(&entry.path()));
+        } else {
+            files.push(entry.path());
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Runs the docker CLI, for looking at the engine from outside.
+pub fn docker(args: &[&str]) -> Output {
+    let output = Command::new("docker").args(args).output().expect("the docker CLI is installed");
+    assert!(output.status.success(), "docker {args:?}: {output:?}");
+    output
+}
+
+pub fn docker_lines(args: &[&str]) -> Vec<String> {
+    String::from_utf8(docker(args).stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// Starts a command whose stdout and stderr are to be collected.
+pub fn spawn(mut command: Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+pub fn finish(command: Command) -> Ended {
+    wait(spawn(command))
+}
+
+/// Waits for a child, reading all that it prints.
+pub fn wait(mut child: Child) -> Ended {
+    let mut stdout = child.stdout.take().unwrap();
+    let mut stderr = child.stderr.take().unwrap();
+    let read_out = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stdout.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    let read_err = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stderr.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    let since = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if since.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("sandboxctl did not end within {PATIENCE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    Ended {
+        code: status.code().unwrap_or(-1),
+        stdout: String::from_utf8_lossy(&read_out.join().unwrap()).into_owned(),
+        stderr: String::from_utf8_lossy(&read_err.join().unwrap()).into_owned(),
+    }
+}
+
+/// Polls until `done` gives something; fails the test after a minute.
+#[track_caller]
+pub fn eventually<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let since = Instant::now();
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(since.elapsed() < Duration::from_secs(60), "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The root of the workspace.
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// The built command line. Built once, so that `cargo test` never meets a stale one.
+pub fn sandboxctl() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let built = Command::new(env!("CARGO"))
+            .current_dir(workspace())
+            .args(["build", "--locked", "--package", "sandboxctl", "--message-format", "json"])
+            .stderr(Stdio::inherit())
+            .output()
+            .unwrap();
+        assert!(built.status.success(), "building sandboxctl failed");
+        String::from_utf8(built.stdout)
+            .unwrap()
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .filter(|message| message["target"]["name"] == "sandboxctl")
+            .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+            .expect("cargo names the executable")
+    })
+}
