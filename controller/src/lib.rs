@@ -1,1 +1,56 @@
-//! Controller.
+//! Runs untrusted scripts, each in a fresh container.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), sandbox_controller::Error> {
+//! use sandbox_controller::{Config, Controller, SandboxSpec, Script};
+//!
+//! let controller = Controller::connect(Config::new("/run/user/1000/sandboxctl")).await?;
+//! let sandbox = controller.launch(SandboxSpec::new().io_dir("out")).await?;
+//! let run = sandbox.run(Script::new("return 6 * 7")).await?;
+//! println!("{}: {:?}", run.outcome.status(), run.files_touched.files);
+//! sandbox.close().await?;
+//! controller.close().await;
+//! # Ok(()) }
+//! ```
+//!
+//! The library reads no environment, home directory or terminal: [`Config`] says it all.
+//! What a script did is data, an [`Outcome`]; an [`Error`] means that our side failed.
+
+mod check;
+mod config;
+mod controller;
+mod doctor;
+pub mod engine;
+mod error;
+mod image;
+mod limits;
+mod outcome;
+mod reap;
+mod report;
+mod sandbox;
+mod spec;
+
+pub use check::check_script;
+pub use config::{
+    AgentSource, Config, DockerEndpoint, EngineConfig, EngineKind, UnknownEngineKind,
+};
+pub use controller::Controller;
+pub use doctor::{Check, CheckStatus};
+pub use engine::{EngineFacts, EngineInfo};
+pub use error::{Error, Step, Tried};
+pub use image::{ImageInfo, ImageSelector, Rebuild};
+pub use limits::{
+    ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, OverCeiling,
+};
+pub use outcome::{CancelCause, Exit, Outcome, Status};
+pub use reap::{Force, GcFailure, GcMode, GcOptions, GcReport, SandboxState, SandboxSummary};
+pub use report::{
+    ErrorDocument, FileOp, FilesTouched, LogEntry, LogLevel, RESULT_SCHEMA, ResultDocument,
+    RunResult, TouchedFile, TouchedSource, Usage,
+};
+pub use sandbox::{CancelHandle, Run, Sandbox};
+pub use sandbox_protocol::ErrorKind;
+pub use sandbox_protocol::message::{Access, AllowedPath, Confinement, IoErrors, ScriptError};
+pub use spec::{DEFAULT_LIFETIME, Input, SandboxSpec, Script};
+
+include!(concat!(env!("OUT_DIR"), "/agent.rs"));

@@ -1,0 +1,123 @@
+//! What a controller is told. Plain data: the library reads no environment, home or terminal, so
+//! the caller gathers what those say.
+
+use std::path::PathBuf;
+
+use crate::limits::Ceiling;
+
+/// What a controller is told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Which engine, and where.
+    pub engine: EngineConfig,
+    /// What a sandbox's limits may be raised to.
+    pub ceiling: Ceiling,
+    /// This user's folder for locks and caches, of mode 0700: the runtime directory's
+    /// `sandboxctl`. Made if it is missing. All controllers of one user share one.
+    pub state_dir: PathBuf,
+    /// The agent to use.
+    pub agent: AgentSource,
+}
+
+impl Config {
+    /// The defaults, with the state in `state_dir`.
+    #[must_use]
+    pub fn new(state_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            engine: EngineConfig::default(),
+            ceiling: Ceiling::default(),
+            state_dir: state_dir.into(),
+            agent: AgentSource::Embedded,
+        }
+    }
+}
+
+/// Which engine, and where.
+#[derive(Debug, Clone, Default)]
+pub struct EngineConfig {
+    /// Which engine.
+    pub kind: EngineKind,
+    /// Where Docker is looked for.
+    pub docker: DockerEndpoint,
+    /// The OCI runtime that Docker is to use, such as `runsc`.
+    pub runtime: Option<String>,
+    /// The id, tag or digest of an image to use in place of the one that is built. It must be a
+    /// sandbox image with this very agent.
+    pub image: Option<String>,
+}
+
+/// Which engine.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineKind {
+    /// Docker where it is there.
+    #[default]
+    Auto,
+    /// A Docker Engine, or Podman's socket.
+    Docker,
+    /// No daemon: the containers are ours.
+    Embedded,
+}
+
+impl EngineKind {
+    /// The word in the configuration and in results.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Docker => "docker",
+            Self::Embedded => "embedded",
+        }
+    }
+}
+
+impl std::fmt::Display for EngineKind {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+impl std::str::FromStr for EngineKind {
+    type Err = UnknownEngineKind;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        [Self::Auto, Self::Docker, Self::Embedded]
+            .into_iter()
+            .find(|kind| kind.as_str() == word)
+            .ok_or_else(|| UnknownEngineKind(word.to_owned()))
+    }
+}
+
+/// A word that is no [`EngineKind`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no engine: auto, docker or embedded")]
+pub struct UnknownEngineKind(pub String);
+
+/// Where Docker is looked for, in the order of the docker command line: `host`, `env_host`,
+/// `env_context`, the current context of `config_dir`, then the `sockets`, each pinged.
+#[derive(Debug, Clone, Default)]
+pub struct DockerEndpoint {
+    /// `--host` or `engine.host`.
+    pub host: Option<String>,
+    /// `DOCKER_HOST`.
+    pub env_host: Option<String>,
+    /// `DOCKER_CONTEXT`.
+    pub env_context: Option<String>,
+    /// `DOCKER_CONFIG`, or `~/.docker`.
+    pub config_dir: Option<PathBuf>,
+    /// `DOCKER_TLS_VERIFY` is set. TLS is not supported: an endpoint over TCP is refused then.
+    pub env_tls_verify: bool,
+    /// The usual sockets, such as `/var/run/docker.sock`.
+    pub sockets: Vec<PathBuf>,
+}
+
+/// The agent to use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentSource {
+    /// The one that was built with this library.
+    Embedded,
+    /// A file: a static program.
+    File(PathBuf),
+}

@@ -1,0 +1,228 @@
+//! The only seam between the controller and what runs containers.
+//!
+//! An engine makes hardened containers from a [`ContainerSpec`], which is plain data and says
+//! everything; it decides nothing about sandboxes. Every call may hang or fail: time limits and
+//! what to do then are the caller's business.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::Stream;
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+use tokio::io::AsyncWrite;
+
+use crate::config::EngineKind;
+pub use crate::outcome::ExitEvidence;
+
+/// What an engine is, and why it was taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EngineInfo {
+    /// Which engine.
+    pub kind: EngineKind,
+    /// Where it is, such as `unix:///var/run/docker.sock`.
+    pub endpoint: String,
+    /// What named the endpoint: `--host`, `DOCKER_HOST`, a context, a usual socket.
+    pub why: String,
+    /// Why it was not another engine, in one line.
+    pub notice: Option<String>,
+}
+
+/// What an engine says of itself when it is asked, for `doctor`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct EngineFacts {
+    /// Its name and version, such as `Docker Engine 20.10.24`.
+    pub version: String,
+    /// The API's version.
+    pub api_version: String,
+    /// The kernel under it.
+    pub kernel: String,
+    /// 1 or 2, and the driver: `2 (systemd)`.
+    pub cgroups: String,
+    /// Features that it names: `seccomp`, `apparmor`.
+    pub security: Vec<String>,
+    /// OCI runtimes that it has.
+    pub runtimes: Vec<String>,
+    /// Limits that it cannot enforce, in its own words.
+    pub warnings: Vec<String>,
+    /// Processors of its machine.
+    pub cpus: u32,
+}
+
+/// How the engine maps the users of containers to those of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UserMapping {
+    /// As they are.
+    #[default]
+    Identity,
+    /// The container's root is the host's user `owner`, and no other host user is in it.
+    Rootless {
+        /// The host user who runs the engine.
+        owner: u32,
+    },
+    /// The container's users are the host's from `base` on.
+    Remapped {
+        /// The first uid.
+        uid: u32,
+        /// The first gid.
+        gid: u32,
+    },
+}
+
+/// An engine failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// It did not answer in time.
+    #[error("no answer within {}", humantime::format_duration(*.after))]
+    TimedOut {
+        /// How long it was given.
+        after: Duration,
+    },
+    /// The connection to it failed.
+    #[error("{0}")]
+    Connection(String),
+    /// It refused.
+    #[error("{message}")]
+    Refused {
+        /// Its HTTP status or the like.
+        status: u16,
+        /// Its words.
+        message: String,
+    },
+    /// It answered with something that we do not understand.
+    #[error("an answer that makes no sense: {0}")]
+    Nonsense(String),
+}
+
+impl EngineError {
+    /// Whether the thing that was asked about is not there.
+    #[must_use]
+    pub const fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { status: 404, .. })
+    }
+}
+
+/// A container to be made: plain data, everything said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerSpec {
+    /// Its name, by which it can be removed even if the answer to its creation was lost.
+    pub name: String,
+    /// Labels, by which it is found again.
+    pub labels: Vec<(String, String)>,
+    /// The agent's arguments.
+    pub args: Vec<String>,
+    /// The uid and gid in the container.
+    pub user: (u32, u32),
+    /// Bind mounts.
+    pub mounts: Vec<Bind>,
+    /// Bytes of memory, swap included.
+    pub memory: u64,
+    /// Billionths of a processor.
+    pub nano_cpus: i64,
+    /// Processes and threads.
+    pub pids: u32,
+    /// Resource limits: name and value, hard and soft.
+    pub ulimits: Vec<(&'static str, i64)>,
+}
+
+/// A bind mount: private, not recursive, never made where its source is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bind {
+    /// The path on the host.
+    pub source: String,
+    /// The path in the container.
+    pub target: String,
+    /// Whether it can be written to.
+    pub read_only: bool,
+}
+
+/// A container's stdio.
+pub struct Attached {
+    /// Its stdin.
+    pub input: Pin<Box<dyn AsyncWrite + Send>>,
+    /// Its stdout and stderr, until both have ended.
+    pub output: Pin<Box<dyn Stream<Item = io::Result<Output>> + Send>>,
+}
+
+impl fmt::Debug for Attached {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Attached").finish_non_exhaustive()
+    }
+}
+
+/// A piece of a container's output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Of its stdout.
+    Stdout(Bytes),
+    /// Of its stderr.
+    Stderr(Bytes),
+}
+
+/// A container's end, once it comes. Dropped: no longer waited for.
+pub type Exit = BoxFuture<'static, Result<(), EngineError>>;
+
+/// A container that an engine has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// The engine's id of it.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: Vec<(String, String)>,
+    /// Whether it is running now.
+    pub running: bool,
+    /// When it was made.
+    pub created: SystemTime,
+}
+
+/// What runs containers.
+#[async_trait]
+pub trait Engine: Send + Sync {
+    /// What it is, and why it was taken.
+    fn info(&self) -> &EngineInfo;
+
+    /// What it says of itself.
+    async fn facts(&self) -> Result<EngineFacts, EngineError>;
+
+    /// How it maps users. Known from the first answer on, so cheap later.
+    async fn user_mapping(&self) -> Result<UserMapping, EngineError>;
+
+    /// Its clock.
+    async fn clock(&self) -> Result<SystemTime, EngineError>;
+
+    /// Makes sure that containers can be made from the sandbox image.
+    async fn prepare(&self) -> Result<(), EngineError>;
+
+    /// Makes a container of the sandbox image, and gives the engine's id of it.
+    async fn create(&self, spec: &ContainerSpec) -> Result<String, EngineError>;
+
+    /// Attaches to a container that has not been started.
+    async fn attach(&self, container: &str) -> Result<Attached, EngineError>;
+
+    /// Subscribes to the next end of a container that has not been started. What it gives
+    /// resolves at that end.
+    async fn subscribe_exit(&self, container: &str) -> Result<Exit, EngineError>;
+
+    /// Starts it.
+    async fn start(&self, container: &str) -> Result<(), EngineError>;
+
+    /// Kills it. It is no error where it has ended.
+    async fn kill(&self, container: &str) -> Result<(), EngineError>;
+
+    /// How it ended; `None` where it still runs.
+    async fn evidence(&self, container: &str) -> Result<Option<ExitEvidence>, EngineError>;
+
+    /// Kills and removes it, by id or name. It is no error where it is not there.
+    async fn remove(&self, container: &str) -> Result<(), EngineError>;
+
+    /// The containers with this label, ended ones too.
+    async fn list(&self, label: &str) -> Result<Vec<Listed>, EngineError>;
+}

@@ -1,0 +1,372 @@
+//! What can fail on our side. What the guest did is no error: it is an
+//! [`Outcome`](crate::Outcome).
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::path::PathError;
+
+use crate::engine::EngineError;
+use crate::limits::OverCeiling;
+
+/// A step of a sandbox's life, or another call to the engine. Each has its own time limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Step {
+    /// Asking an engine whether it is there, and what it is.
+    Connect,
+    /// Finding or building the sandbox image.
+    Image,
+    /// Making the container.
+    Create,
+    /// Attaching to its stdin and stdout.
+    Attach,
+    /// Subscribing to its exit.
+    Subscribe,
+    /// Starting it.
+    Start,
+    /// The agent's answer to `hello`.
+    Hello,
+    /// The agent's answer to `shutdown`.
+    Shutdown,
+    /// Killing it.
+    Kill,
+    /// Waiting for its end.
+    Exit,
+    /// Reading how it ended.
+    Evidence,
+    /// Removing it.
+    Remove,
+    /// Listing containers or images.
+    List,
+}
+
+impl Step {
+    /// What is being done, as messages say it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "connecting to the engine",
+            Self::Image => "preparing the sandbox image",
+            Self::Create => "creating the container",
+            Self::Attach => "attaching to the container",
+            Self::Subscribe => "subscribing to the container's exit",
+            Self::Start => "starting the container",
+            Self::Hello => "greeting the agent",
+            Self::Shutdown => "shutting the agent down",
+            Self::Kill => "killing the container",
+            Self::Exit => "waiting for the container's end",
+            Self::Evidence => "reading how the container ended",
+            Self::Remove => "removing the container",
+            Self::List => "listing what the engine has",
+        }
+    }
+
+    /// How long the step may take. Generous: an engine under load is slow, not dead.
+    #[must_use]
+    pub const fn time_limit(self) -> Duration {
+        let seconds = match self {
+            Self::Connect => 5,
+            Self::Image => 120,
+            Self::Create | Self::Start | Self::Remove => 30,
+            Self::Attach | Self::Subscribe | Self::Hello | Self::Kill | Self::Exit => 10,
+            Self::Evidence | Self::List => 10,
+            Self::Shutdown => 2,
+        };
+        Duration::from_secs(seconds)
+    }
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+/// An endpoint that was tried, and what came of it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Tried {
+    /// The endpoint, such as `unix:///var/run/docker.sock`.
+    pub endpoint: String,
+    /// What came of it.
+    pub outcome: String,
+}
+
+/// What can fail on our side.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No engine answered.
+    #[error("no container engine answers: {}", list_tried(.tried))]
+    NoEngine {
+        /// What was tried, in order.
+        tried: Vec<Tried>,
+    },
+    /// The embedded engine was asked for.
+    #[error("this build has no embedded engine")]
+    NoEmbeddedEngine,
+    /// The endpoint that was named cannot be used.
+    #[error("cannot use the endpoint of {why}: {reason}")]
+    Endpoint {
+        /// What names it: `--host`, `DOCKER_HOST`, a context.
+        why: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The engine failed, or did not answer in time.
+    #[error("{step} failed")]
+    Engine {
+        /// What was being done.
+        step: Step,
+        /// What happened.
+        #[source]
+        source: EngineError,
+    },
+    /// The sandbox ended before it was ready: nothing of the guest's ran.
+    #[error("the sandbox did not come up: {detail}")]
+    NotUp {
+        /// What is known.
+        detail: String,
+    },
+    /// The agent in the image is not this controller's.
+    #[error("the agent in the image does not fit this controller: {reason}")]
+    AgentMismatch {
+        /// What it said.
+        reason: String,
+    },
+    /// The agent's file cannot be used.
+    #[error("cannot use the agent {}", .path.display())]
+    Agent {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// A limit is above its ceiling.
+    #[error(transparent)]
+    OverCeiling(#[from] OverCeiling),
+    /// The io dir cannot be used.
+    #[error("cannot use {} as the io dir: {reason}", .path.display())]
+    IoDir {
+        /// As it was given.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The directory that the sandbox sees is not the io dir.
+    #[error("the engine does not see the io dir {}", .path.display())]
+    IoDirElsewhere {
+        /// The io dir.
+        path: PathBuf,
+    },
+    /// The container would run as a user that is refused.
+    #[error("refusing to run the sandbox as {uid}:{gid}: {reason}")]
+    User {
+        /// The uid.
+        uid: u32,
+        /// The gid.
+        gid: u32,
+        /// Why not.
+        reason: String,
+    },
+    /// An input cannot be used.
+    #[error("cannot use the input '{name}': {reason}")]
+    Input {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A guest path is none.
+    #[error("{what} '{path}' is not usable: {source}")]
+    GuestPath {
+        /// Which setting it is.
+        what: &'static str,
+        /// As it was given.
+        path: String,
+        /// What is wrong.
+        #[source]
+        source: PathError,
+    },
+    /// Two mounts are in one place, or one is inside another.
+    #[error("the mounts {first} and {second} overlap")]
+    MountsOverlap {
+        /// One.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// A working directory outside the mounts.
+    #[error("the working directory {workdir} is outside the mounts")]
+    WorkdirOutside {
+        /// The directory.
+        workdir: String,
+    },
+    /// Arguments for the script that are too long.
+    #[error("the script's arguments are longer than {max} bytes of JSON")]
+    ArgsTooLarge {
+        /// The most that fits.
+        max: usize,
+    },
+    /// The state folder cannot be used.
+    #[error("cannot use the state folder {}", .path.display())]
+    State {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// The sandbox has ended and runs nothing any more.
+    #[error("the sandbox has ended: {detail}")]
+    Ended {
+        /// What is known.
+        detail: String,
+    },
+    /// The agent refused a request of ours.
+    #[error("the agent refused a request: {source}")]
+    Refused {
+        /// Its answer.
+        #[source]
+        source: sandbox_protocol::WireError,
+    },
+    /// `check` could not run the agent.
+    #[error("cannot check the script")]
+    Check {
+        /// What happened.
+        #[source]
+        source: io::Error,
+    },
+    /// No image is known by what was given.
+    #[error("no sandbox image '{which}'")]
+    NoSuchImage {
+        /// As it was given.
+        which: String,
+    },
+    /// A stream of an image cannot be read or written.
+    #[error("cannot {action} the image")]
+    ImageStream {
+        /// `save` or `load`.
+        action: &'static str,
+        /// What happened.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// What went wrong, in one word.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoEngine { .. }
+            | Self::NoEmbeddedEngine
+            | Self::Engine { .. }
+            | Self::NotUp { .. }
+            | Self::IoDirElsewhere { .. } => ErrorKind::Engine,
+            Self::Endpoint { .. } => ErrorKind::Config,
+            Self::AgentMismatch { .. } | Self::Agent { .. } | Self::ImageStream { .. } => {
+                ErrorKind::Image
+            }
+            Self::OverCeiling(_) | Self::User { .. } => ErrorKind::Policy,
+            Self::IoDir { .. }
+            | Self::Input { .. }
+            | Self::GuestPath { .. }
+            | Self::MountsOverlap { .. }
+            | Self::WorkdirOutside { .. }
+            | Self::ArgsTooLarge { .. }
+            | Self::NoSuchImage { .. } => ErrorKind::Usage,
+            Self::Ended { .. } => ErrorKind::AgentLost,
+            Self::State { .. } | Self::Refused { .. } | Self::Check { .. } => ErrorKind::Internal,
+        }
+    }
+
+    /// The exit code of a command that ends by this error.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self.kind() {
+            ErrorKind::Usage | ErrorKind::Config => 2,
+            ErrorKind::Policy => 121,
+            _ => 125,
+        }
+    }
+
+    /// The next step, where there is one to name.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NoEngine { tried } if tried.iter().any(|one| one.outcome.contains("denied")) => {
+                "your user may not use the engine's socket: add it to the group that owns the \
+                 socket, or run a rootless engine"
+            }
+            Self::NoEngine { .. } => {
+                "install and start Docker or Podman, or name a running engine with --host; \
+                 `sandboxctl doctor` says more"
+            }
+            Self::NoEmbeddedEngine => "use --engine docker",
+            Self::Endpoint { .. } => "unix:// and tcp:// endpoints can be used",
+            Self::Engine { .. } | Self::NotUp { .. } => {
+                "`sandboxctl doctor` looks at the engine; what may be left of the sandbox is \
+                 removed by the next command that reaches it"
+            }
+            Self::AgentMismatch { .. } => "`sandboxctl image build --rebuild` builds it anew",
+            Self::Agent { .. } => "SANDBOX_AGENT must name a static sandbox-agent program",
+            Self::OverCeiling(over) => {
+                return Some(format!(
+                    "limits.ceiling in the user's or the system's configuration raises the \
+                     ceiling of {}",
+                    over.key.key()
+                ));
+            }
+            Self::IoDirElsewhere { .. } => {
+                "the engine runs on another machine, or does not share this directory with its \
+                 own: use a local engine, or a directory that it shares"
+            }
+            Self::User { .. } => {
+                "give the io dir to another owner, or name a user with --user UID:GID"
+            }
+            Self::Input { .. } => "--in takes a regular file or a directory: --in SRC[:NAME]",
+            Self::ArgsTooLarge { .. } => "give large data as an input: --in SRC[:NAME]",
+            Self::State { .. } => "the state folder must be yours and writable",
+            Self::NoSuchImage { .. } => "`sandboxctl image ls` lists them",
+            Self::IoDir { .. }
+            | Self::GuestPath { .. }
+            | Self::MountsOverlap { .. }
+            | Self::WorkdirOutside { .. }
+            | Self::Ended { .. }
+            | Self::Refused { .. }
+            | Self::Check { .. }
+            | Self::ImageStream { .. } => return None,
+        };
+        Some(hint.to_owned())
+    }
+
+    /// The message with all its causes, on one line.
+    #[must_use]
+    pub fn full_message(&self) -> String {
+        let mut message = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            let text = cause.to_string();
+            // A transparent variant repeats its cause.
+            if !message.ends_with(&text) {
+                message.push_str(": ");
+                message.push_str(&text);
+            }
+            source = cause.source();
+        }
+        message
+    }
+}
+
+fn list_tried(tried: &[Tried]) -> String {
+    if tried.is_empty() {
+        return "nothing was found to try".to_owned();
+    }
+    let lines: Vec<_> =
+        tried.iter().map(|Tried { endpoint, outcome }| format!("{endpoint} ({outcome})")).collect();
+    lines.join(", ")
+}

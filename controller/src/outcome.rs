@@ -1,0 +1,417 @@
+//! How a run ended: from evidence to [`Outcome`]. Pure.
+//!
+//! A result is never better than its evidence. The agent's answer stands where there is one; else
+//! what we did (cancel, kill at the deadline); else what the engine saw (out of memory, a kill
+//! from outside); else the agent is lost. A missing exit code is never a success.
+
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::limits::{MAX_MESSAGE_BYTES, cut_encoded};
+use sandbox_protocol::message::{RunEnd, ScriptError};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub enum Outcome {
+    /// The script returned.
+    Ok {
+        /// Its result, as JSON.
+        result: Box<RawValue>,
+    },
+    /// An uncaught error, a syntax error, or a result that is not JSON.
+    ScriptError(ScriptError),
+    /// An uncaught limit error, or a kill by a limit.
+    Limit(ScriptError),
+    /// The deadline, whoever enforced it.
+    Timeout(ScriptError),
+    /// The caller ended it.
+    Cancelled {
+        /// Why.
+        cause: CancelCause,
+    },
+    /// The container was killed from outside.
+    Killed,
+    /// The agent broke the protocol or vanished.
+    AgentLost {
+        /// What is known.
+        detail: String,
+    },
+    /// The command ended otherwise than with code 0.
+    Exit(Exit),
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// With this code.
+    Code(u8),
+    /// By this signal.
+    Signal(u8),
+}
+
+/// Why a caller ended a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CancelCause {
+    /// SIGINT.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
+    /// Another reason of the caller's.
+    Caller,
+}
+
+/// The word for an [`Outcome`], or for a failure of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// See [`Outcome::Ok`].
+    Ok,
+    /// See [`Outcome::ScriptError`].
+    ScriptError,
+    /// See [`Outcome::Exit`].
+    Exit,
+    /// See [`Outcome::Limit`].
+    Limit,
+    /// See [`Outcome::Timeout`].
+    Timeout,
+    /// See [`Outcome::Cancelled`].
+    Cancelled,
+    /// See [`Outcome::Killed`].
+    Killed,
+    /// See [`Outcome::AgentLost`].
+    AgentLost,
+    /// Our side failed: an [`Error`](crate::Error).
+    Error,
+}
+
+impl Status {
+    /// The word in the result document.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::ScriptError => "script_error",
+            Self::Exit => "exit",
+            Self::Limit => "limit",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+            Self::Killed => "killed",
+            Self::AgentLost => "agent_lost",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+impl Outcome {
+    /// The word for it.
+    #[must_use]
+    pub const fn status(&self) -> Status {
+        match self {
+            Self::Ok { .. } => Status::Ok,
+            Self::ScriptError(_) => Status::ScriptError,
+            Self::Limit(_) => Status::Limit,
+            Self::Timeout(_) => Status::Timeout,
+            Self::Cancelled { .. } => Status::Cancelled,
+            Self::Killed => Status::Killed,
+            Self::AgentLost { .. } => Status::AgentLost,
+            Self::Exit(_) => Status::Exit,
+        }
+    }
+
+    /// The exit code of a command that ends by it.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Ok { .. } => 0,
+            Self::ScriptError(_) => 1,
+            Self::Limit(_) => 120,
+            Self::AgentLost { .. } => 122,
+            Self::Timeout(_) => 124,
+            Self::Cancelled { cause: CancelCause::Terminate } => 143,
+            Self::Cancelled { cause: CancelCause::Interrupt | CancelCause::Caller } => 130,
+            Self::Killed => 137,
+            Self::Exit(Exit::Code(code)) => *code,
+            Self::Exit(Exit::Signal(signal)) => 128_u8.saturating_add(*signal),
+        }
+    }
+
+    /// What went wrong; `None` where nothing did, and for a command's own exit code.
+    #[must_use]
+    pub fn failure(&self) -> Option<ScriptError> {
+        match self {
+            Self::Ok { .. } | Self::Exit(_) => None,
+            Self::ScriptError(error) | Self::Limit(error) | Self::Timeout(error) => {
+                Some(error.clone())
+            }
+            Self::Cancelled { cause } => {
+                let by = match cause {
+                    CancelCause::Interrupt => "interrupted",
+                    CancelCause::Terminate => "terminated",
+                    CancelCause::Caller => "cancelled by the caller",
+                };
+                Some(failure(ErrorKind::Cancelled, by))
+            }
+            Self::Killed => {
+                Some(failure(ErrorKind::AgentLost, "the container was killed from outside"))
+            }
+            Self::AgentLost { detail } => Some(failure(ErrorKind::AgentLost, detail)),
+        }
+    }
+}
+
+/// What is known when a run is over.
+#[derive(Debug)]
+pub(crate) struct Evidence {
+    /// The agent's answer to `run`, where it gave one.
+    pub answer: Option<RunEnd>,
+    /// The caller's cancel, where there was one before the end.
+    pub cancel: Option<CancelCause>,
+    /// Why we killed the container, where we did.
+    pub our_kill: Option<OurKill>,
+    /// What the engine saw of the container's end, where it ended and could be asked.
+    pub exit: Option<ExitEvidence>,
+    /// The run's time limit, for the message.
+    pub timeout: std::time::Duration,
+    /// The container's memory limit, for the message.
+    pub memory: crate::ByteSize,
+    /// The last lines that the agent wrote to stderr.
+    pub stderr: String,
+}
+
+/// Why we killed a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum OurKill {
+    /// The run's deadline and its grace had passed.
+    Deadline,
+    /// The caller cancelled, and the agent did not end the run in time.
+    Cancel,
+    /// The agent broke the protocol.
+    Breach(String),
+    /// The sandbox's lifetime was over.
+    Lifetime,
+}
+
+/// What the engine saw of a container's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExitEvidence {
+    /// The exit code; `None` where the engine does not tell.
+    pub code: Option<i64>,
+    /// Whether the kernel killed something in it for want of memory.
+    pub oom_killed: bool,
+}
+
+/// 128 + SIGKILL.
+const KILLED: i64 = 137;
+/// 128 + SIGSYS: a system call that the seccomp profile forbids.
+const BAD_SYSTEM_CALL: i64 = 159;
+
+impl Evidence {
+    /// The truth, as far as it is known.
+    pub(crate) fn judge(self) -> Outcome {
+        if let Some(answer) = self.answer {
+            return judge_answer(answer, self.cancel);
+        }
+        if let Some(OurKill::Breach(detail)) = &self.our_kill {
+            return Outcome::AgentLost { detail: with_stderr(detail, &self.stderr) };
+        }
+        if let Some(cause) = self.cancel {
+            return Outcome::Cancelled { cause };
+        }
+        let oom = self.exit.is_some_and(|exit| exit.oom_killed && exit.code != Some(0));
+        match self.our_kill {
+            Some(OurKill::Deadline | OurKill::Lifetime) => {
+                let limit = humantime::format_duration(self.timeout);
+                return Outcome::Timeout(failure(
+                    ErrorKind::Timeout,
+                    format!("killed: the script did not end within its {limit}"),
+                ));
+            }
+            Some(OurKill::Cancel | OurKill::Breach(_)) | None => {}
+        }
+        if oom {
+            return Outcome::Limit(failure(
+                ErrorKind::OutOfMemory,
+                format!("killed: the sandbox used more than its {} of memory", self.memory),
+            ));
+        }
+        let detail = match self.exit.and_then(|exit| exit.code) {
+            Some(KILLED) => return Outcome::Killed,
+            Some(BAD_SYSTEM_CALL) => {
+                "the agent was killed for a forbidden system call (exit code 159)".to_owned()
+            }
+            Some(code) => format!("the agent ended with exit code {code} without an answer"),
+            None => "the agent ended without an answer".to_owned(),
+        };
+        Outcome::AgentLost { detail: with_stderr(&detail, &self.stderr) }
+    }
+}
+
+fn judge_answer(answer: RunEnd, cancel: Option<CancelCause>) -> Outcome {
+    match answer {
+        RunEnd::Returned(result) => Outcome::Ok { result },
+        RunEnd::Failed(error) => match error.kind {
+            ErrorKind::Timeout => Outcome::Timeout(error),
+            ErrorKind::Cancelled => match cancel {
+                Some(cause) => Outcome::Cancelled { cause },
+                None => Outcome::AgentLost {
+                    detail: "the agent says that the run was cancelled, and nobody did".to_owned(),
+                },
+            },
+            kind if kind.is_limit() => Outcome::Limit(error),
+            ErrorKind::Syntax | ErrorKind::Runtime | ErrorKind::ResultNotJson => {
+                Outcome::ScriptError(error)
+            }
+            kind => Outcome::AgentLost {
+                detail: format!("the agent ended the run as {kind}: {}", error.message),
+            },
+        },
+    }
+}
+
+fn with_stderr(detail: &str, stderr: &str) -> String {
+    match stderr.trim() {
+        "" => detail.to_owned(),
+        stderr => format!("{detail}; its last words: {stderr}"),
+    }
+}
+
+fn failure(kind: ErrorKind, message: impl AsRef<str>) -> ScriptError {
+    let message = cut_encoded(message.as_ref(), MAX_MESSAGE_BYTES).to_owned();
+    ScriptError { kind, message, line: None, traceback: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn evidence() -> Evidence {
+        Evidence {
+            answer: None,
+            cancel: None,
+            our_kill: None,
+            exit: None,
+            timeout: Duration::from_secs(30),
+            memory: crate::ByteSize::b(256 << 20),
+            stderr: String::new(),
+        }
+    }
+
+    fn exit(code: i64, oom_killed: bool) -> Option<ExitEvidence> {
+        Some(ExitEvidence { code: Some(code), oom_killed })
+    }
+
+    fn failed(kind: ErrorKind) -> Option<RunEnd> {
+        Some(RunEnd::Failed(failure(kind, "script:1: x")))
+    }
+
+    fn returned() -> Option<RunEnd> {
+        Some(RunEnd::Returned(RawValue::from_string("1".into()).unwrap()))
+    }
+
+    #[test]
+    fn evidence_decides_the_status_and_the_exit_code() {
+        let interrupt = Some(CancelCause::Interrupt);
+        let terminate = Some(CancelCause::Terminate);
+        let breach = Some(OurKill::Breach("an unknown id".into()));
+        let table = [
+            // The agent's answer stands, whatever else happened.
+            (Evidence { answer: returned(), ..evidence() }, Status::Ok, 0),
+            (
+                Evidence {
+                    answer: returned(),
+                    exit: exit(137, true),
+                    cancel: interrupt,
+                    ..evidence()
+                },
+                Status::Ok,
+                0,
+            ),
+            (Evidence { answer: failed(ErrorKind::Runtime), ..evidence() }, Status::ScriptError, 1),
+            (Evidence { answer: failed(ErrorKind::Syntax), ..evidence() }, Status::ScriptError, 1),
+            (
+                Evidence { answer: failed(ErrorKind::ResultNotJson), ..evidence() },
+                Status::ScriptError,
+                1,
+            ),
+            (Evidence { answer: failed(ErrorKind::OutOfMemory), ..evidence() }, Status::Limit, 120),
+            (Evidence { answer: failed(ErrorKind::WriteLimit), ..evidence() }, Status::Limit, 120),
+            (Evidence { answer: failed(ErrorKind::Timeout), ..evidence() }, Status::Timeout, 124),
+            (
+                Evidence { answer: failed(ErrorKind::Cancelled), cancel: terminate, ..evidence() },
+                Status::Cancelled,
+                143,
+            ),
+            // It cannot claim what nobody did, nor a kind that no run ends by.
+            (
+                Evidence { answer: failed(ErrorKind::Cancelled), ..evidence() },
+                Status::AgentLost,
+                122,
+            ),
+            (Evidence { answer: failed(ErrorKind::Usage), ..evidence() }, Status::AgentLost, 122),
+            // No answer: what we did.
+            (
+                Evidence { cancel: interrupt, our_kill: Some(OurKill::Cancel), ..evidence() },
+                Status::Cancelled,
+                130,
+            ),
+            (
+                Evidence {
+                    our_kill: Some(OurKill::Deadline),
+                    exit: exit(137, false),
+                    ..evidence()
+                },
+                Status::Timeout,
+                124,
+            ),
+            (Evidence { our_kill: breach.clone(), ..evidence() }, Status::AgentLost, 122),
+            (
+                Evidence { our_kill: breach, cancel: interrupt, ..evidence() },
+                Status::AgentLost,
+                122,
+            ),
+            // No answer, not we: what the engine saw.
+            (Evidence { exit: exit(137, true), ..evidence() }, Status::Limit, 120),
+            (Evidence { exit: exit(137, false), ..evidence() }, Status::Killed, 137),
+            (Evidence { exit: exit(159, false), ..evidence() }, Status::AgentLost, 122),
+            // Without an answer, code 0 and no code at all are no success.
+            (Evidence { exit: exit(0, false), ..evidence() }, Status::AgentLost, 122),
+            (Evidence { exit: exit(0, true), ..evidence() }, Status::AgentLost, 122),
+            (
+                Evidence {
+                    exit: Some(ExitEvidence { code: None, oom_killed: false }),
+                    ..evidence()
+                },
+                Status::AgentLost,
+                122,
+            ),
+            (evidence(), Status::AgentLost, 122),
+        ];
+        for (row, (evidence, status, code)) in table.into_iter().enumerate() {
+            let text = format!("row {row}: {evidence:?}");
+            let outcome = evidence.judge();
+            assert_eq!((outcome.status(), outcome.exit_code()), (status, code), "{text}");
+            assert_eq!(outcome.failure().is_none(), status == Status::Ok, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_lost_agent_leaves_its_last_words() {
+        let outcome = Evidence { stderr: "panicked\n".into(), ..evidence() }.judge();
+        let failure = outcome.failure().unwrap();
+        assert_eq!(failure.message, "the agent ended without an answer; its last words: panicked");
+    }
+
+    #[test]
+    fn a_commands_exit_is_the_exit_code() {
+        assert_eq!(Outcome::Exit(Exit::Code(3)).exit_code(), 3);
+        assert_eq!(Outcome::Exit(Exit::Signal(15)).exit_code(), 143);
+    }
+}

@@ -1,0 +1,269 @@
+//! What a run leaves: the result for programs, and the document `sandboxctl.result/1` for
+//! everyone else.
+
+use std::path::PathBuf;
+
+use sandbox_protocol::message::{Confinement, ScriptError};
+use sandbox_protocol::{Base64, ErrorKind, message};
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use crate::config::EngineKind;
+use crate::error::Error;
+use crate::limits::Limits;
+use crate::outcome::{Outcome, Status};
+
+/// The name of the result document's form.
+pub const RESULT_SCHEMA: &str = "sandboxctl.result/1";
+
+/// What a run leaves, however it ended.
+#[derive(Debug, Clone)]
+pub struct RunResult {
+    /// The run's id, unique.
+    pub id: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Its log, as far as the limits allow; of killed runs too.
+    pub logs: Vec<LogEntry>,
+    /// Entries were left out; the last one says why.
+    pub logs_truncated: bool,
+    /// The files that it changed.
+    pub files_touched: FilesTouched,
+    /// The engine it ran on.
+    pub engine: EngineKind,
+    /// Why it was not another one, where the choice was not the usual one.
+    pub engine_notice: Option<String>,
+    /// The io dir on the host, absolute.
+    pub io_dir: Option<PathBuf>,
+    /// The limits it ran under.
+    pub limits: Limits,
+    /// What it used.
+    pub usage: Usage,
+    /// What confined the agent beyond its container.
+    pub confinement: Confinement,
+}
+
+impl RunResult {
+    /// The exit code of a command that ends by it.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        self.outcome.exit_code()
+    }
+}
+
+/// An entry of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Who made it.
+    pub level: LogLevel,
+    /// Its text, which may have several lines.
+    pub text: String,
+    /// It was not UTF-8, and `text` has U+FFFD in places.
+    pub lossy: bool,
+    /// It was longer and was cut.
+    pub cut: bool,
+}
+
+/// Who made a log entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LogLevel {
+    /// The script's `print`.
+    Print,
+    /// The script's `warn`.
+    Warn,
+    /// We: entries were left out.
+    Truncated,
+}
+
+impl From<message::Log> for LogEntry {
+    fn from(log: message::Log) -> Self {
+        let level = match log.level {
+            message::LogLevel::Print => LogLevel::Print,
+            message::LogLevel::Warn => LogLevel::Warn,
+        };
+        Self { level, text: log.text, lossy: log.lossy, cut: log.cut }
+    }
+}
+
+/// The files that a run changed, in their final state.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FilesTouched {
+    /// Sorted by name, each once.
+    pub files: Vec<TouchedFile>,
+    /// How they were found.
+    pub source: TouchedSource,
+    /// There are more than are listed.
+    pub truncated: bool,
+}
+
+/// How changed files were found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TouchedSource {
+    /// The agent named each path before it changed it; we looked at each.
+    #[default]
+    Observed,
+    /// A walk before and one after.
+    Scan,
+}
+
+/// A file that a run changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TouchedFile {
+    /// Relative to the io dir; lossy where it is not UTF-8.
+    pub name: String,
+    /// The name's bytes, where they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_b64: Option<Base64>,
+    /// What became of it.
+    pub op: FileOp,
+    /// Its size now; 0 where it is gone.
+    pub bytes: u64,
+}
+
+/// What became of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileOp {
+    /// Made or overwritten.
+    Write,
+    /// It existed, and was only appended to.
+    Append,
+    /// Gone; also where the run made it itself.
+    Remove,
+}
+
+/// What a run used. `None` is what nobody can know any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Usage {
+    /// From the agent's taking the script to its end.
+    pub wall_ms: u64,
+    /// Processor time.
+    pub cpu_ms: Option<u64>,
+    /// Largest resident size.
+    pub peak_memory_bytes: Option<u64>,
+    /// Bytes written to files.
+    pub written_bytes: Option<u64>,
+}
+
+/// The document of `--json`: one for every way a run can end, our own failures included.
+#[derive(Debug, Serialize)]
+pub struct ResultDocument<'a> {
+    schema: &'static str,
+    id: Option<&'a str>,
+    status: Status,
+    exit_code: u8,
+    result: Option<&'a RawValue>,
+    logs: Logs<'a>,
+    logs_truncated: bool,
+    files_touched: &'a [TouchedFile],
+    files_touched_source: TouchedSource,
+    files_touched_truncated: bool,
+    error: Option<ErrorDocument>,
+    engine: Option<EngineKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine_notice: Option<&'a str>,
+    io_dir: Option<String>,
+    limits: Option<&'a Limits>,
+    usage: Option<Usage>,
+}
+
+/// The `error` of a [`ResultDocument`].
+#[derive(Debug, Clone, Serialize)]
+pub struct ErrorDocument {
+    /// What went wrong, in one word.
+    pub kind: ErrorKind,
+    /// One line for people.
+    pub message: String,
+    /// The script's line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// The script's call stack.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traceback: Option<String>,
+    /// The next step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl ErrorDocument {
+    /// For a failure of the caller's own, such as a flag that is none.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>, hint: Option<String>) -> Self {
+        Self { kind, message: message.into(), line: None, traceback: None, hint }
+    }
+}
+
+impl From<ScriptError> for ErrorDocument {
+    fn from(error: ScriptError) -> Self {
+        let ScriptError { kind, message, line, traceback } = error;
+        Self { kind, message, line, traceback, hint: None }
+    }
+}
+
+#[derive(Debug)]
+struct Logs<'a>(&'a [LogEntry]);
+
+impl Serialize for Logs<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|entry| &entry.text))
+    }
+}
+
+impl<'a> From<&'a RunResult> for ResultDocument<'a> {
+    fn from(run: &'a RunResult) -> Self {
+        Self {
+            schema: RESULT_SCHEMA,
+            id: Some(&run.id),
+            status: run.outcome.status(),
+            exit_code: run.exit_code(),
+            result: match &run.outcome {
+                Outcome::Ok { result } => Some(result),
+                _ => None,
+            },
+            logs: Logs(&run.logs),
+            logs_truncated: run.logs_truncated,
+            files_touched: &run.files_touched.files,
+            files_touched_source: run.files_touched.source,
+            files_touched_truncated: run.files_touched.truncated,
+            error: run.outcome.failure().map(ErrorDocument::from),
+            engine: Some(run.engine),
+            engine_notice: run.engine_notice.as_deref(),
+            io_dir: run.io_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned()),
+            limits: Some(&run.limits),
+            usage: Some(run.usage),
+        }
+    }
+}
+
+impl From<&Error> for ResultDocument<'_> {
+    fn from(error: &Error) -> Self {
+        let document = ErrorDocument::new(error.kind(), error.full_message(), error.hint());
+        ResultDocument::failed(document, error.exit_code())
+    }
+}
+
+impl ResultDocument<'_> {
+    /// Where our side failed, before or beside any run.
+    #[must_use]
+    pub const fn failed(error: ErrorDocument, exit_code: u8) -> Self {
+        Self {
+            schema: RESULT_SCHEMA,
+            id: None,
+            status: Status::Error,
+            exit_code,
+            result: None,
+            logs: Logs(&[]),
+            logs_truncated: false,
+            files_touched: &[],
+            files_touched_source: TouchedSource::Observed,
+            files_touched_truncated: false,
+            error: Some(error),
+            engine: None,
+            engine_notice: None,
+            io_dir: None,
+            limits: None,
+            usage: None,
+        }
+    }
+}
