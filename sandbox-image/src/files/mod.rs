@@ -1,13 +1,40 @@
 //! The files of a sandbox: the only way in which anything in the agent touches one.
+//!
+//! A path goes through four gates: the pure rules ([`sandbox_protocol::path`]), the mount it
+//! belongs to ([`mounts`]), the owner's policy ([`policy`]) and the kernel, beneath the mount's
+//! descriptor and never through a link ([`resolve`]). No operation takes a path twice: what was
+//! opened is what is checked and used.
+//!
+//! Hard links are files like others: whoever can make one could have read or written the file.
 
+mod entries;
 mod error;
+mod mounts;
+mod open;
+mod policy;
+mod quota;
+mod resolve;
+#[cfg(test)]
+pub(crate) mod testing;
+mod touched;
 
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use rustix::io::Errno;
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::message::{Access, Change, Limits};
 use sandbox_protocol::path::GuestPath;
 
 pub use error::FileError;
+pub use mounts::{MountError, Mounts};
+pub use policy::PathPolicy;
+pub use quota::Lifetime;
+pub use touched::Announce;
+
+use mounts::Place;
+use quota::Quota;
+use touched::Announced;
 
 /// How a file is opened, as `io.open` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +51,16 @@ pub enum OpenMode {
     WriteUpdate,
     /// `a+`.
     AppendUpdate,
+}
+
+impl OpenMode {
+    /// What a write through such a handle does.
+    const fn change(self) -> Change {
+        match self {
+            Self::Append | Self::AppendUpdate => Change::Append,
+            Self::Read | Self::Write | Self::ReadUpdate | Self::WriteUpdate => Change::Write,
+        }
+    }
 }
 
 /// An open regular file.
@@ -45,44 +82,128 @@ pub trait Flush: Send {
     fn flush_best_effort(&mut self);
 }
 
+/// What [`Files::touch_before_write`] announced.
+#[derive(Debug, Clone, Copy)]
+pub struct Touch {
+    first: bool,
+}
+
 /// The files of one run.
-pub struct Files {}
+pub struct Files {
+    mounts: Arc<Mounts>,
+    policy: Arc<PathPolicy>,
+    quota: Quota,
+    announced: Announced,
+    handles: Mutex<Vec<Weak<Mutex<dyn Flush>>>>,
+    list_entries: usize,
+}
 
 impl Files {
-    /// Opens a regular file. The write modes make missing parents.
-    pub fn open(&self, written: &[u8], mode: OpenMode) -> Result<OpenFile, FileError> {
-        todo!("{written:?} {mode:?}")
+    /// The files of a run that begins now.
+    #[must_use]
+    pub fn new(
+        mounts: Arc<Mounts>,
+        policy: Arc<PathPolicy>,
+        limits: &Limits,
+        lifetime: Arc<Lifetime>,
+        announce: Arc<dyn Announce>,
+    ) -> Self {
+        Self {
+            mounts,
+            policy,
+            quota: Quota::new(limits, lifetime),
+            announced: Announced::new(announce),
+            handles: Mutex::default(),
+            list_entries: usize::try_from(limits.list_entries).unwrap_or(usize::MAX),
+        }
     }
-    /// The names in a directory, sorted.
-    pub fn list(&self, written: &[u8]) -> Result<Vec<Vec<u8>>, FileError> {
-        todo!("{written:?}")
-    }
-    /// Removes a file, or a symbolic link itself.
-    pub fn remove(&self, written: &[u8]) -> Result<(), FileError> {
-        todo!("{written:?}")
-    }
-    /// Renames within one mount.
-    pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<(), FileError> {
-        todo!("{from:?} {to:?}")
-    }
-    /// Counts bytes that are about to be written. All or nothing.
+
+    /// Counts bytes that are about to be written.
+    ///
+    /// # Errors
+    ///
+    /// `write_limit`, and nothing is counted.
     pub fn charge(&self, bytes: u64) -> Result<(), FileError> {
-        todo!("{bytes}")
+        self.quota.charge(bytes)
     }
-    /// Bytes written in this run.
+
+    /// Bytes written in this run, as charged.
+    #[must_use]
     pub fn written(&self) -> u64 {
-        todo!()
+        self.quota.written()
     }
+
     /// Call once a handle, before its first write reaches the file.
-    pub fn touch_before_write(&self, path: &GuestPath, mode: OpenMode) {
-        todo!("{path:?} {mode:?}")
+    pub fn touch_before_write(&self, path: &GuestPath, mode: OpenMode) -> Touch {
+        let pending = self.announced.announce(path, true, mode.change());
+        Touch { first: pending.is_first() }
     }
-    /// Call where that first write failed and wrote nothing.
-    pub fn first_write_failed(&self, path: &GuestPath) {
-        todo!("{path:?}")
+
+    /// Call where that first write failed and wrote nothing; announce again before the next one.
+    pub fn first_write_failed(&self, path: &GuestPath, touch: Touch) {
+        if touch.first {
+            self.announced.take_back_first(path, true);
+        }
     }
+
     /// Remembers a handle, so that a run that is given up can still flush it.
     pub fn register(&self, handle: Weak<Mutex<dyn Flush>>) {
-        drop(handle);
+        let mut handles = self.handles.lock().unwrap();
+        // Forget the closed ones when the list would grow, so that it stays as long as there
+        // are open handles.
+        if handles.len() == handles.capacity() {
+            handles.retain(|handle| handle.strong_count() > 0);
+        }
+        handles.push(handle);
+    }
+
+    /// Flushes every handle that is not in use at this moment. For a run that is given up, whose
+    /// thread may never come back.
+    pub fn flush_all_best_effort(&self) {
+        let Ok(handles) = self.handles.try_lock() else { return };
+        for handle in handles.iter().filter_map(Weak::upgrade) {
+            if let Ok(mut handle) = handle.try_lock() {
+                handle.flush_best_effort();
+            }
+        }
+    }
+
+    fn locate_to_read(&self, written: &[u8]) -> Result<Place<'_>, FileError> {
+        let place = self.mounts.locate(written)?;
+        match self.policy.access(&place.path) {
+            Some(Access::Read | Access::Write) => Ok(place),
+            None => Err(not_allowed(written)),
+        }
+    }
+
+    fn locate_to_write(&self, written: &[u8]) -> Result<Place<'_>, FileError> {
+        let place = self.locate_to_read(written)?;
+        if place.mount.access() == Access::Read {
+            return Err(FileError::system(Errno::ROFS, written));
+        }
+        if self.policy.access(&place.path) != Some(Access::Write) {
+            return Err(not_allowed(written));
+        }
+        if self.policy.is_protected(&place.path) {
+            return Err(protected(written));
+        }
+        Ok(place)
+    }
+}
+
+fn not_allowed(written: &[u8]) -> FileError {
+    FileError::rule(ErrorKind::NotAllowed, "not among the allowed paths", written)
+}
+
+fn protected(written: &[u8]) -> FileError {
+    FileError::rule(ErrorKind::Protected, "a protected name", written)
+}
+
+/// An error of [`resolve`], where two numbers mean that a rule of the sandbox was broken.
+fn beneath(errno: Errno, written: &[u8]) -> FileError {
+    match errno {
+        Errno::LOOP => FileError::rule(ErrorKind::Symlink, "a symbolic link", written),
+        Errno::XDEV => FileError::rule(ErrorKind::PathEscape, mounts::OUTSIDE, written),
+        errno => FileError::system(errno, written),
     }
 }

@@ -1,0 +1,252 @@
+//! Directories and names: listing, removing, renaming.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FileType, OFlags, RawDir, Stat, renameat, statat, unlinkat};
+use rustix::io::Errno;
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::message::Change;
+use sandbox_protocol::path::GuestPath;
+
+use super::mounts::{Place, Spot};
+use super::resolve::{Directory, Root, retry, split};
+use super::{FileError, Files, beneath, not_allowed, protected};
+
+/// How deep a directory may be that is renamed.
+const RENAME_DEPTH: usize = 64;
+
+/// A name in an open directory, and what it is.
+struct Entry<'a> {
+    root: &'a Root<'a>,
+    directory: Directory<'a>,
+    name: &'a [u8],
+}
+
+impl Entry<'_> {
+    fn stat(&self) -> rustix::io::Result<Stat> {
+        retry(|| statat(&self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW))
+    }
+}
+
+impl Files {
+    /// The names in a directory, sorted by their bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`]; `too_large` where there are more than `limits.list_entries`.
+    pub fn list(&self, written: &[u8]) -> Result<Vec<Vec<u8>>, FileError> {
+        let place = self.locate_to_read(written)?;
+        let Spot::Beneath(root, relative) = &place.spot else {
+            return Err(FileError::system(Errno::NOTDIR, written));
+        };
+        let directory = root.open(relative, OFlags::RDONLY | OFlags::DIRECTORY);
+        let directory = directory.map_err(|errno| beneath(errno, written))?;
+        let mut names = Vec::new();
+        read_directory(&directory, |name, _| {
+            if names.len() == self.list_entries {
+                return Err(Errno::OVERFLOW);
+            }
+            names.push(name.to_vec());
+            Ok(())
+        })
+        .map_err(|errno| self.too_many(errno, "list", written))?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Removes a file, or a symbolic link itself; never a directory.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`], and it is still there.
+    pub fn remove(&self, written: &[u8]) -> Result<(), FileError> {
+        let place = self.locate_to_write(written)?;
+        let fail = |errno| FileError::system(errno, written);
+        let entry = entry(&place, written)?.ok_or_else(|| cannot_remove_directory(written))?;
+        let stat = entry.stat().map_err(fail)?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            return Err(cannot_remove_directory(written));
+        }
+        if place.wants_directory {
+            return Err(fail(Errno::NOTDIR));
+        }
+        let pending = self.announced.announce(&place.path, true, Change::Remove);
+        match retry(|| unlinkat(&entry.directory, entry.name, AtFlags::empty())) {
+            Ok(()) => {
+                pending.done();
+                Ok(())
+            }
+            Err(errno) => {
+                pending.failed();
+                match errno {
+                    Errno::ISDIR => Err(cannot_remove_directory(written)),
+                    errno => Err(fail(errno)),
+                }
+            }
+        }
+    }
+
+    /// Renames within one mount, as `rename(2)` does; a symbolic link is moved itself.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`], and nothing has moved.
+    pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<(), FileError> {
+        let source = self.locate_to_write(from)?;
+        let target = self.locate_to_write(to)?;
+        for (place, written) in [(&source, from), (&target, to)] {
+            if self.policy.is_pinned(&place.path) {
+                return Err(protected(written));
+            }
+            if self.policy.is_narrower_below(&place.path) {
+                return Err(not_allowed(written));
+            }
+        }
+        if !std::ptr::eq(source.mount, target.mount) {
+            return Err(FileError::system(Errno::XDEV, from));
+        }
+        let fail = |errno| FileError::system(errno, from);
+        let busy = || fail(Errno::BUSY);
+        let old = entry(&source, from)?.ok_or_else(busy)?;
+        let new = entry(&target, to)?.ok_or_else(busy)?;
+        let stat = old.stat().map_err(fail)?;
+        let replaced = match new.stat() {
+            Ok(replaced) => Some(replaced),
+            Err(Errno::NOENT) => None,
+            Err(errno) => return Err(FileError::system(errno, to)),
+        };
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if !is_directory && (source.wants_directory || target.wants_directory) {
+            return Err(fail(Errno::NOTDIR));
+        }
+        let same = |other: &Stat| (other.st_dev, other.st_ino) == (stat.st_dev, stat.st_ino);
+        if replaced.as_ref().is_some_and(same) {
+            // Two names of one file: POSIX changes nothing, so there is nothing to announce.
+            return Ok(());
+        }
+        let moved = if is_directory {
+            self.files_below(&old).map_err(|errno| self.too_many(errno, "rename", from))?
+        } else {
+            vec![Vec::new()]
+        };
+        let paths = moved
+            .iter()
+            .map(|below| Ok((descend(&source.path, below)?, descend(&target.path, below)?)));
+        let paths = paths
+            .collect::<Result<Vec<_>, Errno>>()
+            .map_err(|errno| FileError::system(errno, to))?;
+        let pending: Vec<_> = paths
+            .iter()
+            .flat_map(|(old, new)| {
+                [
+                    self.announced.announce(old, true, Change::Remove),
+                    self.announced.announce(new, replaced.is_some(), Change::Write),
+                ]
+            })
+            .collect();
+        match retry(|| renameat(&old.directory, old.name, &new.directory, new.name)) {
+            Ok(()) => {
+                pending.into_iter().for_each(super::touched::Pending::done);
+                Ok(())
+            }
+            Err(errno) => {
+                pending.into_iter().for_each(super::touched::Pending::failed);
+                Err(fail(errno))
+            }
+        }
+    }
+
+    /// What is no directory below a directory, by relative path. `EOVERFLOW` for more entries
+    /// than a list may have.
+    fn files_below(&self, entry: &Entry<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let top = entry.root.at(entry.directory.as_fd()).open(entry.name, flags)?;
+        let mut files = Vec::new();
+        let mut seen = 0;
+        let mut open: Vec<(OwnedFd, Vec<u8>, usize)> = vec![(top, Vec::new(), 1)];
+        while let Some((directory, path, depth)) = open.pop() {
+            let mut inner = Vec::new();
+            read_directory(&directory, |name, kind| {
+                seen += 1;
+                if seen > self.list_entries {
+                    return Err(Errno::OVERFLOW);
+                }
+                let mut below = path.clone();
+                if !below.is_empty() {
+                    below.push(b'/');
+                }
+                below.extend_from_slice(name);
+                match kind {
+                    FileType::Directory => inner.push((name.to_vec(), below)),
+                    _ => files.push(below),
+                }
+                Ok(())
+            })?;
+            if !inner.is_empty() && depth == RENAME_DEPTH {
+                return Err(Errno::OVERFLOW);
+            }
+            for (name, below) in inner {
+                let next = entry.root.at(directory.as_fd()).open(&name, flags)?;
+                open.push((next, below, depth + 1));
+            }
+        }
+        Ok(files)
+    }
+
+    fn too_many(&self, errno: Errno, verb: &str, written: &[u8]) -> FileError {
+        match errno {
+            Errno::OVERFLOW => {
+                let reason = format!("too many entries to {verb} (max {})", self.list_entries);
+                FileError::rule(ErrorKind::TooLarge, reason, written)
+            }
+            errno => beneath(errno, written),
+        }
+    }
+}
+
+/// The name that a place is in its directory; `None` for the root of a mount.
+fn entry<'a>(place: &'a Place<'_>, written: &[u8]) -> Result<Option<Entry<'a>>, FileError> {
+    let Spot::Beneath(root, relative) = &place.spot else {
+        return Err(FileError::system(Errno::BUSY, written));
+    };
+    if relative.is_empty() {
+        return Ok(None);
+    }
+    let (parent, name) = split(relative);
+    let directory = root.directory(parent).map_err(|errno| beneath(errno, written))?;
+    Ok(Some(Entry { root, directory, name }))
+}
+
+fn descend(path: &GuestPath, below: &[u8]) -> Result<GuestPath, Errno> {
+    let mut names = below.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+    names.try_fold(path.clone(), |path, name| path.join(name)).map_err(|_| Errno::NAMETOOLONG)
+}
+
+/// Calls `each` with every name but `.` and `..`, and what it is.
+fn read_directory(
+    directory: &OwnedFd,
+    mut each: impl FnMut(&[u8], FileType) -> rustix::io::Result<()>,
+) -> rustix::io::Result<()> {
+    let mut buffer = [MaybeUninit::uninit(); 32 << 10];
+    let mut entries = RawDir::new(directory, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        let kind = match entry.file_type() {
+            FileType::Unknown => statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+                .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
+            known => known,
+        };
+        each(name, kind)?;
+    }
+    Ok(())
+}
+
+fn cannot_remove_directory(written: &[u8]) -> FileError {
+    let reason = format!("cannot remove directory '{}'", String::from_utf8_lossy(written));
+    FileError { reason, ..FileError::system(Errno::ISDIR, b"") }
+}

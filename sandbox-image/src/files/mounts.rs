@@ -1,0 +1,234 @@
+//! The mounts of the sandbox, opened once, before anything of the user's is read.
+
+use std::io::Read as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, unlinkat};
+use rustix::io::Errno;
+use sandbox_protocol::argv::AgentArgs;
+use sandbox_protocol::message::{Access, MountIdentity, Resolver};
+use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::{ErrorKind, argv};
+
+use super::FileError;
+use super::resolve::{self, Root};
+
+/// Longest nonce.
+const NONCE_BYTES: u64 = 4 << 10;
+
+/// All mounts, and what `~` and relative paths mean.
+#[derive(Debug)]
+pub struct Mounts {
+    mounts: Vec<Mount>,
+    home: Option<GuestPath>,
+    workdir: GuestPath,
+    resolver: Resolver,
+}
+
+/// One mount.
+#[derive(Debug)]
+pub struct Mount {
+    path: GuestPath,
+    access: Access,
+    target: Target,
+    dev: u64,
+    ino: u64,
+}
+
+#[derive(Debug)]
+enum Target {
+    Directory(OwnedFd),
+    /// A single file. It is opened by its name in the directory that holds the mount point,
+    /// which belongs to the image and which nothing in the sandbox can change; the identity is
+    /// compared all the same.
+    File {
+        parent: OwnedFd,
+        name: Vec<u8>,
+    },
+}
+
+/// A mount that cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open the mount {path}: {source}")]
+pub struct MountError {
+    path: GuestPath,
+    source: Errno,
+}
+
+/// Where a path leads.
+#[derive(Debug)]
+pub struct Place<'a> {
+    /// The mount.
+    pub mount: &'a Mount,
+    /// The normalised path.
+    pub path: GuestPath,
+    /// It was written as a directory: `a/`.
+    pub wants_directory: bool,
+    /// What is beneath the mount.
+    pub spot: Spot<'a>,
+}
+
+/// What a path names in its mount.
+#[derive(Debug)]
+pub enum Spot<'a> {
+    /// Something beneath a directory, by its relative path; empty for the directory itself.
+    Beneath(Root<'a>, Vec<u8>),
+    /// The mount, which is a single file.
+    File,
+}
+
+impl Mounts {
+    /// Opens the mounts of the command line.
+    ///
+    /// # Errors
+    ///
+    /// [`MountError`] for the first one that is not there, or is neither directory nor file.
+    pub fn open(args: &AgentArgs) -> Result<Self, MountError> {
+        let path_of = |mount: &argv::Mount| {
+            use std::os::unix::ffi::OsStrExt;
+            PathBuf::from(std::ffi::OsStr::from_bytes(mount.path.as_bytes()))
+        };
+        let mounts = args.mounts.iter().map(|mount| Mount::open(mount, &path_of(mount)));
+        Ok(Self::new(
+            mounts.collect::<Result<_, _>>()?,
+            args.home.clone(),
+            args.workdir.clone().or_else(|| args.home.clone()),
+        ))
+    }
+
+    /// Without a working directory, relative paths start at `/`, where no mount is.
+    pub(super) fn new(
+        mounts: Vec<Mount>,
+        home: Option<GuestPath>,
+        workdir: Option<GuestPath>,
+    ) -> Self {
+        let root = mounts.first().map_or(CWD, |mount| match &mount.target {
+            Target::Directory(fd) | Target::File { parent: fd, .. } => fd.as_fd(),
+        });
+        let resolver = resolve::probe(root);
+        let workdir = workdir.unwrap_or_else(|| GuestPath::new("/").expect("a path"));
+        Self { mounts, home, workdir, resolver }
+    }
+
+    #[cfg(test)]
+    pub(super) const fn with_resolver(mut self, resolver: Resolver) -> Self {
+        self.resolver = resolver;
+        self
+    }
+
+    /// How paths are resolved.
+    #[must_use]
+    pub const fn resolver(&self) -> Resolver {
+        self.resolver
+    }
+
+    /// What `~` means.
+    #[must_use]
+    pub const fn home(&self) -> Option<&GuestPath> {
+        self.home.as_ref()
+    }
+
+    /// Which directories and files the mounts are, in the order of the command line.
+    pub fn identities<'a>(&'a self) -> impl Iterator<Item = MountIdentity> + 'a {
+        self.mounts.iter().map(|mount| MountIdentity {
+            path: mount.path.to_string(),
+            dev: mount.dev,
+            ino: mount.ino,
+        })
+    }
+
+    /// Reads and removes the controller's nonce file in the root of the home mount: what it says
+    /// there and the agent reads here proves that both look at one directory.
+    #[must_use]
+    pub fn take_nonce(&self, name: &str) -> Option<String> {
+        let path = self.home.as_ref()?.join(name.as_bytes()).ok()?;
+        let place = self.locate(path.as_bytes()).ok()?;
+        let Spot::Beneath(root, relative) = &place.spot else { return None };
+        let fd = root.open(relative, OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
+        let stat = fstat(&fd).ok()?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return None;
+        }
+        let mut content = String::new();
+        let mut file = std::fs::File::from(fd).take(NONCE_BYTES + 1);
+        file.read_to_string(&mut content).ok()?;
+        let (parent, name) = resolve::split(relative);
+        // Where this fails, on a read-only mount say, whoever made the file removes it.
+        _ = unlinkat(root.directory(parent).ok()?, name, AtFlags::empty());
+        (content.len() as u64 <= NONCE_BYTES).then_some(content)
+    }
+
+    /// The pure rules, and the mount.
+    pub(super) fn locate(&self, written: &[u8]) -> Result<Place<'_>, FileError> {
+        let resolved = GuestPath::resolve(written, &self.workdir, self.home.as_ref())
+            .map_err(|error| FileError::rule(error.kind(), error.to_string(), written))?;
+        let (mount, relative) = self
+            .mounts
+            .iter()
+            .filter_map(|mount| Some((mount, resolved.path.strip_prefix(&mount.path)?)))
+            .min_by_key(|(_, relative)| relative.len())
+            .ok_or_else(|| FileError::rule(ErrorKind::PathEscape, OUTSIDE, written))?;
+        let spot = match &mount.target {
+            Target::Directory(fd) => {
+                let root = Root { fd: fd.as_fd(), dev: mount.dev, resolver: self.resolver };
+                Spot::Beneath(root, relative.to_vec())
+            }
+            Target::File { .. } if relative.is_empty() => Spot::File,
+            Target::File { .. } => return Err(FileError::system(Errno::NOTDIR, written)),
+        };
+        let wants_directory = resolved.wants_directory;
+        Ok(Place { mount, path: resolved.path, wants_directory, spot })
+    }
+}
+
+/// A path outside the mounts.
+pub(super) const OUTSIDE: &str = "outside the sandbox's directories";
+
+impl Mount {
+    /// Opens what is mounted; `at` is where it is for this process.
+    pub(super) fn open(mount: &argv::Mount, at: &Path) -> Result<Self, MountError> {
+        let argv::Mount { path, access } = mount;
+        Self::try_open(path, *access, at)
+            .map_err(|source| MountError { path: path.clone(), source })
+    }
+
+    fn try_open(path: &GuestPath, access: Access, at: &Path) -> rustix::io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = openat(CWD, at, flags, Mode::empty())?;
+        let stat = fstat(&fd)?;
+        let target = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => Target::Directory(fd),
+            FileType::RegularFile => {
+                use std::os::unix::ffi::OsStrExt;
+                let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else {
+                    return Err(Errno::INVAL);
+                };
+                let parent = openat(CWD, parent, flags | OFlags::DIRECTORY, Mode::empty())?;
+                Target::File { parent, name: name.as_bytes().to_vec() }
+            }
+            FileType::Symlink => return Err(Errno::LOOP),
+            _ => return Err(Errno::INVAL),
+        };
+        Ok(Self { path: path.clone(), access, target, dev: stat.st_dev, ino: stat.st_ino })
+    }
+
+    /// What may be done in it.
+    pub(super) const fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Where it is in the sandbox.
+    pub(super) const fn path(&self) -> &GuestPath {
+        &self.path
+    }
+
+    /// Opens a mount that is a single file. `EXDEV` where its name has come to mean another one.
+    pub(super) fn open_file(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let Target::File { parent, name } = &self.target else { return Err(Errno::ISDIR) };
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = resolve::retry(|| openat(parent, name.as_slice(), flags, Mode::empty()))?;
+        let stat = fstat(&fd)?;
+        if (stat.st_dev, stat.st_ino) == (self.dev, self.ino) { Ok(fd) } else { Err(Errno::XDEV) }
+    }
+}

@@ -1,0 +1,232 @@
+//! Opening a regular file, and making it and its parents.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{FileType, Mode, OFlags, fstat, ftruncate, mkdirat, openat};
+use rustix::io::Errno;
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::message::Access;
+use sandbox_protocol::path::GuestPath;
+
+use super::mounts::{Place, Spot};
+use super::resolve::{Directory, Root, retry, split};
+use super::{FileError, Files, OpenFile, OpenMode, beneath, not_allowed};
+
+/// How often an open starts again because the file appeared or vanished in between.
+const RACES: usize = 8;
+
+impl OpenMode {
+    const fn writes(self) -> bool {
+        !matches!(self, Self::Read)
+    }
+
+    const fn creates(self) -> bool {
+        !matches!(self, Self::Read | Self::ReadUpdate)
+    }
+
+    const fn truncates(self) -> bool {
+        matches!(self, Self::Write | Self::WriteUpdate)
+    }
+
+    /// Never O_TRUNC: what was opened is checked first. O_NONBLOCK, so that a FIFO or a device is
+    /// refused and never waited for.
+    const fn flags(self) -> OFlags {
+        let access = match self {
+            Self::Read => OFlags::RDONLY,
+            Self::Write => OFlags::WRONLY,
+            Self::Append => OFlags::WRONLY.union(OFlags::APPEND),
+            Self::ReadUpdate | Self::WriteUpdate => OFlags::RDWR,
+            Self::AppendUpdate => OFlags::RDWR.union(OFlags::APPEND),
+        };
+        access.union(OFlags::NONBLOCK).union(OFlags::NOCTTY)
+    }
+}
+
+impl Files {
+    /// Opens a regular file. The write modes make missing parents; nothing is made or emptied
+    /// before every check has passed.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`], and nothing has changed (but for parents that were made before the disk was
+    /// full).
+    pub fn open(&self, written: &[u8], mode: OpenMode) -> Result<OpenFile, FileError> {
+        let place = if mode.writes() {
+            self.locate_to_write(written)?
+        } else {
+            self.locate_to_read(written)?
+        };
+        let (root, relative) = match &place.spot {
+            Spot::File if place.wants_directory => {
+                return Err(FileError::system(Errno::NOTDIR, written));
+            }
+            Spot::File => {
+                let opened = place.mount.open_file(mode.flags());
+                let fd = opened.map_err(|errno| beneath(errno, written))?;
+                return self.accept(fd, place.path, mode, written);
+            }
+            Spot::Beneath(root, relative) => (root, relative),
+        };
+        if place.wants_directory || relative.is_empty() {
+            return Err(no_file(root, relative, mode, written));
+        }
+        for _ in 0..RACES {
+            match root.open(relative, mode.flags()) {
+                Ok(fd) => return self.accept(fd, place.path, mode, written),
+                Err(Errno::NOENT) if mode.creates() => {
+                    if let Some(fd) = self.create(&place, root, relative, mode, written)? {
+                        return Ok(OpenFile { fd, path: place.path, mode, size: 0 });
+                    }
+                }
+                Err(errno) => return Err(explain(errno, root, relative, written)),
+            }
+        }
+        Err(FileError::system(Errno::AGAIN, written))
+    }
+
+    /// Takes what was opened, if it is a regular file, and empties it where the mode says so.
+    fn accept(
+        &self,
+        fd: OwnedFd,
+        path: GuestPath,
+        mode: OpenMode,
+        written: &[u8],
+    ) -> Result<OpenFile, FileError> {
+        let stat = fstat(&fd).map_err(|errno| FileError::system(errno, written))?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {}
+            FileType::Directory => return Err(FileError::system(Errno::ISDIR, written)),
+            _ => return Err(special(written)),
+        }
+        let mut size = u64::try_from(stat.st_size).unwrap_or(0);
+        if mode.truncates() {
+            let pending = self.announced.announce(&path, true, mode.change());
+            if size > 0
+                && let Err(errno) = retry(|| ftruncate(&fd, 0))
+            {
+                pending.failed();
+                return Err(FileError::system(errno, written));
+            }
+            pending.done();
+            size = 0;
+        }
+        Ok(OpenFile { fd, path, mode, size })
+    }
+
+    /// Makes a file that was not there, with its parents; `None` where it is there now.
+    fn create(
+        &self,
+        place: &Place<'_>,
+        root: &Root<'_>,
+        relative: &[u8],
+        mode: OpenMode,
+        written: &[u8],
+    ) -> Result<Option<OwnedFd>, FileError> {
+        let (parent, name) = split(relative);
+        let parents: Vec<&[u8]> =
+            parent.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
+        let (directory, depth) = match root.directory(parent) {
+            Ok(directory) => (directory, parents.len()),
+            Err(Errno::NOENT) => {
+                deepest(root, &parents).map_err(|errno| beneath(errno, written))?
+            }
+            Err(errno) => return Err(beneath(errno, written)),
+        };
+        for end in depth..parents.len() {
+            let made = parents[..=end]
+                .iter()
+                .try_fold(place.mount.path().clone(), |path, name| path.join(name));
+            if made.ok().and_then(|path| self.policy.access(&path)) != Some(Access::Write) {
+                return Err(not_allowed(written));
+            }
+        }
+        let wanted = (parents.len() - depth) as u64 + 1;
+        self.quota.take_entries(wanted)?;
+        let pending = self.announced.announce(&place.path, false, mode.change());
+        let mut made = 0;
+        match make(root, directory, &parents[depth..], name, mode, &mut made) {
+            Ok(fd) => {
+                self.quota.give_back_entries(wanted - made);
+                pending.done();
+                Ok(Some(fd))
+            }
+            Err(errno) => {
+                self.quota.give_back_entries(wanted - made);
+                pending.failed();
+                if errno == Errno::EXIST { Ok(None) } else { Err(beneath(errno, written)) }
+            }
+        }
+    }
+}
+
+/// The deepest of these directories that is there, and how many of them lead to it.
+fn deepest<'a>(root: &Root<'a>, parents: &[&[u8]]) -> rustix::io::Result<(Directory<'a>, usize)> {
+    let mut directory = Directory::Root(root.fd);
+    for (depth, name) in parents.iter().enumerate() {
+        match root.at(directory.as_fd()).open(name, OFlags::PATH | OFlags::DIRECTORY) {
+            Ok(next) => directory = Directory::Inside(next),
+            Err(Errno::NOENT) => return Ok((directory, depth)),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok((directory, parents.len()))
+}
+
+/// Makes directories and a file in the last one, and counts what it makes.
+fn make<'a>(
+    root: &Root<'a>,
+    mut directory: Directory<'a>,
+    parents: &[&[u8]],
+    name: &[u8],
+    mode: OpenMode,
+    made: &mut u64,
+) -> rustix::io::Result<OwnedFd> {
+    for &parent in parents {
+        match retry(|| mkdirat(&directory, parent, Mode::from_raw_mode(0o777))) {
+            Ok(()) => *made += 1,
+            // Somebody else was faster; the open below decides whether it is a directory.
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let next = root.at(directory.as_fd()).open(parent, OFlags::PATH | OFlags::DIRECTORY)?;
+        directory = Directory::Inside(next);
+    }
+    // O_EXCL follows no link and opens nothing that was there.
+    let flags = mode.flags() | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = retry(|| openat(&directory, name, flags, Mode::from_raw_mode(0o666)))?;
+    *made += 1;
+    Ok(fd)
+}
+
+fn special(written: &[u8]) -> FileError {
+    FileError::rule(ErrorKind::SpecialFile, "not a regular file", written)
+}
+
+/// Why `a/`, or the root, cannot be opened as a file.
+fn no_file(root: &Root<'_>, relative: &[u8], mode: OpenMode, written: &[u8]) -> FileError {
+    match root.directory(relative) {
+        Ok(_) => FileError::system(Errno::ISDIR, written),
+        Err(Errno::NOENT) if mode.creates() => FileError::system(Errno::ISDIR, written),
+        Err(errno) => beneath(errno, written),
+    }
+}
+
+/// Names an open that failed. A socket, a FIFO without a reader or a device whose driver or
+/// control group refuses give numbers that say little, so look what is there: only to name it.
+fn explain(errno: Errno, root: &Root<'_>, relative: &[u8], written: &[u8]) -> FileError {
+    let unclear = matches!(
+        errno,
+        Errno::NXIO | Errno::NODEV | Errno::ACCESS | Errno::PERM | Errno::OPNOTSUPP
+    );
+    if unclear
+        && let Ok(fd) = root.open(relative, OFlags::PATH)
+        && let Ok(stat) = fstat(&fd)
+        && !matches!(
+            FileType::from_raw_mode(stat.st_mode),
+            FileType::RegularFile | FileType::Directory
+        )
+    {
+        return special(written);
+    }
+    beneath(errno, written)
+}

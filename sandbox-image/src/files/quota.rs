@@ -1,0 +1,131 @@
+//! What a run, and a sandbox in its whole life, may write and make.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::message::Limits;
+
+use super::FileError;
+
+/// Bytes that a sandbox may write in its whole life, where one run may not write more.
+const SANDBOX_WRITE_BYTES: u64 = 1 << 30;
+/// Entries that a sandbox may make in its whole life, where one run may not make more.
+const SANDBOX_ENTRIES: u64 = 100_000;
+
+/// A count with a bound.
+#[derive(Debug)]
+struct Counter {
+    used: AtomicU64,
+    max: u64,
+}
+
+impl Counter {
+    const fn new(max: u64) -> Self {
+        Self { used: AtomicU64::new(0), max }
+    }
+
+    /// Counts `n`, or nothing where that would go over the bound, which is the error.
+    fn take(&self, n: u64) -> Result<(), u64> {
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(n).filter(|&sum| sum <= self.max)
+            })
+            .map(drop)
+            .map_err(|_| self.max)
+    }
+
+    fn give_back(&self, n: u64) {
+        self.used.fetch_sub(n, Ordering::Relaxed);
+    }
+}
+
+/// What a sandbox may use in its whole life.
+#[derive(Debug)]
+pub struct Lifetime {
+    bytes: Counter,
+    entries: Counter,
+}
+
+impl Lifetime {
+    /// The budget of a sandbox whose runs have these limits.
+    #[must_use]
+    pub fn new(limits: &Limits) -> Self {
+        Self {
+            bytes: Counter::new(limits.write_bytes.max(SANDBOX_WRITE_BYTES)),
+            entries: Counter::new(limits.entries.max(SANDBOX_ENTRIES)),
+        }
+    }
+}
+
+/// What one run may use, within its sandbox's.
+#[derive(Debug)]
+pub(super) struct Quota {
+    bytes: Counter,
+    entries: Counter,
+    lifetime: Arc<Lifetime>,
+}
+
+impl Quota {
+    pub fn new(limits: &Limits, lifetime: Arc<Lifetime>) -> Self {
+        Self {
+            bytes: Counter::new(limits.write_bytes),
+            entries: Counter::new(limits.entries),
+            lifetime,
+        }
+    }
+
+    pub fn charge(&self, bytes: u64) -> Result<(), FileError> {
+        take_both(&self.bytes, &self.lifetime.bytes, bytes).map_err(|max| {
+            let reason = format!("write limit exceeded ({max} bytes)");
+            FileError::rule(ErrorKind::WriteLimit, reason, b"")
+        })
+    }
+
+    pub fn written(&self) -> u64 {
+        self.bytes.used.load(Ordering::Relaxed)
+    }
+
+    /// Counts entries before they are made.
+    pub fn take_entries(&self, entries: u64) -> Result<(), FileError> {
+        take_both(&self.entries, &self.lifetime.entries, entries).map_err(|max| {
+            let reason = format!("too many files created (max {max})");
+            FileError::rule(ErrorKind::TooManyFiles, reason, b"")
+        })
+    }
+
+    /// For entries that were counted and then not made.
+    pub fn give_back_entries(&self, entries: u64) {
+        self.entries.give_back(entries);
+        self.lifetime.entries.give_back(entries);
+    }
+}
+
+fn take_both(run: &Counter, lifetime: &Counter, n: u64) -> Result<(), u64> {
+    run.take(n)?;
+    lifetime.take(n).inspect_err(|_| run.give_back(n))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_charge_is_counted_whole_or_not_at_all() {
+        let counter = Counter::new(10);
+        assert_eq!(counter.take(8), Ok(()));
+        assert_eq!(counter.take(3), Err(10));
+        assert_eq!(counter.take(u64::MAX), Err(10));
+        assert_eq!(counter.take(2), Ok(()));
+        assert_eq!(counter.take(1), Err(10));
+        assert_eq!(counter.take(0), Ok(()));
+    }
+
+    #[test]
+    fn what_the_sandbox_refuses_is_not_counted_for_the_run() {
+        let (run, lifetime) = (Counter::new(10), Counter::new(5));
+        assert_eq!(take_both(&run, &lifetime, 6), Err(5));
+        assert_eq!(take_both(&run, &lifetime, 5), Ok(()));
+        assert_eq!(run.used.load(Ordering::Relaxed), 5);
+    }
+}

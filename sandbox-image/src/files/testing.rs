@@ -1,0 +1,101 @@
+//! A sandbox's files over a temporary directory, for the tests of this crate.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use sandbox_protocol::argv;
+use sandbox_protocol::message::{
+    Access, AllowedPath, Change, IoErrors, Limits, Policy, Resolver, Touched,
+};
+use sandbox_protocol::path::GuestPath;
+
+use super::mounts::Mount;
+use super::{Announce, Files, Lifetime, Mounts, PathPolicy};
+
+/// Limits that a test does not meet by accident.
+pub(crate) const LIMITS: Limits = Limits {
+    vm_memory_bytes: 64 << 20,
+    write_bytes: 50 << 20,
+    entries: 10_000,
+    file_bytes: 10 << 20,
+    open_handles: 64,
+    log_bytes: 1 << 20,
+    log_lines: 10_000,
+    result_bytes: 1 << 20,
+    list_entries: 10_000,
+    list_depth: 10,
+    operation_timeout_ms: 5_000,
+    output_bytes: 1 << 30,
+    collected_bytes: 1_000_000,
+};
+
+/// Both ways to resolve a path.
+pub(crate) const RESOLVERS: [Resolver; 2] = [Resolver::Openat2, Resolver::Walk];
+
+/// What was announced, in order.
+#[derive(Default)]
+pub(crate) struct Recorded(Mutex<Vec<Touched>>);
+
+impl Announce for Recorded {
+    fn announce(&self, touched: Touched) {
+        self.0.lock().unwrap().push(touched);
+    }
+}
+
+impl Recorded {
+    /// What was announced since the last call: path, whether it existed, what happens.
+    pub(crate) fn take(&self) -> Vec<(String, bool, Change)> {
+        let taken = std::mem::take(&mut *self.0.lock().unwrap());
+        taken.into_iter().map(|touched| (touched.path, touched.existed, touched.change)).collect()
+    }
+}
+
+/// How the files of a test differ from the plain ones.
+pub(crate) struct Setup<'a> {
+    pub(crate) mounts: Vec<(&'a str, Access, &'a Path)>,
+    pub(crate) resolver: Resolver,
+    pub(crate) limits: Limits,
+    pub(crate) allowed: Vec<(&'a str, Access)>,
+    pub(crate) protected: Vec<&'a str>,
+}
+
+impl<'a> Setup<'a> {
+    /// `directory` as `/io`, which is home and working directory, writable everywhere.
+    pub(crate) fn io(directory: &'a Path) -> Self {
+        Self {
+            mounts: vec![("/io", Access::Write, directory)],
+            resolver: Resolver::Openat2,
+            limits: LIMITS,
+            allowed: vec![("/", Access::Write)],
+            protected: Vec::new(),
+        }
+    }
+
+    /// The files, and what they announce.
+    pub(crate) fn open(self) -> (Arc<Files>, Arc<Recorded>) {
+        let path = |text: &str| GuestPath::new(text).unwrap();
+        let mounts = self.mounts.iter().map(|&(guest, access, host)| {
+            Mount::open(&argv::Mount { path: path(guest), access }, host).unwrap()
+        });
+        let mounts = Mounts::new(mounts.collect(), Some(path("/io")), Some(path("/io")))
+            .with_resolver(self.resolver);
+        let allowed = self.allowed.iter();
+        let policy = Policy {
+            io: true,
+            io_errors: IoErrors::Raise,
+            allowed_paths: allowed
+                .map(|&(path, access)| AllowedPath { path: path.to_owned(), access })
+                .collect(),
+            protected: self.protected.iter().map(|&name| name.to_owned()).collect(),
+        };
+        let recorded = Arc::new(Recorded::default());
+        let files = Files::new(
+            Arc::new(mounts),
+            Arc::new(PathPolicy::new(&policy).unwrap()),
+            &self.limits,
+            Arc::new(Lifetime::new(&self.limits)),
+            recorded.clone(),
+        );
+        (Arc::new(files), recorded)
+    }
+}

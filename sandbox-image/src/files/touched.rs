@@ -1,0 +1,195 @@
+//! Which paths a run changes: announced before the change, so that an agent that is killed in the
+//! middle loses none.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use sandbox_protocol::message::{Change, Touched};
+use sandbox_protocol::path::GuestPath;
+
+/// Memory for paths that were announced. Beyond it a path is announced at every change, which is
+/// right too, only longer.
+const REMEMBERED_BYTES: usize = 8 << 20;
+/// What one remembered path costs beside its bytes.
+const ENTRY_BYTES: usize = 64;
+
+/// Takes announcements; they are on their way when `announce` returns.
+pub trait Announce: Send + Sync {
+    /// Sends one.
+    fn announce(&self, touched: Touched);
+}
+
+/// What was announced in this run.
+pub(super) struct Announced {
+    out: Arc<dyn Announce>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    last: HashMap<GuestPath, Change>,
+    bytes: usize,
+}
+
+/// A change that was announced, to be taken back where it fails.
+#[must_use]
+pub(super) struct Pending<'a> {
+    announced: &'a Announced,
+    path: &'a GuestPath,
+    existed: bool,
+    before: Before,
+}
+
+enum Before {
+    /// It is the first change of this path.
+    Nothing,
+    /// The path was to change in this other way.
+    Change(Change),
+    /// There was nothing to announce, or it cannot be known any more.
+    Settled,
+}
+
+impl Announced {
+    pub fn new(out: Arc<dyn Announce>) -> Self {
+        Self { out, state: Mutex::default() }
+    }
+
+    /// Announces `change`, where it is of another kind than what was announced for the path.
+    /// Appending to what was written in this run is no other kind.
+    pub fn announce<'a>(
+        &'a self,
+        path: &'a GuestPath,
+        existed: bool,
+        change: Change,
+    ) -> Pending<'a> {
+        let mut state = self.state.lock().unwrap();
+        let before = match state.last.get_mut(path) {
+            Some(last) if *last == change => Before::Settled,
+            Some(Change::Write) if change == Change::Append => Before::Settled,
+            Some(last) => Before::Change(std::mem::replace(last, change)),
+            None => {
+                let bytes = state.bytes + path.as_bytes().len() + ENTRY_BYTES;
+                if bytes <= REMEMBERED_BYTES {
+                    state.bytes = bytes;
+                    state.last.insert(path.clone(), change);
+                    Before::Nothing
+                } else {
+                    self.send(path, existed, change);
+                    Before::Settled
+                }
+            }
+        };
+        if !matches!(before, Before::Settled) {
+            self.send(path, existed, change);
+        }
+        drop(state);
+        Pending { announced: self, path, existed, before }
+    }
+
+    /// Takes back the first announcement of a path, from where its [`Pending`] is gone.
+    pub fn take_back_first(&self, path: &GuestPath, existed: bool) {
+        Pending { announced: self, path, existed, before: Before::Nothing }.failed();
+    }
+
+    fn send(&self, path: &GuestPath, existed: bool, change: Change) {
+        let (path, path_b64) = path.to_wire();
+        self.out.announce(Touched { path, path_b64, existed, change });
+    }
+}
+
+impl Pending<'_> {
+    /// Whether this change was the first one that was announced for its path.
+    pub const fn is_first(&self) -> bool {
+        matches!(self.before, Before::Nothing)
+    }
+
+    /// The change was made.
+    pub fn done(self) {}
+
+    /// The change failed, and the path is as it was.
+    pub fn failed(self) {
+        let mut state = self.announced.state.lock().unwrap();
+        match self.before {
+            Before::Nothing => {
+                if state.last.remove(self.path).is_some() {
+                    state.bytes -= self.path.as_bytes().len() + ENTRY_BYTES;
+                    self.announced.send(self.path, self.existed, Change::Failed);
+                }
+            }
+            Before::Change(change) => _ = state.last.insert(self.path.clone(), change),
+            Before::Settled => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Recorded(Mutex<Vec<(String, bool, Change)>>);
+
+    impl Announce for Recorded {
+        fn announce(&self, touched: Touched) {
+            self.0.lock().unwrap().push((touched.path, touched.existed, touched.change));
+        }
+    }
+
+    fn changes(act: impl FnOnce(&Announced, &GuestPath)) -> Vec<(bool, Change)> {
+        let out = Arc::new(Recorded::default());
+        act(&Announced::new(out.clone()), &GuestPath::new("/io/a").unwrap());
+        out.0.lock().unwrap().iter().map(|(_, existed, change)| (*existed, *change)).collect()
+    }
+
+    #[test]
+    fn a_path_is_announced_again_only_for_another_kind_of_change() {
+        let seen = changes(|announced, path| {
+            for (existed, change) in [
+                (true, Change::Append),
+                (true, Change::Append),
+                (true, Change::Write),
+                (true, Change::Append),
+                (true, Change::Remove),
+                (false, Change::Append),
+            ] {
+                announced.announce(path, existed, change).done();
+            }
+        });
+        let expected = [
+            (true, Change::Append),
+            (true, Change::Write),
+            (true, Change::Remove),
+            (false, Change::Append),
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn only_a_first_change_that_fails_is_taken_back() {
+        let seen = changes(|announced, path| {
+            announced.announce(path, false, Change::Write).failed();
+            announced.announce(path, false, Change::Write).done();
+            announced.announce(path, true, Change::Remove).failed();
+            announced.announce(path, true, Change::Write).done();
+        });
+        let expected = [
+            (false, Change::Write),
+            (false, Change::Failed),
+            (false, Change::Write),
+            (true, Change::Remove),
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn beyond_its_memory_every_change_is_announced() {
+        let out = Arc::new(Recorded::default());
+        let announced = Announced::new(out.clone());
+        announced.state.lock().unwrap().bytes = REMEMBERED_BYTES;
+        let path = GuestPath::new("/io/a").unwrap();
+        announced.announce(&path, false, Change::Write).done();
+        announced.announce(&path, true, Change::Write).failed();
+        assert_eq!(out.0.lock().unwrap().len(), 2);
+        assert!(announced.state.lock().unwrap().last.is_empty());
+    }
+}
