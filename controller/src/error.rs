@@ -23,8 +23,6 @@ pub enum Step {
     Create,
     /// Attaching to its stdin and stdout.
     Attach,
-    /// Subscribing to its exit.
-    Subscribe,
     /// Starting it.
     Start,
     /// The agent's answer to `hello`.
@@ -52,7 +50,6 @@ impl Step {
             Self::Image => "preparing the sandbox image",
             Self::Create => "creating the container",
             Self::Attach => "attaching to the container",
-            Self::Subscribe => "subscribing to the container's exit",
             Self::Start => "starting the container",
             Self::Hello => "greeting the agent",
             Self::Shutdown => "shutting the agent down",
@@ -71,7 +68,7 @@ impl Step {
             Self::Connect => 5,
             Self::Image => 120,
             Self::Create | Self::Start | Self::Remove => 30,
-            Self::Attach | Self::Subscribe | Self::Hello | Self::Kill | Self::Exit => 10,
+            Self::Attach | Self::Hello | Self::Kill | Self::Exit => 10,
             Self::Evidence | Self::List => 10,
             Self::Shutdown => 2,
         };

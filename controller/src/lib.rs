@@ -16,6 +16,7 @@
 //! The library reads no environment, home directory or terminal: [`Config`] says it all.
 //! What a script did is data, an [`Outcome`]; an [`Error`] means that our side failed.
 
+mod agent;
 mod check;
 mod config;
 mod controller;
@@ -30,6 +31,7 @@ mod report;
 mod sandbox;
 mod spec;
 
+pub use agent::{AGENT, AGENT_SHA256};
 pub use check::check_script;
 pub use config::{
     AgentSource, Config, DockerEndpoint, EngineConfig, EngineKind, UnknownEngineKind,
@@ -53,4 +55,11 @@ pub use sandbox_protocol::ErrorKind;
 pub use sandbox_protocol::message::{Access, AllowedPath, Confinement, IoErrors, ScriptError};
 pub use spec::{DEFAULT_LIFETIME, Input, SandboxSpec, Script};
 
-include!(concat!(env!("OUT_DIR"), "/agent.rs"));
+/// Lower-case hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        _ = write!(text, "{byte:02x}");
+        text
+    })
+}

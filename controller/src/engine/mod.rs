@@ -4,6 +4,8 @@
 //! everything; it decides nothing about sandboxes. Every call may hang or fail: time limits and
 //! what to do then are the caller's business.
 
+pub(crate) mod docker;
+
 use std::fmt;
 use std::io;
 use std::pin::Pin;
@@ -12,7 +14,6 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
-use futures_util::future::BoxFuture;
 use serde::Serialize;
 use tokio::io::AsyncWrite;
 
@@ -47,8 +48,8 @@ pub struct EngineFacts {
     pub security: Vec<String>,
     /// OCI runtimes that it has.
     pub runtimes: Vec<String>,
-    /// Limits that it cannot enforce, in its own words.
-    pub warnings: Vec<String>,
+    /// Limits that it takes without enforcing them: `memory`, `swap`, `cpus`, `pids`.
+    pub missing_limits: Vec<String>,
     /// Processors of its machine.
     pub cpus: u32,
 }
@@ -165,16 +166,11 @@ pub enum Output {
     Stderr(Bytes),
 }
 
-/// A container's end, once it comes. Dropped: no longer waited for.
-pub type Exit = BoxFuture<'static, Result<(), EngineError>>;
-
 /// A container that an engine has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// The engine's id of it.
     pub id: String,
-    /// Its name.
-    pub name: String,
     /// Its labels.
     pub labels: Vec<(String, String)>,
     /// Whether it is running now.
@@ -192,7 +188,7 @@ pub trait Engine: Send + Sync {
     /// What it says of itself.
     async fn facts(&self) -> Result<EngineFacts, EngineError>;
 
-    /// How it maps users. Known from the first answer on, so cheap later.
+    /// How it maps users. Asked for once, from the connection on, so cheap later.
     async fn user_mapping(&self) -> Result<UserMapping, EngineError>;
 
     /// Its clock.
@@ -207,12 +203,12 @@ pub trait Engine: Send + Sync {
     /// Attaches to a container that has not been started.
     async fn attach(&self, container: &str) -> Result<Attached, EngineError>;
 
-    /// Subscribes to the next end of a container that has not been started. What it gives
-    /// resolves at that end.
-    async fn subscribe_exit(&self, container: &str) -> Result<Exit, EngineError>;
-
     /// Starts it.
     async fn start(&self, container: &str) -> Result<(), EngineError>;
+
+    /// Waits for the end of a container that has been started; at once where it has ended, so
+    /// that it may be called at any time and misses nothing.
+    async fn wait(&self, container: &str) -> Result<(), EngineError>;
 
     /// Kills it. It is no error where it has ended.
     async fn kill(&self, container: &str) -> Result<(), EngineError>;

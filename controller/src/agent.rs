@@ -1,0 +1,52 @@
+//! The agent's program: the one that this library carries, or a file in its place.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use crate::config::AgentSource;
+use crate::error::Error;
+
+include!(concat!(env!("OUT_DIR"), "/agent.rs"));
+
+/// An agent to use. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) enum Agent {
+    Embedded,
+    File { bytes: Arc<[u8]>, sha256: Arc<str> },
+}
+
+impl Agent {
+    pub fn open(source: &AgentSource) -> Result<Self, Error> {
+        match source {
+            AgentSource::Embedded => Ok(Self::Embedded),
+            AgentSource::File(path) => Self::read(path)
+                .map_err(|source| Error::Agent { path: path.clone(), source }),
+        }
+    }
+
+    fn read(path: &Path) -> std::io::Result<Self> {
+        let bytes = fs::read(path)?;
+        if !bytes.starts_with(b"\x7fELF") {
+            return Err(std::io::Error::other("it is not a program"));
+        }
+        let sha256 = crate::hex(&Sha256::digest(&bytes)).into();
+        Ok(Self::File { bytes: bytes.into(), sha256 })
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Embedded => AGENT,
+            Self::File { bytes, .. } => bytes,
+        }
+    }
+
+    pub fn sha256(&self) -> &str {
+        match self {
+            Self::Embedded => AGENT_SHA256,
+            Self::File { sha256, .. } => sha256,
+        }
+    }
+}

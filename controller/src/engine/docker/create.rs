@@ -1,0 +1,299 @@
+//! From a [`ContainerSpec`] to Docker's words: a pure function, so that every setting of the
+//! hardening table is tested by itself.
+
+use std::collections::HashMap;
+
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
+    MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits, RestartPolicy,
+    RestartPolicyNameEnum,
+};
+
+use crate::engine::{Bind, ContainerSpec};
+
+/// What the agent may ask of the kernel in a sandbox that runs scripts, and what the runtime
+/// needs to start it.
+const SECCOMP_SCRIPT: &str = include_str!("seccomp-script.json");
+
+/// The engine's defaults, which setting the field replaces, and what tells of the host besides.
+const MASKED_PATHS: &[&str] = &[
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
+    "/proc/latency_stats",
+    "/proc/scsi",
+    "/proc/slabinfo",
+    "/proc/sched_debug",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/class",
+    "/sys/devices",
+    "/sys/firmware",
+];
+
+const READONLY_PATHS: &[&str] =
+    &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// The body of the request that makes the container.
+pub(super) fn body(
+    spec: &ContainerSpec,
+    image: &str,
+    runtime: Option<&str>,
+) -> ContainerCreateBody {
+    let (uid, gid) = spec.user;
+    let memory = i64::try_from(spec.memory).unwrap_or(i64::MAX);
+    let texts = |list: &[&str]| Some(list.iter().map(|&text| text.to_owned()).collect());
+    ContainerCreateBody {
+        image: Some(image.to_owned()),
+        // The image's entrypoint is the agent.
+        cmd: Some(spec.args.clone()),
+        user: Some(format!("{uid}:{gid}")),
+        // A terminal would turn the container's bytes into the heads of frames.
+        tty: Some(false),
+        // Stdin ends with the connection: the agent's sign that its controller is gone.
+        open_stdin: Some(true),
+        stdin_once: Some(true),
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        network_disabled: Some(true),
+        stop_signal: Some("SIGKILL".to_owned()),
+        env: Some(Vec::new()),
+        labels: Some(spec.labels.iter().cloned().collect()),
+        host_config: Some(HostConfig {
+            network_mode: Some("none".to_owned()),
+            readonly_rootfs: Some(true),
+            privileged: Some(false),
+            cap_drop: texts(&["ALL"]),
+            security_opt: Some(vec![
+                "no-new-privileges".to_owned(),
+                format!("seccomp={SECCOMP_SCRIPT}"),
+            ]),
+            pids_limit: Some(spec.pids.into()),
+            memory: Some(memory),
+            memory_swap: Some(memory),
+            nano_cpus: Some(spec.nano_cpus),
+            ulimits: Some(spec.ulimits.iter().map(ulimit).collect()),
+            ipc_mode: Some("none".to_owned()),
+            cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+            mounts: Some(spec.mounts.iter().map(mount).collect()),
+            masked_paths: texts(MASKED_PATHS),
+            readonly_paths: texts(READONLY_PATHS),
+            // What the guest prints is not kept on the host's disk.
+            log_config: Some(HostConfigLogConfig {
+                typ: Some("none".to_owned()),
+                config: Some(HashMap::new()),
+            }),
+            oom_score_adj: Some(1000),
+            restart_policy: Some(RestartPolicy {
+                name: Some(RestartPolicyNameEnum::NO),
+                maximum_retry_count: None,
+            }),
+            // How it ended must be there to be read: we remove it ourselves.
+            auto_remove: Some(false),
+            init: Some(false),
+            runtime: runtime.map(str::to_owned),
+            ..HostConfig::default()
+        }),
+        ..ContainerCreateBody::default()
+    }
+}
+
+fn ulimit(&(name, value): &(&'static str, i64)) -> ResourcesUlimits {
+    ResourcesUlimits { name: Some(name.to_owned()), soft: Some(value), hard: Some(value) }
+}
+
+fn mount(bind: &Bind) -> Mount {
+    Mount {
+        // Not `Binds`: those make a missing source, and `:ro` there loses nosuid and nodev.
+        typ: Some(MountType::BIND),
+        source: Some(bind.source.clone()),
+        target: Some(bind.target.clone()),
+        read_only: Some(bind.read_only),
+        bind_options: Some(MountBindOptions {
+            propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+            non_recursive: Some(true),
+            ..MountBindOptions::default()
+        }),
+        ..Mount::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn spec() -> ContainerSpec {
+        ContainerSpec {
+            name: "sandboxctl-1".into(),
+            labels: vec![("sandboxctl.sandbox".into(), "1".into())],
+            args: vec!["script".into(), "--write".into(), "/io".into()],
+            user: (1000, 100),
+            mounts: vec![
+                Bind { source: "/home/me/out".into(), target: "/io".into(), read_only: false },
+                Bind { source: "/home/me/a".into(), target: "/in/a".into(), read_only: true },
+            ],
+            memory: 256 << 20,
+            nano_cpus: 1_500_000_000,
+            pids: 64,
+            ulimits: vec![("core", 0), ("nofile", 128)],
+        }
+    }
+
+    /// What goes over the wire, without what is not set.
+    fn json() -> Value {
+        fn strip(value: &mut Value) {
+            if let Value::Object(map) = value {
+                map.retain(|_, value| !value.is_null());
+                map.values_mut().for_each(strip);
+            }
+        }
+        let mut json = serde_json::to_value(body(&spec(), "sha256:1", None)).unwrap();
+        strip(&mut json);
+        json
+    }
+
+    #[test]
+    fn every_setting_of_the_hardening_table_is_sent() {
+        let json = json();
+        for (field, value) in [
+            ("Image", json!("sha256:1")),
+            ("Cmd", json!(["script", "--write", "/io"])),
+            ("User", json!("1000:100")),
+            ("Tty", json!(false)),
+            ("OpenStdin", json!(true)),
+            ("StdinOnce", json!(true)),
+            ("AttachStdin", json!(true)),
+            ("NetworkDisabled", json!(true)),
+            ("StopSignal", json!("SIGKILL")),
+            ("Env", json!([])),
+            ("Labels", json!({"sandboxctl.sandbox": "1"})),
+        ] {
+            assert_eq!(json[field], value, "{field}");
+        }
+        let host = &json["HostConfig"];
+        for (field, value) in [
+            ("NetworkMode", json!("none")),
+            ("ReadonlyRootfs", json!(true)),
+            ("Privileged", json!(false)),
+            ("CapDrop", json!(["ALL"])),
+            ("PidsLimit", json!(64)),
+            ("Memory", json!(256 << 20)),
+            ("MemorySwap", json!(256 << 20)),
+            ("NanoCpus", json!(1_500_000_000)),
+            (
+                "Ulimits",
+                json!([
+                    {"Name": "core", "Soft": 0, "Hard": 0},
+                    {"Name": "nofile", "Soft": 128, "Hard": 128},
+                ]),
+            ),
+            ("IpcMode", json!("none")),
+            ("CgroupnsMode", json!("private")),
+            ("LogConfig", json!({"Type": "none", "Config": {}})),
+            ("OomScoreAdj", json!(1000)),
+            ("RestartPolicy", json!({"Name": "no"})),
+            ("AutoRemove", json!(false)),
+            ("Init", json!(false)),
+            (
+                "Mounts",
+                json!([
+                    {
+                        "Type": "bind", "Source": "/home/me/out", "Target": "/io",
+                        "ReadOnly": false,
+                        "BindOptions": {"Propagation": "rprivate", "NonRecursive": true},
+                    },
+                    {
+                        "Type": "bind", "Source": "/home/me/a", "Target": "/in/a",
+                        "ReadOnly": true,
+                        "BindOptions": {"Propagation": "rprivate", "NonRecursive": true},
+                    },
+                ]),
+            ),
+        ] {
+            assert_eq!(host[field], value, "{field}");
+        }
+    }
+
+    #[test]
+    fn nothing_that_would_weaken_it_is_sent() {
+        let json = json();
+        for field in ["Binds", "CapAdd", "Devices", "GroupAdd", "Tmpfs", "PidMode", "UsernsMode"] {
+            assert_eq!(json["HostConfig"][field], Value::Null, "{field}");
+        }
+        assert_eq!(json["Entrypoint"], Value::Null);
+    }
+
+    #[test]
+    fn setting_the_masked_paths_keeps_the_engines_own() {
+        let json = json();
+        let masked = json["HostConfig"]["MaskedPaths"].as_array().unwrap();
+        for path in [
+            // moby's defaults
+            "/proc/asound",
+            "/proc/acpi",
+            "/proc/interrupts",
+            "/proc/kcore",
+            "/proc/keys",
+            "/proc/latency_stats",
+            "/proc/timer_list",
+            "/proc/timer_stats",
+            "/proc/sched_debug",
+            "/proc/scsi",
+            "/sys/firmware",
+            // ours
+            "/sys/devices",
+            "/sys/class",
+            "/proc/kallsyms",
+            "/proc/kpagecount",
+            "/proc/slabinfo",
+        ] {
+            assert!(masked.contains(&json!(path)), "{path}");
+        }
+        assert_eq!(json["HostConfig"]["ReadonlyPaths"], json!(READONLY_PATHS));
+    }
+
+    #[test]
+    fn the_runtime_is_passed_through() {
+        let host = body(&spec(), "x", Some("runsc")).host_config.unwrap();
+        assert_eq!(host.runtime.as_deref(), Some("runsc"));
+    }
+
+    #[test]
+    fn the_seccomp_profile_allows_what_the_agent_needs_and_denies_the_rest() {
+        let json = json();
+        let options = json["HostConfig"]["SecurityOpt"].as_array().unwrap();
+        assert_eq!(options[0], "no-new-privileges");
+        let profile = options[1].as_str().unwrap().strip_prefix("seccomp=").unwrap();
+        let profile: Value = serde_json::from_str(profile).unwrap();
+        assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+        let rules = profile["syscalls"].as_array().unwrap();
+        let allowed: Vec<&str> = rules
+            .iter()
+            .filter(|rule| rule["action"] == "SCMP_ACT_ALLOW")
+            .flat_map(|rule| rule["names"].as_array().unwrap())
+            .map(|name| name.as_str().unwrap())
+            .collect();
+        for name in [
+            "openat2", "openat", "mkdirat", "unlinkat", "renameat2", "statx", "read", "write",
+            "ftruncate", "getdents64", "futex", "clone", "execve", "prctl", "exit_group",
+            "landlock_restrict_self", "seccomp", "getrandom", "getrusage", "wait4",
+        ] {
+            assert!(allowed.contains(&name), "{name}");
+        }
+        for name in [
+            "socket", "connect", "ptrace", "mount", "unshare", "setns", "bpf", "io_uring_setup",
+            "perf_event_open", "userfaultfd", "keyctl", "process_vm_readv", "mknodat", "fchownat",
+            "setuid", "open_by_handle_at", "clone3", "personality", "chroot", "pivot_root",
+        ] {
+            assert!(!allowed.contains(&name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The sandbox image on Docker: built through the API, found again by its label.
+//!
+//! Nothing is pulled, and no tag is trusted: containers are made from an image's id. The id is
+//! remembered in the state folder, which saves a round trip a run; an engine that does not know
+//! it any more says so when a container is to be made.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use bollard::Docker;
+use bollard::models::{ImageInspect, ImageSummary};
+use bollard::query_parameters::{
+    BuildImageOptionsBuilder, ImportImageOptionsBuilder, ListImagesOptionsBuilder,
+    RemoveImageOptionsBuilder, TagImageOptionsBuilder,
+};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use sha2::{Digest, Sha256};
+
+use super::{engine_error, unix_time};
+use crate::agent::Agent;
+use crate::config::EngineKind;
+use crate::engine::EngineError;
+use crate::image::ImageInfo;
+
+/// The sha256 of the Dockerfile and the agent.
+const LABEL_IMAGE: &str = "sandboxctl.image";
+/// The sha256 of the agent alone.
+const LABEL_AGENT: &str = "sandboxctl.agent";
+/// An untagged image is dangling, and `docker image prune` takes it.
+const REPOSITORY: &str = "sandboxctl/agent";
+const ENTRYPOINT: &str = "/.sandbox/agent";
+
+/// The image that this controller uses.
+pub(super) struct Image {
+    agent: Agent,
+    dockerfile: &'static str,
+    /// The value of [`LABEL_IMAGE`].
+    digest: String,
+    /// Where the id is remembered.
+    cache: PathBuf,
+}
+
+impl Image {
+    pub fn new(agent: Agent, dockerfile: &'static str, endpoint: &str, cache_dir: PathBuf) -> Self {
+        let digest = crate::hex(
+            &Sha256::new_with_prefix(dockerfile)
+                .chain_update([0])
+                .chain_update(agent.sha256())
+                .finalize(),
+        );
+        let key = crate::hex(&Sha256::digest(format!("{endpoint}\n{digest}")));
+        let cache = cache_dir.join(format!("image-{}", &key[..16]));
+        Self { agent, dockerfile, digest, cache }
+    }
+
+    /// The id, as far as it is remembered. It may be gone since.
+    pub fn remembered(&self) -> Option<String> {
+        fs::read_to_string(&self.cache).ok().filter(|id| !id.is_empty())
+    }
+
+    fn remember(&self, id: &str) {
+        // Only speed is lost where it cannot be written. Renamed into place, so that no other
+        // process reads half of it.
+        let part = self.cache.with_extension(std::process::id().to_string());
+        let written = fs::write(&part, id).and_then(|()| fs::rename(&part, &self.cache));
+        if let Err(error) = written {
+            tracing::debug!(%error, "cannot remember the image's id");
+        }
+    }
+
+    /// The image's id: found by its label, or built.
+    pub async fn ensure(&self, docker: &Docker) -> Result<String, EngineError> {
+        match self.find(docker).await? {
+            Some(id) => {
+                self.remember(&id);
+                Ok(id)
+            }
+            None => self.build(docker, &mut |_| {}).await,
+        }
+    }
+
+    async fn find(&self, docker: &Docker) -> Result<Option<String>, EngineError> {
+        let label = format!("{LABEL_IMAGE}={}", self.digest);
+        let mut images = list_by_label(docker, &label).await?;
+        images.sort_by_key(|image| image.created);
+        // The label is only a claim, of whoever made the image.
+        while let Some(image) = images.pop() {
+            match self.verify(docker, &image.id).await {
+                Ok(inspect) => return Ok(inspect.id),
+                Err(error) => tracing::debug!(id = image.id, %error, "not a sandbox image"),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Builds it, also where there is one. Two processes that build at once both succeed.
+    pub async fn build(
+        &self,
+        docker: &Docker,
+        progress: &mut (dyn FnMut(&str) + Send),
+    ) -> Result<String, EngineError> {
+        let labels = HashMap::from([
+            (LABEL_IMAGE, self.digest.as_str()),
+            (LABEL_AGENT, self.agent.sha256()),
+        ]);
+        let tag = format!("{REPOSITORY}:{}", &self.digest[..12]);
+        let options = BuildImageOptionsBuilder::new()
+            .dockerfile("Dockerfile")
+            .t(&tag)
+            .labels(&labels)
+            .rm(true)
+            .forcerm(true)
+            .build();
+        let context = self.context().map_err(|error| EngineError::Connection(error.to_string()))?;
+        let mut lines = docker.build_image(options, None, Some(bollard::body_full(context)));
+        let mut failure = None;
+        while let Some(line) = lines.next().await {
+            match line {
+                Ok(line) => {
+                    if let Some(message) = line.error_detail.and_then(|detail| detail.message) {
+                        failure = Some(EngineError::Refused { status: 0, message });
+                    }
+                    if let Some(text) = line.stream {
+                        text.lines().filter(|line| !line.trim().is_empty()).for_each(&mut *progress);
+                    }
+                }
+                // The stream's decoder can fail on what is left at its end, after a build that
+                // went well: whether there is an image decides.
+                Err(error) => failure = Some(engine_error(error)),
+            }
+        }
+        match self.verify(docker, &tag).await {
+            Ok(ImageInspect { id: Some(id), .. }) => {
+                self.remember(&id);
+                Ok(id)
+            }
+            Ok(_) => Err(EngineError::Nonsense("an image without an id".to_owned())),
+            Err(error) => Err(failure.unwrap_or(error)),
+        }
+    }
+
+    /// Whether the image called so is what its label says.
+    async fn verify(&self, docker: &Docker, name: &str) -> Result<ImageInspect, EngineError> {
+        let image = docker.inspect_image(name).await.map_err(engine_error)?;
+        let config = image.config.as_ref();
+        let label = config
+            .and_then(|config| config.labels.as_ref())
+            .and_then(|labels| labels.get(LABEL_IMAGE));
+        let entrypoint = config.and_then(|config| config.entrypoint.as_deref());
+        if label != Some(&self.digest) || entrypoint != Some(&[ENTRYPOINT.to_owned()]) {
+            return Err(EngineError::Nonsense(format!("'{name}' is not the sandbox image")));
+        }
+        Ok(image)
+    }
+
+    /// The build context: a tar of the Dockerfile and the agent.
+    fn context(&self) -> io::Result<Bytes> {
+        let agent = self.agent.bytes();
+        let mut tar = tar::Builder::new(Vec::with_capacity(agent.len() + 4096));
+        let mut add = |name: &str, mode: u32, content: &[u8]| {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            header.set_mode(mode);
+            // No time and no owner of this machine: the same bytes give the same image.
+            header.set_mtime(0);
+            tar.append_data(&mut header, name, content)
+        };
+        add("Dockerfile", 0o644, self.dockerfile.as_bytes())?;
+        add("agent", 0o755, agent)?;
+        Ok(tar.into_inner()?.into())
+    }
+
+    pub async fn list(&self, docker: &Docker) -> Result<Vec<ImageInfo>, EngineError> {
+        let mut images = list_by_label(docker, LABEL_IMAGE).await?;
+        images.sort_by(|a, b| (b.created, &a.id).cmp(&(a.created, &b.id)));
+        Ok(images.into_iter().map(|image| self.info(image)).collect())
+    }
+
+    fn info(&self, image: ImageSummary) -> ImageInfo {
+        let label = |name| image.labels.get(name).cloned().unwrap_or_default();
+        ImageInfo {
+            agent: label(LABEL_AGENT),
+            current: label(LABEL_IMAGE) == self.digest,
+            engine: EngineKind::Docker,
+            created: unix_time(image.created),
+            size: u64::try_from(image.size).unwrap_or(0),
+            id: image.id,
+        }
+    }
+
+    pub async fn remove(&self, docker: &Docker, id: &str) -> Result<(), EngineError> {
+        let options = RemoveImageOptionsBuilder::new().force(true).build();
+        match docker.remove_image(id, Some(options), None).await.map_err(engine_error) {
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+        if self.remembered().as_deref() == Some(id) {
+            _ = fs::remove_file(&self.cache);
+        }
+        Ok(())
+    }
+
+    /// The image `id` as a tar.
+    pub async fn save(
+        &self,
+        docker: &Docker,
+        id: &str,
+    ) -> Result<impl Stream<Item = Result<Bytes, EngineError>> + use<>, EngineError> {
+        // It is asked for by its tag, or the tag would not be in the tar.
+        let tag = &self.digest[..12];
+        let options = TagImageOptionsBuilder::new().repo(REPOSITORY).tag(tag).build();
+        docker.tag_image(id, Some(options)).await.map_err(engine_error)?;
+        let docker = docker.clone();
+        let name = format!("{REPOSITORY}:{tag}");
+        Ok(docker.export_image(&name).map(|piece| piece.map_err(engine_error)))
+    }
+
+    /// Loads what [`save`](Self::save) wrote, and gives the image that is there then.
+    pub async fn load(
+        &self,
+        docker: &Docker,
+        tar: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+    ) -> Result<String, EngineError> {
+        let options = ImportImageOptionsBuilder::new().quiet(true).build();
+        let mut lines = Box::pin(docker.import_image_stream(options, tar, None));
+        let mut failure = None;
+        while let Some(line) = lines.next().await {
+            if let Err(error) = line {
+                failure = Some(engine_error(error));
+            }
+        }
+        match (self.find(docker).await?, failure) {
+            (Some(id), _) => {
+                self.remember(&id);
+                Ok(id)
+            }
+            (None, Some(error)) => Err(error),
+            (None, None) => Err(EngineError::Nonsense(
+                "what was loaded is not the image of this version".to_owned(),
+            )),
+        }
+    }
+}
+
+async fn list_by_label(docker: &Docker, label: &str) -> Result<Vec<ImageSummary>, EngineError> {
+    let filters = HashMap::from([("label", vec![label])]);
+    let options = ListImagesOptionsBuilder::new().filters(&filters).build();
+    docker.list_images(Some(options)).await.map_err(engine_error)
+}

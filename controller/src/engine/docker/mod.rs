@@ -1,0 +1,485 @@
+//! Docker Engine from API 1.41 on, or Podman's socket. The only place that knows bollard.
+
+mod context;
+mod create;
+mod endpoint;
+mod image;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use bollard::container::LogOutput;
+use bollard::models::{ContainerSummaryStateEnum, SystemInfo};
+use bollard::query_parameters::{
+    AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, KillContainerOptionsBuilder,
+    ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
+};
+use bollard::{API_DEFAULT_VERSION, Docker};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use tokio::sync::OnceCell;
+
+use self::endpoint::{Candidate, Candidates, Endpoint};
+use self::image::Image;
+use crate::agent::{Agent, DOCKERFILE};
+use crate::config::{EngineConfig, EngineKind};
+use crate::engine::{
+    Attached, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, ExitEvidence, Listed,
+    Output, UserMapping,
+};
+use crate::error::{Error, Step, Tried};
+use crate::image::ImageInfo;
+
+/// For bollard, in seconds. Every call has a shorter limit of ours around it, so this is only
+/// there because there must be one.
+const CLIENT_TIMEOUT: u64 = 3600;
+
+/// A Docker Engine.
+pub(crate) struct DockerEngine {
+    docker: Docker,
+    info: EngineInfo,
+    /// The host user who runs the engine, as far as its socket tells.
+    socket_owner: Option<u32>,
+    system: OnceCell<SystemInfo>,
+    image: Image,
+    /// An image to use in place of ours.
+    other_image: Option<String>,
+    runtime: Option<String>,
+}
+
+impl DockerEngine {
+    /// Finds an engine that answers.
+    pub async fn connect(
+        config: &EngineConfig,
+        agent: Agent,
+        state_dir: &Path,
+    ) -> Result<Self, Error> {
+        let candidates = match endpoint::find(&config.docker)? {
+            Candidates::Named(candidate) => vec![candidate],
+            Candidates::Usual(candidates) => candidates,
+        };
+        let mut tried: Vec<Tried> = Vec::new();
+        for Candidate { endpoint, why } in candidates {
+            let limit = Step::Connect.time_limit();
+            let answer = tokio::time::timeout(limit, reach(&endpoint))
+                .await
+                .unwrap_or_else(|_| Err(EngineError::TimedOut { after: limit }));
+            match answer {
+                Ok(docker) => {
+                    let socket_owner = match &endpoint {
+                        Endpoint::Unix(path) => path.metadata().ok().map(|meta| meta.uid()),
+                        Endpoint::Tcp(_) => None,
+                    };
+                    let endpoint = endpoint.to_string();
+                    let image = Image::new(agent, DOCKERFILE, &endpoint, state_dir.to_owned());
+                    let kind = EngineKind::Docker;
+                    return Ok(Self {
+                        docker,
+                        info: EngineInfo { kind, endpoint, why, notice: None },
+                        socket_owner,
+                        system: OnceCell::new(),
+                        image,
+                        other_image: config.image.clone(),
+                        runtime: config.runtime.clone(),
+                    });
+                }
+                Err(error) => {
+                    tried.push(Tried { endpoint: endpoint.to_string(), outcome: error.to_string() });
+                }
+            }
+        }
+        Err(Error::NoEngine { tried })
+    }
+
+    async fn system(&self) -> Result<&SystemInfo, EngineError> {
+        self.system
+            .get_or_try_init(|| async { self.docker.info().await.map_err(engine_error) })
+            .await
+    }
+
+    async fn create_from(&self, image: &str, spec: &ContainerSpec) -> Result<String, EngineError> {
+        let options = CreateContainerOptionsBuilder::new().name(&spec.name).build();
+        let body = create::body(spec, image, self.runtime.as_deref());
+        let created = self.docker.create_container(Some(options), body).await;
+        let created = created.map_err(engine_error)?;
+        for warning in created.warnings {
+            tracing::warn!(warning, "the engine cannot keep a setting of the sandbox");
+        }
+        Ok(created.id)
+    }
+
+    pub async fn image_build(
+        &self,
+        progress: &mut (dyn FnMut(&str) + Send),
+    ) -> Result<String, EngineError> {
+        self.image.build(&self.docker, progress).await
+    }
+
+    pub async fn image_list(&self) -> Result<Vec<ImageInfo>, EngineError> {
+        self.image.list(&self.docker).await
+    }
+
+    pub async fn image_remove(&self, id: &str) -> Result<(), EngineError> {
+        self.image.remove(&self.docker, id).await
+    }
+
+    pub async fn image_save(
+        &self,
+    ) -> Result<impl Stream<Item = Result<Bytes, EngineError>> + use<>, EngineError> {
+        let id = self.image.ensure(&self.docker).await?;
+        self.image.save(&self.docker, &id).await
+    }
+
+    pub async fn image_load(
+        &self,
+        tar: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+    ) -> Result<String, EngineError> {
+        self.image.load(&self.docker, tar).await
+    }
+}
+
+/// Connects and pings.
+async fn reach(endpoint: &Endpoint) -> Result<Docker, EngineError> {
+    let docker = match endpoint {
+        Endpoint::Unix(path) => {
+            // bollard's errors do not tell a missing socket from a forbidden one.
+            tokio::net::UnixStream::connect(path).await.map_err(|error| {
+                EngineError::Connection(match error.kind() {
+                    io::ErrorKind::NotFound => "there is no such socket".to_owned(),
+                    io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+                    io::ErrorKind::ConnectionRefused => {
+                        "the socket is there, and nothing answers".to_owned()
+                    }
+                    _ => error.to_string(),
+                })
+            })?;
+            let path = path.to_str().ok_or_else(|| {
+                EngineError::Connection("the socket's path is not UTF-8".to_owned())
+            })?;
+            Docker::connect_with_unix(path, CLIENT_TIMEOUT, API_DEFAULT_VERSION)
+        }
+        Endpoint::Tcp(address) => Docker::connect_with_http(
+            &format!("tcp://{address}"),
+            CLIENT_TIMEOUT,
+            API_DEFAULT_VERSION,
+        ),
+    }
+    .map_err(engine_error)?;
+    docker.ping().await.map_err(engine_error)?;
+    Ok(docker)
+}
+
+fn engine_error(error: bollard::errors::Error) -> EngineError {
+    use bollard::errors::Error as Bollard;
+    match error {
+        Bollard::DockerResponseServerError { status_code, message } => {
+            EngineError::Refused { status: status_code, message: message.trim().to_owned() }
+        }
+        Bollard::DockerStreamError { error } => EngineError::Refused { status: 0, message: error },
+        Bollard::JsonDataError { message, .. } => EngineError::Nonsense(message),
+        Bollard::JsonSerdeError { err } => EngineError::Nonsense(err.to_string()),
+        Bollard::RequestTimeoutError => {
+            EngineError::TimedOut { after: Duration::from_secs(CLIENT_TIMEOUT) }
+        }
+        error => {
+            // The outer messages ("client error (Connect)") say little, the innermost most.
+            let mut innermost: &dyn std::error::Error = &error;
+            while let Some(source) = innermost.source() {
+                innermost = source;
+            }
+            EngineError::Connection(innermost.to_string())
+        }
+    }
+}
+
+/// Nothing to do where it is so already.
+fn unless_gone(result: Result<(), bollard::errors::Error>) -> Result<(), EngineError> {
+    match result.map_err(engine_error) {
+        // 404: not there; 409: not running, or its removal is under way; 304: as it is.
+        Err(EngineError::Refused { status: 404 | 409 | 304, .. }) => Ok(()),
+        result => result,
+    }
+}
+
+#[async_trait]
+impl Engine for DockerEngine {
+    fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    async fn facts(&self) -> Result<EngineFacts, EngineError> {
+        let system = self.docker.info().await.map_err(engine_error)?;
+        let version = self.docker.version().await.map_err(engine_error)?;
+        let name = version
+            .components
+            .as_deref()
+            .and_then(|components| components.first())
+            .map_or_else(|| "Docker".to_owned(), |engine| format!("Docker {}", engine.name));
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        Ok(EngineFacts {
+            version: format!("{name} {}", text(&version.version)).replace("Docker Podman", "Podman"),
+            api_version: text(&version.api_version),
+            kernel: text(&system.kernel_version),
+            cgroups: format!(
+                "{} ({})",
+                system.cgroup_version.map_or_else(|| "1".to_owned(), |it| it.to_string()),
+                system.cgroup_driver.map_or_else(String::new, |it| it.to_string()),
+            ),
+            security: security_names(&system),
+            runtimes: {
+                let mut names: Vec<_> =
+                    system.runtimes.iter().flatten().map(|(name, _)| name.clone()).collect();
+                names.sort();
+                names
+            },
+            missing_limits: missing_limits(&system),
+            cpus: system.ncpu.and_then(|count| u32::try_from(count).ok()).unwrap_or(0),
+        })
+    }
+
+    async fn user_mapping(&self) -> Result<UserMapping, EngineError> {
+        user_mapping(self.system().await?, self.socket_owner)
+    }
+
+    async fn clock(&self) -> Result<SystemTime, EngineError> {
+        let system = self.docker.info().await.map_err(engine_error)?;
+        let text = system.system_time.unwrap_or_default();
+        rfc3339(&text).ok_or_else(|| EngineError::Nonsense(format!("the time '{text}'")))
+    }
+
+    async fn prepare(&self) -> Result<(), EngineError> {
+        if self.other_image.is_none() && self.image.remembered().is_none() {
+            self.image.ensure(&self.docker).await?;
+        }
+        Ok(())
+    }
+
+    async fn create(&self, spec: &ContainerSpec) -> Result<String, EngineError> {
+        if let Some(name) = &self.other_image {
+            let image = self.docker.inspect_image(name).await.map_err(engine_error)?;
+            let id = image.id.ok_or_else(|| EngineError::Nonsense("no image id".to_owned()))?;
+            return self.create_from(&id, spec).await;
+        }
+        if let Some(id) = self.image.remembered() {
+            match self.create_from(&id, spec).await {
+                // The image was removed since, or another engine answers at this endpoint.
+                Err(error) if error.is_not_found() => {}
+                result => return result,
+            }
+        }
+        let id = self.image.ensure(&self.docker).await?;
+        self.create_from(&id, spec).await
+    }
+
+    async fn attach(&self, container: &str) -> Result<Attached, EngineError> {
+        let options = AttachContainerOptionsBuilder::new()
+            .stdin(true)
+            .stdout(true)
+            .stderr(true)
+            .stream(true)
+            .build();
+        let attached = self.docker.attach_container(container, Some(options)).await;
+        let attached = attached.map_err(engine_error)?;
+        let output = attached.output.map_err(io::Error::other).and_then(|piece| async {
+            match piece {
+                LogOutput::StdOut { message } => Ok(Output::Stdout(message)),
+                LogOutput::StdErr { message } => Ok(Output::Stderr(message)),
+                // What is no whole frame of the engine's: the connection was cut.
+                LogOutput::StdIn { .. } | LogOutput::Console { .. } => {
+                    Err(io::ErrorKind::UnexpectedEof.into())
+                }
+            }
+        });
+        Ok(Attached { input: attached.input, output: output.boxed() })
+    }
+
+    async fn start(&self, container: &str) -> Result<(), EngineError> {
+        self.docker.start_container(container, None).await.map_err(engine_error)
+    }
+
+    async fn wait(&self, container: &str) -> Result<(), EngineError> {
+        let options = WaitContainerOptionsBuilder::new().condition("not-running").build();
+        let mut answers = Box::pin(self.docker.wait_container(container, Some(options)));
+        match answers.next().await {
+            // bollard calls any code but 0 an error.
+            Some(Ok(_) | Err(bollard::errors::Error::DockerContainerWaitError { .. })) => Ok(()),
+            Some(Err(error)) => match engine_error(error) {
+                error if error.is_not_found() => Ok(()),
+                error => Err(error),
+            },
+            None => Err(EngineError::Connection("the engine hung up".to_owned())),
+        }
+    }
+
+    async fn kill(&self, container: &str) -> Result<(), EngineError> {
+        let options = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
+        unless_gone(self.docker.kill_container(container, Some(options)).await)
+    }
+
+    async fn evidence(&self, container: &str) -> Result<Option<ExitEvidence>, EngineError> {
+        let inspect = self.docker.inspect_container(container, None).await.map_err(engine_error)?;
+        let state =
+            inspect.state.ok_or_else(|| EngineError::Nonsense("no container state".to_owned()))?;
+        if state.running == Some(true) || state.paused == Some(true) {
+            return Ok(None);
+        }
+        Ok(Some(ExitEvidence {
+            code: state.exit_code,
+            oom_killed: state.oom_killed == Some(true),
+        }))
+    }
+
+    async fn remove(&self, container: &str) -> Result<(), EngineError> {
+        let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+        unless_gone(self.docker.remove_container(container, Some(options)).await)
+    }
+
+    async fn list(&self, label: &str) -> Result<Vec<Listed>, EngineError> {
+        let filters = HashMap::from([("label", vec![label])]);
+        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+        let containers = self.docker.list_containers(Some(options)).await.map_err(engine_error)?;
+        Ok(containers
+            .into_iter()
+            .filter_map(|container| {
+                Some(Listed {
+                    id: container.id?,
+                    labels: container.labels.unwrap_or_default().into_iter().collect(),
+                    running: container.state == Some(ContainerSummaryStateEnum::RUNNING),
+                    created: unix_time(container.created.unwrap_or(0)),
+                })
+            })
+            .collect())
+    }
+}
+
+fn unix_time(seconds: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+/// A time with an offset, as Go prints one.
+fn rfc3339(text: &str) -> Option<SystemTime> {
+    if text.ends_with('Z') {
+        return humantime::parse_rfc3339(text).ok();
+    }
+    let (time, offset) = text.split_at_checked(text.len().checked_sub(6)?)?;
+    let time = humantime::parse_rfc3339(&format!("{time}Z")).ok()?;
+    let (hours, minutes) = offset.get(1..)?.split_once(':')?;
+    let offset_seconds = hours.parse::<u64>().ok()? * 3600 + minutes.parse::<u64>().ok()? * 60;
+    let offset_time = Duration::from_secs(offset_seconds);
+    match offset.as_bytes()[0] {
+        b'+' => time.checked_sub(offset_time),
+        b'-' => time.checked_add(offset_time),
+        _ => None,
+    }
+}
+
+/// `name=seccomp,profile=default` says `seccomp`.
+fn security_names(system: &SystemInfo) -> Vec<String> {
+    let options = system.security_options.iter().flatten();
+    options
+        .filter_map(|option| option.split(',').find_map(|part| part.strip_prefix("name=")))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Limits that the engine takes without enforcing them.
+fn missing_limits(system: &SystemInfo) -> Vec<String> {
+    [
+        ("memory", system.memory_limit),
+        ("swap", system.swap_limit),
+        ("cpus", system.cpu_cfs_quota),
+        ("pids", system.pids_limit),
+    ]
+    .into_iter()
+    .filter(|&(_, has)| has == Some(false))
+    .map(|(name, _)| name.to_owned())
+    .collect()
+}
+
+fn user_mapping(
+    system: &SystemInfo,
+    socket_owner: Option<u32>,
+) -> Result<UserMapping, EngineError> {
+    let security = security_names(system);
+    let has = |name: &str| security.iter().any(|option| option == name);
+    if has("rootless") {
+        return match socket_owner {
+            Some(owner) => Ok(UserMapping::Rootless { owner }),
+            None => Err(EngineError::Nonsense(
+                "a rootless engine over TCP: nobody can tell which user runs it".to_owned(),
+            )),
+        };
+    }
+    if has("userns") {
+        // The engine's folder is named after the first uid and gid of the mapping:
+        // /var/lib/docker/100000.100000.
+        let root = system.docker_root_dir.as_deref().unwrap_or_default();
+        let ids = root.rsplit('/').next().and_then(|name| name.split_once('.'));
+        return match ids.map(|(uid, gid)| (uid.parse(), gid.parse())) {
+            Some((Ok(uid), Ok(gid))) => Ok(UserMapping::Remapped { uid, gid }),
+            _ => Err(EngineError::Nonsense(format!(
+                "user namespaces, and '{root}' does not name the first user of them"
+            ))),
+        };
+    }
+    Ok(UserMapping::Identity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn system(security: &[&str], root: &str) -> SystemInfo {
+        SystemInfo {
+            security_options: Some(security.iter().map(|&it| it.to_owned()).collect()),
+            docker_root_dir: Some(root.to_owned()),
+            ..SystemInfo::default()
+        }
+    }
+
+    #[test]
+    fn the_mapping_of_users_is_read_from_what_the_engine_says() {
+        let mapping = |security: &[&str], root: &str, owner| {
+            user_mapping(&system(security, root), owner).map_err(|error| error.to_string())
+        };
+        let plain = ["name=seccomp,profile=default", "name=apparmor"];
+        assert_eq!(mapping(&plain, "/var/lib/docker", Some(0)), Ok(UserMapping::Identity));
+        assert_eq!(
+            mapping(&["name=rootless"], "/home/me/.local/share/docker", Some(1000)),
+            Ok(UserMapping::Rootless { owner: 1000 })
+        );
+        assert!(mapping(&["name=rootless"], "/home/me/.local/share/docker", None).is_err());
+        assert_eq!(
+            mapping(&["name=userns"], "/var/lib/docker/165536.231072", Some(0)),
+            Ok(UserMapping::Remapped { uid: 165_536, gid: 231_072 })
+        );
+        assert!(mapping(&["name=userns"], "/var/lib/docker", Some(0)).is_err());
+    }
+
+    #[test]
+    fn times_with_and_without_an_offset_are_read() {
+        let expected = humantime::parse_rfc3339("2026-11-21T22:00:00.5Z").ok();
+        for text in [
+            "2026-11-21T22:00:00.5Z",
+            "2026-11-21T23:00:00.5+01:00",
+            "2026-11-21T16:30:00.500000000-05:30",
+        ] {
+            assert_eq!(rfc3339(text), expected, "{text}");
+        }
+        for text in ["", "Z", "x+01:00", "2026-11-21T23:00:00", "€€€€€"] {
+            assert_eq!(rfc3339(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn limits_that_the_engine_lacks_are_named() {
+        let mut system = system(&[], "");
+        assert_eq!(missing_limits(&system), Vec::<String>::new());
+        system.pids_limit = Some(false);
+        assert_eq!(missing_limits(&system), ["pids"]);
+    }
+}
