@@ -1,8 +1,103 @@
 //! The agent: the only program of sandboxctl inside a sandbox.
+//!
+//! It opens its mounts, confines itself, and only then reads what anybody sends it. One thread
+//! reads requests and never waits for anything else ([`session`]); each run has a thread for the
+//! script and one that watches the clock ([`run`]); everything that touches a file goes through
+//! [`files`]. Whatever happens, the end of stdin ends the process.
 
 #![deny(unsafe_code)]
 
+mod check;
+pub mod confine;
 pub mod files;
 pub mod log;
 pub mod luau;
+pub mod outbox;
 pub mod run;
+pub mod session;
+mod source;
+
+use std::ffi::OsString;
+use std::io::Write as _;
+
+use sandbox_protocol::argv::{AgentArgs, ArgsError, Mode};
+
+/// How the agent ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Exit {
+    /// As asked: `shutdown`, a run that had to be given up, or a check.
+    Done = 0,
+    /// Stdin or stdout ended without `shutdown`.
+    Lost = 1,
+    /// It could not begin: its command line, its mounts, its confinement.
+    Start = 2,
+    /// The controller broke the protocol.
+    Protocol = 3,
+    /// A fault of ours.
+    Internal = 4,
+}
+
+/// Why the agent could not begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The command line.
+    #[error("bad command line: {0}")]
+    Args(#[from] ArgsError),
+    /// The command line again.
+    #[error("an argument is not UTF-8")]
+    ArgsNotUtf8,
+    /// Confinement.
+    #[error(transparent)]
+    Confine(#[from] confine::ConfineError),
+    /// A mount.
+    #[error(transparent)]
+    Mount(#[from] files::MountError),
+    /// A thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] std::io::Error),
+    /// The script that is to be checked.
+    #[error("cannot read the script: {0}")]
+    Read(#[source] std::io::Error),
+}
+
+/// Runs the agent with the arguments after the program's name.
+pub fn main(args: impl Iterator<Item = OsString>) -> Exit {
+    // A panic leaves locks and the VM in states that nobody has thought of, and would unwind
+    // into C++: end the process, which loses nothing but this one sandbox.
+    std::panic::set_hook(Box::new(|panic| die(Exit::Internal, &panic.to_string())));
+    match start(args) {
+        Ok(exit) => exit,
+        Err(error) => die(Exit::Start, &error.to_string()),
+    }
+}
+
+fn start(args: impl Iterator<Item = OsString>) -> Result<Exit, StartError> {
+    confine::seal()?;
+    let args = args.map(|arg| arg.into_string().map_err(|_| StartError::ArgsNotUtf8));
+    let args = AgentArgs::parse(args.collect::<Result<Vec<_>, _>>()?)?;
+    match args.mode {
+        Mode::Check => check::main(),
+        Mode::Script => {
+            let mounts = files::Mounts::open(&args)?;
+            let confinement = confine::confine()?;
+            session::serve(mounts, confinement).map_err(StartError::Thread)
+        }
+    }
+}
+
+/// Ends the process at once: no destructor, no exit handler, no wait for a thread.
+pub fn exit(exit: Exit) -> ! {
+    #[expect(unsafe_code, reason = "std has no _exit, and exit handlers may wait for the VM")]
+    // SAFETY: _exit has no preconditions.
+    unsafe {
+        libc::_exit(exit as i32)
+    }
+}
+
+/// Says why on stderr, and ends the process.
+pub fn die(how: Exit, why: &str) -> ! {
+    _ = writeln!(std::io::stderr(), "sandbox-agent: {why}");
+    exit(how)
+}

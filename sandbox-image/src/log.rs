@@ -1,17 +1,177 @@
 //! The log of a run: `print` and `warn`, sent as they happen, within their limits.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use sandbox_protocol::message::LogLevel;
+use sandbox_protocol::FromAgent;
+use sandbox_protocol::limits::{MAX_LOG_ENTRY_BYTES, cut_encoded, encoded_len};
+use sandbox_protocol::message::{Limits, Log, LogLevel};
+
+use crate::outbox::Outbox;
 
 /// Takes log entries. Counts them, cuts what is too long, and remembers what was left out.
 pub struct LogSink {
-    state: Mutex<()>,
+    outbox: Arc<Outbox>,
+    room: Mutex<Room>,
+}
+
+/// What may still be logged.
+struct Room {
+    bytes: u64,
+    lines: u64,
+    truncated: bool,
 }
 
 impl LogSink {
-    /// Sends an entry, or leaves it out where the log is full.
+    /// The log of a run that begins now.
+    #[must_use]
+    pub fn new(outbox: Arc<Outbox>, limits: &Limits) -> Self {
+        let room = Room { bytes: limits.log_bytes, lines: limits.log_lines, truncated: false };
+        Self { outbox, room: Mutex::new(room) }
+    }
+
+    /// Sends an entry. The one that fills the log is cut, and what follows is left out.
     pub fn log(&self, level: LogLevel, text: &[u8]) {
-        let _ = (self.state.lock(), level, text);
+        // The lock is held until the entry is sent: entries keep their order.
+        let mut room = self.room.lock().unwrap();
+        if room.truncated || room.lines == 0 {
+            room.truncated = true;
+            return;
+        }
+        let left = usize::try_from(room.bytes).unwrap_or(usize::MAX);
+        let entry = Entry::new(text, left.min(MAX_LOG_ENTRY_BYTES));
+        room.truncated = entry.cut && left < MAX_LOG_ENTRY_BYTES;
+        if room.truncated && entry.text.is_empty() {
+            return;
+        }
+        room.lines -= 1;
+        room.bytes -= entry.bytes as u64;
+        let Entry { text, lossy, cut, .. } = entry;
+        self.outbox.notify(&FromAgent::Log(Log { level, text, lossy, cut }));
+    }
+
+    /// Whether entries, or parts of one, were left out because the log was full.
+    #[must_use]
+    pub fn is_truncated(&self) -> bool {
+        self.room.lock().unwrap().truncated
+    }
+}
+
+struct Entry {
+    text: String,
+    /// Encoded.
+    bytes: usize,
+    lossy: bool,
+    cut: bool,
+}
+
+impl Entry {
+    /// As much of `bytes` as takes at most `max` encoded bytes. It looks at no more than that, so
+    /// that a huge string costs no more than a long one.
+    fn new(bytes: &[u8], max: usize) -> Self {
+        let mut entry = Self { text: String::new(), bytes: 0, lossy: false, cut: false };
+        // Every byte takes at least one when encoded, and a character has at most four: what a
+        // cut here would leave of a character is beyond `max`.
+        let head = &bytes[..bytes.len().min(max + 4)];
+        for chunk in head.utf8_chunks() {
+            let valid = cut_encoded(chunk.valid(), max - entry.bytes);
+            entry.bytes += encoded_len(valid);
+            entry.text.push_str(valid);
+            entry.cut = valid.len() < chunk.valid().len();
+            if entry.cut {
+                return entry;
+            }
+            if !chunk.invalid().is_empty() {
+                let replacement = char::REPLACEMENT_CHARACTER;
+                if entry.bytes + replacement.len_utf8() > max {
+                    entry.cut = true;
+                    return entry;
+                }
+                entry.bytes += replacement.len_utf8();
+                entry.text.push(replacement);
+                entry.lossy = true;
+            }
+        }
+        entry.cut = head.len() < bytes.len();
+        entry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::testing::LIMITS;
+    use crate::outbox::Recorder;
+    use proptest::prelude::*;
+
+    fn logged(limits: Limits, entries: &[&[u8]]) -> (Vec<Log>, bool) {
+        let recorder = Recorder::default();
+        let log = LogSink::new(Arc::new(Outbox::new(recorder.clone())), &limits);
+        for entry in entries {
+            log.log(LogLevel::Print, entry);
+        }
+        let lines = recorder.lines();
+        let logs = lines.iter().map(|line| match FromAgent::decode(line).unwrap() {
+            FromAgent::Log(log) => log,
+            other => panic!("{other:?}"),
+        });
+        (logs.collect(), log.is_truncated())
+    }
+
+    fn texts(logs: &[Log]) -> Vec<&str> {
+        logs.iter().map(|log| log.text.as_str()).collect()
+    }
+
+    #[test]
+    fn entries_beyond_the_number_of_lines_are_left_out() {
+        let limits = Limits { log_lines: 2, ..LIMITS };
+        let (logs, truncated) = logged(limits.clone(), &[b"a", b"b"]);
+        assert_eq!((texts(&logs), truncated), (vec!["a", "b"], false));
+        let (logs, truncated) = logged(limits, &[b"a", b"b", b"c", b""]);
+        assert_eq!((texts(&logs), truncated), (vec!["a", "b"], true));
+    }
+
+    #[test]
+    fn the_entry_that_fills_the_log_is_cut_and_nothing_follows() {
+        let limits = Limits { log_bytes: 5, ..LIMITS };
+        let (logs, truncated) = logged(limits.clone(), &[b"abc", b"de", b""]);
+        assert_eq!((texts(&logs), truncated), (vec!["abc", "de", ""], false));
+        let (logs, truncated) = logged(limits.clone(), &[b"abc", b"d\n\n", b"e"]);
+        assert_eq!((texts(&logs), truncated), (vec!["abc", "d"], true));
+        assert!(logs[1].cut);
+        let (logs, truncated) = logged(limits, &[b"abcde", b"f"]);
+        assert_eq!((texts(&logs), truncated), (vec!["abcde"], true));
+    }
+
+    #[test]
+    fn a_long_entry_is_cut_and_the_log_goes_on() {
+        let long = vec![b'x'; MAX_LOG_ENTRY_BYTES + 1];
+        let (logs, truncated) = logged(LIMITS, &[&long, b"next"]);
+        assert_eq!(logs[0].text.len(), MAX_LOG_ENTRY_BYTES);
+        assert!(logs[0].cut && !logs[1].cut && !truncated);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_marked() {
+        let (logs, _) = logged(LIMITS, &[b"a\xffb", "é".as_bytes()]);
+        assert_eq!((logs[0].text.as_str(), logs[0].lossy), ("a\u{fffd}b", true));
+        assert_eq!((logs[1].text.as_str(), logs[1].lossy), ("é", false));
+    }
+
+    proptest! {
+        #[test]
+        fn an_entry_fits_and_text_is_never_marked_lossy(text in any::<String>(), max in 0_usize..40) {
+            let entry = Entry::new(text.as_bytes(), max);
+            prop_assert_eq!(entry.text.as_str(), cut_encoded(&text, max));
+            prop_assert_eq!(entry.bytes, encoded_len(&entry.text));
+            prop_assert_eq!(entry.cut, entry.text.len() < text.len());
+            prop_assert!(!entry.lossy);
+        }
+
+        #[test]
+        fn bytes_are_what_std_makes_of_them(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let entry = Entry::new(&bytes, 1000);
+            prop_assert_eq!(entry.text, String::from_utf8_lossy(&bytes));
+            prop_assert!(!entry.cut);
+        }
     }
 }

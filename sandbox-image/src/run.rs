@@ -1,13 +1,39 @@
-//! One run of a script: what it is given, and what may end it.
+//! One run of a script: what it is given, what may end it, and its one answer.
+//!
+//! A run has two threads. The script's runs the VM and does nothing else. The other one waits for
+//! it, watches the clock, and answers: when the script ended; or, where the VM was told to stop
+//! and did not come back (it may be in C code that has no interrupt), without it. Then the VM's
+//! thread can never be trusted again, and the process ends.
+//!
+//! ```text
+//!   run ──> running ── script ends ──────────────────────> answer, idle
+//!              │
+//!              └─ deadline or cancel: flag ── script ends ─> answer, idle
+//!                                      └──── GRACE ───────> flush, answer, exit(0)
+//! ```
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::{IoErrors, Limits, ScriptError};
+use sandbox_protocol::limits::{MAX_MESSAGE_BYTES, cut_encoded};
+use sandbox_protocol::message::{
+    AgentUsage, IoErrors, Limits, Run, RunEnd, RunReply, ScriptError, ShutdownReply,
+};
+use sandbox_protocol::{ErrorKind, WireError};
 
 use crate::files::Files;
 pub use crate::log::LogSink;
+use crate::outbox::{Outbox, Replier};
+use crate::{luau, source};
+
+/// Stack of a thread that runs the VM or the compiler, which recurse in C.
+pub const STACK_BYTES: usize = 16 << 20;
+/// How long a script that was told to stop may take. The controller waits a second.
+const GRACE: Duration = Duration::from_millis(250);
+/// No run is longer, whatever it was given.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What a script runs with.
 pub struct RunContext {
@@ -67,4 +93,245 @@ impl StopFlag {
     pub fn stop(&self, reason: StopReason) {
         _ = self.0.compare_exchange(0, reason as u8, Ordering::Relaxed, Ordering::Relaxed);
     }
+}
+
+/// Starts runs, one at a time, and ends them.
+pub struct Runner {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    outbox: Arc<Outbox>,
+    replier: Replier,
+}
+
+#[derive(Default)]
+struct State {
+    running: Option<Running>,
+    /// The id of a `shutdown` that waits for the end of the run.
+    shutdown: Option<u64>,
+}
+
+struct Running {
+    id: u64,
+    stop: Arc<StopFlag>,
+    events: Sender<Event>,
+}
+
+impl Running {
+    fn cancel(&self) {
+        self.stop.stop(StopReason::Cancelled);
+        // Where the run ends at this moment nobody listens, and nobody needs to.
+        _ = self.events.send(Event::Cancel);
+    }
+}
+
+enum Event {
+    Ended(RunEnd),
+    Cancel,
+}
+
+/// A run that is about to begin.
+pub struct Job {
+    /// The request's id.
+    pub id: u64,
+    /// What to run.
+    pub run: Run,
+    /// When the request was taken.
+    pub accepted: Instant,
+    /// The sandbox's limits.
+    pub limits: Limits,
+    /// How `io` tells a failure of the system.
+    pub io_errors: IoErrors,
+    /// The files, where io is on.
+    pub files: Option<Arc<Files>>,
+}
+
+impl Runner {
+    /// A runner with nothing to do.
+    #[must_use]
+    pub fn new(outbox: Arc<Outbox>, replier: Replier) -> Self {
+        Self { shared: Arc::new(Shared { state: Mutex::default(), outbox, replier }) }
+    }
+
+    /// Starts a run, whose answer comes when it ends.
+    ///
+    /// # Errors
+    ///
+    /// `busy` while another one is under way; `internal` where no thread can be had.
+    pub fn start(&self, job: Job) -> Result<(), WireError> {
+        let mut state = self.shared.state.lock().unwrap();
+        if state.running.is_some() || state.shutdown.is_some() {
+            return Err(WireError::new(ErrorKind::Busy, "another run is under way"));
+        }
+        let (sender, events) = channel();
+        let stop = Arc::new(StopFlag::default());
+        let running = Running { id: job.id, stop: stop.clone(), events: sender.clone() };
+        let shared = self.shared.clone();
+        std::thread::Builder::new()
+            .name("run".to_owned())
+            .spawn(move || shared.conduct(job, stop, sender, &events))
+            .map_err(no_thread)?;
+        state.running = Some(running);
+        Ok(())
+    }
+
+    /// Ends the run with this id early; whether there was one.
+    pub fn cancel(&self, id: u64) -> bool {
+        let state = self.shared.state.lock().unwrap();
+        let running = state.running.as_ref().filter(|running| running.id == id);
+        running.map(Running::cancel).is_some()
+    }
+
+    /// Answers `shutdown` and ends the process, after a run that is under way has been cancelled
+    /// and answered.
+    pub fn shutdown(&self, id: u64) {
+        let mut state = self.shared.state.lock().unwrap();
+        if state.shutdown.is_some() {
+            let error = WireError::new(ErrorKind::Busy, "the session ends already");
+            return self.shared.replier.answer::<ShutdownReply>(id, Err(error));
+        }
+        state.shutdown = Some(id);
+        match &state.running {
+            Some(running) => running.cancel(),
+            None => self.shared.leave(id),
+        }
+    }
+}
+
+impl Shared {
+    /// A run from its beginning to its answer.
+    fn conduct(
+        &self,
+        job: Job,
+        stop: Arc<StopFlag>,
+        sender: Sender<Event>,
+        events: &Receiver<Event>,
+    ) {
+        let Job { id, run, accepted, limits, io_errors, files } = job;
+        let log = Arc::new(LogSink::new(self.outbox.clone(), &limits));
+        let deadline = accepted + Duration::from_millis(run.timeout_ms).min(LONGEST);
+        let context = RunContext {
+            files: files.clone(),
+            io_errors,
+            log: log.clone(),
+            stop: stop.clone(),
+            limits,
+        };
+        let script = std::thread::Builder::new()
+            .name("script".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                let end = source::prepare(&run.source)
+                    .map_or_else(RunEnd::Failed, |text| luau::run(text, &run.args, &context));
+                // The supervisor may have given up; then the process is about to end.
+                _ = sender.send(Event::Ended(end));
+            });
+        if let Err(error) = script {
+            return self.finish(id, Err(no_thread(error)));
+        }
+        let end = wait(events, &stop, deadline);
+        if end.is_none()
+            && let Some(files) = &files
+        {
+            files.flush_all_best_effort();
+        }
+        let given_up = end.is_none();
+        let reply = RunReply {
+            end: cut(end.unwrap_or_else(|| RunEnd::Failed(stop.reason().error()))),
+            logs_truncated: log.is_truncated(),
+            usage: usage(files.as_deref()),
+        };
+        if given_up { self.give_up(id, reply) } else { self.finish(id, Ok(reply)) }
+    }
+
+    fn finish(&self, id: u64, result: Result<RunReply, WireError>) {
+        let mut shutdown = None;
+        // The next run may begin before this answer is on its way, but cannot speak before it.
+        self.outbox.answer(id, result, || {
+            let mut state = self.state.lock().unwrap();
+            state.running = None;
+            shutdown = state.shutdown;
+        });
+        if let Some(id) = shutdown {
+            self.leave(id);
+        }
+    }
+
+    /// The run stays `running`, so that no other one begins in what is left of this process.
+    fn give_up(&self, id: u64, reply: RunReply) {
+        self.outbox.answer_and_silence(id, Ok(reply));
+        match self.state.lock().unwrap().shutdown {
+            Some(id) => self.leave(id),
+            None => self.replier.exit(),
+        }
+    }
+
+    fn leave(&self, shutdown: u64) {
+        self.replier.answer(shutdown, Ok(ShutdownReply {}));
+        self.replier.exit();
+    }
+}
+
+/// Waits for the script's end, and tells it to stop when its time is up or it was cancelled.
+/// `None` where it has not come back [`GRACE`] later.
+fn wait(events: &Receiver<Event>, stop: &StopFlag, deadline: Instant) -> Option<RunEnd> {
+    let mut until = deadline;
+    let mut stopping = false;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match events.recv_timeout(left) {
+            Ok(Event::Ended(end)) => return Some(end),
+            // The flag is set already.
+            Ok(Event::Cancel) => {}
+            Err(RecvTimeoutError::Timeout) if stopping => return None,
+            Err(RecvTimeoutError::Timeout) => stop.stop(StopReason::Timeout),
+            Err(RecvTimeoutError::Disconnected) => return None,
+        }
+        if !stopping {
+            stopping = true;
+            until = Instant::now() + GRACE;
+        }
+    }
+}
+
+/// Holds an error's texts to what the wire takes.
+fn cut(end: RunEnd) -> RunEnd {
+    let shorten = |text: String| match cut_encoded(&text, MAX_MESSAGE_BYTES) {
+        cut if cut.len() < text.len() => cut.to_owned(),
+        _ => text,
+    };
+    match end {
+        RunEnd::Failed(error) => RunEnd::Failed(ScriptError {
+            message: shorten(error.message),
+            traceback: error.traceback.map(shorten),
+            ..error
+        }),
+        RunEnd::Returned(value) => RunEnd::Returned(value),
+    }
+}
+
+fn no_thread(error: std::io::Error) -> WireError {
+    WireError::new(ErrorKind::Internal, format!("cannot start a thread: {error}"))
+}
+
+fn usage(files: Option<&Files>) -> AgentUsage {
+    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let cpu_ms = u64::try_from(cpu.tv_sec).unwrap_or(0) * 1000
+        + u64::try_from(cpu.tv_nsec).unwrap_or(0) / 1_000_000;
+    AgentUsage {
+        cpu_ms,
+        peak_memory_bytes: peak_memory(),
+        written_bytes: files.map_or(0, Files::written),
+    }
+}
+
+/// The high-water mark of this program. getrusage's would be that of the process, which ran the
+/// engine's code before it executed ours. 0 where the kernel does not tell.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = field.and_then(|field| field.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
 }

@@ -9,6 +9,7 @@
 
 mod entries;
 mod error;
+pub mod handle;
 mod mounts;
 mod open;
 mod policy;
@@ -16,6 +17,8 @@ mod quota;
 mod resolve;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 mod touched;
 
 use std::os::fd::OwnedFd;

@@ -45,6 +45,8 @@ enum Target {
     File {
         parent: OwnedFd,
         name: Vec<u8>,
+        /// Keeps the inode, and so its number, from being used again.
+        _file: OwnedFd,
     },
 }
 
@@ -205,7 +207,7 @@ impl Mount {
                     return Err(Errno::INVAL);
                 };
                 let parent = openat(CWD, parent, flags | OFlags::DIRECTORY, Mode::empty())?;
-                Target::File { parent, name: name.as_bytes().to_vec() }
+                Target::File { parent, name: name.as_bytes().to_vec(), _file: fd }
             }
             FileType::Symlink => return Err(Errno::LOOP),
             _ => return Err(Errno::INVAL),
@@ -225,7 +227,7 @@ impl Mount {
 
     /// Opens a mount that is a single file. `EXDEV` where its name has come to mean another one.
     pub(super) fn open_file(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-        let Target::File { parent, name } = &self.target else { return Err(Errno::ISDIR) };
+        let Target::File { parent, name, .. } = &self.target else { return Err(Errno::ISDIR) };
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = resolve::retry(|| openat(parent, name.as_slice(), flags, Mode::empty()))?;
         let stat = fstat(&fd)?;

@@ -1,0 +1,45 @@
+//! `check`: whether a script compiles. No sandbox is needed, so this runs on the host: with its
+//! own limits, because compiling is outside the VM's.
+
+use std::io::{Read as _, Write as _};
+
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::argv::CheckReply;
+use sandbox_protocol::limits::MAX_SOURCE_BYTES;
+use sandbox_protocol::message::ScriptError;
+
+use crate::{Exit, StartError, confine, luau, run, source};
+
+pub(crate) fn main() -> Result<Exit, StartError> {
+    confine::limit_check()?;
+    let mut script = Vec::new();
+    let mut stdin = std::io::stdin().take(MAX_SOURCE_BYTES as u64 + 1);
+    stdin.read_to_end(&mut script).map_err(StartError::Read)?;
+    // The compiler recurses with the script's nesting, as the VM does.
+    let check = std::thread::Builder::new().stack_size(run::STACK_BYTES).spawn(move || {
+        match std::str::from_utf8(&script) {
+            Ok(text) => source::prepare(text).map_or_else(Some, luau::check),
+            Err(error) => Some(not_utf8(&script[..error.valid_up_to()], script.len())),
+        }
+    });
+    let error = check.map_err(StartError::Thread)?.join().expect("a panic ends the process");
+    let reply = serde_json::to_string(&CheckReply { error }).expect("plain data");
+    match writeln!(std::io::stdout(), "{reply}") {
+        Ok(()) => Ok(Exit::Done),
+        Err(_) => Ok(Exit::Lost),
+    }
+}
+
+fn not_utf8(valid: &[u8], length: usize) -> ScriptError {
+    if length > MAX_SOURCE_BYTES {
+        // The last character may be cut by our own bound.
+        return source::too_large();
+    }
+    let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;
+    ScriptError {
+        kind: ErrorKind::Syntax,
+        message: format!("script:{line}: the script is not UTF-8"),
+        line: u32::try_from(line).ok(),
+        traceback: None,
+    }
+}

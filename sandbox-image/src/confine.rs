@@ -1,0 +1,115 @@
+//! What the agent takes from itself before it reads a byte of anybody's. It fails closed: an
+//! error here ends the process.
+//!
+//! [`seal`] comes first, before the mounts are opened; [`confine`] after, and before any thread
+//! starts, because most of it binds one thread and those it starts later.
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
+use sandbox_protocol::message::Confinement;
+
+/// Something that could not be taken away.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot confine the agent: {what}: {source}")]
+pub struct ConfineError {
+    what: &'static str,
+    source: Errno,
+}
+
+/// Processor time of a check; the compiler takes milliseconds for the longest script.
+const CHECK_CPU_SECONDS: u64 = 10;
+/// Address space of a check: the stack, the allocator's arenas, and room to compile.
+const CHECK_MEMORY_BYTES: u64 = 1 << 30;
+
+fn step<T>(what: &'static str, result: Result<T, Errno>) -> Result<T, ConfineError> {
+    result.map_err(|source| ConfineError { what, source })
+}
+
+/// Cuts off what the agent may have inherited, and what other processes could do to it.
+///
+/// # Errors
+///
+/// [`ConfineError`] for the first step that failed.
+pub fn seal() -> Result<(), ConfineError> {
+    // First of all: until now another process of this user could open our descriptors.
+    step("PR_SET_DUMPABLE", rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
+    step("closing descriptors", close_inherited())?;
+    // As a container's first process: die with whoever made the container. Elsewhere the parent
+    // may be a short-lived thread, and its end would count.
+    if rustix::process::getpid().is_init() {
+        let signal = Some(Signal::KILL);
+        step("PR_SET_PDEATHSIG", rustix::process::set_parent_process_death_signal(signal))?;
+    }
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    step("RLIMIT_CORE", limit(Resource::Core, 0))?;
+    // A write over RLIMIT_FSIZE and one to a closed pipe are errors, not the end; orphans that
+    // init inherits are reaped by the kernel.
+    for signal in [libc::SIGXFSZ, libc::SIGPIPE, libc::SIGCHLD] {
+        step("ignoring a signal", ignore(signal))?;
+    }
+    Ok(())
+}
+
+/// Confines the agent for good, and says what is in force.
+///
+/// # Errors
+///
+/// [`ConfineError`] for the first step that failed.
+pub fn confine() -> Result<Confinement, ConfineError> {
+    step("PR_SET_NO_NEW_PRIVS", rustix::thread::set_no_new_privs(true))?;
+    // Landlock and the agent's own system call filter belong here. Until they exist the reply
+    // says that they are not in force.
+    let dumpable = step("PR_GET_DUMPABLE", rustix::process::dumpable_behavior())?;
+    Ok(Confinement {
+        no_new_privileges: step("PR_GET_NO_NEW_PRIVS", rustix::thread::no_new_privs())?,
+        undumpable: dumpable == DumpableBehavior::NotDumpable,
+        landlock_abi: None,
+        seccomp: false,
+    })
+}
+
+/// Bounds a check, which has no container around it.
+///
+/// # Errors
+///
+/// [`ConfineError`] where a limit cannot be set.
+pub fn limit_check() -> Result<(), ConfineError> {
+    step("PR_SET_NO_NEW_PRIVS", rustix::thread::set_no_new_privs(true))?;
+    step("RLIMIT_CPU", limit(Resource::Cpu, CHECK_CPU_SECONDS))?;
+    step("RLIMIT_AS", limit(Resource::As, CHECK_MEMORY_BYTES))
+}
+
+/// Lowers a limit, never above what it is.
+fn limit(resource: Resource, value: u64) -> rustix::io::Result<()> {
+    let now = rustix::process::getrlimit(resource);
+    let value = Some(now.maximum.map_or(value, |maximum| maximum.min(value)));
+    rustix::process::setrlimit(resource, Rlimit { current: value, maximum: value })
+}
+
+/// Closes every descriptor over 2. Nothing of ours is open yet.
+#[expect(unsafe_code, reason = "descriptors that no Rust value owns can only be closed raw")]
+fn close_inherited() -> rustix::io::Result<()> {
+    // SAFETY: nobody in this process owns a descriptor over 2 yet.
+    if unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) } == 0 {
+        return Ok(());
+    }
+    // Before Linux 5.9, or behind a filter that does not know it.
+    let listed = std::fs::read_dir("/proc/self/fd").and_then(|entries| {
+        entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>()
+    });
+    let names = listed.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let numbers = names.iter().filter_map(|name| name.to_str()?.parse::<i32>().ok());
+    for fd in numbers.filter(|&fd| fd > 2) {
+        // SAFETY: as above; the listing's own descriptor is closed by now, so this is EBADF there.
+        unsafe { libc::close(fd) };
+    }
+    Ok(())
+}
+
+#[expect(unsafe_code, reason = "no safe interface sets a signal's disposition")]
+fn ignore(signal: libc::c_int) -> rustix::io::Result<()> {
+    // SAFETY: SIG_IGN runs no code of ours.
+    let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
+    if before == libc::SIG_ERR { Err(Errno::INVAL) } else { Ok(()) }
+}

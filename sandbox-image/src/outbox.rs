@@ -1,0 +1,244 @@
+//! What the agent sends: one writer behind a lock, one write a frame.
+//!
+//! Whoever does the work sends by itself, so that an announcement is in the pipe before the change
+//! it announces, and a log entry before what follows it. The thread that reads requests must never
+//! wait for the controller to read: its answers go through a [`Replier`].
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use sandbox_protocol::frame::FrameError;
+use sandbox_protocol::message::Touched;
+use sandbox_protocol::{ErrorKind, FromAgent, WireError};
+use serde::Serialize;
+
+use crate::files::Announce;
+use crate::{Exit, die};
+
+/// Answers that the controller has not read yet. It has at most
+/// [`MAX_IN_FLIGHT`](sandbox_protocol::limits::MAX_IN_FLIGHT) requests open, and refusals beyond.
+const MAX_WAITING_ANSWERS: usize = 256;
+
+/// The agent's side of stdout.
+pub struct Outbox {
+    sink: Mutex<Sink>,
+    in_flight: AtomicUsize,
+}
+
+struct Sink {
+    writer: Box<dyn Write + Send>,
+    /// Set with a run's last word when its thread may never come back.
+    silenced: bool,
+}
+
+impl Outbox {
+    /// An outbox over `writer`, which gets every frame in one `write_all`.
+    pub fn new(writer: impl Write + Send + 'static) -> Self {
+        let sink = Sink { writer: Box::new(writer), silenced: false };
+        Self { sink: Mutex::new(sink), in_flight: AtomicUsize::new(0) }
+    }
+
+    /// Sends a notification.
+    pub fn notify(&self, message: &FromAgent<'_>) {
+        let frame = message.encode().unwrap_or_else(|error| {
+            die(Exit::Internal, &format!("cannot send a notification: {error}"))
+        });
+        let mut sink = self.sink.lock().unwrap();
+        if !sink.silenced {
+            sink.write(&frame);
+        }
+    }
+
+    /// Sends the answer to a request. `before` is called when nothing else can be sent any more
+    /// before the answer: what it lets begin speaks after it.
+    pub fn answer<T: Serialize>(
+        &self,
+        id: u64,
+        result: Result<T, WireError>,
+        before: impl FnOnce(),
+    ) {
+        let frame = encode_answer(id, result);
+        let mut sink = self.sink.lock().unwrap();
+        before();
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        sink.write(&frame);
+    }
+
+    /// The same for a run that is given up: nothing of that run's is sent after its answer.
+    pub fn answer_and_silence<T: Serialize>(&self, id: u64, result: Result<T, WireError>) {
+        let frame = encode_answer(id, result);
+        let mut sink = self.sink.lock().unwrap();
+        sink.silenced = true;
+        sink.write(&frame);
+    }
+
+    /// Counts a request, and says how many there are now without an answer.
+    pub fn begin_request(&self) -> usize {
+        self.in_flight.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn write_answer(&self, frame: &[u8]) {
+        let mut sink = self.sink.lock().unwrap();
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        sink.write(frame);
+    }
+}
+
+impl Announce for Outbox {
+    fn announce(&self, touched: Touched) {
+        self.notify(&FromAgent::Touched(touched));
+    }
+}
+
+impl Sink {
+    fn write(&mut self, frame: &[u8]) {
+        if let Err(error) = self.writer.write_all(frame) {
+            die(Exit::Lost, &format!("the controller is gone: {error}"));
+        }
+    }
+}
+
+/// An answer as a line. One that the controller would refuse is a fault of ours, and an answer
+/// too: a request is never left without one.
+fn encode_answer<T: Serialize>(id: u64, result: Result<T, WireError>) -> Vec<u8> {
+    FromAgent::encode_reply(id, result).unwrap_or_else(|error: FrameError| {
+        let error = WireError::new(ErrorKind::Internal, format!("cannot send the answer: {error}"));
+        FromAgent::encode_reply::<()>(id, Err(error)).expect("a short error is a frame")
+    })
+}
+
+/// Sends the reader's answers from a thread of its own, in order.
+#[derive(Clone)]
+pub struct Replier(SyncSender<Outgoing>);
+
+enum Outgoing {
+    Answer(Vec<u8>),
+    Exit,
+}
+
+impl Replier {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    ///
+    /// Where no thread can be had.
+    pub fn start(outbox: Arc<Outbox>) -> io::Result<Self> {
+        let (sender, receiver) = sync_channel(MAX_WAITING_ANSWERS);
+        std::thread::Builder::new()
+            .name("replies".to_owned())
+            .spawn(move || send_all(&outbox, &receiver))?;
+        Ok(Self(sender))
+    }
+
+    /// Sends the answer to a request, as soon as the controller reads.
+    pub fn answer<T: Serialize>(&self, id: u64, result: Result<T, WireError>) {
+        self.push(Outgoing::Answer(encode_answer(id, result)));
+    }
+
+    /// Ends the agent with code 0 once every answer is sent.
+    pub fn exit(&self) {
+        self.push(Outgoing::Exit);
+    }
+
+    fn push(&self, outgoing: Outgoing) {
+        match self.0.try_send(outgoing) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => die(Exit::Protocol, "the controller reads no answers"),
+            Err(TrySendError::Disconnected(_)) => die(Exit::Internal, "the replier is gone"),
+        }
+    }
+}
+
+fn send_all(outbox: &Outbox, receiver: &Receiver<Outgoing>) {
+    for outgoing in receiver {
+        match outgoing {
+            Outgoing::Answer(frame) => outbox.write_answer(&frame),
+            Outgoing::Exit => crate::exit(Exit::Done),
+        }
+    }
+}
+
+/// Stdout without std's line buffer. It may be a descriptor that does not block.
+pub struct Stdout;
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let stdout = rustix::stdio::stdout();
+        loop {
+            match rustix::io::write(stdout, bytes) {
+                Err(rustix::io::Errno::AGAIN) => {
+                    _ = poll(&mut [PollFd::new(&stdout, PollFlags::OUT)], None);
+                }
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Keeps what is written, for tests.
+#[cfg(test)]
+#[derive(Clone, Default)]
+pub(crate) struct Recorder(Arc<Mutex<Vec<u8>>>);
+
+#[cfg(test)]
+impl Recorder {
+    /// The lines so far.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let bytes = self.0.lock().unwrap();
+        String::from_utf8(bytes.clone()).unwrap().lines().map(str::to_owned).collect()
+    }
+}
+
+#[cfg(test)]
+impl Write for Recorder {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sandbox_protocol::limits::MAX_FRAME_BYTES;
+    use sandbox_protocol::message::{CancelReply, Change};
+
+    fn touched() -> Touched {
+        Touched { path: "/io/a".into(), path_b64: None, existed: false, change: Change::Write }
+    }
+
+    #[test]
+    fn an_answer_that_is_too_large_becomes_an_error() {
+        let recorder = Recorder::default();
+        let outbox = Outbox::new(recorder.clone());
+        outbox.begin_request();
+        outbox.answer(7, Ok("x".repeat(MAX_FRAME_BYTES)), || {});
+        let lines = recorder.lines();
+        let FromAgent::Reply { id: 7, result: Err(error) } = FromAgent::decode(&lines[0]).unwrap()
+        else {
+            panic!("{}", lines[0])
+        };
+        assert_eq!(error.kind(), ErrorKind::Internal);
+    }
+
+    #[test]
+    fn a_run_that_is_given_up_says_nothing_after_its_answer() {
+        let recorder = Recorder::default();
+        let outbox = Outbox::new(recorder.clone());
+        outbox.announce(touched());
+        outbox.answer_and_silence(1, Ok(CancelReply { found: true }));
+        outbox.announce(touched());
+        assert_eq!(recorder.lines().len(), 2);
+    }
+}

@@ -1,0 +1,238 @@
+//! The session: reads requests from stdin and hands them on. It never waits for a script, a file
+//! or the controller's reading, so that a cancel is seen at once, and so is the end of stdin,
+//! which ends the process.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use sandbox_protocol::frame::FrameDecoder;
+use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_IN_FLIGHT, MAX_VALUE_DEPTH};
+use sandbox_protocol::message::{
+    Cancel, CancelReply, Confinement, Hello, HelloReply, Limits, Policy, Request, Run, Shutdown,
+};
+use sandbox_protocol::{DecodeError, ErrorKind, PROTOCOL_VERSION, ToAgent, WireError};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::files::{Files, Lifetime, Mounts, PathPolicy};
+use crate::outbox::{Outbox, Replier, Stdout};
+use crate::run::{Job, Runner};
+use crate::{Exit, die};
+
+/// One read of stdin.
+const READ_BYTES: usize = 64 << 10;
+/// How long a session that was shut down may take to end after stdin has ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Serves the session on stdin and stdout until it ends.
+///
+/// # Errors
+///
+/// Where no thread can be had.
+pub fn serve(mounts: Mounts, confinement: Confinement) -> io::Result<Exit> {
+    let outbox = Arc::new(Outbox::new(Stdout));
+    let replier = Replier::start(outbox.clone())?;
+    let runner = Runner::new(outbox.clone(), replier.clone());
+    let mounts = Arc::new(mounts);
+    let mut session =
+        Session { mounts, confinement, outbox, replier, runner, rules: None, ending: false };
+    let mut decoder = FrameDecoder::new();
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        let length = read_stdin(&mut buffer);
+        if length == 0 {
+            if session.ending {
+                std::thread::sleep(LAST_WORDS);
+            }
+            // The dead man's switch: nobody is there any more.
+            return Ok(Exit::Lost);
+        }
+        decoder.extend(&buffer[..length]);
+        loop {
+            match decoder.next_frame() {
+                Ok(Some(line)) => session.take(line),
+                Ok(None) => break,
+                Err(error) => die(Exit::Protocol, &error.to_string()),
+            }
+        }
+    }
+}
+
+/// One read; 0 at the end, also where stdin fails.
+fn read_stdin(buffer: &mut [u8]) -> usize {
+    let stdin = rustix::stdio::stdin();
+    loop {
+        match rustix::io::read(stdin, &mut *buffer) {
+            Ok(length) => return length,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => _ = poll(&mut [PollFd::new(&stdin, PollFlags::IN)], None),
+            Err(_) => return 0,
+        }
+    }
+}
+
+struct Session {
+    mounts: Arc<Mounts>,
+    confinement: Confinement,
+    outbox: Arc<Outbox>,
+    replier: Replier,
+    runner: Runner,
+    rules: Option<Rules>,
+    /// `shutdown` has come.
+    ending: bool,
+}
+
+/// What `hello` brought.
+struct Rules {
+    limits: Limits,
+    policy: Policy,
+    paths: Arc<PathPolicy>,
+    lifetime: Arc<Lifetime>,
+}
+
+impl Session {
+    /// Takes one line.
+    fn take(&mut self, line: &str) {
+        match ToAgent::decode(line) {
+            Ok(ToAgent::Request { id, request }) => self.request(id, request),
+            // No request of this wire opens a stream yet.
+            Ok(ToAgent::Chunk(chunk)) => unknown_stream(chunk.stream),
+            Ok(ToAgent::Credit(credit)) => unknown_stream(credit.stream),
+            Err(DecodeError::Params { method, id: Some(id), source }) => {
+                self.outbox.begin_request();
+                let error = match protocol_of(line) {
+                    Some(version) if method == "hello" && version != PROTOCOL_VERSION => {
+                        wrong_version(version)
+                    }
+                    _ => WireError::new(
+                        ErrorKind::InvalidRequest,
+                        format!("malformed params of '{method}': {source}"),
+                    ),
+                };
+                self.replier.answer::<()>(id, Err(error));
+            }
+            Err(error) => die(Exit::Protocol, &error.to_string()),
+        }
+    }
+
+    fn request(&mut self, id: u64, request: Request) {
+        let in_flight = self.outbox.begin_request();
+        // What ends work is never refused for too much of it.
+        let is_end = matches!(request, Request::Cancel(_) | Request::Shutdown(_));
+        if in_flight > MAX_IN_FLIGHT && !is_end {
+            let error = WireError::new(ErrorKind::Busy, "too many requests at one time");
+            return self.replier.answer::<()>(id, Err(error));
+        }
+        match request {
+            Request::Hello(hello) => {
+                let reply = self.hello(hello);
+                self.replier.answer(id, reply);
+            }
+            Request::Run(run) => {
+                if let Err(error) = self.run(id, run) {
+                    self.replier.answer::<()>(id, Err(error));
+                }
+            }
+            Request::Cancel(Cancel { id: target }) => {
+                let found = self.runner.cancel(target);
+                self.replier.answer(id, Ok(CancelReply { found }));
+            }
+            Request::Shutdown(Shutdown {}) => {
+                self.ending = true;
+                self.runner.shutdown(id);
+            }
+        }
+    }
+
+    /// The first one brings the rules; a later one may bring others, and proves a bind mount.
+    fn hello(&mut self, hello: Hello) -> Result<HelloReply, WireError> {
+        let Hello { protocol, nonce, limits, policy } = hello;
+        if protocol != PROTOCOL_VERSION {
+            return Err(wrong_version(protocol));
+        }
+        let paths = PathPolicy::new(&policy)
+            .map_err(|error| invalid(&format!("a path in policy.allowed_paths: {error}")))?;
+        let lifetime = match self.rules.take() {
+            Some(rules) => rules.lifetime,
+            None => Arc::new(Lifetime::new(&limits)),
+        };
+        self.rules = Some(Rules { limits, policy, paths: Arc::new(paths), lifetime });
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        Ok(HelloReply {
+            protocol: PROTOCOL_VERSION,
+            agent: env!("CARGO_PKG_VERSION").to_owned(),
+            confinement: self.confinement.clone(),
+            resolver: self.mounts.resolver(),
+            // Empty on a kernel that does not tell, which equals no other.
+            boot_id: boot_id.map(|id| id.trim().to_owned()).unwrap_or_default(),
+            mounts: self.mounts.identities().collect(),
+            nonce: nonce.and_then(|name| self.mounts.take_nonce(&name)),
+        })
+    }
+
+    fn run(&self, id: u64, run: Run) -> Result<(), WireError> {
+        let accepted = Instant::now();
+        let rules = self.rules.as_ref().ok_or_else(|| invalid("'hello' comes first"))?;
+        let args = serde_json::to_vec(&run.args).map_err(|error| invalid(&error.to_string()))?;
+        if args.len() > MAX_ARGS_BYTES {
+            return Err(invalid(&format!("args is longer than {MAX_ARGS_BYTES} bytes")));
+        }
+        if run.args.values().map(depth).max().unwrap_or(0) >= MAX_VALUE_DEPTH {
+            return Err(invalid(&format!("args is nested deeper than {MAX_VALUE_DEPTH}")));
+        }
+        let files = rules.policy.io.then(|| {
+            Arc::new(Files::new(
+                self.mounts.clone(),
+                rules.paths.clone(),
+                &rules.limits,
+                rules.lifetime.clone(),
+                self.outbox.clone(),
+            ))
+        });
+        let (limits, io_errors) = (rules.limits.clone(), rules.policy.io_errors);
+        self.runner.start(Job { id, run, accepted, limits, io_errors, files })
+    }
+}
+
+fn invalid(message: &str) -> WireError {
+    WireError::new(ErrorKind::InvalidRequest, message)
+}
+
+fn wrong_version(theirs: u32) -> WireError {
+    WireError::new(
+        ErrorKind::Image,
+        format!(
+            "the agent in the image speaks protocol {PROTOCOL_VERSION}, this sandboxctl {theirs}: \
+             rebuild the image with `sandboxctl image build`"
+        ),
+    )
+}
+
+fn unknown_stream(stream: u32) -> ! {
+    die(Exit::Protocol, &format!("there is no stream {stream}"))
+}
+
+/// The version in a `hello` whose other fields this agent cannot read.
+fn protocol_of(line: &str) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct Envelope {
+        params: Params,
+    }
+    #[derive(Deserialize)]
+    struct Params {
+        protocol: u32,
+    }
+    serde_json::from_str::<Envelope>(line).ok().map(|envelope| envelope.params.protocol)
+}
+
+/// How deep a value is nested; a frame bounds it.
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}

@@ -1,0 +1,85 @@
+//! What a script's text must be before the compiler sees it.
+
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::limits::MAX_SOURCE_BYTES;
+use sandbox_protocol::message::ScriptError;
+
+/// Checks a script and takes away what Luau does not know: a byte-order mark, and a `#!` line,
+/// which is left blank so that line numbers stay right.
+///
+/// # Errors
+///
+/// `source_too_large`, or `syntax` for a NUL byte (Luau would silently end there) and for
+/// bytecode (which nobody verifies).
+pub fn prepare(source: &str) -> Result<&str, ScriptError> {
+    if source.len() > MAX_SOURCE_BYTES {
+        return Err(too_large());
+    }
+    if let Some(at) = source.bytes().position(|byte| byte == 0) {
+        let line = source.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1;
+        return Err(syntax(line, "a NUL byte in the script"));
+    }
+    let text = source.strip_prefix('\u{feff}').unwrap_or(source);
+    // Bytecode begins with its version, a small number; text begins with none of these.
+    if text.bytes().next().is_some_and(|byte| byte < b' ' && !byte.is_ascii_whitespace()) {
+        return Err(syntax(1, "bytecode is not accepted, only text"));
+    }
+    match text.strip_prefix("#!") {
+        Some(line) => Ok(line.find('\n').map_or("", |end| &line[end..])),
+        None => Ok(text),
+    }
+}
+
+/// A script over the limit.
+pub fn too_large() -> ScriptError {
+    ScriptError {
+        kind: ErrorKind::SourceTooLarge,
+        message: format!("the script is longer than {MAX_SOURCE_BYTES} bytes"),
+        line: None,
+        traceback: None,
+    }
+}
+
+fn syntax(line: usize, what: &str) -> ScriptError {
+    ScriptError {
+        kind: ErrorKind::Syntax,
+        message: format!("script:{line}: {what}"),
+        line: u32::try_from(line).ok(),
+        traceback: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_and_a_first_line_for_the_shell_are_taken_away() {
+        for (source, text) in [
+            ("return 1", "return 1"),
+            ("", ""),
+            ("\u{feff}return 1", "return 1"),
+            ("#!/usr/bin/env sandboxctl run\nreturn 1", "\nreturn 1"),
+            ("\u{feff}#!x\r\nreturn 1", "\nreturn 1"),
+            ("#!x", ""),
+            ("\n\treturn 1", "\n\treturn 1"),
+            ("return #t", "return #t"),
+        ] {
+            assert_eq!(prepare(source), Ok(text), "{source:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_text_of_a_script_is_named() {
+        for (source, kind, line) in [
+            ("a\n\nb\0", ErrorKind::Syntax, Some(3)),
+            ("\u{6}\u{3}x", ErrorKind::Syntax, Some(1)),
+            ("\u{feff}\u{1}", ErrorKind::Syntax, Some(1)),
+            (&" ".repeat(MAX_SOURCE_BYTES + 1), ErrorKind::SourceTooLarge, None),
+        ] {
+            let error = prepare(source).unwrap_err();
+            assert_eq!((error.kind, error.line), (kind, line), "{error:?}");
+        }
+        assert!(prepare(&" ".repeat(MAX_SOURCE_BYTES)).is_ok());
+    }
+}
