@@ -1,0 +1,535 @@
+//! The agent as a process: real frames over real pipes.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+
+use sandbox_protocol::argv::{AgentArgs, CheckReply, Mode, Mount};
+use sandbox_protocol::limits::{MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_SOURCE_BYTES};
+use sandbox_protocol::message::{
+    Access, AllowedPath, Call, Cancel, Change, Hello, IoErrors, Limits, Policy, Request, Run,
+    RunEnd, RunReply, ScriptError, Shutdown,
+};
+use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::{ErrorKind, FromAgent, PROTOCOL_VERSION, ToAgent, WireError};
+
+/// How the agent ends, as `sandbox_agent::Exit` has it.
+const DONE: i32 = 0;
+const LOST: i32 = 1;
+const START: i32 = 2;
+const PROTOCOL: i32 = 3;
+
+/// A minute for scripts that are to be stopped by something else.
+const LONG: u64 = 60_000;
+
+struct Agent {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    last_id: u64,
+    /// Answers that were read while another one was awaited.
+    answers: HashMap<u64, Result<String, WireError>>,
+    notes: Vec<String>,
+}
+
+impl Agent {
+    fn spawn(args: &[String]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sandbox-agent"))
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Self { child, stdin, stdout, last_id: 0, answers: HashMap::new(), notes: Vec::new() }
+    }
+
+    /// An agent whose only mount, home and working directory is `directory`.
+    fn over(directory: &Path) -> Self {
+        Self::spawn(&arguments(directory, Mode::Script).to_args())
+    }
+
+    fn greeted(directory: &Path) -> Self {
+        let mut agent = Self::over(directory);
+        agent.call(hello(directory)).unwrap();
+        agent
+    }
+
+    fn raw(&mut self, bytes: &[u8]) {
+        // An agent that has ended already is what some tests wait for.
+        _ = self.stdin.as_mut().unwrap().write_all(bytes);
+    }
+
+    fn send(&mut self, request: impl Into<Request>) -> u64 {
+        self.last_id += 1;
+        let message = ToAgent::Request { id: self.last_id, request: request.into() };
+        let line = message.encode().unwrap();
+        self.raw(&line);
+        self.last_id
+    }
+
+    fn call<C: Call>(&mut self, request: C) -> Result<C::Reply, WireError> {
+        let id = self.send(request);
+        self.reply::<C>(id)
+    }
+
+    fn reply<C: Call>(&mut self, id: u64) -> Result<C::Reply, WireError> {
+        while !self.answers.contains_key(&id) {
+            assert!(self.read(), "the agent ended without an answer");
+        }
+        let answer = self.answers.remove(&id).unwrap();
+        answer.map(|json| serde_json::from_str(&json).unwrap())
+    }
+
+    /// Reads one message; whether there was one.
+    fn read(&mut self) -> bool {
+        let mut line = String::new();
+        if self.stdout.read_line(&mut line).unwrap() == 0 {
+            return false;
+        }
+        match FromAgent::decode(line.trim_end()).unwrap() {
+            FromAgent::Reply { id, result } => {
+                let result = result.map(|raw| raw.get().to_owned());
+                assert!(self.answers.insert(id, result).is_none(), "two answers to one request");
+            }
+            FromAgent::Log(log) => self.notes.push(format!("log {}", log.text)),
+            FromAgent::Touched(touched) => {
+                let change = match touched.change {
+                    Change::Write => "write",
+                    Change::Append => "append",
+                    Change::Remove => "remove",
+                    Change::Failed => "failed",
+                };
+                self.notes.push(format!("{change} {}", touched.path));
+            }
+            FromAgent::Chunk(_) | FromAgent::Credit(_) => panic!("{line}"),
+        }
+        true
+    }
+
+    fn run(&mut self, source: &str) -> Result<RunReply, WireError> {
+        self.call(script(source, LONG))
+    }
+
+    /// Waits for the process; what it still said, and what it said on stderr.
+    fn wait(mut self) -> (ExitStatus, String) {
+        while self.read() {}
+        let mut complaint = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
+        (self.child.wait().unwrap(), complaint)
+    }
+
+    fn exit_code(self) -> i32 {
+        self.wait().0.code().unwrap()
+    }
+
+    /// Closes stdin, as a controller that died does.
+    fn hang_up(mut self) -> i32 {
+        self.stdin = None;
+        self.exit_code()
+    }
+}
+
+fn io(directory: &Path) -> GuestPath {
+    use std::os::unix::ffi::OsStrExt as _;
+    GuestPath::new(directory.as_os_str().as_bytes()).unwrap()
+}
+
+fn arguments(directory: &Path, mode: Mode) -> AgentArgs {
+    let path = io(directory);
+    AgentArgs {
+        mode,
+        mounts: vec![Mount { path: path.clone(), access: Access::Write }],
+        home: Some(path.clone()),
+        workdir: Some(path),
+    }
+}
+
+fn hello(directory: &Path) -> Hello {
+    Hello {
+        protocol: PROTOCOL_VERSION,
+        nonce: None,
+        limits: Limits {
+            vm_memory_bytes: 64 << 20,
+            write_bytes: 50 << 20,
+            entries: 10_000,
+            file_bytes: 10 << 20,
+            open_handles: 64,
+            log_bytes: 1 << 20,
+            log_lines: 10_000,
+            result_bytes: 1 << 20,
+            list_entries: 10_000,
+            list_depth: 10,
+            operation_timeout_ms: 5_000,
+            output_bytes: 1 << 30,
+            collected_bytes: 1_000_000,
+        },
+        policy: Policy {
+            io: true,
+            io_errors: IoErrors::Raise,
+            allowed_paths: vec![AllowedPath {
+                path: io(directory).to_string(),
+                access: Access::Write,
+            }],
+            protected: Vec::new(),
+        },
+    }
+}
+
+fn script(source: &str, timeout_ms: u64) -> Run {
+    Run { source: source.to_owned(), args: serde_json::Map::new(), timeout_ms }
+}
+
+fn returned(reply: RunReply) -> String {
+    match reply.end {
+        RunEnd::Returned(value) => value.get().to_owned(),
+        RunEnd::Failed(error) => panic!("{error:?}"),
+    }
+}
+
+fn failed(reply: RunReply) -> ScriptError {
+    match reply.end {
+        RunEnd::Returned(value) => panic!("{value}"),
+        RunEnd::Failed(error) => error,
+    }
+}
+
+fn temporary() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+#[test]
+fn a_session_is_hello_runs_and_shutdown() {
+    let directory = temporary();
+    let mut agent = Agent::over(directory.path());
+    let reply = agent.call(hello(directory.path())).unwrap();
+    assert_eq!(reply.protocol, PROTOCOL_VERSION);
+    assert!(reply.confinement.no_new_privileges && reply.confinement.undumpable);
+    assert_eq!((reply.confinement.landlock_abi, reply.confinement.seccomp), (None, false));
+    let metadata = fs::metadata(directory.path()).unwrap();
+    use std::os::unix::fs::MetadataExt as _;
+    assert_eq!((reply.mounts[0].dev, reply.mounts[0].ino), (metadata.dev(), metadata.ino()));
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert_eq!(reply.boot_id, boot_id.trim());
+    for _ in 0..3 {
+        let reply = agent.run("print('hello') return 1").unwrap();
+        assert!(reply.usage.peak_memory_bytes > 0);
+        assert_eq!(returned(reply), "1");
+    }
+    assert_eq!(agent.notes, ["log hello"; 3]);
+    agent.call(Shutdown {}).unwrap();
+    assert_eq!(agent.exit_code(), DONE);
+}
+
+#[test]
+fn nothing_runs_before_hello() {
+    let directory = temporary();
+    let mut agent = Agent::over(directory.path());
+    let error = agent.run("return 1").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+    assert!(!agent.call(Cancel { id: 7 }).unwrap().found);
+    agent.call(hello(directory.path())).unwrap();
+    assert_eq!(returned(agent.run("return 1").unwrap()), "1");
+    assert_eq!(agent.hang_up(), LOST);
+}
+
+#[test]
+fn the_end_of_stdin_ends_the_agent_whatever_it_does() {
+    let directory = temporary();
+    assert_eq!(Agent::over(directory.path()).hang_up(), LOST);
+    assert_eq!(Agent::greeted(directory.path()).hang_up(), LOST);
+    let mut agent = Agent::greeted(directory.path());
+    agent.send(script("while true do end", LONG));
+    assert_eq!(agent.hang_up(), LOST);
+    let mut agent = Agent::greeted(directory.path());
+    agent.raw(b"{\"jsonrpc\":");
+    assert_eq!(agent.hang_up(), LOST);
+}
+
+#[test]
+fn another_version_is_told_how_to_mend_it() {
+    let directory = temporary();
+    let mut agent = Agent::over(directory.path());
+    let error = agent.call(Hello { protocol: 99, ..hello(directory.path()) }).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Image);
+    assert!(error.message.contains("sandboxctl image build"), "{error}");
+    // Also where nothing else of the params can be read.
+    agent.raw(b"{\"jsonrpc\":\"2.0\",\"id\":50,\"method\":\"hello\",\"params\":{\"protocol\":2,\"new\":1}}\n");
+    assert_eq!(agent.reply::<Hello>(50).unwrap_err().kind(), ErrorKind::Image);
+    agent.raw(b"{\"jsonrpc\":\"2.0\",\"id\":51,\"method\":\"hello\",\"params\":{\"protocol\":1,\"new\":1}}\n");
+    assert_eq!(agent.reply::<Hello>(51).unwrap_err().kind(), ErrorKind::InvalidRequest);
+    assert_eq!(agent.run("return 1").unwrap_err().kind(), ErrorKind::InvalidRequest);
+    agent.call(Shutdown {}).unwrap();
+    assert_eq!(agent.exit_code(), DONE);
+}
+
+#[test]
+fn malformed_params_are_answered_and_malformed_envelopes_end_the_agent() {
+    let directory = temporary();
+    let mut agent = Agent::greeted(directory.path());
+    agent.raw(b"{\"jsonrpc\":\"2.0\",\"id\":50,\"method\":\"run\",\"params\":{\"source\":1}}\n");
+    assert_eq!(agent.reply::<Run>(50).unwrap_err().kind(), ErrorKind::InvalidRequest);
+    assert_eq!(returned(agent.run("return 1").unwrap()), "1");
+
+    let deep = format!("{}\n", "[".repeat(100));
+    let long = "x".repeat(MAX_FRAME_BYTES + 1);
+    for garbage in [
+        "\n",
+        "hello\n",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"nothing\",\"params\":{}}\n",
+        "{\"jsonrpc\":\"2.0\",\"method\":\"shutdown\",\"params\":{}}\n",
+        "{\"jsonrpc\":\"2.0\",\"method\":\"credit\",\"params\":{\"stream\":1,\"bytes\":1}}\n",
+        "{\"jsonrpc\":\"2.0\",\"method\":\"chunk\",\"params\":{\"stream\":1,\"seq\":0,\"data\":\"\",\"last\":true}}\n",
+        "\u{0}\n",
+        &deep,
+        &long,
+    ] {
+        let mut agent = Agent::greeted(directory.path());
+        agent.raw(garbage.as_bytes());
+        let (status, complaint) = agent.wait();
+        assert_eq!(status.code(), Some(PROTOCOL), "{}", &garbage[..garbage.len().min(80)]);
+        assert!(complaint.starts_with("sandbox-agent: "), "{complaint}");
+    }
+}
+
+#[test]
+fn a_second_run_is_busy_and_the_first_goes_on() {
+    let directory = temporary();
+    let mut agent = Agent::greeted(directory.path());
+    let first = agent.send(script("while true do end", LONG));
+    assert_eq!(agent.run("return 2").unwrap_err().kind(), ErrorKind::Busy);
+    assert!(!agent.call(Cancel { id: first + 100 }).unwrap().found);
+    assert!(agent.call(Cancel { id: first }).unwrap().found);
+    let error = failed(agent.reply::<Run>(first).unwrap());
+    assert_eq!(error.kind, ErrorKind::Cancelled);
+    assert!(!agent.call(Cancel { id: first }).unwrap().found);
+    assert_eq!(returned(agent.run("return 3").unwrap()), "3");
+    agent.call(Shutdown {}).unwrap();
+    assert_eq!(agent.exit_code(), DONE);
+}
+
+#[test]
+fn a_run_right_after_an_answer_is_never_busy() {
+    let directory = temporary();
+    let mut agent = Agent::greeted(directory.path());
+    for _ in 0..200 {
+        assert_eq!(returned(agent.run("return 1").unwrap()), "1");
+    }
+}
+
+#[test]
+fn a_deadline_ends_a_run_and_not_the_session() {
+    let directory = temporary();
+    let mut agent = Agent::greeted(directory.path());
+    let error = failed(agent.call(script("while true do end", 20)).unwrap());
+    assert_eq!(error.kind, ErrorKind::Timeout);
+    assert_eq!(returned(agent.run("return 1").unwrap()), "1");
+}
+
+/// C code that no interrupt reaches: a plain search that compares megabytes at every position.
+const STUCK: &str = "string.find(('a'):rep(4000000), ('a'):rep(2000000) .. 'b', 1, true)";
+
+#[test]
+fn a_script_that_does_not_come_back_is_given_up_with_its_answer() {
+    let directory = temporary();
+    let mut agent = Agent::greeted(directory.path());
+    let source = format!("print('before') {STUCK}");
+    let error = failed(agent.call(script(&source, 20)).unwrap());
+    assert_eq!(error.kind, ErrorKind::Timeout);
+    assert_eq!(agent.notes, ["log before"]);
+    assert_eq!(agent.exit_code(), DONE);
+}
+
+#[test]
+fn shutdown_ends_a_run_first_and_answers_both() {
+    for source in ["while true do end", STUCK] {
+        let directory = temporary();
+        let mut agent = Agent::greeted(directory.path());
+        let run = agent.send(script(source, LONG));
+        let shutdown = agent.send(Shutdown {});
+        // A controller may hang up right away.
+        agent.stdin = None;
+        let error = failed(agent.reply::<Run>(run).unwrap());
+        assert_eq!(error.kind, ErrorKind::Cancelled);
+        agent.reply::<Shutdown>(shutdown).unwrap();
+        assert_eq!(agent.exit_code(), DONE);
+    }
+}
+
+#[test]
+fn requests_in_one_piece_are_answered_in_order() {
+    let directory = temporary();
+    let mut agent = Agent::over(directory.path());
+    let requests =
+        [Request::from(hello(directory.path())), Cancel { id: 77 }.into(), Shutdown {}.into()];
+    let mut lines = Vec::new();
+    for (request, id) in requests.into_iter().zip(1..) {
+        lines.extend(ToAgent::Request { id, request }.encode().unwrap());
+    }
+    agent.raw(&lines);
+    agent.reply::<Hello>(1).unwrap();
+    assert!(agent.answers.is_empty());
+    agent.reply::<Cancel>(2).unwrap();
+    agent.reply::<Shutdown>(3).unwrap();
+    assert_eq!(agent.exit_code(), DONE);
+}
+
+#[test]
+fn a_controller_that_reads_no_answers_does_not_fill_the_agents_memory() {
+    let directory = temporary();
+    let mut agent = Agent::greeted(directory.path());
+    let mut line =
+        ToAgent::Request { id: 1, request: hello(directory.path()).into() }.encode().unwrap();
+    line = line.repeat(64);
+    // The agent ends by itself, long before this is over.
+    let mut stdin = agent.stdin.take().unwrap();
+    while stdin.write_all(&line).is_ok() {}
+    assert_eq!(agent.child.wait().unwrap().code(), Some(PROTOCOL));
+}
+
+#[test]
+fn requests_beyond_what_may_be_in_flight_are_busy_but_never_lost() {
+    let directory = temporary();
+    let mut agent = Agent::greeted(directory.path());
+    let count = 4 * MAX_IN_FLIGHT;
+    let ids: Vec<u64> = (0..count).map(|_| agent.send(hello(directory.path()))).collect();
+    for id in ids {
+        match agent.reply::<Hello>(id) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Busy),
+        }
+    }
+}
+
+#[test]
+fn the_nonce_proves_a_shared_directory() {
+    let directory = temporary();
+    fs::write(directory.path().join(".nonce-1"), "4711").unwrap();
+    let mut agent = Agent::greeted(directory.path());
+    let with = |name: &str| Hello { nonce: Some(name.to_owned()), ..hello(directory.path()) };
+    assert_eq!(agent.call(with(".nonce-1")).unwrap().nonce.as_deref(), Some("4711"));
+    assert!(!directory.path().join(".nonce-1").exists());
+    assert_eq!(agent.call(with(".nonce-1")).unwrap().nonce, None);
+    assert_eq!(agent.call(with("../x")).unwrap().nonce, None);
+    assert_eq!(returned(agent.run("return 1").unwrap()), "1");
+}
+
+#[test]
+fn what_is_no_script_text_is_an_answer() {
+    let directory = temporary();
+    let mut agent = Agent::greeted(directory.path());
+    let error = failed(agent.run(&" ".repeat(MAX_SOURCE_BYTES + 1)).unwrap());
+    assert_eq!(error.kind, ErrorKind::SourceTooLarge);
+    for source in ["\u{3}bytecode", "a\0b"] {
+        assert_eq!(failed(agent.run(source).unwrap()).kind, ErrorKind::Syntax);
+    }
+}
+
+#[test]
+fn args_beyond_the_limits_are_refused() {
+    let directory = temporary();
+    let mut agent = Agent::greeted(directory.path());
+    let mut run = script("return 1", LONG);
+    run.args.insert("text".into(), "x".repeat(1 << 20).into());
+    assert_eq!(agent.call(run).unwrap_err().kind(), ErrorKind::InvalidRequest);
+    let mut run = script("return 1", LONG);
+    let nested = (0..58).fold(serde_json::Value::Null, |inner, _| vec![inner].into());
+    run.args.insert("deep".into(), nested);
+    assert_eq!(agent.call(run).unwrap_err().kind(), ErrorKind::InvalidRequest);
+    assert_eq!(returned(agent.run("return 1").unwrap()), "1");
+}
+
+#[test]
+fn a_path_that_is_none_in_the_policy_is_refused() {
+    let directory = temporary();
+    let mut agent = Agent::over(directory.path());
+    let mut bad = hello(directory.path());
+    bad.policy.allowed_paths[0].path = "/io/../etc".into();
+    assert_eq!(agent.call(bad).unwrap_err().kind(), ErrorKind::InvalidRequest);
+    assert_eq!(agent.run("return 1").unwrap_err().kind(), ErrorKind::InvalidRequest);
+}
+
+#[test]
+fn an_agent_that_cannot_begin_says_why_and_reads_nothing() {
+    let directory = temporary();
+    let missing = arguments(&directory.path().join("missing"), Mode::Script);
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink("/etc", &link).unwrap();
+    for (args, why) in [
+        (vec![], "the first argument is the mode"),
+        (vec!["--help".to_owned()], "the first argument is the mode"),
+        (missing.to_args(), "cannot open the mount"),
+        (arguments(&link, Mode::Script).to_args(), "cannot open the mount"),
+    ] {
+        let (status, complaint) = Agent::spawn(&args).wait();
+        assert_eq!(status.code(), Some(START));
+        assert!(complaint.contains(why), "{complaint}");
+    }
+}
+
+#[test]
+fn a_descriptor_that_was_inherited_is_closed() {
+    let directory = temporary();
+    let agent = Command::new("sh")
+        .args(["-c", "exec 7</etc/passwd 9</dev/null; exec \"$@\"", "sh"])
+        .arg(env!("CARGO_BIN_EXE_sandbox-agent"))
+        .args(arguments(directory.path(), Mode::Script).to_args())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut agent = Agent {
+        stdin: None,
+        stdout: BufReader::new(
+            Command::new("true").stdout(Stdio::piped()).spawn().unwrap().stdout.unwrap(),
+        ),
+        child: agent,
+        last_id: 0,
+        answers: HashMap::new(),
+        notes: Vec::new(),
+    };
+    agent.stdin = agent.child.stdin.take();
+    agent.stdout = BufReader::new(agent.child.stdout.take().unwrap());
+    agent.call(hello(directory.path())).unwrap();
+    // Its descriptors are root's to see once it is undumpable.
+    if let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", agent.child.id())) {
+        let targets: Vec<_> =
+            entries.map(|entry| fs::read_link(entry.unwrap().path()).unwrap()).collect();
+        assert!(!targets.iter().any(|target| target.ends_with("passwd")), "{targets:?}");
+        assert_eq!(targets.len(), 4, "three streams and a mount: {targets:?}");
+    }
+}
+
+fn check(script: &[u8]) -> Option<ScriptError> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_sandbox-agent"))
+        .arg("check")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The agent stops reading after the longest script.
+    _ = child.stdin.take().unwrap().write_all(script);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(DONE));
+    serde_json::from_slice::<CheckReply>(&output.stdout).unwrap().error
+}
+
+#[test]
+fn check_says_whether_a_script_compiles() {
+    assert_eq!(check(b"return 1"), None);
+    assert_eq!(check(b"#!/usr/bin/env sandboxctl run\nreturn 1"), None);
+    for (script, kind, line) in [
+        (&b"a\n\xff"[..], ErrorKind::Syntax, Some(2)),
+        (b"\x06\x03", ErrorKind::Syntax, Some(1)),
+        (&vec![b' '; MAX_SOURCE_BYTES + 100], ErrorKind::SourceTooLarge, None),
+        (&"é".repeat(MAX_SOURCE_BYTES).into_bytes(), ErrorKind::SourceTooLarge, None),
+    ] {
+        let error = check(script).unwrap();
+        assert_eq!((error.kind, error.line), (kind, line), "{error:?}");
+    }
+}
