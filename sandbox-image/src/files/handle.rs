@@ -1,0 +1,430 @@
+//! An open file with a buffer: what stands behind a script's file handle. Knows nothing of Lua.
+//!
+//! One position for reading and writing, as C's streams have it. The buffer holds either bytes
+//! that were read ahead, or bytes that are still to be written; every system call names its
+//! offset, so the descriptor's own one is never used (append mode aside, where the kernel chooses).
+
+mod numeral;
+
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::{fs, io};
+
+use super::{FileError, Files, Flush, OpenFile, OpenMode, Touch};
+
+/// One system call per so many bytes.
+pub const BUFFER_BYTES: usize = 64 << 10;
+
+/// Where `seek` counts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whence {
+    /// The file's beginning.
+    Set,
+    /// Where the handle stands.
+    Current,
+    /// The file's end.
+    End,
+}
+
+/// What the buffer holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Bytes read ahead: those before `cursor` have been consumed.
+    Read,
+    /// Bytes to write: `cursor` is always `end`.
+    Write,
+}
+
+/// What came of skipping spaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spaces {
+    /// What follows is none.
+    Skipped,
+    /// There may be more: call again.
+    More,
+}
+
+/// An open file with a buffer. Dropped, it is flushed and closed.
+pub struct Handle {
+    files: Arc<Files>,
+    /// `None` once closed.
+    file: Option<OpenFile>,
+    /// The path as the script wrote it, for messages.
+    name: Box<[u8]>,
+    /// Empty until first used, then [`BUFFER_BYTES`] long.
+    buffer: Vec<u8>,
+    holds: Use,
+    /// The file's offset of the buffer's first byte.
+    base: u64,
+    cursor: usize,
+    end: usize,
+    /// The first write was announced.
+    touch: Option<Touch>,
+    /// A byte has reached the file.
+    changed: bool,
+}
+
+impl Handle {
+    /// A handle at the beginning of `file`, which the script called `name`.
+    #[must_use]
+    pub fn new(files: Arc<Files>, file: OpenFile, name: &[u8]) -> Self {
+        Self {
+            files,
+            file: Some(file),
+            name: name.into(),
+            buffer: Vec::new(),
+            holds: Use::Read,
+            base: 0,
+            cursor: 0,
+            end: 0,
+            touch: None,
+            changed: false,
+        }
+    }
+
+    /// Whether it is not closed.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// The path as the script wrote it.
+    #[must_use]
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    fn error(&self, errno: Errno) -> FileError {
+        FileError::system(errno, &self.name)
+    }
+
+    fn file(&self) -> Result<&OpenFile, FileError> {
+        self.file.as_ref().ok_or_else(|| self.error(Errno::BADF))
+    }
+
+    fn size(&self) -> Result<u64, FileError> {
+        let stat = fs::fstat(&self.file()?.fd).map_err(|errno| self.error(errno))?;
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    /// Where the handle stands.
+    const fn position(&self) -> u64 {
+        self.base + self.cursor as u64
+    }
+
+    fn allocate(&mut self) {
+        if self.buffer.is_empty() {
+            self.buffer = vec![0; BUFFER_BYTES];
+        }
+    }
+
+    // --- reading -----------------------------------------------------------------------------
+
+    /// Makes the handle ready for reading: flushes what was written.
+    ///
+    /// # Errors
+    ///
+    /// Where it was opened only for writing, or the flush fails.
+    pub fn start_reading(&mut self) -> Result<(), FileError> {
+        if self.holds == Use::Write {
+            self.flush()?;
+            self.base = self.position();
+            (self.cursor, self.end) = (0, 0);
+            self.holds = Use::Read;
+        }
+        match self.file()?.mode {
+            OpenMode::Write | OpenMode::Append => Err(self.error(Errno::BADF)),
+            OpenMode::Read
+            | OpenMode::ReadUpdate
+            | OpenMode::WriteUpdate
+            | OpenMode::AppendUpdate => Ok(()),
+        }
+    }
+
+    /// What has been read ahead.
+    #[must_use]
+    pub fn buffered(&self) -> &[u8] {
+        match self.holds {
+            Use::Read => &self.buffer[self.cursor..self.end],
+            Use::Write => &[],
+        }
+    }
+
+    /// Takes bytes off the front of [`buffered`](Self::buffered).
+    pub fn consume(&mut self, count: usize) {
+        debug_assert!(count <= self.end - self.cursor);
+        self.cursor += count;
+    }
+
+    /// Reads ahead, behind what is buffered, unless the buffer is full. Says how many bytes came:
+    /// 0 at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn fill(&mut self) -> Result<usize, FileError> {
+        self.allocate();
+        if self.cursor > 0 {
+            self.buffer.copy_within(self.cursor..self.end, 0);
+            self.base = self.position();
+            (self.cursor, self.end) = (0, self.end - self.cursor);
+        }
+        let Some(file) = &self.file else { return Err(self.error(Errno::BADF)) };
+        let offset = self.base + self.end as u64;
+        let space = &mut self.buffer[self.end..];
+        let read = retry(|| io::pread(&file.fd, &mut *space, offset));
+        let count = read.map_err(|errno| self.error(errno))?;
+        self.end += count;
+        Ok(count)
+    }
+
+    /// Reads from the file into `space`, without a detour by the buffer, which is empty. Gives
+    /// the bytes that were read: none at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    ///
+    /// # Panics
+    ///
+    /// Where something is buffered.
+    pub fn read_directly<'b>(
+        &mut self,
+        space: &'b mut [MaybeUninit<u8>],
+    ) -> Result<&'b [u8], FileError> {
+        assert!(self.buffered().is_empty(), "what was read ahead comes first");
+        self.base = self.position();
+        (self.cursor, self.end) = (0, 0);
+        let Some(file) = &self.file else { return Err(self.error(Errno::BADF)) };
+        // Not tried again after a signal: the agent handles none, so none comes in between.
+        let (read, _) = io::pread(&file.fd, space, self.base).map_err(|errno| self.error(errno))?;
+        self.base += read.len() as u64;
+        Ok(read)
+    }
+
+    /// How many bytes there are from the position to the end of the file, as it is now.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn remaining(&self) -> Result<u64, FileError> {
+        Ok(self.size()?.saturating_sub(self.position()))
+    }
+
+    /// Consumes the spaces that are buffered, reading ahead where there is nothing else.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn skip_spaces(&mut self) -> Result<Spaces, FileError> {
+        let buffered = self.buffered();
+        let spaces = buffered.iter().take_while(|&&byte| numeral::is_space(byte)).count();
+        let all = spaces == buffered.len();
+        self.consume(spaces);
+        if all && self.fill()? > 0 { Ok(Spaces::More) } else { Ok(Spaces::Skipped) }
+    }
+
+    /// Reads a number where there is one, and otherwise what looked like the beginning of one, as
+    /// Lua does.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn read_number(&mut self) -> Result<Option<f64>, FileError> {
+        while self.buffered().len() < numeral::LOOK_AHEAD && self.fill()? > 0 {}
+        let (length, number) = numeral::scan(self.buffered());
+        self.consume(length);
+        Ok(number)
+    }
+
+    // --- writing -----------------------------------------------------------------------------
+
+    /// Makes the handle ready for `count` bytes that follow by [`put`](Self::put): counts them,
+    /// and the hole before them, against the limit, and announces the change.
+    ///
+    /// # Errors
+    ///
+    /// Where it was opened only for reading, or the limit is reached: nothing is written then.
+    pub fn start_writing(&mut self, count: usize) -> Result<(), FileError> {
+        let (mode, append) = match self.file()?.mode {
+            OpenMode::Read => return Err(self.error(Errno::BADF)),
+            mode @ (OpenMode::Append | OpenMode::AppendUpdate) => (mode, true),
+            mode @ (OpenMode::Write | OpenMode::ReadUpdate | OpenMode::WriteUpdate) => {
+                (mode, false)
+            }
+        };
+        if count == 0 {
+            return Ok(());
+        }
+        let mut charge = count as u64;
+        if self.holds == Use::Read || self.end == 0 {
+            // Where the bytes go, and whether they leave a hole, is known only now: another
+            // handle may have made the file longer or shorter.
+            let at = self.position();
+            let size = if append || at > 0 { self.size()? } else { 0 };
+            self.base = if append { size } else { at };
+            (self.cursor, self.end) = (0, 0);
+            self.holds = Use::Write;
+            charge = charge.saturating_add(self.base.saturating_sub(size));
+        }
+        if self.base.checked_add(self.end as u64 + count as u64).is_none_or(|end| end > OFFSET_MAX)
+        {
+            return Err(self.error(Errno::FBIG));
+        }
+        self.files.charge(charge)?;
+        if self.touch.is_none() {
+            self.touch =
+                self.file.as_ref().map(|file| self.files.touch_before_write(&file.path, mode));
+        }
+        Ok(())
+    }
+
+    /// Writes, or keeps to write later.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn put(&mut self, mut bytes: &[u8]) -> Result<(), FileError> {
+        self.allocate();
+        while !bytes.is_empty() {
+            if self.end == 0 && bytes.len() >= BUFFER_BYTES {
+                let (written, failure) = self.write_through(bytes);
+                self.base += written as u64;
+                return failure.map_or(Ok(()), Err);
+            }
+            let part = bytes.len().min(BUFFER_BYTES - self.end);
+            self.buffer[self.end..self.end + part].copy_from_slice(&bytes[..part]);
+            self.end += part;
+            self.cursor = self.end;
+            bytes = &bytes[part..];
+            if self.end == BUFFER_BYTES {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is buffered.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; what could not be written stays, to be tried again.
+    pub fn flush(&mut self) -> Result<(), FileError> {
+        if self.holds == Use::Read || self.end == 0 {
+            return Ok(());
+        }
+        let buffer = std::mem::take(&mut self.buffer);
+        let (written, failure) = self.write_through(&buffer[..self.end]);
+        self.buffer = buffer;
+        self.buffer.copy_within(written..self.end, 0);
+        self.end -= written;
+        self.cursor = self.end;
+        self.base += written as u64;
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Writes at the buffer's offset. Says how far it came.
+    fn write_through(&mut self, bytes: &[u8]) -> (usize, Option<FileError>) {
+        let mut done = 0;
+        let mut failure = None;
+        if let Some(file) = &self.file {
+            let append = matches!(file.mode, OpenMode::Append | OpenMode::AppendUpdate);
+            while done < bytes.len() {
+                let rest = &bytes[done..];
+                let offset = self.base + done as u64;
+                let written = retry(|| {
+                    if append {
+                        io::write(&file.fd, rest)
+                    } else {
+                        io::pwrite(&file.fd, rest, offset)
+                    }
+                });
+                match written {
+                    Ok(0) => failure = Some(self.error(Errno::IO)),
+                    Ok(count) => done += count,
+                    Err(errno) => failure = Some(self.error(errno)),
+                }
+                if failure.is_some() {
+                    break;
+                }
+            }
+            self.changed |= done > 0;
+            if failure.is_some()
+                && !self.changed
+                && let Some(touch) = self.touch.take()
+            {
+                self.files.first_write_failed(&file.path, touch);
+            }
+        }
+        (done, failure)
+    }
+
+    // --- both --------------------------------------------------------------------------------
+
+    /// Moves the position, and says where it is then.
+    ///
+    /// # Errors
+    ///
+    /// Where it would be before the beginning of the file; what a flush says.
+    pub fn seek(&mut self, whence: Whence, offset: i64) -> Result<u64, FileError> {
+        self.flush()?;
+        let from = match whence {
+            Whence::Set => 0,
+            Whence::Current => self.position(),
+            Whence::End => self.size()?,
+        };
+        let to = from.checked_add_signed(offset).filter(|&to| to <= OFFSET_MAX);
+        let to = to.ok_or_else(|| self.error(Errno::INVAL))?;
+        match to.checked_sub(self.base).map(usize::try_from) {
+            Some(Ok(cursor)) if self.holds == Use::Read && cursor <= self.end => {
+                self.cursor = cursor;
+            }
+            _ => {
+                self.holds = Use::Read;
+                self.base = to;
+                (self.cursor, self.end) = (0, 0);
+            }
+        }
+        Ok(to)
+    }
+
+    /// Flushes and closes. Closed it is, whatever this says.
+    ///
+    /// # Errors
+    ///
+    /// What could not be written.
+    pub fn close(&mut self) -> Result<(), FileError> {
+        let flushed = self.flush();
+        self.file = None;
+        self.buffer = Vec::new();
+        (self.cursor, self.end) = (0, 0);
+        flushed
+    }
+}
+
+impl Flush for Handle {
+    fn flush_best_effort(&mut self) {
+        _ = self.flush();
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        _ = self.close();
+    }
+}
+
+/// The kernel's offsets are signed.
+const OFFSET_MAX: u64 = i64::MAX.cast_unsigned();
+
+/// Again, where a signal came in between.
+fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}

@@ -1,0 +1,718 @@
+//! What a Rust function sees of the VM while a script calls it.
+//!
+//! Slots are positive stack indices or upvalues: an index without a value reads as nothing, so no
+//! [`Slot`] can be wrong enough to be unsound. Borrowed bytes borrow the [`Call`], and nothing can
+//! be pushed or popped while they live.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::{Arc, Mutex};
+
+use mlua::ffi;
+use mlua::ffi::lua_State;
+use sandbox_protocol::ErrorKind;
+
+use super::super::Host;
+use super::{AbortOnPanic, Text, shared};
+use crate::files::handle::Handle;
+
+/// The tag of a file handle's userdata: checked by the VM, impossible to forge.
+const HANDLE_TAG: c_int = 1;
+/// The tag of the light userdata that is `json.null`, the only light userdata there is.
+const NULL_TAG: c_int = 1;
+
+/// Luau's words where memory is out.
+const OUT_OF_MEMORY: &str = "not enough memory";
+
+/// How many values a function leaves for its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pushed(c_int);
+
+/// What a function of ours gives back.
+pub type Results = Result<Pushed, Raise>;
+
+/// A Rust function that scripts can call. Functions and closures that capture nothing.
+pub trait Function: Fn(&mut Call<'_>) -> Results + Copy + 'static {}
+impl<F: Fn(&mut Call<'_>) -> Results + Copy + 'static> Function for F {}
+
+/// An error to raise: always a string, as `error` makes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Raise {
+    /// With the caller's position in front.
+    Error(String),
+    /// The same, and remembered: uncaught, it ends the run by this kind.
+    Limit(ErrorKind, String),
+    /// The VM's own words for the VM's own limit.
+    OutOfMemory,
+    /// The run is to end.
+    Stopped,
+}
+
+/// Where a value is: an argument, something that was pushed, or an upvalue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot(c_int);
+
+impl Raise {
+    /// An argument that is not there, in Luau's words.
+    pub fn missing(argument: c_int, function: &str, expected: &str) -> Self {
+        Self::Error(format!("missing argument #{argument} to '{function}' ({expected} expected)"))
+    }
+
+    /// An argument of the wrong type, in Luau's words.
+    pub fn expected(call: &Call<'_>, argument: Slot, function: &str, expected: &str) -> Self {
+        if call.kind(argument) == Kind::None {
+            return Self::missing(argument.0, function, expected);
+        }
+        let got = call.type_name(argument);
+        Self::argument(argument, function, &format!("{expected} expected, got {got}"))
+    }
+
+    /// An argument that will not do, in Luau's words.
+    pub fn argument(argument: Slot, function: &str, problem: &str) -> Self {
+        Self::Error(format!("invalid argument #{} to '{function}' ({problem})", argument.0))
+    }
+}
+
+impl Slot {
+    /// The argument number `n`, from 1.
+    pub const fn arg(n: c_int) -> Self {
+        assert!(n > 0);
+        Self(n)
+    }
+
+    /// The upvalue number `n`, from 1.
+    pub const fn upvalue(n: c_int) -> Self {
+        assert!(n > 0 && n < 256);
+        Self(ffi::lua_upvalueindex(n))
+    }
+
+    /// The number of an argument.
+    pub const fn number(self) -> c_int {
+        self.0
+    }
+}
+
+/// The types of values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// No value: beyond the last argument.
+    None,
+    /// `nil`.
+    Nil,
+    /// A boolean.
+    Boolean,
+    /// A number.
+    Number,
+    /// A string.
+    String,
+    /// A table.
+    Table,
+    /// `json.null`.
+    Null,
+    /// Anything else.
+    Other,
+}
+
+/// A frame of the call stack.
+pub(super) struct Frame {
+    pub(super) source: String,
+    /// `None` in a C function.
+    pub(super) line: Option<c_int>,
+    pub(super) name: Option<String>,
+}
+
+/// The view of one call.
+pub struct Call<'a> {
+    state: *mut lua_State,
+    host: &'a Host,
+}
+
+/// Lets Luau call `F`.
+unsafe extern "C-unwind" fn enter<F: Function>(state: *mut lua_State) -> c_int {
+    const { assert!(size_of::<F>() == 0, "a function of the VM captures nothing") };
+    let guard = AbortOnPanic;
+    // SAFETY: `F` has no bytes and is Copy, and a value of it was given when it was registered.
+    let function = unsafe { ptr::NonNull::<F>::dangling().read() };
+    // SAFETY: Luau calls with the state of the running function.
+    let mut call = unsafe { Call::new(state) };
+    let result = function(&mut call);
+    match result {
+        Ok(Pushed(count)) => {
+            std::mem::forget(guard);
+            count
+        }
+        Err(raise) => {
+            call.push_error(raise);
+            std::mem::forget(guard);
+            // SAFETY: the error is on top; every value of Rust's that owns something is gone.
+            unsafe { ffi::lua_error(state) }
+        }
+    }
+}
+
+/// Closes a handle that was collected, or that is still there when the VM ends.
+unsafe extern "C" fn destroy_handle(state: *mut lua_State, data: *mut c_void) {
+    // SAFETY: `push_handle` wrote the Arc, and the VM destroys a userdata once.
+    let handle = unsafe { data.cast::<Arc<Mutex<Handle>>>().read() };
+    // SAFETY: called by the VM, for which `shared` is valid.
+    unsafe { shared(state) }.host.forget(&handle);
+}
+
+impl<'a> Call<'a> {
+    /// # Safety
+    ///
+    /// `state` is a running C function's, of a `Vm` that outlives `'a`.
+    pub(super) unsafe fn new(state: *mut lua_State) -> Self {
+        // SAFETY: as promised.
+        Self { state, host: unsafe { &shared(state).host } }
+    }
+
+    /// What the functions in this VM share.
+    pub const fn host(&self) -> &'a Host {
+        self.host
+    }
+
+    // --- reading -----------------------------------------------------------------------------
+
+    /// How many values are there: arguments at first, then what was pushed too.
+    pub fn len(&self) -> c_int {
+        // SAFETY: `state` is running (so for every call below: `new`'s promise).
+        unsafe { ffi::lua_gettop(self.state) }
+    }
+
+    /// The value that was pushed last.
+    pub fn top(&self) -> Slot {
+        Slot(self.len())
+    }
+
+    /// The type of a value.
+    pub fn kind(&self, slot: Slot) -> Kind {
+        // SAFETY: slots are valid to read (module documentation; so for all readers below).
+        match unsafe { ffi::lua_type(self.state, slot.0) } {
+            ffi::LUA_TNONE => Kind::None,
+            ffi::LUA_TNIL => Kind::Nil,
+            ffi::LUA_TBOOLEAN => Kind::Boolean,
+            ffi::LUA_TNUMBER => Kind::Number,
+            ffi::LUA_TSTRING => Kind::String,
+            ffi::LUA_TTABLE => Kind::Table,
+            ffi::LUA_TLIGHTUSERDATA => Kind::Null,
+            _ => Kind::Other,
+        }
+    }
+
+    /// Whether there is no value, or nil.
+    pub fn is_nil(&self, slot: Slot) -> bool {
+        matches!(self.kind(slot), Kind::None | Kind::Nil)
+    }
+
+    /// The type's name as `typeof` gives it.
+    pub fn type_name(&self, slot: Slot) -> String {
+        // SAFETY: gives a string of the VM's, valid while the value is; copied at once.
+        unsafe { CStr::from_ptr(ffi::luaL_typename(self.state, slot.0)) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// Whether a value counts as true.
+    pub fn is_true(&self, slot: Slot) -> bool {
+        // SAFETY: reads.
+        unsafe { ffi::lua_toboolean(self.state, slot.0) != 0 }
+    }
+
+    /// A number's value.
+    pub fn number(&self, slot: Slot) -> Option<f64> {
+        (self.kind(slot) == Kind::Number)
+            // SAFETY: reads a number.
+            .then(|| unsafe { ffi::lua_tonumberx(self.state, slot.0, ptr::null_mut()) })
+    }
+
+    /// A string's bytes.
+    pub fn string(&self, slot: Slot) -> Option<&[u8]> {
+        // SAFETY: the string stays on the stack while `self` is borrowed.
+        unsafe { string_at(self.state, slot.0) }
+    }
+
+    /// A string's bytes, or those of a number, which turns into a string in its slot.
+    pub fn text(&mut self, slot: Slot) -> Option<&[u8]> {
+        match self.kind(slot) {
+            Kind::Number => {
+                // SAFETY: converts in place; upvalues are numbers or strings of our own.
+                unsafe { ffi::lua_tolstring(self.state, slot.0, ptr::null_mut()) };
+                self.string(slot)
+            }
+            _ => self.string(slot),
+        }
+    }
+
+    /// A table's or other object's identity.
+    pub fn identity(&self, slot: Slot) -> usize {
+        // SAFETY: reads.
+        unsafe { ffi::lua_topointer(self.state, slot.0) as usize }
+    }
+
+    /// The identity of a value's metatable, 0 where it has none.
+    pub fn metatable_identity(&self, slot: Slot) -> usize {
+        // SAFETY: reads.
+        unsafe { ffi::lua_getmetatablepointer(self.state, slot.0) as usize }
+    }
+
+    /// A file handle.
+    pub fn handle(&self, slot: Slot) -> Option<&Arc<Mutex<Handle>>> {
+        // SAFETY: the tag says what the userdata holds; it stays on the stack, or an upvalue,
+        // while `self` is borrowed.
+        unsafe {
+            ffi::lua_touserdatatagged(self.state, slot.0, HANDLE_TAG)
+                .cast::<Arc<Mutex<Handle>>>()
+                .as_ref()
+        }
+    }
+
+    // --- pushing -----------------------------------------------------------------------------
+
+    /// The last `count` values are the function's results.
+    ///
+    /// # Panics
+    ///
+    /// Where there are fewer.
+    pub fn results(&self, count: c_int) -> Pushed {
+        assert!((0..=self.len()).contains(&count), "a function gives what it has pushed");
+        Pushed(count)
+    }
+
+    /// Makes room for `count` more values. Every function starts with room for 20, and every
+    /// pusher below needs it.
+    pub fn reserve(&mut self, count: c_int) -> Result<(), Raise> {
+        // SAFETY: grows the stack, or says that it is at its limit.
+        if unsafe { ffi::lua_checkstack(self.state, count) } == 0 {
+            return Err(Raise::Error("stack overflow".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Takes values off until `len` are left.
+    pub fn truncate(&mut self, len: c_int) {
+        if (0..self.len()).contains(&len) {
+            // SAFETY: only ever shrinks.
+            unsafe { ffi::lua_settop(self.state, len) };
+        }
+    }
+
+    /// Pushes nil.
+    pub fn push_nil(&mut self) {
+        // SAFETY: room was reserved (so for all pushers).
+        unsafe { ffi::lua_pushnil(self.state) };
+    }
+
+    /// Pushes a boolean.
+    pub fn push_boolean(&mut self, value: bool) {
+        // SAFETY: as `push_nil`.
+        unsafe { ffi::lua_pushboolean(self.state, value.into()) };
+    }
+
+    /// Pushes a number.
+    pub fn push_number(&mut self, value: f64) {
+        // SAFETY: as `push_nil`.
+        unsafe { ffi::lua_pushnumber(self.state, value) };
+    }
+
+    /// Pushes a string.
+    pub fn push_string(&mut self, bytes: impl AsRef<[u8]>) {
+        let bytes = bytes.as_ref();
+        // SAFETY: as `push_nil`; the VM copies the bytes.
+        unsafe { ffi::lua_pushlstring_(self.state, bytes.as_ptr().cast(), bytes.len()) };
+    }
+
+    /// Pushes a copy of a value.
+    pub fn push(&mut self, slot: Slot) {
+        // SAFETY: as `push_nil`; an empty slot gives nil.
+        unsafe { ffi::lua_pushvalue(self.state, slot.0) };
+    }
+
+    /// Takes the value on top and puts it in the place of another.
+    pub fn replace(&mut self, slot: Slot) {
+        assert!((1..self.len()).contains(&slot.0));
+        // SAFETY: both are there.
+        unsafe { ffi::lua_replace(self.state, slot.0) };
+    }
+
+    /// Pushes `json.null`.
+    pub fn push_null(&mut self) {
+        // SAFETY: as `push_nil`.
+        unsafe { ffi::lua_pushlightuserdatatagged(self.state, ptr::null_mut(), NULL_TAG) };
+    }
+
+    /// Pushes a function; the last `upvalues` values become its upvalues.
+    pub fn push_function<F: Function>(&mut self, name: &'static CStr, _: F, upvalues: u8) {
+        assert!(c_int::from(upvalues) <= self.len(), "upvalues are pushed first");
+        // SAFETY: as `push_nil`; the name is static, and the upvalues are there.
+        unsafe {
+            ffi::lua_pushcclosurek(self.state, enter::<F>, name.as_ptr(), upvalues.into(), None);
+        }
+    }
+
+    /// Pushes a string that `write` makes.
+    pub fn push_text<E>(
+        &mut self,
+        write: impl FnOnce(&mut Text<'_>) -> Result<(), E>,
+    ) -> Result<(), E>
+    where
+        E: From<Raise>,
+    {
+        let mut storage = MaybeUninit::uninit();
+        // SAFETY: the text never moves, and `write` has no way to touch the stack meanwhile.
+        let mut text = unsafe { Text::new(self.state, &mut storage, &shared(self.state).memory) };
+        let written = write(&mut text);
+        match written {
+            Ok(()) => {
+                text.finish();
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Pushes a file handle.
+    pub fn push_handle(&mut self, handle: Arc<Mutex<Handle>>) {
+        let size = size_of::<Arc<Mutex<Handle>>>();
+        // SAFETY: as `push_nil`; the userdata has the size and alignment of what is written, and
+        // its tag's destructor reads the same type.
+        unsafe {
+            ffi::lua_newuserdatataggedwithmetatable(self.state, size, HANDLE_TAG)
+                .cast::<Arc<Mutex<Handle>>>()
+                .write(handle);
+        }
+    }
+
+    // --- tables ------------------------------------------------------------------------------
+
+    fn assert_table(&self, table: Slot) {
+        assert!(self.kind(table) == Kind::Table, "a table was asked for");
+    }
+
+    /// Pushes a new table.
+    pub fn push_table(&mut self, array: usize, record: usize) -> Slot {
+        let size = |count: usize| c_int::try_from(count).unwrap_or(0);
+        // SAFETY: as `push_nil`.
+        unsafe { ffi::lua_createtable(self.state, size(array), size(record)) };
+        self.top()
+    }
+
+    /// Takes a value, then the key below it, and sets that field.
+    pub fn set_pair(&mut self, table: Slot) {
+        self.assert_table(table);
+        assert!(self.len() >= 2);
+        // SAFETY: a table, and two values to take.
+        unsafe { ffi::lua_rawset(self.state, table.0) };
+    }
+
+    /// Takes a value and sets the field `name` to it.
+    pub fn set_field(&mut self, table: Slot, name: &CStr) {
+        self.assert_table(table);
+        // SAFETY: a table, and a value to take: the table itself lies at least as high.
+        unsafe { ffi::lua_rawsetfield(self.state, table.0, name.as_ptr()) };
+    }
+
+    /// Takes a value and sets the element `index` to it.
+    pub fn set_element(&mut self, table: Slot, index: usize) -> Result<(), Raise> {
+        self.assert_table(table);
+        let index = c_int::try_from(index).map_err(|_| Raise::OutOfMemory)?;
+        // SAFETY: as `set_field`.
+        unsafe { ffi::lua_rawseti_(self.state, table.0, index) };
+        Ok(())
+    }
+
+    /// Pushes the field `key`, without metamethods.
+    pub fn push_field(&mut self, table: Slot, key: &[u8]) {
+        self.assert_table(table);
+        self.push_string(key);
+        // SAFETY: a table, and a key on top, which the value replaces.
+        unsafe { ffi::lua_rawget(self.state, table.0) };
+    }
+
+    /// Pushes the element `index`, without metamethods.
+    pub fn push_element(&mut self, table: Slot, index: usize) {
+        self.assert_table(table);
+        // SAFETY: a table; what does not fit is no element.
+        unsafe { ffi::lua_rawgeti_(self.state, table.0, c_int::try_from(index).unwrap_or(0)) };
+    }
+
+    /// Pushes the next key and value of a walk that begins with 0. `None` at the end.
+    pub fn next(&mut self, table: Slot, position: c_int) -> Option<c_int> {
+        self.assert_table(table);
+        assert!(position >= 0);
+        // SAFETY: a table; any position of 0 or more is legal.
+        let next = unsafe { ffi::lua_rawiter(self.state, table.0, position) };
+        (next >= 0).then_some(next)
+    }
+
+    /// Makes a table read-only.
+    pub fn freeze(&mut self, table: Slot) {
+        self.assert_table(table);
+        // SAFETY: a table.
+        unsafe { ffi::lua_setreadonly(self.state, table.0, 1) };
+    }
+
+    /// Whether a table is read-only.
+    pub fn is_frozen(&self, table: Slot) -> bool {
+        self.assert_table(table);
+        // SAFETY: a table.
+        unsafe { ffi::lua_getreadonly(self.state, table.0) != 0 }
+    }
+
+    /// Takes a metatable and gives it to `table`.
+    pub fn set_metatable(&mut self, table: Slot) {
+        self.assert_table(table);
+        self.assert_table(self.top());
+        // SAFETY: both are tables.
+        unsafe { ffi::lua_setmetatable(self.state, table.0) };
+    }
+
+    /// Keeps the value on top for [`push_kept`](Self::push_kept), out of every script's reach.
+    pub fn keep(&mut self, name: &CStr) {
+        assert!(self.len() > 0);
+        // SAFETY: the registry is a table; takes one value.
+        unsafe { ffi::lua_rawsetfield(self.state, ffi::LUA_REGISTRYINDEX, name.as_ptr()) };
+    }
+
+    /// Pushes what was kept.
+    pub fn push_kept(&mut self, name: &CStr) {
+        // SAFETY: the registry is a table.
+        unsafe { ffi::lua_rawgetfield(self.state, ffi::LUA_REGISTRYINDEX, name.as_ptr()) };
+    }
+
+    // --- calling and collecting --------------------------------------------------------------
+
+    /// Pushes the text of a value, by its `__tostring` where it has one, which is the script's.
+    pub fn push_display(&mut self, slot: Slot) {
+        // SAFETY: as `push_nil`; may run the script and throw, which unwinds through here.
+        unsafe { ffi::luaL_tolstring_(self.state, slot.0, ptr::null_mut()) };
+    }
+
+    /// Calls the function below the last `arguments` values, all of which it takes, and pushes
+    /// one result. An error of a string comes back with the caller's position in front.
+    pub fn call(&mut self, arguments: c_int) -> Result<(), Raise> {
+        assert!(arguments >= 0 && self.len() > arguments);
+        // SAFETY: function and arguments are there.
+        let status = unsafe { ffi::lua_pcall(self.state, arguments, 1, 0) };
+        match status {
+            ffi::LUA_OK => Ok(()),
+            ffi::LUA_ERRMEM => Err(Raise::OutOfMemory),
+            _ => {
+                let text = self.string(self.top()).unwrap_or(b"error in a function");
+                Err(Raise::Error(String::from_utf8_lossy(text).into_owned()))
+            }
+        }
+    }
+
+    /// Collects all garbage: forgotten handles are closed when it is back.
+    pub fn collect_garbage(&mut self) {
+        // SAFETY: a running C function may collect.
+        unsafe { super::collect(self.state, &shared(self.state).memory) };
+    }
+
+    /// How many bytes the VM may still take, and so may what we build for it outside.
+    pub fn free_memory(&self) -> usize {
+        // SAFETY: `new`'s promise.
+        unsafe { shared(self.state) }.memory.free()
+    }
+
+    /// Ends work of ours that takes long, where the run is to end.
+    pub fn check_stop(&self) -> Result<(), Raise> {
+        if self.host.is_stopped() { Err(Raise::Stopped) } else { Ok(()) }
+    }
+
+    // --- setting the VM up -------------------------------------------------------------------
+
+    pub(super) fn open_libraries(&mut self) {
+        // SAFETY: as `push_nil`; runs in a protected call.
+        unsafe { ffi::luaL_openlibs(self.state) };
+    }
+
+    /// Takes a value and sets the global `name` to it.
+    pub fn set_global(&mut self, name: &CStr) {
+        assert!(self.len() > 0);
+        // SAFETY: takes one value.
+        unsafe { ffi::lua_setfield(self.state, ffi::LUA_GLOBALSINDEX, name.as_ptr()) };
+    }
+
+    /// Pushes the global `name`.
+    pub fn push_global(&mut self, name: &CStr) -> Slot {
+        // SAFETY: as `push_nil`.
+        unsafe { ffi::lua_getfield(self.state, ffi::LUA_GLOBALSINDEX, name.as_ptr()) };
+        self.top()
+    }
+
+    /// Takes a metatable for all file handles.
+    pub fn set_handle_metatable(&mut self) {
+        self.assert_table(self.top());
+        // SAFETY: a table; the destructor fits what `push_handle` makes.
+        unsafe {
+            ffi::lua_setuserdatadtor(self.state, HANDLE_TAG, Some(destroy_handle));
+            ffi::lua_setuserdatametatable(self.state, HANDLE_TAG);
+        }
+    }
+
+    /// Takes a metatable for `json.null`, whose type is called `null`.
+    pub fn set_null_metatable(&mut self) {
+        self.assert_table(self.top());
+        self.push_null();
+        let null = self.top();
+        self.push(Slot(null.0 - 1));
+        // SAFETY: a light userdata and a table; the name is set once, as Luau asks.
+        unsafe {
+            ffi::lua_setmetatable(self.state, null.0);
+            ffi::lua_setlightuserdataname(self.state, NULL_TAG, c"null".as_ptr());
+        }
+        self.truncate(null.0 - 2);
+    }
+
+    /// Makes libraries and globals read-only and gives this thread a table of its own in front.
+    /// Gives a thread for our own work back, kept alive by the registry.
+    pub(super) fn seal(&mut self) -> Result<*mut lua_State, Raise> {
+        // SAFETY: as `push_nil`; the thread is anchored before anything else may collect it.
+        unsafe {
+            ffi::luaL_sandbox(self.state, 1);
+            // Luau leaves the metatable of vectors open.
+            ffi::lua_pushvector(self.state, 0.0, 0.0, 0.0);
+            if ffi::lua_getmetatable(self.state, -1) != 0 {
+                ffi::lua_setreadonly(self.state, -1, 1);
+            }
+            let clerk = ffi::lua_newthread(self.state);
+            ffi::lua_ref(self.state, -1);
+            ffi::luaL_sandboxthread(self.state);
+            Ok(clerk)
+        }
+    }
+
+    /// Loads a chunk and gives a reference to its function back.
+    pub(super) fn load(&mut self, name: &CStr, bytecode: &[u8]) -> Result<c_int, Raise> {
+        let (data, size) = (bytecode.as_ptr().cast::<c_char>(), bytecode.len());
+        // SAFETY: the bytecode is of our own compiler.
+        if unsafe { ffi::luau_load(self.state, name.as_ptr(), data, size, 0) } != 0 {
+            let message = self.string(self.top()).unwrap_or(b"the chunk cannot be loaded");
+            return Err(Raise::Error(String::from_utf8_lossy(message).into_owned()));
+        }
+        // SAFETY: the function is on top.
+        Ok(unsafe { ffi::lua_ref(self.state, -1) })
+    }
+
+    /// Pushes the value number `index` that the script's own thread holds, 0 for the last one.
+    pub fn push_outcome(&mut self, index: c_int) {
+        // SAFETY: the main thread is not running, and its values can be copied from.
+        unsafe {
+            let main = ffi::lua_mainthread(self.state);
+            let len = ffi::lua_gettop(main);
+            let index = if index == 0 { len } else { index };
+            if main == self.state || !(1..=len).contains(&index) {
+                ffi::lua_pushnil(self.state);
+            } else {
+                ffi::lua_xpush(main, self.state, index);
+            }
+        }
+    }
+
+    // --- raising -----------------------------------------------------------------------------
+
+    /// Pushes the string of an error. Takes the error, so that nothing is left to drop.
+    pub(super) fn push_error(&mut self, raise: Raise) {
+        // SAFETY: makes room or throws; then as `push_nil`.
+        unsafe { ffi::lua_rawcheckstack(self.state, 4) };
+        match raise {
+            Raise::Error(message) => self.push_positioned(&message),
+            Raise::Limit(kind, message) => {
+                self.push_positioned(&message);
+                if let Some(raised) = self.string(self.top()) {
+                    self.host.remember_limit(kind, raised);
+                }
+            }
+            Raise::OutOfMemory => {
+                self.host.remember_limit(ErrorKind::OutOfMemory, OUT_OF_MEMORY.as_bytes());
+                self.push_string(OUT_OF_MEMORY);
+            }
+            // SAFETY: `new`'s promise.
+            Raise::Stopped => unsafe { push_stopped(self.state, self.host) },
+        }
+    }
+
+    fn push_positioned(&mut self, message: &str) {
+        // SAFETY: room was made by `push_error`. Level 1 is who called the function.
+        unsafe { ffi::luaL_where(self.state, 1) };
+        self.push_string(message);
+        // SAFETY: two strings are there.
+        unsafe { ffi::lua_concat(self.state, 2) };
+    }
+}
+
+/// A string's bytes.
+///
+/// # Safety
+///
+/// `state` is valid, `index` is legal there, and the value stays where it is for `'a`.
+pub(super) unsafe fn string_at<'a>(state: *mut lua_State, index: c_int) -> Option<&'a [u8]> {
+    // SAFETY: as promised; for a string lua_tolstring only reads.
+    unsafe {
+        if ffi::lua_type(state, index) != ffi::LUA_TSTRING {
+            return None;
+        }
+        let mut len = 0;
+        let data = ffi::lua_tolstring(state, index, &raw mut len);
+        Some(std::slice::from_raw_parts(data.cast(), len))
+    }
+}
+
+/// A frame of a thread's call stack, 0 being the innermost.
+///
+/// # Safety
+///
+/// `state` is valid.
+pub(super) unsafe fn frame(state: *mut lua_State, level: c_int) -> Option<Frame> {
+    let mut info = MaybeUninit::<ffi::lua_Debug>::zeroed();
+    // SAFETY: getinfo by level fills the fields that "sln" names, or gives 0; the strings are the
+    // VM's or in `info` itself, and are copied.
+    unsafe {
+        if ffi::lua_getinfo(state, level, c"sln".as_ptr(), info.as_mut_ptr()) == 0 {
+            return None;
+        }
+        let info = info.assume_init_ref();
+        let text = |text: *const c_char| {
+            (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+        };
+        Some(Frame {
+            source: text(info.short_src).unwrap_or_default(),
+            line: (info.currentline > 0).then_some(info.currentline),
+            name: text(info.name),
+        })
+    }
+}
+
+/// Pushes the string of the error that ends a run, with the position of the innermost Lua frame.
+///
+/// # Safety
+///
+/// `state` is running and has room for one value.
+unsafe fn push_stopped(state: *mut lua_State, host: &Host) {
+    let position = (0..4)
+        // SAFETY: as promised.
+        .map_while(|level| unsafe { frame(state, level) })
+        .find_map(|frame| Some(format!("{}:{}: ", frame.source, frame.line?)))
+        .unwrap_or_default();
+    let message = format!("{position}{}", host.stop_message());
+    // SAFETY: the VM copies the bytes; should it throw instead, unwinding drops `message`.
+    unsafe { ffi::lua_pushlstring_(state, message.as_ptr().cast(), message.len()) };
+}
+
+/// Raises the error that ends a run.
+///
+/// # Safety
+///
+/// `state` is at a safepoint.
+#[cold]
+pub(super) unsafe fn raise_stopped(state: *mut lua_State, host: &Host) -> ! {
+    // SAFETY: as promised.
+    unsafe {
+        ffi::lua_rawcheckstack(state, 1);
+        push_stopped(state, host);
+        ffi::lua_error(state)
+    }
+}

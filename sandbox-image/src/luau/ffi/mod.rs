@@ -1,0 +1,344 @@
+//! The one module with unsafe code: the Luau VM behind a safe view.
+//!
+//! Why not mlua's safe layer: it wraps every call from a script into a protected call of its own
+//! and raises errors as userdata. Here plain Rust functions are C functions of the VM, errors are
+//! strings as `error` makes them, and the uncaught error's status is known, not guessed.
+//!
+//! What the safety rests on:
+//! - Luau is built with C++ exceptions and everything here with `panic = "unwind"`. An error that
+//!   Luau throws unwinds through Rust frames as a foreign exception, and their destructors run
+//!   (`extern "C-unwind"`). So any function of [`Call`] may leave by an error of the VM, as it
+//!   may by a panic, and nothing leaks.
+//! - A Rust panic must never reach Luau's frames, which do not know it: [`AbortOnPanic`] ends the
+//!   process instead. A sandbox is for one run; nothing of value is lost.
+//! - Nothing here runs outside of a protected call except what cannot throw (said at each place).
+//! - The VM never leaves its thread: [`Vm`] holds raw pointers and so is neither `Send` nor `Sync`.
+#![expect(unsafe_code, reason = "the binding to Luau's C API is here and nowhere else")]
+
+mod call;
+mod text;
+
+use std::alloc::Layout;
+use std::cell::Cell;
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+
+use mlua::ffi;
+use mlua::ffi::lua_State;
+
+pub use call::{Call, Function, Kind, Pushed, Raise, Results, Slot};
+pub use text::Text;
+
+use super::Host;
+
+/// The chunk's name: `=` makes it the name itself, so messages read `script:3: …`.
+const CHUNK_NAME: &CStr = c"=script";
+
+/// What an uncaught error was.
+#[derive(Debug)]
+pub enum Thrown {
+    /// An allocation was refused, by the VM's own status.
+    OutOfMemory,
+    /// Any other error, as text.
+    Error(Vec<u8>),
+}
+
+/// How a chunk ended that was run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It returned so many values.
+    Returned(c_int),
+    /// It yielded, which only a coroutine may.
+    Yielded,
+    /// An error that is no string may be anything; see [`Call::push_outcome`].
+    Failed,
+    /// An allocation was refused.
+    OutOfMemory,
+}
+
+/// The allocator's books.
+struct Memory {
+    limit: usize,
+    used: Cell<usize>,
+    /// Luau collects by pace, not by need: above this the interrupt collects everything.
+    collect_above: Cell<usize>,
+}
+
+impl Memory {
+    fn new(limit: usize) -> Self {
+        Self { limit, used: Cell::new(0), collect_above: Cell::new(limit / 4 * 3) }
+    }
+
+    fn free(&self) -> usize {
+        self.limit.saturating_sub(self.used.get())
+    }
+
+    /// After a full collection: again when half of what is free has been used, but never so
+    /// soon that a script at its limit does nothing else.
+    fn collected(&self) {
+        let step = (self.free() / 2).max(self.limit / 64);
+        self.collect_above.set((self.used.get() + step).max(self.limit / 4 * 3));
+    }
+}
+
+/// What every function in the VM can reach, by the VM's callbacks.
+struct Shared {
+    memory: Memory,
+    host: Host,
+}
+
+/// A VM that runs one script.
+pub struct Vm {
+    /// Runs the script. Once that has failed, it holds the error and its frames.
+    main: *mut lua_State,
+    /// Does our own work once the script has run. Kept alive by the registry.
+    clerk: *mut lua_State,
+    shared: *mut Shared,
+}
+
+impl Vm {
+    /// A VM with Luau's standard libraries. `None` where its memory limit is too small for that.
+    pub fn new(host: Host, memory_limit: usize) -> Option<Self> {
+        let shared = Box::new(Shared { memory: Memory::new(memory_limit), host });
+        let memory = &raw const shared.memory;
+        // SAFETY: `allocate` meets lua_Alloc's contract, and `memory` lives in a box that is freed
+        // after the state is closed. lua_newstate protects itself and gives null where it fails.
+        let main = unsafe { ffi::lua_newstate(allocate, memory.cast_mut().cast()) };
+        if main.is_null() {
+            return None;
+        }
+        let mut vm = Self { main, clerk: main, shared: Box::into_raw(shared) };
+        // SAFETY: lua_callbacks gives the VM's own struct; nothing runs in the VM yet.
+        unsafe {
+            let callbacks = ffi::lua_callbacks(main);
+            (*callbacks).userdata = vm.shared.cast();
+            (*callbacks).interrupt = Some(interrupt);
+        }
+        vm.protect(|call| {
+            call.open_libraries();
+            Ok(())
+        })
+        .ok()?;
+        Some(vm)
+    }
+
+    /// What the functions in this VM share.
+    pub fn host(&self) -> &Host {
+        // SAFETY: `shared` is valid until `drop`, and only ever borrowed immutably.
+        unsafe { &(*self.shared).host }
+    }
+
+    /// Runs our own work in the VM; an error that is thrown in it comes back.
+    pub fn protect<T>(
+        &mut self,
+        work: impl FnOnce(&mut Call<'_>) -> Result<T, Raise>,
+    ) -> Result<T, Thrown> {
+        struct Job<T, F> {
+            work: Option<F>,
+            result: Option<T>,
+        }
+        unsafe extern "C-unwind" fn enter<T, F: FnOnce(&mut Call<'_>) -> Result<T, Raise>>(
+            state: *mut lua_State,
+        ) -> c_int {
+            let guard = AbortOnPanic;
+            // SAFETY: `protect` gives a pointer to its own Job, which outlives this call.
+            let job = unsafe { &mut *ffi::lua_touserdata(state, 1).cast::<Job<T, F>>() };
+            // SAFETY: `state` is a running C function's.
+            let mut call = unsafe { Call::new(state) };
+            if let Some(work) = job.work.take() {
+                match work(&mut call) {
+                    Ok(result) => job.result = Some(result),
+                    Err(raise) => {
+                        call.push_error(raise);
+                        std::mem::forget(guard);
+                        // SAFETY: the error is on the stack; what is left to unwind owns nothing.
+                        unsafe { ffi::lua_error(state) }
+                    }
+                }
+            }
+            std::mem::forget(guard);
+            0
+        }
+        fn entry_for<T, F: FnOnce(&mut Call<'_>) -> Result<T, Raise>>(
+            _: &Job<T, F>,
+        ) -> ffi::lua_CFunction {
+            enter::<T, F>
+        }
+
+        let mut job = Job { work: Some(work), result: None };
+        let entry = entry_for(&job);
+        // SAFETY: lua_cpcall catches what is thrown; `job` outlives it. `clerk` is idle.
+        let status = unsafe { ffi::lua_cpcall(self.clerk, entry, (&raw mut job).cast()) };
+        if status == ffi::LUA_OK
+            && let Some(result) = job.result
+        {
+            return Ok(result);
+        }
+        let thrown = if status == ffi::LUA_ERRMEM {
+            Thrown::OutOfMemory
+        } else {
+            // SAFETY: lua_cpcall left the error on the stack; reading a string cannot throw.
+            Thrown::Error(unsafe { call::string_at(self.clerk, -1) }.unwrap_or_default().to_vec())
+        };
+        // SAFETY: takes the error off again.
+        unsafe { ffi::lua_settop(self.clerk, 0) };
+        Err(thrown)
+    }
+
+    /// Makes the globals read-only, gives the script a table of its own in front of them, and
+    /// loads `bytecode`, which our own compiler made.
+    pub fn load(&mut self, bytecode: &[u8]) -> Result<(), Thrown> {
+        let clerk = self.protect(|call| call.seal())?;
+        let loaded = self.protect(|call| call.load(CHUNK_NAME, bytecode));
+        let reference = loaded?;
+        // SAFETY: fetching a reference pushes one value and cannot throw. The stack is empty.
+        unsafe { ffi::lua_rawgeti_(self.main, ffi::LUA_REGISTRYINDEX, reference) };
+        self.clerk = clerk;
+        Ok(())
+    }
+
+    /// Runs the chunk that was loaded.
+    pub fn run(&mut self) -> Ended {
+        // SAFETY: lua_resume catches what is thrown. The function is on the main thread's stack.
+        match unsafe { ffi::lua_resume_(self.main, ptr::null_mut(), 0) } {
+            // SAFETY: gettop cannot throw.
+            ffi::LUA_OK => Ended::Returned(unsafe { ffi::lua_gettop(self.main) }),
+            ffi::LUA_YIELD | ffi::LUA_BREAK => Ended::Yielded,
+            ffi::LUA_ERRMEM => Ended::OutOfMemory,
+            _ => Ended::Failed,
+        }
+    }
+
+    /// The call stack of the script, innermost first, C functions left out; empty where the
+    /// script has returned. At most `max` bytes.
+    pub fn traceback(&self, max: usize) -> String {
+        let mut text = String::new();
+        for level in 0.. {
+            // SAFETY: `main` is not running; getinfo by level neither allocates nor throws.
+            let Some(frame) = (unsafe { call::frame(self.main, level) }) else { break };
+            let Some(line) = frame.line else { continue };
+            let name = frame.name.map(|name| format!(" function {name}")).unwrap_or_default();
+            let entry = format!("{}:{line}{name}\n", frame.source);
+            if text.len() + entry.len() > max {
+                break;
+            }
+            text.push_str(&entry);
+        }
+        text.truncate(text.trim_end().len());
+        text
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        // SAFETY: closes the state once; destructors of userdata run and still find `shared`,
+        // which is freed last.
+        unsafe {
+            ffi::lua_close(self.main);
+            drop(Box::from_raw(self.shared));
+        }
+    }
+}
+
+/// Compiles to bytecode.
+///
+/// # Errors
+///
+/// What the compiler says, as `:3: …`.
+pub fn compile(source: &str) -> Result<Vec<u8>, String> {
+    // SAFETY: the options are Luau's defaults; the compiler reads `source` and catches its own
+    // errors, which it returns as bytecode of version 0.
+    let bytecode =
+        unsafe { ffi::luau_compile(source.as_bytes(), ffi::lua_CompileOptions::default()) };
+    match bytecode.split_first() {
+        Some((0, message)) => Err(String::from_utf8_lossy(message).into_owned()),
+        _ => Ok(bytecode),
+    }
+}
+
+/// Ends the process where it is dropped by a panic; see the module's documentation. A foreign
+/// exception (an error of the VM) does not count as panicking.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// What the VM of `state` shares. The lifetime is the caller's to bound.
+///
+/// # Safety
+///
+/// `state` belongs to a [`Vm`].
+unsafe fn shared<'a>(state: *mut lua_State) -> &'a Shared {
+    // SAFETY: `Vm::new` set the pointer before anything could run.
+    unsafe { &*(*ffi::lua_callbacks(state)).userdata.cast::<Shared>() }
+}
+
+/// The VM's allocator: counts, and refuses what is over the limit.
+unsafe extern "C" fn allocate(
+    memory: *mut c_void,
+    block: *mut c_void,
+    old_size: usize,
+    new_size: usize,
+) -> *mut c_void {
+    const ALIGN: usize = 16;
+    // SAFETY: `Vm::new` gave this pointer, and the box behind it outlives the state.
+    let memory = unsafe { &*memory.cast::<Memory>() };
+    // SAFETY (all of the block): Luau passes the size that the block was made with, so the layouts
+    // agree; sizes are below isize::MAX because the limit refuses others first, for frees they
+    // were accepted before; the alignment is a power of two.
+    unsafe {
+        let old = Layout::from_size_align_unchecked(old_size, ALIGN);
+        if new_size == 0 {
+            if !block.is_null() {
+                std::alloc::dealloc(block.cast(), old);
+                memory.used.set(memory.used.get() - old_size);
+            }
+            return ptr::null_mut();
+        }
+        let old_size = if block.is_null() { 0 } else { old_size };
+        if new_size > old_size && new_size - old_size > memory.free() {
+            return ptr::null_mut();
+        }
+        let new = if block.is_null() {
+            std::alloc::alloc(Layout::from_size_align_unchecked(new_size, ALIGN))
+        } else {
+            std::alloc::realloc(block.cast(), old, new_size)
+        };
+        if !new.is_null() {
+            memory.used.set(memory.used.get() - old_size + new_size);
+        }
+        new.cast()
+    }
+}
+
+/// Called by the VM at loop ends, calls and returns (`gc` below 0), and by its collector.
+unsafe extern "C-unwind" fn interrupt(state: *mut lua_State, gc: c_int) {
+    if gc >= 0 {
+        return;
+    }
+    // SAFETY: the VM calls this with a state of its own.
+    let shared = unsafe { shared(state) };
+    if shared.memory.used.get() > shared.memory.collect_above.get() {
+        // SAFETY: a safepoint of the VM, where it may collect; called by the VM itself.
+        unsafe { collect(state, &shared.memory) };
+    }
+    if shared.host.is_stopped() {
+        // SAFETY: a safepoint, where an error may be raised.
+        unsafe { call::raise_stopped(state, &shared.host) };
+    }
+}
+
+/// # Safety
+///
+/// `state` is running.
+#[cold]
+unsafe fn collect(state: *mut lua_State, memory: &Memory) {
+    // SAFETY: as above.
+    unsafe { ffi::lua_gc(state, ffi::LUA_GCCOLLECT, 0) };
+    memory.collected();
+}

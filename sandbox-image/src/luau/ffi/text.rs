@@ -1,0 +1,138 @@
+//! Strings that are built in the VM's own memory, within its limit.
+
+use std::ffi::{c_char, c_void};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use mlua::ffi;
+use mlua::ffi::lua_State;
+
+use super::Memory;
+use super::call::Raise;
+
+/// `luaL_Strbuf` of lualib.h, whose fields the binding keeps to itself.
+#[repr(C)]
+pub(super) struct Strbuf {
+    position: *mut c_char,
+    end: *mut c_char,
+    state: *mut lua_State,
+    storage: *mut c_void,
+    inline: [c_char; ffi::LUA_BUFFERSIZE],
+}
+
+const _: () = assert!(size_of::<Strbuf>() == size_of::<ffi::luaL_Strbuf>());
+
+/// A string that grows. What was reserved exactly and filled exactly becomes the script's string
+/// without a copy.
+pub struct Text<'a> {
+    buffer: *mut Strbuf,
+    memory: &'a Memory,
+    len: usize,
+    storage: PhantomData<&'a mut Strbuf>,
+}
+
+impl<'a> Text<'a> {
+    /// # Safety
+    ///
+    /// `state` is a running C function's, `storage` does not move, and nothing else uses the stack
+    /// while the text lives.
+    pub(super) unsafe fn new(
+        state: *mut lua_State,
+        storage: &'a mut MaybeUninit<Strbuf>,
+        memory: &'a Memory,
+    ) -> Self {
+        let buffer = storage.as_mut_ptr();
+        // SAFETY: initialises all that Luau reads of it.
+        unsafe { ffi::luaL_buffinit(state, buffer.cast()) };
+        Self { buffer, memory, len: 0, storage: PhantomData }
+    }
+
+    /// How many bytes there are.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Makes room for `more` bytes at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Raise::OutOfMemory`] where that is more than the VM may have, garbage collected.
+    pub fn reserve(&mut self, more: usize) -> Result<(), Raise> {
+        // SAFETY: `new`'s promise; position and end lie in one block (so everywhere below).
+        unsafe {
+            let room = (*self.buffer).end.offset_from((*self.buffer).position).cast_unsigned();
+            if room >= more {
+                return Ok(());
+            }
+            // Growing copies: for a moment there are both blocks.
+            let wanted = self.len.saturating_add(more);
+            if wanted > self.memory.free() {
+                super::collect((*self.buffer).state, self.memory);
+                if wanted > self.memory.free() {
+                    return Err(Raise::OutOfMemory);
+                }
+            }
+            ffi::luaL_prepbuffsize(self.buffer.cast(), more);
+        }
+        Ok(())
+    }
+
+    /// Adds bytes.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), Raise> {
+        self.reserve(bytes.len())?;
+        // SAFETY: there is room.
+        unsafe {
+            ptr::copy_nonoverlapping(bytes.as_ptr().cast(), (*self.buffer).position, bytes.len());
+            (*self.buffer).position = (*self.buffer).position.add(bytes.len());
+        }
+        self.len += bytes.len();
+        Ok(())
+    }
+
+    /// Has `fill` write up to `size` bytes in place; it gives back those that it wrote, from the
+    /// beginning of what it was given. Says how many.
+    ///
+    /// # Panics
+    ///
+    /// Where `fill` gives other bytes back.
+    pub fn fill<E: From<Raise>>(
+        &mut self,
+        size: usize,
+        fill: impl for<'b> FnOnce(&'b mut [MaybeUninit<u8>]) -> Result<&'b [u8], E>,
+    ) -> Result<usize, E> {
+        self.reserve(size)?;
+        // SAFETY: there is room for `size` bytes, which need not be initialised.
+        let spare = unsafe {
+            std::slice::from_raw_parts_mut((*self.buffer).position.cast::<MaybeUninit<u8>>(), size)
+        };
+        let start = spare.as_ptr().cast::<u8>();
+        let filled = fill(spare)?;
+        assert!(ptr::eq(filled.as_ptr(), start) && filled.len() <= size);
+        let filled = filled.len();
+        // SAFETY: that many bytes behind the position are initialised.
+        unsafe { (*self.buffer).position = (*self.buffer).position.add(filled) };
+        self.len += filled;
+        Ok(filled)
+    }
+
+    /// Takes `byte` off the end, where it is the last one.
+    pub fn drop_last(&mut self, byte: u8) {
+        if self.len > 0 {
+            // SAFETY: there is at least one byte before the position.
+            unsafe {
+                let last = (*self.buffer).position.sub(1);
+                if last.cast::<u8>().read() == byte {
+                    (*self.buffer).position = last;
+                    self.len -= 1;
+                }
+            }
+        }
+    }
+
+    /// Pushes the string.
+    pub(super) fn finish(self) {
+        // SAFETY: `new`'s promise; room for one value was there from the start.
+        unsafe { ffi::luaL_pushresult(self.buffer.cast()) };
+    }
+}

@@ -1,0 +1,143 @@
+//! What a script finds in its VM beside Luau's own libraries, and what it does not find.
+
+use sandbox_protocol::limits::MAX_LOG_ENTRY_BYTES;
+use sandbox_protocol::message::LogLevel;
+use serde_json::{Map, Value};
+
+use super::ffi::{Call, Kind, Raise, Results, Slot};
+use super::{io, json};
+
+/// What Luau's libraries bring that a script is not to have.
+const REMOVED: [&std::ffi::CStr; 3] = [c"newproxy", c"getfenv", c"setfenv"];
+
+/// What `getmetatable` says of the metatables that are ours.
+pub(super) const LOCKED: &str = "The metatable is locked";
+
+/// Sets the globals.
+pub(super) fn install(call: &mut Call<'_>, args: &Map<String, Value>) -> Result<(), Raise> {
+    for name in REMOVED {
+        call.push_nil();
+        call.set_global(name);
+    }
+    call.push_function(c"print", print, 0);
+    call.set_global(c"print");
+    call.push_function(c"warn", warn, 0);
+    call.set_global(c"warn");
+
+    let os = call.push_global(c"os");
+    call.push_field(os, b"date");
+    call.push_function(c"date", date_in_utc, 1);
+    call.set_field(os, c"date");
+    call.truncate(os.number() - 1);
+
+    json::install(call)?;
+    json::push_args(call, args)?;
+    call.set_global(c"args");
+    if call.host().files.is_some() {
+        io::install(call);
+    }
+    Ok(())
+}
+
+fn print(call: &mut Call<'_>) -> Results {
+    log(call, LogLevel::Print)
+}
+
+fn warn(call: &mut Call<'_>) -> Results {
+    log(call, LogLevel::Warn)
+}
+
+fn log(call: &mut Call<'_>, level: LogLevel) -> Results {
+    // The log cuts an entry by itself. No more than it can take is copied, and a little beyond,
+    // so that it sees that there is more.
+    const ENOUGH: usize = MAX_LOG_ENTRY_BYTES + 64;
+    let count = call.len();
+    let mut entry = Vec::new();
+    for argument in 1..=count {
+        if argument > 1 {
+            entry.push(b'\t');
+        }
+        call.push_display(Slot::arg(argument));
+        let text = call.string(call.top()).unwrap_or_default();
+        entry.extend_from_slice(&text[..text.len().min(ENOUGH.saturating_sub(entry.len()))]);
+        call.truncate(count);
+    }
+    call.host().log.log(level, &entry);
+    Ok(call.results(0))
+}
+
+/// `os.date`, whose own default is the local time of a zone that scripts cannot know.
+fn date_in_utc(call: &mut Call<'_>) -> Results {
+    let (format, time) = (Slot::arg(1), Slot::arg(2));
+    let has_time = !call.is_nil(time);
+    let utc = match (call.is_nil(format), call.text(format)) {
+        (true, _) => Some(b"!%c".to_vec()),
+        (false, Some(text)) if text.starts_with(b"!") => Some(text.to_vec()),
+        (false, Some(text)) => Some([b"!", text].concat()),
+        // No format at all: the library says so.
+        (false, None) => None,
+    };
+    call.push(Slot::upvalue(1));
+    match utc {
+        Some(utc) => call.push_string(utc),
+        None => call.push(format),
+    }
+    if has_time {
+        call.push(time)
+    } else {
+        call.push_nil()
+    }
+    call.call(2)?;
+    Ok(call.results(1))
+}
+
+/// The text of an uncaught error: what `tostring` gives of a string, a number, or an object with
+/// `__tostring`, which is the script's own code and may fail.
+pub(super) fn describe_error(call: &mut Call<'_>) -> Vec<u8> {
+    call.push_function(c"tostring", display, 0);
+    call.push_outcome(0);
+    let error = call.top();
+    let kind = call.kind(error);
+    let type_name = call.type_name(error);
+    let own_text = matches!(kind, Kind::String | Kind::Number | Kind::Nil | Kind::Boolean)
+        || call.metatable_identity(error) != 0;
+    if own_text && call.call(1).is_ok() {
+        let text = call.string(call.top()).unwrap_or_default();
+        // An object that has no `__tostring` after all gives its address, which helps nobody.
+        if kind != Kind::Table || !text.starts_with(b"table: 0x") {
+            return text.to_vec();
+        }
+    }
+    format!("(error object is a {type_name} value)").into_bytes()
+}
+
+fn display(call: &mut Call<'_>) -> Results {
+    call.push_display(Slot::arg(1));
+    Ok(call.results(1))
+}
+
+/// Adds to a message what a script needs to know whose author expects something else here.
+pub(super) fn with_hint(
+    message: String,
+    line: Option<u32>,
+    source: &str,
+    has_files: bool,
+) -> String {
+    let line = line.and_then(|line| source.lines().nth(line.checked_sub(1)? as usize));
+    let names = |what: &str| line.is_some_and(|line| line.contains(what));
+    let is_nil = |what: &str| message.ends_with(what);
+    if is_nil("attempt to index nil with 'save'") && names("file") {
+        return format!(
+            r#"{message} (there is no file.save: io.open(name, "w"):write(data):close())"#
+        );
+    }
+    if !has_files && message.contains("attempt to index nil with '") && names("io.") {
+        return format!("{message} (io is off in this run)");
+    }
+    if is_nil("attempt to call a nil value")
+        && ["require", "loadstring", "dofile", "loadfile"].into_iter().any(names)
+    {
+        return format!("{message} (a script is one chunk: it cannot load others)");
+    }
+    message
+}

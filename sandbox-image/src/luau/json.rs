@@ -1,0 +1,145 @@
+//! Values as JSON and back: the result, `args` and the `json` library, under the same rules.
+//!
+//! Encoding is by hand, because no generic view of a table can tell `{}` from `[]`, a sparse array
+//! from an object, or say where the value is that JSON cannot hold.
+
+mod decode;
+mod encode;
+
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::limits::MAX_RESULT_BYTES;
+use sandbox_protocol::message::ScriptError;
+use serde_json::value::RawValue;
+
+use super::ffi::{Call, Kind, Raise, Results, Slot};
+use super::globals::LOCKED;
+use encode::{Layout, Refusal, encode};
+
+pub(super) use decode::push_args;
+
+/// Where the metatable is kept that marks arrays.
+const ARRAY_MARK: &std::ffi::CStr = c"json.array";
+
+/// Sets `json`.
+pub(super) fn install(call: &mut Call<'_>) -> Result<(), Raise> {
+    let mark = call.push_table(0, 0);
+    call.freeze(mark);
+    call.host().array_mark.set(call.identity(mark));
+    call.keep(ARRAY_MARK);
+
+    let null = call.push_table(0, 2);
+    call.push_function(c"tostring", null_text, 0);
+    call.set_field(null, c"__tostring");
+    call.push_string(LOCKED);
+    call.set_field(null, c"__metatable");
+    call.freeze(null);
+    call.set_null_metatable();
+
+    let json = call.push_table(0, 4);
+    call.push_function(c"encode", json_encode, 0);
+    call.set_field(json, c"encode");
+    call.push_function(c"decode", json_decode, 0);
+    call.set_field(json, c"decode");
+    call.push_function(c"array", json_array, 0);
+    call.set_field(json, c"array");
+    call.push_null();
+    call.set_field(json, c"null");
+    call.set_global(c"json");
+    Ok(())
+}
+
+/// The JSON of what the script returned: `count` values of its own thread.
+pub(super) fn encode_result(call: &mut Call<'_>, count: i32) -> Result<Box<RawValue>, ScriptError> {
+    let limit = usize::try_from(call.host().limits.result_bytes).unwrap_or(usize::MAX);
+    let limit = limit.min(MAX_RESULT_BYTES);
+    let json = match count {
+        0 => Ok("null".to_owned()),
+        1 => {
+            call.push_outcome(1);
+            encode(call, "result", limit, Layout::Compact)
+        }
+        _ => encode::encode_outcomes(call, "result", limit, count),
+    };
+    let (kind, message) = match json.map(RawValue::from_string) {
+        Ok(Ok(json)) => return Ok(json),
+        Ok(Err(error)) => (ErrorKind::Internal, error.to_string()),
+        Err(Refusal::Value(message)) => (ErrorKind::ResultNotJson, message),
+        Err(Refusal::TooLong) => {
+            (ErrorKind::ResultTooLarge, format!("the result is longer than {limit} bytes of JSON"))
+        }
+        Err(Refusal::Stopped) => return Err(call.host().stop.reason().error()),
+    };
+    Err(ScriptError { kind, message, line: None, traceback: None })
+}
+
+fn json_encode(call: &mut Call<'_>) -> Results {
+    let (value, options) = (Slot::arg(1), Slot::arg(2));
+    if call.kind(value) == Kind::None {
+        return Err(Raise::missing(1, "encode", "value"));
+    }
+    let mut layout = Layout::Compact;
+    if !call.is_nil(options) {
+        if call.kind(options) != Kind::Table {
+            return Err(Raise::expected(call, options, "encode", "table"));
+        }
+        call.push_field(options, b"pretty");
+        if call.is_true(call.top()) {
+            layout = Layout::Pretty;
+        }
+    }
+    call.push(value);
+    // The text is made outside of the VM, within what the VM may still have.
+    let limit = call.free_memory();
+    match encode(call, "value", limit, layout) {
+        Ok(json) => {
+            call.push_text::<Raise>(|text| text.push(json.as_bytes()))?;
+            Ok(call.results(1))
+        }
+        Err(Refusal::Value(message)) => Err(Raise::Error(message)),
+        Err(Refusal::TooLong) => Err(Raise::OutOfMemory),
+        Err(Refusal::Stopped) => Err(Raise::Stopped),
+    }
+}
+
+fn json_decode(call: &mut Call<'_>) -> Results {
+    let text = Slot::arg(1);
+    if call.kind(text) != Kind::String {
+        return Err(Raise::expected(call, text, "decode", "string"));
+    }
+    // Copied, because what it says is pushed onto the same stack that holds it.
+    let text = call.string(text).unwrap_or_default();
+    if text.len() > call.free_memory() {
+        return Err(Raise::OutOfMemory);
+    }
+    let text = text.to_vec();
+    decode::push_decoded(call, &text)?;
+    Ok(call.results(1))
+}
+
+fn json_array(call: &mut Call<'_>) -> Results {
+    let table = Slot::arg(1);
+    if call.kind(table) != Kind::Table {
+        return Err(Raise::expected(call, table, "array", "table"));
+    }
+    let metatable = call.metatable_identity(table);
+    if metatable != call.host().array_mark.get() {
+        if metatable != 0 || call.is_frozen(table) {
+            let what = if metatable != 0 { "has a metatable" } else { "is read-only" };
+            return Err(Raise::Error(format!("json.array: the table {what}")));
+        }
+        mark_array(call, table);
+    }
+    call.push(table);
+    Ok(call.results(1))
+}
+
+/// Marks a table as an array, so that it is one in JSON even when it is empty.
+fn mark_array(call: &mut Call<'_>, table: Slot) {
+    call.push_kept(ARRAY_MARK);
+    call.set_metatable(table);
+}
+
+fn null_text(call: &mut Call<'_>) -> Results {
+    call.push_string("null");
+    Ok(call.results(1))
+}

@@ -1,0 +1,369 @@
+//! Values to JSON.
+
+use std::fmt::Write as _;
+
+use sandbox_protocol::limits::MAX_VALUE_DEPTH;
+
+use super::super::ffi::{Call, Kind, Slot};
+
+/// Integers up to here are exact, and print as integers.
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
+/// How many values are encoded between two looks at the clock.
+const STOP_EVERY: u32 = 1024;
+
+/// How the text is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// Without any space.
+    Compact,
+    /// One element a line, indented by two spaces.
+    Pretty,
+}
+
+/// Why there is no JSON.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// A value that JSON cannot hold, with its path.
+    Value(String),
+    /// Over the limit.
+    TooLong,
+    /// The run is to end.
+    Stopped,
+}
+
+/// The same on its way out of the value, which adds the path, innermost first.
+enum Stop {
+    Value { what: String, path: Vec<Step> },
+    TooLong,
+    Stopped,
+}
+
+enum Step {
+    Key(Vec<u8>),
+    Index(usize),
+}
+
+/// Takes the value on top and encodes it. `root` is what its path begins with.
+pub(super) fn encode(
+    call: &mut Call<'_>,
+    root: &str,
+    limit: usize,
+    layout: Layout,
+) -> Result<String, Refusal> {
+    let value = call.top();
+    let mut encoder = Encoder::new(call, limit, layout);
+    let result = encoder.value(value);
+    encoder.finish(result, root)
+}
+
+/// Encodes what the script returned as one array.
+pub(super) fn encode_outcomes(
+    call: &mut Call<'_>,
+    root: &str,
+    limit: usize,
+    count: i32,
+) -> Result<String, Refusal> {
+    let mut encoder = Encoder::new(call, limit, Layout::Compact);
+    // As if a table were around them.
+    encoder.ancestors.push(0);
+    let result = encoder.outcomes(count);
+    encoder.finish(result, root)
+}
+
+struct Encoder<'c, 'a> {
+    call: &'c mut Call<'a>,
+    out: Vec<u8>,
+    limit: usize,
+    layout: Layout,
+    /// The tables around the value.
+    ancestors: Vec<usize>,
+    until_stop: u32,
+}
+
+impl<'c, 'a> Encoder<'c, 'a> {
+    fn new(call: &'c mut Call<'a>, limit: usize, layout: Layout) -> Self {
+        Self { call, out: Vec::new(), limit, layout, ancestors: Vec::new(), until_stop: STOP_EVERY }
+    }
+
+    fn finish(self, result: Result<(), Stop>, root: &str) -> Result<String, Refusal> {
+        match result {
+            Ok(()) => String::from_utf8(self.out)
+                .map_err(|_| Refusal::Value(format!("{root} is not UTF-8"))),
+            Err(Stop::TooLong) => Err(Refusal::TooLong),
+            Err(Stop::Stopped) => Err(Refusal::Stopped),
+            Err(Stop::Value { what, path }) => {
+                let mut message = root.to_owned();
+                for step in path.iter().rev() {
+                    step.write_to(&mut message);
+                }
+                message.push(' ');
+                message.push_str(&what);
+                Err(Refusal::Value(message))
+            }
+        }
+    }
+
+    fn write(&mut self, text: &[u8]) -> Result<(), Stop> {
+        if text.len() > self.limit - self.out.len() {
+            return Err(Stop::TooLong);
+        }
+        self.out.extend_from_slice(text);
+        Ok(())
+    }
+
+    fn break_line(&mut self) -> Result<(), Stop> {
+        if self.layout == Layout::Pretty {
+            self.write(b"\n")?;
+            for _ in 0..self.ancestors.len() {
+                self.write(b"  ")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_stop(&mut self) -> Result<(), Stop> {
+        self.until_stop -= 1;
+        if self.until_stop == 0 {
+            self.until_stop = STOP_EVERY;
+            self.call.check_stop().map_err(|_| Stop::Stopped)?;
+        }
+        Ok(())
+    }
+
+    fn outcomes(&mut self, count: i32) -> Result<(), Stop> {
+        self.write(b"[")?;
+        for index in 1..=count {
+            if index > 1 {
+                self.write(b",")?;
+            }
+            self.call.push_outcome(index);
+            let value = self.call.top();
+            self.value(value).map_err(|stop| stop.at(Step::Index(index as usize)))?;
+            self.call.truncate(value.number() - 1);
+        }
+        self.write(b"]")
+    }
+
+    fn value(&mut self, slot: Slot) -> Result<(), Stop> {
+        self.check_stop()?;
+        match self.call.kind(slot) {
+            Kind::None | Kind::Nil | Kind::Null => self.write(b"null"),
+            Kind::Boolean if self.call.is_true(slot) => self.write(b"true"),
+            Kind::Boolean => self.write(b"false"),
+            Kind::Number => self.number(self.call.number(slot).unwrap_or_default()),
+            Kind::String => {
+                // Room for what is copied: one byte is at least one of JSON.
+                let text = self.call.string(slot).unwrap_or_default();
+                if text.len() > self.limit - self.out.len() {
+                    return Err(Stop::TooLong);
+                }
+                let Ok(text) = std::str::from_utf8(text) else {
+                    return Err(refuse("is a string that is not UTF-8"));
+                };
+                write_string(&mut self.out, text);
+                if self.out.len() > self.limit { Err(Stop::TooLong) } else { Ok(()) }
+            }
+            Kind::Table => self.table(slot),
+            Kind::Other => {
+                let type_name = self.call.type_name(slot);
+                Err(refuse(format!("is a {type_name}, which JSON cannot hold")))
+            }
+        }
+    }
+
+    fn number(&mut self, number: f64) -> Result<(), Stop> {
+        if !number.is_finite() {
+            let name = if number.is_nan() { "not a number (NaN)" } else { "infinite" };
+            return Err(refuse(format!("is {name}, which JSON cannot hold")));
+        }
+        let mut text = Vec::with_capacity(24);
+        let written = if number.fract() == 0.0 && number.abs() <= MAX_EXACT {
+            #[expect(clippy::cast_possible_truncation, reason = "integral and below 2^53")]
+            serde_json::to_writer(&mut text, &(number as i64))
+        } else {
+            serde_json::to_writer(&mut text, &number)
+        };
+        written.map_err(|error| refuse(error.to_string()))?;
+        self.write(&text)
+    }
+
+    fn table(&mut self, table: Slot) -> Result<(), Stop> {
+        let identity = self.call.identity(table);
+        if self.ancestors.contains(&identity) {
+            return Err(refuse("contains itself"));
+        }
+        if self.ancestors.len() == MAX_VALUE_DEPTH {
+            return Err(refuse(format!("is nested deeper than {MAX_VALUE_DEPTH}")));
+        }
+        // A key and a value a level, and the key that a walk pushes beside.
+        self.call.reserve(6).map_err(|_| refuse("is nested too deeply"))?;
+        let marked = self.call.metatable_identity(table) == self.call.host().array_mark.get();
+        let shape = self.shape(table)?;
+        self.ancestors.push(identity);
+        match shape {
+            Shape::Empty if marked => self.write(b"[]")?,
+            Shape::Empty => self.write(b"{}")?,
+            Shape::Array(len) => self.array(table, len)?,
+            Shape::Object(_) if marked => {
+                return Err(refuse("is a json.array with keys that are strings"));
+            }
+            Shape::Object(keys) => self.object(table, keys)?,
+        }
+        self.ancestors.pop();
+        Ok(())
+    }
+
+    /// What kind of table it is, in one walk over its keys.
+    fn shape(&mut self, table: Slot) -> Result<Shape, Stop> {
+        let base = self.call.len();
+        let mut keys = Keys::default();
+        let (mut indices, mut largest) = (0_usize, 0.0_f64);
+        let mut position = 0;
+        while let Some(next) = self.call.next(table, position) {
+            position = next;
+            self.check_stop()?;
+            let key = Slot::arg(base + 1);
+            match self.call.kind(key) {
+                Kind::String => {
+                    let key = self.call.string(key).unwrap_or_default();
+                    // Two quotes, a colon and a value are at least four more.
+                    if keys.bytes.len() + key.len() + 4 * keys.ends.len() > self.limit {
+                        return Err(Stop::TooLong);
+                    }
+                    keys.push(key);
+                }
+                Kind::Number => {
+                    let index = self.call.number(key).unwrap_or_default();
+                    if index < 1.0 || index.fract() != 0.0 {
+                        return Err(refuse(format!("has the key {index}, which JSON cannot hold")));
+                    }
+                    indices += 1;
+                    largest = largest.max(index);
+                }
+                _ => {
+                    let type_name = self.call.type_name(key);
+                    return Err(refuse(format!("has a key that is a {type_name}")));
+                }
+            }
+            self.call.truncate(base);
+        }
+        match (indices, keys.ends.is_empty()) {
+            (0, true) => Ok(Shape::Empty),
+            (0, false) => Ok(Shape::Object(keys)),
+            (_, false) => Err(refuse("has both indices and keys that are strings")),
+            #[expect(clippy::cast_precision_loss, reason = "no table has 2^53 elements")]
+            (len, true) if largest == len as f64 => Ok(Shape::Array(len)),
+            (len, true) => Err(refuse(format!("has holes: {len} elements up to index {largest}"))),
+        }
+    }
+
+    fn array(&mut self, table: Slot, len: usize) -> Result<(), Stop> {
+        self.write(b"[")?;
+        for index in 1..=len {
+            if index > 1 {
+                self.write(b",")?;
+            }
+            self.break_line()?;
+            self.call.push_element(table, index);
+            let value = self.call.top();
+            self.value(value).map_err(|stop| stop.at(Step::Index(index)))?;
+            self.call.truncate(value.number() - 1);
+        }
+        self.close(b"]")
+    }
+
+    fn object(&mut self, table: Slot, keys: Keys) -> Result<(), Stop> {
+        self.write(b"{")?;
+        for (number, key) in keys.sorted().into_iter().enumerate() {
+            if number > 0 {
+                self.write(b",")?;
+            }
+            self.break_line()?;
+            let Ok(text) = std::str::from_utf8(key) else {
+                return Err(refuse("has a key that is not UTF-8"));
+            };
+            write_string(&mut self.out, text);
+            // `write` counts what is left of the limit: never let the text get beyond it.
+            if self.out.len() > self.limit {
+                return Err(Stop::TooLong);
+            }
+            self.write(if self.layout == Layout::Pretty { b": " } else { b":" })?;
+            self.call.push_field(table, key);
+            let value = self.call.top();
+            self.value(value).map_err(|stop| stop.at(Step::Key(key.to_vec())))?;
+            self.call.truncate(value.number() - 1);
+        }
+        self.close(b"}")
+    }
+
+    fn close(&mut self, bracket: &[u8]) -> Result<(), Stop> {
+        let table = self.ancestors.pop();
+        let result = self.break_line().and_then(|()| self.write(bracket));
+        self.ancestors.extend(table);
+        result
+    }
+}
+
+enum Shape {
+    Empty,
+    Array(usize),
+    Object(Keys),
+}
+
+/// The keys of an object, in one block.
+#[derive(Default)]
+struct Keys {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Keys {
+    fn push(&mut self, key: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        self.ends.push(self.bytes.len());
+    }
+
+    fn sorted(&self) -> Vec<&[u8]> {
+        let mut start = 0;
+        let key = |&end: &usize| &self.bytes[std::mem::replace(&mut start, end)..end];
+        let mut keys: Vec<_> = self.ends.iter().map(key).collect();
+        keys.sort_unstable();
+        keys
+    }
+}
+
+impl Stop {
+    fn at(mut self, step: Step) -> Self {
+        if let Self::Value { path, .. } = &mut self {
+            path.push(step);
+        }
+        self
+    }
+}
+
+impl Step {
+    fn write_to(&self, path: &mut String) {
+        // Writing to a string cannot fail.
+        _ = match self {
+            Self::Index(index) => write!(path, "[{index}]"),
+            Self::Key(key) if is_name(key) => write!(path, ".{}", String::from_utf8_lossy(key)),
+            Self::Key(key) => write!(path, "[{:?}]", String::from_utf8_lossy(key)),
+        };
+    }
+}
+
+fn is_name(key: &[u8]) -> bool {
+    let is_letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_';
+    key.first().is_some_and(is_letter)
+        && key.iter().all(|byte| is_letter(byte) || byte.is_ascii_digit())
+        && key.len() <= 64
+}
+
+fn refuse(what: impl Into<String>) -> Stop {
+    Stop::Value { what: what.into(), path: Vec::new() }
+}
+
+/// Escapes exactly as the wire does. Writing to memory cannot fail.
+fn write_string(out: &mut Vec<u8>, text: &str) {
+    _ = serde_json::to_writer(out, text);
+}

@@ -1,0 +1,114 @@
+//! Scripts, and what comes of them.
+
+mod files;
+mod language;
+mod limits;
+mod types;
+mod values;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sandbox_protocol::message::{IoErrors, Limits, LogLevel, RunEnd, ScriptError};
+use sandbox_protocol::{ErrorKind, FromAgent};
+use serde_json::{Map, Value, json};
+
+use crate::files::testing::{LIMITS, Setup};
+use crate::log::LogSink;
+use crate::outbox::{Outbox, Recorder};
+use crate::run::{RunContext, StopFlag, StopReason};
+
+/// A sandbox for scripts.
+struct Sandbox {
+    directory: Option<tempfile::TempDir>,
+    io_errors: IoErrors,
+    limits: Limits,
+    args: Map<String, Value>,
+    stop: Arc<StopFlag>,
+    recorder: Recorder,
+}
+
+impl Sandbox {
+    fn new() -> Self {
+        Self {
+            directory: Some(tempfile::tempdir().unwrap()),
+            io_errors: IoErrors::Raise,
+            limits: LIMITS,
+            args: Map::new(),
+            stop: Arc::default(),
+            recorder: Recorder::default(),
+        }
+    }
+
+    fn without_files() -> Self {
+        Self { directory: None, ..Self::new() }
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.as_ref().unwrap().path()
+    }
+
+    fn run(&self, source: &str) -> Result<Value, ScriptError> {
+        let limits = self.limits.clone();
+        let files = self.directory.as_ref().map(|directory| {
+            Setup { limits: limits.clone(), ..Setup::io(directory.path()) }.open().0
+        });
+        let outbox = Arc::new(Outbox::new(self.recorder.clone()));
+        let context = RunContext {
+            files,
+            io_errors: self.io_errors,
+            log: Arc::new(LogSink::new(outbox, &limits)),
+            stop: Arc::clone(&self.stop),
+            limits,
+        };
+        match super::run(source, &self.args, &context) {
+            RunEnd::Returned(json) => Ok(serde_json::from_str(json.get()).unwrap()),
+            RunEnd::Failed(error) => Err(error),
+        }
+    }
+
+    /// Runs a script that must return.
+    #[track_caller]
+    fn value(&self, source: &str) -> Value {
+        self.run(source).unwrap_or_else(|error| panic!("{error:?}\n{source}"))
+    }
+
+    /// Runs a script that must not return.
+    #[track_caller]
+    fn error(&self, source: &str) -> ScriptError {
+        self.run(source).expect_err(source)
+    }
+
+    /// What was logged.
+    fn logs(&self) -> Vec<(LogLevel, String)> {
+        let lines = self.recorder.lines();
+        let logs = lines.iter().filter_map(|line| match FromAgent::decode(line).unwrap() {
+            FromAgent::Log(log) => Some((log.level, log.text)),
+            _ => None,
+        });
+        logs.collect()
+    }
+
+    /// Sets the stop flag from outside as soon as the script says `begun`, and runs it.
+    fn stopped(&self, source: &str, reason: StopReason) -> ScriptError {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while self.logs().is_empty() {
+                    std::thread::yield_now();
+                }
+                self.stop.stop(reason);
+            });
+            self.error(&format!("print('begun') {source}"))
+        })
+    }
+}
+
+#[track_caller]
+fn value(source: &str) -> Value {
+    Sandbox::new().value(source)
+}
+
+#[track_caller]
+fn error(source: &str) -> ScriptError {
+    Sandbox::new().error(source)
+}

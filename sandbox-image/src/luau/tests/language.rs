@@ -1,0 +1,219 @@
+//! What a script finds, and what it does not.
+
+use super::*;
+
+#[test]
+fn the_globals_are_these() {
+    let source = "local names = {} for name in _G do table.insert(names, name) end \
+                  table.sort(names) return table.concat(names, ' ')";
+    let with_io = "_G _VERSION args assert bit32 buffer coroutine debug error gcinfo getmetatable \
+                   io ipairs json math next os pairs pcall print rawequal rawget rawlen rawset \
+                   select setmetatable string table tonumber tostring type typeof unpack utf8 \
+                   vector warn xpcall";
+    assert_eq!(value(source), json!(with_io));
+    let without_io = with_io.replace(" io ", " ");
+    assert_eq!(Sandbox::without_files().value(source), json!(without_io));
+}
+
+#[test]
+fn libraries_hold_only_what_is_documented() {
+    let list = "local function list(t) local names = {} for name in t do \
+                table.insert(names, name) end table.sort(names) return table.concat(names, ' ') end ";
+    let source = format!("{list} return list(os), list(io), list(json), list(debug)");
+    let all = json!([
+        "clock date difftime remove rename time",
+        "lines list open type",
+        "array decode encode null",
+        "info traceback",
+    ]);
+    assert_eq!(value(&source), all);
+    let source = format!("{list} return list(os), type(io), type(fs), type(process)");
+    let none = json!(["clock date difftime time", "nil", "nil", "nil"]);
+    assert_eq!(Sandbox::without_files().value(&source), none);
+}
+
+#[test]
+fn every_registered_table_is_read_only() {
+    for table in [
+        "_G",
+        "os",
+        "io",
+        "json",
+        "string",
+        "table",
+        "math",
+        "args",
+        "debug",
+        "coroutine",
+        "utf8",
+        "bit32",
+        "buffer",
+        "vector",
+        "getmetatable('').__index",
+        "getmetatable(json.array({}))",
+    ] {
+        let error = error(&format!("local t = {table} t.x = 1"));
+        assert_eq!(error.message, "script:1: attempt to modify a readonly table", "{table}");
+        let error = super::error(&format!("rawset({table}, 'x', 1)"));
+        assert_eq!(error.message, "script:1: attempt to modify a readonly table", "{table}");
+    }
+    assert_eq!(value("x = 1 return x, rawget(_G, 'x') == nil"), json!([1, true]));
+    assert_eq!(
+        value("local h = io.open('a', 'w') return getmetatable(h), getmetatable(json.null)"),
+        json!(["The metatable is locked", "The metatable is locked"])
+    );
+}
+
+#[test]
+fn print_and_warn_make_one_entry_a_call() {
+    let sandbox = Sandbox::new();
+    sandbox.value(
+        "print(1, 'a\\nb', nil, true, 1.5, setmetatable({}, {__tostring = function() return 'T' end})) \
+         print() warn('careful', 2)",
+    );
+    let expected = [
+        (LogLevel::Print, "1\ta\nb\tnil\ttrue\t1.5\tT".to_owned()),
+        (LogLevel::Print, String::new()),
+        (LogLevel::Warn, "careful\t2".to_owned()),
+    ];
+    assert_eq!(sandbox.logs(), expected);
+}
+
+#[test]
+fn a_huge_entry_is_cut() {
+    let sandbox = Sandbox::new();
+    sandbox.value("local s = string.rep('é', 1e6) print(s, s)");
+    let logs = sandbox.logs();
+    assert_eq!(logs[0].1, "é".repeat(32 << 10));
+}
+
+#[test]
+fn an_error_in_tostring_is_the_scripts() {
+    let error = error("print(setmetatable({}, {__tostring = function() error('no') end}))");
+    assert_eq!(error.message, "script:1: no");
+    let error = super::error("print(setmetatable({}, {__tostring = function() return 1 end}))");
+    assert!(error.message.contains("'__tostring' must return a string"), "{error:?}");
+}
+
+#[test]
+fn args_are_read_only_all_the_way_down() {
+    let mut sandbox = Sandbox::new();
+    sandbox.args = json!({"k": "v", "deep": {"list": [1, {"x": null}]}, "empty": []})
+        .as_object()
+        .unwrap()
+        .clone();
+    assert_eq!(
+        sandbox.value("return args, args.deep.list[2].x == json.null"),
+        json!([sandbox.args, true])
+    );
+    for target in ["args", "args.deep", "args.deep.list", "args.deep.list[2]", "args.empty"] {
+        let error = sandbox.error(&format!("{target}[1] = 1"));
+        assert_eq!(error.message, "script:1: attempt to modify a readonly table");
+    }
+}
+
+#[test]
+fn dates_are_in_utc() {
+    assert_eq!(
+        value(
+            "return os.date('%Y-%m-%d %H:%M:%S', 86400), os.date('!%H', 0), os.date('*t', 0).hour"
+        ),
+        json!(["1970-01-02 00:00:00", "00", 0])
+    );
+    assert_eq!(
+        value(
+            "return os.time({year=1970, month=1, day=2, hour=0}), os.difftime(5, 3), \
+               type(os.clock()), #os.date() > 10, os.date(nil, -1) ~= nil"
+        ),
+        json!([86400, 2, "number", true, true])
+    );
+    let error = error("\nos.date('%Ez')");
+    assert_eq!(
+        error.message,
+        "script:2: invalid argument #1 to 'date' (invalid conversion specifier)"
+    );
+}
+
+#[test]
+fn a_chunk_begins_like_any_coroutine_of_luau() {
+    assert_eq!(
+        value("return coroutine.running() == nil, coroutine.isyieldable()"),
+        json!([true, true])
+    );
+    let error = error("\ncoroutine.yield(1)");
+    assert_eq!(error.kind, ErrorKind::Runtime);
+    assert_eq!(error.message, "attempt to yield from outside a coroutine");
+    assert_eq!(error.line, Some(2));
+}
+
+#[test]
+fn an_uncaught_error_has_its_line_and_traceback() {
+    let error = error(
+        "local function inner()\n  error('bad')\nend\nlocal function outer()\n  inner()\nend\nouter()",
+    );
+    assert_eq!(error.kind, ErrorKind::Runtime);
+    assert_eq!(error.message, "script:2: bad");
+    assert_eq!(error.line, Some(2));
+    assert_eq!(
+        error.traceback.as_deref(),
+        Some("script:2 function inner\nscript:5 function outer\nscript:7")
+    );
+    let error = super::error("local x = nil\nreturn x.y");
+    assert_eq!(error.message, "script:2: attempt to index nil with 'y'");
+    let error = super::error("\n\nerror('plain', 0)");
+    assert_eq!((error.message.as_str(), error.line), ("plain", Some(3)));
+}
+
+#[test]
+fn an_error_may_be_any_value() {
+    for (thrown, message) in [
+        ("{}", "(error object is a table value)"),
+        ("nil", "nil"),
+        ("42", "42"),
+        ("true", "true"),
+        ("print", "(error object is a function value)"),
+        ("json.null", "null"),
+        ("setmetatable({}, {})", "(error object is a table value)"),
+        ("setmetatable({}, {__tostring = function() return 'mine' end})", "mine"),
+        (
+            "setmetatable({}, {__tostring = function() error('no') end})",
+            "(error object is a table value)",
+        ),
+        ("'\\255'", "\u{fffd}"),
+    ] {
+        assert_eq!(error(&format!("error({thrown}, 0)")).message, message, "{thrown}");
+    }
+}
+
+#[test]
+fn a_deep_traceback_is_cut() {
+    let error = error(
+        "local function f(n) if n == 0 then error(string.rep('x', 1e6)) end return (f(n - 1)) end f(15000)",
+    );
+    let traceback = error.traceback.unwrap();
+    assert!(traceback.len() <= 64 << 10 && traceback.ends_with("script:1 function f"));
+    assert_eq!(error.message.len(), 64 << 10);
+}
+
+#[test]
+fn syntax_errors_have_a_line() {
+    let error = error("local x = 1\nlocal = 2");
+    assert_eq!((error.kind, error.line), (ErrorKind::Syntax, Some(2)));
+    assert!(error.message.starts_with("script:2: Expected identifier"), "{error:?}");
+    assert_eq!(super::super::check("local x = 1\nlocal = 2"), Some(error));
+    assert_eq!(super::super::check("return 1"), None);
+}
+
+#[test]
+fn hints_meet_scripts_that_expect_something_else() {
+    let error = error("file.save('a', 'b')");
+    assert_eq!(
+        error.message,
+        "script:1: attempt to index nil with 'save' \
+         (there is no file.save: io.open(name, \"w\"):write(data):close())"
+    );
+    let error = Sandbox::without_files().error("io.open('a')");
+    assert_eq!(error.message, "script:1: attempt to index nil with 'open' (io is off in this run)");
+    let error = super::error("require('x')");
+    assert!(error.message.starts_with("script:1: attempt to call a nil value ("), "{error:?}");
+}

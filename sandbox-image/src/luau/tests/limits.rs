@@ -1,0 +1,258 @@
+//! Time, memory and the limits of `io`.
+
+use super::*;
+
+#[test]
+fn a_stopped_run_cannot_keep_its_error() {
+    for source in [
+        "while true do end",
+        "while true do pcall(function() while true do end end) end",
+        "while true do xpcall(function() while true do end end, function() while true do end end) end",
+        "repeat local ok = pcall(function() while true do end end) until false",
+        "while true do local co = coroutine.wrap(function() while true do end end) pcall(co) end",
+        "local function f() pcall(f) f() end f()",
+        "local t = setmetatable({}, {__index = function(t, k) return t[k] end}) while true do pcall(function() return t.x end) end",
+        "local t = {} for i = 1, 1000 do t[i] = i end while true do pcall(table.sort, t, function() while true do end end) end",
+        "while true do pcall(string.gsub, 'aaaa', 'a', function() while true do end end) end",
+        "local t = setmetatable({}, {__tostring = function() while true do end end}) while true do pcall(print, t) end",
+        "for i = 1, 100 do pcall(function() while true do end end) end return 1",
+        "local s = string.rep('a', 5000) while true do s:find('a-a-a-a-a-b') end",
+        "local t = {} for i = 1, 1e5 do t[i] = {i} end while true do pcall(json.encode, t) end",
+        "error(setmetatable({}, {__tostring = function() while true do end end}))",
+        "xpcall(error, function() while true do end end)",
+    ] {
+        for (reason, kind, message) in [
+            (StopReason::Timeout, ErrorKind::Timeout, "the run's time is up"),
+            (StopReason::Cancelled, ErrorKind::Cancelled, "the run was cancelled"),
+        ] {
+            let error = Sandbox::new().stopped(source, reason);
+            assert_eq!(error.kind, kind, "{source}");
+            assert!(error.message.ends_with(message), "{error:?}");
+        }
+    }
+    let error = Sandbox::new().stopped("\nwhile true do end", StopReason::Timeout);
+    assert_eq!(error.message, "script:2: the run's time is up");
+    assert_eq!((error.line, error.traceback.as_deref()), (Some(2), Some("script:2")));
+}
+
+#[test]
+fn our_own_long_work_ends_too() {
+    for source in [
+        // A file of spaces has no number, and no end that a script could wait for.
+        "local f = io.open('a', 'w+') f:write(string.rep(' ', 4e7)) while true do f:seek('set') f:read('n') end",
+        "local t = {} for i = 1, 1e6 do t[i] = i end while true do json.encode(t) end",
+        "local s = '[' .. string.rep('1,', 1e6) .. '1]' while true do json.decode(s) end",
+    ] {
+        let error = Sandbox::new().stopped(source, StopReason::Timeout);
+        assert_eq!(error.kind, ErrorKind::Timeout, "{source}");
+    }
+}
+
+#[test]
+fn a_script_that_returned_has_returned() {
+    let sandbox = Sandbox::new();
+    assert_eq!(sandbox.value("return 1"), json!(1));
+    sandbox.stop.stop(StopReason::Timeout);
+    assert_eq!(sandbox.error("return 1").kind, ErrorKind::Timeout);
+}
+
+#[test]
+fn memory_is_limited() {
+    for source in [
+        "local t = {} while true do table.insert(t, string.rep('x', 1e5) .. #t) end",
+        "local s = string.rep('x', 1e8)",
+        "local t = table.create(1e8, 1)",
+        "local b = buffer.create(1e9)",
+        "local s = 'x' while true do s ..= s end",
+        "local t = {} while true do t = {t} end",
+        "coroutine.wrap(function() return string.rep('x', 1e8) end)()",
+        "coroutine.wrap(function() coroutine.wrap(function() return string.rep('x', 1e8) end)() end)()",
+        "local ok, e = pcall(string.rep, 'x', 1e8) error(e, 0)",
+        "local ok, e = pcall(string.rep, 'x', 1e8) error(e)",
+        "json.encode({string.rep('x', 3e7), string.rep('x', 3e7)})",
+    ] {
+        let error = error(source);
+        assert_eq!(error.kind, ErrorKind::OutOfMemory, "{source}: {error:?}");
+        assert!(error.message.ends_with("not enough memory"), "{error:?}");
+    }
+    assert_eq!(value("return pcall(string.rep, 'x', 1e8)"), json!([false, "not enough memory"]));
+    assert_eq!(error("error('not enough memory', 0)").kind, ErrorKind::Runtime);
+    let error = error("\nlocal s = string.rep('x', 1e8)");
+    assert_eq!(error.line, Some(2));
+}
+
+#[test]
+fn garbage_is_collected_before_memory_is_out() {
+    // 40 MB are alive, and 4 MB of garbage a turn: by its pace alone the collector is too late.
+    let source = "local keep = {} for i = 1, 40 do keep[i] = string.rep('k', 1e6) .. i end \
+                  for i = 1, 100 do local s = string.rep('g', 4e6) .. i end return #keep";
+    assert_eq!(value(source), json!(40));
+}
+
+#[test]
+fn a_vm_that_is_too_small_to_begin_is_out_of_memory() {
+    for bytes in [0, 10_000, 50_000, 100_000] {
+        let mut sandbox = Sandbox::new();
+        sandbox.limits.vm_memory_bytes = bytes;
+        assert_eq!(sandbox.error("return 1").kind, ErrorKind::OutOfMemory, "{bytes}");
+    }
+    let mut sandbox = Sandbox::new();
+    sandbox.limits.vm_memory_bytes = 300_000;
+    assert_eq!(sandbox.value("return 1"), json!(1));
+    sandbox.args.insert("x".into(), "y".repeat(300_000).into());
+    assert_eq!(sandbox.error("return 1").kind, ErrorKind::OutOfMemory);
+}
+
+/// Every allocation fails once, somewhere: nothing may break, only end.
+#[test]
+fn running_out_of_memory_anywhere_ends_cleanly() {
+    let source = "local f = io.open('a', 'w+') f:write('abc\\n', 12, '\\n') f:seek('set') \
+                  for l in f:lines('n', 'L', 'a') do end \
+                  local ok, e = pcall(io.open, 'missing') \
+                  local t = json.decode('[1, {\"a\": [true, null]}]') \
+                  print(json.encode(t), os.date(), f, json.null, #io.list()) \
+                  for l in io.lines('a') do end \
+                  local co = coroutine.wrap(function() coroutine.yield(io.open('b', 'w')) end) co() \
+                  return t, ok, e";
+    let mut sandbox = Sandbox::new();
+    let mut ends = [0; 2];
+    for kib in 16..400 {
+        sandbox.limits.vm_memory_bytes = kib * 512;
+        match sandbox.run(source) {
+            Ok(_) => ends[0] += 1,
+            Err(error) => {
+                assert_eq!(error.kind, ErrorKind::OutOfMemory, "{error:?}");
+                ends[1] += 1;
+            }
+        }
+    }
+    assert!(ends[0] > 0 && ends[1] > 0);
+}
+
+#[test]
+fn the_stack_is_limited() {
+    let error = error("local function f() return 1 + f() end f()");
+    assert_eq!(error.kind, ErrorKind::Runtime);
+    assert!(error.message.contains("stack overflow"), "{error:?}");
+    let many = "return io.lines(table.unpack(table.create(300, 'l')))";
+    assert_eq!(super::error(many).kind, ErrorKind::Runtime);
+}
+
+#[test]
+fn the_write_limit_counts_every_byte_and_a_write_over_it_writes_nothing() {
+    let mut sandbox = Sandbox::new();
+    sandbox.limits.write_bytes = 10;
+    let error =
+        sandbox.error("local f = io.open('a', 'w')\nf:write('12345')\nf:write('67890', 'x')");
+    assert_eq!(error.kind, ErrorKind::WriteLimit);
+    assert_eq!(error.message, "script:3: write limit exceeded (10 bytes)");
+    assert_eq!(error.line, Some(3));
+    assert_eq!(std::fs::read(sandbox.path().join("a")).unwrap(), b"12345");
+    let error = sandbox.error(
+        "local f = io.open('a', 'w') f:write('12345') f:seek('set') f:write('67890') f:seek('set') \
+         assert(pcall(f.write, f, '')) f:write('x')",
+    );
+    assert_eq!(error.kind, ErrorKind::WriteLimit);
+    assert_eq!(std::fs::read(sandbox.path().join("a")).unwrap(), b"67890");
+}
+
+#[test]
+fn a_hole_counts_as_written() {
+    let mut sandbox = Sandbox::new();
+    sandbox.limits.write_bytes = 100;
+    let error = sandbox.error("local f = io.open('a', 'w') f:seek('set', 1e12) f:write('x')");
+    assert_eq!(error.kind, ErrorKind::WriteLimit);
+    assert_eq!(std::fs::metadata(sandbox.path().join("a")).unwrap().len(), 0);
+    let error = sandbox
+        .error("local f = io.open('a', 'w') f:seek('end', 95) f:write('12345') f:write('x')");
+    assert_eq!(error.kind, ErrorKind::WriteLimit);
+    assert_eq!(std::fs::metadata(sandbox.path().join("a")).unwrap().len(), 100);
+    // Another handle may have emptied the file meanwhile.
+    let error = sandbox.error(
+        "local f = io.open('a', 'w') f:write(string.rep('x', 40)) f:flush() io.open('a', 'w'):close() \
+         f:write(string.rep('x', 30))",
+    );
+    assert_eq!(error.kind, ErrorKind::WriteLimit);
+}
+
+#[test]
+fn a_limit_is_known_by_the_error_itself_never_by_its_text() {
+    let mut sandbox = Sandbox::new();
+    sandbox.limits.write_bytes = 1;
+    let write = "io.open('a', 'w'):write('xx')";
+    for (source, kind) in [
+        (write.to_owned(), ErrorKind::WriteLimit),
+        (format!("local ok, e = pcall(function() {write} end) error(e, 0)"), ErrorKind::WriteLimit),
+        (format!("local ok, e = pcall(function() {write} end) error(e)"), ErrorKind::WriteLimit),
+        (format!("assert(pcall(function() {write} end))"), ErrorKind::WriteLimit),
+        (format!("coroutine.wrap(function() {write} end)()"), ErrorKind::WriteLimit),
+        (
+            format!("xpcall(function() {write} end, function(e) error(e, 0) end) error('x')"),
+            ErrorKind::Runtime,
+        ),
+        ("error('write limit exceeded (1 bytes)')".to_owned(), ErrorKind::Runtime),
+        ("error('script:1: write limit exceeded (1 bytes)', 0)".to_owned(), ErrorKind::Runtime),
+        (format!("pcall(function() {write} end) error('x')"), ErrorKind::Runtime),
+        (
+            format!("local ok, e = pcall(function() {write} end) error('so: ' .. e, 0)"),
+            ErrorKind::Runtime,
+        ),
+    ] {
+        assert_eq!(sandbox.error(&source).kind, kind, "{source}");
+    }
+    let caught = format!("pcall(function() {write} end) return 1");
+    assert_eq!(sandbox.value(&caught), json!(1));
+}
+
+#[test]
+fn the_65th_handle_is_refused_and_nothing_is_truncated() {
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path().join("precious"), "data").unwrap();
+    let error = sandbox.error(
+        "local open = {} for i = 1, 64 do open[i] = io.open('f' .. i, 'w') end\nio.open('precious', 'w')",
+    );
+    assert_eq!(error.kind, ErrorKind::TooManyHandles);
+    assert_eq!(error.message, "script:2: too many open files (max 64)");
+    assert_eq!(std::fs::read(sandbox.path().join("precious")).unwrap(), b"data");
+    assert_eq!(
+        sandbox.value(
+            "local open = {} for i = 1, 64 do open[i] = io.open('f' .. i, 'w') end \
+             open[1]:close() io.open('precious'):close() \
+             return select(2, pcall(io.lines, 'precious')) ~= nil, #open"
+        ),
+        json!([true, 64])
+    );
+}
+
+#[test]
+fn forgotten_handles_do_not_count_and_are_flushed() {
+    let sandbox = Sandbox::new();
+    let count = "for i = 1, 1000 do io.open('f', 'a'):write('x') end return io.open('f'):seek('end') >= 900";
+    assert_eq!(sandbox.value(count), json!(true));
+    assert_eq!(std::fs::metadata(sandbox.path().join("f")).unwrap().len(), 1000);
+    assert_eq!(
+        sandbox.value("for i = 1, 1000 do for l in io.lines('f', 10) do break end end return 1"),
+        json!(1)
+    );
+}
+
+#[test]
+fn handles_are_flushed_whatever_the_end() {
+    for end in [
+        "return 1",
+        "error('x')",
+        "return print",
+        "local s = string.rep('x', 1e9)",
+        "coroutine.yield()",
+    ] {
+        let sandbox = Sandbox::new();
+        _ = sandbox.run(&format!("f = io.open('a', 'w') f:write('kept') {end}"));
+        assert_eq!(std::fs::read(sandbox.path().join("a")).unwrap(), b"kept", "{end}");
+    }
+    let sandbox = Sandbox::new();
+    sandbox.stopped(
+        "local f = io.open('a', 'w') f:write('kept') while true do end",
+        StopReason::Timeout,
+    );
+    assert_eq!(std::fs::read(sandbox.path().join("a")).unwrap(), b"kept");
+}

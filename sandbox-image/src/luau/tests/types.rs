@@ -1,0 +1,1 @@
+//! The declarations that `sandboxctl types` prints.
