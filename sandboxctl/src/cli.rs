@@ -1,0 +1,552 @@
+//! The command line: commands, flags, their help. Settings among the flags take their words and
+//! defaults from the table of keys.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand, ValueHint};
+use sandbox_controller::LimitKey;
+
+use crate::config::{Flags, Key, Value};
+use crate::input::{Argument, InputArgument, User};
+
+/// `--version`: ours, and the agent's digest, which is what runs beside the script.
+fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let version = env!("CARGO_PKG_VERSION");
+        format!("{version} (agent sha256:{})", sandbox_controller::AGENT_SHA256)
+    });
+    &VERSION
+}
+
+/// Reads a flag as one of the words that its key takes.
+fn word_of(key: Key) -> impl TypedValueParser<Value = Value> {
+    PossibleValuesParser::new(key.words()).map(Value::Text)
+}
+
+/// Reads a flag as the value of its key.
+fn value_of(key: Key) -> impl Fn(&str) -> Result<Value, String> + Clone + Send + Sync + 'static {
+    move |text| Value::from_text(key, text).map_err(|error| error.to_string())
+}
+
+const fn limit(limit: LimitKey) -> Key {
+    Key::Limit(limit)
+}
+
+/// Runs untrusted Luau scripts, each in a fresh container.
+///
+/// A script sees one directory of yours, the io dir, and the inputs that you name, read-only. It
+/// has no network. Every limit is set. Its output is on stdout, and everything else on stderr.
+#[derive(Debug, Parser)]
+#[command(
+    name = "sandboxctl",
+    version = version(),
+    subcommand_required = true,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_long_help = "\
+Examples:
+  sandboxctl run examples/report.luau
+  echo 'return 6 * 7' | sandboxctl run -
+  sandboxctl run access-log.luau --in /var/log/nginx/access.log --timeout 2m --json
+  sandboxctl doctor
+
+Exit codes:
+  0 done · 1 script error · 2 usage, configuration · 120 limit · 121 policy · 122 agent lost
+  124 timeout · 125 engine, controller · 130 interrupted · 137 killed · 143 terminated"
+)]
+pub struct Cli {
+    /// What is true for every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags that every command takes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// Read this configuration file, and no other
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+
+    #[arg(long, global = true, value_name = "ENGINE", help = Key::EngineKind.help(),
+        value_parser = word_of(Key::EngineKind))]
+    engine: Option<Value>,
+
+    #[arg(long, global = true, value_name = "ADDRESS", help = Key::EngineHost.help(),
+        value_parser = value_of(Key::EngineHost), value_hint = ValueHint::Url)]
+    host: Option<Value>,
+
+    #[arg(long, global = true, value_name = "NAME", help = Key::EngineRuntime.help(),
+        value_parser = value_of(Key::EngineRuntime))]
+    runtime: Option<Value>,
+
+    /// Say more on stderr; repeat for even more
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+
+    /// Say nothing on stderr but errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+
+    /// When to use colour
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: ColorChoice,
+}
+
+impl Global {
+    /// The settings among these flags.
+    #[must_use]
+    pub fn flags(&self) -> Flags {
+        let mut flags = Flags { file: self.config.clone(), values: Vec::new() };
+        flags.set(Key::EngineKind, self.engine.clone());
+        flags.set(Key::EngineHost, self.host.clone());
+        flags.set(Key::EngineRuntime, self.runtime.clone());
+        flags
+    }
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a Luau script in a fresh container
+    ///
+    /// Prints what the script prints as it comes, then its result as JSON where there is one.
+    /// The script's files are in the io dir, and belong to its owner.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl run examples/report.luau
+  sandboxctl run report.luau --arg year=2026 --args-file options.json --io-dir out
+  sandboxctl run access-log.luau --in /var/log/nginx/access.log --json
+  zcat log.gz | sandboxctl run access-log.luau --in -:access.log --timeout 2m")]
+    Run(Box<RunArgs>),
+
+    /// Say whether a script compiles, without a container
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl check examples/report.luau
+  sandboxctl check --json - < script.luau")]
+    Check(CheckArgs),
+
+    /// Print the script API as Luau declarations
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl types > sandbox.d.luau")]
+    Types,
+
+    /// Build, list and move the sandbox image
+    #[command(subcommand)]
+    Image(ImageCommand),
+
+    /// List the containers of sandboxes
+    ///
+    /// Running ones, leftovers of controllers that were killed, and those of which it cannot be
+    /// told: another user's, or another machine's.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl ps
+  sandboxctl ps --json")]
+    Ps(ReportArgs),
+
+    /// Remove what killed controllers left behind
+    ///
+    /// Every command that talks to an engine does this for your own leftovers by itself.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl gc --dry-run
+  sandboxctl gc --force")]
+    Gc(GcArgs),
+
+    /// Look at all that a sandbox needs, and say how to mend what is wrong
+    ///
+    /// Exits with 125 where a check fails.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl doctor
+  sandboxctl doctor --json --host unix:///run/user/1000/docker.sock")]
+    Doctor(ReportArgs),
+
+    /// Look at the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+
+    /// Print completions for a shell
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl completions bash > ~/.local/share/bash-completion/completions/sandboxctl
+  sandboxctl completions fish > ~/.config/fish/completions/sandboxctl.fish")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+
+    /// Print the manual page, or write those of all commands
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl man | man -l -
+  sandboxctl man --dir ~/.local/share/man/man1")]
+    Man {
+        /// Write a page for every command into this directory
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        dir: Option<PathBuf>,
+    },
+}
+
+impl Command {
+    /// Whether a JSON document is to be printed, whatever happens.
+    #[must_use]
+    pub fn wants_json(&self) -> bool {
+        match self {
+            Self::Run(args) => args.json,
+            Self::Check(args) => args.json,
+            Self::Image(
+                ImageCommand::Build { json, .. }
+                | ImageCommand::Ls { json }
+                | ImageCommand::Rm { json, .. }
+                | ImageCommand::Save { json, .. }
+                | ImageCommand::Load { json, .. },
+            )
+            | Self::Ps(ReportArgs { json })
+            | Self::Gc(GcArgs { json, .. })
+            | Self::Doctor(ReportArgs { json })
+            | Self::Config(ConfigCommand::Show { json, .. }) => *json,
+            Self::Types | Self::Completions { .. } | Self::Man { .. } => false,
+        }
+    }
+}
+
+/// `run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The script, or - for stdin
+    #[arg(value_name = "SCRIPT", value_hint = ValueHint::FilePath)]
+    pub script: PathBuf,
+
+    /// Give the script args.KEY, a string; repeatable
+    #[arg(long = "arg", value_name = "KEY=VALUE")]
+    pub args: Vec<Argument>,
+
+    /// Give the script the members of this JSON object as args; --arg wins
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub args_file: Option<PathBuf>,
+
+    /// Print one JSON document (sandboxctl.result/1) in place of logs and result
+    #[arg(long)]
+    pub json: bool,
+
+    /// The files of the script.
+    #[command(flatten)]
+    pub files: FileArgs,
+
+    /// What the run may use.
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+/// The files of a script.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Files")]
+pub struct FileArgs {
+    #[arg(long, value_name = "DIR", help = Key::IoDir.help(), value_hint = ValueHint::DirPath)]
+    io_dir: Option<String>,
+
+    /// Give the script no files at all
+    #[arg(long, conflicts_with_all = ["io_dir", "inputs", "mount_path", "workdir"])]
+    no_io: bool,
+
+    /// Show a file or directory read-only at /in/NAME; - is stdin; repeatable
+    #[arg(long = "in", value_name = "SRC[:NAME]", value_hint = ValueHint::AnyPath)]
+    pub inputs: Vec<InputArgument>,
+
+    /// Where the io dir appears in the sandbox [default: /io]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::Other)]
+    pub mount_path: Option<String>,
+
+    /// Guest path that relative paths start from [default: the io dir's root]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::Other)]
+    pub workdir: Option<String>,
+
+    #[arg(long, value_name = "HOW", help = Key::IoErrors.help(),
+        value_parser = word_of(Key::IoErrors))]
+    io_errors: Option<Value>,
+
+    /// Run as this user and group [default: the owner of the io dir]
+    #[arg(long, value_name = "UID:GID", value_hint = ValueHint::Other)]
+    pub user: Option<User>,
+
+    /// The old name of --io-dir.
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub output_dir: Option<OsString>,
+}
+
+/// What a run may use.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+struct LimitArgs {
+    #[arg(long, value_name = "TIME", help = limit(LimitKey::Timeout).help(),
+        value_parser = value_of(limit(LimitKey::Timeout)), value_hint = ValueHint::Other)]
+    timeout: Option<Value>,
+
+    #[arg(long, value_name = "SIZE", help = limit(LimitKey::Memory).help(),
+        value_parser = value_of(limit(LimitKey::Memory)), value_hint = ValueHint::Other)]
+    memory: Option<Value>,
+
+    #[arg(long, value_name = "SIZE", help = limit(LimitKey::VmMemory).help(),
+        value_parser = value_of(limit(LimitKey::VmMemory)), value_hint = ValueHint::Other)]
+    vm_memory: Option<Value>,
+
+    #[arg(long, value_name = "NUMBER", help = limit(LimitKey::Cpus).help(),
+        value_parser = value_of(limit(LimitKey::Cpus)), value_hint = ValueHint::Other)]
+    cpus: Option<Value>,
+
+    #[arg(long, value_name = "NUMBER", help = limit(LimitKey::Pids).help(),
+        value_parser = value_of(limit(LimitKey::Pids)), value_hint = ValueHint::Other)]
+    pids: Option<Value>,
+
+    #[arg(long, value_name = "SIZE", help = limit(LimitKey::MaxWrite).help(),
+        value_parser = value_of(limit(LimitKey::MaxWrite)), value_hint = ValueHint::Other)]
+    max_write: Option<Value>,
+}
+
+impl RunArgs {
+    /// Adds the settings among these flags.
+    pub fn add_flags(&self, flags: &mut Flags) {
+        let FileArgs { io_dir, no_io, io_errors, .. } = &self.files;
+        if let Some(dir) = io_dir {
+            // Any directory: whoever types it means it.
+            flags.set(Key::IoDir, Some(Value::Text(dir.clone())));
+            flags.values.push((Key::IoEnabled, Value::Switch(true), "--io-dir"));
+        }
+        flags.set(Key::IoEnabled, no_io.then_some(Value::Switch(false)));
+        flags.set(Key::IoErrors, io_errors.clone());
+        let LimitArgs { timeout, memory, vm_memory, cpus, pids, max_write } = &self.limits;
+        for (key, value) in [
+            (LimitKey::Timeout, timeout),
+            (LimitKey::Memory, memory),
+            (LimitKey::VmMemory, vm_memory),
+            (LimitKey::Cpus, cpus),
+            (LimitKey::Pids, pids),
+            (LimitKey::MaxWrite, max_write),
+        ] {
+            flags.set(limit(key), value.clone());
+        }
+    }
+}
+
+/// `check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The script, or - for stdin
+    #[arg(value_name = "SCRIPT", value_hint = ValueHint::FilePath)]
+    pub script: PathBuf,
+
+    /// Print JSON: {"ok", "error"}
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A command that only reports.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gc`.
+#[derive(Debug, Args)]
+pub struct GcArgs {
+    /// Only say what would be removed
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Remove those too of which it cannot be told whether their controller lives
+    #[arg(long)]
+    pub force: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `image`.
+#[derive(Debug, Subcommand)]
+pub enum ImageCommand {
+    /// Build the image where it is missing; `run` does so by itself
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl image build
+  sandboxctl image build --rebuild")]
+    Build {
+        /// Build it even if it is there
+        #[arg(long)]
+        rebuild: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the sandbox images that the engine has
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl image ls
+  sandboxctl image ls --json")]
+    Ls {
+        /// Print JSON: [{"id", "engine", "agent", "created", "size", "current"}]
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove sandbox images
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl image rm 3f4e9a0c
+  sandboxctl image rm --stale")]
+    Rm {
+        /// Ids, or the starts of them
+        #[arg(value_name = "ID", required_unless_present_any = ["all", "stale"])]
+        ids: Vec<String>,
+        /// Remove all of them
+        #[arg(long, conflicts_with_all = ["ids", "stale"])]
+        all: bool,
+        /// Remove all but the one in use
+        #[arg(long, conflicts_with = "ids")]
+        stale: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write the image to a tar file, building it first where it is missing
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl image save sandbox.tar
+  sandboxctl image save - | ssh host sandboxctl image load -")]
+    Save {
+        /// The file, or - for stdout
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Load an image that `image save` wrote
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl image load sandbox.tar
+  sandboxctl image load - < sandbox.tar")]
+    Load {
+        /// The file, or - for stdin
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// `config`.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Print every setting in force, as a configuration file
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl config show --origin
+  SANDBOXCTL_LIMITS_TIMEOUT=2m sandboxctl config show --origin")]
+    Show {
+        /// Say where each value comes from
+        #[arg(long)]
+        origin: bool,
+        /// Print JSON, always with origins
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// The help of every command and subcommand, as it is printed.
+    fn every_help() -> Vec<(String, String)> {
+        fn collect(command: &mut clap::Command, path: &str, pages: &mut Vec<(String, String)>) {
+            pages.push((path.to_owned(), command.render_long_help().to_string()));
+            for command in command.get_subcommands_mut() {
+                let path = format!("{path} {}", command.get_name());
+                collect(command, &path, pages);
+            }
+        }
+        let mut command = Cli::command().term_width(100);
+        command.build();
+        let mut pages = Vec::new();
+        collect(&mut command, "sandboxctl", &mut pages);
+        pages.retain(|(path, _)| !path.contains(" help"));
+        pages
+    }
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_is_as_reviewed() {
+        let mut text = String::new();
+        for (path, help) in every_help() {
+            // What every command takes is shown once.
+            let help = match help.split_once("Global options:") {
+                Some((own, rest)) if path != "sandboxctl" => {
+                    own.to_owned() + rest.find("Examples:").map_or("", |at| &rest[at..])
+                }
+                _ => help,
+            };
+            text.push_str(&format!("$ {path} --help\n{}\n\n", help.trim_end()));
+        }
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn every_command_shows_an_example() {
+        for (path, help) in every_help() {
+            // A group of commands has its examples in them.
+            if !["sandboxctl image", "sandboxctl config"].contains(&path.as_str()) {
+                assert!(help.contains("Examples:\n  "), "{path}");
+                assert!(help.contains(&path), "{path}: its example is of something else");
+            }
+        }
+    }
+
+    #[test]
+    fn every_flag_of_the_table_of_keys_exists() {
+        let mut command = Cli::command();
+        command.build();
+        let run = command.find_subcommand("run").unwrap();
+        for flag in Key::all().filter_map(Key::flag) {
+            let name = flag.trim_start_matches("--");
+            assert!(run.get_arguments().any(|arg| arg.get_long() == Some(name)), "{flag}");
+        }
+    }
+
+    #[test]
+    fn mistakes_name_their_flag() {
+        let refused = |args: &[&str]| {
+            let all = ["sandboxctl", "run", "x.luau"].iter().chain(args);
+            Cli::try_parse_from(all).unwrap_err().to_string()
+        };
+        let cases: [&[&str]; 8] = [
+            &["--timeout", "30"],
+            &["--memory", "lots"],
+            &["--cpus", "0"],
+            &["--pids", "1"],
+            &["--io-errors", "ignore"],
+            &["--arg", "novalue"],
+            &["--in", "x:.."],
+            &["--user", "me"],
+        ];
+        let refusals = cases.map(refused).join("\n");
+        insta::assert_snapshot!(refusals);
+    }
+}

@@ -1,0 +1,107 @@
+//! The commands: each loads what it needs, calls the controller, and shows what came of it.
+
+mod check;
+mod config;
+mod doctor;
+mod gc;
+mod image;
+mod manual;
+mod ps;
+mod run;
+
+use sandbox_controller::{Config, Controller};
+
+use crate::cli::{Cli, Command, Global};
+use crate::config::{Flags, Settings};
+use crate::environment::Environment;
+use crate::error::Error;
+use crate::output::Output;
+use crate::signals::Signals;
+
+/// The script API, which the documentation includes too.
+const SCRIPT_API: &str = include_str!("../../../docs/src/reference/sandbox.d.luau");
+
+/// What every command works with.
+struct Context<'a> {
+    global: &'a Global,
+    environment: Environment,
+    output: &'a Output,
+}
+
+/// Does what the command line says, and gives the exit code.
+///
+/// # Errors
+///
+/// [`Error`] where our side failed.
+pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
+    let Cli { global, command } = cli;
+    let context = Context { global: &global, environment: Environment::capture()?, output };
+    match command {
+        Command::Run(args) => run::run(&context, &args),
+        Command::Check(args) => check::check(&context, &args),
+        Command::Types => output.text(SCRIPT_API).map(|()| 0),
+        Command::Image(command) => image::image(&context, command),
+        Command::Ps(args) => ps::ps(&context, &args),
+        Command::Gc(args) => gc::gc(&context, &args),
+        Command::Doctor(args) => doctor::doctor(&context, &args),
+        Command::Config(command) => config::config(&context, &command),
+        Command::Completions { shell } => manual::completions(&context, shell),
+        Command::Man { dir } => manual::man(&context, dir.as_deref()),
+    }
+}
+
+impl Context<'_> {
+    /// The settings, with the flags that every command takes.
+    fn settings(&self) -> Result<Settings, Error> {
+        self.settings_with(|_| {})
+    }
+
+    /// The settings, with flags of the command's own.
+    fn settings_with(&self, add: impl FnOnce(&mut Flags)) -> Result<Settings, Error> {
+        let mut flags = self.global.flags();
+        add(&mut flags);
+        Ok(Settings::load(&self.environment, flags)?)
+    }
+
+    /// What the controller is told.
+    fn controller(&self, settings: &Settings) -> Result<Config, Error> {
+        Ok(settings.controller(&self.environment, self.environment.state_dir()?))
+    }
+
+    /// Connects, works, and waits until all that is to be removed is.
+    fn with_controller<T>(
+        &self,
+        work: impl AsyncFnOnce(&Controller) -> Result<T, sandbox_controller::Error>,
+    ) -> Result<T, Error> {
+        let config = self.controller(&self.settings()?)?;
+        block_on(async {
+            let mut signals = Signals::listen()?;
+            let controller = self.connect(config, &mut signals).await?;
+            let done = signals.guard(work(&controller)).await;
+            // A second signal does not wait; what is left then is removed by the next command.
+            _ = signals.guard(controller.close()).await;
+            Ok(done??)
+        })
+    }
+
+    async fn connect(&self, config: Config, signals: &mut Signals) -> Result<Controller, Error> {
+        let controller = signals.guard(Controller::connect(config)).await??;
+        if let Some(notice) = &controller.engine().notice {
+            self.output.notice(notice);
+        }
+        Ok(controller)
+    }
+}
+
+/// Runs a command's asynchronous part.
+fn block_on<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|source| Error::System { what: "the runtime".into(), source })?;
+    let done = runtime.block_on(work);
+    // Whatever still waits, such as a read of stdin, is not waited for.
+    runtime.shutdown_background();
+    done
+}

@@ -1,0 +1,218 @@
+//! `run`: a script, from its file to its result.
+
+use std::time::Duration;
+
+use sandbox_controller::{
+    Config, Controller, Error as ControllerError, ErrorKind, FileOp, LimitKey, Outcome,
+    ResultDocument, RunResult, SandboxSpec, Script, ScriptError,
+};
+
+use super::{Context, block_on};
+use crate::cli::RunArgs;
+use crate::config::{Key, Settings};
+use crate::error::Error;
+use crate::input::{self, Given};
+use crate::render;
+use crate::signals::{self, Signals};
+
+/// A launch that takes longer is worth a word.
+const SLOW: Duration = Duration::from_millis(700);
+
+/// Files named after a run; more are counted.
+const FILES_SHOWN: usize = 10;
+
+pub fn run(context: &Context<'_>, args: &RunArgs) -> Result<u8, Error> {
+    if args.files.output_dir.is_some() {
+        return Err(Error::usage("--output-dir", "there is no such flag any more")
+            .with_hint("the directory for a script's files is named by --io-dir"));
+    }
+    let settings = context.settings_with(|flags| args.add_flags(flags))?;
+    let given = input::script(&args.script)?;
+    let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
+    let spec = spec(context, args, &settings)?;
+    let config = context.controller(&settings)?;
+    let script = Script::new(given.source.clone()).args(arguments);
+    let show = Show { context, json: args.json, given: &given };
+    block_on(show.session(config, spec, script))
+}
+
+/// What is asked of the controller. What is wrong is told before an engine is.
+fn spec(context: &Context<'_>, args: &RunArgs, settings: &Settings) -> Result<SandboxSpec, Error> {
+    let limits = settings.limits();
+    limits.check(&settings.ceiling()).map_err(ControllerError::from)?;
+    let mut spec = SandboxSpec::new()
+        .limits(limits)
+        .io_errors(settings.io_errors())
+        .user(args.files.user.map(|user| (user.0, user.1)));
+    if settings.io_enabled() {
+        let io_dir = settings.io_dir(&context.environment.working_directory)?;
+        if io_dir.metadata().is_ok_and(|found| !found.is_dir()) {
+            let place = &settings.setting(Key::IoDir).place;
+            let why = format!("{} is not a directory", io_dir.display());
+            return Err(Error::usage(place.to_string(), why));
+        }
+        spec = spec.io_dir(io_dir);
+    }
+    if let Some(path) = &args.files.mount_path {
+        spec = spec.mount_path(path);
+    }
+    if let Some(path) = &args.files.workdir {
+        spec = spec.workdir(path);
+    }
+    if let Some(paths) = settings.allowed_paths() {
+        spec = spec.allowed_paths(paths);
+    }
+    let inputs = input::inputs(&args.files.inputs, &args.script)?;
+    Ok(inputs.into_iter().fold(spec, SandboxSpec::input))
+}
+
+/// Shows a run.
+struct Show<'a> {
+    context: &'a Context<'a>,
+    json: bool,
+    given: &'a Given,
+}
+
+impl Show<'_> {
+    async fn session(
+        &self,
+        config: Config,
+        spec: SandboxSpec,
+        script: Script,
+    ) -> Result<u8, Error> {
+        let mut signals = Signals::listen()?;
+        let controller = self.context.connect(config, &mut signals).await?;
+        let ended = self.sandbox(&controller, &mut signals, spec, script).await;
+        // The result is out; what is left to remove does not hold it up. A signal does not wait:
+        // what is left then is removed by the next command.
+        _ = signals.guard(controller.close()).await;
+        ended
+    }
+
+    async fn sandbox(
+        &self,
+        controller: &Controller,
+        signals: &mut Signals,
+        spec: SandboxSpec,
+        script: Script,
+    ) -> Result<u8, Error> {
+        let launch = async {
+            let launch = controller.launch(spec);
+            tokio::pin!(launch);
+            match tokio::time::timeout(SLOW, &mut launch).await {
+                Ok(launched) => launched,
+                Err(_) => {
+                    self.context
+                        .output
+                        .progress("waiting for the engine (a first run builds the image)");
+                    launch.await
+                }
+            }
+        };
+        let sandbox = signals.guard(launch).await??;
+        let ended = match signals.guard(sandbox.start(script)).await {
+            Ok(Ok(run)) => {
+                let canceller = signals::cancel(run.cancel_handle())?;
+                let ended = self.follow(run).await;
+                drop(canceller);
+                // The signal that ended the run is used up; the next one is for what follows.
+                *signals = Signals::listen()?;
+                ended
+            }
+            Ok(Err(error)) => Err(error.into()),
+            Err(signalled) => Err(signalled),
+        };
+        // A run that was reported has ended; that its container could not be removed yet is worth
+        // a word and changes nothing.
+        if let Ok(Err(error)) = signals.guard(sandbox.close()).await {
+            self.context.output.notice(&error.full_message());
+        }
+        ended
+    }
+
+    /// Shows a run while it lasts, and its end.
+    async fn follow(&self, mut run: sandbox_controller::Run) -> Result<u8, Error> {
+        while let Some(entry) = run.next_log().await {
+            if !self.json {
+                self.context.output.log(&entry)?;
+            }
+        }
+        let result = run.wait().await?;
+        self.end(&result)?;
+        Ok(result.exit_code())
+    }
+
+    fn end(&self, result: &RunResult) -> Result<(), Error> {
+        let output = self.context.output;
+        if self.json {
+            return output.document(&ResultDocument::from(result));
+        }
+        match &result.outcome {
+            Outcome::Ok { result } if result.get() == "null" => {}
+            Outcome::Ok { result } => {
+                let value: serde_json::Value = serde_json::from_str(result.get())
+                    .map_err(|error| Error::Stdout { source: error.into() })?;
+                output.pretty_json(&value)?;
+            }
+            Outcome::ScriptError(error) | Outcome::Limit(error) | Outcome::Timeout(error) => {
+                self.script_error(error);
+            }
+            outcome => {
+                if let Some(error) = outcome.failure() {
+                    output.failure(&error.message, None);
+                }
+            }
+        }
+        self.files(result);
+        Ok(())
+    }
+
+    fn script_error(&self, error: &ScriptError) {
+        let output = self.context.output;
+        let Given { source, name } = self.given;
+        output.block(&render::script_error(error, name, source, output.stderr_has_colour()));
+        if let Some(stack) = render::call_stack(error) {
+            output.indented(stack);
+        }
+        if let Some(hint) = limit_hint(error.kind) {
+            output.hint(&hint);
+        }
+    }
+
+    /// What became of the files, for whoever watches.
+    fn files(&self, result: &RunResult) {
+        let Some(io_dir) = &result.io_dir else { return };
+        let here = &self.context.environment.working_directory;
+        let files = &result.files_touched.files;
+        for file in files.iter().take(FILES_SHOWN) {
+            let path = io_dir.join(&file.name);
+            let path = path.strip_prefix(here).unwrap_or(&path).display();
+            self.context.output.progress(&match file.op {
+                FileOp::Write => format!("wrote {path} ({})", render::size(file.bytes)),
+                FileOp::Append => format!("appended to {path} ({})", render::size(file.bytes)),
+                FileOp::Remove => format!("removed {path}"),
+            });
+        }
+        if files.len() > FILES_SHOWN || result.files_touched.truncated {
+            let more = files.len().saturating_sub(FILES_SHOWN);
+            let or_more = if result.files_touched.truncated { " or more" } else { "" };
+            self.context.output.progress(&format!("and {more}{or_more} others"));
+        }
+    }
+}
+
+/// Which setting raises the limit that a run has hit.
+fn limit_hint(kind: ErrorKind) -> Option<String> {
+    let limits: &[LimitKey] = match kind {
+        ErrorKind::Timeout => &[LimitKey::Timeout],
+        ErrorKind::OutOfMemory => &[LimitKey::VmMemory, LimitKey::Memory],
+        ErrorKind::WriteLimit => &[LimitKey::MaxWrite],
+        ErrorKind::TooManyFiles => &[LimitKey::Entries],
+        ErrorKind::TooManyHandles => &[LimitKey::OpenHandles],
+        ErrorKind::OutputLimit => &[LimitKey::OutputBytes],
+        _ => return None,
+    };
+    let names: Vec<_> = limits.iter().map(|limit| limit.flag().unwrap_or(limit.key())).collect();
+    let raises = if names.len() == 1 { "raises" } else { "raise" };
+    Some(format!("{} {raises} the limit", names.join(" and ")))
+}

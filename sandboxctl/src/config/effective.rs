@@ -1,0 +1,88 @@
+//! The settings as the controller takes them.
+
+use std::path::{Component, Path, PathBuf};
+
+use sandbox_controller::{Config, EngineConfig, EngineKind};
+use sandbox_protocol::message::{AllowedPath, IoErrors};
+
+use super::{Error, Key, Layer, Settings, Value};
+use crate::environment::Environment;
+
+impl Settings {
+    /// Whether scripts have files.
+    #[must_use]
+    pub fn io_enabled(&self) -> bool {
+        matches!(self.setting(Key::IoEnabled).value, Some(Value::Switch(true)))
+    }
+
+    /// How `io` tells failures of the system.
+    #[must_use]
+    pub fn io_errors(&self) -> IoErrors {
+        match self.text(Key::IoErrors) {
+            Some("return") => IoErrors::Return,
+            _ => IoErrors::Raise,
+        }
+    }
+
+    /// Which guest paths may be used, where someone says so; else the mounts, whatever they are.
+    #[must_use]
+    pub fn allowed_paths(&self) -> Option<Vec<AllowedPath>> {
+        match self.setting(Key::AllowedPaths) {
+            setting if setting.layer == Layer::Default => None,
+            setting => match &setting.value {
+                Some(Value::Paths(paths)) => Some(paths.clone()),
+                _ => None,
+            },
+        }
+    }
+
+    /// The io dir, absolute.
+    ///
+    /// # Errors
+    ///
+    /// A relative one that a file names, or nobody, may not lead through a link: it could have
+    /// come with the project, and point anywhere.
+    pub fn io_dir(&self, working_directory: &Path) -> Result<PathBuf, Error> {
+        let setting = self.setting(Key::IoDir);
+        let dir = Path::new(self.text(Key::IoDir).unwrap_or("."));
+        if dir.is_relative() && setting.layer <= Layer::Project {
+            let mut path = working_directory.to_owned();
+            for part in dir.components() {
+                if part == Component::CurDir {
+                    continue;
+                }
+                path.push(part);
+                if path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
+                    return Err(Error::Link { place: setting.place.clone(), link: path });
+                }
+            }
+            return Ok(path);
+        }
+        Ok(working_directory.join(dir))
+    }
+
+    /// What the controller is told, with its state in `state_dir`.
+    #[must_use]
+    pub fn controller(&self, environment: &Environment, state_dir: PathBuf) -> Config {
+        let text = |key| self.text(key).map(str::to_owned);
+        Config {
+            engine: EngineConfig {
+                // The word was checked when it was read.
+                kind: self
+                    .text(Key::EngineKind)
+                    .and_then(|kind| kind.parse().ok())
+                    .unwrap_or(EngineKind::Auto),
+                docker: environment.docker(text(Key::EngineHost)),
+                runtime: text(Key::EngineRuntime),
+                image: text(Key::EngineImage),
+            },
+            ceiling: self.ceiling(),
+            agent: environment.agent(),
+            ..Config::new(state_dir)
+        }
+    }
+
+    fn text(&self, key: Key) -> Option<&str> {
+        self.setting(key).value.as_ref().and_then(Value::as_text)
+    }
+}

@@ -1,0 +1,230 @@
+//! One configuration file: which there are, and what stands in them.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::key::Key;
+use super::value::Value;
+use super::{Error, Place};
+
+/// The project's file.
+pub const PROJECT_FILE: &str = "sandboxctl.toml";
+/// The administrator's file.
+pub const SYSTEM_FILE: &str = "/etc/sandboxctl/config.toml";
+
+/// Longest file that is read: no configuration comes near it.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// A key as a file sets it.
+#[derive(Debug)]
+pub struct Entry {
+    /// Which.
+    pub key: Key,
+    /// To what.
+    pub value: Value,
+    /// Where it says so.
+    pub place: Place,
+}
+
+/// The project's file: looked for from `directory` upward to the root of its repository. Outside
+/// a repository only `directory` itself counts, so that nobody plants a file above it.
+#[must_use]
+pub fn find_project(directory: &Path) -> Option<PathBuf> {
+    let root = directory.ancestors().find(|folder| folder.join(".git").exists());
+    let last = root.unwrap_or(directory);
+    directory
+        .ancestors()
+        .take_while(|folder| folder.starts_with(last))
+        .map(|folder| folder.join(PROJECT_FILE))
+        .find(|file| file.symlink_metadata().is_ok())
+}
+
+/// Reads a file; none where it is missing.
+///
+/// # Errors
+///
+/// [`Error`] where it cannot be read, is no TOML, or says something that no key takes.
+pub fn read(file: &Path) -> Result<Option<Vec<Entry>>, Error> {
+    let unreadable = |source| Error::Unreadable { file: file.to_owned(), source };
+    let text = match read_text(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unreadable(error)),
+    };
+    parse(file, &text).map(Some)
+}
+
+fn read_text(file: &Path) -> io::Result<String> {
+    // Asked before it is opened: opening a FIFO would wait for a writer.
+    if !fs::metadata(file)?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut text = String::new();
+    fs::File::open(file)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "longer than 1 MiB"));
+    }
+    Ok(text)
+}
+
+/// What the text of a file says.
+///
+/// # Errors
+///
+/// [`Error`], naming the line.
+pub fn parse(file: &Path, text: &str) -> Result<Vec<Entry>, Error> {
+    let place = |offset: usize| Place::File { file: file.to_owned(), line: line_of(text, offset) };
+    let table = DeTable::parse(text).map_err(|error| Error::Syntax {
+        place: place(error.span().map_or(0, |span| span.start)),
+        message: error.message().to_owned(),
+    })?;
+    let mut entries = Vec::new();
+    walk("", table.get_ref(), &place, &mut entries)?;
+    Ok(entries)
+}
+
+fn walk(
+    section: &str,
+    table: &DeTable<'_>,
+    place: &impl Fn(usize) -> Place,
+    entries: &mut Vec<Entry>,
+) -> Result<(), Error> {
+    // By position: the table is sorted by name, and the first mistake in the file is told first.
+    let mut items: Vec<(&Spanned<_>, &Spanned<DeValue<'_>>)> = table.iter().collect();
+    items.sort_by_key(|(name, _)| name.span().start);
+    for (name, value) in items {
+        let full = if section.is_empty() {
+            name.to_string()
+        } else {
+            format!("{section}.{}", name.get_ref())
+        };
+        let here = place(name.span().start);
+        if let Some(key) = Key::from_name(&full) {
+            let value = Value::from_toml(key, value).map_err(|source| Error::Value {
+                place: here.clone(),
+                key: full,
+                source,
+            })?;
+            entries.push(Entry { key, value, place: here });
+        } else if let (true, DeValue::Table(table)) = (is_section(&full), value.get_ref()) {
+            walk(&full, table, place, entries)?;
+        } else {
+            return Err(Error::unknown_key(
+                here,
+                full,
+                matches!(value.get_ref(), DeValue::Table(_)),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn is_section(name: &str) -> bool {
+    Key::all().any(|key| key.name().strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(text: &str) -> Vec<String> {
+        let entries = parse(Path::new("f.toml"), text).unwrap();
+        entries
+            .iter()
+            .map(|entry| format!("{} = {} at {}", entry.key.name(), entry.value, entry.place))
+            .collect()
+    }
+
+    fn refused(text: &str) -> String {
+        let error = parse(Path::new("f.toml"), text).unwrap_err();
+        let hint = error.hint().map(|hint| format!(" | {hint}")).unwrap_or_default();
+        let source =
+            std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
+        format!("{error}{source}{hint}")
+    }
+
+    #[test]
+    fn every_entry_knows_its_line() {
+        assert_eq!(
+            names(
+                "[io]\ndir = \"x\"\n\n[limits]\nceiling.io.max_bytes = \"1B\"\ntimeout = \"2s\"\n"
+            ),
+            [
+                "io.dir = \"x\" at f.toml:2",
+                "limits.ceiling.io.max_bytes = \"1B\" at f.toml:5",
+                "limits.timeout = \"2s\" at f.toml:6",
+            ]
+        );
+        assert_eq!(names(""), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        let refusals = [
+            "[io]\nmax_byte = 1",
+            "[limit]\ntimeout = \"1s\"",
+            "[limits]\nmemroy = \"1MiB\"",
+            "[output]\ndir = \"x\"",
+            "[network]\nallow = []",
+            "zzzzzzzzzzzzzzzzzzzzz = 1",
+            "limits = 3",
+            "[limits]\ntimeout = 30",
+            "[limits]\n\ntimeout = \"30 parsecs\"",
+            "[io]\ndir = \"../x\"",
+            "[io]\ndir = \"a\"\ndir = \"b\"",
+            "[io\n",
+            "a = ",
+        ]
+        .map(refused)
+        .join("\n");
+        insta::assert_snapshot!(refusals);
+    }
+
+    #[test]
+    fn a_project_ends_at_its_repository() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |path: &str| folder.path().join(path);
+        fs::create_dir_all(at("repository/inner/deep")).unwrap();
+        fs::write(at(PROJECT_FILE), "").unwrap();
+        assert_eq!(find_project(&at("repository/inner")), None, "outside a repository");
+        assert_eq!(find_project(folder.path()), Some(at(PROJECT_FILE)));
+
+        fs::create_dir(at("repository/.git")).unwrap();
+        assert_eq!(find_project(&at("repository/inner/deep")), None, "above the repository");
+        fs::write(at("repository/sandboxctl.toml"), "").unwrap();
+        assert_eq!(
+            find_project(&at("repository/inner/deep")),
+            Some(at("repository/sandboxctl.toml"))
+        );
+        fs::write(at("repository/inner/sandboxctl.toml"), "").unwrap();
+        assert_eq!(
+            find_project(&at("repository/inner/deep")),
+            Some(at("repository/inner/sandboxctl.toml"))
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(read(&folder.path().join("missing")).unwrap().is_none());
+        assert!(matches!(read(folder.path()), Err(Error::Unreadable { .. })));
+        let fifo = folder.path().join("fifo");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        assert!(matches!(read(&fifo), Err(Error::Unreadable { .. })));
+    }
+}

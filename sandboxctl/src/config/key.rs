@@ -1,0 +1,238 @@
+//! The one table of settings: name, variable, flag, default, meaning. Parsing, `config show`,
+//! the flags' help and the documentation's table all read it.
+
+use sandbox_controller::LimitKey;
+use sandbox_protocol::message::{Access, AllowedPath};
+
+use super::value::Value;
+
+/// What the names of our environment variables begin with.
+pub const VARIABLE_PREFIX: &str = "SANDBOXCTL_";
+
+/// A setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// The io dir.
+    IoDir,
+    /// Whether scripts have files.
+    IoEnabled,
+    /// How `io` tells failures of the system.
+    IoErrors,
+    /// The encoding of file operations.
+    DefaultEncoding,
+    /// Which guest paths may be used.
+    AllowedPaths,
+    /// A limit.
+    Limit(LimitKey),
+    /// What a limit may be raised to.
+    Ceiling(LimitKey),
+    /// Which engine.
+    EngineKind,
+    /// The engine's address.
+    EngineHost,
+    /// The engine's runtime.
+    EngineRuntime,
+    /// The image to use in place of our own.
+    EngineImage,
+}
+
+const ENCODINGS: &[&str] =
+    &["utf-8", "utf8", "base64", "hex", "latin1", "utf-16le", "utf-16be", "ascii"];
+
+impl Key {
+    /// Every key, in the order of the documentation: by section, limits as the table has them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let limits = |section: &'static str| {
+            let is_in_it = move |limit: &LimitKey| limit.key().starts_with(section);
+            LimitKey::ALL.iter().copied().filter(is_in_it)
+        };
+        [Self::IoDir, Self::IoEnabled, Self::IoErrors]
+            .into_iter()
+            .chain(limits("io.").map(Self::Limit))
+            .chain([Self::DefaultEncoding, Self::AllowedPaths])
+            .chain(limits("filesystem.").map(Self::Limit))
+            .chain(limits("limits.").map(Self::Limit))
+            .chain(LimitKey::ALL.iter().copied().map(Self::Ceiling))
+            .chain([Self::EngineKind, Self::EngineHost, Self::EngineRuntime, Self::EngineImage])
+    }
+
+    /// The key's name in a configuration file, with dots.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::IoDir => "io.dir".into(),
+            Self::IoEnabled => "io.enabled".into(),
+            Self::IoErrors => "io.errors".into(),
+            Self::DefaultEncoding => "filesystem.default_encoding".into(),
+            Self::AllowedPaths => "filesystem.allowed_paths".into(),
+            Self::Limit(limit) => limit.key().into(),
+            Self::Ceiling(limit) => {
+                let name = limit.key();
+                format!("limits.ceiling.{}", name.strip_prefix("limits.").unwrap_or(name))
+            }
+            Self::EngineKind => "engine.kind".into(),
+            Self::EngineHost => "engine.host".into(),
+            Self::EngineRuntime => "engine.runtime".into(),
+            Self::EngineImage => "engine.image".into(),
+        }
+    }
+
+    /// The key of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::all().find(|key| key.name() == name)
+    }
+
+    /// The key's environment variable: `limits.timeout` is `SANDBOXCTL_LIMITS_TIMEOUT`.
+    #[must_use]
+    pub fn variable(self) -> String {
+        format!("{VARIABLE_PREFIX}{}", self.name().replace('.', "_").to_ascii_uppercase())
+    }
+
+    /// The flag, where there is one.
+    #[must_use]
+    pub fn flag(self) -> Option<&'static str> {
+        match self {
+            Self::IoDir => Some("--io-dir"),
+            Self::IoEnabled => Some("--no-io"),
+            Self::IoErrors => Some("--io-errors"),
+            Self::Limit(limit) => limit.flag(),
+            Self::EngineKind => Some("--engine"),
+            Self::EngineHost => Some("--host"),
+            Self::EngineRuntime => Some("--runtime"),
+            Self::DefaultEncoding | Self::AllowedPaths | Self::Ceiling(_) | Self::EngineImage => {
+                None
+            }
+        }
+    }
+
+    /// The documented default; none where the key is not set unless someone sets it.
+    #[must_use]
+    pub fn default(self) -> Option<Value> {
+        let text = |text: &str| Some(Value::Text(text.to_owned()));
+        match self {
+            Self::IoDir => text("./sandbox-files"),
+            Self::IoEnabled => Some(Value::Switch(true)),
+            Self::IoErrors => text("raise"),
+            Self::DefaultEncoding => text("utf-8"),
+            Self::AllowedPaths => Some(Value::Paths(vec![
+                AllowedPath { path: "/io".into(), access: Access::Write },
+                AllowedPath { path: "/in".into(), access: Access::Read },
+            ])),
+            Self::Limit(limit) => Some(Value::Limit(limit.default_value())),
+            Self::Ceiling(limit) => Some(Value::Limit(limit.default_ceiling())),
+            Self::EngineKind => text("auto"),
+            Self::EngineHost | Self::EngineRuntime | Self::EngineImage => None,
+        }
+    }
+
+    /// The words that the key takes, where they are few.
+    #[must_use]
+    pub const fn words(self) -> &'static [&'static str] {
+        match self {
+            Self::IoErrors => &["raise", "return"],
+            Self::DefaultEncoding => ENCODINGS,
+            Self::EngineKind => &["auto", "docker", "embedded"],
+            _ => &[],
+        }
+    }
+
+    /// What a configuration file is to have there, for error messages.
+    #[must_use]
+    pub fn expects(self) -> &'static str {
+        use sandbox_controller::LimitValue;
+        match self {
+            Self::IoEnabled => "true or false",
+            Self::AllowedPaths => "an array of { path = \"…\", access = \"read\" or \"write\" }",
+            Self::Limit(limit) | Self::Ceiling(limit) => match limit.default_value() {
+                LimitValue::Time(_) => "a duration such as \"30s\"",
+                LimitValue::Size(_) => "a size such as \"64MiB\"",
+                LimitValue::Cpus(_) => "a number of processors such as 0.5",
+                LimitValue::Count(_) => "a whole number",
+            },
+            _ => "a string",
+        }
+    }
+
+    /// What the key means, in one line.
+    #[must_use]
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::IoDir => "Directory whose files the script sees at /io",
+            Self::IoEnabled => "Whether scripts have files at all",
+            Self::IoErrors => "How io tells failures of the system: an error, or nil and a message",
+            Self::DefaultEncoding => "Encoding of file operations; scripts always see bytes",
+            Self::AllowedPaths => "Guest paths that may be used, by component",
+            Self::Limit(limit) => limit_meaning(limit),
+            Self::Ceiling(_) => "What that limit may be raised to",
+            Self::EngineKind => "Container engine",
+            Self::EngineHost => "Address of the Docker engine: unix:///run/docker.sock, tcp://…",
+            Self::EngineRuntime => "OCI runtime of the engine, such as runsc",
+            Self::EngineImage => "Image to run the agent in, in place of our own",
+        }
+    }
+
+    /// [`meaning`](Self::meaning) with the default, for `--help`.
+    #[must_use]
+    pub fn help(self) -> String {
+        let meaning = self.meaning();
+        match (self, self.default()) {
+            (Self::IoEnabled, _) | (_, None) => meaning.to_owned(),
+            // A word is listed by its own possible values; a path is printed as it is typed.
+            (_, Some(Value::Text(text))) => format!("{meaning} [default: {text}]"),
+            (_, Some(Value::Limit(value))) => format!("{meaning} [default: {value}]"),
+            (_, Some(value)) => format!("{meaning} [default: {value}]"),
+        }
+    }
+}
+
+fn limit_meaning(limit: LimitKey) -> &'static str {
+    match limit {
+        LimitKey::Timeout => "Time that a run may take",
+        LimitKey::OperationTimeout => "Time that one file operation may take",
+        LimitKey::Memory => "Memory of the container",
+        LimitKey::VmMemory => "Memory of the script's virtual machine",
+        LimitKey::Cpus => "Processors",
+        LimitKey::Pids => "Processes and threads in the container",
+        LimitKey::MaxWrite => "Bytes written to files, overwritten or not",
+        LimitKey::Entries => "Files and directories made",
+        LimitKey::MaxFileSize => "Size of a file that one operation reads or writes whole",
+        LimitKey::OpenHandles => "File handles open at one time",
+        LimitKey::LogBytes => "Bytes of all that a run prints, as JSON",
+        LimitKey::LogLines => "Entries that a run prints",
+        LimitKey::OutputBytes => "Bytes of a command's output",
+        _ => "A limit",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_and_variables_are_unique() {
+        let count = Key::all().count();
+        assert_eq!(count, 9 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
+        assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);
+        assert_eq!(Key::all().map(Key::variable).collect::<HashSet<_>>().len(), count);
+        for key in Key::all() {
+            assert_eq!(Key::from_name(&key.name()), Some(key));
+        }
+    }
+
+    #[test]
+    fn every_limit_has_a_meaning_of_its_own() {
+        let meanings: HashSet<_> = LimitKey::ALL.iter().map(|&key| limit_meaning(key)).collect();
+        assert_eq!(meanings.len(), LimitKey::ALL.len());
+        assert!(!meanings.contains("A limit"));
+    }
+
+    #[test]
+    fn ceilings_have_a_section_of_their_own() {
+        let name = |limit| Key::Ceiling(limit).name();
+        assert_eq!(name(LimitKey::Timeout), "limits.ceiling.timeout");
+        assert_eq!(name(LimitKey::OperationTimeout), "limits.ceiling.filesystem.timeout");
+        assert_eq!(name(LimitKey::MaxWrite), "limits.ceiling.io.max_bytes");
+    }
+}

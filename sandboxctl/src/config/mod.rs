@@ -1,0 +1,421 @@
+//! Configuration: what is set, to what, and where that was said.
+//!
+//! Layers, each over the one before: defaults, the system's file, the user's file, the project's
+//! file, environment variables, flags. `--config FILE` is trusted as the user's file is, and is
+//! the only file read. The project's file is not trusted: it may narrow and never widen
+//! ([`project`]).
+
+mod effective;
+mod file;
+mod key;
+mod project;
+mod value;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sandbox_controller::{Ceiling, LimitKey, LimitValue, Limits};
+use serde::Serialize;
+
+use crate::environment::Environment;
+
+pub use key::{Key, VARIABLE_PREFIX};
+pub use value::{Value, ValueError};
+
+/// Names the configuration file, as `--config` does.
+pub const FILE_VARIABLE: &str = "SANDBOXCTL_CONFIG";
+/// What is traced to stderr, in the syntax of `tracing`'s filters.
+pub const LOG_VARIABLE: &str = "SANDBOXCTL_LOG";
+
+/// Who said it, from the weakest to the strongest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layer {
+    /// Nobody.
+    Default,
+    /// `/etc/sandboxctl/config.toml`.
+    System,
+    /// The user's file, or `--config FILE`.
+    User,
+    /// `sandboxctl.toml`.
+    Project,
+    /// `SANDBOXCTL_*`.
+    Environment,
+    /// A flag.
+    Flag,
+}
+
+/// Where it was said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// Nowhere.
+    Default,
+    /// Nowhere, and a ceiling below the default, said there, has lowered it.
+    Ceiling(Key, Box<Self>),
+    /// In a file.
+    File {
+        /// The file.
+        file: PathBuf,
+        /// From 1.
+        line: usize,
+    },
+    /// In an environment variable.
+    Variable(String),
+    /// By a flag.
+    Flag(&'static str),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => formatter.write_str("default"),
+            Self::Ceiling(key, place) => write!(formatter, "{}, {place}", key.name()),
+            Self::File { file, line } => write!(formatter, "{}:{line}", file.display()),
+            Self::Variable(name) => formatter.write_str(name),
+            Self::Flag(flag) => formatter.write_str(flag),
+        }
+    }
+}
+
+/// What a configuration cannot be.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file cannot be read.
+    #[error("cannot read the configuration {}", .file.display())]
+    Unreadable {
+        /// Which.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// `--config` names no file.
+    #[error("{place}: no such file: {}", .file.display())]
+    Missing {
+        /// Who names it.
+        place: Place,
+        /// Which.
+        file: PathBuf,
+    },
+    /// No TOML.
+    #[error("{place}: {message}")]
+    Syntax {
+        /// Where.
+        place: Place,
+        /// What is wrong.
+        message: String,
+    },
+    /// A key, section or variable that there is not.
+    #[error("{place}: unknown {what} '{name}'")]
+    Unknown {
+        /// Where.
+        place: Place,
+        /// `key`, `section` or `variable`.
+        what: &'static str,
+        /// Which.
+        name: String,
+        /// What was probably meant.
+        hint: Option<String>,
+    },
+    /// A value that its key does not take.
+    #[error("{place}: {key}")]
+    Value {
+        /// Where.
+        place: Place,
+        /// Which key.
+        key: String,
+        /// What is wrong.
+        source: ValueError,
+    },
+    /// A project's file that asks for more than it may have.
+    #[error("{place}: {key}")]
+    Widening {
+        /// Where.
+        place: Place,
+        /// Which key.
+        key: String,
+        /// Why not.
+        source: project::Widening,
+    },
+    /// The io dir, named by a file or by nobody, leads through a link.
+    #[error("io.dir ({place}): {} is a symbolic link, which is not followed there", .link.display())]
+    Link {
+        /// Who names the io dir.
+        place: Place,
+        /// The link.
+        link: PathBuf,
+    },
+}
+
+impl Error {
+    fn unknown_key(place: Place, name: String, is_table: bool) -> Self {
+        let (what, known): (_, BTreeSet<String>) = if is_table {
+            ("section", sections())
+        } else {
+            ("key", Key::all().map(Key::name).collect())
+        };
+        let hint = if name == "output" || name.starts_with("output.") {
+            Some("the section is called [io]: [io] dir = \"./sandbox-files\"".to_owned())
+        } else {
+            Some(nearest(&name, &known).map_or_else(
+                || "`sandboxctl config show` lists what there is".to_owned(),
+                |known| match what {
+                    "section" => format!("did you mean [{known}]?"),
+                    _ => format!("did you mean '{known}'?"),
+                },
+            ))
+        };
+        Self::Unknown { place, what, name, hint }
+    }
+
+    fn unknown_variable(name: String) -> Self {
+        let known = Key::all()
+            .map(Key::variable)
+            .chain([FILE_VARIABLE, LOG_VARIABLE].map(str::to_owned))
+            .collect();
+        let hint = nearest(&name, &known).map(|known| format!("did you mean {known}?"));
+        Self::Unknown { place: Place::Variable(name.clone()), what: "variable", name, hint }
+    }
+
+    /// The next step, where there is one to name.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unknown { hint, .. } => hint.clone(),
+            Self::Widening { .. } => Some(
+                "set it in the user's configuration, or give the file with --config if you trust \
+                 all of it"
+                    .to_owned(),
+            ),
+            Self::Link { .. } => Some("name the directory with --io-dir if it is meant".to_owned()),
+            Self::Unreadable { .. }
+            | Self::Missing { .. }
+            | Self::Syntax { .. }
+            | Self::Value { .. } => None,
+        }
+    }
+}
+
+fn sections() -> BTreeSet<String> {
+    let mut sections = BTreeSet::new();
+    for name in Key::all().map(Key::name) {
+        let dots = name.match_indices('.').map(|(dot, _)| name[..dot].to_owned());
+        sections.extend(dots);
+    }
+    sections
+}
+
+/// The known name that is most like `name`, if any is like it: as a whole, or in its last part,
+/// for a key in the wrong section.
+fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
+    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+    let likeness = |candidate: &str| {
+        let whole = strsim::normalized_damerau_levenshtein(name, candidate);
+        let ends = strsim::normalized_damerau_levenshtein(&last(name), &last(candidate));
+        whole.max(0.9 * ends)
+    };
+    known
+        .iter()
+        .map(|candidate| (likeness(candidate), candidate))
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .filter(|(likeness, _)| *likeness > 0.6)
+        .map(|(_, candidate)| candidate.as_str())
+}
+
+/// A setting in force.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// None where nobody sets a key that has no default.
+    pub value: Option<Value>,
+    /// Who said it.
+    pub layer: Layer,
+    /// Where.
+    pub place: Place,
+}
+
+/// What the command line says.
+#[derive(Debug, Default)]
+pub struct Flags {
+    /// `--config`.
+    pub file: Option<PathBuf>,
+    /// The settings among the flags.
+    pub values: Vec<(Key, Value, &'static str)>,
+}
+
+impl Flags {
+    /// Adds a setting that its own flag gives.
+    pub fn set(&mut self, key: Key, value: Option<Value>) {
+        if let (Some(value), Some(flag)) = (value, key.flag()) {
+            self.values.push((key, value, flag));
+        }
+    }
+}
+
+/// Every setting, in force.
+#[derive(Debug)]
+pub struct Settings {
+    settings: HashMap<Key, Setting>,
+    /// The files that were read.
+    pub files: Vec<PathBuf>,
+}
+
+impl Settings {
+    /// The settings that the files, the environment and the flags give.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] for the first thing that is wrong.
+    pub fn load(environment: &Environment, flags: Flags) -> Result<Self, Error> {
+        Self::load_with_system(environment, flags, Path::new(file::SYSTEM_FILE))
+    }
+
+    fn load_with_system(
+        environment: &Environment,
+        flags: Flags,
+        system: &Path,
+    ) -> Result<Self, Error> {
+        let mut settings = Self::defaults();
+        let named = flags.file.map(|file| (file, Place::Flag("--config"))).or_else(|| {
+            let file = environment.variable(FILE_VARIABLE)?;
+            Some((file.into(), Place::Variable(FILE_VARIABLE.to_owned())))
+        });
+        if let Some((file, place)) = named {
+            if !settings.read(Layer::User, &file)? {
+                return Err(Error::Missing { place, file });
+            }
+        } else {
+            settings.read(Layer::System, system)?;
+            if let Some(file) = environment.user_config() {
+                settings.read(Layer::User, &file)?;
+            }
+            if let Some(file) = file::find_project(&environment.working_directory) {
+                settings.read(Layer::Project, &file)?;
+            }
+        }
+        settings.read_variables(environment)?;
+        for (key, value, flag) in flags.values {
+            settings.set(key, value, Layer::Flag, Place::Flag(flag));
+        }
+        settings.lower_defaults();
+        Ok(settings)
+    }
+
+    fn defaults() -> Self {
+        let default = |key: Key| {
+            let place = Place::Default;
+            (key, Setting { value: key.default(), layer: Layer::Default, place })
+        };
+        Self { settings: Key::all().map(default).collect(), files: Vec::new() }
+    }
+
+    fn set(&mut self, key: Key, value: Value, layer: Layer, place: Place) {
+        self.settings.insert(key, Setting { value: Some(value), layer, place });
+    }
+
+    /// Reads a file into a layer; false where it is missing.
+    fn read(&mut self, layer: Layer, file: &Path) -> Result<bool, Error> {
+        let Some(entries) = file::read(file)? else { return Ok(false) };
+        self.files.push(file.to_owned());
+        self.apply(layer, entries)?;
+        Ok(true)
+    }
+
+    fn apply(&mut self, layer: Layer, entries: Vec<file::Entry>) -> Result<(), Error> {
+        for file::Entry { key, value, place } in entries {
+            if layer == Layer::Project {
+                // A file says nothing twice, so what is in force is what the layers below say.
+                let below = self.setting(key).value.as_ref();
+                project::check(key, &value, below).map_err(|source| Error::Widening {
+                    place: place.clone(),
+                    key: key.name(),
+                    source,
+                })?;
+            }
+            self.set(key, value, layer, place);
+        }
+        Ok(())
+    }
+
+    fn read_variables(&mut self, environment: &Environment) -> Result<(), Error> {
+        for (name, value) in environment.variables() {
+            let Some(name) = name.to_str() else { continue };
+            if !name.starts_with(VARIABLE_PREFIX) || [FILE_VARIABLE, LOG_VARIABLE].contains(&name) {
+                continue;
+            }
+            let Some(key) = Key::all().find(|key| key.variable() == name) else {
+                return Err(Error::unknown_variable(name.to_owned()));
+            };
+            // As everywhere: an empty variable is none.
+            if value.is_empty() {
+                continue;
+            }
+            let place = Place::Variable(name.to_owned());
+            let value = Value::from_text(key, &value.to_string_lossy())
+                .map_err(|source| Error::Value { place: place.clone(), key: key.name(), source })?;
+            self.set(key, value, Layer::Environment, place);
+        }
+        Ok(())
+    }
+
+    /// A default that is over its ceiling is lowered to it: who sets a ceiling means that too.
+    fn lower_defaults(&mut self) {
+        let ceiling = self.ceiling();
+        for &limit in LimitKey::ALL {
+            let key = Key::Ceiling(limit);
+            if self.setting(Key::Limit(limit)).layer != Layer::Default {
+                continue;
+            }
+            let mut alone = ceiling.0;
+            let default = limit.default_value();
+            if alone.set(limit, default).is_ok() && alone.check(&ceiling).is_err() {
+                let place = Place::Ceiling(key, Box::new(self.setting(key).place.clone()));
+                let value = Value::Limit(ceiling.0.get(limit));
+                self.set(Key::Limit(limit), value, Layer::Default, place);
+            }
+        }
+    }
+
+    /// The setting of a key.
+    #[must_use]
+    pub fn setting(&self, key: Key) -> &Setting {
+        // `defaults` has put every key there.
+        &self.settings[&key]
+    }
+
+    /// The limits in force.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let mut limits = Limits::default();
+        for &limit in LimitKey::ALL {
+            self.put(&mut limits, limit, Key::Limit(limit));
+        }
+        limits
+    }
+
+    /// The ceilings in force.
+    #[must_use]
+    pub fn ceiling(&self) -> Ceiling {
+        let mut ceiling = Ceiling::default();
+        for &limit in LimitKey::ALL {
+            self.put(&mut ceiling.0, limit, Key::Ceiling(limit));
+        }
+        ceiling
+    }
+
+    fn put(&self, limits: &mut Limits, limit: LimitKey, key: Key) {
+        let value: Option<LimitValue> = match self.setting(key).value {
+            Some(Value::Limit(value)) => Some(value),
+            _ => None,
+        };
+        // Every value was read by its own key, so it is of the right type and large enough.
+        if let Some(value) = value {
+            let set = limits.set(limit, value);
+            debug_assert!(set.is_ok(), "{set:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! What a project's file may say. It comes with the project, so it is not trusted: it narrows
+//! what the user, the system or the defaults allow, and never widens it.
+
+use std::path::{Component, Path};
+
+use sandbox_controller::{Ceiling, LimitKey, LimitValue, Limits};
+use sandbox_protocol::message::{Access, AllowedPath};
+use sandbox_protocol::path::GuestPath;
+
+use super::key::Key;
+use super::value::Value;
+
+/// Why a project's file may not say that.
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Widening {
+    /// A key that is not a project's business.
+    #[error("a project's file may not set it")]
+    Reserved,
+    /// More than the layers below give.
+    #[error("a project's file may only lower it, and {value} is more than {below}")]
+    Limit {
+        /// What it asks for.
+        value: LimitValue,
+        /// What it may have.
+        below: LimitValue,
+    },
+    /// Files for scripts where the user or the system has none.
+    #[error("a project's file may not turn on what is turned off outside it")]
+    TurnsOn,
+    /// A guest path that is not allowed below, or for reading only.
+    #[error("a project's file may not allow {path}, which is not allowed so outside it")]
+    Path {
+        /// Which.
+        path: String,
+    },
+    /// A directory that is not the project's.
+    #[error("a project's file may only name a directory below the working directory")]
+    Outside,
+}
+
+/// Whether a project's file may set `key` to `value`, where the layers below it say `below`.
+///
+/// # Errors
+///
+/// [`Widening`].
+pub fn check(key: Key, value: &Value, below: Option<&Value>) -> Result<(), Widening> {
+    match (key, value, below) {
+        (Key::Limit(limit), Value::Limit(value), Some(Value::Limit(below))) => {
+            if is_over(limit, *value, *below) {
+                return Err(Widening::Limit { value: *value, below: *below });
+            }
+            Ok(())
+        }
+        (Key::IoEnabled, Value::Switch(true), Some(Value::Switch(false))) => Err(Widening::TurnsOn),
+        (Key::IoEnabled, Value::Switch(_), _) => Ok(()),
+        (Key::AllowedPaths, Value::Paths(paths), Some(Value::Paths(below))) => {
+            match paths.iter().find(|path| !is_covered(path, below)) {
+                Some(path) => Err(Widening::Path { path: path.path.clone() }),
+                None => Ok(()),
+            }
+        }
+        (Key::IoDir, Value::Text(dir), _) => {
+            let is_below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+            if Path::new(dir).components().all(is_below) { Ok(()) } else { Err(Widening::Outside) }
+        }
+        // How failures are told, and how text is read, give nothing away.
+        (Key::IoErrors | Key::DefaultEncoding, _, _) => Ok(()),
+        (
+            Key::Limit(_)
+            | Key::IoEnabled
+            | Key::AllowedPaths
+            | Key::IoDir
+            | Key::Ceiling(_)
+            | Key::EngineKind
+            | Key::EngineHost
+            | Key::EngineRuntime
+            | Key::EngineImage,
+            _,
+            _,
+        ) => Err(Widening::Reserved),
+    }
+}
+
+/// Whether `value` is above `bound`: what the controller's own check says.
+fn is_over(limit: LimitKey, value: LimitValue, bound: LimitValue) -> bool {
+    let with = |value| {
+        let mut limits = Limits::default();
+        limits.set(limit, value).map(|()| limits)
+    };
+    match (with(value), with(bound)) {
+        (Ok(asked), Ok(bound)) => asked.check(&Ceiling(bound)).is_err(),
+        // A value that its limit does not take at all is no lower one.
+        (Err(_), _) | (_, Err(_)) => true,
+    }
+}
+
+fn is_covered(path: &AllowedPath, below: &[AllowedPath]) -> bool {
+    let Ok(guest) = GuestPath::new(&path.path) else { return false };
+    below.iter().any(|outer| {
+        let enough = match (outer.access, path.access) {
+            (Access::Write, _) | (Access::Read, Access::Read) => true,
+            (Access::Read, Access::Write) => false,
+        };
+        enough && GuestPath::new(&outer.path).is_ok_and(|outer| guest.is_under(&outer))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(name: &str, value: &str) -> Result<(), String> {
+        let key = Key::from_name(name).unwrap();
+        let value = toml::de::DeValue::parse(value).unwrap();
+        let value = Value::from_toml(key, &value).unwrap();
+        check(key, &value, key.default().as_ref()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_project_may_narrow() {
+        for (key, value) in [
+            ("limits.timeout", "'30s'"),
+            ("limits.timeout", "'1s'"),
+            ("limits.cpus", "0.5"),
+            ("io.max_bytes", "0"),
+            ("io.enabled", "false"),
+            ("io.enabled", "true"),
+            ("io.errors", "'return'"),
+            ("io.dir", "'./out/a'"),
+            ("filesystem.allowed_paths", "[]"),
+            ("filesystem.allowed_paths", "[{ path = '/io/a', access = 'write' }]"),
+            ("filesystem.allowed_paths", "[{ path = '/in', access = 'read' }]"),
+        ] {
+            assert_eq!(judged(key, value), Ok(()), "{key} = {value}");
+        }
+    }
+
+    #[test]
+    fn a_project_may_not_widen() {
+        let cases = [
+            ("limits.timeout", "'31s'"),
+            ("limits.memory", "'257MiB'"),
+            ("limits.pids", "65"),
+            ("limits.ceiling.timeout", "'1s'"),
+            ("engine.kind", "'docker'"),
+            ("engine.host", "'tcp://192.0.2.1:2375'"),
+            ("engine.runtime", "'runc'"),
+            ("engine.image", "'x'"),
+            ("io.dir", "'/etc'"),
+            ("filesystem.allowed_paths", "[{ path = '/', access = 'read' }]"),
+            ("filesystem.allowed_paths", "[{ path = '/iox', access = 'read' }]"),
+            ("filesystem.allowed_paths", "[{ path = '/in', access = 'write' }]"),
+        ];
+        let answers = cases.map(|(key, value)| {
+            format!("{key} = {value}: {}", judged(key, value).expect_err("it widens"))
+        });
+        let answers = answers.join("\n");
+        insta::assert_snapshot!(answers);
+
+        let below = Some(Value::Switch(false));
+        assert_eq!(
+            check(Key::IoEnabled, &Value::Switch(true), below.as_ref()),
+            Err(Widening::TurnsOn)
+        );
+    }
+}

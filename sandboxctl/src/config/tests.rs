@@ -1,0 +1,264 @@
+use super::*;
+use proptest::prelude::*;
+use sandbox_protocol::message::Access;
+use std::fs;
+use std::os::unix::fs::symlink;
+
+/// A machine with the four files, each as given.
+struct Machine {
+    folder: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new(system: &str, user: &str, project: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for directory in ["home/.config/sandboxctl", "project/.git"] {
+            fs::create_dir_all(folder.path().join(directory)).unwrap();
+        }
+        for (file, text) in [
+            ("system.toml", system),
+            ("home/.config/sandboxctl/config.toml", user),
+            ("project/sandboxctl.toml", project),
+        ] {
+            fs::write(folder.path().join(file), text).unwrap();
+        }
+        Self { folder }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    fn environment(&self, variables: &[(&str, &str)]) -> Environment {
+        let home = self.path("home");
+        let mut all = vec![("HOME", home.to_str().unwrap())];
+        all.extend(variables);
+        Environment::made_up(&self.path("project"), &all)
+    }
+
+    fn load(&self, variables: &[(&str, &str)], flags: Flags) -> Result<Settings, Error> {
+        Settings::load_with_system(&self.environment(variables), flags, &self.path("system.toml"))
+    }
+
+    /// What is wrong, without this machine's folder.
+    fn refused(&self, variables: &[(&str, &str)], flags: Flags) -> String {
+        let error = self.load(variables, flags).unwrap_err();
+        let error = crate::error::Error::from(error);
+        error.to_text().replace(&*self.folder.path().to_string_lossy(), "")
+    }
+}
+
+fn timeout(text: &str) -> Value {
+    Value::from_text(Key::Limit(LimitKey::Timeout), text).unwrap()
+}
+
+#[test]
+fn a_stronger_layer_wins() {
+    let file = |seconds| format!("[limits]\ntimeout = \"{seconds}s\"\n");
+    let key = Key::Limit(LimitKey::Timeout);
+    let none = String::new();
+    let variable = [("SANDBOXCTL_LIMITS_TIMEOUT", "5s")];
+    let cases: [(_, _, _, &[(&str, &str)], _, _, _); 6] = [
+        (&none, &none, &none, &[], None, "30s", "default"),
+        (&file(9), &none, &none, &[], None, "9s", "/system.toml:2"),
+        (&file(9), &file(8), &none, &[], None, "8s", "/home/.config/sandboxctl/config.toml:2"),
+        (&file(9), &file(8), &file(7), &[], None, "7s", "/project/sandboxctl.toml:2"),
+        (&file(9), &file(8), &file(7), &variable, None, "5s", "SANDBOXCTL_LIMITS_TIMEOUT"),
+        (&file(9), &file(8), &file(7), &variable, Some("40s"), "40s", "--timeout"),
+    ];
+    for (system, user, project, variables, flag, value, place) in cases {
+        let machine = Machine::new(system, user, project);
+        let mut flags = Flags::default();
+        flags.set(key, flag.map(timeout));
+        let settings = machine.load(variables, flags).unwrap();
+        let setting = settings.setting(key);
+        assert_eq!(setting.value, Some(timeout(value)));
+        let here = machine.folder.path().to_string_lossy().into_owned();
+        assert_eq!(setting.place.to_string().replace(&here, ""), place);
+        assert_eq!(settings.limits().timeout.as_secs().to_string() + "s", value);
+    }
+}
+
+#[test]
+fn a_named_file_is_the_only_one() {
+    let machine = Machine::new("nonsense", "nonsense", "nonsense");
+    let file = machine.path("mine.toml");
+    fs::write(&file, "[engine]\nkind = \"docker\"\n[limits]\ntimeout = \"2m\"\n").unwrap();
+    let flags = || Flags { file: Some(file.clone()), ..Flags::default() };
+    let settings = machine.load(&[], flags()).unwrap();
+    assert_eq!(settings.limits().timeout.as_secs(), 120);
+    assert_eq!(settings.files, std::slice::from_ref(&file));
+    assert_eq!(settings.setting(Key::EngineKind).layer, Layer::User);
+
+    let variable = [(FILE_VARIABLE, file.to_str().unwrap())];
+    let settings = machine.load(&variable, Flags::default()).unwrap();
+    assert_eq!(settings.files, std::slice::from_ref(&file));
+    fs::remove_file(&file).unwrap();
+    insta::assert_snapshot!(machine.refused(&[], flags()), @"--config: no such file: /mine.toml");
+}
+
+#[test]
+fn what_is_wrong_names_its_place() {
+    let machine = Machine::new("", "", "[limits]\nceiling.timeout = \"1h\"\n");
+    insta::assert_snapshot!(machine.refused(&[], Flags::default()), @r"
+    /project/sandboxctl.toml:2: limits.ceiling.timeout: a project's file may not set it
+    hint: set it in the user's configuration, or give the file with --config if you trust all of it
+    ");
+    let machine = Machine::new("", "[io]\nenabled = false\n", "[io]\nenabled = true\n");
+    insta::assert_snapshot!(machine.refused(&[], Flags::default()), @r"
+    /project/sandboxctl.toml:2: io.enabled: a project's file may not turn on what is turned off outside it
+    hint: set it in the user's configuration, or give the file with --config if you trust all of it
+    ");
+    let machine = Machine::new("", "", "");
+    let refused = |name, value| machine.refused(&[(name, value)], Flags::default());
+    insta::assert_snapshot!(
+        refused("SANDBOXCTL_LIMIT_TIMEOUT", "1s"),
+        @r"
+    SANDBOXCTL_LIMIT_TIMEOUT: unknown variable 'SANDBOXCTL_LIMIT_TIMEOUT'
+    hint: did you mean SANDBOXCTL_LIMITS_TIMEOUT?
+    "
+    );
+    insta::assert_snapshot!(
+        refused("SANDBOXCTL_LIMITS_TIMEOUT", "30"),
+        @"SANDBOXCTL_LIMITS_TIMEOUT: limits.timeout: '30' is not a duration with a unit, such as 300ms, 30s or 10m"
+    );
+}
+
+#[test]
+fn a_ceiling_below_the_default_lowers_it() {
+    let machine = Machine::new("[limits.ceiling]\nmemory = \"128MiB\"\n", "", "");
+    let settings = machine.load(&[], Flags::default()).unwrap();
+    assert_eq!(settings.limits().memory.to_string(), "128MiB");
+    assert_eq!(settings.limits().check(&settings.ceiling()), Ok(()));
+    let place = settings.setting(Key::Limit(LimitKey::Memory)).place.to_string();
+    assert!(place.starts_with("limits.ceiling.memory, "), "{place}");
+
+    // What somebody asks for is not lowered: that is refused, when it is used.
+    let machine = Machine::new(
+        "[limits.ceiling]\nmemory = \"128MiB\"\n",
+        "[limits]\nmemory = \"200MiB\"\n",
+        "",
+    );
+    let settings = machine.load(&[], Flags::default()).unwrap();
+    assert!(settings.limits().check(&settings.ceiling()).is_err());
+}
+
+#[test]
+fn an_io_dir_that_came_with_the_project_leads_through_no_link() {
+    let machine = Machine::new("", "", "[io]\ndir = \"a/b\"\n");
+    let project = machine.path("project");
+    let io_dir = |variables: &[(&str, &str)]| {
+        let settings = machine.load(variables, Flags::default()).unwrap();
+        settings.io_dir(&project)
+    };
+    assert_eq!(io_dir(&[]).unwrap(), project.join("a/b"));
+    symlink("/etc", project.join("a")).unwrap();
+    let error = io_dir(&[]).unwrap_err();
+    assert!(matches!(&error, Error::Link { link, .. } if *link == project.join("a")), "{error}");
+    // What the user says in so many words is meant.
+    assert_eq!(io_dir(&[("SANDBOXCTL_IO_DIR", "a/b")]).unwrap(), project.join("a/b"));
+
+    let machine = Machine::new("", "", "");
+    let project = machine.path("project");
+    symlink("/etc", project.join("sandbox-files")).unwrap();
+    let settings = machine.load(&[], Flags::default()).unwrap();
+    assert!(settings.io_dir(&project).is_err(), "nor does the default");
+}
+
+/// A line of a configuration file, of any key and of many sizes.
+fn any_line() -> impl Strategy<Value = String> {
+    let keys: Vec<Key> = Key::all().collect();
+    (proptest::sample::select(keys), 0_u64..2000, any::<bool>()).prop_map(|(key, number, write)| {
+        let value = match (key, key.default()) {
+            (_, Some(Value::Switch(_))) => write.to_string(),
+            (_, Some(Value::Paths(_))) => {
+                let path = ["/io", "/in", "/io/a", "/"][number as usize % 4];
+                let access = if write { "write" } else { "read" };
+                format!("[{{ path = '{path}', access = '{access}' }}]")
+            }
+            (_, Some(Value::Limit(limit))) => match limit {
+                LimitValue::Time(_) => format!("'{}s'", number + 1),
+                LimitValue::Size(_) => format!("'{}MiB'", number + 16),
+                LimitValue::Cpus(_) => format!("{}.5", number % 3),
+                LimitValue::Count(_) => (number + 16).to_string(),
+            },
+            (Key::IoDir, _) => ["'x'", "'/etc'", "'./y/z'"][number as usize % 3].to_owned(),
+            (key, _) if !key.words().is_empty() => {
+                format!("'{}'", key.words()[number as usize % key.words().len()])
+            }
+            _ => "'x'".to_owned(),
+        };
+        format!("{} = {value}\n", key.name())
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn a_project_never_widens(user in any_line(), project in any_line()) {
+        let user = file::parse(Path::new("user"), &user).unwrap();
+        let project = file::parse(Path::new("project"), &project).unwrap();
+        let mut below = Settings::defaults();
+        below.apply(Layer::User, user).unwrap();
+        let mut above = Settings { settings: below.settings.clone(), files: Vec::new() };
+        if above.apply(Layer::Project, project).is_err() {
+            return Ok(());
+        }
+        prop_assert_eq!(above.limits().check(&Ceiling(below.limits())), Ok(()));
+        prop_assert_eq!(above.ceiling(), below.ceiling());
+        prop_assert!(below.io_enabled() || !above.io_enabled());
+        for key in [Key::EngineKind, Key::EngineHost, Key::EngineRuntime, Key::EngineImage] {
+            prop_assert_eq!(&above.setting(key).value, &below.setting(key).value);
+        }
+        if above.setting(Key::IoDir).layer == Layer::Project {
+            let dir = above.io_dir(Path::new("/project")).unwrap();
+            prop_assert!(dir.starts_with("/project"));
+        }
+        let paths = |settings: &Settings| match &settings.setting(Key::AllowedPaths).value {
+            Some(Value::Paths(paths)) => paths.clone(),
+            _ => Vec::new(),
+        };
+        for path in paths(&above) {
+            let under = |prefix: &str| {
+                path.path == prefix || path.path.starts_with(&format!("{prefix}/"))
+            };
+            let is_covered = paths(&below).iter().any(|outer| {
+                (outer.path == "/" || under(&outer.path))
+                    && (outer.access == path.access || outer.access == Access::Write)
+            });
+            prop_assert!(is_covered, "{}", path.path);
+        }
+    }
+}
+
+/// The table in the documentation, made from the table of keys.
+fn documented_table() -> String {
+    let mut text =
+        String::from("| key | flag | default | ceiling | meaning |\n|---|---|---|---|---|\n");
+    let code = |text: String| format!("`{text}`");
+    for key in Key::all().filter(|key| !matches!(key, Key::Ceiling(_))) {
+        let flag = key.flag().map_or_else(String::new, |flag| code(flag.to_owned()));
+        let default =
+            key.default().map_or_else(|| "not set".to_owned(), |value| code(value.to_string()));
+        let (default, ceiling) = match key {
+            // Both depend on the machine that runs this.
+            Key::Limit(LimitKey::Cpus) => ("`1`".to_owned(), "the host's".to_owned()),
+            Key::Limit(limit) => (default, code(limit.default_ceiling().to_string())),
+            _ => (default, String::new()),
+        };
+        let meaning = key.meaning();
+        text.push_str(&format!(
+            "| `{}` | {flag} | {default} | {ceiling} | {meaning} |\n",
+            key.name()
+        ));
+    }
+    text
+}
+
+#[test]
+fn the_documentation_has_the_table_of_keys() {
+    let page = include_str!("../../../docs/src/reference/config.md");
+    let table = documented_table();
+    assert!(page.contains(&table), "docs/src/reference/config.md is to contain:\n\n{table}");
+}

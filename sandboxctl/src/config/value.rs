@@ -1,0 +1,307 @@
+//! Values of settings: how they are read from text and from TOML, and printed as TOML.
+
+use std::fmt;
+
+use sandbox_controller::LimitValue;
+use sandbox_protocol::message::{Access, AllowedPath};
+use sandbox_protocol::path::{GuestPath, PathError};
+use serde::{Deserialize, Serialize, Serializer};
+use toml::Spanned;
+use toml::de::{DeValue, ValueDeserializer};
+
+use super::key::Key;
+
+/// The value of a setting.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// A limit or a ceiling.
+    Limit(LimitValue),
+    /// Yes or no.
+    Switch(bool),
+    /// A word, a path, an address.
+    Text(String),
+    /// Guest paths and what may be done below them.
+    Paths(Vec<AllowedPath>),
+}
+
+/// Why a text or a TOML value is no value of its key.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// No value of a limit.
+    #[error(transparent)]
+    Limit(#[from] sandbox_controller::LimitParseError),
+    /// Not one of a few words.
+    #[error("'{text}' is not one of: {}", .words.join(", "))]
+    Choice {
+        /// As it was given.
+        text: String,
+        /// What it may be.
+        words: &'static [&'static str],
+    },
+    /// Another TOML type.
+    #[error("expected {expected}, found {found}")]
+    Type {
+        /// What the key takes.
+        expected: &'static str,
+        /// What is there.
+        found: &'static str,
+    },
+    /// Nothing at all.
+    #[error("the value is empty")]
+    Empty,
+    /// `..` in `[io] dir`.
+    #[error("'..' is not allowed in it; --io-dir takes any directory")]
+    Parent,
+    /// No list of allowed paths.
+    #[error("{0}")]
+    Paths(String),
+    /// An allowed path that is no guest path.
+    #[error("'{path}' is no path in the sandbox: {source}")]
+    GuestPath {
+        /// As it was given.
+        path: String,
+        /// What is wrong.
+        source: PathError,
+    },
+}
+
+impl Value {
+    /// Reads the value of `key` from an environment variable or a flag.
+    ///
+    /// # Errors
+    ///
+    /// [`ValueError`], which says what a right value looks like.
+    pub fn from_text(key: Key, text: &str) -> Result<Self, ValueError> {
+        match key {
+            Key::Limit(limit) | Key::Ceiling(limit) => {
+                let text = if counts_bytes(key) && is_whole_number(text) {
+                    format!("{text}B")
+                } else {
+                    text.to_owned()
+                };
+                Ok(Self::Limit(limit.parse(&text)?))
+            }
+            Key::IoEnabled => match text {
+                "true" => Ok(Self::Switch(true)),
+                "false" => Ok(Self::Switch(false)),
+                _ => Err(ValueError::Choice { text: text.into(), words: &["true", "false"] }),
+            },
+            Key::AllowedPaths => {
+                let value = DeValue::parse(text)
+                    .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
+                Self::from_toml(key, &value)
+            }
+            Key::IoErrors | Key::DefaultEncoding | Key::EngineKind => {
+                let words = key.words();
+                if words.contains(&text) {
+                    Ok(Self::Text(text.to_owned()))
+                } else {
+                    Err(ValueError::Choice { text: text.to_owned(), words })
+                }
+            }
+            Key::IoDir | Key::EngineHost | Key::EngineRuntime | Key::EngineImage => {
+                if text.is_empty() {
+                    return Err(ValueError::Empty);
+                }
+                if key == Key::IoDir && text.split('/').any(|name| name == "..") {
+                    return Err(ValueError::Parent);
+                }
+                Ok(Self::Text(text.to_owned()))
+            }
+        }
+    }
+
+    /// Reads the value of `key` from a configuration file.
+    ///
+    /// # Errors
+    ///
+    /// [`ValueError`], which says what a right value looks like.
+    pub fn from_toml(key: Key, value: &Spanned<DeValue<'_>>) -> Result<Self, ValueError> {
+        let expected = key.expects();
+        let wrong_type = || ValueError::Type { expected, found: type_name(value.get_ref()) };
+        match (key, value.get_ref()) {
+            (Key::AllowedPaths, DeValue::Array(_)) => {
+                let paths = Vec::<AllowedPath>::deserialize(ValueDeserializer::from(value.clone()))
+                    .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
+                for AllowedPath { path, access: _ } in &paths {
+                    GuestPath::new(path)
+                        .map_err(|source| ValueError::GuestPath { path: path.clone(), source })?;
+                }
+                Ok(Self::Paths(paths))
+            }
+            (Key::AllowedPaths, _) => Err(wrong_type()),
+            (Key::IoEnabled, DeValue::Boolean(switch)) => Ok(Self::Switch(*switch)),
+            (Key::IoEnabled, _) => Err(wrong_type()),
+            (Key::Limit(limit) | Key::Ceiling(limit), DeValue::Integer(number)) => {
+                match limit.default_value() {
+                    LimitValue::Count(_) | LimitValue::Cpus(_) => {}
+                    LimitValue::Size(_) if counts_bytes(key) => {}
+                    LimitValue::Size(_) | LimitValue::Time(_) => return Err(wrong_type()),
+                }
+                let digits = i64::from_str_radix(number.as_str(), number.radix())
+                    .map_err(|_| wrong_type())?;
+                Self::from_text(key, &digits.to_string())
+            }
+            (Key::Limit(limit) | Key::Ceiling(limit), DeValue::Float(number)) => {
+                match limit.default_value() {
+                    LimitValue::Cpus(_) => Self::from_text(key, number.as_str()),
+                    LimitValue::Count(_) | LimitValue::Size(_) | LimitValue::Time(_) => {
+                        Err(wrong_type())
+                    }
+                }
+            }
+            (_, DeValue::String(text)) => Self::from_text(key, text),
+            _ => Err(wrong_type()),
+        }
+    }
+
+    /// The text of a [`Value::Text`].
+    #[must_use]
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Limit(_) | Self::Switch(_) | Self::Paths(_) => None,
+        }
+    }
+}
+
+/// A key that says in its name that it counts bytes takes a bare number of them.
+fn counts_bytes(key: Key) -> bool {
+    key.name().ends_with("_bytes")
+}
+
+fn is_whole_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn type_name(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "an array",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+/// As TOML, so that what `config show` prints is a configuration file.
+impl fmt::Display for Value {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quoted = |text: String| toml::Value::String(text).to_string();
+        match self {
+            Self::Limit(value @ (LimitValue::Count(_) | LimitValue::Cpus(_))) => {
+                value.fmt(formatter)
+            }
+            Self::Limit(value @ (LimitValue::Size(_) | LimitValue::Time(_))) => {
+                formatter.write_str(&quoted(value.to_string()))
+            }
+            Self::Switch(switch) => switch.fmt(formatter),
+            Self::Text(text) => formatter.write_str(&quoted(text.clone())),
+            Self::Paths(paths) => {
+                formatter.write_str("[")?;
+                for (index, AllowedPath { path, access }) in paths.iter().enumerate() {
+                    let comma = if index == 0 { "" } else { ", " };
+                    let access = match access {
+                        Access::Read => "read",
+                        Access::Write => "write",
+                    };
+                    let path = quoted(path.clone());
+                    write!(formatter, "{comma}{{ path = {path}, access = \"{access}\" }}")?;
+                }
+                formatter.write_str("]")
+            }
+        }
+    }
+}
+
+/// As JSON: what TOML has as a string is a string here too.
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Limit(LimitValue::Count(count)) => serializer.serialize_u64(*count),
+            Self::Limit(LimitValue::Cpus(cpus)) => {
+                serializer.serialize_f64(f64::from(cpus.thousandths()) / 1000.0)
+            }
+            Self::Limit(value @ (LimitValue::Size(_) | LimitValue::Time(_))) => {
+                serializer.collect_str(value)
+            }
+            Self::Switch(switch) => serializer.serialize_bool(*switch),
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::Paths(paths) => paths.serialize(serializer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn toml(key: Key, text: &str) -> Result<Value, String> {
+        let value = DeValue::parse(text).unwrap();
+        Value::from_toml(key, &value).map_err(|error| error.to_string())
+    }
+
+    fn key(name: &str) -> Key {
+        Key::from_name(name).unwrap()
+    }
+
+    #[test]
+    fn what_is_printed_is_read_again() {
+        for key in Key::all() {
+            let Some(default) = key.default() else { continue };
+            assert_eq!(toml(key, &default.to_string()), Ok(default), "{}", key.name());
+        }
+    }
+
+    #[test]
+    fn a_bare_number_is_bytes_only_where_the_key_says_so() {
+        let printed = |name, text| toml(key(name), text).map(|value| value.to_string());
+        assert_eq!(printed("io.max_bytes", "52428800").as_deref(), Ok("\"50MiB\""));
+        assert_eq!(printed("io.max_bytes", "\"1MiB\"").as_deref(), Ok("\"1MiB\""));
+        assert_eq!(
+            printed("limits.memory", "268435456").unwrap_err(),
+            "expected a size such as \"64MiB\", found a whole number"
+        );
+        assert_eq!(
+            printed("limits.timeout", "30").unwrap_err(),
+            "expected a duration such as \"30s\", found a whole number"
+        );
+        assert_eq!(printed("limits.cpus", "1").as_deref(), Ok("1"));
+        assert_eq!(printed("limits.cpus", "0.5").as_deref(), Ok("0.5"));
+        assert_eq!(printed("limits.pids", "0x40").as_deref(), Ok("64"));
+        assert!(printed("limits.pids", "-1").is_err());
+        assert!(printed("limits.pids", "1.5").is_err());
+    }
+
+    #[test]
+    fn words_are_checked() {
+        assert_eq!(
+            toml(Key::IoErrors, "\"throw\"").unwrap_err(),
+            "'throw' is not one of: raise, return"
+        );
+        assert_eq!(
+            toml(Key::IoEnabled, "1").unwrap_err(),
+            "expected true or false, found a whole number"
+        );
+        assert!(toml(Key::IoDir, "\"a/../b\"").unwrap_err().starts_with("'..' is not allowed"));
+        assert!(toml(Key::IoDir, "\"a..b\"").is_ok());
+    }
+
+    #[test]
+    fn allowed_paths_are_read_from_text_too() {
+        let text = "[{path = '/io', access = 'read'}]";
+        let value = Value::from_text(Key::AllowedPaths, text).unwrap();
+        assert_eq!(value.to_string(), "[{ path = \"/io\", access = \"read\" }]");
+        for bad in
+            ["[{path = '/io'}]", "[{path = 'io', access = 'read'}]", "['/io']", "'/io'", "[{", ""]
+        {
+            assert!(Value::from_text(Key::AllowedPaths, bad).is_err(), "{bad}");
+        }
+        let unknown = "[{path = '/io', access = 'read', x = 1}]";
+        let error = Value::from_text(Key::AllowedPaths, unknown).unwrap_err().to_string();
+        assert!(error.contains("unknown field `x`"), "{error}");
+    }
+}

@@ -1,0 +1,236 @@
+//! What the process was given: its variables, working directory and user.
+//!
+//! Read once at the start, and nowhere else: the library reads no environment, and everything
+//! here is a plain function over this value, which tests make up.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use sandbox_controller::{AgentSource, DockerEndpoint};
+
+use crate::error::Error;
+
+/// Overrides the agent that is embedded, with a file.
+const AGENT_VARIABLE: &str = "SANDBOX_AGENT";
+
+/// The process's surroundings.
+#[derive(Debug, Clone)]
+pub struct Environment {
+    variables: BTreeMap<OsString, OsString>,
+    /// The working directory, without links.
+    pub working_directory: PathBuf,
+    /// The effective user.
+    pub uid: u32,
+}
+
+impl Environment {
+    /// Reads the process's own.
+    ///
+    /// # Errors
+    ///
+    /// Where the working directory is gone or cannot be read.
+    pub fn capture() -> Result<Self, Error> {
+        let working_directory = std::env::current_dir()
+            .map_err(|source| Error::System { what: "the working directory".into(), source })?;
+        Ok(Self {
+            variables: std::env::vars_os().collect(),
+            working_directory,
+            uid: rustix::process::geteuid().as_raw(),
+        })
+    }
+
+    /// A made-up one.
+    #[cfg(test)]
+    pub fn made_up(working_directory: &Path, variables: &[(&str, &str)]) -> Self {
+        Self {
+            variables: variables.iter().map(|&(name, value)| (name.into(), value.into())).collect(),
+            working_directory: working_directory.to_owned(),
+            uid: 1000,
+        }
+    }
+
+    /// Every variable, in the order of their names.
+    pub fn variables(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+        self.variables.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
+    }
+
+    /// A variable; an empty one counts as not set.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<&OsStr> {
+        self.variables.get(OsStr::new(name)).map(OsString::as_os_str).filter(|v| !v.is_empty())
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        self.variable(name).map(PathBuf::from)
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        self.variable(name).map(|value| value.to_string_lossy().into_owned())
+    }
+
+    /// The user's configuration file, whether or not it is there.
+    #[must_use]
+    pub fn user_config(&self) -> Option<PathBuf> {
+        // The XDG specification: a relative path in the variable counts as not set.
+        let folder = self
+            .path("XDG_CONFIG_HOME")
+            .filter(|path| path.is_absolute())
+            .or_else(|| self.path("HOME").map(|home| home.join(".config")))?;
+        Some(folder.join("sandboxctl/config.toml"))
+    }
+
+    /// Where the agent comes from.
+    #[must_use]
+    pub fn agent(&self) -> AgentSource {
+        self.path(AGENT_VARIABLE).map_or(AgentSource::Embedded, AgentSource::File)
+    }
+
+    /// Where a Docker engine may be, as the docker command line would look for it.
+    #[must_use]
+    pub fn docker(&self, host: Option<String>) -> DockerEndpoint {
+        let home = self.path("HOME");
+        let runtime = self.path("XDG_RUNTIME_DIR");
+        let mut sockets = vec![PathBuf::from("/var/run/docker.sock")];
+        if let Some(runtime) = &runtime {
+            sockets.push(runtime.join("docker.sock"));
+        }
+        if let Some(home) = &home {
+            sockets.push(home.join(".docker/run/docker.sock"));
+        }
+        if let Some(runtime) = &runtime {
+            sockets.push(runtime.join("podman/podman.sock"));
+        }
+        sockets.push(PathBuf::from("/run/podman/podman.sock"));
+        DockerEndpoint {
+            host,
+            env_host: self.text("DOCKER_HOST"),
+            env_context: self.text("DOCKER_CONTEXT"),
+            env_tls_verify: self.variable("DOCKER_TLS_VERIFY").is_some(),
+            config_dir: self
+                .path("DOCKER_CONFIG")
+                .or_else(|| home.map(|home| home.join(".docker"))),
+            sockets,
+        }
+    }
+
+    /// The folder for locks and the state of instances: made where it is missing, of this user,
+    /// and closed to others, since what lies in it decides which containers may be removed.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be made, is a link, belongs to someone else, or is open to others.
+    pub fn state_dir(&self) -> Result<PathBuf, Error> {
+        let folder = match self.path("XDG_RUNTIME_DIR") {
+            Some(runtime) if runtime.is_absolute() && runtime.is_dir() => {
+                runtime.join("sandboxctl")
+            }
+            _ if self.uid == 0 => PathBuf::from("/run/sandboxctl"),
+            _ => PathBuf::from(format!("/tmp/sandboxctl-{}", self.uid)),
+        };
+        own_folder(&folder, self.uid)?;
+        Ok(folder)
+    }
+}
+
+fn own_folder(folder: &Path, uid: u32) -> Result<(), Error> {
+    let failed =
+        |source| Error::System { what: format!("the state folder {}", folder.display()), source };
+    match std::fs::DirBuilder::new().mode(0o700).create(folder) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(failed(error)),
+    }
+    // Made or found: either way it is judged as it is now, and a link is none.
+    let found = std::fs::symlink_metadata(folder).map_err(failed)?;
+    let why = if !found.is_dir() {
+        "it is no directory"
+    } else if found.uid() != uid {
+        "it belongs to another user"
+    } else if found.mode() & 0o077 != 0 {
+        "other users may enter it (its mode must be 0700)"
+    } else {
+        return Ok(());
+    };
+    Err(Error::StateFolder { folder: folder.to_owned(), why })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn uid() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    #[test]
+    fn the_state_folder_is_made_closed_to_others() {
+        let runtime = tempfile::tempdir().unwrap();
+        let mut environment = Environment::made_up(
+            Path::new("/"),
+            &[("XDG_RUNTIME_DIR", runtime.path().to_str().unwrap())],
+        );
+        environment.uid = uid();
+        let folder = environment.state_dir().unwrap();
+        assert_eq!(folder, runtime.path().join("sandboxctl"));
+        assert_eq!(std::fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(environment.state_dir().unwrap(), folder);
+    }
+
+    #[test]
+    fn a_state_folder_that_others_could_have_made_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let real = place.path().join("real");
+        std::fs::create_dir(&real).unwrap();
+        let refused = |folder: &Path, uid| own_folder(folder, uid).unwrap_err().to_string();
+
+        let link = place.path().join("link");
+        symlink(&real, &link).unwrap();
+        assert!(refused(&link, uid()).ends_with("it is no directory"));
+        std::fs::set_permissions(&real, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(refused(&real, uid()).contains("its mode must be 0700"));
+        assert!(refused(&real, uid() + 1).ends_with("it belongs to another user"));
+    }
+
+    #[test]
+    fn the_users_file_follows_xdg() {
+        let file = |variables: &[(&str, &str)]| {
+            Environment::made_up(Path::new("/"), variables).user_config()
+        };
+        assert_eq!(file(&[("HOME", "/h")]), Some("/h/.config/sandboxctl/config.toml".into()));
+        assert_eq!(
+            file(&[("HOME", "/h"), ("XDG_CONFIG_HOME", "/c")]),
+            Some("/c/sandboxctl/config.toml".into())
+        );
+        assert_eq!(
+            file(&[("HOME", "/h"), ("XDG_CONFIG_HOME", "c")]),
+            Some("/h/.config/sandboxctl/config.toml".into())
+        );
+        assert_eq!(file(&[]), None);
+    }
+
+    #[test]
+    fn the_engine_is_looked_for_where_docker_looks() {
+        let environment = Environment::made_up(
+            Path::new("/"),
+            &[("HOME", "/h"), ("DOCKER_HOST", "tcp://h:1"), ("XDG_RUNTIME_DIR", "/run/user/1")],
+        );
+        let endpoint = environment.docker(None);
+        assert_eq!(endpoint.env_host.as_deref(), Some("tcp://h:1"));
+        assert_eq!(endpoint.config_dir.as_deref(), Some(Path::new("/h/.docker")));
+        assert_eq!(
+            endpoint.sockets,
+            [
+                "/var/run/docker.sock",
+                "/run/user/1/docker.sock",
+                "/h/.docker/run/docker.sock",
+                "/run/user/1/podman/podman.sock",
+                "/run/podman/podman.sock",
+            ]
+            .map(PathBuf::from)
+        );
+    }
+}

@@ -1,0 +1,184 @@
+//! What can fail on our side, its exit code, and how it is told.
+
+use std::io;
+use std::path::PathBuf;
+
+use sandbox_controller::{ErrorDocument, ErrorKind};
+
+use crate::config;
+use crate::render::escaped_line;
+
+/// What can fail on our side. What a script did is no error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Wrong use: a flag or an argument.
+    #[error("{what}: {why}")]
+    Usage {
+        /// The flag or argument.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+        /// The next step.
+        hint: Option<String>,
+    },
+    /// Wrong configuration.
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    /// The controller failed.
+    #[error(transparent)]
+    Controller(#[from] sandbox_controller::Error),
+    /// The system refused something.
+    #[error("{what}")]
+    System {
+        /// What it is about.
+        what: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The folder for locks could be someone else's.
+    #[error("cannot use the state folder {}: {why}", .folder.display())]
+    StateFolder {
+        /// Which.
+        folder: PathBuf,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// stdout takes no more, for another reason than that its reader is gone.
+    #[error("cannot write to stdout")]
+    Stdout {
+        /// Why.
+        source: io::Error,
+    },
+    /// A signal came before there was a run to cancel.
+    #[error("{}", match .0 { Signal::Interrupt => "interrupted", Signal::Terminate => "terminated" })]
+    Signalled(Signal),
+}
+
+/// A signal that ends us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGINT.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
+}
+
+impl Signal {
+    /// The exit code of a command that it ends.
+    #[must_use]
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Interrupt => 130,
+            Self::Terminate => 143,
+        }
+    }
+}
+
+impl Error {
+    /// Wrong use of `what`, a flag or an argument.
+    pub fn usage(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::Usage { what: what.into(), why: why.into(), hint: None }
+    }
+
+    /// The same error with a next step.
+    #[must_use]
+    pub fn with_hint(mut self, next: impl Into<String>) -> Self {
+        if let Self::Usage { hint, .. } = &mut self {
+            *hint = Some(next.into());
+        }
+        self
+    }
+
+    /// What went wrong, in one word.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Usage { .. } => ErrorKind::Usage,
+            Self::Config(_) => ErrorKind::Config,
+            Self::Controller(error) => error.kind(),
+            Self::System { .. } | Self::StateFolder { .. } | Self::Stdout { .. } => {
+                ErrorKind::Internal
+            }
+            Self::Signalled(_) => ErrorKind::Cancelled,
+        }
+    }
+
+    /// The exit code of a command that ends by it.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage { .. } | Self::Config(_) => 2,
+            Self::Controller(error) => error.exit_code(),
+            Self::System { .. } | Self::StateFolder { .. } | Self::Stdout { .. } => 125,
+            Self::Signalled(signal) => signal.exit_code(),
+        }
+    }
+
+    /// The next step, where there is one to name.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Usage { hint, .. } => hint.clone(),
+            Self::Config(error) => error.hint(),
+            Self::Controller(error) => error.hint(),
+            Self::StateFolder { .. } => {
+                Some("remove it, or set XDG_RUNTIME_DIR to a directory of yours".to_owned())
+            }
+            Self::System { .. } | Self::Stdout { .. } | Self::Signalled(_) => None,
+        }
+    }
+
+    /// The message with all its causes, on one line.
+    #[must_use]
+    pub fn message(&self) -> String {
+        let mut message = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            let text = cause.to_string();
+            if !message.ends_with(&text) {
+                message = format!("{message}: {text}");
+            }
+            source = cause.source();
+        }
+        escaped_line(&message).into_owned()
+    }
+
+    /// The message and, on a line of its own, the hint.
+    #[cfg(test)]
+    pub fn to_text(&self) -> String {
+        match self.hint() {
+            Some(hint) => format!("{}\nhint: {}", self.message(), escaped_line(&hint)),
+            None => self.message(),
+        }
+    }
+
+    /// For the result document.
+    #[must_use]
+    pub fn document(&self) -> ErrorDocument {
+        ErrorDocument::new(self.kind(), self.message(), self.hint())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_and_hint_follow_the_message() {
+        let gone = || io::Error::new(io::ErrorKind::NotFound, "gone\nerror: forged");
+        let error = Error::System { what: "the working directory".into(), source: gone() };
+        assert_eq!(error.to_text(), "the working directory: gone\\nerror: forged");
+        let error = Error::usage("--in x", "no such file").with_hint("look");
+        assert_eq!(error.to_text(), "--in x: no such file\nhint: look");
+    }
+
+    #[test]
+    fn exit_codes_are_as_documented() {
+        assert_eq!(Error::usage("SCRIPT", "missing").exit_code(), 2);
+        assert_eq!(Error::Signalled(Signal::Interrupt).exit_code(), 130);
+        assert_eq!(Error::Signalled(Signal::Terminate).exit_code(), 143);
+        let folder = Error::StateFolder { folder: "/x".into(), why: "it is no directory" };
+        assert_eq!(folder.exit_code(), 125);
+    }
+}

@@ -1,0 +1,315 @@
+//! What a script is given: its text, its arguments, its inputs.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use sandbox_controller::Input;
+use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_SOURCE_BYTES};
+use serde_json::{Map, Value};
+
+use crate::error::Error;
+
+/// What stands for stdin in place of a file.
+const STDIN: &str = "-";
+
+/// Most bytes that are taken from stdin as an input: they are held in memory.
+const MAX_STDIN_INPUT: u64 = 256 << 20;
+
+/// `--arg KEY=VALUE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Argument {
+    key: String,
+    value: String,
+}
+
+impl FromStr for Argument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some(("", _)) => Err("there is no key before the '='".to_owned()),
+            Some((key, value)) => Ok(Self { key: key.to_owned(), value: value.to_owned() }),
+            None => Err("expected KEY=VALUE".to_owned()),
+        }
+    }
+}
+
+/// `--user UID:GID`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User(pub u32, pub u32);
+
+impl FromStr for User {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse().ok();
+        text.split_once(':')
+            .and_then(|(uid, gid)| Some(Self(number(uid)?, number(gid)?)))
+            .ok_or_else(|| "expected two numbers, UID:GID".to_owned())
+    }
+}
+
+/// `--in SRC[:NAME]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputArgument {
+    source: PathBuf,
+    name: String,
+    written: String,
+}
+
+impl FromStr for InputArgument {
+    type Err = String;
+
+    /// The last colon divides source and name, unless a `/` follows it: then it is part of a
+    /// directory's name.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (source, name) = match text.rsplit_once(':') {
+            Some((source, name)) if !name.contains('/') => (source, Some(name)),
+            _ => (text, None),
+        };
+        if source.is_empty() {
+            return Err("there is no source before the ':'".to_owned());
+        }
+        let name = match name {
+            Some(name) => name,
+            None if source == STDIN => return Err("stdin needs a name: -:NAME".to_owned()),
+            None => Input::default_name(Path::new(source))
+                .ok_or_else(|| format!("'{source}' has no name of its own: {source}:NAME"))?,
+        };
+        if name.is_empty() || name == "." || name == ".." || name.len() > 255 {
+            return Err(format!("'{name}' is no name for an input"));
+        }
+        Ok(Self { source: source.into(), name: name.to_owned(), written: text.to_owned() })
+    }
+}
+
+impl InputArgument {
+    fn is_stdin(&self) -> bool {
+        self.source == Path::new(STDIN)
+    }
+
+    /// The input, with stdin read to its end.
+    fn open(&self) -> Result<Input, Error> {
+        let flag = || format!("--in {}", self.written);
+        if self.is_stdin() {
+            let content = read_bounded(io::stdin().lock(), MAX_STDIN_INPUT)
+                .map_err(|error| Error::usage(flag(), error.to_string()))?;
+            if content.len() as u64 > MAX_STDIN_INPUT {
+                return Err(Error::usage(flag(), "stdin is longer than 256 MiB")
+                    .with_hint("save it in a file, and give that"));
+            }
+            return Ok(Input::bytes(&self.name, content));
+        }
+        // Whether it can be read is known here; what it is, and which, the controller asks again
+        // when it opens it.
+        let why = match self.source.metadata() {
+            Err(error) => reason(&error),
+            Ok(found) if found.is_file() => match File::open(&self.source) {
+                Ok(_) => return Ok(Input::path(&self.source, &self.name)),
+                Err(error) => reason(&error),
+            },
+            Ok(found) if found.is_dir() => return Ok(Input::path(&self.source, &self.name)),
+            Ok(_) => "not a regular file or a directory".to_owned(),
+        };
+        Err(Error::usage(flag(), why))
+    }
+}
+
+/// Everything that a run reads before it begins.
+#[derive(Debug)]
+pub struct Given {
+    /// The script's text. One byte more than the longest is read, so that a longer one is known.
+    pub source: Vec<u8>,
+    /// What to call the script.
+    pub name: String,
+}
+
+/// Reads a script.
+///
+/// # Errors
+///
+/// Where it is not there or cannot be read.
+pub fn script(script: &Path) -> Result<Given, Error> {
+    let most = MAX_SOURCE_BYTES as u64;
+    let read = if script == Path::new(STDIN) {
+        return read_bounded(io::stdin().lock(), most)
+            .map(|source| Given { source, name: "stdin".to_owned() })
+            .map_err(|error| Error::usage("SCRIPT", format!("stdin: {}", reason(&error))));
+    } else {
+        File::open(script).and_then(|file| read_bounded(file, most))
+    };
+    let name = script.to_string_lossy().into_owned();
+    match read {
+        Ok(source) => Ok(Given { source, name }),
+        Err(error) => Err(Error::usage("SCRIPT", format!("{name}: {}", reason(&error)))),
+    }
+}
+
+/// The script's `args`: those of the file, then those of the flags.
+///
+/// # Errors
+///
+/// Where the file is no JSON object, or all of them are more than a script may have.
+pub fn arguments(file: Option<&Path>, flags: &[Argument]) -> Result<Map<String, Value>, Error> {
+    let mut arguments = match file {
+        Some(file) => object(file)
+            .map_err(|why| Error::usage(format!("--args-file {}", file.display()), why))?,
+        None => Map::new(),
+    };
+    for Argument { key, value } in flags {
+        arguments.insert(key.clone(), Value::String(value.clone()));
+    }
+    let long = serde_json::to_vec(&arguments).is_ok_and(|json| json.len() > MAX_ARGS_BYTES);
+    if long {
+        let flag = if file.is_some() { "--args-file" } else { "--arg" };
+        return Err(Error::usage(flag, "the arguments are longer than 1 MiB of JSON")
+            .with_hint("give large data as an input: --in SRC[:NAME]"));
+    }
+    Ok(arguments)
+}
+
+fn object(file: &Path) -> Result<Map<String, Value>, String> {
+    // Written with spaces it may be longer than what is sent.
+    let most = 4 * MAX_ARGS_BYTES as u64;
+    let text = File::open(file)
+        .and_then(|file| read_bounded(file, most))
+        .map_err(|error| reason(&error))?;
+    if text.len() as u64 > most {
+        return Err("it is longer than 4 MiB".to_owned());
+    }
+    match serde_json::from_slice(&text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err("it is not a JSON object".to_owned()),
+        Err(error) => Err(format!("it is not JSON: {error}")),
+    }
+}
+
+/// The inputs.
+///
+/// # Errors
+///
+/// Where one is not there or cannot be read, or two have one name, or stdin is asked for twice.
+pub fn inputs(inputs: &[InputArgument], script: &Path) -> Result<Vec<Input>, Error> {
+    let mut stdin = (script == Path::new(STDIN)).then(|| "SCRIPT -".to_owned());
+    for (index, input) in inputs.iter().enumerate() {
+        let flag = format!("--in {}", input.written);
+        if let Some(other) = inputs[..index].iter().find(|other| other.name == input.name) {
+            let why = format!("/in/{} is taken by --in {}", input.name, other.written);
+            return Err(Error::usage(flag, why).with_hint("name one of them: --in SRC:NAME"));
+        }
+        if input.is_stdin() {
+            if let Some(taken) = &stdin {
+                return Err(Error::usage(flag, format!("stdin is taken by {taken}")));
+            }
+            stdin = Some(flag);
+        }
+    }
+    inputs.iter().map(InputArgument::open).collect()
+}
+
+/// At most `most` bytes and one more.
+fn read_bounded(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(most + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The system's words, without the number.
+fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(text: &str) -> Result<(String, String), String> {
+        let InputArgument { source, name, written: _ } = text.parse()?;
+        Ok((source.to_str().unwrap().to_owned(), name))
+    }
+
+    #[test]
+    fn inputs_are_source_and_name() {
+        for (text, source, name) in [
+            ("data.csv", "data.csv", "data.csv"),
+            ("a/b/data.csv", "a/b/data.csv", "data.csv"),
+            ("a/b/", "a/b/", "b"),
+            ("a:b", "a", "b"),
+            ("a:b:c", "a:b", "c"),
+            ("a:b/c", "a:b/c", "c"),
+            ("-:words", "-", "words"),
+            (".:here", ".", "here"),
+        ] {
+            assert_eq!(input(text), Ok((source.into(), name.into())), "{text}");
+        }
+        for text in ["", ":x", "x:", "x:.", "x:..", "-", ".", "..", "/", "a/.."] {
+            assert!(input(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn arguments_have_a_key() {
+        let argument = |text: &str| text.parse::<Argument>().map(|it| (it.key, it.value));
+        assert_eq!(argument("k=v=w"), Ok(("k".into(), "v=w".into())));
+        assert_eq!(argument("k="), Ok(("k".into(), String::new())));
+        assert!(argument("k").is_err());
+        assert!(argument("=v").is_err());
+    }
+
+    #[test]
+    fn a_user_is_two_numbers() {
+        assert_eq!("1000:100".parse(), Ok(User(1000, 100)));
+        for text in ["", "1000", "root:root", "-1:0", "1:2:3", "4294967296:0"] {
+            assert!(text.parse::<User>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("args.json");
+        std::fs::write(&file, r#"{"a": [1, null], "b": 2}"#).unwrap();
+        let flags = ["b=x".parse().unwrap(), "c=".parse().unwrap()];
+        let arguments = arguments(Some(&file), &flags).unwrap();
+        assert_eq!(Value::from(arguments), serde_json::json!({"a": [1, null], "b": "x", "c": ""}));
+    }
+
+    #[test]
+    fn what_cannot_be_read_names_its_flag() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("list.json"), "[1]").unwrap();
+        std::fs::write(at("bad.json"), "{").unwrap();
+        std::fs::write(at("large.json"), format!("{{\"a\":\"{}\"}}", "x".repeat(1 << 20))).unwrap();
+        let open = |text: String| inputs(&[text.parse().unwrap()], Path::new("s")).unwrap_err();
+        let here = folder.path().display().to_string();
+        let same = ["x:a".parse().unwrap(), "y:a".parse().unwrap()];
+        let stdin = ["-:a".parse().unwrap()];
+        let texts = [
+            script(&at("none.luau")).unwrap_err(),
+            script(folder.path()).unwrap_err(),
+            arguments(Some(&at("none.json")), &[]).unwrap_err(),
+            arguments(Some(&at("list.json")), &[]).unwrap_err(),
+            arguments(Some(&at("bad.json")), &[]).unwrap_err(),
+            arguments(Some(&at("large.json")), &[]).unwrap_err(),
+            open(format!("{here}/none.csv")),
+            open("/dev/null".to_owned()),
+            inputs(&same, Path::new("s")).unwrap_err(),
+            inputs(&stdin, Path::new("-")).unwrap_err(),
+        ]
+        .map(|error| error.to_text().replace(&here, ""));
+        let texts = texts.join("\n");
+        insta::assert_snapshot!(texts);
+    }
+
+    #[test]
+    fn a_script_that_is_too_long_is_read_just_as_far_as_it_takes_to_know() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("long.luau");
+        std::fs::write(&file, vec![b'x'; 2 * MAX_SOURCE_BYTES]).unwrap();
+        assert_eq!(script(&file).unwrap().source.len(), MAX_SOURCE_BYTES + 1);
+    }
+}

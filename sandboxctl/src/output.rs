@@ -1,0 +1,209 @@
+//! stdout and stderr. stdout is the program's: what it prints and its result; all else is stderr.
+//!
+//! A guest's bytes go to a pipe as they are, and to a terminal with what could steer it escaped.
+//! On stderr, where our own words are, guest text is always escaped.
+
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anstyle::{AnsiColor, Style};
+use sandbox_controller::{LogEntry, LogLevel};
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::render::{escaped_line, escaped_text, json_for_terminal};
+
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default();
+const HINT: Style = AnsiColor::Cyan.on_default().bold();
+const DIM: Style = Style::new().dimmed();
+
+/// How much is told beside results and errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Chatter {
+    /// Notices, and progress on a terminal.
+    Normal,
+    /// Errors only.
+    Quiet,
+}
+
+/// Where a command writes.
+#[derive(Debug)]
+pub struct Output {
+    chatter: Chatter,
+    stdout_is_terminal: bool,
+    stdout_colour: bool,
+    stderr_is_terminal: bool,
+    stderr_colour: bool,
+    /// stdout's reader is gone.
+    closed: AtomicBool,
+}
+
+impl Output {
+    /// The process's own. Colour is as `anstream`'s global choice, the terminal, `NO_COLOR` and
+    /// `CLICOLOR` have it.
+    #[must_use]
+    pub fn new(chatter: Chatter) -> Self {
+        let colour = |choice| choice != anstream::ColorChoice::Never;
+        Self {
+            chatter,
+            stdout_is_terminal: io::stdout().is_terminal(),
+            stdout_colour: colour(anstream::AutoStream::choice(&io::stdout())),
+            stderr_is_terminal: io::stderr().is_terminal(),
+            stderr_colour: colour(anstream::AutoStream::choice(&io::stderr())),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether stderr takes colour.
+    #[must_use]
+    pub const fn stderr_has_colour(&self) -> bool {
+        self.stderr_colour
+    }
+
+    /// Writes bytes of ours to stdout.
+    ///
+    /// # Errors
+    ///
+    /// Where stdout takes no more. A reader who is gone is no error: the rest is not written.
+    pub fn write(&self, bytes: &[u8]) -> Result<(), Error> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut stdout = io::stdout().lock();
+        match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.closed.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(source) => Err(Error::Stdout { source }),
+        }
+    }
+
+    /// Writes text of ours to stdout.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn text(&self, text: &str) -> Result<(), Error> {
+        let text = if self.stdout_is_terminal { escaped_text(text) } else { Cow::Borrowed(text) };
+        self.write(text.as_bytes())
+    }
+
+    /// Writes an entry of a script's log to stdout.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn log(&self, entry: &LogEntry) -> Result<(), Error> {
+        let (start, end) = match entry.level {
+            LogLevel::Print => return self.text(&format!("{}\n", entry.text)),
+            LogLevel::Warn => ("[warn] ", "\n"),
+            LogLevel::Truncated => ("", "\n"),
+        };
+        if self.stdout_colour {
+            let text = escaped_text(&entry.text);
+            return self.write(format!("{WARNING}{start}{text}{WARNING:#}{end}").as_bytes());
+        }
+        self.text(&format!("{start}{}{end}", entry.text))
+    }
+
+    /// Writes a value to stdout as JSON over several lines.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn pretty_json(&self, value: &impl Serialize) -> Result<(), Error> {
+        let mut json = serde_json::to_string_pretty(value)
+            .map_err(|error| Error::Stdout { source: error.into() })?;
+        json.push('\n');
+        let json =
+            if self.stdout_is_terminal { json_for_terminal(&json) } else { Cow::Borrowed(&*json) };
+        self.write(json.as_bytes())
+    }
+
+    /// Writes a JSON document to stdout: on a terminal over several lines, else on one.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn document(&self, value: &impl Serialize) -> Result<(), Error> {
+        if self.stdout_is_terminal {
+            return self.pretty_json(value);
+        }
+        let mut json =
+            serde_json::to_string(value).map_err(|error| Error::Stdout { source: error.into() })?;
+        json.push('\n');
+        self.write(json.as_bytes())
+    }
+
+    /// Tells an error of ours.
+    pub fn error(&self, error: &Error) {
+        self.failure(&error.message(), error.hint().as_deref());
+    }
+
+    /// Tells a failure and what to do next. The texts may be a guest's.
+    pub fn failure(&self, message: &str, hint: Option<&str>) {
+        self.labelled(ERROR, "error", message);
+        if let Some(hint) = hint {
+            self.labelled(HINT, "hint", hint);
+        }
+    }
+
+    /// Tells a hint alone.
+    pub fn hint(&self, hint: &str) {
+        self.labelled(HINT, "hint", hint);
+    }
+
+    /// Tells something that is worth knowing, unless we are to be quiet.
+    pub fn notice(&self, text: &str) {
+        if self.chatter == Chatter::Normal {
+            self.labelled(WARNING, "note", text);
+        }
+    }
+
+    /// Tells what is being done, on a terminal.
+    pub fn progress(&self, text: &str) {
+        if self.chatter == Chatter::Normal && self.stderr_is_terminal {
+            self.dim(text);
+        }
+    }
+
+    /// Writes text of ours to stderr as it is, ended by a newline.
+    pub fn block(&self, text: &str) {
+        stderr(text);
+    }
+
+    /// Writes lines that may be a guest's to stderr, indented, so that none begins as ours do.
+    pub fn indented(&self, text: &str) {
+        for line in text.lines() {
+            self.dim(&format!("  {line}"));
+        }
+    }
+
+    fn labelled(&self, style: Style, label: &str, text: &str) {
+        let text = escaped_line(text);
+        if self.stderr_colour {
+            stderr(&format!("{style}{label}{style:#}: {text}"));
+        } else {
+            stderr(&format!("{label}: {text}"));
+        }
+    }
+
+    fn dim(&self, text: &str) {
+        let text = escaped_line(text);
+        if self.stderr_colour {
+            stderr(&format!("{DIM}{text}{DIM:#}"));
+        } else {
+            stderr(&text);
+        }
+    }
+}
+
+/// A stderr that nobody reads is no reason to fail, and there is no one to tell.
+fn stderr(text: &str) {
+    let mut stderr = io::stderr().lock();
+    _ = writeln!(stderr, "{}", text.trim_end_matches('\n'));
+}

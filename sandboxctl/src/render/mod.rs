@@ -1,0 +1,9 @@
+//! Turning values into text for people. Nothing here writes anything.
+
+mod escape;
+mod script_error;
+mod table;
+
+pub use escape::{escaped_line, escaped_text, json_for_terminal};
+pub use script_error::{call_stack, script_error};
+pub use table::{age, size, table};
