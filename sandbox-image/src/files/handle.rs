@@ -428,3 +428,109 @@ fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Recorded, Setup};
+    use super::*;
+    use sandbox_protocol::ErrorKind;
+    use sandbox_protocol::message::Change;
+
+    struct Place {
+        directory: tempfile::TempDir,
+        files: Arc<Files>,
+        announced: Arc<Recorded>,
+    }
+
+    impl Place {
+        fn new(content: &[u8]) -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            std::fs::write(directory.path().join("f"), content).unwrap();
+            let (files, announced) = Setup::io(directory.path()).open();
+            Self { directory, files, announced }
+        }
+
+        fn open(&self, mode: OpenMode) -> Handle {
+            Handle::new(Arc::clone(&self.files), self.files.open(b"f", mode).unwrap(), b"f")
+        }
+
+        /// A handle whose writes the system refuses.
+        fn unwritable(&self, mode: OpenMode) -> Handle {
+            let file = OpenFile { mode, ..self.files.open(b"f", OpenMode::Read).unwrap() };
+            Handle::new(Arc::clone(&self.files), file, b"f")
+        }
+
+        fn content(&self) -> Vec<u8> {
+            std::fs::read(self.directory.path().join("f")).unwrap()
+        }
+    }
+
+    fn write(handle: &mut Handle, bytes: &[u8]) -> Result<(), FileError> {
+        handle.start_writing(bytes.len())?;
+        handle.put(bytes)
+    }
+
+    #[test]
+    fn a_write_reaches_the_file_when_the_buffer_is_full_or_flushed() {
+        let place = Place::new(b"");
+        let mut handle = place.open(OpenMode::Write);
+        write(&mut handle, &[b'a'; BUFFER_BYTES - 1]).unwrap();
+        assert_eq!(place.content().len(), 0);
+        write(&mut handle, b"bc").unwrap();
+        assert_eq!(place.content().len(), BUFFER_BYTES);
+        handle.flush().unwrap();
+        assert_eq!(place.content().len(), BUFFER_BYTES + 1);
+        write(&mut handle, &[b'd'; 3 * BUFFER_BYTES + 5]).unwrap();
+        assert_eq!(place.content().len(), 4 * BUFFER_BYTES + 6);
+        drop(handle);
+        assert_eq!(place.files.written(), 4 * BUFFER_BYTES as u64 + 6);
+    }
+
+    #[test]
+    fn a_change_is_announced_before_the_first_write_and_taken_back_where_that_fails() {
+        let place = Place::new(b"old");
+        let mut handle = place.open(OpenMode::Append);
+        assert_eq!(place.announced.take(), []);
+        write(&mut handle, b"").unwrap();
+        assert_eq!(place.announced.take(), []);
+        write(&mut handle, b"new").unwrap();
+        write(&mut handle, b"er").unwrap();
+        assert_eq!(place.announced.take(), [("/io/f".to_owned(), true, Change::Append)]);
+        drop(handle);
+        assert_eq!(place.content(), b"oldnewer");
+
+        let place = Place::new(b"old");
+        let mut handle = place.unwritable(OpenMode::ReadUpdate);
+        write(&mut handle, b"new").unwrap();
+        assert_eq!(handle.flush().unwrap_err().kind, ErrorKind::ReadOnly);
+        assert_eq!(
+            place.announced.take(),
+            [("/io/f".to_owned(), true, Change::Write), ("/io/f".to_owned(), true, Change::Failed)]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said_again_until_the_handle_is_closed() {
+        let place = Place::new(b"");
+        let mut handle = place.unwritable(OpenMode::Write);
+        write(&mut handle, b"lost").unwrap();
+        assert!(handle.flush().is_err());
+        assert!(handle.seek(Whence::Set, 0).is_err());
+        assert!(write(&mut handle, &[0; BUFFER_BYTES]).is_err());
+        assert!(handle.close().is_err());
+        assert!(!handle.is_open() && handle.close().is_ok());
+    }
+
+    #[test]
+    fn appending_goes_to_the_end_wherever_the_handle_stands() {
+        let place = Place::new(b"one");
+        let (mut first, mut second) =
+            (place.open(OpenMode::AppendUpdate), place.open(OpenMode::Append));
+        write(&mut second, b"two").unwrap();
+        second.flush().unwrap();
+        assert_eq!(first.seek(Whence::Set, 0).unwrap(), 0);
+        write(&mut first, b"three").unwrap();
+        assert_eq!(first.seek(Whence::Current, 0).unwrap(), 11);
+        assert_eq!(place.content(), b"onetwothree");
+    }
+}

@@ -99,8 +99,9 @@ pub(super) fn describe_error(call: &mut Call<'_>) -> Vec<u8> {
     let error = call.top();
     let kind = call.kind(error);
     let type_name = call.type_name(error);
-    let own_text = matches!(kind, Kind::String | Kind::Number | Kind::Nil | Kind::Boolean)
-        || call.metatable_identity(error) != 0;
+    let own_text =
+        matches!(kind, Kind::String | Kind::Number | Kind::Nil | Kind::Boolean | Kind::Null)
+            || call.metatable_identity(error) != 0;
     if own_text && call.call(1).is_ok() {
         let text = call.string(call.top()).unwrap_or_default();
         // An object that has no `__tostring` after all gives its address, which helps nobody.

@@ -603,12 +603,11 @@ fn seek(call: &mut Call<'_>) -> Results {
         None if call.is_nil(Slot::arg(3)) => 0.0,
         None => return Err(Raise::expected(call, Slot::arg(3), "seek", "number")),
     };
-    // Beyond 2^63 the cast gives the largest offset, which no file has.
-    if offset.fract() != 0.0 {
+    if offset.fract() != 0.0 || offset.abs() >= 2.0_f64.powi(63) {
         let problem = "number has no integer representation";
         return Err(Raise::argument(Slot::arg(3), "seek", problem));
     }
-    #[expect(clippy::cast_possible_truncation, reason = "integral; the rest saturates")]
+    #[expect(clippy::cast_possible_truncation, reason = "checked")]
     let sought = open_handle(call, Slot::arg(1), "seek")?.seek(whence, offset as i64);
     #[expect(clippy::cast_precision_loss, reason = "the VM's numbers are doubles")]
     let result = sought.map_err(Failure::from).map(|position| {

@@ -130,14 +130,14 @@ fn try_run(
     let bytecode = ffi::compile(source).map_err(|message| syntax_error(&message))?;
     let memory = usize::try_from(context.limits.vm_memory_bytes).unwrap_or(usize::MAX);
     let mut vm = Vm::new(Host::new(context), memory).ok_or_else(out_of_memory)?;
-    vm.protect(|call| globals::install(call, args)).map_err(not_begun)?;
-    vm.load(&bytecode).map_err(not_begun)?;
+    let begun = vm.protect(|call| globals::install(call, args)).and_then(|()| vm.load(&bytecode));
+    begun.map_err(|thrown| own_failure(&vm, thrown))?;
     drop(bytecode);
     match vm.run() {
         Ended::Returned(count) => match vm.protect(|call| Ok(json::encode_result(call, count))) {
             Ok(Ok(json)) => Ok(json),
             Ok(Err(error)) => Err(error),
-            Err(thrown) => Err(not_begun(thrown)),
+            Err(thrown) => Err(own_failure(&vm, thrown)),
         },
         failed => Err(failure(&mut vm, failed, source)),
     }
@@ -151,6 +151,10 @@ fn failure(vm: &mut Vm, ended: Ended, source: &str) -> ScriptError {
         Ended::OutOfMemory => (Some(ErrorKind::OutOfMemory), out_of_memory().message),
         Ended::Failed | Ended::Returned(_) => {
             let error = vm.protect(|call| Ok(globals::describe_error(call))).unwrap_or_default();
+            if vm.was_out_of_memory() {
+                let message = out_of_memory().message;
+                vm.host().remember_limit(ErrorKind::OutOfMemory, message.as_bytes());
+            }
             (vm.host().limit_of(&error), String::from_utf8_lossy(&error).into_owned())
         }
     };
@@ -167,14 +171,14 @@ fn failure(vm: &mut Vm, ended: Ended, source: &str) -> ScriptError {
     ScriptError { kind: limit.unwrap_or(ErrorKind::Runtime), message, line, traceback }
 }
 
-/// Our own work in the VM failed, which only a memory limit can do to it.
-fn not_begun(thrown: Thrown) -> ScriptError {
+/// Our own work in the VM failed, before or after the script ran.
+fn own_failure(vm: &Vm, thrown: Thrown) -> ScriptError {
     match thrown {
         Thrown::OutOfMemory => out_of_memory(),
         Thrown::Error(message) => ScriptError {
-            kind: ErrorKind::Runtime,
+            kind: vm.host().limit_of(&message).unwrap_or(ErrorKind::Runtime),
             message: String::from_utf8_lossy(&message).into_owned(),
-            line: line_of(&message),
+            line: None,
             traceback: None,
         },
     }

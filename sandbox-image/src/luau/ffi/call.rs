@@ -591,6 +591,10 @@ impl<'a> Call<'a> {
         // SAFETY: the bytecode is of our own compiler.
         if unsafe { ffi::luau_load(self.state, name.as_ptr(), data, size, 0) } != 0 {
             let message = self.string(self.top()).unwrap_or(b"the chunk cannot be loaded");
+            // The loader catches the VM's own error and gives only its text.
+            if message == OUT_OF_MEMORY.as_bytes() {
+                return Err(Raise::OutOfMemory);
+            }
             return Err(Raise::Error(String::from_utf8_lossy(message).into_owned()));
         }
         // SAFETY: the function is on top.

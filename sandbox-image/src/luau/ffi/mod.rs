@@ -25,6 +25,7 @@ use std::ptr;
 
 use mlua::ffi;
 use mlua::ffi::lua_State;
+use sandbox_protocol::limits::encoded_len;
 
 pub use call::{Call, Function, Kind, Pushed, Raise, Results, Slot};
 pub use text::Text;
@@ -60,13 +61,20 @@ pub enum Ended {
 struct Memory {
     limit: usize,
     used: Cell<usize>,
+    /// Something was refused in this run.
+    refused: Cell<bool>,
     /// Luau collects by pace, not by need: above this the interrupt collects everything.
     collect_above: Cell<usize>,
 }
 
 impl Memory {
     fn new(limit: usize) -> Self {
-        Self { limit, used: Cell::new(0), collect_above: Cell::new(limit / 4 * 3) }
+        Self {
+            limit,
+            used: Cell::new(0),
+            refused: Cell::new(false),
+            collect_above: Cell::new(limit / 4 * 3),
+        }
     }
 
     fn free(&self) -> usize {
@@ -126,6 +134,13 @@ impl Vm {
     pub fn host(&self) -> &Host {
         // SAFETY: `shared` is valid until `drop`, and only ever borrowed immutably.
         unsafe { &(*self.shared).host }
+    }
+
+    /// Whether the memory limit was met. The VM's error says so only by its status, which does not
+    /// survive a coroutine.
+    pub fn was_out_of_memory(&self) -> bool {
+        // SAFETY: as `host`.
+        unsafe { (*self.shared).memory.refused.get() }
     }
 
     /// Runs our own work in the VM; an error that is thrown in it comes back.
@@ -210,16 +225,17 @@ impl Vm {
     }
 
     /// The call stack of the script, innermost first, C functions left out; empty where the
-    /// script has returned. At most `max` bytes.
+    /// script has returned. At most `max` bytes when it is encoded, whole lines.
     pub fn traceback(&self, max: usize) -> String {
-        let mut text = String::new();
+        let (mut text, mut encoded) = (String::new(), 0);
         for level in 0.. {
             // SAFETY: `main` is not running; getinfo by level neither allocates nor throws.
             let Some(frame) = (unsafe { call::frame(self.main, level) }) else { break };
             let Some(line) = frame.line else { continue };
             let name = frame.name.map(|name| format!(" function {name}")).unwrap_or_default();
             let entry = format!("{}:{line}{name}\n", frame.source);
-            if text.len() + entry.len() > max {
+            encoded += encoded_len(&entry);
+            if encoded > max {
                 break;
             }
             text.push_str(&entry);
@@ -288,7 +304,7 @@ unsafe extern "C" fn allocate(
     const ALIGN: usize = 16;
     // SAFETY: `Vm::new` gave this pointer, and the box behind it outlives the state.
     let memory = unsafe { &*memory.cast::<Memory>() };
-    // SAFETY (all of the block): Luau passes the size that the block was made with, so the layouts
+    // SAFETY: Luau passes the size that the block was made with, so the layouts
     // agree; sizes are below isize::MAX because the limit refuses others first, for frees they
     // were accepted before; the alignment is a power of two.
     unsafe {
@@ -302,6 +318,7 @@ unsafe extern "C" fn allocate(
         }
         let old_size = if block.is_null() { 0 } else { old_size };
         if new_size > old_size && new_size - old_size > memory.free() {
+            memory.refused.set(true);
             return ptr::null_mut();
         }
         let new = if block.is_null() {

@@ -61,7 +61,7 @@ fn memory_is_limited() {
     for source in [
         "local t = {} while true do table.insert(t, string.rep('x', 1e5) .. #t) end",
         "local s = string.rep('x', 1e8)",
-        "local t = table.create(1e8, 1)",
+        "local t = table.create(5e7, 1)",
         "local b = buffer.create(1e9)",
         "local s = 'x' while true do s ..= s end",
         "local t = {} while true do t = {t} end",
@@ -97,9 +97,9 @@ fn a_vm_that_is_too_small_to_begin_is_out_of_memory() {
         assert_eq!(sandbox.error("return 1").kind, ErrorKind::OutOfMemory, "{bytes}");
     }
     let mut sandbox = Sandbox::new();
-    sandbox.limits.vm_memory_bytes = 300_000;
+    sandbox.limits.vm_memory_bytes = 400_000;
     assert_eq!(sandbox.value("return 1"), json!(1));
-    sandbox.args.insert("x".into(), "y".repeat(300_000).into());
+    sandbox.args.insert("x".into(), "y".repeat(400_000).into());
     assert_eq!(sandbox.error("return 1").kind, ErrorKind::OutOfMemory);
 }
 
@@ -116,8 +116,8 @@ fn running_out_of_memory_anywhere_ends_cleanly() {
                   return t, ok, e";
     let mut sandbox = Sandbox::new();
     let mut ends = [0; 2];
-    for kib in 16..400 {
-        sandbox.limits.vm_memory_bytes = kib * 512;
+    for bytes in (10_000..600_000).step_by(499) {
+        sandbox.limits.vm_memory_bytes = bytes;
         match sandbox.run(source) {
             Ok(_) => ends[0] += 1,
             Err(error) => {

@@ -1,1 +1,84 @@
-//! The declarations that `sandboxctl types` prints.
+//! The declarations that `sandboxctl types` prints are what the VM has: no more, no less.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+const DECLARATIONS: &str = include_str!("../../../../docs/src/reference/sandbox.d.luau");
+
+/// What Luau itself brings, apart from `os` and `print`, which are declared.
+const STANDARD: [&str; 29] = [
+    "_G",
+    "_VERSION",
+    "assert",
+    "bit32",
+    "buffer",
+    "coroutine",
+    "debug",
+    "error",
+    "gcinfo",
+    "getmetatable",
+    "ipairs",
+    "math",
+    "next",
+    "pairs",
+    "pcall",
+    "rawequal",
+    "rawget",
+    "rawlen",
+    "rawset",
+    "select",
+    "setmetatable",
+    "string",
+    "table",
+    "tonumber",
+    "tostring",
+    "type",
+    "typeof",
+    "unpack",
+    "utf8",
+];
+
+fn name(text: &str) -> &str {
+    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
+    &text[..end]
+}
+
+/// Every declared name, fields as `table.field`, methods as `file:method`.
+fn declared() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let mut inside = String::new();
+    for line in DECLARATIONS.lines() {
+        if let Some(rest) = line.strip_prefix("declare extern type ") {
+            inside = format!("{}:", name(rest));
+        } else if let Some(rest) = line.strip_prefix("declare ") {
+            let global = name(rest.strip_prefix("function ").unwrap_or(rest));
+            names.insert(global.to_owned());
+            inside = format!("{global}.");
+        } else if let Some(field) = line.strip_prefix('\t')
+            && field.starts_with(|c: char| c.is_ascii_lowercase())
+        {
+            let field = field.strip_prefix("function ").unwrap_or(field);
+            names.insert(format!("{inside}{}", name(field)));
+        }
+    }
+    names
+}
+
+#[test]
+fn the_declarations_are_what_the_vm_has() {
+    let source = "local names = {} \
+                  for global in _G do table.insert(names, global) end \
+                  for _, library in {'io', 'os', 'json'} do \
+                      for field in _G[library] do table.insert(names, library .. '.' .. field) end \
+                  end \
+                  local f = io.open('f', 'w') \
+                  for _, m in {'read', 'write', 'lines', 'seek', 'flush', 'close', 'setvbuf'} do \
+                      if f[m] then table.insert(names, 'file:' .. m) end \
+                  end \
+                  return names";
+    let found: BTreeSet<String> = serde_json::from_value(value(source)).unwrap();
+    let standard = STANDARD.into_iter().chain(["vector", "xpcall"]).map(str::to_owned).collect();
+    let ours: BTreeSet<String> = found.difference(&standard).cloned().collect();
+    assert_eq!(declared(), ours);
+}
