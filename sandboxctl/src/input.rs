@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use sandbox_controller::Input;
-use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_SOURCE_BYTES};
+use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_SOURCE_BYTES, MAX_VALUE_DEPTH};
 use serde_json::{Map, Value};
 
 use crate::error::Error;
@@ -161,13 +161,26 @@ pub fn arguments(file: Option<&Path>, flags: &[Argument]) -> Result<Map<String, 
     for Argument { key, value } in flags {
         arguments.insert(key.clone(), Value::String(value.clone()));
     }
+    let flag = if file.is_some() { "--args-file" } else { "--arg" };
+    if arguments.values().any(|value| depth(value) >= MAX_VALUE_DEPTH) {
+        let why = format!("the arguments are nested more than {MAX_VALUE_DEPTH} deep");
+        return Err(Error::usage(flag, why));
+    }
     let long = serde_json::to_vec(&arguments).is_ok_and(|json| json.len() > MAX_ARGS_BYTES);
     if long {
-        let flag = if file.is_some() { "--args-file" } else { "--arg" };
         return Err(Error::usage(flag, "the arguments are longer than 1 MiB of JSON")
             .with_hint("give large data as an input: --in SRC[:NAME]"));
     }
     Ok(arguments)
+}
+
+/// How deep arrays and objects are in one another. `serde_json` reads no more than 128 levels.
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
 }
 
 fn object(file: &Path) -> Result<Map<String, Value>, String> {
@@ -284,6 +297,8 @@ mod tests {
         std::fs::write(at("list.json"), "[1]").unwrap();
         std::fs::write(at("bad.json"), "{").unwrap();
         std::fs::write(at("large.json"), format!("{{\"a\":\"{}\"}}", "x".repeat(1 << 20))).unwrap();
+        let deep = format!("{{\"a\":{}{}}}", "[".repeat(60), "]".repeat(60));
+        std::fs::write(at("deep.json"), deep).unwrap();
         let open = |text: String| inputs(&[text.parse().unwrap()], Path::new("s")).unwrap_err();
         let here = folder.path().display().to_string();
         let same = ["x:a".parse().unwrap(), "y:a".parse().unwrap()];
@@ -295,6 +310,7 @@ mod tests {
             arguments(Some(&at("list.json")), &[]).unwrap_err(),
             arguments(Some(&at("bad.json")), &[]).unwrap_err(),
             arguments(Some(&at("large.json")), &[]).unwrap_err(),
+            arguments(Some(&at("deep.json")), &[]).unwrap_err(),
             open(format!("{here}/none.csv")),
             open("/dev/null".to_owned()),
             inputs(&same, Path::new("s")).unwrap_err(),
