@@ -22,8 +22,9 @@ impl Agent {
     pub fn open(source: &AgentSource) -> Result<Self, Error> {
         match source {
             AgentSource::Embedded => Ok(Self::Embedded),
-            AgentSource::File(path) => Self::read(path)
-                .map_err(|source| Error::Agent { path: path.clone(), source }),
+            AgentSource::File(path) => {
+                Self::read(path).map_err(|source| Error::Agent { path: path.clone(), source })
+            }
         }
     }
 

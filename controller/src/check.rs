@@ -1,9 +1,24 @@
 //! `check`: does a script compile? Asked of the agent itself, without a container.
 
-use sandbox_protocol::message::ScriptError;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::process::Stdio;
+use std::time::Duration;
 
+use rustix::fs::MemfdFlags;
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::argv::{AgentArgs, CheckReply, Mode};
+use sandbox_protocol::limits::{MAX_FRAME_BYTES, MAX_SOURCE_BYTES};
+use sandbox_protocol::message::ScriptError;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::Command;
+
+use crate::agent::Agent;
 use crate::config::AgentSource;
 use crate::error::Error;
+
+/// A compiler that takes longer has met a script that was made to hold it up.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// Whether a script compiles; `Some` says why not. The agent runs on this machine, with its own
 /// limits on time and memory, and runs nothing of the script.
@@ -11,10 +26,67 @@ use crate::error::Error;
 /// # Errors
 ///
 /// [`Error::Check`] where the agent could not be run.
-#[expect(clippy::unused_async, reason = "the body comes next")]
 pub async fn check_script(
-    _source: &[u8],
-    _agent: &AgentSource,
+    source: &[u8],
+    agent: &AgentSource,
 ) -> Result<Option<ScriptError>, Error> {
-    Ok(None)
+    if source.len() > MAX_SOURCE_BYTES {
+        return Ok(Some(ScriptError {
+            kind: ErrorKind::SourceTooLarge,
+            message: format!(
+                "the script is {} bytes long, and {MAX_SOURCE_BYTES} are allowed",
+                source.len()
+            ),
+            line: None,
+            traceback: None,
+        }));
+    }
+    let agent = Agent::open(agent)?;
+    let checked = tokio::time::timeout(TIME_LIMIT, run(source, &agent)).await;
+    checked
+        .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
+        .map_err(|source| Error::Check { source })
+}
+
+async fn run(source: &[u8], agent: &Agent) -> io::Result<Option<ScriptError>> {
+    // A program without a file: nothing to clean up, and nobody can change it meanwhile.
+    let program = rustix::fs::memfd_create("sandbox-agent", MemfdFlags::CLOEXEC)?;
+    let mut rest = agent.bytes();
+    while !rest.is_empty() {
+        let written = rustix::io::write(&program, rest)?;
+        rest = &rest[written..];
+    }
+    let args = AgentArgs { mode: Mode::Check, mounts: Vec::new(), home: None, workdir: None };
+    let mut child = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
+        .args(args.to_args())
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    let stdout = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    let stderr = child.stderr.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    let feed = async {
+        // One that ends early says why on stderr.
+        _ = stdin.write_all(source).await;
+        drop(stdin);
+    };
+    let mut reply = Vec::new();
+    let mut words = Vec::new();
+    let mut stdout = stdout.take(MAX_FRAME_BYTES as u64);
+    let mut stderr = stderr.take(4096);
+    let ((), reply_read, words_read) =
+        tokio::join!(feed, stdout.read_to_end(&mut reply), stderr.read_to_end(&mut words));
+    reply_read?;
+    words_read?;
+    let status = child.wait().await?;
+    if !status.success() {
+        let words = String::from_utf8_lossy(&words);
+        return Err(io::Error::other(format!("the agent ended by {status}: {}", words.trim())));
+    }
+    let reply: CheckReply = serde_json::from_slice(&reply)?;
+    Ok(reply.error)
 }

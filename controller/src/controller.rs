@@ -1,39 +1,104 @@
 //! The controller: an engine, the sandboxes on it, and what is kept between them.
 
+use std::fmt;
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use futures_util::StreamExt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::config::Config;
+use crate::agent::Agent;
+use crate::cleanup::Cleanup;
+use crate::config::{Config, EngineKind};
 use crate::doctor::Check;
-use crate::engine::EngineInfo;
-use crate::error::Error;
+use crate::engine::docker::DockerEngine;
+use crate::engine::{Engine, EngineFacts, EngineInfo, UserMapping};
+use crate::error::{Error, Step};
 use crate::image::{ImageInfo, ImageSelector, Rebuild};
-use crate::reap::{GcOptions, GcReport, SandboxSummary};
-use crate::sandbox::Sandbox;
+use crate::limits::Ceiling;
+use crate::reap::{GcOptions, GcReport, Instance, SandboxSummary};
+use crate::sandbox::{Sandbox, step};
 use crate::spec::SandboxSpec;
 
+/// One piece of a stream of an image.
+const PIECE_BYTES: usize = 64 << 10;
+
 /// An engine, and the sandboxes on it.
-#[derive(Debug)]
 pub struct Controller {
-    info: EngineInfo,
+    shared: Arc<Shared>,
+    /// The same engine: images are its own business.
+    docker: Arc<DockerEngine>,
 }
 
-#[expect(clippy::unused_async, reason = "the bodies come next")]
+/// What a controller and its sandboxes have in common.
+pub(crate) struct Shared {
+    pub engine: Arc<dyn Engine>,
+    pub instance: Instance,
+    pub cleanup: Cleanup,
+    pub ceiling: Ceiling,
+    pub boot_id: String,
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Controller").field("engine", self.engine()).finish_non_exhaustive()
+    }
+}
+
 impl Controller {
     /// Finds an engine, and begins to remove what dead controllers left on it.
     ///
     /// # Errors
     ///
     /// [`Error`] where none answers, or the configuration is wrong.
-    pub async fn connect(_config: Config) -> Result<Self, Error> {
-        Err(Error::NoEngine { tried: Vec::new() })
+    pub async fn connect(config: Config) -> Result<Self, Error> {
+        match config.engine.kind {
+            EngineKind::Auto | EngineKind::Docker => {}
+            EngineKind::Embedded => return Err(Error::NoEmbeddedEngine),
+        }
+        let agent = Agent::open(&config.agent)?;
+        let docker = DockerEngine::connect(&config.engine, agent, &config.state_dir).await?;
+        let docker = Arc::new(docker);
+        let boot_id = boot_id()?;
+        let instance = Instance::register(&config.state_dir, &boot_id, &docker.info().endpoint)?;
+        let shared = Arc::new(Shared {
+            engine: docker.clone(),
+            instance,
+            cleanup: Cleanup::new(),
+            ceiling: config.ceiling,
+            boot_id,
+        });
+        let sweep = shared.clone();
+        // Asked for early: it is needed when the first sandbox is launched.
+        let mapping = docker.clone();
+        tokio::spawn(async move { mapping.user_mapping().await.map(drop) });
+        // What fails here is tried again by the next command, and is no failure of this one's.
+        drop(shared.cleanup.spawn(async move {
+            let sweep = sweep.instance.gc(&*sweep.engine, GcOptions::default()).await;
+            match sweep {
+                Ok(report) if report.removed.is_empty() => {}
+                Ok(report) => tracing::info!(count = report.removed.len(), "removed leftovers"),
+                Err(error) => tracing::debug!(error = error.full_message(), "cannot sweep"),
+            }
+            Ok(())
+        }));
+        Ok(Self { shared, docker })
     }
 
     /// The engine, and why it was taken.
     #[must_use]
     pub fn engine(&self) -> &EngineInfo {
-        &self.info
+        self.shared.engine.info()
+    }
+
+    /// What the engine says of itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] where the engine fails.
+    pub async fn engine_facts(&self) -> Result<EngineFacts, Error> {
+        step(Step::Connect, self.shared.engine.facts()).await
     }
 
     /// Launches a sandbox.
@@ -41,8 +106,8 @@ impl Controller {
     /// # Errors
     ///
     /// [`Error`]; nothing of the guest's has run then.
-    pub async fn launch(&self, _spec: SandboxSpec) -> Result<Sandbox, Error> {
-        Err(Error::NoEngine { tried: Vec::new() })
+    pub async fn launch(&self, spec: SandboxSpec) -> Result<Sandbox, Error> {
+        Sandbox::launch(self.shared.clone(), spec).await
     }
 
     /// The containers of sandboxes that the engine has.
@@ -51,7 +116,7 @@ impl Controller {
     ///
     /// [`Error`] where the engine fails.
     pub async fn ps(&self) -> Result<Vec<SandboxSummary>, Error> {
-        Ok(Vec::new())
+        self.shared.instance.survey(&*self.shared.engine).await
     }
 
     /// Removes what dead controllers left.
@@ -59,8 +124,8 @@ impl Controller {
     /// # Errors
     ///
     /// [`Error`] where the engine cannot list. What cannot be removed is in the report.
-    pub async fn gc(&self, _options: GcOptions) -> Result<GcReport, Error> {
-        Ok(GcReport::default())
+    pub async fn gc(&self, options: GcOptions) -> Result<GcReport, Error> {
+        self.shared.instance.gc(&*self.shared.engine, options).await
     }
 
     /// Builds the sandbox image. `progress` gets the engine's lines.
@@ -70,19 +135,30 @@ impl Controller {
     /// [`Error`] where the engine fails.
     pub async fn image_build(
         &self,
-        _rebuild: Rebuild,
-        _progress: impl FnMut(&str) + Send,
+        rebuild: Rebuild,
+        mut progress: impl FnMut(&str) + Send,
     ) -> Result<ImageInfo, Error> {
-        Err(Error::NoEngine { tried: Vec::new() })
+        let current = self.image_list().await?.into_iter().find(|image| image.current);
+        if let (Rebuild::IfMissing, Some(image)) = (rebuild, current) {
+            return Ok(image);
+        }
+        let id = step(Step::Image, self.docker.image_build(&mut progress)).await?;
+        self.image(&id).await
     }
 
-    /// The sandbox images that the engine has.
+    /// The sandbox images that the engine has, newest first.
     ///
     /// # Errors
     ///
     /// [`Error`] where the engine fails.
     pub async fn image_list(&self) -> Result<Vec<ImageInfo>, Error> {
-        Ok(Vec::new())
+        step(Step::List, self.docker.image_list()).await
+    }
+
+    async fn image(&self, id: &str) -> Result<ImageInfo, Error> {
+        let images = self.image_list().await?;
+        let image = images.into_iter().find(|image| image.id == id);
+        image.ok_or_else(|| Error::NoSuchImage { which: id.to_owned() })
     }
 
     /// Removes sandbox images, and gives those that went.
@@ -90,8 +166,27 @@ impl Controller {
     /// # Errors
     ///
     /// [`Error`] where there is no such image, or the engine fails.
-    pub async fn image_remove(&self, _which: ImageSelector) -> Result<Vec<ImageInfo>, Error> {
-        Ok(Vec::new())
+    pub async fn image_remove(&self, which: ImageSelector) -> Result<Vec<ImageInfo>, Error> {
+        let images = self.image_list().await?;
+        let chosen: Vec<ImageInfo> = match which {
+            ImageSelector::All => images,
+            ImageSelector::Stale => images.into_iter().filter(|image| !image.current).collect(),
+            ImageSelector::Id(which) => {
+                let is_it = |image: &ImageInfo| {
+                    let short = image.id.strip_prefix("sha256:").unwrap_or(&image.id);
+                    image.id == which || (which.len() >= 4 && short.starts_with(&which))
+                };
+                let chosen: Vec<_> = images.into_iter().filter(is_it).collect();
+                if chosen.len() != 1 {
+                    return Err(Error::NoSuchImage { which });
+                }
+                chosen
+            }
+        };
+        for image in &chosen {
+            step(Step::Remove, self.docker.image_remove(&image.id)).await?;
+        }
+        Ok(chosen)
     }
 
     /// Writes the current sandbox image as a tar, building it first where it is missing.
@@ -101,9 +196,18 @@ impl Controller {
     /// [`Error`] where the engine or the writer fails.
     pub async fn image_save(
         &self,
-        _writer: impl AsyncWrite + Send + Unpin,
+        mut writer: impl AsyncWrite + Send + Unpin,
     ) -> Result<ImageInfo, Error> {
-        Err(Error::NoEngine { tried: Vec::new() })
+        let (id, pieces) = step(Step::Image, self.docker.image_save()).await?;
+        let mut pieces = Box::pin(pieces);
+        let failed = |source| Error::ImageStream { action: "save", source };
+        // Each piece has the time of a step: the whole may be slow.
+        while let Some(piece) = step(Step::Image, async { pieces.next().await.transpose() }).await?
+        {
+            writer.write_all(&piece).await.map_err(failed)?;
+        }
+        writer.flush().await.map_err(failed)?;
+        self.image(&id).await
     }
 
     /// Loads an image that [`image_save`](Self::image_save) wrote.
@@ -113,16 +217,43 @@ impl Controller {
     /// [`Error`] where the engine or the reader fails, or the image is none of ours.
     pub async fn image_load(
         &self,
-        _reader: impl AsyncRead + Send + Unpin + 'static,
+        reader: impl AsyncRead + Send + Unpin + 'static,
     ) -> Result<ImageInfo, Error> {
-        Err(Error::NoEngine { tried: Vec::new() })
+        let pieces = futures_util::stream::unfold(Some(reader), |reader| async {
+            let mut reader = reader?;
+            let mut piece = bytes::BytesMut::with_capacity(PIECE_BYTES);
+            match reader.read_buf(&mut piece).await {
+                Ok(0) => None,
+                Ok(_) => Some((Ok(piece.freeze()), Some(reader))),
+                Err(error) => Some((Err::<bytes::Bytes, io::Error>(error), None)),
+            }
+        });
+        let id = step(Step::Image, self.docker.image_load(pieces)).await?;
+        self.image(&id).await
     }
 
-    /// Looks at all that a sandbox needs. Works without an engine too.
-    pub async fn doctor(_config: Config, _io_dir: Option<&Path>) -> Vec<Check> {
-        Vec::new()
+    /// Looks at all that a sandbox needs. Works without an engine too. It builds the sandbox
+    /// image where it is missing, and runs a script in a sandbox.
+    pub async fn doctor(config: Config, io_dir: Option<&Path>) -> Vec<Check> {
+        crate::doctor::examine(config, io_dir).await
+    }
+
+    pub(crate) async fn user_mapping(&self) -> Result<UserMapping, Error> {
+        step(Step::Connect, self.shared.engine.user_mapping()).await
     }
 
     /// Waits until everything that is to be removed is.
-    pub async fn close(self) {}
+    pub async fn close(self) {
+        if self.shared.cleanup.finish().await {
+            self.shared.instance.unregister();
+        }
+    }
+}
+
+/// This kernel's boot id.
+pub(crate) fn boot_id() -> Result<String, Error> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    std::fs::read_to_string(path)
+        .map(|id| id.trim().to_owned())
+        .map_err(|source| Error::State { path: path.into(), source })
 }

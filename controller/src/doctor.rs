@@ -1,6 +1,21 @@
 //! `doctor`: what is in the way of a sandbox on this machine, and how to get it out of the way.
 
+use std::path::{Path, PathBuf};
+
 use serde::Serialize;
+
+use crate::config::Config;
+use crate::controller::Controller;
+use crate::engine::{EngineFacts, UserMapping};
+use crate::error::Error;
+use crate::iodir::{IoDir, container_user};
+use crate::limits::ByteSize;
+use crate::spec::{Lifespan, SandboxSpec, Script};
+
+/// The oldest API that has all that a sandbox needs.
+const OLDEST_API: (u32, u32) = (1, 41);
+/// Free space below which a run of the default limits may fill the disk.
+const LITTLE_SPACE: u64 = 256 << 20;
 
 /// How a check went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -25,4 +40,288 @@ pub struct Check {
     pub detail: String,
     /// What to do about it.
     pub fix: Option<String>,
+}
+
+impl Check {
+    fn ok(id: &'static str, detail: impl Into<String>) -> Self {
+        Self { id, status: CheckStatus::Ok, detail: detail.into(), fix: None }
+    }
+
+    fn warn(id: &'static str, detail: impl Into<String>, fix: &str) -> Self {
+        Self { id, status: CheckStatus::Warn, detail: detail.into(), fix: Some(fix.to_owned()) }
+    }
+
+    fn fail(id: &'static str, detail: impl Into<String>, fix: &str) -> Self {
+        Self { id, status: CheckStatus::Fail, detail: detail.into(), fix: Some(fix.to_owned()) }
+    }
+
+    fn error(id: &'static str, error: &Error) -> Self {
+        Self { id, status: CheckStatus::Fail, detail: error.full_message(), fix: error.hint() }
+    }
+}
+
+/// Looks at all that a sandbox needs, an engine and an io dir among it. Without an engine, at the
+/// rest. It builds the sandbox image where it is missing, and runs a script in a sandbox.
+pub(crate) async fn examine(config: Config, io_dir: Option<&Path>) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let state_dir = config.state_dir.clone();
+    match Controller::connect(config).await {
+        Ok(controller) => {
+            let info = controller.engine();
+            checks.push(Check::ok("endpoint", format!("{} ({})", info.endpoint, info.why)));
+            match controller.engine_facts().await {
+                Ok(facts) => checks.extend(judge_engine(&facts)),
+                Err(error) => checks.push(Check::error("engine", &error)),
+            }
+            checks.push(image(&controller).await);
+            checks.push(identity(&controller, io_dir).await);
+            checks.extend(probe(&controller, io_dir).await);
+            controller.close().await;
+        }
+        Err(error) => checks.push(Check::error("endpoint", &error)),
+    }
+    checks.push(kernel());
+    checks.push(free_space("disk", io_dir.unwrap_or(Path::new("."))));
+    checks.push(free_space("state", &state_dir));
+    checks
+}
+
+/// What the engine says of itself, judged. Pure.
+fn judge_engine(facts: &EngineFacts) -> [Check; 4] {
+    let EngineFacts { version, api_version, kernel, .. } = facts;
+    let detail = format!("{version}, API {api_version}, kernel {kernel}");
+    let api = api_version
+        .split_once('.')
+        .and_then(|(major, minor)| Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?)));
+    let engine = match api {
+        Some(api) if api >= OLDEST_API => Check::ok("engine", detail),
+        Some(_) => Check::fail("engine", detail, "upgrade the engine to Docker 20.10 or newer"),
+        None => Check::warn("engine", detail, "the API's version cannot be read"),
+    };
+    let missing = &facts.missing_limits;
+    let cgroups = if missing.is_empty() {
+        Check::ok("cgroups", format!("version {}", facts.cgroups))
+    } else {
+        Check::warn(
+            "cgroups",
+            format!("version {}; not enforced: {}", facts.cgroups, missing.join(", ")),
+            "enable these cgroup controllers, or delegate them to the engine's user",
+        )
+    };
+    let seccomp = if facts.security.iter().any(|name| name == "seccomp") {
+        Check::ok("seccomp", facts.security.join(", "))
+    } else {
+        Check::fail(
+            "seccomp",
+            format!("the engine has no seccomp ({})", facts.security.join(", ")),
+            "use a kernel and an engine that are built with seccomp",
+        )
+    };
+    let cpus =
+        Check::ok("runtimes", format!("{}; {} processors", facts.runtimes.join(", "), facts.cpus));
+    [engine, cgroups, seccomp, cpus]
+}
+
+async fn image(controller: &Controller) -> Check {
+    match controller.image_list().await {
+        Ok(images) => {
+            let stale = images.iter().filter(|image| !image.current).count();
+            match images.iter().find(|image| image.current) {
+                Some(image) if stale == 0 => Check::ok("image", image.id.clone()),
+                Some(image) => Check::warn(
+                    "image",
+                    format!("{}; {stale} of other versions", image.id),
+                    "`sandboxctl image rm --stale` removes those of other versions",
+                ),
+                None => Check::ok("image", "not built yet: the first sandbox builds it"),
+            }
+        }
+        Err(error) => Check::error("image", &error),
+    }
+}
+
+async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Check {
+    let mapping = match controller.user_mapping().await {
+        Ok(mapping) => mapping,
+        Err(error) => return Check::error("identity", &error),
+    };
+    // One that is missing is made by its first run, and is this user's then.
+    let me = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let owner = match io_dir.filter(|dir| dir.exists()).map(IoDir::open) {
+        Some(Ok(io_dir)) => io_dir.owner(),
+        Some(Err(error)) => return Check::error("identity", &error),
+        None => me,
+    };
+    let how = match mapping {
+        UserMapping::Identity => String::new(),
+        UserMapping::Rootless { owner } => format!(", by a rootless engine of user {owner}"),
+        UserMapping::Remapped { uid, gid } => format!(", by an engine that maps from {uid}:{gid}"),
+    };
+    match container_user(mapping, Some(owner), None) {
+        Ok((uid, gid)) => {
+            let detail = format!(
+                "the io dir belongs to {}:{}, sandboxes run as {uid}:{gid}{how}",
+                owner.0, owner.1
+            );
+            Check::ok("identity", detail)
+        }
+        Err(error) => Check::error("identity", &error),
+    }
+}
+
+/// A sandbox, from beginning to end.
+async fn probe(controller: &Controller, io_dir: Option<&Path>) -> Vec<Check> {
+    let mut spec = SandboxSpec::new().lifespan(Lifespan::OneRun);
+    if let Some(io_dir) = io_dir {
+        spec = spec.io_dir(io_dir);
+    }
+    let sandbox = match controller.launch(spec).await {
+        Ok(sandbox) => sandbox,
+        Err(error) => return vec![Check::error("sandbox", &error)],
+    };
+    let mut checks = Vec::new();
+    if let Some(io_dir) = sandbox.io_dir() {
+        let detail = format!("{} is what the sandbox sees", io_dir.display());
+        checks.push(Check::ok("io_dir", detail));
+    }
+    let confinement = sandbox.confinement();
+    let landlock =
+        confinement.landlock_abi.map_or_else(|| "none".to_owned(), |abi| abi.to_string());
+    checks.push(Check::ok(
+        "confinement",
+        format!(
+            "no_new_privileges {}, undumpable {}, landlock {landlock}, own seccomp filter {}",
+            confinement.no_new_privileges, confinement.undumpable, confinement.seccomp
+        ),
+    ));
+    match sandbox.run(Script::new("return 1")).await {
+        Ok(run) if run.exit_code() == 0 => {
+            checks.push(Check::ok("sandbox", format!("a script ran in {} ms", run.usage.wall_ms)));
+        }
+        Ok(run) => {
+            let why = run.outcome.failure().map_or_else(String::new, |failure| failure.message);
+            checks.push(Check::fail(
+                "sandbox",
+                format!("a script ended as {}: {why}", run.outcome.status()),
+                "this is a fault of sandboxctl or of the engine: please report it",
+            ));
+        }
+        Err(error) => checks.push(Check::error("sandbox", &error)),
+    }
+    if let Err(error) = sandbox.close().await {
+        checks.push(Check::error("removal", &error));
+    }
+    checks
+}
+
+/// This kernel's features. The engine's is another one where the engine is in a virtual machine.
+fn kernel() -> Check {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let openat2 = match rustix::fs::openat2(
+        rustix::fs::CWD,
+        ".",
+        rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+        rustix::fs::ResolveFlags::BENEATH,
+    ) {
+        Err(rustix::io::Errno::NOSYS) => "no openat2",
+        _ => "openat2",
+    };
+    let lsm = std::fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
+    let landlock = match landlock_abi() {
+        Some(abi) => format!("Landlock ABI {abi}"),
+        None if lsm.is_empty() => "no Landlock".to_owned(),
+        None => format!("no Landlock (active: {})", lsm.trim()),
+    };
+    let detail = format!("{release}: {openat2}, {landlock}");
+    if openat2 == "openat2" && landlock_abi().is_some_and(|abi| abi >= 2) {
+        Check::ok("kernel", detail)
+    } else {
+        Check::warn("kernel", detail, "Linux 5.19 or newer with Landlock has all that is used")
+    }
+}
+
+/// The version of Landlock that this kernel has, if any.
+fn landlock_abi() -> Option<u32> {
+    const CREATE_RULESET_VERSION: u32 = 1;
+    // SAFETY: with a null pointer, size 0 and this flag the call reads no memory and makes
+    // nothing: it returns the version, or -1.
+    let abi = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<libc::c_void>(),
+            0_usize,
+            CREATE_RULESET_VERSION,
+        )
+    };
+    u32::try_from(abi).ok().filter(|&abi| abi > 0)
+}
+
+fn free_space(id: &'static str, path: &Path) -> Check {
+    // Of what is there already: the rest is made on the same filesystem.
+    let there: PathBuf = std::path::absolute(path)
+        .unwrap_or_else(|_| path.to_owned())
+        .ancestors()
+        .find(|ancestor| ancestor.exists())
+        .unwrap_or(Path::new("/"))
+        .to_owned();
+    match rustix::fs::statvfs(&there) {
+        Ok(stat) => {
+            let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+            let detail =
+                format!("{} free at {}", ByteSize::b(free & !((1 << 20) - 1)), there.display());
+            if free < LITTLE_SPACE {
+                Check::warn(id, detail, "free some space, or use another directory")
+            } else {
+                Check::ok(id, detail)
+            }
+        }
+        Err(error) => {
+            let error = std::io::Error::from(error);
+            let detail = format!("{}: {error}", there.display());
+            Check::fail(id, detail, "use another directory")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> EngineFacts {
+        EngineFacts {
+            version: "Docker Engine 20.10.24".into(),
+            api_version: "1.41".into(),
+            security: vec!["seccomp".into()],
+            ..EngineFacts::default()
+        }
+    }
+
+    #[test]
+    fn an_engine_that_lacks_something_is_told_apart_from_one_that_does_not() {
+        use CheckStatus::{Fail, Ok, Warn};
+        for (facts, expected) in [
+            (facts(), [Ok, Ok, Ok, Ok]),
+            (EngineFacts { api_version: "1.40".into(), ..facts() }, [Fail, Ok, Ok, Ok]),
+            (EngineFacts { api_version: "1.5".into(), ..facts() }, [Fail, Ok, Ok, Ok]),
+            (EngineFacts { api_version: "2.0".into(), ..facts() }, [Ok, Ok, Ok, Ok]),
+            (EngineFacts { api_version: String::new(), ..facts() }, [Warn, Ok, Ok, Ok]),
+            (EngineFacts { missing_limits: vec!["pids".into()], ..facts() }, [Ok, Warn, Ok, Ok]),
+            (EngineFacts { security: vec![], ..facts() }, [Ok, Ok, Fail, Ok]),
+        ] {
+            let checks = judge_engine(&facts);
+            assert_eq!(checks.clone().map(|check| check.status), expected, "{facts:?}");
+            for check in checks {
+                assert_eq!(check.fix.is_none(), check.status == Ok, "{check:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_kernel_and_the_disk_are_looked_at_without_an_engine() {
+        assert!(kernel().detail.contains("Landlock"));
+        let missing = Path::new("/tmp/there/is/no/such/folder");
+        assert_ne!(free_space("disk", missing).status, CheckStatus::Fail);
+    }
 }

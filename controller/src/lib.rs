@@ -17,18 +17,24 @@
 //! What a script did is data, an [`Outcome`]; an [`Error`] means that our side failed.
 
 mod agent;
+mod changes;
 mod check;
+mod cleanup;
 mod config;
 mod controller;
 mod doctor;
 pub mod engine;
 mod error;
 mod image;
+mod iodir;
 mod limits;
 mod outcome;
+mod plan;
 mod reap;
 mod report;
+mod run;
 mod sandbox;
+mod session;
 mod spec;
 
 pub use agent::{AGENT, AGENT_SHA256};
@@ -50,10 +56,11 @@ pub use report::{
     ErrorDocument, FileOp, FilesTouched, LogEntry, LogLevel, RESULT_SCHEMA, ResultDocument,
     RunResult, TouchedFile, TouchedSource, Usage,
 };
-pub use sandbox::{CancelHandle, Run, Sandbox};
+pub use run::{CancelHandle, Run};
+pub use sandbox::Sandbox;
 pub use sandbox_protocol::ErrorKind;
 pub use sandbox_protocol::message::{Access, AllowedPath, Confinement, IoErrors, ScriptError};
-pub use spec::{DEFAULT_LIFETIME, Input, SandboxSpec, Script};
+pub use spec::{DEFAULT_LIFETIME, Input, Lifespan, SandboxSpec, Script};
 
 /// Lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -62,4 +69,19 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+/// `N` random bytes, in hexadecimal.
+pub(crate) fn random_hex<const N: usize>() -> String {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        // It fails only where it is interrupted, or the kernel has no such call at all.
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => panic!("the kernel gives no random bytes: {error}"),
+        }
+    }
+    hex(&bytes)
 }

@@ -1,42 +1,77 @@
-//! A sandbox's life.
+//! A sandbox's life: create, attach, start, hello, requests, shutdown, exit evidence, remove.
+//!
+//! Every step has its own time limit ([`Step::time_limit`]). What was started is owned by
+//! [`Remains`], whose end removes it; what even that cannot remove (the process was killed, the
+//! engine is gone) carries labels by which the next command does ([`reap`](crate::reap)).
 
+use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
-use crate::error::Error;
-use crate::outcome::CancelCause;
-use crate::report::{LogEntry, RunResult};
-use crate::spec::Script;
+use sandbox_protocol::message::{Confinement, Hello, HelloReply, Shutdown};
+use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::controller::Shared;
+use crate::engine::{Engine, EngineError, ExitEvidence};
+use crate::error::{Error, Step};
+use crate::iodir::{Identity, IoDir, OpenInput, container_user, open_inputs};
+use crate::limits::Limits;
+use crate::plan::Plan;
+use crate::report::RunResult;
+use crate::run::Run;
+use crate::session::{CallError, Session, SessionEnd};
+use crate::spec::{Lifespan, SandboxSpec, Script};
+
+/// Makes a call to the engine within the step's time limit.
+pub(crate) async fn step<T>(
+    step: Step,
+    call: impl Future<Output = Result<T, EngineError>>,
+) -> Result<T, Error> {
+    let after = step.time_limit();
+    let result = tokio::time::timeout(after, call).await;
+    let result = result.unwrap_or(Err(EngineError::TimedOut { after }));
+    result.map_err(|source| Error::Engine { step, source })
+}
 
 /// A sandbox: one container, which serves it alone. Dropped without [`close`](Self::close): killed
 /// and removed.
-#[derive(Debug)]
 pub struct Sandbox {
-    id: String,
+    inner: Arc<Inner>,
 }
 
-/// A run under way.
-#[derive(Debug)]
-pub struct Run {
-    _private: (),
-}
-
-/// Ends a run from anywhere.
-#[derive(Debug, Clone)]
-pub struct CancelHandle {
-    _private: (),
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Sandbox").field("id", &self.inner.id).finish_non_exhaustive()
+    }
 }
 
 impl Sandbox {
     /// Its id, which is also in its container's labels and name.
     #[must_use]
     pub fn id(&self) -> &str {
-        &self.id
+        &self.inner.id
+    }
+
+    /// The engine's id of its container.
+    #[must_use]
+    pub fn container_id(&self) -> &str {
+        &self.inner.container
     }
 
     /// Its io dir on the host, absolute.
     #[must_use]
     pub fn io_dir(&self) -> Option<&Path> {
-        None
+        self.inner.io_dir().map(IoDir::path)
+    }
+
+    /// What confines the agent beyond its container.
+    #[must_use]
+    pub fn confinement(&self) -> &Confinement {
+        &self.inner.confinement
     }
 
     /// Runs a script to its end: [`start`](Self::start) and [`Run::wait`].
@@ -53,47 +88,348 @@ impl Sandbox {
     /// # Errors
     ///
     /// [`Error`] where our side failed, or the sandbox has ended.
-    #[expect(clippy::unused_async, reason = "the body comes next")]
-    pub async fn start(&self, _script: Script) -> Result<Run, Error> {
-        Err(Error::Ended { detail: "not there yet".to_owned() })
+    pub async fn start(&self, script: Script) -> Result<Run, Error> {
+        Run::start(self.inner.clone(), script).await
     }
 
-    /// Ends it: the agent is told, the container is removed.
+    /// Ends it: the agent is told, the container is removed. A run that is under way is cancelled.
     ///
     /// # Errors
     ///
     /// [`Error`] where the container could not be removed. The next command will.
-    #[expect(clippy::unused_async, reason = "the body comes next")]
     pub async fn close(self) -> Result<(), Error> {
-        Ok(())
+        self.inner.close().await
+    }
+
+    /// Launches a sandbox.
+    pub(crate) async fn launch(shared: Arc<Shared>, mut spec: SandboxSpec) -> Result<Self, Error> {
+        spec.limits.check(&shared.ceiling)?;
+        let plan = Plan::new(&spec)?;
+        let inputs = std::mem::take(&mut spec.inputs);
+        let inputs = open_inputs(inputs, &shared.instance.spool_dir())?;
+        let kept = Kept {
+            io_dir: spec.io_dir.as_deref().map(IoDir::open).transpose()?.map(Arc::new),
+            inputs,
+        };
+        let mapping = step(Step::Connect, shared.engine.user_mapping()).await?;
+        let owner = kept.io_dir.as_ref().map(|io_dir| io_dir.owner());
+        let user = container_user(mapping, owner, spec.user)?;
+
+        let id = crate::random_hex::<8>();
+        let name = format!("sandboxctl-{id}");
+        let expires = SystemTime::now() + spec.lifetime;
+        let labels = shared.instance.labels(&id, expires);
+        let sources: Vec<&str> = kept
+            .io_dir
+            .iter()
+            .map(|io_dir| io_dir.source())
+            .chain(kept.inputs.iter().map(|input| input.source.as_str()))
+            .collect();
+        let container =
+            plan.container(name.clone(), labels, user, &sources, &spec.limits, spec.lifespan);
+
+        let engine = shared.engine.clone();
+        step(Step::Image, engine.prepare()).await?;
+        let io_dir = kept.io_dir.clone();
+        let identities: Vec<Identity> = io_dir
+            .iter()
+            .map(|io_dir| io_dir.identity())
+            .chain(kept.inputs.iter().map(|input| input.identity))
+            .collect();
+        // From here on there may be a container, known by its name, whatever becomes of us.
+        let remains = Remains::new(shared.clone(), name, kept);
+        let container = step(Step::Create, engine.create(&container)).await?;
+        let attached = step(Step::Attach, engine.attach(&container)).await?;
+        step(Step::Start, engine.start(&container)).await?;
+        let mut inner = Inner {
+            id,
+            container,
+            limits: spec.limits,
+            lifespan: spec.lifespan,
+            // Nobody knows before the agent says so.
+            confinement: Confinement {
+                no_new_privileges: false,
+                undumpable: false,
+                landlock_abi: None,
+                seccomp: false,
+            },
+            session: Session::start(attached),
+            turn: Arc::new(Semaphore::new(1)),
+            lifetime_is_over: Arc::new(AtomicBool::new(false)),
+            io_dir,
+            io_mount: plan.io.clone(),
+            remains,
+            shared,
+        };
+        let reply = inner.hello(plan.hello.clone()).await?;
+        inner.prove_mounts(&plan, &identities, &reply).await?;
+        inner.confinement = reply.confinement;
+        inner.guard(spec.lifetime);
+        Ok(Self { inner: Arc::new(inner) })
     }
 }
 
-impl Run {
-    /// The next entry of the log, as it comes; `None` when no more will.
-    #[expect(clippy::unused_async, reason = "the body comes next")]
-    pub async fn next_log(&mut self) -> Option<LogEntry> {
-        None
-    }
-
-    /// A handle that ends this run from anywhere.
-    #[must_use]
-    pub fn cancel_handle(&self) -> CancelHandle {
-        CancelHandle { _private: () }
-    }
-
-    /// Waits for its end.
-    ///
-    /// # Errors
-    ///
-    /// [`Error`] where our side failed. How the script ended is data.
-    #[expect(clippy::unused_async, reason = "the body comes next")]
-    pub async fn wait(self) -> Result<RunResult, Error> {
-        Err(Error::Ended { detail: "not there yet".to_owned() })
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        self.inner.remains.remove();
     }
 }
 
-impl CancelHandle {
-    /// Ends the run. A second call does not wait for the agent: the container is killed at once.
-    pub fn cancel(&self, _cause: CancelCause) {}
+/// A sandbox, shared with the run under way.
+pub(crate) struct Inner {
+    id: String,
+    /// The engine's id of it.
+    container: String,
+    pub limits: Limits,
+    lifespan: Lifespan,
+    pub confinement: Confinement,
+    session: Session,
+    /// Held by the run under way.
+    turn: Arc<Semaphore>,
+    lifetime_is_over: Arc<AtomicBool>,
+    io_dir: Option<Arc<IoDir>>,
+    io_mount: Option<GuestPath>,
+    remains: Remains,
+    shared: Arc<Shared>,
+}
+
+impl Inner {
+    pub fn engine(&self) -> &dyn Engine {
+        &*self.shared.engine
+    }
+
+    pub const fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub fn io_dir(&self) -> Option<&IoDir> {
+        self.io_dir.as_deref()
+    }
+
+    pub const fn io_mount(&self) -> Option<&GuestPath> {
+        self.io_mount.as_ref()
+    }
+
+    pub fn lifetime_is_over(&self) -> bool {
+        self.lifetime_is_over.load(Ordering::Relaxed)
+    }
+
+    /// Waits for the run under way, and holds the place of the next one.
+    pub async fn turn(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let ended = |detail: &str| Error::Ended { detail: detail.to_owned() };
+        let turn =
+            self.turn.clone().acquire_owned().await.map_err(|_| ended("it served its one run"))?;
+        if let Some(end) = self.session.end() {
+            return Err(match end {
+                SessionEnd::Eof if self.lifetime_is_over() => ended("its lifetime is over"),
+                SessionEnd::Eof => ended("its agent is gone"),
+                SessionEnd::Breach(detail) => ended(&detail),
+            });
+        }
+        if self.lifespan == Lifespan::OneRun {
+            self.turn.close();
+        }
+        Ok(turn)
+    }
+
+    pub async fn kill(&self) -> Result<(), Error> {
+        step(Step::Kill, self.engine().kill(&self.container)).await
+    }
+
+    /// Waits for the container's end, and reads how it ended.
+    pub async fn exited(&self) -> Result<Option<ExitEvidence>, Error> {
+        step(Step::Exit, self.engine().wait(&self.container)).await?;
+        step(Step::Evidence, self.engine().evidence(&self.container)).await
+    }
+
+    pub fn call_error(&self, error: CallError) -> Error {
+        match error {
+            CallError::Refused(source) => Error::Refused { source },
+            CallError::Over => {
+                Error::Ended { detail: "its agent is gone, without an answer".to_owned() }
+            }
+            CallError::TooLarge(error) => Error::Ended { detail: error.to_string() },
+        }
+    }
+
+    async fn hello(&self, hello: Hello) -> Result<HelloReply, Error> {
+        let after = Step::Hello.time_limit();
+        let reply = match tokio::time::timeout(after, self.session.call(hello)).await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(CallError::Refused(error))) if error.kind() == ErrorKind::Image => {
+                return Err(Error::AgentMismatch { reason: error.message });
+            }
+            Ok(Err(CallError::Over)) => return Err(self.not_up().await),
+            Ok(Err(error)) => return Err(self.call_error(error)),
+            Err(_) => {
+                let source = EngineError::TimedOut { after };
+                return Err(Error::Engine { step: Step::Hello, source });
+            }
+        };
+        if reply.protocol != PROTOCOL_VERSION {
+            let reason = format!(
+                "it speaks version {} of the protocol, not {PROTOCOL_VERSION}",
+                reply.protocol
+            );
+            return Err(Error::AgentMismatch { reason });
+        }
+        Ok(reply)
+    }
+
+    /// The agent was gone before it answered `hello`.
+    async fn not_up(&self) -> Error {
+        if let Some(SessionEnd::Breach(detail)) = self.session.end() {
+            return Error::NotUp { detail: format!("the agent broke the protocol: {detail}") };
+        }
+        let exit = match self.exited().await {
+            Ok(exit) => exit,
+            Err(error) => return error,
+        };
+        let how = match exit {
+            Some(ExitEvidence { oom_killed: true, .. }) => "it ran out of memory".to_owned(),
+            Some(ExitEvidence { code: Some(code), .. }) => {
+                format!("the agent ended with exit code {code}")
+            }
+            Some(ExitEvidence { code: None, .. }) | None => "the agent ended".to_owned(),
+        };
+        let detail = match self.session.stderr() {
+            stderr if stderr.is_empty() => how,
+            stderr => format!("{how}: {stderr}"),
+        };
+        Error::NotUp { detail }
+    }
+
+    /// Proves, before anything of the guest's runs, that the agent sees what we opened.
+    async fn prove_mounts(
+        &self,
+        plan: &Plan,
+        identities: &[Identity],
+        reply: &HelloReply,
+    ) -> Result<(), Error> {
+        let told: Vec<&str> = reply.mounts.iter().map(|mount| mount.path.as_str()).collect();
+        let asked: Vec<String> =
+            plan.args.mounts.iter().map(|mount| mount.path.to_string()).collect();
+        if told != asked {
+            return Err(Error::NotUp { detail: "the agent names other mounts".to_owned() });
+        }
+        let is_same_kernel = reply.boot_id.trim() == self.shared.boot_id;
+        let seen = reply.mounts.iter().map(|mount| Identity { dev: mount.dev, ino: mount.ino });
+        if is_same_kernel && seen.eq(identities.iter().copied()) {
+            return Ok(());
+        }
+        let Some(io_dir) = &self.io_dir else {
+            // Only inputs, and an engine on another kernel: it has files at these paths, or the
+            // container could not have been made. On this kernel they are the wrong ones.
+            return if is_same_kernel && !identities.is_empty() {
+                Err(Error::NotUp { detail: "the engine sees other inputs".to_owned() })
+            } else {
+                Ok(())
+            };
+        };
+        let elsewhere = || Error::IoDirElsewhere { path: io_dir.path().to_owned() };
+        let nonce = io_dir.write_nonce().map_err(|errno| Error::IoDir {
+            path: io_dir.path().to_owned(),
+            reason: format!(
+                "cannot prove that the engine sees it: {}",
+                std::io::Error::from(errno)
+            ),
+        })?;
+        let hello = Hello { nonce: Some(nonce.name.clone()), ..plan.hello.clone() };
+        match self.hello(hello).await {
+            Ok(reply) if reply.nonce.as_ref() == Some(&nonce.content) => Ok(()),
+            Ok(_) | Err(Error::Refused { .. }) => Err(elsewhere()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Kills the container when its agent breaks the protocol, or its lifetime is over, also
+    /// while nothing runs.
+    fn guard(&self, lifetime: std::time::Duration) {
+        let ended = self.session.subscribe_end();
+        let engine = self.shared.engine.clone();
+        let container = self.container.clone();
+        let is_over = self.lifetime_is_over.clone();
+        tokio::spawn(async move {
+            match tokio::time::timeout(lifetime, ended).await {
+                Ok(SessionEnd::Eof) => return,
+                Ok(SessionEnd::Breach(detail)) => {
+                    tracing::warn!(detail, "the agent broke the protocol");
+                }
+                Err(_) => is_over.store(true, Ordering::Relaxed),
+            }
+            if let Err(error) = step(Step::Kill, engine.kill(&container)).await {
+                tracing::debug!(%error, "cannot kill a container that is to be removed");
+            }
+        });
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        // An agent that leaves by itself is quicker than a kill.
+        let leave = async {
+            self.session.call(Shutdown {}).await.is_ok() && {
+                self.session.ended().await;
+                true
+            }
+        };
+        if !matches!(tokio::time::timeout(Step::Shutdown.time_limit(), leave).await, Ok(true)) {
+            tracing::debug!("the agent did not leave by itself");
+        }
+        match self.remains.remove() {
+            Some(removed) => removed.await.unwrap_or(Ok(())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What there is to remove of a sandbox, and what is kept until then.
+pub(crate) struct Remains {
+    shared: Arc<Shared>,
+    /// The container's name: its id is not known before it is made.
+    name: String,
+    /// Taken by the first who removes.
+    kept: Mutex<Option<Kept>>,
+}
+
+/// What the container uses of the host.
+#[derive(Debug)]
+struct Kept {
+    io_dir: Option<Arc<IoDir>>,
+    inputs: Vec<OpenInput>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(io_dir) = &self.io_dir {
+            io_dir.remove_if_made_and_empty();
+        }
+    }
+}
+
+impl Remains {
+    const fn new(shared: Arc<Shared>, name: String, kept: Kept) -> Self {
+        Self { shared, name, kept: Mutex::new(Some(kept)) }
+    }
+
+    /// Removes the container in the background, which [`Controller::close`] waits for; what comes
+    /// back tells how it went. `None` where that is under way already.
+    ///
+    /// [`Controller::close`]: crate::Controller::close
+    fn remove(&self) -> Option<oneshot::Receiver<Result<(), Error>>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let engine = self.shared.engine.clone();
+        let name = self.name.clone();
+        let removal = async move {
+            let result = step(Step::Remove, engine.remove(&name)).await;
+            // Only now: the container had it mounted.
+            drop(kept);
+            result
+        };
+        Some(self.shared.cleanup.spawn(removal))
+    }
+}
+
+impl Drop for Remains {
+    fn drop(&mut self) {
+        self.remove();
+    }
 }

@@ -24,6 +24,17 @@ pub struct SandboxSpec {
     pub(crate) protected: Vec<String>,
     pub(crate) user: Option<(u32, u32)>,
     pub(crate) lifetime: Duration,
+    pub(crate) lifespan: Lifespan,
+}
+
+/// What a sandbox is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Lifespan {
+    /// Any number of runs, one at a time.
+    #[default]
+    ManyRuns,
+    /// One run, which also bounds the processor time of its whole life.
+    OneRun,
 }
 
 impl Default for SandboxSpec {
@@ -39,6 +50,7 @@ impl Default for SandboxSpec {
             protected: Vec::new(),
             user: None,
             lifetime: DEFAULT_LIFETIME,
+            lifespan: Lifespan::default(),
         }
     }
 }
@@ -125,6 +137,13 @@ impl SandboxSpec {
     #[must_use]
     pub fn lifetime(mut self, lifetime: Duration) -> Self {
         self.lifetime = lifetime;
+        self
+    }
+
+    /// What the sandbox is for; [`Lifespan::ManyRuns`] by default.
+    #[must_use]
+    pub fn lifespan(mut self, lifespan: Lifespan) -> Self {
+        self.lifespan = lifespan;
         self
     }
 }

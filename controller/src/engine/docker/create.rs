@@ -282,16 +282,50 @@ mod tests {
             .map(|name| name.as_str().unwrap())
             .collect();
         for name in [
-            "openat2", "openat", "mkdirat", "unlinkat", "renameat2", "statx", "read", "write",
-            "ftruncate", "getdents64", "futex", "clone", "execve", "prctl", "exit_group",
-            "landlock_restrict_self", "seccomp", "getrandom", "getrusage", "wait4",
+            "openat2",
+            "openat",
+            "mkdirat",
+            "unlinkat",
+            "renameat2",
+            "statx",
+            "read",
+            "write",
+            "ftruncate",
+            "getdents64",
+            "futex",
+            "clone",
+            "execve",
+            "prctl",
+            "exit_group",
+            "landlock_restrict_self",
+            "seccomp",
+            "getrandom",
+            "getrusage",
+            "wait4",
         ] {
             assert!(allowed.contains(&name), "{name}");
         }
         for name in [
-            "socket", "connect", "ptrace", "mount", "unshare", "setns", "bpf", "io_uring_setup",
-            "perf_event_open", "userfaultfd", "keyctl", "process_vm_readv", "mknodat", "fchownat",
-            "setuid", "open_by_handle_at", "clone3", "personality", "chroot", "pivot_root",
+            "socket",
+            "connect",
+            "ptrace",
+            "mount",
+            "unshare",
+            "setns",
+            "bpf",
+            "io_uring_setup",
+            "perf_event_open",
+            "userfaultfd",
+            "keyctl",
+            "process_vm_readv",
+            "mknodat",
+            "fchownat",
+            "setuid",
+            "open_by_handle_at",
+            "clone3",
+            "personality",
+            "chroot",
+            "pivot_root",
         ] {
             assert!(!allowed.contains(&name), "{name}");
         }

@@ -124,7 +124,9 @@ impl Image {
                         failure = Some(EngineError::Refused { status: 0, message });
                     }
                     if let Some(text) = line.stream {
-                        text.lines().filter(|line| !line.trim().is_empty()).for_each(&mut *progress);
+                        text.lines()
+                            .filter(|line| !line.trim().is_empty())
+                            .for_each(&mut *progress);
                     }
                 }
                 // The stream's decoder can fail on what is left at its end, after a build that

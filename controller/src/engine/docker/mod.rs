@@ -88,7 +88,8 @@ impl DockerEngine {
                     });
                 }
                 Err(error) => {
-                    tried.push(Tried { endpoint: endpoint.to_string(), outcome: error.to_string() });
+                    tried
+                        .push(Tried { endpoint: endpoint.to_string(), outcome: error.to_string() });
                 }
             }
         }
@@ -127,11 +128,13 @@ impl DockerEngine {
         self.image.remove(&self.docker, id).await
     }
 
+    /// The image's id, and its tar.
     pub async fn image_save(
         &self,
-    ) -> Result<impl Stream<Item = Result<Bytes, EngineError>> + use<>, EngineError> {
+    ) -> Result<(String, impl Stream<Item = Result<Bytes, EngineError>> + use<>), EngineError> {
         let id = self.image.ensure(&self.docker).await?;
-        self.image.save(&self.docker, &id).await
+        let tar = self.image.save(&self.docker, &id).await?;
+        Ok((id, tar))
     }
 
     pub async fn image_load(
@@ -221,7 +224,8 @@ impl Engine for DockerEngine {
             .map_or_else(|| "Docker".to_owned(), |engine| format!("Docker {}", engine.name));
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
         Ok(EngineFacts {
-            version: format!("{name} {}", text(&version.version)).replace("Docker Podman", "Podman"),
+            version: format!("{name} {}", text(&version.version))
+                .replace("Docker Podman", "Podman"),
             api_version: text(&version.api_version),
             kernel: text(&system.kernel_version),
             cgroups: format!(
@@ -327,10 +331,7 @@ impl Engine for DockerEngine {
         if state.running == Some(true) || state.paused == Some(true) {
             return Ok(None);
         }
-        Ok(Some(ExitEvidence {
-            code: state.exit_code,
-            oom_killed: state.oom_killed == Some(true),
-        }))
+        Ok(Some(ExitEvidence { code: state.exit_code, oom_killed: state.oom_killed == Some(true) }))
     }
 
     async fn remove(&self, container: &str) -> Result<(), EngineError> {

@@ -1,0 +1,344 @@
+//! `files_touched`: the final state of what a run changed.
+//!
+//! The agent names each path before it changes it; that is all it is asked. What became of a path
+//! and how large it is, we look up ourselves, through the io dir's dirfd and under the agent's
+//! own path rules.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use sandbox_protocol::Base64;
+use sandbox_protocol::message::{Change, Touched};
+use sandbox_protocol::path::GuestPath;
+
+use crate::report::{FileOp, FilesTouched, TouchedFile, TouchedSource};
+
+/// Paths that are listed.
+const MAX_FILES: usize = 10_000;
+/// Bytes of all paths that are remembered, so that a hostile agent cannot fill memory.
+const MAX_PATH_BYTES: usize = 8 << 20;
+/// How often an open that the kernel could not finish for a race is tried again.
+const RETRIES: usize = 32;
+
+/// What the agent said, path by path.
+#[derive(Debug, Default)]
+pub(crate) struct Announced {
+    paths: HashMap<GuestPath, Changes>,
+    bytes: usize,
+    truncated: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Changes {
+    /// Something was there before the first change.
+    existed: bool,
+    write: bool,
+    append: bool,
+    remove: bool,
+}
+
+impl Announced {
+    /// Takes what the agent says; an error is a breach.
+    pub fn take(&mut self, touched: &Touched, mount: Option<&GuestPath>) -> Result<(), String> {
+        let Touched { path, path_b64, existed, change } = touched;
+        let path = GuestPath::from_wire(path, path_b64.as_ref())
+            .map_err(|error| format!("a changed path that is none: {error}"))?;
+        let is_inside =
+            |mount: &GuestPath| path.strip_prefix(mount).is_some_and(|it| !it.is_empty());
+        if !mount.is_some_and(is_inside) {
+            return Err("a changed path outside the mounts".to_owned());
+        }
+        if *change == Change::Failed {
+            if self.paths.remove(&path).is_some() {
+                self.bytes -= path.as_bytes().len();
+            }
+            return Ok(());
+        }
+        if !self.paths.contains_key(&path) {
+            if self.paths.len() >= MAX_FILES || self.bytes + path.as_bytes().len() > MAX_PATH_BYTES
+            {
+                self.truncated = true;
+                return Ok(());
+            }
+            self.bytes += path.as_bytes().len();
+        }
+        let changes = self.paths.entry(path).or_insert(Changes {
+            existed: *existed,
+            write: false,
+            append: false,
+            remove: false,
+        });
+        match change {
+            Change::Write => changes.write = true,
+            Change::Append => changes.append = true,
+            Change::Remove => changes.remove = true,
+            Change::Failed => {}
+        }
+        Ok(())
+    }
+
+    /// Looks at every path. `root` is what is mounted at `mount`. It may take long on a slow
+    /// filesystem.
+    pub fn look(&self, root: impl AsFd, mount: &GuestPath) -> FilesTouched {
+        let mut files: Vec<(&[u8], TouchedFile)> = self
+            .paths
+            .iter()
+            .filter_map(|(path, changes)| {
+                let name = path.strip_prefix(mount)?;
+                let (op, bytes) = changes.outcome(state(root.as_fd(), name))?;
+                let text = String::from_utf8_lossy(name).into_owned();
+                let is_exact = text.as_bytes() == name;
+                let name_b64 = (!is_exact).then(|| Base64(name.to_vec()));
+                Some((name, TouchedFile { name: text, name_b64, op, bytes }))
+            })
+            .collect();
+        files.sort_by_key(|&(name, _)| name);
+        FilesTouched {
+            files: files.into_iter().map(|(_, file)| file).collect(),
+            source: TouchedSource::Observed,
+            truncated: self.truncated,
+        }
+    }
+}
+
+/// What is at a path now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing, or nothing that can be reached without crossing a link or a mount.
+    Absent,
+    /// A regular file of this size.
+    File(u64),
+    /// A directory.
+    Directory,
+    /// A link, a FIFO, a socket, a device.
+    Other,
+}
+
+impl Changes {
+    /// What became of the path, with its size; `None` where it is not to be listed.
+    const fn outcome(self, now: State) -> Option<(FileOp, u64)> {
+        let size = match now {
+            State::Absent => {
+                // What was announced and never done leaves no trace: it was not there before,
+                // and is not now.
+                let gone = self.existed || self.remove;
+                return if gone { Some((FileOp::Remove, 0)) } else { None };
+            }
+            State::Directory => return None,
+            State::File(size) => size,
+            State::Other => 0,
+        };
+        if self.append && !self.write && !self.remove && self.existed {
+            Some((FileOp::Append, size))
+        } else if self.write || self.append {
+            Some((FileOp::Write, size))
+        } else {
+            // Only its removal was announced, and it is still there.
+            None
+        }
+    }
+}
+
+fn state(root: impl AsFd, name: &[u8]) -> State {
+    let stat = match open_beneath(root.as_fd(), name) {
+        Ok(fd) => rustix::fs::fstat(fd),
+        Err(Errno::NOSYS) => stat_by_steps(root.as_fd(), name),
+        Err(error) => Err(error),
+    };
+    match stat.map(|stat| (FileType::from_raw_mode(stat.st_mode), stat.st_size)) {
+        Ok((FileType::RegularFile, size)) => State::File(u64::try_from(size).unwrap_or(0)),
+        Ok((FileType::Directory, _)) => State::Directory,
+        Ok(_) => State::Other,
+        Err(_) => State::Absent,
+    }
+}
+
+/// Opens without the right to read or write. A link as the last component is opened itself.
+fn open_beneath(root: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let path = Path::new(std::ffi::OsStr::from_bytes(name));
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    let mut tries = 0;
+    loop {
+        match rustix::fs::openat2(root.as_fd(), path, flags, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) if tries < RETRIES => tries += 1,
+            result => return result,
+        }
+    }
+}
+
+/// For kernels without openat2: component by component, never through a link or a mount.
+fn stat_by_steps(root: impl AsFd, name: &[u8]) -> Result<Stat, Errno> {
+    let device = rustix::fs::fstat(root.as_fd())?.st_dev;
+    let mut folder = rustix::io::dup(root)?;
+    let mut components = name.split(|&byte| byte == b'/').peekable();
+    while let Some(component) = components.next() {
+        let component = Path::new(std::ffi::OsStr::from_bytes(component));
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let next = rustix::fs::openat(&folder, component, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&next)?;
+        if stat.st_dev != device {
+            return Err(Errno::XDEV);
+        }
+        if components.peek().is_none() {
+            return Ok(stat);
+        }
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        folder = next;
+    }
+    Err(Errno::NOENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn io() -> GuestPath {
+        GuestPath::new("/io").unwrap()
+    }
+
+    fn touched(path: &str, existed: bool, change: Change) -> Touched {
+        Touched { path: path.to_owned(), path_b64: None, existed, change }
+    }
+
+    fn look(dir: &Path, announced: &[(&str, bool, Change)]) -> Vec<(String, FileOp, u64)> {
+        let mut seen = Announced::default();
+        for &(name, existed, change) in announced {
+            let path = format!("/io/{name}");
+            seen.take(&touched(&path, existed, change), Some(&io())).unwrap();
+        }
+        let root = fs::File::open(dir).unwrap();
+        let files = seen.look(&root, &io()).files;
+        files.into_iter().map(|file| (file.name, file.op, file.bytes)).collect()
+    }
+
+    #[test]
+    fn the_final_state_decides_what_became_of_a_file() {
+        use Change::{Append, Failed, Remove, Write};
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("there"), "12345").unwrap();
+        fs::create_dir(dir.path().join("sub")).unwrap();
+        fs::write(dir.path().join("sub/f"), "1").unwrap();
+        let file = |op, bytes| vec![("there".to_owned(), op, bytes)];
+        let gone = vec![("gone".to_owned(), FileOp::Remove, 0)];
+        for (announced, expected) in [
+            (vec![("there", false, Write)], file(FileOp::Write, 5)),
+            (vec![("there", true, Write)], file(FileOp::Write, 5)),
+            (vec![("there", true, Append)], file(FileOp::Append, 5)),
+            // Opened for append, and made by it.
+            (vec![("there", false, Append)], file(FileOp::Write, 5)),
+            (vec![("there", true, Append), ("there", true, Write)], file(FileOp::Write, 5)),
+            (vec![("there", true, Remove), ("there", false, Append)], file(FileOp::Write, 5)),
+            // The removal was announced and not done.
+            (vec![("there", true, Remove)], vec![]),
+            (vec![("there", true, Write), ("there", true, Remove)], file(FileOp::Write, 5)),
+            (vec![("gone", true, Remove)], gone.clone()),
+            // Made and removed in the run.
+            (vec![("gone", false, Write), ("gone", true, Remove)], gone.clone()),
+            // Killed before it was made.
+            (vec![("gone", false, Write)], vec![]),
+            (vec![("gone", false, Append)], vec![]),
+            (vec![("gone", true, Write)], gone),
+            // Taken back.
+            (vec![("there", true, Write), ("there", true, Failed)], vec![]),
+            (
+                vec![("there", true, Write), ("there", true, Failed), ("there", true, Append)],
+                file(FileOp::Append, 5),
+            ),
+            // Directories are not listed, files in them are.
+            (
+                vec![("sub", false, Write), ("sub/f", false, Write)],
+                vec![("sub/f".to_owned(), FileOp::Write, 1)],
+            ),
+            // A parent that is a file.
+            (vec![("there/x", false, Write)], vec![]),
+        ] {
+            assert_eq!(look(dir.path(), &announced), expected, "{announced:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_looked_at_through_a_link_either_way() {
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("secret"), "12345678").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        symlink(outside.path(), dir.path().join("out")).unwrap();
+        symlink(outside.path().join("secret"), dir.path().join("link")).unwrap();
+        fs::create_dir(dir.path().join("sub")).unwrap();
+        symlink("../sub", dir.path().join("sub/self")).unwrap();
+        fs::write(dir.path().join("sub/f"), "1").unwrap();
+        let root = fs::File::open(dir.path()).unwrap();
+        for (name, expected) in [
+            ("out/secret", State::Absent),
+            ("sub/self/f", State::Absent),
+            ("link", State::Other),
+            ("sub/f", State::File(1)),
+            ("sub", State::Directory),
+            ("nothing", State::Absent),
+        ] {
+            assert_eq!(state(&root, name.as_bytes()), expected, "{name}");
+            let by_steps = stat_by_steps(&root, name.as_bytes()).ok();
+            let kind = by_steps.map(|stat| FileType::from_raw_mode(stat.st_mode));
+            let expected = match expected {
+                State::Absent => None,
+                State::File(_) => Some(FileType::RegularFile),
+                State::Directory => Some(FileType::Directory),
+                State::Other => Some(FileType::Symlink),
+            };
+            assert_eq!(kind, expected, "{name}, step by step");
+        }
+    }
+
+    #[test]
+    fn a_path_that_no_honest_agent_names_is_a_breach() {
+        let mut seen = Announced::default();
+        for path in ["/etc/passwd", "/iox", "io/x", "", "/io/../etc", "/io"] {
+            let touched = touched(path, false, Change::Write);
+            assert!(seen.take(&touched, Some(&io())).is_err(), "{path}");
+            assert!(seen.take(&touched, None).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn names_are_sorted_and_bytes_survive() {
+        let dir = tempfile::tempdir().unwrap();
+        let odd = std::ffi::OsStr::from_bytes(b"\xff");
+        fs::write(dir.path().join(odd), "1").unwrap();
+        fs::write(dir.path().join("b"), "").unwrap();
+        fs::write(dir.path().join("a"), "").unwrap();
+        let mut seen = Announced::default();
+        for path in [&b"/io/b"[..], b"/io/\xff", b"/io/a"] {
+            let (path, path_b64) = GuestPath::new(path).unwrap().to_wire();
+            let touched = Touched { path, path_b64, existed: false, change: Change::Write };
+            seen.take(&touched, Some(&io())).unwrap();
+        }
+        let root = fs::File::open(dir.path()).unwrap();
+        let files = seen.look(&root, &io()).files;
+        let names: Vec<_> = files.iter().map(|file| file.name.as_str()).collect();
+        assert_eq!(names, ["a", "b", "\u{fffd}"]);
+        assert_eq!(files[2].name_b64, Some(Base64(b"\xff".to_vec())));
+        assert_eq!(files[0].name_b64, None);
+    }
+
+    #[test]
+    fn an_endless_list_is_cut_and_says_so() {
+        let mut seen = Announced::default();
+        for number in 0..=MAX_FILES {
+            let path = format!("/io/{number}");
+            seen.take(&touched(&path, false, Change::Write), Some(&io())).unwrap();
+        }
+        assert_eq!(seen.paths.len(), MAX_FILES);
+        assert!(seen.truncated);
+    }
+}

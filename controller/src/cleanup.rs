@@ -1,0 +1,67 @@
+//! Work that must be done before the process ends, and that nobody should wait for until then.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use crate::error::Error;
+
+/// Removals under way.
+pub(crate) struct Cleanup {
+    /// Of the runtime that connected: values may be dropped outside of it.
+    runtime: Handle,
+    tasks: Mutex<JoinSet<()>>,
+    has_failed: std::sync::Arc<AtomicBool>,
+}
+
+impl Cleanup {
+    /// Nothing to do yet. Call it in the runtime that is to do it.
+    pub fn new() -> Self {
+        Self {
+            runtime: Handle::current(),
+            tasks: Mutex::default(),
+            has_failed: std::sync::Arc::default(),
+        }
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does `work` in the background; what comes back tells how it went, to whom it interests.
+    pub fn spawn(
+        &self,
+        work: impl Future<Output = Result<(), Error>> + Send + 'static,
+    ) -> oneshot::Receiver<Result<(), Error>> {
+        let (sender, receiver) = oneshot::channel();
+        let has_failed = self.has_failed.clone();
+        let mut tasks = self.tasks();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_on(
+            async move {
+                let result = work.await;
+                if let Err(error) = &result {
+                    has_failed.store(true, Ordering::Relaxed);
+                    tracing::debug!(error = error.full_message(), "left for the next command");
+                }
+                _ = sender.send(result);
+            },
+            &self.runtime,
+        );
+        receiver
+    }
+
+    /// Waits for everything, and says whether nothing is left.
+    pub async fn finish(&self) -> bool {
+        loop {
+            let mut tasks = std::mem::take(&mut *self.tasks());
+            if tasks.is_empty() {
+                return !self.has_failed.load(Ordering::Relaxed);
+            }
+            while tasks.join_next().await.is_some() {}
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! The io dir and the inputs on the host: opened once, held, and never found by path again.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use sandbox_protocol::path::MAX_COMPONENT_BYTES;
+
+use crate::engine::UserMapping;
+use crate::error::Error;
+use crate::spec::{Input, InputSource};
+
+/// The user of a sandbox without an io dir: a number that nobody has. It is below 65534, so that
+/// engines whose users are mapped have it, and in no range that systemd or a distribution gives
+/// out.
+const NO_IO_USER: (u32, u32) = (60_700, 60_700);
+/// "nobody": on some hosts it has the disk's reserved blocks, and it owns what has no owner.
+const NOBODY: u32 = 65_534;
+/// Users that a remapping engine maps, one by one.
+const REMAPPED_USERS: u32 = 65_536;
+
+/// Which file or directory something is, on this kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub dev: u64,
+    pub ino: u64,
+}
+
+impl Identity {
+    fn of(stat: &Stat) -> Self {
+        Self { dev: stat.st_dev, ino: stat.st_ino }
+    }
+}
+
+/// An open io dir.
+#[derive(Debug)]
+pub(crate) struct IoDir {
+    fd: OwnedFd,
+    /// Absolute, without links.
+    path: PathBuf,
+    source: String,
+    identity: Identity,
+    owner: (u32, u32),
+    /// What was made for it, outermost first.
+    made: Vec<PathBuf>,
+}
+
+impl IoDir {
+    /// Opens the io dir, and makes it where it is missing.
+    ///
+    /// A link as the last component is refused: the default io dir lies in the working directory,
+    /// which may be somebody else's repository, with a link to anywhere in it.
+    pub fn open(given: &Path) -> Result<Self, Error> {
+        let refuse = |reason: String| Error::IoDir { path: given.to_owned(), reason };
+        let io = |error: io::Error| refuse(error.to_string());
+        if given.as_os_str().is_empty() {
+            return Err(refuse("the path is empty".to_owned()));
+        }
+        // Collected from its components: a slash at the end would follow a link.
+        let path: PathBuf = std::path::absolute(given).map_err(io)?.components().collect();
+        let made = make_missing(&path).map_err(io)?;
+        let metadata = fs::symlink_metadata(&path).map_err(io)?;
+        if metadata.is_symlink() {
+            let target = fs::canonicalize(&path).unwrap_or_default();
+            let reason = format!("it is a symbolic link; name its target, {}", target.display());
+            return Err(refuse(reason));
+        }
+        if !metadata.is_dir() {
+            return Err(refuse("it is not a directory".to_owned()));
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| io(errno.into()))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| io(errno.into()))?;
+        let path = path_of(&fd).map_err(io)?;
+        if path == Path::new("/") {
+            return Err(refuse("it is the root of the whole system".to_owned()));
+        }
+        let source =
+            path.to_str().ok_or_else(|| refuse("its path is not UTF-8".to_owned()))?.to_owned();
+        let owner = (stat.st_uid, stat.st_gid);
+        Ok(Self { fd, path, source, identity: Identity::of(&stat), owner, made })
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path, as an engine takes it.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    pub const fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    pub const fn owner(&self) -> (u32, u32) {
+        self.owner
+    }
+
+    /// Writes a file that only the io dir's owner can read, and whose content nobody can guess.
+    pub fn write_nonce(&self) -> Result<Nonce<'_>, Errno> {
+        let name = format!(".sandboxctl-{}", crate::random_hex::<8>());
+        let content = crate::random_hex::<16>();
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.fd, &name, flags, Mode::RUSR | Mode::WUSR)?;
+        let nonce = Nonce { io_dir: self, name, content };
+        let (uid, gid) = self.owner;
+        let owner = (Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(gid)));
+        if rustix::fs::fchown(&file, owner.0, owner.1).is_err() {
+            // Not root, and not the owner: the sandbox can only read it as one of the others.
+            rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
+        }
+        let mut rest = nonce.content.as_bytes();
+        while !rest.is_empty() {
+            let written = rustix::io::write(&file, rest)?;
+            rest = &rest[written..];
+        }
+        Ok(nonce)
+    }
+
+    /// Removes what was made for the io dir and is empty.
+    pub fn remove_if_made_and_empty(&self) {
+        for folder in self.made.iter().rev() {
+            // Only ever an empty folder: rmdir refuses any other.
+            if fs::remove_dir(folder).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// A file whose content only somebody who sees the io dir can tell. Removed when dropped.
+pub(crate) struct Nonce<'a> {
+    io_dir: &'a IoDir,
+    pub name: String,
+    pub content: String,
+}
+
+impl Drop for Nonce<'_> {
+    fn drop(&mut self) {
+        // The agent removes it too.
+        _ = rustix::fs::unlinkat(&self.io_dir.fd, &self.name, AtFlags::empty());
+    }
+}
+
+/// Makes a folder and those above it, and gives those that were made, outermost first.
+fn make_missing(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut missing: Vec<&Path> = path
+        .ancestors()
+        .take_while(|folder| {
+            matches!(fs::symlink_metadata(folder), Err(error) if error.kind() == io::ErrorKind::NotFound)
+        })
+        .collect();
+    missing.reverse();
+    let mut made = Vec::new();
+    for folder in missing {
+        match fs::create_dir(folder) {
+            Ok(()) => made.push(folder.to_owned()),
+            // Another run was quicker: then it is that one's to remove.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(made)
+}
+
+fn path_of(fd: &OwnedFd) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+/// An input that is ready to be mounted.
+#[derive(Debug)]
+pub(crate) struct OpenInput {
+    /// The path, as an engine takes it.
+    pub source: String,
+    pub identity: Identity,
+    /// Held, so that its identity is not given to another file.
+    _fd: OwnedFd,
+    _spool: Option<Spool>,
+}
+
+/// A file with an input's bytes. Removed when dropped.
+#[derive(Debug)]
+struct Spool(PathBuf);
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Opens the inputs. Bytes are spooled to files in `spool_dir`.
+pub(crate) fn open_inputs(inputs: Vec<Input>, spool_dir: &Path) -> Result<Vec<OpenInput>, Error> {
+    let mut names = HashSet::new();
+    inputs
+        .into_iter()
+        .map(|Input { name, source }| {
+            let refuse = |reason: String| Error::Input { name: name.clone(), reason };
+            check_name(&name).map_err(|reason| refuse(reason.to_owned()))?;
+            if !names.insert(name.clone()) {
+                return Err(refuse("there are two of this name".to_owned()));
+            }
+            open_input(source, spool_dir).map_err(|error| refuse(error.to_string()))
+        })
+        .collect()
+}
+
+fn check_name(name: &str) -> Result<(), &'static str> {
+    match name {
+        "" => Err("the name is empty"),
+        "." | ".." => Err("the name is no file name"),
+        _ if name.contains('/') => Err("the name has a '/'"),
+        _ if name.contains('\0') => Err("the name has a NUL byte"),
+        _ if name.len() > MAX_COMPONENT_BYTES => Err("the name is longer than 255 bytes"),
+        _ => Ok(()),
+    }
+}
+
+fn open_input(source: InputSource, spool_dir: &Path) -> io::Result<OpenInput> {
+    let (path, spool) = match source {
+        InputSource::Path(path) => (fs::canonicalize(path)?, None),
+        InputSource::Bytes(content) => {
+            let spool = spool(spool_dir, &content)?;
+            (spool.0.clone(), Some(spool))
+        }
+    };
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(&path, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&fd)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {}
+        FileType::Directory => {}
+        other => return Err(io::Error::other(format!("it is a {}", kind_name(other)))),
+    }
+    // Whether it can be read is known only by opening it.
+    let readable = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    fs::File::open(readable)?;
+    let source = path.to_str().ok_or_else(|| io::Error::other("its path is not UTF-8"))?;
+    Ok(OpenInput {
+        source: source.to_owned(),
+        identity: Identity::of(&stat),
+        _fd: fd,
+        _spool: spool,
+    })
+}
+
+const fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Fifo => "FIFO",
+        FileType::Socket => "socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "device",
+        FileType::Symlink => "symbolic link",
+        FileType::RegularFile | FileType::Directory | FileType::Unknown => "file of another kind",
+    }
+}
+
+fn spool(folder: &Path, content: &[u8]) -> io::Result<Spool> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    fs::create_dir_all(folder)?;
+    let path = folder.join(crate::random_hex::<8>());
+    // Readable by the sandbox's user; the folders above keep everyone else out.
+    let mut file = fs::File::options().write(true).create_new(true).mode(0o444).open(&path)?;
+    let spool = Spool(path);
+    file.write_all(content)?;
+    Ok(spool)
+}
+
+/// The uid and gid of the container.
+pub(crate) fn container_user(
+    mapping: UserMapping,
+    io_dir_owner: Option<(u32, u32)>,
+    asked: Option<(u32, u32)>,
+) -> Result<(u32, u32), Error> {
+    let refuse = |(uid, gid): (u32, u32), reason: &str| {
+        Err(Error::User { uid, gid, reason: reason.to_owned() })
+    };
+    let user = match (asked, io_dir_owner, mapping) {
+        (Some(user), _, _) => user,
+        (None, None, _) => NO_IO_USER,
+        (None, Some(owner), UserMapping::Identity) => owner,
+        (None, Some(owner), UserMapping::Rootless { owner: engine }) => {
+            if owner.0 != engine {
+                let reason = format!(
+                    "the engine is rootless, and its user ({engine}) does not own the io dir"
+                );
+                return refuse(owner, &reason);
+            }
+            (0, 0)
+        }
+        (None, Some(owner), UserMapping::Remapped { uid, gid }) => {
+            let map =
+                |id: u32, base: u32| id.checked_sub(base).filter(|&mapped| mapped < REMAPPED_USERS);
+            match (map(owner.0, uid), map(owner.1, gid)) {
+                (Some(uid), Some(gid)) => (uid, gid),
+                _ => {
+                    let reason = format!(
+                        "the engine maps users from {uid}:{gid} on, and the io dir's owner is \
+                         none of them"
+                    );
+                    return refuse(owner, &reason);
+                }
+            }
+        }
+    };
+    if user.0 == NOBODY || user.1 == NOBODY {
+        return refuse(user, "65534 is \"nobody\", who owns what has no owner");
+    }
+    Ok(user)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn reason(result: Result<IoDir, Error>) -> String {
+        result.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_missing_io_dir_is_made_and_removed_again_if_it_is_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b");
+        let io_dir = IoDir::open(&path).unwrap();
+        assert!(path.is_dir());
+        fs::write(path.join("f"), "").unwrap();
+        io_dir.remove_if_made_and_empty();
+        assert!(path.is_dir());
+        fs::remove_file(path.join("f")).unwrap();
+        io_dir.remove_if_made_and_empty();
+        assert!(!dir.path().join("a").exists());
+    }
+
+    #[test]
+    fn an_io_dir_that_was_there_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        IoDir::open(dir.path()).unwrap().remove_if_made_and_empty();
+        assert!(dir.path().is_dir());
+    }
+
+    #[test]
+    fn what_is_no_directory_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("f"), "").unwrap();
+        fs::create_dir(dir.path().join("d")).unwrap();
+        symlink("d", dir.path().join("link")).unwrap();
+        symlink("nowhere", dir.path().join("dangling")).unwrap();
+        assert!(reason(IoDir::open(&dir.path().join("f"))).contains("not a directory"));
+        for link in ["link", "link/", "link/.", "dangling"] {
+            let reason = reason(IoDir::open(&dir.path().join(link)));
+            assert!(reason.contains("symbolic link"), "{link}: {reason}");
+        }
+        assert!(reason(IoDir::open(Path::new("/"))).contains("root"));
+        assert!(reason(IoDir::open(Path::new(""))).contains("empty"));
+        assert!(IoDir::open(&dir.path().join("f/x")).is_err());
+    }
+
+    #[test]
+    fn a_nonce_is_read_through_the_io_dir_and_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let io_dir = IoDir::open(dir.path()).unwrap();
+        let nonce = io_dir.write_nonce().unwrap();
+        let path = dir.path().join(&nonce.name);
+        assert_eq!(fs::read_to_string(&path).unwrap(), nonce.content);
+        drop(nonce);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn inputs_are_regular_files_or_directories_with_one_plain_name_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("f");
+        fs::write(&file, "x").unwrap();
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR).unwrap();
+        let open = |inputs: &[(&Path, &str)]| {
+            let inputs = inputs.iter().map(|&(path, name)| Input::path(path, name)).collect();
+            open_inputs(inputs, &dir.path().join("spool")).map_err(|error| error.to_string())
+        };
+        assert_eq!(open(&[(&file, "a"), (dir.path(), "b")]).unwrap().len(), 2);
+        for (inputs, words) in [
+            (vec![(file.as_path(), "a"), (file.as_path(), "a")], "two of this name"),
+            (vec![(fifo.as_path(), "a")], "FIFO"),
+            (vec![(Path::new("/dev/null"), "a")], "device"),
+            (vec![(Path::new("/nowhere"), "a")], "No such file"),
+            (vec![(file.as_path(), "..")], "no file name"),
+            (vec![(file.as_path(), "a/b")], "has a '/'"),
+            (vec![(file.as_path(), "")], "empty"),
+        ] {
+            let error = open(&inputs).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_spooled_for_as_long_as_the_input_is_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let inputs = vec![Input::bytes("stdin", b"hello".to_vec())];
+        let inputs = open_inputs(inputs, &dir.path().join("spool")).unwrap();
+        let source = PathBuf::from(&inputs[0].source);
+        assert_eq!(fs::read(&source).unwrap(), b"hello");
+        drop(inputs);
+        assert!(!source.exists());
+    }
+
+    #[test]
+    fn the_container_runs_as_the_user_who_maps_to_the_io_dirs_owner() {
+        let me = Some((1000, 100));
+        let rootless = UserMapping::Rootless { owner: 1000 };
+        let remapped = UserMapping::Remapped { uid: 100_000, gid: 200_000 };
+        for (mapping, owner, asked, expected) in [
+            (UserMapping::Identity, me, None, Some((1000, 100))),
+            (UserMapping::Identity, Some((0, 0)), None, Some((0, 0))),
+            (UserMapping::Identity, None, None, Some(NO_IO_USER)),
+            (UserMapping::Identity, me, Some((7, 8)), Some((7, 8))),
+            (UserMapping::Identity, Some((NOBODY, 0)), None, None),
+            (UserMapping::Identity, Some((0, NOBODY)), None, None),
+            (UserMapping::Identity, me, Some((NOBODY, NOBODY)), None),
+            (rootless, me, None, Some((0, 0))),
+            (rootless, Some((1001, 100)), None, None),
+            (rootless, None, None, Some(NO_IO_USER)),
+            (remapped, Some((100_000, 200_000)), None, Some((0, 0))),
+            (remapped, Some((101_000, 200_100)), None, Some((1000, 100))),
+            (remapped, Some((165_534, 200_000)), None, None),
+            (remapped, Some((165_536, 200_000)), None, None),
+            (remapped, me, None, None),
+        ] {
+            let user = container_user(mapping, owner, asked);
+            assert_eq!(user.ok(), expected, "{mapping:?} {owner:?} {asked:?}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! From what a caller asks for to what the engine and the agent are told. Pure.
+
+use sandbox_protocol::PROTOCOL_VERSION;
+use sandbox_protocol::argv::{AgentArgs, Mode, Mount};
+use sandbox_protocol::message::{Access, AllowedPath, Hello, Policy};
+use sandbox_protocol::path::{GuestPath, PathError};
+
+use crate::engine::{Bind, ContainerSpec};
+use crate::error::Error;
+use crate::limits::Limits;
+use crate::spec::{Lifespan, SandboxSpec};
+
+/// Where inputs appear.
+const INPUTS: &str = "/in";
+/// What the container has already.
+const RESERVED: &[&str] =
+    &["/proc", "/sys", "/dev", "/etc", sandbox_protocol::argv::INJECTED_AGENT];
+/// Descriptors of the agent that are no open handle of a script.
+const SPARE_DESCRIPTORS: i64 = 64;
+/// No file of a sandbox grows beyond it. The agent's own count is far lower; this is behind it.
+const MAX_FILE_BYTES: i64 = 64 << 30;
+/// Processor time beyond the deadline, in seconds.
+const SPARE_CPU_SECONDS: u64 = 5;
+
+/// Where everything is in the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Where the io dir is; `None` without one.
+    pub io: Option<GuestPath>,
+    /// Where the inputs are, in order.
+    pub inputs: Vec<GuestPath>,
+    pub args: AgentArgs,
+    pub hello: Hello,
+}
+
+impl Plan {
+    pub fn new(spec: &SandboxSpec) -> Result<Self, Error> {
+        let guest = |what: &'static str, path: &str| {
+            GuestPath::new(path).map_err(|source| Error::GuestPath {
+                what,
+                path: path.to_owned(),
+                source,
+            })
+        };
+        let io = match &spec.io_dir {
+            Some(_) => Some(guest("the mount path", &spec.mount_path)?),
+            None => None,
+        };
+        let inputs_root = guest("the inputs' path", INPUTS)?;
+        let inputs = spec
+            .inputs
+            .iter()
+            .map(|input| {
+                inputs_root.join(input.name.as_bytes()).map_err(|source| Error::Input {
+                    name: input.name.clone(),
+                    reason: source.to_string(),
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        if let Some(io) = &io {
+            let reserved = RESERVED.iter().map(|path| guest("a reserved path", path));
+            let others = reserved.chain([Ok(inputs_root)]);
+            for other in others {
+                let other = other?;
+                if io.is_under(&other) || other.is_under(io) {
+                    return Err(Error::MountsOverlap {
+                        first: io.to_string(),
+                        second: other.to_string(),
+                    });
+                }
+            }
+        }
+
+        let workdir = match (&spec.workdir, &io) {
+            (None, io) => io.clone(),
+            (Some(workdir), Some(io)) => {
+                let resolved = GuestPath::resolve(workdir.as_bytes(), io, Some(io));
+                Some(resolved.map_err(|source| bad_workdir(workdir, source))?.path)
+            }
+            (Some(workdir), None) => {
+                Some(GuestPath::new(workdir).map_err(|source| bad_workdir(workdir, source))?)
+            }
+        };
+        let mounts: Vec<Mount> = io
+            .iter()
+            .map(|path| Mount { path: path.clone(), access: Access::Write })
+            .chain(inputs.iter().map(|path| Mount { path: path.clone(), access: Access::Read }))
+            .collect();
+        if let Some(workdir) = &workdir
+            && !mounts.iter().any(|mount| workdir.is_under(&mount.path))
+        {
+            return Err(Error::WorkdirOutside { workdir: workdir.to_string() });
+        }
+
+        let allowed_paths = spec.allowed_paths.clone().unwrap_or_else(|| {
+            mounts
+                .iter()
+                .map(|mount| AllowedPath { path: mount.path.to_string(), access: mount.access })
+                .collect()
+        });
+        let hello = Hello {
+            protocol: PROTOCOL_VERSION,
+            nonce: None,
+            limits: spec.limits.for_agent(),
+            policy: Policy {
+                io: !mounts.is_empty(),
+                io_errors: spec.io_errors,
+                allowed_paths,
+                protected: spec.protected.clone(),
+            },
+        };
+        let args = AgentArgs { mode: Mode::Script, mounts, home: io.clone(), workdir };
+        Ok(Self { io, inputs, args, hello })
+    }
+
+    /// The container. `sources` are the host's paths of the mounts, in order.
+    pub fn container(
+        &self,
+        name: String,
+        labels: Vec<(String, String)>,
+        user: (u32, u32),
+        sources: &[&str],
+        limits: &Limits,
+        lifespan: Lifespan,
+    ) -> ContainerSpec {
+        let mounts = self.args.mounts.iter().zip(sources).map(|(mount, source)| Bind {
+            source: (*source).to_owned(),
+            target: mount.path.to_string(),
+            read_only: mount.access == Access::Read,
+        });
+        let mut ulimits = vec![
+            ("core", 0),
+            ("nofile", i64::from(limits.open_handles.get()) + SPARE_DESCRIPTORS),
+            ("fsize", MAX_FILE_BYTES),
+            ("memlock", 0),
+            ("msgqueue", 0),
+        ];
+        if lifespan == Lifespan::OneRun {
+            // It counts over the whole life of the agent, so only where that is one run.
+            let seconds = limits.timeout.as_secs() + SPARE_CPU_SECONDS;
+            let cpus = u64::from(limits.cpus.thousandths()).div_ceil(1000);
+            ulimits.push(("cpu", i64::try_from(seconds * cpus).unwrap_or(i64::MAX)));
+        }
+        ContainerSpec {
+            name,
+            labels,
+            args: self.args.to_args(),
+            user,
+            mounts: mounts.collect(),
+            memory: limits.memory.as_u64(),
+            nano_cpus: limits.cpus.nano_cpus(),
+            pids: limits.pids.get(),
+            ulimits,
+        }
+    }
+}
+
+fn bad_workdir(path: &str, source: PathError) -> Error {
+    Error::GuestPath { what: "the working directory", path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Input;
+
+    fn plan(spec: SandboxSpec) -> Result<Plan, String> {
+        Plan::new(&spec).map_err(|error| error.full_message())
+    }
+
+    #[test]
+    fn the_agent_is_told_every_mount_and_may_use_them_all() {
+        let spec = SandboxSpec::new().io_dir("out").input(Input::path("/x/a.csv", "a.csv"));
+        let plan = plan(spec).unwrap();
+        assert_eq!(
+            plan.args.to_args(),
+            [
+                "script",
+                "--write",
+                "/io",
+                "--read",
+                "/in/a.csv",
+                "--home",
+                "/io",
+                "--workdir",
+                "/io"
+            ]
+        );
+        let allowed: Vec<_> = plan
+            .hello
+            .policy
+            .allowed_paths
+            .iter()
+            .map(|allowed| (allowed.path.as_str(), allowed.access))
+            .collect();
+        assert_eq!(allowed, [("/io", Access::Write), ("/in/a.csv", Access::Read)]);
+        assert!(plan.hello.policy.io);
+    }
+
+    #[test]
+    fn without_mounts_there_is_no_io() {
+        let plan = plan(SandboxSpec::new()).unwrap();
+        assert_eq!(plan.args.to_args(), ["script"]);
+        assert!(!plan.hello.policy.io);
+    }
+
+    #[test]
+    fn the_working_directory_is_inside_a_mount() {
+        let with = |workdir: &str| plan(SandboxSpec::new().io_dir("out").workdir(workdir));
+        let workdir = |plan: Plan| plan.args.workdir.unwrap().to_string();
+        assert_eq!(with("a/b").map(workdir), Ok("/io/a/b".into()));
+        assert_eq!(with("/io/a").map(workdir), Ok("/io/a".into()));
+        assert_eq!(with("~/a").map(workdir), Ok("/io/a".into()));
+        assert!(with("/tmp").unwrap_err().contains("outside the mounts"));
+        assert!(with("..").unwrap_err().contains("'..' is not allowed"));
+        assert!(plan(SandboxSpec::new().workdir("a")).unwrap_err().contains("not absolute"));
+    }
+
+    #[test]
+    fn a_mount_path_leaves_the_others_and_the_system_alone() {
+        let at = |path: &str| plan(SandboxSpec::new().io_dir("out").mount_path(path));
+        assert_eq!(
+            at("/workspace").map(|plan| plan.io.unwrap().to_string()),
+            Ok("/workspace".into())
+        );
+        for path in ["/", "/in", "/in/x", "/proc", "/proc/x", "/dev", "/.sandbox", "/etc/x"] {
+            assert!(at(path).unwrap_err().contains("overlap"), "{path}");
+        }
+        for path in ["io", "", "/a/../b"] {
+            assert!(at(path).unwrap_err().contains("the mount path"), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_container_has_every_limit() {
+        let spec = SandboxSpec::new().io_dir("out").input(Input::path("/x", "x"));
+        let container = |lifespan| {
+            plan(spec.clone()).unwrap().container(
+                "sandboxctl-1".into(),
+                vec![("a".into(), "b".into())],
+                (1000, 100),
+                &["/home/me/out", "/x"],
+                &spec.limits,
+                lifespan,
+            )
+        };
+        let many = container(Lifespan::ManyRuns);
+        assert_eq!(many.memory, 256 << 20);
+        assert_eq!(many.nano_cpus, spec.limits.cpus.nano_cpus());
+        assert_eq!(many.pids, 64);
+        assert_eq!(many.user, (1000, 100));
+        let ulimits =
+            [("core", 0), ("nofile", 128), ("fsize", 64 << 30), ("memlock", 0), ("msgqueue", 0)];
+        assert_eq!(many.ulimits, ulimits);
+        assert_eq!(container(Lifespan::OneRun).ulimits[5], ("cpu", 35));
+        assert_eq!(
+            many.mounts,
+            [
+                Bind { source: "/home/me/out".into(), target: "/io".into(), read_only: false },
+                Bind { source: "/x".into(), target: "/in/x".into(), read_only: true },
+            ]
+        );
+    }
+}

@@ -1,0 +1,445 @@
+//! One run of a script in a sandbox: what it leaves as it goes, what may end it, and its result.
+//!
+//! A task of its own conducts it, so that the deadline holds whatever the caller does meanwhile.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::limits::{
+    MAX_ARGS_BYTES, MAX_LOG_ENTRY_BYTES, MAX_RESULT_BYTES, MAX_SOURCE_BYTES, encoded_len,
+};
+use sandbox_protocol::message::{self, Cancel, Log, RunEnd, RunReply, ScriptError, Touched};
+use sandbox_protocol::path::GuestPath;
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::changes::Announced;
+use crate::error::{Error, Step};
+use crate::limits::{Limits, millis};
+use crate::outcome::{CancelCause, Evidence, OurKill, Outcome};
+use crate::report::{FilesTouched, LogEntry, LogLevel, RunResult, Usage};
+use crate::sandbox::Inner;
+use crate::session::{CallError, Reply, RunSink, SessionEnd};
+use crate::spec::Script;
+
+/// How long after its deadline, or after a cancel, an agent may take to answer before the
+/// container is killed. The agent itself gives up after 250 ms.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long a container may go on after its agent's stdout has ended.
+const LAST_BREATH: Duration = Duration::from_secs(2);
+/// How long the look at changed files may take. A filesystem of the network can hang.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// A run under way. Dropped without [`wait`](Self::wait): cancelled.
+#[derive(Debug)]
+pub struct Run {
+    record: Arc<Record>,
+    /// Entries of the log that [`next_log`](Self::next_log) has given.
+    seen: usize,
+    cancel: CancelHandle,
+    /// `None` once it has been waited for.
+    task: Option<JoinHandle<Result<RunResult, Error>>>,
+}
+
+/// Ends a run from anywhere.
+#[derive(Debug, Clone)]
+pub struct CancelHandle(Arc<watch::Sender<Cancelled>>);
+
+/// What was asked of a run by cancelling it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Cancelled {
+    /// The first cause.
+    cause: Option<CancelCause>,
+    /// More than once: do not wait for the agent.
+    at_once: bool,
+}
+
+impl CancelHandle {
+    fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(Cancelled::default())))
+    }
+
+    /// Ends the run. A second call does not wait for the agent: the container is killed at once.
+    pub fn cancel(&self, cause: CancelCause) {
+        self.0.send_modify(|cancelled| match cancelled.cause {
+            None => cancelled.cause = Some(cause),
+            Some(_) => cancelled.at_once = true,
+        });
+    }
+}
+
+impl Run {
+    /// The next entry of the log, as it comes; `None` when no more will. Cancel-safe.
+    pub async fn next_log(&mut self) -> Option<LogEntry> {
+        loop {
+            {
+                let state = self.record.lock();
+                if let Some(entry) = state.logs.get(self.seen) {
+                    self.seen += 1;
+                    return Some(entry.clone());
+                }
+                if state.closed {
+                    return None;
+                }
+            }
+            // One that was sent since the look is kept for us.
+            self.record.changed.notified().await;
+        }
+    }
+
+    /// A handle that ends this run from anywhere.
+    #[must_use]
+    pub fn cancel_handle(&self) -> CancelHandle {
+        self.cancel.clone()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] where our side failed. How the script ended is data.
+    pub async fn wait(mut self) -> Result<RunResult, Error> {
+        let task = self.task.as_mut().expect("taken only below");
+        let result = task.await;
+        self.task = None;
+        result.unwrap_or_else(|error| match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(Error::Ended { detail: "the runtime is shutting down".to_owned() }),
+        })
+    }
+
+    pub(crate) async fn start(inner: Arc<Inner>, script: Script) -> Result<Self, Error> {
+        let turn = inner.turn().await?;
+        let args = serde_json::to_string(&script.args).map_or(usize::MAX, |json| json.len());
+        if args > MAX_ARGS_BYTES {
+            return Err(Error::ArgsTooLarge { max: MAX_ARGS_BYTES });
+        }
+        let record = Arc::new(Record::new(&inner.limits, inner.io_mount().cloned()));
+        let cancel = CancelHandle::new();
+        let conductor = Conductor {
+            inner,
+            record: record.clone(),
+            cancelled: cancel.0.subscribe(),
+            cancel: None,
+            our_kill: None,
+            _turn: turn,
+        };
+        let task = tokio::spawn(conductor.conduct(script));
+        Ok(Self { record, seen: 0, cancel, task: Some(task) })
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.task.is_some() {
+            self.cancel.cancel(CancelCause::Caller);
+        }
+    }
+}
+
+/// What a run leaves as it goes.
+#[derive(Debug)]
+struct Record {
+    state: Mutex<RecordState>,
+    /// Entries were added, or no more will be.
+    changed: Notify,
+    max_bytes: u64,
+    max_lines: u64,
+    /// Where changes can be.
+    mount: Option<GuestPath>,
+}
+
+#[derive(Debug, Default)]
+struct RecordState {
+    logs: Vec<LogEntry>,
+    /// Encoded.
+    bytes: u64,
+    touched: Announced,
+    closed: bool,
+    /// The last entry was cut because the log was full.
+    is_cut_short: bool,
+}
+
+impl Record {
+    fn new(limits: &Limits, mount: Option<GuestPath>) -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: Notify::new(),
+            max_bytes: limits.log_bytes.as_u64(),
+            max_lines: limits.log_lines.get().into(),
+            mount,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RecordState> {
+        // The state is whole between any two statements that can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the log. `truncated` is the agent's word, where it could give it: without it, a log
+    /// that is full may have been longer.
+    fn close(&self, truncated: Option<bool>) -> (Vec<LogEntry>, bool) {
+        let mut state = self.lock();
+        let is_full_of_lines = state.logs.len() as u64 >= self.max_lines;
+        let is_full = is_full_of_lines || state.bytes >= self.max_bytes || state.is_cut_short;
+        let truncated = truncated.unwrap_or(is_full);
+        if truncated && !state.closed {
+            let limit = if is_full_of_lines {
+                format!("limits.log_lines ({})", self.max_lines)
+            } else {
+                format!("limits.log_bytes ({} bytes)", self.max_bytes)
+            };
+            state.logs.push(LogEntry {
+                level: LogLevel::Truncated,
+                text: format!("[the log ends here: it is full by {limit}]"),
+                lossy: false,
+                cut: false,
+            });
+        }
+        state.closed = true;
+        self.changed.notify_one();
+        (state.logs.clone(), truncated)
+    }
+}
+
+impl RunSink for Record {
+    fn log(&self, log: Log) -> Result<(), String> {
+        let mut state = self.lock();
+        let bytes = encoded_len(&log.text) as u64;
+        let left = self.max_bytes.saturating_sub(state.bytes);
+        if bytes > left || bytes > MAX_LOG_ENTRY_BYTES as u64 {
+            return Err("more log than its limit in bytes".to_owned());
+        }
+        if state.logs.len() as u64 >= self.max_lines {
+            return Err("more log than its limit in lines".to_owned());
+        }
+        state.bytes += bytes;
+        state.is_cut_short = log.cut && left < MAX_LOG_ENTRY_BYTES as u64;
+        state.logs.push(log.into());
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    fn touched(&self, touched: Touched) -> Result<(), String> {
+        self.lock().touched.take(&touched, self.mount.as_ref())
+    }
+}
+
+/// Conducts a run from its request to its result.
+struct Conductor {
+    inner: Arc<Inner>,
+    record: Arc<Record>,
+    cancelled: watch::Receiver<Cancelled>,
+    cancel: Option<CancelCause>,
+    our_kill: Option<OurKill>,
+    /// The next run waits for it.
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Conductor {
+    async fn conduct(mut self, script: Script) -> Result<RunResult, Error> {
+        let started = Instant::now();
+        let answer = match self.request(script) {
+            // It cannot even be asked for: that is its end.
+            Err(error) => Some(RunReply {
+                end: RunEnd::Failed(error),
+                logs_truncated: false,
+                usage: message::AgentUsage { cpu_ms: 0, peak_memory_bytes: 0, written_bytes: 0 },
+            }),
+            Ok(request) => self.answer(request).await?,
+        };
+        let wall = started.elapsed();
+        let truncated = answer.as_ref().map(|answer| answer.logs_truncated);
+        let (logs, logs_truncated) = self.record.close(truncated);
+        let usage = Usage {
+            wall_ms: millis(wall),
+            cpu_ms: answer.as_ref().map(|answer| answer.usage.cpu_ms),
+            peak_memory_bytes: answer.as_ref().map(|answer| answer.usage.peak_memory_bytes),
+            written_bytes: answer.as_ref().map(|answer| answer.usage.written_bytes),
+        };
+        let outcome = self.judge(answer.map(|answer| answer.end)).await?;
+        let files_touched = self.look().await;
+        let inner = &self.inner;
+        Ok(RunResult {
+            id: crate::random_hex::<8>(),
+            outcome,
+            logs,
+            logs_truncated,
+            files_touched,
+            engine: inner.engine().info().kind,
+            engine_notice: inner.engine().info().notice.clone(),
+            io_dir: inner.io_dir().map(|dir| dir.path().to_owned()),
+            limits: inner.limits,
+            usage,
+            confinement: inner.confinement.clone(),
+        })
+    }
+
+    fn request(&self, script: Script) -> Result<message::Run, ScriptError> {
+        let error =
+            |kind, message: String| ScriptError { kind, message, line: None, traceback: None };
+        if script.source.len() > MAX_SOURCE_BYTES {
+            let length = script.source.len();
+            return Err(error(
+                ErrorKind::SourceTooLarge,
+                format!("the script is {length} bytes long, and {MAX_SOURCE_BYTES} are allowed"),
+            ));
+        }
+        let source = String::from_utf8(script.source).map_err(|not_utf8| {
+            let before = &not_utf8.as_bytes()[..not_utf8.utf8_error().valid_up_to()];
+            let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+            let line = u32::try_from(line).ok();
+            let message = "the script is not UTF-8 text".to_owned();
+            ScriptError { line, ..error(ErrorKind::Syntax, message) }
+        })?;
+        Ok(message::Run {
+            source,
+            args: script.args,
+            timeout_ms: millis(self.inner.limits.timeout),
+        })
+    }
+
+    /// Makes the request and waits for its end: the agent's answer, or none. Whatever ends it,
+    /// the agent says nothing any more when this returns.
+    async fn answer(&mut self, request: message::Run) -> Result<Option<RunReply>, Error> {
+        let sink: Arc<dyn RunSink> = self.record.clone();
+        let mut kill_at = Instant::now() + self.inner.limits.timeout + GRACE;
+        let mut reply = match self.inner.session().begin(request, Some(sink)).await {
+            Ok(reply) => reply,
+            Err(CallError::Over) => return Ok(None),
+            Err(error) => return Err(self.inner.call_error(error)),
+        };
+        loop {
+            tokio::select! {
+                biased;
+                answer = reply.wait() => return self.settle(answer).await,
+                Ok(()) = self.cancelled.changed() => {
+                    let cancelled = *self.cancelled.borrow_and_update();
+                    self.cancel = cancelled.cause;
+                    if cancelled.at_once {
+                        kill_at = Instant::now();
+                    } else {
+                        kill_at = kill_at.min(Instant::now() + GRACE);
+                        self.ask_to_cancel(reply.id);
+                    }
+                }
+                () = tokio::time::sleep_until(kill_at) => break,
+            }
+        }
+        self.our_kill =
+            Some(if self.cancel.is_some() { OurKill::Cancel } else { OurKill::Deadline });
+        self.drain_after_kill(&mut reply).await
+    }
+
+    fn ask_to_cancel(&self, id: u64) {
+        // In a task of its own: an agent that does not read must not keep us from its kill.
+        let inner = self.inner.clone();
+        tokio::spawn(async move {
+            let call = inner.session().call(Cancel { id });
+            if !matches!(tokio::time::timeout(GRACE, call).await, Ok(Ok(_))) {
+                tracing::debug!("the agent did not take the cancel");
+            }
+        });
+    }
+
+    /// The reply has come, or the session is over without it.
+    async fn settle(
+        &mut self,
+        answer: Result<RunReply, CallError>,
+    ) -> Result<Option<RunReply>, Error> {
+        match answer {
+            Ok(answer) => {
+                if let RunEnd::Returned(result) = &answer.end
+                    && result.get().len() > MAX_RESULT_BYTES
+                {
+                    let detail = "a result over its limit".to_owned();
+                    self.our_kill = Some(OurKill::Breach(detail));
+                    self.inner.kill().await?;
+                    return Ok(None);
+                }
+                Ok(Some(answer))
+            }
+            Err(CallError::Over) => {
+                if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
+                    self.our_kill = Some(OurKill::Breach(detail));
+                    self.inner.kill().await?;
+                } else if self.inner.lifetime_is_over() {
+                    self.our_kill = Some(OurKill::Lifetime);
+                }
+                Ok(None)
+            }
+            Err(error) => Err(self.inner.call_error(error)),
+        }
+    }
+
+    /// Kills, and takes what the agent had said before: log, changes, perhaps its answer.
+    async fn drain_after_kill(
+        &mut self,
+        reply: &mut Reply<RunReply>,
+    ) -> Result<Option<RunReply>, Error> {
+        self.inner.kill().await?;
+        let limit = Step::Exit.time_limit();
+        match tokio::time::timeout(limit, reply.wait()).await {
+            Ok(Ok(answer)) => Ok(Some(answer)),
+            Ok(Err(CallError::Over)) => {
+                if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
+                    self.our_kill = Some(OurKill::Breach(detail));
+                }
+                Ok(None)
+            }
+            Ok(Err(error)) => Err(self.inner.call_error(error)),
+            Err(_) => Err(Error::Engine {
+                step: Step::Exit,
+                source: crate::engine::EngineError::TimedOut { after: limit },
+            }),
+        }
+    }
+
+    async fn judge(&mut self, answer: Option<RunEnd>) -> Result<Outcome, Error> {
+        let exit = match (&answer, &self.our_kill) {
+            // The engine's word is asked for only where it decides.
+            (None, None) => {
+                let ended = tokio::time::timeout(LAST_BREATH, self.inner.exited()).await;
+                match ended {
+                    Ok(result) => result?,
+                    Err(_) => {
+                        let detail = "the agent closed its stdout and went on".to_owned();
+                        self.our_kill = Some(OurKill::Breach(detail));
+                        self.inner.kill().await?;
+                        None
+                    }
+                }
+            }
+            _ => None,
+        };
+        let evidence = Evidence {
+            answer,
+            cancel: self.cancel,
+            our_kill: self.our_kill.take(),
+            exit,
+            timeout: self.inner.limits.timeout,
+            memory: self.inner.limits.memory,
+            stderr: self.inner.session().stderr(),
+        };
+        Ok(evidence.judge())
+    }
+
+    /// The final state of what was changed.
+    async fn look(&self) -> FilesTouched {
+        let touched = std::mem::take(&mut self.record.lock().touched);
+        let inner = self.inner.clone();
+        let look = tokio::task::spawn_blocking(move || match (inner.io_dir(), inner.io_mount()) {
+            (Some(io_dir), Some(mount)) => touched.look(io_dir.fd(), mount),
+            _ => FilesTouched::default(),
+        });
+        match tokio::time::timeout(LOOK, look).await {
+            Ok(Ok(files)) => files,
+            Ok(Err(_)) | Err(_) => {
+                tracing::warn!("the io dir does not answer: what was changed in it is unknown");
+                FilesTouched { truncated: true, ..FilesTouched::default() }
+            }
+        }
+    }
+}

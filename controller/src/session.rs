@@ -1,0 +1,458 @@
+//! The session with the agent: JSON-RPC over a container's stdio.
+//!
+//! The agent is hostile as soon as anything of the guest's has run. Every line, id, wait and total
+//! is bounded; what no honest agent sends (an unknown id, a second answer, more log than its
+//! limit, a path outside the mounts, a chunk of no stream) is a breach that ends the session.
+//!
+//! One task reads and never waits for anything but the agent; one task writes. What a run leaves
+//! (log and changed paths) is collected as it comes, so that a killed agent loses none of it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::StreamExt;
+use sandbox_protocol::frame::FrameDecoder;
+use sandbox_protocol::limits::{MAX_IN_FLIGHT, cut_encoded};
+use sandbox_protocol::message::{Call, Log, Touched};
+use sandbox_protocol::{FromAgent, ToAgent, WireError};
+use serde_json::value::RawValue;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+
+use crate::engine::{Attached, Output};
+
+/// Lines that wait for the agent to read. With the bound on requests it is never full for long.
+const OUTGOING_LINES: usize = 2 * MAX_IN_FLIGHT;
+/// What is kept of the agent's stderr: its last bytes.
+const STDERR_TAIL: usize = 4 << 10;
+
+/// Why a session is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SessionEnd {
+    /// The agent's stdout ended, or the connection to it was cut.
+    Eof,
+    /// The agent broke the protocol.
+    Breach(String),
+}
+
+/// A request could not be answered.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    /// The agent refused it.
+    #[error(transparent)]
+    Refused(#[from] WireError),
+    /// The session is over; [`Session::ended`] says why.
+    #[error("the session is over")]
+    Over,
+    /// It is too large for the wire.
+    #[error("a request is too large: {0}")]
+    TooLarge(sandbox_protocol::frame::FrameError),
+}
+
+/// Takes what the agent says of a run while it runs.
+pub(crate) trait RunSink: Send + Sync {
+    /// An entry of the log. An error is a breach.
+    fn log(&self, log: Log) -> Result<(), String>;
+    /// A path is about to change. An error is a breach.
+    fn touched(&self, touched: Touched) -> Result<(), String>;
+}
+
+/// The controller's end of a session.
+pub(crate) struct Session {
+    outgoing: mpsc::Sender<Vec<u8>>,
+    in_flight: Arc<Semaphore>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    end: watch::Sender<Option<SessionEnd>>,
+}
+
+#[derive(Default)]
+struct State {
+    next_id: u64,
+    pending: HashMap<u64, Pending>,
+    run: Option<Arc<dyn RunSink>>,
+    stderr: Vec<u8>,
+}
+
+/// Decodes the answer and hands it on; an error is a breach.
+type Deliver = Box<dyn FnOnce(Result<&RawValue, WireError>) -> Result<(), String> + Send>;
+
+struct Pending {
+    deliver: Deliver,
+    /// Of a `run`: what the agent says meanwhile belongs to it.
+    ends_run: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// An answer that is on its way.
+pub(crate) struct Reply<T> {
+    /// The request's id.
+    pub id: u64,
+    answer: oneshot::Receiver<Result<T, WireError>>,
+}
+
+impl<T> Reply<T> {
+    /// Waits for it. Cancel-safe.
+    pub async fn wait(&mut self) -> Result<T, CallError> {
+        match (&mut self.answer).await {
+            Ok(answer) => answer.map_err(CallError::Refused),
+            Err(_) => Err(CallError::Over),
+        }
+    }
+}
+
+impl Session {
+    /// Starts a session on a container's stdio.
+    pub fn start(attached: Attached) -> Self {
+        let (outgoing, lines) = mpsc::channel(OUTGOING_LINES);
+        let shared = Arc::new(Shared { state: Mutex::default(), end: watch::Sender::new(None) });
+        tokio::spawn(write(attached.input, lines));
+        tokio::spawn(read(attached.output, shared.clone()));
+        Self { outgoing, in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)), shared }
+    }
+
+    /// Makes a request and waits for its answer. It waits for as long as it takes: the caller
+    /// has the time limit.
+    pub async fn call<C: Call>(&self, params: C) -> Result<C::Reply, CallError>
+    where
+        C::Reply: Send + 'static,
+    {
+        self.begin(params, None).await?.wait().await
+    }
+
+    /// Makes a request. With a `sink` it is a run, and gets what the agent says meanwhile.
+    pub async fn begin<C: Call>(
+        &self,
+        params: C,
+        sink: Option<Arc<dyn RunSink>>,
+    ) -> Result<Reply<C::Reply>, CallError>
+    where
+        C::Reply: Send + 'static,
+    {
+        let permit = self.in_flight.clone().acquire_owned().await.map_err(|_| CallError::Over)?;
+        let (sender, answer) = oneshot::channel();
+        let deliver: Deliver = Box::new(move |answer| {
+            let answer = match answer {
+                Ok(raw) => Ok(serde_json::from_str::<C::Reply>(raw.get())
+                    .map_err(|error| format!("a malformed answer: {error}"))?),
+                Err(error) => Err(error),
+            };
+            // Nobody may be waiting any more.
+            _ = sender.send(answer);
+            Ok(())
+        });
+        let (id, line) = {
+            let mut state = self.shared.lock();
+            if self.shared.end.borrow().is_some() {
+                return Err(CallError::Over);
+            }
+            let id = state.next_id;
+            let message = ToAgent::Request { id, request: params.into() };
+            let line = message.encode().map_err(CallError::TooLarge)?;
+            state.next_id += 1;
+            let ends_run = sink.is_some();
+            if ends_run {
+                state.run = sink;
+            }
+            state.pending.insert(id, Pending { deliver, ends_run, _permit: permit });
+            (id, line)
+        };
+        self.outgoing.send(line).await.map_err(|_| CallError::Over)?;
+        Ok(Reply { id, answer })
+    }
+
+    /// Waits for the end of the session, and says why it ended.
+    pub async fn ended(&self) -> SessionEnd {
+        self.subscribe_end().await
+    }
+
+    /// As [`ended`](Self::ended), without the session.
+    pub fn subscribe_end(&self) -> impl Future<Output = SessionEnd> + Send + use<> {
+        let mut end = self.shared.end.subscribe();
+        async move {
+            let end = end.wait_for(Option::is_some).await;
+            end.ok().and_then(|end| end.clone()).unwrap_or(SessionEnd::Eof)
+        }
+    }
+
+    /// Why the session is over, where it is.
+    pub fn end(&self) -> Option<SessionEnd> {
+        self.shared.end.borrow().clone()
+    }
+
+    /// The last that the agent wrote to stderr, as text.
+    pub fn stderr(&self) -> String {
+        let text = String::from_utf8_lossy(&self.shared.lock().stderr).into_owned();
+        cut_encoded(text.trim(), 2 * STDERR_TAIL).to_owned()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is whole between any two statements that can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a line; an error is a breach.
+    fn take(&self, line: &str) -> Result<(), String> {
+        match FromAgent::decode(line).map_err(|error| error.to_string())? {
+            FromAgent::Reply { id, result } => {
+                let pending = {
+                    let mut state = self.lock();
+                    let pending = state.pending.remove(&id);
+                    let pending =
+                        pending.ok_or_else(|| format!("an answer to no request (id {id})"))?;
+                    if pending.ends_run {
+                        state.run = None;
+                    }
+                    pending
+                };
+                (pending.deliver)(result)
+            }
+            FromAgent::Log(log) => match self.run() {
+                Some(run) => run.log(log),
+                None => Err("a log entry while nothing runs".to_owned()),
+            },
+            FromAgent::Touched(touched) => match self.run() {
+                Some(run) => run.touched(touched),
+                None => Err("a changed path while nothing runs".to_owned()),
+            },
+            FromAgent::Chunk(chunk) => Err(format!("a chunk of no stream ({})", chunk.stream)),
+            FromAgent::Credit(credit) => Err(format!("credit for no stream ({})", credit.stream)),
+        }
+    }
+
+    fn run(&self) -> Option<Arc<dyn RunSink>> {
+        self.lock().run.clone()
+    }
+
+    fn finish(&self, end: SessionEnd) {
+        let mut state = self.lock();
+        // Under the lock: no request is added after this.
+        self.end.send_replace(Some(end));
+        state.run = None;
+        // Whoever waits for an answer hears that there is none.
+        state.pending.clear();
+    }
+}
+
+async fn read(
+    mut output: impl StreamExt<Item = std::io::Result<Output>> + Unpin,
+    shared: Arc<Shared>,
+) {
+    let mut decoder = FrameDecoder::new();
+    let end = loop {
+        match output.next().await {
+            Some(Ok(Output::Stdout(bytes))) => {
+                decoder.extend(&bytes);
+                if let Err(breach) = take_lines(&mut decoder, &shared) {
+                    break SessionEnd::Breach(breach);
+                }
+            }
+            Some(Ok(Output::Stderr(bytes))) => {
+                let stderr = &mut shared.lock().stderr;
+                stderr.extend_from_slice(&bytes);
+                let surplus = stderr.len().saturating_sub(STDERR_TAIL);
+                stderr.drain(..surplus);
+            }
+            Some(Err(error)) => {
+                tracing::debug!(%error, "the connection to the agent was cut");
+                break SessionEnd::Eof;
+            }
+            // A killed agent may leave half a line: that is no breach.
+            None => break SessionEnd::Eof,
+        }
+    };
+    shared.finish(end);
+}
+
+fn take_lines(decoder: &mut FrameDecoder, shared: &Shared) -> Result<(), String> {
+    while let Some(line) = decoder.next_frame().map_err(|error| error.to_string())? {
+        shared.take(line)?;
+    }
+    Ok(())
+}
+
+async fn write(
+    mut input: std::pin::Pin<Box<dyn tokio::io::AsyncWrite + Send>>,
+    mut lines: mpsc::Receiver<Vec<u8>>,
+) {
+    while let Some(line) = lines.recv().await {
+        // One write a frame. The reader finds out why an agent does not take it.
+        if input.write_all(&line).await.is_err() || input.flush().await.is_err() {
+            return;
+        }
+    }
+    // The session is dropped: the agent's sign to leave.
+    _ = input.shutdown().await;
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! A scripted agent on the other end of a pipe.
+
+    use super::*;
+    use bytes::Bytes;
+    use sandbox_protocol::message::Request;
+    use tokio::io::{AsyncBufReadExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
+
+    /// The agent's end.
+    pub struct FakeAgent {
+        pub input: BufReader<ReadHalf<DuplexStream>>,
+        pub output: WriteHalf<DuplexStream>,
+    }
+
+    /// The two ends of a container's stdio.
+    pub fn pipe() -> (Attached, FakeAgent) {
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let (stdout, stdin) = tokio::io::split(ours);
+        let output = futures_util::stream::unfold(stdout, |mut stdout| async move {
+            let mut piece = vec![0; 4096];
+            match tokio::io::AsyncReadExt::read(&mut stdout, &mut piece).await {
+                Ok(0) => None,
+                Ok(length) => {
+                    piece.truncate(length);
+                    Some((Ok(Output::Stdout(Bytes::from(piece))), stdout))
+                }
+                Err(error) => Some((Err(error), stdout)),
+            }
+        });
+        let (input, output_half) = tokio::io::split(theirs);
+        let attached = Attached { input: Box::pin(stdin), output: output.boxed() };
+        (attached, FakeAgent { input: BufReader::new(input), output: output_half })
+    }
+
+    impl FakeAgent {
+        /// The next request; `None` where stdin has ended.
+        pub async fn request(&mut self) -> Option<(u64, Request)> {
+            let mut line = String::new();
+            if self.input.read_line(&mut line).await.ok()? == 0 {
+                return None;
+            }
+            match ToAgent::decode(line.trim_end()).expect("the controller is honest") {
+                ToAgent::Request { id, request } => Some((id, request)),
+                other => panic!("{other:?}"),
+            }
+        }
+
+        pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+            // The controller may have hung up, which is then what is tested.
+            _ = self.output.write_all(bytes.as_ref()).await;
+        }
+
+        pub async fn answer<T: serde::Serialize>(&mut self, id: u64, result: T) {
+            self.send(FromAgent::encode_reply(id, Ok(result)).unwrap()).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{FakeAgent, pipe};
+    use super::*;
+    use sandbox_protocol::limits::MAX_FRAME_BYTES;
+    use sandbox_protocol::message::{Cancel, CancelReply, Shutdown};
+
+    async fn breach_of(talk: impl AsyncFnOnce(&mut FakeAgent, u64)) -> SessionEnd {
+        let (attached, mut agent) = pipe();
+        let session = Session::start(attached);
+        let call = session.call(Cancel { id: 7 });
+        let talk = async {
+            let (id, _) = agent.request().await.unwrap();
+            talk(&mut agent, id).await;
+            session.ended().await
+        };
+        let (result, end) = tokio::join!(call, talk);
+        // Whatever came before the breach, nobody is left waiting.
+        _ = result;
+        assert!(matches!(session.call(Shutdown {}).await, Err(CallError::Over)));
+        end
+    }
+
+    #[tokio::test]
+    async fn a_request_gets_its_own_answer() {
+        let (attached, mut agent) = pipe();
+        let session = Session::start(attached);
+        let calls =
+            async { tokio::join!(session.call(Cancel { id: 1 }), session.call(Cancel { id: 2 })) };
+        let talk = async {
+            let (first, _) = agent.request().await.unwrap();
+            let (second, _) = agent.request().await.unwrap();
+            agent.answer(second, CancelReply { found: false }).await;
+            agent.answer(first, CancelReply { found: true }).await;
+        };
+        let ((first, second), ()) = tokio::join!(calls, talk);
+        assert!(first.unwrap().found);
+        assert!(!second.unwrap().found);
+    }
+
+    #[tokio::test]
+    async fn what_no_honest_agent_sends_ends_the_session() {
+        let reply =
+            |id| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"found\":true}}}}\n");
+        for (line, words) in [
+            (reply(99), "no request"),
+            ("garbage\n".to_owned(), "malformed envelope"),
+            ("\u{0}\n".to_owned(), "malformed envelope"),
+            (
+                r#"{"jsonrpc":"2.0","method":"log","params":{"level":"print","text":"x"}}"#.to_owned()
+                    + "\n",
+                "nothing runs",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","method":"chunk","params":{"stream":1,"seq":0,"data":"","last":true}}"#
+                    .to_owned()
+                    + "\n",
+                "no stream",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","method":"credit","params":{"stream":1,"bytes":1}}"#.to_owned()
+                    + "\n",
+                "no stream",
+            ),
+            ("[".repeat(100) + "\n", "nested"),
+            ("x".repeat(MAX_FRAME_BYTES), "longer"),
+        ] {
+            let end = breach_of(async |agent: &mut FakeAgent, _| agent.send(&line).await).await;
+            let SessionEnd::Breach(detail) = end else { panic!("{end:?}") };
+            assert!(detail.contains(words), "{detail}");
+        }
+        for (what, words) in [("second answer", "no request"), ("malformed answer", "malformed")] {
+            let end = breach_of(async |agent: &mut FakeAgent, id| {
+                if what == "second answer" {
+                    agent.send(reply(id)).await;
+                    agent.send(reply(id)).await;
+                } else {
+                    agent.answer(id, "x").await;
+                }
+            })
+            .await;
+            let SessionEnd::Breach(detail) = end else { panic!("{end:?}") };
+            assert!(detail.contains(words), "{detail}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_end_of_stdout_leaves_nobody_waiting() {
+        let (attached, mut agent) = pipe();
+        let session = Session::start(attached);
+        let talk = async {
+            agent.request().await.unwrap();
+            agent.send("{\"half").await;
+            drop(agent);
+        };
+        let (result, ()) = tokio::join!(session.call(Shutdown {}), talk);
+        assert!(matches!(result, Err(CallError::Over)));
+        assert_eq!(session.ended().await, SessionEnd::Eof);
+    }
+
+    #[tokio::test]
+    async fn a_dropped_session_ends_the_agents_stdin() {
+        let (attached, mut agent) = pipe();
+        drop(Session::start(attached));
+        assert!(agent.request().await.is_none());
+    }
+}
