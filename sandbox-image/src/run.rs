@@ -17,7 +17,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sandbox_protocol::limits::{MAX_MESSAGE_BYTES, cut_encoded};
 use sandbox_protocol::message::{
     AgentUsage, IoErrors, Limits, Run, RunEnd, RunReply, ScriptError, ShutdownReply,
 };
@@ -239,7 +238,7 @@ impl Shared {
         }
         let given_up = end.is_none();
         let reply = RunReply {
-            end: cut(end.unwrap_or_else(|| RunEnd::Failed(stop.reason().error()))),
+            end: end.unwrap_or_else(|| RunEnd::Failed(stop.reason().error())),
             logs_truncated: log.is_truncated(),
             usage: usage(files.as_deref()),
         };
@@ -293,22 +292,6 @@ fn wait(events: &Receiver<Event>, stop: &StopFlag, deadline: Instant) -> Option<
             stopping = true;
             until = Instant::now() + GRACE;
         }
-    }
-}
-
-/// Holds an error's texts to what the wire takes.
-fn cut(end: RunEnd) -> RunEnd {
-    let shorten = |text: String| match cut_encoded(&text, MAX_MESSAGE_BYTES) {
-        cut if cut.len() < text.len() => cut.to_owned(),
-        _ => text,
-    };
-    match end {
-        RunEnd::Failed(error) => RunEnd::Failed(ScriptError {
-            message: shorten(error.message),
-            traceback: error.traceback.map(shorten),
-            ..error
-        }),
-        RunEnd::Returned(value) => RunEnd::Returned(value),
     }
 }
 
