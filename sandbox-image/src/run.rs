@@ -103,6 +103,8 @@ struct Shared {
     state: Mutex<State>,
     outbox: Arc<Outbox>,
     replier: Replier,
+    /// What the process had used before: it ran the engine's code before it executed ours.
+    cpu_before: Duration,
 }
 
 #[derive(Default)]
@@ -151,7 +153,8 @@ impl Runner {
     /// A runner with nothing to do.
     #[must_use]
     pub fn new(outbox: Arc<Outbox>, replier: Replier) -> Self {
-        Self { shared: Arc::new(Shared { state: Mutex::default(), outbox, replier }) }
+        let shared = Shared { state: Mutex::default(), outbox, replier, cpu_before: cpu_time() };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Starts a run, whose answer comes when it ends.
@@ -240,7 +243,7 @@ impl Shared {
         let reply = RunReply {
             end: end.unwrap_or_else(|| RunEnd::Failed(stop.reason().error())),
             logs_truncated: log.is_truncated(),
-            usage: usage(files.as_deref()),
+            usage: self.usage(files.as_deref()),
         };
         if given_up { self.give_up(id, reply) } else { self.finish(id, Ok(reply)) }
     }
@@ -264,6 +267,15 @@ impl Shared {
         match self.state.lock().unwrap().shutdown {
             Some(id) => self.leave(id),
             None => self.replier.exit(),
+        }
+    }
+
+    fn usage(&self, files: Option<&Files>) -> AgentUsage {
+        let cpu = cpu_time().saturating_sub(self.cpu_before);
+        AgentUsage {
+            cpu_ms: u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX),
+            peak_memory_bytes: peak_memory(),
+            written_bytes: files.map_or(0, Files::written),
         }
     }
 
@@ -299,19 +311,14 @@ fn no_thread(error: std::io::Error) -> WireError {
     WireError::new(ErrorKind::Internal, format!("cannot start a thread: {error}"))
 }
 
-fn usage(files: Option<&Files>) -> AgentUsage {
-    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    let cpu_ms = u64::try_from(cpu.tv_sec).unwrap_or(0) * 1000
-        + u64::try_from(cpu.tv_nsec).unwrap_or(0) / 1_000_000;
-    AgentUsage {
-        cpu_ms,
-        peak_memory_bytes: peak_memory(),
-        written_bytes: files.map_or(0, Files::written),
-    }
+/// Processor time of this process, all threads, from its very beginning.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
-/// The high-water mark of this program. getrusage's would be that of the process, which ran the
-/// engine's code before it executed ours. 0 where the kernel does not tell.
+/// The high-water mark of this program; getrusage's would have that of the engine's code before it.
+/// 0 where the kernel does not tell.
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

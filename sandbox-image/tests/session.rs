@@ -541,6 +541,21 @@ fn a_descriptor_that_was_inherited_is_closed() {
     }
 }
 
+#[test]
+fn a_file_over_the_systems_limit_is_an_error_of_the_script() {
+    let directory = temporary();
+    let mut agent = Agent::start(
+        Command::new("sh")
+            .args(["-c", "ulimit -f 1; exec \"$@\"", "sh"])
+            .arg(env!("CARGO_BIN_EXE_sandbox-agent"))
+            .args(arguments(directory.path(), Mode::Script).to_args()),
+    );
+    agent.call(hello(directory.path())).unwrap();
+    let error = failed(agent.run("io.open('f', 'w'):write(('x'):rep(1e6)):close()").unwrap());
+    assert!(error.message.ends_with("f: File too large"), "{error:?}");
+    assert_eq!(returned(agent.run("return 1").unwrap()), "1");
+}
+
 fn check(script: &[u8]) -> Option<ScriptError> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_sandbox-agent"))
         .arg("check")
