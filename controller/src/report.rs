@@ -250,7 +250,11 @@ impl ResultDocument<'_> {
         Self {
             schema: RESULT_SCHEMA,
             id: None,
-            status: Status::Error,
+            // A caller who gives up before there is a run has cancelled.
+            status: match error.kind {
+                ErrorKind::Cancelled => Status::Cancelled,
+                _ => Status::Error,
+            },
             exit_code,
             result: None,
             logs: Logs(&[]),

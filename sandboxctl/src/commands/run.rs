@@ -109,7 +109,19 @@ impl Show<'_> {
                 }
             }
         };
-        let sandbox = signals.guard(launch).await??;
+        tokio::pin!(launch);
+        let sandbox = match signals.guard(&mut launch).await {
+            Ok(launched) => launched.map_err(with_flag)?,
+            Err(signalled) => {
+                // An engine makes what it was asked for, whoever still waits: so it is waited
+                // for, and then removed. Another signal does not wait.
+                self.context.output.progress("cleaning up");
+                if let Ok(Ok(sandbox)) = signals.guard(launch).await {
+                    _ = signals.guard(sandbox.close()).await;
+                }
+                return Err(signalled);
+            }
+        };
         let ended = match signals.guard(sandbox.start(script)).await {
             Ok(Ok(run)) => {
                 let canceller = signals::cancel(run.cancel_handle())?;
@@ -156,6 +168,9 @@ impl Show<'_> {
             }
             Outcome::ScriptError(error) | Outcome::Limit(error) | Outcome::Timeout(error) => {
                 self.script_error(error);
+                if let Some(hint) = limit_hint(error.kind, result) {
+                    output.hint(&hint);
+                }
             }
             outcome => {
                 if let Some(error) = outcome.failure() {
@@ -173,9 +188,6 @@ impl Show<'_> {
         output.block(&render::script_error(error, name, source, output.stderr_has_colour()));
         if let Some(stack) = render::call_stack(error) {
             output.indented(stack);
-        }
-        if let Some(hint) = limit_hint(error.kind) {
-            output.hint(&hint);
         }
     }
 
@@ -201,18 +213,29 @@ impl Show<'_> {
     }
 }
 
+/// An error of the controller's that a flag of ours is the reason for, with its name.
+fn with_flag(error: ControllerError) -> Error {
+    let flag = match &error {
+        ControllerError::WorkdirOutside { .. } => "--workdir",
+        ControllerError::MountsOverlap { .. } => "--mount-path",
+        ControllerError::IoDir { .. } => "--io-dir",
+        _ => return error.into(),
+    };
+    Error::usage(flag, error.full_message())
+}
+
 /// Which setting raises the limit that a run has hit.
-fn limit_hint(kind: ErrorKind) -> Option<String> {
-    let limits: &[LimitKey] = match kind {
-        ErrorKind::Timeout => &[LimitKey::Timeout],
-        ErrorKind::OutOfMemory => &[LimitKey::VmMemory, LimitKey::Memory],
-        ErrorKind::WriteLimit => &[LimitKey::MaxWrite],
-        ErrorKind::TooManyFiles => &[LimitKey::Entries],
-        ErrorKind::TooManyHandles => &[LimitKey::OpenHandles],
-        ErrorKind::OutputLimit => &[LimitKey::OutputBytes],
+fn limit_hint(kind: ErrorKind, result: &RunResult) -> Option<String> {
+    let limit = match kind {
+        ErrorKind::Timeout => LimitKey::Timeout,
+        // An agent that could still count was not the one that was killed: its VM was full.
+        ErrorKind::OutOfMemory if result.usage.cpu_ms.is_some() => LimitKey::VmMemory,
+        ErrorKind::OutOfMemory => LimitKey::Memory,
+        ErrorKind::WriteLimit => LimitKey::MaxWrite,
+        ErrorKind::TooManyFiles => LimitKey::Entries,
+        ErrorKind::TooManyHandles => LimitKey::OpenHandles,
+        ErrorKind::OutputLimit => LimitKey::OutputBytes,
         _ => return None,
     };
-    let names: Vec<_> = limits.iter().map(|limit| limit.flag().unwrap_or(limit.key())).collect();
-    let raises = if names.len() == 1 { "raises" } else { "raise" };
-    Some(format!("{} {raises} the limit", names.join(" and ")))
+    Some(format!("{} raises the limit", limit.flag().unwrap_or(limit.key())))
 }
