@@ -1,7 +1,7 @@
 //! Work that must be done before the process ends, and that nobody should wait for until then.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -14,17 +14,13 @@ pub(crate) struct Cleanup {
     /// Of the runtime that connected: values may be dropped outside of it.
     runtime: Handle,
     tasks: Mutex<JoinSet<()>>,
-    has_failed: std::sync::Arc<AtomicBool>,
+    has_failed: Arc<AtomicBool>,
 }
 
 impl Cleanup {
     /// Nothing to do yet. Call it in the runtime that is to do it.
     pub fn new() -> Self {
-        Self {
-            runtime: Handle::current(),
-            tasks: Mutex::default(),
-            has_failed: std::sync::Arc::default(),
-        }
+        Self { runtime: Handle::current(), tasks: Mutex::default(), has_failed: Arc::default() }
     }
 
     fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
@@ -52,6 +48,11 @@ impl Cleanup {
             &self.runtime,
         );
         receiver
+    }
+
+    /// Something may be left that this process cannot remove.
+    pub fn leave_for_the_next_command(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
     }
 
     /// Waits for everything, and says whether nothing is left.

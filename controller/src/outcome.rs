@@ -205,6 +205,8 @@ pub struct ExitEvidence {
     pub code: Option<i64>,
     /// Whether the kernel killed something in it for want of memory.
     pub oom_killed: bool,
+    /// Somebody else has removed it: nothing else is known.
+    pub removed: bool,
 }
 
 /// 128 + SIGKILL.
@@ -240,6 +242,9 @@ impl Evidence {
                 ErrorKind::OutOfMemory,
                 format!("killed: the sandbox used more than its {} of memory", self.memory),
             ));
+        }
+        if self.exit.is_some_and(|exit| exit.removed) {
+            return Outcome::Killed;
         }
         let detail = match self.exit.and_then(|exit| exit.code) {
             Some(KILLED) => return Outcome::Killed,
@@ -305,7 +310,7 @@ mod tests {
     }
 
     fn exit(code: i64, oom_killed: bool) -> Option<ExitEvidence> {
-        Some(ExitEvidence { code: Some(code), oom_killed })
+        Some(ExitEvidence { code: Some(code), oom_killed, removed: false })
     }
 
     fn failed(kind: ErrorKind) -> Option<RunEnd> {
@@ -386,11 +391,19 @@ mod tests {
             (Evidence { exit: exit(0, true), ..evidence() }, Status::AgentLost, 122),
             (
                 Evidence {
-                    exit: Some(ExitEvidence { code: None, oom_killed: false }),
+                    exit: Some(ExitEvidence { code: None, oom_killed: false, removed: false }),
                     ..evidence()
                 },
                 Status::AgentLost,
                 122,
+            ),
+            (
+                Evidence {
+                    exit: Some(ExitEvidence { code: None, oom_killed: false, removed: true }),
+                    ..evidence()
+                },
+                Status::Killed,
+                137,
             ),
             (evidence(), Status::AgentLost, 122),
         ];

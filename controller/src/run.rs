@@ -398,9 +398,10 @@ impl Conductor {
     }
 
     async fn judge(&mut self, answer: Option<RunEnd>) -> Result<Outcome, Error> {
-        let exit = match (&answer, &self.our_kill) {
+        let cancel = self.cancel.or(self.inner.is_closing().then_some(CancelCause::Caller));
+        let exit = match (&answer, &self.our_kill, cancel) {
             // The engine's word is asked for only where it decides.
-            (None, None) => {
+            (None, None, None) => {
                 let ended = tokio::time::timeout(LAST_BREATH, self.inner.exited()).await;
                 match ended {
                     Ok(result) => result?,
@@ -416,7 +417,7 @@ impl Conductor {
         };
         let evidence = Evidence {
             answer,
-            cancel: self.cancel,
+            cancel,
             our_kill: self.our_kill.take(),
             exit,
             timeout: self.inner.limits.timeout,

@@ -16,7 +16,7 @@ use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::controller::Shared;
-use crate::engine::{Engine, EngineError, ExitEvidence};
+use crate::engine::{ContainerSpec, Engine, EngineError, ExitEvidence};
 use crate::error::{Error, Step};
 use crate::iodir::{Identity, IoDir, OpenInput, container_user, open_inputs};
 use crate::limits::Limits;
@@ -138,7 +138,7 @@ impl Sandbox {
             .collect();
         // From here on there may be a container, known by its name, whatever becomes of us.
         let remains = Remains::new(shared.clone(), name, kept);
-        let container = step(Step::Create, engine.create(&container)).await?;
+        let container = remains.create(container).await?;
         let attached = step(Step::Attach, engine.attach(&container)).await?;
         step(Step::Start, engine.start(&container)).await?;
         let mut inner = Inner {
@@ -156,6 +156,7 @@ impl Sandbox {
             session: Session::start(attached),
             turn: Arc::new(Semaphore::new(1)),
             lifetime_is_over: Arc::new(AtomicBool::new(false)),
+            is_closing: AtomicBool::new(false),
             io_dir,
             io_mount: plan.io.clone(),
             remains,
@@ -171,6 +172,7 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
+        self.inner.is_closing.store(true, Ordering::Relaxed);
         self.inner.remains.remove();
     }
 }
@@ -187,6 +189,8 @@ pub(crate) struct Inner {
     /// Held by the run under way.
     turn: Arc<Semaphore>,
     lifetime_is_over: Arc<AtomicBool>,
+    /// What ends from now on ends by its owner's will.
+    is_closing: AtomicBool,
     io_dir: Option<Arc<IoDir>>,
     io_mount: Option<GuestPath>,
     remains: Remains,
@@ -212,6 +216,10 @@ impl Inner {
 
     pub fn lifetime_is_over(&self) -> bool {
         self.lifetime_is_over.load(Ordering::Relaxed)
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Relaxed)
     }
 
     /// Waits for the run under way, and holds the place of the next one.
@@ -290,6 +298,9 @@ impl Inner {
             Some(ExitEvidence { code: Some(code), .. }) => {
                 format!("the agent ended with exit code {code}")
             }
+            Some(ExitEvidence { removed: true, .. }) => {
+                "its container was removed from outside".to_owned()
+            }
             Some(ExitEvidence { code: None, .. }) | None => "the agent ended".to_owned(),
         };
         let detail = match self.session.stderr() {
@@ -364,6 +375,7 @@ impl Inner {
     }
 
     async fn close(&self) -> Result<(), Error> {
+        self.is_closing.store(true, Ordering::Relaxed);
         // An agent that leaves by itself is quicker than a kill.
         let leave = async {
             self.session.call(Shutdown {}).await.is_ok() && {
@@ -386,6 +398,8 @@ pub(crate) struct Remains {
     shared: Arc<Shared>,
     /// The container's name: its id is not known before it is made.
     name: String,
+    /// Held while the container is being made.
+    creating: Arc<tokio::sync::Mutex<()>>,
     /// Taken by the first who removes.
     kept: Mutex<Option<Kept>>,
 }
@@ -406,8 +420,27 @@ impl Drop for Kept {
 }
 
 impl Remains {
-    const fn new(shared: Arc<Shared>, name: String, kept: Kept) -> Self {
-        Self { shared, name, kept: Mutex::new(Some(kept)) }
+    fn new(shared: Arc<Shared>, name: String, kept: Kept) -> Self {
+        Self { shared, name, creating: Arc::default(), kept: Mutex::new(Some(kept)) }
+    }
+
+    /// Makes the container. In a task of its own: whoever gives up on the launch in the middle
+    /// leaves a container to remove, not one that comes into being after its removal.
+    async fn create(&self, spec: ContainerSpec) -> Result<String, Error> {
+        let creating = self.creating.clone().lock_owned().await;
+        let shared = self.shared.clone();
+        let task = tokio::spawn(async move {
+            let result = step(Step::Create, shared.engine.create(&spec)).await;
+            if let Err(Error::Engine { source: EngineError::TimedOut { .. }, .. }) = &result {
+                // It may still come into being.
+                shared.cleanup.leave_for_the_next_command();
+            }
+            drop(creating);
+            result
+        });
+        task.await.unwrap_or_else(|error| {
+            Err(Error::NotUp { detail: format!("making the container was given up: {error}") })
+        })
     }
 
     /// Removes the container in the background, which [`Controller::close`] waits for; what comes
@@ -418,7 +451,9 @@ impl Remains {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let engine = self.shared.engine.clone();
         let name = self.name.clone();
+        let creating = self.creating.clone();
         let removal = async move {
+            drop(creating.lock().await);
             let result = step(Step::Remove, engine.remove(&name)).await;
             // Only now: the container had it mounted.
             drop(kept);
@@ -433,3 +468,6 @@ impl Drop for Remains {
         self.remove();
     }
 }
+
+#[cfg(test)]
+mod tests;

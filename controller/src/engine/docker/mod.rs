@@ -320,23 +320,58 @@ impl Engine for DockerEngine {
     }
 
     async fn kill(&self, container: &str) -> Result<(), EngineError> {
-        let options = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
-        unless_gone(self.docker.kill_container(container, Some(options)).await)
+        let kill = || {
+            let options = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
+            self.docker.kill_container(container, Some(options))
+        };
+        match kill().await {
+            // Paused by somebody: no signal reaches it before it goes on.
+            Err(bollard::errors::Error::DockerResponseServerError {
+                status_code: 409,
+                message,
+            }) if message.contains("paused") => {
+                _ = self.docker.unpause_container(container).await;
+                unless_gone(kill().await)
+            }
+            result => unless_gone(result),
+        }
     }
 
     async fn evidence(&self, container: &str) -> Result<Option<ExitEvidence>, EngineError> {
-        let inspect = self.docker.inspect_container(container, None).await.map_err(engine_error)?;
+        let inspect = match self.docker.inspect_container(container, None).await {
+            Ok(inspect) => inspect,
+            Err(error) => match engine_error(error) {
+                error if error.is_not_found() => {
+                    let gone = ExitEvidence { code: None, oom_killed: false, removed: true };
+                    return Ok(Some(gone));
+                }
+                error => return Err(error),
+            },
+        };
         let state =
             inspect.state.ok_or_else(|| EngineError::Nonsense("no container state".to_owned()))?;
         if state.running == Some(true) || state.paused == Some(true) {
             return Ok(None);
         }
-        Ok(Some(ExitEvidence { code: state.exit_code, oom_killed: state.oom_killed == Some(true) }))
+        let oom_killed = state.oom_killed == Some(true);
+        Ok(Some(ExitEvidence { code: state.exit_code, oom_killed, removed: false }))
     }
 
     async fn remove(&self, container: &str) -> Result<(), EngineError> {
-        let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
-        unless_gone(self.docker.remove_container(container, Some(options)).await)
+        let remove = || {
+            let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+            self.docker.remove_container(container, Some(options))
+        };
+        match remove().await {
+            Err(bollard::errors::Error::DockerResponseServerError {
+                status_code: 409,
+                message,
+            }) if message.contains("paused") => {
+                _ = self.docker.unpause_container(container).await;
+                unless_gone(remove().await)
+            }
+            result => unless_gone(result),
+        }
     }
 
     async fn list(&self, label: &str) -> Result<Vec<Listed>, EngineError> {

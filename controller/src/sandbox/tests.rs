@@ -1,0 +1,669 @@
+//! Sandboxes on a scripted engine with a scripted agent: every way that either can fail.
+
+use std::os::unix::fs::MetadataExt;
+use std::sync::Weak;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use sandbox_protocol::FromAgent;
+use sandbox_protocol::message::{
+    AgentUsage, Change, Log, LogLevel, MountIdentity, Request, Resolver, RunEnd, RunReply,
+    ShutdownReply, Touched,
+};
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use super::*;
+use crate::cleanup::Cleanup;
+use crate::config::EngineKind;
+use crate::engine::{Attached, EngineFacts, EngineInfo, Listed, UserMapping};
+use crate::limits::{ByteSize, Ceiling};
+use crate::outcome::{CancelCause, Status};
+use crate::reap::Instance;
+use crate::report::FileOp;
+use crate::session::testing::{FakeAgent, pipe};
+
+const BOOT_ID: &str = "boot";
+
+type Behaviour = Box<dyn FnOnce(FakeAgent, Arc<Fake>) -> BoxFuture<'static, ()> + Send>;
+
+/// An engine that makes one container, whose agent is a function.
+struct Fake {
+    info: EngineInfo,
+    calls: Mutex<Vec<&'static str>>,
+    /// The call that never returns.
+    hangs: Option<&'static str>,
+    /// The calls that fail, once something is started.
+    is_dead: AtomicBool,
+    behaviour: Mutex<Option<Behaviour>>,
+    agent: Mutex<Option<FakeAgent>>,
+    task: Mutex<Option<AbortHandle>>,
+    running: watch::Sender<bool>,
+    exit: Mutex<ExitEvidence>,
+    me: Weak<Fake>,
+}
+
+impl Fake {
+    async fn call(&self, name: &'static str) -> Result<(), EngineError> {
+        self.calls.lock().unwrap().push(name);
+        if self.hangs == Some(name) {
+            std::future::pending::<()>().await;
+        }
+        if self.is_dead.load(Ordering::Relaxed) {
+            return Err(EngineError::Connection("the engine died".into()));
+        }
+        Ok(())
+    }
+
+    fn calls(&self) -> Vec<&'static str> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    fn ends_with(&self, code: Option<i64>, oom_killed: bool) {
+        *self.exit.lock().unwrap() = ExitEvidence { code, oom_killed, removed: false };
+    }
+
+    fn stop(&self) {
+        if let Some(task) = self.task.lock().unwrap().take() {
+            task.abort();
+        }
+        self.agent.lock().unwrap().take();
+        self.running.send_replace(false);
+    }
+}
+
+#[async_trait]
+impl Engine for Fake {
+    fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+    async fn facts(&self) -> Result<EngineFacts, EngineError> {
+        Ok(EngineFacts::default())
+    }
+    async fn user_mapping(&self) -> Result<UserMapping, EngineError> {
+        self.call("user_mapping").await.map(|()| UserMapping::Identity)
+    }
+    async fn clock(&self) -> Result<SystemTime, EngineError> {
+        Ok(SystemTime::now())
+    }
+    async fn prepare(&self) -> Result<(), EngineError> {
+        self.call("prepare").await
+    }
+    async fn create(&self, _: &ContainerSpec) -> Result<String, EngineError> {
+        self.call("create").await.map(|()| "c1".into())
+    }
+    async fn attach(&self, _: &str) -> Result<Attached, EngineError> {
+        self.call("attach").await?;
+        let (attached, agent) = pipe();
+        *self.agent.lock().unwrap() = Some(agent);
+        Ok(attached)
+    }
+    async fn start(&self, _: &str) -> Result<(), EngineError> {
+        self.call("start").await?;
+        self.running.send_replace(true);
+        let agent = self.agent.lock().unwrap().take().unwrap();
+        let behaviour = self.behaviour.lock().unwrap().take().unwrap();
+        let me = self.me.upgrade().unwrap();
+        let task = tokio::spawn(async move {
+            behaviour(agent, me.clone()).await;
+            me.running.send_replace(false);
+        });
+        *self.task.lock().unwrap() = Some(task.abort_handle());
+        Ok(())
+    }
+    async fn wait(&self, _: &str) -> Result<(), EngineError> {
+        self.call("wait").await?;
+        _ = self.running.subscribe().wait_for(|running| !running).await;
+        Ok(())
+    }
+    async fn kill(&self, _: &str) -> Result<(), EngineError> {
+        self.call("kill").await?;
+        self.ends_with(Some(137), false);
+        self.stop();
+        Ok(())
+    }
+    async fn evidence(&self, _: &str) -> Result<Option<ExitEvidence>, EngineError> {
+        self.call("evidence").await?;
+        Ok(Some(*self.exit.lock().unwrap()))
+    }
+    async fn remove(&self, _: &str) -> Result<(), EngineError> {
+        self.call("remove").await?;
+        self.stop();
+        Ok(())
+    }
+    async fn list(&self, _: &str) -> Result<Vec<Listed>, EngineError> {
+        Ok(Vec::new())
+    }
+}
+
+struct World {
+    fake: Arc<Fake>,
+    shared: Arc<Shared>,
+    io: tempfile::TempDir,
+    _state: tempfile::TempDir,
+}
+
+impl World {
+    fn new<F, B>(behaviour: B) -> Self
+    where
+        B: FnOnce(FakeAgent, Arc<Fake>) -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        Self::with(None, behaviour)
+    }
+
+    fn with<F, B>(hangs: Option<&'static str>, behaviour: B) -> Self
+    where
+        B: FnOnce(FakeAgent, Arc<Fake>) -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let behaviour: Behaviour = Box::new(move |agent, fake| Box::pin(behaviour(agent, fake)));
+        let fake = Arc::new_cyclic(|me| Fake {
+            info: EngineInfo {
+                kind: EngineKind::Docker,
+                endpoint: "fake".into(),
+                why: "a test".into(),
+                notice: None,
+            },
+            calls: Mutex::default(),
+            hangs,
+            is_dead: AtomicBool::new(false),
+            behaviour: Mutex::new(Some(behaviour)),
+            agent: Mutex::new(None),
+            task: Mutex::new(None),
+            running: watch::Sender::new(false),
+            exit: Mutex::new(ExitEvidence { code: Some(0), oom_killed: false, removed: false }),
+            me: me.clone(),
+        });
+        let state = tempfile::tempdir().unwrap();
+        let instance = Instance::register(&state.path().join("s"), BOOT_ID, "fake").unwrap();
+        let shared = Arc::new(Shared {
+            engine: fake.clone(),
+            instance,
+            cleanup: Cleanup::new(),
+            ceiling: Ceiling::default(),
+            boot_id: BOOT_ID.into(),
+        });
+        Self { fake, shared, io: tempfile::tempdir().unwrap(), _state: state }
+    }
+
+    fn spec(&self) -> SandboxSpec {
+        SandboxSpec::new().io_dir(self.io.path())
+    }
+
+    async fn launch(&self) -> Result<Sandbox, Error> {
+        Sandbox::launch(self.shared.clone(), self.spec()).await
+    }
+
+    async fn run(&self) -> RunResult {
+        let sandbox = self.launch().await.unwrap();
+        let result = sandbox.run(Script::new("x")).await.unwrap();
+        sandbox.close().await.unwrap();
+        self.assert_removed().await;
+        result
+    }
+
+    async fn assert_removed(&self) {
+        self.shared.cleanup.finish().await;
+        assert_eq!(self.fake.calls().iter().filter(|&&call| call == "remove").count(), 1);
+    }
+}
+
+fn hello_reply(io: &Path) -> HelloReply {
+    let metadata = std::fs::metadata(io).unwrap();
+    HelloReply {
+        protocol: PROTOCOL_VERSION,
+        agent: "0".into(),
+        confinement: Confinement {
+            no_new_privileges: true,
+            undumpable: true,
+            landlock_abi: None,
+            seccomp: false,
+        },
+        resolver: Resolver::Openat2,
+        boot_id: BOOT_ID.into(),
+        mounts: vec![MountIdentity {
+            path: "/io".into(),
+            dev: metadata.dev(),
+            ino: metadata.ino(),
+        }],
+        nonce: None,
+    }
+}
+
+/// An agent on one io dir. What a test does not say it does as an honest agent.
+struct Scripted {
+    agent: FakeAgent,
+}
+
+impl Scripted {
+    /// Answers `hello` as an agent that sees `io`.
+    async fn greet(mut agent: FakeAgent, io: &Path) -> Self {
+        let (id, request) = agent.request().await.unwrap();
+        assert!(matches!(request, Request::Hello(_)));
+        agent.answer(id, hello_reply(io)).await;
+        Self { agent }
+    }
+
+    async fn run_request(&mut self) -> u64 {
+        let (id, request) = self.agent.request().await.unwrap();
+        assert!(matches!(request, Request::Run(_)), "{request:?}");
+        id
+    }
+
+    async fn notify(&mut self, message: FromAgent<'_>) {
+        self.agent.send(message.encode().unwrap()).await;
+    }
+
+    async fn log(&mut self, text: &str) {
+        let text = text.to_owned();
+        self.notify(FromAgent::Log(Log { level: LogLevel::Print, text, lossy: false, cut: false }))
+            .await;
+    }
+
+    async fn touched(&mut self, path: &str, change: Change) {
+        let path = path.to_owned();
+        self.notify(FromAgent::Touched(Touched { path, path_b64: None, existed: false, change }))
+            .await;
+    }
+
+    async fn returned(&mut self, id: u64, json: &str) {
+        let end = RunEnd::Returned(RawValue::from_string(json.into()).unwrap());
+        let usage = AgentUsage { cpu_ms: 1, peak_memory_bytes: 2, written_bytes: 3 };
+        self.agent.answer(id, RunReply { end, logs_truncated: false, usage }).await;
+    }
+
+    /// Serves what is asked until `shutdown`, or the end of stdin.
+    async fn rest(&mut self) {
+        while let Some((id, request)) = self.agent.request().await {
+            match request {
+                Request::Shutdown(_) => return self.agent.answer(id, ShutdownReply {}).await,
+                Request::Run(_) => self.returned(id, "null").await,
+                Request::Cancel(_) | Request::Hello(_) => {}
+            }
+        }
+    }
+}
+
+/// A world whose agent greets honestly and then does as it is told.
+fn greeted<F>(act: impl FnOnce(Scripted, Arc<Fake>) -> F + Send + 'static) -> World
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let io: Arc<Mutex<std::path::PathBuf>> = Arc::default();
+    let place = io.clone();
+    let world = World::new(async move |agent, fake| {
+        let io = place.lock().unwrap().clone();
+        act(Scripted::greet(agent, &io).await, fake).await;
+    });
+    *io.lock().unwrap() = world.io.path().to_owned();
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_goes_through_its_life_in_order() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        let id = agent.run_request().await;
+        agent.log("hello").await;
+        agent.returned(id, r#"{"a":1}"#).await;
+        agent.rest().await;
+    });
+    let result = world.run().await;
+    assert_eq!(result.outcome.status(), Status::Ok);
+    assert_eq!(result.logs.iter().map(|log| &log.text).collect::<Vec<_>>(), ["hello"]);
+    assert_eq!(result.usage.cpu_ms, Some(1));
+    let calls = world.fake.calls();
+    assert_eq!(calls, ["user_mapping", "prepare", "create", "attach", "start", "remove"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_says_nothing_is_killed_a_second_after_the_deadline() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        agent.run_request().await;
+        agent.log("before").await;
+        agent.touched("/io/made", Change::Write).await;
+        std::future::pending().await
+    });
+    std::fs::write(world.io.path().join("made"), "12345").unwrap();
+    let before = tokio::time::Instant::now();
+    let result = world.run().await;
+    assert_eq!(result.outcome.status(), Status::Timeout);
+    assert_eq!(result.exit_code(), 124);
+    let took = before.elapsed();
+    assert!(took >= Duration::from_secs(31) && took < Duration::from_secs(34), "{took:?}");
+    // Nothing that was said before is lost; what nobody can know is null.
+    assert_eq!(result.logs[0].text, "before");
+    assert_eq!(result.files_touched.files.len(), 1);
+    assert_eq!(result.files_touched.files[0].bytes, 5);
+    assert_eq!(result.files_touched.files[0].op, FileOp::Write);
+    assert_eq!(result.usage.cpu_ms, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_agents_own_answer_within_the_grace_wins() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        let id = agent.run_request().await;
+        tokio::time::sleep(Duration::from_millis(30_900)).await;
+        agent.returned(id, "1").await;
+        agent.rest().await;
+    });
+    assert_eq!(world.run().await.outcome.status(), Status::Ok);
+    assert!(!world.fake.calls().contains(&"kill"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_is_given_a_second_and_a_second_one_nothing() {
+    for times in [1, 2] {
+        let world = greeted(async |mut agent: Scripted, _| {
+            agent.run_request().await;
+            std::future::pending().await
+        });
+        let sandbox = world.launch().await.unwrap();
+        let run = sandbox.start(Script::new("x")).await.unwrap();
+        let before = tokio::time::Instant::now();
+        for _ in 0..times {
+            run.cancel_handle().cancel(CancelCause::Terminate);
+        }
+        let result = run.wait().await.unwrap();
+        assert_eq!(result.outcome.status(), Status::Cancelled);
+        assert_eq!(result.exit_code(), 143);
+        let is_at_once = before.elapsed() < Duration::from_millis(500);
+        assert_eq!(is_at_once, times == 2, "{:?}", before.elapsed());
+        drop(sandbox);
+        world.assert_removed().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_engine_saw_decides_where_the_agent_said_nothing() {
+    for (code, oom_killed, status) in [
+        (Some(137), true, Status::Limit),
+        (Some(137), false, Status::Killed),
+        (Some(0), false, Status::AgentLost),
+        (None, false, Status::AgentLost),
+    ] {
+        let world = greeted(async move |mut agent: Scripted, fake: Arc<Fake>| {
+            agent.run_request().await;
+            agent.log("last words").await;
+            fake.ends_with(code, oom_killed);
+        });
+        let result = world.run().await;
+        assert_eq!(result.outcome.status(), status, "{code:?} {oom_killed}");
+        assert_eq!(result.logs[0].text, "last words");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
+    for what in ["flood", "lines", "outside", "garbage", "huge result"] {
+        let world = greeted(async move |mut agent: Scripted, _| {
+            let id = agent.run_request().await;
+            agent.log("first").await;
+            match what {
+                "flood" => {
+                    for _ in 0..20 {
+                        agent.log(&"x".repeat(64 << 10)).await;
+                    }
+                }
+                "lines" => {
+                    for _ in 0..10_001 {
+                        agent.log("").await;
+                    }
+                }
+                "outside" => agent.touched("/etc/passwd", Change::Write).await,
+                "garbage" => agent.agent.send("}\n").await,
+                _ => agent.returned(id, &format!("\"{}\"", "x".repeat(1 << 20))).await,
+            }
+            std::future::pending().await
+        });
+        let result = world.run().await;
+        assert_eq!(result.outcome.status(), Status::AgentLost, "{what}");
+        assert_eq!(result.logs[0].text, "first", "{what}");
+        assert!(world.fake.calls().contains(&"kill"), "{what}");
+        let bytes: usize = result.logs.iter().map(|log| log.text.len()).sum();
+        assert!(bytes <= (1 << 20) + 100 && result.logs.len() <= 10_001, "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_log_of_a_killed_run_says_that_it_may_be_longer() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        agent.run_request().await;
+        for _ in 0..10_000 {
+            agent.log("x").await;
+        }
+        std::future::pending().await
+    });
+    let result = world.run().await;
+    assert!(result.logs_truncated);
+    assert_eq!(result.logs.len(), 10_001);
+    let last = &result.logs.last().unwrap().text;
+    assert!(last.contains("limits.log_lines (10000)"), "{last}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_closes_its_stdout_and_goes_on_is_killed() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        agent.run_request().await;
+        drop(agent);
+        std::future::pending().await
+    });
+    let result = world.run().await;
+    assert_eq!(result.outcome.status(), Status::AgentLost);
+    assert!(world.fake.calls().contains(&"kill"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_comes_as_it_is_made() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        let id = agent.run_request().await;
+        agent.log("one").await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        agent.log("two").await;
+        agent.returned(id, "null").await;
+        agent.rest().await;
+    });
+    let sandbox = world.launch().await.unwrap();
+    let before = tokio::time::Instant::now();
+    let mut run = sandbox.start(Script::new("x")).await.unwrap();
+    assert_eq!(run.next_log().await.unwrap().text, "one");
+    assert!(before.elapsed() < Duration::from_secs(5));
+    assert_eq!(run.next_log().await.unwrap().text, "two");
+    assert_eq!(run.next_log().await, None);
+    assert_eq!(run.next_log().await, None);
+    run.wait().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_hangs_fails_within_its_time_and_the_container_is_removed() {
+    for (call, step) in [
+        ("prepare", Step::Image),
+        ("create", Step::Create),
+        ("attach", Step::Attach),
+        ("start", Step::Start),
+    ] {
+        let world = World::with(Some(call), async |_, _| {});
+        let before = tokio::time::Instant::now();
+        let error = world.launch().await.unwrap_err();
+        assert!(matches!(&error, Error::Engine { step: failed, .. } if *failed == step), "{error}");
+        assert_eq!(error.exit_code(), 125);
+        assert!(before.elapsed() <= step.time_limit() + Duration::from_secs(1));
+        world.shared.cleanup.finish().await;
+        assert_eq!(world.fake.calls().contains(&"remove"), call != "prepare", "{call}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_that_is_given_up_while_the_container_is_made_leaves_none() {
+    let world = World::with(Some("create"), async |_, _| {});
+    let launch = tokio::time::timeout(Duration::from_secs(1), world.launch()).await;
+    assert!(launch.is_err());
+    assert!(!world.shared.cleanup.finish().await, "it may still come into being");
+    assert_eq!(world.fake.calls(), ["user_mapping", "prepare", "create", "remove"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_does_not_greet_is_given_up() {
+    let world = World::new(async |agent, _| {
+        let _agent = agent;
+        std::future::pending().await
+    });
+    let error = world.launch().await.unwrap_err();
+    assert!(matches!(error, Error::Engine { step: Step::Hello, .. }), "{error}");
+    world.assert_removed().await;
+
+    let world = World::new(async |_, fake: Arc<Fake>| fake.ends_with(Some(3), false));
+    let error = world.launch().await.unwrap_err().to_string();
+    assert!(error.contains("exit code 3"), "{error}");
+    world.assert_removed().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_of_another_version_names_the_command_that_helps() {
+    let world = World::new(async |mut agent, _| {
+        let (id, _) = agent.request().await.unwrap();
+        let error = sandbox_protocol::WireError::new(ErrorKind::Image, "version 0, not 1");
+        agent.send(FromAgent::encode_reply::<()>(id, Err(error)).unwrap()).await;
+        agent.request().await;
+    });
+    let error = world.launch().await.unwrap_err();
+    assert!(matches!(error, Error::AgentMismatch { .. }), "{error}");
+    assert!(error.hint().unwrap().contains("image build"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_dies_in_the_middle_is_our_failure() {
+    let world = greeted(async |mut agent: Scripted, fake: Arc<Fake>| {
+        agent.run_request().await;
+        fake.is_dead.store(true, Ordering::Relaxed);
+    });
+    let sandbox = world.launch().await.unwrap();
+    let error = sandbox.run(Script::new("x")).await.unwrap_err();
+    assert_eq!(error.exit_code(), 125);
+    assert!(error.full_message().contains("the engine died"), "{}", error.full_message());
+    assert!(sandbox.close().await.is_err());
+    // What could not be removed is found by its labels: the instance keeps its file.
+    assert!(!world.shared.cleanup.finish().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_that_hangs_is_our_failure_within_its_time() {
+    let io: Arc<Mutex<std::path::PathBuf>> = Arc::default();
+    let place = io.clone();
+    let world = World::with(Some("kill"), async move |agent, _| {
+        let io = place.lock().unwrap().clone();
+        Scripted::greet(agent, &io).await.run_request().await;
+        std::future::pending().await
+    });
+    *io.lock().unwrap() = world.io.path().to_owned();
+    let sandbox = world.launch().await.unwrap();
+    let before = tokio::time::Instant::now();
+    let error = sandbox.run(Script::new("x")).await.unwrap_err();
+    assert!(matches!(error, Error::Engine { step: Step::Kill, .. }), "{error}");
+    assert!(before.elapsed() < Duration::from_secs(45));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_sandbox_is_removed_and_its_run_is_cancelled() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        agent.run_request().await;
+        std::future::pending().await
+    });
+    let sandbox = world.launch().await.unwrap();
+    let run = sandbox.start(Script::new("x")).await.unwrap();
+    drop(sandbox);
+    assert_eq!(run.wait().await.unwrap().outcome.status(), Status::Cancelled);
+    world.assert_removed().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_run_is_cancelled_and_the_next_one_waits_for_its_end() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        let id = agent.run_request().await;
+        let (_, request) = agent.agent.request().await.unwrap();
+        assert!(matches!(request, Request::Cancel(_)));
+        agent.returned(id, "1").await;
+        agent.rest().await;
+    });
+    let sandbox = world.launch().await.unwrap();
+    drop(sandbox.start(Script::new("x")).await.unwrap());
+    assert_eq!(sandbox.run(Script::new("y")).await.unwrap().outcome.status(), Status::Ok);
+    sandbox.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_for_one_run_takes_no_second() {
+    let world = greeted(async |mut agent: Scripted, _| agent.rest().await);
+    let spec = world.spec().lifespan(Lifespan::OneRun);
+    let sandbox = Sandbox::launch(world.shared.clone(), spec).await.unwrap();
+    sandbox.run(Script::new("x")).await.unwrap();
+    let error = sandbox.run(Script::new("x")).await.unwrap_err();
+    assert!(matches!(error, Error::Ended { .. }), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_ends_with_its_lifetime() {
+    let world = greeted(async |mut agent: Scripted, _| agent.rest().await);
+    let spec = world.spec().lifetime(Duration::from_secs(60));
+    let sandbox = Sandbox::launch(world.shared.clone(), spec).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    let error = sandbox.run(Script::new("x")).await.unwrap_err();
+    assert!(error.to_string().contains("lifetime"), "{error}");
+    assert!(world.fake.calls().contains(&"kill"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_sees_another_directory_is_told_by_the_nonce() {
+    // Another kernel's numbers, and the same directory.
+    let answers = |sees_it: bool| {
+        let io: Arc<Mutex<std::path::PathBuf>> = Arc::default();
+        let place = io.clone();
+        let world = World::new(async move |mut agent: FakeAgent, _| {
+            let io = place.lock().unwrap().clone();
+            let (id, _) = agent.request().await.unwrap();
+            let reply = HelloReply { boot_id: "another".into(), ..hello_reply(&io) };
+            agent.answer(id, reply.clone()).await;
+            let (id, request) = agent.request().await.unwrap();
+            let Request::Hello(hello) = request else { panic!("{request:?}") };
+            let path = io.join(hello.nonce.unwrap());
+            let nonce = sees_it.then(|| std::fs::read_to_string(path).unwrap());
+            agent.answer(id, HelloReply { nonce, ..reply }).await;
+            Scripted { agent }.rest().await;
+        });
+        *io.lock().unwrap() = world.io.path().to_owned();
+        world
+    };
+    let world = answers(true);
+    world.launch().await.unwrap().close().await.unwrap();
+    let world = answers(false);
+    let error = world.launch().await.unwrap_err();
+    assert!(matches!(error, Error::IoDirElsewhere { .. }), "{error}");
+    world.assert_removed().await;
+    assert_eq!(std::fs::read_dir(world.io.path()).unwrap().count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_agent_could_run_is_judged_without_asking_it() {
+    let world = greeted(async |mut agent: Scripted, _| agent.rest().await);
+    let sandbox = world.launch().await.unwrap();
+    let result = sandbox.run(Script::new(vec![b'x'; (256 << 10) + 1])).await.unwrap();
+    assert_eq!(result.outcome.status(), Status::Limit);
+    let result = sandbox.run(Script::new(b"a = 1\nb = '\xff'".to_vec())).await.unwrap();
+    assert_eq!(result.outcome.status(), Status::ScriptError);
+    assert_eq!(result.outcome.failure().unwrap().line, Some(2));
+    let args = serde_json::Map::from_iter([("a".to_owned(), "x".repeat(1 << 20).into())]);
+    let error = sandbox.run(Script::new("x").args(args)).await.unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_over_its_ceiling_is_refused_before_anything_is_made() {
+    let world = World::new(async |_, _| {});
+    let limits = Limits { memory: ByteSize::b(1 << 40), ..Limits::default() };
+    let error =
+        Sandbox::launch(world.shared.clone(), world.spec().limits(limits)).await.unwrap_err();
+    assert_eq!(error.exit_code(), 121);
+    assert_eq!(world.fake.calls(), Vec::<&str>::new());
+}
