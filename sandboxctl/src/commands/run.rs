@@ -1,25 +1,21 @@
 //! `run`: a script, from its file to its result.
 
+mod report;
+
 use std::time::Duration;
 
-use sandbox_controller::{
-    Config, Controller, Error as ControllerError, ErrorKind, FileOp, LimitKey, Outcome,
-    ResultDocument, RunResult, SandboxSpec, Script, ScriptError,
-};
+use sandbox_controller::{Config, Controller, Error as ControllerError, Run, SandboxSpec, Script};
 
 use super::{Context, block_on};
 use crate::cli::RunArgs;
 use crate::config::{Key, Settings};
 use crate::error::Error;
-use crate::input::{self, Given};
-use crate::render;
+use crate::input;
 use crate::signals::{self, Signals};
+use report::Report;
 
 /// A launch that takes longer is worth a word.
 const SLOW: Duration = Duration::from_millis(700);
-
-/// Files named after a run; more are counted.
-const FILES_SHOWN: usize = 10;
 
 pub fn run(context: &Context<'_>, args: &RunArgs) -> Result<u8, Error> {
     if args.files.output_dir.is_some() {
@@ -32,8 +28,13 @@ pub fn run(context: &Context<'_>, args: &RunArgs) -> Result<u8, Error> {
     let spec = spec(context, args, &settings)?;
     let config = context.controller(&settings)?;
     let script = Script::new(given.source.clone()).args(arguments);
-    let show = Show { context, json: args.json, given: &given };
-    block_on(show.session(config, spec, script))
+    let report = Report {
+        output: context.output,
+        json: args.json,
+        given: &given,
+        here: &context.environment.working_directory,
+    };
+    block_on(Session { context, report }.run(config, spec, script))
 }
 
 /// What is asked of the controller. What is wrong is told before an engine is.
@@ -66,20 +67,14 @@ fn spec(context: &Context<'_>, args: &RunArgs, settings: &Settings) -> Result<Sa
     Ok(inputs.into_iter().fold(spec, SandboxSpec::input))
 }
 
-/// Shows a run.
-struct Show<'a> {
+/// One run, from the engine to its end.
+struct Session<'a> {
     context: &'a Context<'a>,
-    json: bool,
-    given: &'a Given,
+    report: Report<'a>,
 }
 
-impl Show<'_> {
-    async fn session(
-        &self,
-        config: Config,
-        spec: SandboxSpec,
-        script: Script,
-    ) -> Result<u8, Error> {
+impl Session<'_> {
+    async fn run(&self, config: Config, spec: SandboxSpec, script: Script) -> Result<u8, Error> {
         let mut signals = Signals::listen()?;
         let controller = self.context.connect(config, &mut signals).await?;
         let ended = self.sandbox(&controller, &mut signals, spec, script).await;
@@ -143,73 +138,13 @@ impl Show<'_> {
     }
 
     /// Shows a run while it lasts, and its end.
-    async fn follow(&self, mut run: sandbox_controller::Run) -> Result<u8, Error> {
+    async fn follow(&self, mut run: Run) -> Result<u8, Error> {
         while let Some(entry) = run.next_log().await {
-            if !self.json {
-                self.context.output.log(&entry)?;
-            }
+            self.report.log(&entry)?;
         }
         let result = run.wait().await?;
-        self.end(&result)?;
+        self.report.end(&result)?;
         Ok(result.exit_code())
-    }
-
-    fn end(&self, result: &RunResult) -> Result<(), Error> {
-        let output = self.context.output;
-        if self.json {
-            return output.document(&ResultDocument::from(result));
-        }
-        match &result.outcome {
-            Outcome::Ok { result } if result.get() == "null" => {}
-            Outcome::Ok { result } => {
-                let value: serde_json::Value = serde_json::from_str(result.get())
-                    .map_err(|error| Error::Stdout { source: error.into() })?;
-                output.pretty_json(&value)?;
-            }
-            Outcome::ScriptError(error) | Outcome::Limit(error) | Outcome::Timeout(error) => {
-                self.script_error(error);
-                if let Some(hint) = limit_hint(error.kind, result) {
-                    output.hint(&hint);
-                }
-            }
-            outcome => {
-                if let Some(error) = outcome.failure() {
-                    output.failure(&error.message, None);
-                }
-            }
-        }
-        self.files(result);
-        Ok(())
-    }
-
-    fn script_error(&self, error: &ScriptError) {
-        let output = self.context.output;
-        let Given { source, name } = self.given;
-        output.block(&render::script_error(error, name, source, output.stderr_has_colour()));
-        if let Some(stack) = render::call_stack(error) {
-            output.indented(stack);
-        }
-    }
-
-    /// What became of the files, for whoever watches.
-    fn files(&self, result: &RunResult) {
-        let Some(io_dir) = &result.io_dir else { return };
-        let here = &self.context.environment.working_directory;
-        let files = &result.files_touched.files;
-        for file in files.iter().take(FILES_SHOWN) {
-            let path = io_dir.join(&file.name);
-            let path = path.strip_prefix(here).unwrap_or(&path).display();
-            self.context.output.progress(&match file.op {
-                FileOp::Write => format!("wrote {path} ({})", render::size(file.bytes)),
-                FileOp::Append => format!("appended to {path} ({})", render::size(file.bytes)),
-                FileOp::Remove => format!("removed {path}"),
-            });
-        }
-        if files.len() > FILES_SHOWN || result.files_touched.truncated {
-            let more = files.len().saturating_sub(FILES_SHOWN);
-            let or_more = if result.files_touched.truncated { " or more" } else { "" };
-            self.context.output.progress(&format!("and {more}{or_more} others"));
-        }
     }
 }
 
@@ -222,20 +157,4 @@ fn with_flag(error: ControllerError) -> Error {
         _ => return error.into(),
     };
     Error::usage(flag, error.full_message())
-}
-
-/// Which setting raises the limit that a run has hit.
-fn limit_hint(kind: ErrorKind, result: &RunResult) -> Option<String> {
-    let limit = match kind {
-        ErrorKind::Timeout => LimitKey::Timeout,
-        // An agent that could still count was not the one that was killed: its VM was full.
-        ErrorKind::OutOfMemory if result.usage.cpu_ms.is_some() => LimitKey::VmMemory,
-        ErrorKind::OutOfMemory => LimitKey::Memory,
-        ErrorKind::WriteLimit => LimitKey::MaxWrite,
-        ErrorKind::TooManyFiles => LimitKey::Entries,
-        ErrorKind::TooManyHandles => LimitKey::OpenHandles,
-        ErrorKind::OutputLimit => LimitKey::OutputBytes,
-        _ => return None,
-    };
-    Some(format!("{} raises the limit", limit.flag().unwrap_or(limit.key())))
 }
