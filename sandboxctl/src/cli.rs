@@ -260,7 +260,9 @@ pub struct FileArgs {
     no_io: bool,
 
     /// Show a file or directory read-only at /in/NAME; - is stdin; repeatable
-    #[arg(long = "in", value_name = "SRC[:NAME]", value_hint = ValueHint::AnyPath)]
+    // A hyphen begins `-:NAME`.
+    #[arg(long = "in", value_name = "SRC[:NAME]", value_hint = ValueHint::AnyPath,
+        allow_hyphen_values = true)]
     pub inputs: Vec<InputArgument>,
 
     /// Where the io dir appears in the sandbox [default: /io]
@@ -528,6 +530,19 @@ mod tests {
             let name = flag.trim_start_matches("--");
             assert!(run.get_arguments().any(|arg| arg.get_long() == Some(name)), "{flag}");
         }
+    }
+
+    #[test]
+    fn stdin_is_an_input_and_a_script() {
+        let parse = |args: &[&str]| {
+            Cli::try_parse_from(["sandboxctl", "run"].iter().chain(args)).map(|cli| cli.command)
+        };
+        let Ok(Command::Run(args)) = parse(&["x.luau", "--in", "-:words", "--in", "y"]) else {
+            panic!("it is a command line")
+        };
+        assert_eq!(args.files.inputs, ["-:words", "y"].map(|text| text.parse().unwrap()));
+        assert!(parse(&["-"]).is_ok());
+        assert!(parse(&["x.luau", "--in", "--json"]).is_err(), "a flag is no input");
     }
 
     #[test]

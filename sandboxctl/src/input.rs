@@ -72,6 +72,10 @@ impl FromStr for InputArgument {
         if source.is_empty() {
             return Err("there is no source before the ':'".to_owned());
         }
+        // As for other commands, a file whose name begins so is given as ./-x.
+        if source.starts_with('-') && source != STDIN {
+            return Err("expected SRC[:NAME] after it, found a flag".to_owned());
+        }
         let name = match name {
             Some(name) => name,
             None if source == STDIN => return Err("stdin needs a name: -:NAME".to_owned()),
@@ -258,7 +262,7 @@ mod tests {
         ] {
             assert_eq!(input(text), Ok((source.into(), name.into())), "{text}");
         }
-        for text in ["", ":x", "x:", "x:.", "x:..", "-", ".", "..", "/", "a/.."] {
+        for text in ["", ":x", "x:", "--json", "x:.", "x:..", "-", ".", "..", "/", "a/.."] {
             assert!(input(text).is_err(), "{text}");
         }
     }
