@@ -17,6 +17,10 @@ use super::{FileError, Files, Flush, OpenFile, OpenMode, Touch};
 /// One system call per so many bytes.
 pub const BUFFER_BYTES: usize = 64 << 10;
 
+/// How much is read after a seek, at first: whoever reads here and there reads little. Every
+/// further read doubles it.
+const FIRST_AHEAD_BYTES: usize = 4 << 10;
+
 /// Where `seek` counts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whence {
@@ -60,6 +64,8 @@ pub struct Handle {
     base: u64,
     cursor: usize,
     end: usize,
+    /// How much the next read is to bring.
+    ahead: usize,
     /// The first write was announced.
     touch: Option<Touch>,
     /// A byte has reached the file.
@@ -79,6 +85,7 @@ impl Handle {
             base: 0,
             cursor: 0,
             end: 0,
+            ahead: BUFFER_BYTES,
             touch: None,
             changed: false,
         }
@@ -173,7 +180,9 @@ impl Handle {
         }
         let Some(file) = &self.file else { return Err(self.error(Errno::BADF)) };
         let offset = self.base + self.end as u64;
-        let space = &mut self.buffer[self.end..];
+        let space_end = BUFFER_BYTES.min(self.end + self.ahead);
+        self.ahead = BUFFER_BYTES.min(self.ahead * 2);
+        let space = &mut self.buffer[self.end..space_end];
         let read = retry(|| io::pread(&file.fd, &mut *space, offset));
         let count = read.map_err(|errno| self.error(errno))?;
         self.end += count;
@@ -385,6 +394,7 @@ impl Handle {
                 self.holds = Use::Read;
                 self.base = to;
                 (self.cursor, self.end) = (0, 0);
+                self.ahead = FIRST_AHEAD_BYTES;
             }
         }
         Ok(to)

@@ -560,31 +560,31 @@ fn next(call: &mut Call<'_>, handle: &Mutex<Handle>) -> Result<(i32, Found), Fai
 
 fn write(call: &mut Call<'_>) -> Results {
     // All of them are looked at before any is written. Numbers turn into strings on the way.
+    let last = call.len();
     let mut total = 0_usize;
-    drop(open_handle(call, Slot::arg(1), "write")?);
-    for argument in 2..=call.len() {
-        let slot = Slot::arg(argument);
-        match call.text(slot) {
+    let mut wrong = None;
+    for argument in 2..=last {
+        match call.text(Slot::arg(argument)) {
             Some(text) => total = total.saturating_add(text.len()),
-            None => return Err(Raise::expected(call, slot, "write", "string")),
+            None => wrong = wrong.or(Some(Slot::arg(argument))),
         }
     }
-    let written = put_all(call, total);
+    let written = {
+        let mut handle = open_handle(call, Slot::arg(1), "write")?;
+        if let Some(wrong) = wrong {
+            return Err(Raise::expected(call, wrong, "write", "string"));
+        }
+        handle.start_writing(total).and_then(|()| {
+            (2..=last).try_for_each(|argument| {
+                handle.put(call.string(Slot::arg(argument)).unwrap_or_default())
+            })
+        })
+    };
     let result = written.map_err(Failure::from).map(|()| {
-        call.truncate(1);
+        call.push(Slot::arg(1));
         call.results(1)
     });
     settle(call, result)
-}
-
-fn put_all(call: &Call<'_>, total: usize) -> Result<(), FileError> {
-    let Some(handle) = call.handle(Slot::arg(1)) else { return Ok(()) };
-    let mut handle = handle.lock().unwrap();
-    handle.start_writing(total)?;
-    for argument in 2..=call.len() {
-        handle.put(call.string(Slot::arg(argument)).unwrap_or_default())?;
-    }
-    Ok(())
 }
 
 // --- the rest of a handle's methods ----------------------------------------------------------

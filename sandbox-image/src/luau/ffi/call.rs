@@ -235,13 +235,10 @@ impl<'a> Call<'a> {
 
     /// A string's bytes, or those of a number, which turns into a string in its slot.
     pub fn text(&mut self, slot: Slot) -> Option<&[u8]> {
-        match self.kind(slot) {
-            Kind::Number => {
-                // SAFETY: converts in place; upvalues are numbers or strings of our own.
-                unsafe { ffi::lua_tolstring(self.state, slot.0, ptr::null_mut()) };
-                self.string(slot)
-            }
-            _ => self.string(slot),
+        // SAFETY: slots are valid to read; converts in place, where it converts.
+        match unsafe { ffi::lua_type(self.state, slot.0) } {
+            ffi::LUA_TSTRING | ffi::LUA_TNUMBER => Some(unsafe { text_at(self.state, slot.0) }),
+            _ => None,
         }
     }
 
@@ -654,14 +651,21 @@ impl<'a> Call<'a> {
 ///
 /// `state` is valid, `index` is legal there, and the value stays where it is for `'a`.
 pub(super) unsafe fn string_at<'a>(state: *mut lua_State, index: c_int) -> Option<&'a [u8]> {
-    // SAFETY: as promised; for a string lua_tolstring only reads.
+    // SAFETY: as promised.
+    unsafe { (ffi::lua_type(state, index) == ffi::LUA_TSTRING).then(|| text_at(state, index)) }
+}
+
+/// The bytes of a string, or of a number, which turns into a string where it is.
+///
+/// # Safety
+///
+/// As `string_at`, and the value is one of the two.
+unsafe fn text_at<'a>(state: *mut lua_State, index: c_int) -> &'a [u8] {
+    let mut len = 0;
+    // SAFETY: as promised; gives null only for other types.
     unsafe {
-        if ffi::lua_type(state, index) != ffi::LUA_TSTRING {
-            return None;
-        }
-        let mut len = 0;
         let data = ffi::lua_tolstring(state, index, &raw mut len);
-        Some(std::slice::from_raw_parts(data.cast(), len))
+        std::slice::from_raw_parts(data.cast(), len)
     }
 }
 
