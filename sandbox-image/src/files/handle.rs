@@ -73,16 +73,18 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// A handle at the beginning of `file`, which the script called `name`.
+    /// A handle at the beginning of, in mode `a` at the end of, `file`, which the script called `name`.
     #[must_use]
     pub fn new(files: Arc<Files>, file: OpenFile, name: &[u8]) -> Self {
+        // As C's streams: only what writes at the end and cannot read begins there.
+        let base = if file.mode == OpenMode::Append { file.size } else { 0 };
         Self {
             files,
             file: Some(file),
             name: name.into(),
             buffer: Vec::new(),
             holds: Use::Read,
-            base: 0,
+            base,
             cursor: 0,
             end: 0,
             ahead: BUFFER_BYTES,
@@ -257,6 +259,9 @@ impl Handle {
     ///
     /// Where it was opened only for reading, or the limit is reached: nothing is written then.
     pub fn start_writing(&mut self, count: usize) -> Result<(), FileError> {
+        if count == 0 {
+            return Ok(());
+        }
         let (mode, append) = match self.file()?.mode {
             OpenMode::Read => return Err(self.error(Errno::BADF)),
             mode @ (OpenMode::Append | OpenMode::AppendUpdate) => (mode, true),
@@ -264,9 +269,6 @@ impl Handle {
                 (mode, false)
             }
         };
-        if count == 0 {
-            return Ok(());
-        }
         let mut charge = count as u64;
         if self.holds == Use::Read || self.end == 0 {
             // Where the bytes go, and whether they leave a hole, is known only now: another
