@@ -74,6 +74,7 @@ fn a_container_killed_from_outside_is_killed_not_ok() {
 #[test]
 fn a_killed_controller_leaves_an_agent_that_ends_and_the_next_command_removes_it() {
     let place = Place::new();
+    place.expect_a_dead_instance();
     let mut child = looping(&place, &[]);
     let containers = place.containers();
     assert_eq!(containers.len(), 1);

@@ -103,7 +103,7 @@ fn every_reporting_command_speaks_json() {
     let images = json(&["image", "ls", "--json"]);
     let current: Vec<&Value> =
         images.as_array().unwrap().iter().filter(|image| image["current"] == true).collect();
-    assert_eq!(current.len(), 1, "{images:#}");
+    assert!(!current.is_empty(), "{images:#}");
     for key in ["id", "engine", "agent", "created", "size", "current"] {
         assert!(!current[0][key].is_null(), "{images:#}");
     }

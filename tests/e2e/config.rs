@@ -53,13 +53,13 @@ fn a_project_file_narrows_and_never_widens() {
 #[test]
 fn origins_name_file_environment_and_flag() {
     let place = Place::new();
-    place.write("sandboxctl.toml", "[limits]\ntimeout = \"9s\"\npids = 7\n");
+    place.write("sandboxctl.toml", "[limits]\ntimeout = \"9s\"\npids = 30\n");
     let user = place.home().join(".config/sandboxctl");
     std::fs::create_dir_all(&user).unwrap();
     std::fs::write(user.join("config.toml"), "[limits]\nmemory = \"128MiB\"\ntimeout = \"20s\"\n")
         .unwrap();
     let mut command = place.command(["config", "show", "--origin", "--json"]);
-    command.env("SANDBOXCTL_LIMITS_PIDS", "5");
+    command.env("SANDBOXCTL_LIMITS_PIDS", "20");
     let ended = finish(command);
     let text = &ended.assert_code(0).stdout;
     let shown: Value = serde_json::from_str(text).unwrap();

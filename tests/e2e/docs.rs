@@ -101,18 +101,21 @@ fn every_command_that_the_documents_show_does_what_they_show() {
                 std::iter::once(sandboxctl().parent().unwrap().to_owned())
                     .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
             );
-            shell.arg("-c").arg(format!("{line}\n")).current_dir(place.work()).env_clear();
+            shell
+                .arg("-c")
+                .arg(format!("exec 2>&1\n{line}\n"))
+                .current_dir(place.work())
+                .env_clear();
             shell.env("PATH", path.unwrap()).env("HOME", place.home());
             shell.env("XDG_RUNTIME_DIR", place.state());
             let ended = finish(shell);
             let at = format!("{}: $ {command}", page.display());
-            assert!(!ended.stderr.contains("not found"), "{at}: {ended:#?}");
+            assert!(!ended.stdout.contains("not found"), "{at}: {ended:#?}");
             if output.is_empty() {
                 ended.assert_code(0);
                 continue;
             }
-            let printed = format!("{}{}", ended.stdout, ended.stderr);
-            let printed: Vec<&str> = printed.lines().collect();
+            let printed: Vec<&str> = ended.stdout.lines().collect();
             let same = match output.iter().position(|line| line == "…") {
                 Some(cut) => {
                     printed.len() >= output.len() - 1

@@ -97,6 +97,7 @@ fn serve(client: &UnixStream, at: &str, fault: Fault, hit: &AtomicBool) {
 
 fn faulty_engine_is_125_and_leaves_nothing(at: &'static str, fault: Fault) {
     let place = Place::new();
+    place.expect_a_dead_instance();
     // The image is there, so that the step under test is reached.
     place.run_json("return 1", &[]);
     let ended = Proxy::new(&place, at, fault).run(&place);
@@ -137,6 +138,7 @@ fn an_engine_that_hangs_at_create_is_125() {
 #[test]
 fn an_engine_that_dies_at_removal_loses_no_result() {
     let place = Place::new();
+    place.expect_a_dead_instance();
     place.run_json("return 1", &[]);
     let ended = Proxy::new(&place, "DELETE /", Fault::Dies).run(&place);
     let document = place.document(&ended);
