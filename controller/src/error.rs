@@ -87,6 +87,8 @@ impl std::fmt::Display for Step {
 pub struct Tried {
     /// The endpoint, such as `unix:///var/run/docker.sock`.
     pub endpoint: String,
+    /// What names it: `--host`, `DOCKER_HOST`, a context, a usual socket.
+    pub why: String,
     /// What came of it.
     pub outcome: String,
 }
@@ -363,7 +365,9 @@ fn list_tried(tried: &[Tried]) -> String {
     if tried.is_empty() {
         return "nothing was found to try".to_owned();
     }
-    let lines: Vec<_> =
-        tried.iter().map(|Tried { endpoint, outcome }| format!("{endpoint} ({outcome})")).collect();
-    lines.join(", ")
+    let lines: Vec<_> = tried
+        .iter()
+        .map(|Tried { endpoint, why, outcome }| format!("{endpoint}, {why}: {outcome}"))
+        .collect();
+    lines.join("; ")
 }

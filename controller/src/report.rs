@@ -19,7 +19,7 @@ pub const RESULT_SCHEMA: &str = "sandboxctl.result/1";
 /// What a run leaves, however it ended.
 #[derive(Debug, Clone)]
 pub struct RunResult {
-    /// The run's id, unique.
+    /// The run's id, unique: its sandbox's, and from the second run on a number behind it.
     pub id: String,
     /// How it ended.
     pub outcome: Outcome,

@@ -119,6 +119,7 @@ impl Run {
         let record = Arc::new(Record::new(&inner.limits, inner.io_mount().cloned()));
         let cancel = CancelHandle::new();
         let conductor = Conductor {
+            id: inner.next_run_id(),
             inner,
             record: record.clone(),
             cancelled: cancel.0.subscribe(),
@@ -229,6 +230,7 @@ impl RunSink for Record {
 
 /// Conducts a run from its request to its result.
 struct Conductor {
+    id: String,
     inner: Arc<Inner>,
     record: Arc<Record>,
     cancelled: watch::Receiver<Cancelled>,
@@ -263,7 +265,7 @@ impl Conductor {
         let files_touched = self.look().await;
         let inner = &self.inner;
         Ok(RunResult {
-            id: crate::random_hex::<8>(),
+            id: self.id,
             outcome,
             logs,
             logs_truncated,

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -157,6 +157,7 @@ impl Sandbox {
             turn: Arc::new(Semaphore::new(1)),
             lifetime_is_over: Arc::new(AtomicBool::new(false)),
             is_closing: AtomicBool::new(false),
+            runs: AtomicU64::new(0),
             io_dir,
             io_mount: plan.io.clone(),
             remains,
@@ -191,6 +192,7 @@ pub(crate) struct Inner {
     lifetime_is_over: Arc<AtomicBool>,
     /// What ends from now on ends by its owner's will.
     is_closing: AtomicBool,
+    runs: AtomicU64,
     io_dir: Option<Arc<IoDir>>,
     io_mount: Option<GuestPath>,
     remains: Remains,
@@ -220,6 +222,14 @@ impl Inner {
 
     pub fn is_closing(&self) -> bool {
         self.is_closing.load(Ordering::Relaxed)
+    }
+
+    /// The first run has the sandbox's id, so that its container is found by its result.
+    pub fn next_run_id(&self) -> String {
+        match self.runs.fetch_add(1, Ordering::Relaxed) {
+            0 => self.id.clone(),
+            earlier => format!("{}-{}", self.id, earlier + 1),
+        }
     }
 
     /// Waits for the run under way, and holds the place of the next one.

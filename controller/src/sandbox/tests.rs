@@ -589,7 +589,9 @@ async fn a_dropped_run_is_cancelled_and_the_next_one_waits_for_its_end() {
     });
     let sandbox = world.launch().await.unwrap();
     drop(sandbox.start(Script::new("x")).await.unwrap());
-    assert_eq!(sandbox.run(Script::new("y")).await.unwrap().outcome.status(), Status::Ok);
+    let second = sandbox.run(Script::new("y")).await.unwrap();
+    assert_eq!(second.outcome.status(), Status::Ok);
+    assert_eq!(second.id, format!("{}-2", sandbox.id()));
     sandbox.close().await.unwrap();
 }
 

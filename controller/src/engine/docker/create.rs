@@ -40,12 +40,27 @@ const MASKED_PATHS: &[&str] = &[
 const READONLY_PATHS: &[&str] =
     &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
+/// Whose seccomp profile a container gets. There is no third way: never none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seccomp {
+    /// Ours, which is smaller and quicker to load.
+    Ours,
+    /// The engine's default. Podman takes a profile only as a file of its own.
+    EnginesDefault,
+}
+
 /// The body of the request that makes the container.
 pub(super) fn body(
     spec: &ContainerSpec,
     image: &str,
     runtime: Option<&str>,
+    seccomp: Seccomp,
 ) -> ContainerCreateBody {
+    let mut security_opt = vec!["no-new-privileges".to_owned()];
+    match seccomp {
+        Seccomp::Ours => security_opt.push(format!("seccomp={SECCOMP_SCRIPT}")),
+        Seccomp::EnginesDefault => {}
+    }
     let (uid, gid) = spec.user;
     let memory = i64::try_from(spec.memory).unwrap_or(i64::MAX);
     let texts = |list: &[&str]| Some(list.iter().map(|&text| text.to_owned()).collect());
@@ -71,10 +86,7 @@ pub(super) fn body(
             readonly_rootfs: Some(true),
             privileged: Some(false),
             cap_drop: texts(&["ALL"]),
-            security_opt: Some(vec![
-                "no-new-privileges".to_owned(),
-                format!("seccomp={SECCOMP_SCRIPT}"),
-            ]),
+            security_opt: Some(security_opt),
             pids_limit: Some(spec.pids.into()),
             memory: Some(memory),
             memory_swap: Some(memory),
@@ -155,7 +167,8 @@ mod tests {
                 map.values_mut().for_each(strip);
             }
         }
-        let mut json = serde_json::to_value(body(&spec(), "sha256:1", None)).unwrap();
+        let mut json =
+            serde_json::to_value(body(&spec(), "sha256:1", None, Seccomp::Ours)).unwrap();
         strip(&mut json);
         json
     }
@@ -262,8 +275,14 @@ mod tests {
 
     #[test]
     fn the_runtime_is_passed_through() {
-        let host = body(&spec(), "x", Some("runsc")).host_config.unwrap();
+        let host = body(&spec(), "x", Some("runsc"), Seccomp::Ours).host_config.unwrap();
         assert_eq!(host.runtime.as_deref(), Some("runsc"));
+    }
+
+    #[test]
+    fn without_our_seccomp_profile_there_is_the_engines_own() {
+        let host = body(&spec(), "x", None, Seccomp::EnginesDefault).host_config.unwrap();
+        assert_eq!(host.security_opt.unwrap(), ["no-new-privileges"]);
     }
 
     #[test]

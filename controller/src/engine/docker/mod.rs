@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -23,6 +24,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use tokio::sync::OnceCell;
 
+use self::create::Seccomp;
 use self::endpoint::{Candidate, Candidates, Endpoint};
 use self::image::Image;
 use crate::agent::{Agent, DOCKERFILE};
@@ -49,6 +51,7 @@ pub(crate) struct DockerEngine {
     /// An image to use in place of ours.
     other_image: Option<String>,
     runtime: Option<String>,
+    refuses_our_seccomp: AtomicBool,
 }
 
 impl DockerEngine {
@@ -85,11 +88,12 @@ impl DockerEngine {
                         image,
                         other_image: config.image.clone(),
                         runtime: config.runtime.clone(),
+                        refuses_our_seccomp: AtomicBool::new(false),
                     });
                 }
                 Err(error) => {
-                    tried
-                        .push(Tried { endpoint: endpoint.to_string(), outcome: error.to_string() });
+                    let endpoint = endpoint.to_string();
+                    tried.push(Tried { endpoint, why, outcome: error.to_string() });
                 }
             }
         }
@@ -103,8 +107,29 @@ impl DockerEngine {
     }
 
     async fn create_from(&self, image: &str, spec: &ContainerSpec) -> Result<String, EngineError> {
+        if !self.refuses_our_seccomp.load(Ordering::Relaxed) {
+            match self.create_with(image, spec, Seccomp::Ours).await {
+                // Podman takes the profile's text for the name of a file.
+                Err(EngineError::Refused { status: 500, message })
+                    if message.contains("seccomp") =>
+                {
+                    tracing::info!("the engine takes no seccomp profile: its own is in force");
+                    self.refuses_our_seccomp.store(true, Ordering::Relaxed);
+                }
+                result => return result,
+            }
+        }
+        self.create_with(image, spec, Seccomp::EnginesDefault).await
+    }
+
+    async fn create_with(
+        &self,
+        image: &str,
+        spec: &ContainerSpec,
+        seccomp: Seccomp,
+    ) -> Result<String, EngineError> {
         let options = CreateContainerOptionsBuilder::new().name(&spec.name).build();
-        let body = create::body(spec, image, self.runtime.as_deref());
+        let body = create::body(spec, image, self.runtime.as_deref(), seccomp);
         let created = self.docker.create_container(Some(options), body).await;
         let created = created.map_err(engine_error)?;
         for warning in created.warnings {
