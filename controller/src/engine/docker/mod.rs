@@ -22,6 +22,7 @@ use bollard::query_parameters::{
 use bollard::{API_DEFAULT_VERSION, Docker};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt};
+use sandbox_protocol::limits::cut_encoded;
 use tokio::sync::OnceCell;
 
 use self::create::Seccomp;
@@ -39,6 +40,9 @@ use crate::image::ImageInfo;
 /// For bollard, in seconds. Every call has a shorter limit of ours around it, so this is only
 /// there because there must be one.
 const CLIENT_TIMEOUT: u64 = 3600;
+
+/// What is kept of an engine's message, in encoded bytes.
+const MAX_ENGINE_WORDS: usize = 1 << 10;
 
 /// A Docker Engine.
 pub(crate) struct DockerEngine {
@@ -205,7 +209,9 @@ fn engine_error(error: bollard::errors::Error) -> EngineError {
     use bollard::errors::Error as Bollard;
     match error {
         Bollard::DockerResponseServerError { status_code, message } => {
-            EngineError::Refused { status: status_code, message: message.trim().to_owned() }
+            // Some engines repeat the whole request.
+            let message = cut_encoded(message.trim(), MAX_ENGINE_WORDS).to_owned();
+            EngineError::Refused { status: status_code, message }
         }
         Bollard::DockerStreamError { error } => EngineError::Refused { status: 0, message: error },
         Bollard::JsonDataError { message, .. } => EngineError::Nonsense(message),
