@@ -70,9 +70,15 @@ fn log(call: &mut Call<'_>, level: LogLevel) -> Results {
 fn date_in_utc(call: &mut Call<'_>) -> Results {
     let (format, time) = (Slot::arg(1), Slot::arg(2));
     let has_time = !call.is_nil(time);
+    // Luau has no local dates before 1970.
+    let is_early = call.number(time).is_some_and(|time| time < 0.0);
     let utc = match (call.is_nil(format), call.text(format)) {
-        (true, _) => Some(b"!%c".to_vec()),
         (false, Some(text)) if text.starts_with(b"!") => Some(text.to_vec()),
+        (true, _) | (false, Some(_)) if is_early => {
+            call.push_nil();
+            return Ok(call.results(1));
+        }
+        (true, _) => Some(b"!%c".to_vec()),
         (false, Some(text)) => Some([b"!", text].concat()),
         // No format at all: the library says so.
         (false, None) => None,

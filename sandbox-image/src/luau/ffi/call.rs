@@ -235,9 +235,12 @@ impl<'a> Call<'a> {
 
     /// A string's bytes, or those of a number, which turns into a string in its slot.
     pub fn text(&mut self, slot: Slot) -> Option<&[u8]> {
-        // SAFETY: slots are valid to read; converts in place, where it converts.
+        // SAFETY: slots are valid to read.
         match unsafe { ffi::lua_type(self.state, slot.0) } {
-            ffi::LUA_TSTRING | ffi::LUA_TNUMBER => Some(unsafe { text_at(self.state, slot.0) }),
+            ffi::LUA_TSTRING | ffi::LUA_TNUMBER => {
+                // SAFETY: one of the two; it stays on the stack while `self` is borrowed.
+                Some(unsafe { text_at(self.state, slot.0) })
+            }
             _ => None,
         }
     }

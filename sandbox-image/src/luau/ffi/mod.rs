@@ -22,6 +22,7 @@ use std::alloc::Layout;
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
+use std::sync::Once;
 
 use mlua::ffi;
 use mlua::ffi::lua_State;
@@ -34,6 +35,16 @@ use super::Host;
 
 /// The chunk's name: `=` makes it the name itself, so messages read `script:3: …`.
 const CHUNK_NAME: &CStr = c"=script";
+
+/// Luau's own corrections that are not switched on yet in this version, and that matter where a
+/// script is hostile: tables that stay whole where memory runs out in the middle of growing, and a
+/// `table.move` over a huge, empty range that would never come back.
+const CORRECTIONS: [&CStr; 4] = [
+    c"LuauTableRobustOom",
+    c"LuauTableArrayShrinkOrder",
+    c"LuauTableArrayAdjustCheck",
+    c"LuauTableMoveTimeoutFix",
+];
 
 /// What an uncaught error was.
 #[derive(Debug)]
@@ -107,6 +118,13 @@ pub struct Vm {
 impl Vm {
     /// A VM with Luau's standard libraries. `None` where its memory limit is too small for that.
     pub fn new(host: Host, memory_limit: usize) -> Option<Self> {
+        static CORRECTED: Once = Once::new();
+        CORRECTED.call_once(|| {
+            for name in CORRECTIONS {
+                // SAFETY: no VM runs before this has been done.
+                unsafe { ffi::luau_setfflag(name.as_ptr(), 1) };
+            }
+        });
         let shared = Box::new(Shared { memory: Memory::new(memory_limit), host });
         let memory = &raw const shared.memory;
         // SAFETY: `allocate` meets lua_Alloc's contract, and `memory` lives in a box that is freed

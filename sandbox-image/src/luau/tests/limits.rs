@@ -130,6 +130,13 @@ fn running_out_of_memory_anywhere_ends_cleanly() {
 }
 
 #[test]
+fn a_move_over_a_huge_empty_range_comes_back() {
+    let source =
+        "local t = {} for i = 1, 1000 do table.move({1}, -1e9, 1e9, 0, t) end return t[1e9 + 1]";
+    assert_eq!(value(source), json!(1));
+}
+
+#[test]
 fn the_stack_is_limited() {
     let error = error("local function f() return 1 + f() end f()");
     assert_eq!(error.kind, ErrorKind::Runtime);
