@@ -150,7 +150,8 @@ fn failure(vm: &mut Vm, ended: Ended, source: &str) -> ScriptError {
         Ended::Yielded => (None, "attempt to yield from outside a coroutine".to_owned()),
         Ended::OutOfMemory => (Some(ErrorKind::OutOfMemory), out_of_memory().message),
         Ended::Failed | Ended::Returned(_) => {
-            let error = vm.protect(|call| Ok(globals::describe_error(call))).unwrap_or_default();
+            let described = vm.protect(|call| Ok(globals::describe_error(call)));
+            let error = described.unwrap_or_else(|_| b"(error object cannot be shown)".to_vec());
             if vm.was_out_of_memory() {
                 let message = out_of_memory().message;
                 vm.host().remember_limit(ErrorKind::OutOfMemory, message.as_bytes());

@@ -4,26 +4,22 @@
 //! [`Slot`] can be wrong enough to be unsound. Borrowed bytes borrow the [`Call`], and nothing can
 //! be pushed or popped while they live.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
 use mlua::ffi;
 use mlua::ffi::lua_State;
-use sandbox_protocol::ErrorKind;
 
 use super::super::Host;
-use super::{AbortOnPanic, Text, shared};
+use super::{AbortOnPanic, Raise, Text, shared};
 use crate::files::handle::Handle;
 
 /// The tag of a file handle's userdata: checked by the VM, impossible to forge.
-const HANDLE_TAG: c_int = 1;
+pub(super) const HANDLE_TAG: c_int = 1;
 /// The tag of the light userdata that is `json.null`, the only light userdata there is.
-const NULL_TAG: c_int = 1;
-
-/// Luau's words where memory is out.
-const OUT_OF_MEMORY: &str = "not enough memory";
+pub(super) const NULL_TAG: c_int = 1;
 
 /// How many values a function leaves for its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,43 +32,9 @@ pub type Results = Result<Pushed, Raise>;
 pub trait Function: Fn(&mut Call<'_>) -> Results + Copy + 'static {}
 impl<F: Fn(&mut Call<'_>) -> Results + Copy + 'static> Function for F {}
 
-/// An error to raise: always a string, as `error` makes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Raise {
-    /// With the caller's position in front.
-    Error(String),
-    /// The same, and remembered: uncaught, it ends the run by this kind.
-    Limit(ErrorKind, String),
-    /// The VM's own words for the VM's own limit.
-    OutOfMemory,
-    /// The run is to end.
-    Stopped,
-}
-
 /// Where a value is: an argument, something that was pushed, or an upvalue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slot(c_int);
-
-impl Raise {
-    /// An argument that is not there, in Luau's words.
-    pub fn missing(argument: c_int, function: &str, expected: &str) -> Self {
-        Self::Error(format!("missing argument #{argument} to '{function}' ({expected} expected)"))
-    }
-
-    /// An argument of the wrong type, in Luau's words.
-    pub fn expected(call: &Call<'_>, argument: Slot, function: &str, expected: &str) -> Self {
-        if call.kind(argument) == Kind::None {
-            return Self::missing(argument.0, function, expected);
-        }
-        let got = call.type_name(argument);
-        Self::argument(argument, function, &format!("{expected} expected, got {got}"))
-    }
-
-    /// An argument that will not do, in Luau's words.
-    pub fn argument(argument: Slot, function: &str, problem: &str) -> Self {
-        Self::Error(format!("invalid argument #{} to '{function}' ({problem})", argument.0))
-    }
-}
+pub struct Slot(pub(super) c_int);
 
 impl Slot {
     /// The argument number `n`, from 1.
@@ -114,18 +76,10 @@ pub enum Kind {
     Other,
 }
 
-/// A frame of the call stack.
-pub(super) struct Frame {
-    pub(super) source: String,
-    /// `None` in a C function.
-    pub(super) line: Option<c_int>,
-    pub(super) name: Option<String>,
-}
-
 /// The view of one call.
 pub struct Call<'a> {
-    state: *mut lua_State,
-    host: &'a Host,
+    pub(super) state: *mut lua_State,
+    pub(super) host: &'a Host,
 }
 
 /// Lets Luau call `F`.
@@ -149,14 +103,6 @@ unsafe extern "C-unwind" fn enter<F: Function>(state: *mut lua_State) -> c_int {
             unsafe { ffi::lua_error(state) }
         }
     }
-}
-
-/// Closes a handle that was collected, or that is still there when the VM ends.
-unsafe extern "C" fn destroy_handle(state: *mut lua_State, data: *mut c_void) {
-    // SAFETY: `push_handle` wrote the Arc, and the VM destroys a userdata once.
-    let handle = unsafe { data.cast::<Arc<Mutex<Handle>>>().read() };
-    // SAFETY: called by the VM, for which `shared` is valid.
-    unsafe { shared(state) }.host.forget(&handle);
 }
 
 impl<'a> Call<'a> {
@@ -386,7 +332,7 @@ impl<'a> Call<'a> {
 
     // --- tables ------------------------------------------------------------------------------
 
-    fn assert_table(&self, table: Slot) {
+    pub(super) fn assert_table(&self, table: Slot) {
         assert!(self.kind(table) == Kind::Table, "a table was asked for");
     }
 
@@ -521,131 +467,6 @@ impl<'a> Call<'a> {
     pub fn check_stop(&self) -> Result<(), Raise> {
         if self.host.is_stopped() { Err(Raise::Stopped) } else { Ok(()) }
     }
-
-    // --- setting the VM up -------------------------------------------------------------------
-
-    pub(super) fn open_libraries(&mut self) {
-        // SAFETY: as `push_nil`; runs in a protected call.
-        unsafe { ffi::luaL_openlibs(self.state) };
-    }
-
-    /// Takes a value and sets the global `name` to it.
-    pub fn set_global(&mut self, name: &CStr) {
-        assert!(self.len() > 0);
-        // SAFETY: takes one value.
-        unsafe { ffi::lua_setfield(self.state, ffi::LUA_GLOBALSINDEX, name.as_ptr()) };
-    }
-
-    /// Pushes the global `name`.
-    pub fn push_global(&mut self, name: &CStr) -> Slot {
-        // SAFETY: as `push_nil`.
-        unsafe { ffi::lua_getfield(self.state, ffi::LUA_GLOBALSINDEX, name.as_ptr()) };
-        self.top()
-    }
-
-    /// Takes a metatable for all file handles.
-    pub fn set_handle_metatable(&mut self) {
-        self.assert_table(self.top());
-        // SAFETY: a table; the destructor fits what `push_handle` makes.
-        unsafe {
-            ffi::lua_setuserdatadtor(self.state, HANDLE_TAG, Some(destroy_handle));
-            ffi::lua_setuserdatametatable(self.state, HANDLE_TAG);
-        }
-    }
-
-    /// Takes a metatable for `json.null`, whose type is called `null`.
-    pub fn set_null_metatable(&mut self) {
-        self.assert_table(self.top());
-        self.push_null();
-        let null = self.top();
-        self.push(Slot(null.0 - 1));
-        // SAFETY: a light userdata and a table; the name is set once, as Luau asks.
-        unsafe {
-            ffi::lua_setmetatable(self.state, null.0);
-            ffi::lua_setlightuserdataname(self.state, NULL_TAG, c"null".as_ptr());
-        }
-        self.truncate(null.0 - 2);
-    }
-
-    /// Makes libraries and globals read-only and gives this thread a table of its own in front.
-    /// Gives a thread for our own work back, kept alive by the registry.
-    pub(super) fn seal(&mut self) -> Result<*mut lua_State, Raise> {
-        // SAFETY: as `push_nil`; the thread is anchored before anything else may collect it.
-        unsafe {
-            ffi::luaL_sandbox(self.state, 1);
-            // Luau leaves the metatable of vectors open.
-            ffi::lua_pushvector(self.state, 0.0, 0.0, 0.0);
-            if ffi::lua_getmetatable(self.state, -1) != 0 {
-                ffi::lua_setreadonly(self.state, -1, 1);
-            }
-            let clerk = ffi::lua_newthread(self.state);
-            ffi::lua_ref(self.state, -1);
-            ffi::luaL_sandboxthread(self.state);
-            Ok(clerk)
-        }
-    }
-
-    /// Loads a chunk and gives a reference to its function back.
-    pub(super) fn load(&mut self, name: &CStr, bytecode: &[u8]) -> Result<c_int, Raise> {
-        let (data, size) = (bytecode.as_ptr().cast::<c_char>(), bytecode.len());
-        // SAFETY: the bytecode is of our own compiler.
-        if unsafe { ffi::luau_load(self.state, name.as_ptr(), data, size, 0) } != 0 {
-            let message = self.string(self.top()).unwrap_or(b"the chunk cannot be loaded");
-            // The loader catches the VM's own error and gives only its text.
-            if message == OUT_OF_MEMORY.as_bytes() {
-                return Err(Raise::OutOfMemory);
-            }
-            return Err(Raise::Error(String::from_utf8_lossy(message).into_owned()));
-        }
-        // SAFETY: the function is on top.
-        Ok(unsafe { ffi::lua_ref(self.state, -1) })
-    }
-
-    /// Pushes the value number `index` that the script's own thread holds, 0 for the last one.
-    pub fn push_outcome(&mut self, index: c_int) {
-        // SAFETY: the main thread is not running, and its values can be copied from.
-        unsafe {
-            let main = ffi::lua_mainthread(self.state);
-            let len = ffi::lua_gettop(main);
-            let index = if index == 0 { len } else { index };
-            if main == self.state || !(1..=len).contains(&index) {
-                ffi::lua_pushnil(self.state);
-            } else {
-                ffi::lua_xpush(main, self.state, index);
-            }
-        }
-    }
-
-    // --- raising -----------------------------------------------------------------------------
-
-    /// Pushes the string of an error. Takes the error, so that nothing is left to drop.
-    pub(super) fn push_error(&mut self, raise: Raise) {
-        // SAFETY: makes room or throws; then as `push_nil`.
-        unsafe { ffi::lua_rawcheckstack(self.state, 4) };
-        match raise {
-            Raise::Error(message) => self.push_positioned(&message),
-            Raise::Limit(kind, message) => {
-                self.push_positioned(&message);
-                if let Some(raised) = self.string(self.top()) {
-                    self.host.remember_limit(kind, raised);
-                }
-            }
-            Raise::OutOfMemory => {
-                self.host.remember_limit(ErrorKind::OutOfMemory, OUT_OF_MEMORY.as_bytes());
-                self.push_string(OUT_OF_MEMORY);
-            }
-            // SAFETY: `new`'s promise.
-            Raise::Stopped => unsafe { push_stopped(self.state, self.host) },
-        }
-    }
-
-    fn push_positioned(&mut self, message: &str) {
-        // SAFETY: room was made by `push_error`. Level 1 is who called the function.
-        unsafe { ffi::luaL_where(self.state, 1) };
-        self.push_string(message);
-        // SAFETY: two strings are there.
-        unsafe { ffi::lua_concat(self.state, 2) };
-    }
 }
 
 /// A string's bytes.
@@ -669,61 +490,5 @@ unsafe fn text_at<'a>(state: *mut lua_State, index: c_int) -> &'a [u8] {
     unsafe {
         let data = ffi::lua_tolstring(state, index, &raw mut len);
         std::slice::from_raw_parts(data.cast(), len)
-    }
-}
-
-/// A frame of a thread's call stack, 0 being the innermost.
-///
-/// # Safety
-///
-/// `state` is valid.
-pub(super) unsafe fn frame(state: *mut lua_State, level: c_int) -> Option<Frame> {
-    let mut info = MaybeUninit::<ffi::lua_Debug>::zeroed();
-    // SAFETY: getinfo by level fills the fields that "sln" names, or gives 0; the strings are the
-    // VM's or in `info` itself, and are copied.
-    unsafe {
-        if ffi::lua_getinfo(state, level, c"sln".as_ptr(), info.as_mut_ptr()) == 0 {
-            return None;
-        }
-        let info = info.assume_init_ref();
-        let text = |text: *const c_char| {
-            (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
-        };
-        Some(Frame {
-            source: text(info.short_src).unwrap_or_default(),
-            line: (info.currentline > 0).then_some(info.currentline),
-            name: text(info.name),
-        })
-    }
-}
-
-/// Pushes the string of the error that ends a run, with the position of the innermost Lua frame.
-///
-/// # Safety
-///
-/// `state` is running and has room for one value.
-unsafe fn push_stopped(state: *mut lua_State, host: &Host) {
-    let position = (0..4)
-        // SAFETY: as promised.
-        .map_while(|level| unsafe { frame(state, level) })
-        .find_map(|frame| Some(format!("{}:{}: ", frame.source, frame.line?)))
-        .unwrap_or_default();
-    let message = format!("{position}{}", host.stop_message());
-    // SAFETY: the VM copies the bytes; should it throw instead, unwinding drops `message`.
-    unsafe { ffi::lua_pushlstring_(state, message.as_ptr().cast(), message.len()) };
-}
-
-/// Raises the error that ends a run.
-///
-/// # Safety
-///
-/// `state` is at a safepoint.
-#[cold]
-pub(super) unsafe fn raise_stopped(state: *mut lua_State, host: &Host) -> ! {
-    // SAFETY: as promised.
-    unsafe {
-        ffi::lua_rawcheckstack(state, 1);
-        push_stopped(state, host);
-        ffi::lua_error(state)
     }
 }

@@ -16,6 +16,8 @@
 #![expect(unsafe_code, reason = "the binding to Luau's C API is here and nowhere else")]
 
 mod call;
+mod raise;
+mod setup;
 mod text;
 
 use std::alloc::Layout;
@@ -28,7 +30,8 @@ use mlua::ffi;
 use mlua::ffi::lua_State;
 use sandbox_protocol::limits::encoded_len;
 
-pub use call::{Call, Function, Kind, Pushed, Raise, Results, Slot};
+pub use call::{Call, Function, Kind, Pushed, Results, Slot};
+pub use raise::Raise;
 pub use text::Text;
 
 use super::Host;
@@ -68,9 +71,13 @@ pub enum Ended {
     OutOfMemory,
 }
 
+/// What the VM may have beyond its limit once the script has run, so that we can always say how it
+/// ended.
+const GRACE_BYTES: usize = 256 << 10;
+
 /// The allocator's books.
 struct Memory {
-    limit: usize,
+    limit: Cell<usize>,
     used: Cell<usize>,
     /// Something was refused in this run.
     refused: Cell<bool>,
@@ -81,7 +88,7 @@ struct Memory {
 impl Memory {
     fn new(limit: usize) -> Self {
         Self {
-            limit,
+            limit: Cell::new(limit),
             used: Cell::new(0),
             refused: Cell::new(false),
             collect_above: Cell::new(limit / 4 * 3),
@@ -89,14 +96,14 @@ impl Memory {
     }
 
     fn free(&self) -> usize {
-        self.limit.saturating_sub(self.used.get())
+        self.limit.get().saturating_sub(self.used.get())
     }
 
     /// After a full collection: again when half of what is free has been used, but never so
     /// soon that a script at its limit does nothing else.
     fn collected(&self) {
-        let step = (self.free() / 2).max(self.limit / 64);
-        self.collect_above.set((self.used.get() + step).max(self.limit / 4 * 3));
+        let step = (self.free() / 2).max(self.limit.get() / 64);
+        self.collect_above.set((self.used.get() + step).max(self.limit.get() / 4 * 3));
     }
 }
 
@@ -233,7 +240,11 @@ impl Vm {
     /// Runs the chunk that was loaded.
     pub fn run(&mut self) -> Ended {
         // SAFETY: lua_resume catches what is thrown. The function is on the main thread's stack.
-        match unsafe { ffi::lua_resume_(self.main, ptr::null_mut(), 0) } {
+        let status = unsafe { ffi::lua_resume_(self.main, ptr::null_mut(), 0) };
+        // SAFETY: as `host`.
+        let memory = unsafe { &(*self.shared).memory };
+        memory.limit.set(memory.limit.get().saturating_add(GRACE_BYTES));
+        match status {
             // SAFETY: gettop cannot throw.
             ffi::LUA_OK => Ended::Returned(unsafe { ffi::lua_gettop(self.main) }),
             ffi::LUA_YIELD | ffi::LUA_BREAK => Ended::Yielded,
@@ -248,7 +259,7 @@ impl Vm {
         let (mut text, mut encoded) = (String::new(), 0);
         for level in 0.. {
             // SAFETY: `main` is not running; getinfo by level neither allocates nor throws.
-            let Some(frame) = (unsafe { call::frame(self.main, level) }) else { break };
+            let Some(frame) = (unsafe { raise::frame(self.main, level) }) else { break };
             let Some(line) = frame.line else { continue };
             let name = frame.name.map(|name| format!(" function {name}")).unwrap_or_default();
             let entry = format!("{}:{line}{name}\n", frame.source);
@@ -364,7 +375,7 @@ unsafe extern "C-unwind" fn interrupt(state: *mut lua_State, gc: c_int) {
     }
     if shared.host.is_stopped() {
         // SAFETY: a safepoint, where an error may be raised.
-        unsafe { call::raise_stopped(state, &shared.host) };
+        unsafe { raise::raise_stopped(state, &shared.host) };
     }
 }
 

@@ -9,7 +9,7 @@ use mlua::ffi;
 use mlua::ffi::lua_State;
 
 use super::Memory;
-use super::call::Raise;
+use super::raise::Raise;
 
 /// `luaL_Strbuf` of lualib.h, whose fields the binding keeps to itself.
 #[repr(C)]

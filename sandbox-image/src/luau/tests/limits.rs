@@ -130,6 +130,16 @@ fn running_out_of_memory_anywhere_ends_cleanly() {
 }
 
 #[test]
+fn a_script_at_its_memory_limit_still_says_how_it_ended() {
+    // What is left is less than what telling the error takes.
+    let source = "local t, ok = {}, true local e = 'my own words' \
+                  while ok do ok = pcall(table.insert, t, {}) end \
+                  while pcall(buffer.create, 16) do table.insert(t, 1) end error(e, 0)";
+    let error = error(source);
+    assert!(["my own words", "not enough memory"].contains(&error.message.as_str()), "{error:?}");
+}
+
+#[test]
 fn a_move_over_a_huge_empty_range_comes_back() {
     let source =
         "local t = {} for i = 1, 1000 do table.move({1}, -1e9, 1e9, 0, t) end return t[1e9 + 1]";

@@ -1,0 +1,114 @@
+//! Setting a VM up.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::{Arc, Mutex};
+
+use mlua::ffi;
+use mlua::ffi::lua_State;
+
+use super::call::{Call, HANDLE_TAG, NULL_TAG, Slot};
+use super::raise::{OUT_OF_MEMORY, Raise};
+use super::shared;
+use crate::files::handle::Handle;
+
+/// Closes a handle that was collected, or that is still there when the VM ends.
+unsafe extern "C" fn destroy_handle(state: *mut lua_State, data: *mut c_void) {
+    // SAFETY: `push_handle` wrote the Arc, and the VM destroys a userdata once.
+    let handle = unsafe { data.cast::<Arc<Mutex<Handle>>>().read() };
+    // SAFETY: called by the VM, for which `shared` is valid.
+    unsafe { shared(state) }.host.forget(&handle);
+}
+
+impl Call<'_> {
+    pub(super) fn open_libraries(&mut self) {
+        // SAFETY: as `push_nil`; runs in a protected call.
+        unsafe { ffi::luaL_openlibs(self.state) };
+    }
+
+    /// Takes a value and sets the global `name` to it.
+    pub fn set_global(&mut self, name: &CStr) {
+        assert!(self.len() > 0);
+        // SAFETY: takes one value.
+        unsafe { ffi::lua_setfield(self.state, ffi::LUA_GLOBALSINDEX, name.as_ptr()) };
+    }
+
+    /// Pushes the global `name`.
+    pub fn push_global(&mut self, name: &CStr) -> Slot {
+        // SAFETY: as `push_nil`.
+        unsafe { ffi::lua_getfield(self.state, ffi::LUA_GLOBALSINDEX, name.as_ptr()) };
+        self.top()
+    }
+
+    /// Takes a metatable for all file handles.
+    pub fn set_handle_metatable(&mut self) {
+        self.assert_table(self.top());
+        // SAFETY: a table; the destructor fits what `push_handle` makes.
+        unsafe {
+            ffi::lua_setuserdatadtor(self.state, HANDLE_TAG, Some(destroy_handle));
+            ffi::lua_setuserdatametatable(self.state, HANDLE_TAG);
+        }
+    }
+
+    /// Takes a metatable for `json.null`, whose type is called `null`.
+    pub fn set_null_metatable(&mut self) {
+        self.assert_table(self.top());
+        self.push_null();
+        let null = self.top();
+        self.push(Slot(null.0 - 1));
+        // SAFETY: a light userdata and a table; the name is set once, as Luau asks.
+        unsafe {
+            ffi::lua_setmetatable(self.state, null.0);
+            ffi::lua_setlightuserdataname(self.state, NULL_TAG, c"null".as_ptr());
+        }
+        self.truncate(null.0 - 2);
+    }
+
+    /// Makes libraries and globals read-only and gives this thread a table of its own in front.
+    /// Gives a thread for our own work back, kept alive by the registry.
+    pub(super) fn seal(&mut self) -> Result<*mut lua_State, Raise> {
+        // SAFETY: as `push_nil`; the thread is anchored before anything else may collect it.
+        unsafe {
+            ffi::luaL_sandbox(self.state, 1);
+            // Luau leaves the metatable of vectors open.
+            ffi::lua_pushvector(self.state, 0.0, 0.0, 0.0);
+            if ffi::lua_getmetatable(self.state, -1) != 0 {
+                ffi::lua_setreadonly(self.state, -1, 1);
+            }
+            let clerk = ffi::lua_newthread(self.state);
+            ffi::lua_ref(self.state, -1);
+            ffi::luaL_sandboxthread(self.state);
+            Ok(clerk)
+        }
+    }
+
+    /// Loads a chunk and gives a reference to its function back.
+    pub(super) fn load(&mut self, name: &CStr, bytecode: &[u8]) -> Result<c_int, Raise> {
+        let (data, size) = (bytecode.as_ptr().cast::<c_char>(), bytecode.len());
+        // SAFETY: the bytecode is of our own compiler.
+        if unsafe { ffi::luau_load(self.state, name.as_ptr(), data, size, 0) } != 0 {
+            let message = self.string(self.top()).unwrap_or(b"the chunk cannot be loaded");
+            // The loader catches the VM's own error and gives only its text.
+            if message == OUT_OF_MEMORY.as_bytes() {
+                return Err(Raise::OutOfMemory);
+            }
+            return Err(Raise::Error(String::from_utf8_lossy(message).into_owned()));
+        }
+        // SAFETY: the function is on top.
+        Ok(unsafe { ffi::lua_ref(self.state, -1) })
+    }
+
+    /// Pushes the value number `index` that the script's own thread holds, 0 for the last one.
+    pub fn push_outcome(&mut self, index: c_int) {
+        // SAFETY: the main thread is not running, and its values can be copied from.
+        unsafe {
+            let main = ffi::lua_mainthread(self.state);
+            let len = ffi::lua_gettop(main);
+            let index = if index == 0 { len } else { index };
+            if main == self.state || !(1..=len).contains(&index) {
+                ffi::lua_pushnil(self.state);
+            } else {
+                ffi::lua_xpush(main, self.state, index);
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Reading: the formats, and the iterators over them.
+
+use std::sync::Mutex;
+
+use super::super::ffi::{Call, Function, Kind, Raise, Results, Slot, Text};
+use super::{
+    Failure, close_handle, invalid, open_handle, path, push_open, raise, raised, settle,
+    shared_handle,
+};
+use crate::files::OpenMode;
+use crate::files::handle::{BUFFER_BYTES, Handle, Spaces};
+
+/// Most arguments of one `lines`, which become upvalues; as many as Lua allows.
+const MAX_LINES_UPVALUES: u8 = 251;
+
+/// Whether a read found something, or was at the end of the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Value,
+    Nothing,
+}
+
+/// What becomes of a line's end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LineEnd {
+    Keep,
+    Drop,
+}
+
+pub(super) fn read(call: &mut Call<'_>) -> Results {
+    let handle = shared_handle(call, Slot::arg(1), "read")?;
+    let mut handle = handle.lock().unwrap();
+    let formats = 2..=call.len();
+    let result = read_formats(call, &mut handle, formats);
+    drop(handle);
+    let result = result.map(|(count, _)| call.results(count));
+    settle(call, result)
+}
+
+/// Reads by each of the formats in turn, up to the first that finds nothing, and pushes what they
+/// find, nil for nothing; a line where there is no format. Says how many values, and whether the
+/// first is one.
+fn read_formats(
+    call: &mut Call<'_>,
+    handle: &mut Handle,
+    formats: std::ops::RangeInclusive<i32>,
+) -> Result<(i32, Found), Failure> {
+    handle.start_reading()?;
+    if formats.is_empty() {
+        let found = push_line(call, handle, LineEnd::Drop)?;
+        return Ok((1, found));
+    }
+    call.reserve(formats.end() - formats.start() + 4)?;
+    let mut first = None;
+    let mut count = 0;
+    for format in formats {
+        let found = push_format(call, handle, Slot::arg(format))?;
+        count += 1;
+        first = first.or(Some(found));
+        if found == Found::Nothing {
+            break;
+        }
+    }
+    Ok((count, first.unwrap_or(Found::Nothing)))
+}
+
+fn push_format(call: &mut Call<'_>, handle: &mut Handle, format: Slot) -> Result<Found, Failure> {
+    if let Some(number) = call.number(format) {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
+        return match number {
+            0.0 => push_at_end(call, handle),
+            1.0.. if number.fract() == 0.0 => push_bytes(call, handle, number as u64),
+            _ => {
+                let text = call.text(format).unwrap_or_default();
+                Err(invalid("format", text).into())
+            }
+        };
+    }
+    let Some(text) = call.string(format) else {
+        return Err(Raise::expected(call, format, "read", "string").into());
+    };
+    match text.strip_prefix(b"*").unwrap_or(text).first() {
+        Some(b'n') => push_numeral(call, handle),
+        Some(b'l') => push_line(call, handle, LineEnd::Drop),
+        Some(b'L') => push_line(call, handle, LineEnd::Keep),
+        Some(b'a') => {
+            push_up_to(call, handle, u64::MAX)?;
+            Ok(Found::Value)
+        }
+        _ => Err(invalid("format", text).into()),
+    }
+}
+
+/// Nothing at the end of the file, an empty string before it.
+fn push_at_end(call: &mut Call<'_>, handle: &mut Handle) -> Result<Found, Failure> {
+    if handle.buffered().is_empty() && handle.fill()? == 0 {
+        return Ok(nothing(call));
+    }
+    call.push_string("");
+    Ok(Found::Value)
+}
+
+fn nothing(call: &mut Call<'_>) -> Found {
+    call.push_nil();
+    Found::Nothing
+}
+
+fn push_numeral(call: &mut Call<'_>, handle: &mut Handle) -> Result<Found, Failure> {
+    while handle.skip_spaces()? == Spaces::More {
+        call.check_stop()?;
+    }
+    match handle.read_number()? {
+        Some(number) => {
+            call.push_number(number);
+            Ok(Found::Value)
+        }
+        None => Ok(nothing(call)),
+    }
+}
+
+fn push_bytes(call: &mut Call<'_>, handle: &mut Handle, count: u64) -> Result<Found, Failure> {
+    if handle.buffered().is_empty() && count < BUFFER_BYTES as u64 {
+        handle.fill()?;
+    }
+    if let Some(bytes) = usize::try_from(count).ok().and_then(|n| handle.buffered().get(..n)) {
+        call.push_string(bytes);
+        let count = bytes.len();
+        handle.consume(count);
+        return Ok(Found::Value);
+    }
+    match push_up_to(call, handle, count)? {
+        0 => {
+            call.truncate(call.len() - 1);
+            Ok(nothing(call))
+        }
+        _ => Ok(Found::Value),
+    }
+}
+
+/// Pushes up to `max` bytes as one string, and says how many there were. One allocation, of the
+/// size that the file has at that moment, and no copy where the file does not change meanwhile.
+fn push_up_to(call: &mut Call<'_>, handle: &mut Handle, max: u64) -> Result<usize, Failure> {
+    let host = call.host();
+    let max = usize::try_from(max).unwrap_or(usize::MAX);
+    let mut len = 0;
+    call.push_text::<Failure>(|text| {
+        loop {
+            let ahead = handle.buffered().len() as u64;
+            let wanted = usize::try_from(handle.remaining()?.max(ahead)).unwrap_or(usize::MAX);
+            let wanted = wanted.min(max - text.len());
+            text.reserve(wanted)?;
+            let ahead = wanted.min(handle.buffered().len());
+            text.push(&handle.buffered()[..ahead])?;
+            handle.consume(ahead);
+            let mut missing = wanted - ahead;
+            while missing > 0 {
+                let count = text.fill::<Failure>(missing, |space| {
+                    handle.read_directly(space).map_err(Failure::from)
+                })?;
+                missing -= count;
+                if count == 0 {
+                    break;
+                }
+                if host.is_stopped() {
+                    return Err(Raise::Stopped.into());
+                }
+            }
+            // The file may have grown: only a read that gives nothing is its end.
+            if text.len() == max || (handle.buffered().is_empty() && handle.fill()? == 0) {
+                len = text.len();
+                return Ok(());
+            }
+        }
+    })?;
+    Ok(len)
+}
+
+fn push_line(call: &mut Call<'_>, handle: &mut Handle, end: LineEnd) -> Result<Found, Failure> {
+    let mut searched = 0;
+    loop {
+        let buffered = handle.buffered();
+        if let Some(at) = memchr::memchr(b'\n', &buffered[searched..]) {
+            let line = &buffered[..searched + at + 1];
+            call.push_string(without_end(line, end));
+            let len = line.len();
+            handle.consume(len);
+            return Ok(Found::Value);
+        }
+        searched = buffered.len();
+        if searched == BUFFER_BYTES {
+            push_long_line(call, handle, end)?;
+            return Ok(Found::Value);
+        }
+        if handle.fill()? == 0 {
+            if searched == 0 {
+                return Ok(nothing(call));
+            }
+            call.push_string(handle.buffered());
+            handle.consume(searched);
+            return Ok(Found::Value);
+        }
+    }
+}
+
+fn without_end(line: &[u8], end: LineEnd) -> &[u8] {
+    match (end, line) {
+        (LineEnd::Drop, [line @ .., b'\r', b'\n'] | [line @ .., b'\n']) => line,
+        _ => line,
+    }
+}
+
+/// A line that is longer than the buffer, which is full of its beginning.
+fn push_long_line(call: &mut Call<'_>, handle: &mut Handle, end: LineEnd) -> Result<(), Failure> {
+    let host = call.host();
+    call.push_text(|text: &mut Text<'_>| {
+        loop {
+            let buffered = handle.buffered();
+            let line_end = memchr::memchr(b'\n', buffered);
+            let count = line_end.map_or(buffered.len(), |at| at + 1);
+            text.push(&buffered[..count])?;
+            handle.consume(count);
+            if line_end.is_some() {
+                if end == LineEnd::Drop {
+                    text.drop_last(b'\n');
+                    text.drop_last(b'\r');
+                }
+                return Ok(());
+            }
+            if host.is_stopped() {
+                return Err(Raise::Stopped.into());
+            }
+            if handle.fill()? == 0 {
+                return Ok(());
+            }
+        }
+    })
+}
+
+// --- lines -----------------------------------------------------------------------------------
+
+/// `handle:lines(...)`, which leaves the file open. Its arguments, the handle and the formats, are
+/// the iterator's upvalues.
+pub(super) fn lines(call: &mut Call<'_>) -> Results {
+    drop(open_handle(call, Slot::arg(1), "lines")?);
+    push_iterator(call, next_line)
+}
+
+/// `io.lines(path, ...)`, which closes the file.
+pub(super) fn io_lines(call: &mut Call<'_>) -> Results {
+    let path = path(call, Slot::arg(1), "lines")?;
+    call.reserve(2)?;
+    push_open(call, &path, OpenMode::Read).map_err(raise)?;
+    call.replace(Slot::arg(1));
+    push_iterator(call, next_line_then_close)
+}
+
+fn push_iterator(call: &mut Call<'_>, function: impl Function) -> Results {
+    match u8::try_from(call.len()) {
+        Ok(upvalues @ 1..=MAX_LINES_UPVALUES) => {
+            call.reserve(1)?;
+            call.push_function(c"lines", function, upvalues);
+            Ok(call.results(1))
+        }
+        _ => Err(Raise::Error("too many arguments".to_owned())),
+    }
+}
+
+fn next_line(call: &mut Call<'_>) -> Results {
+    let handle = shared_handle(call, Slot::upvalue(1), "lines")?;
+    let (count, found) = next(call, &handle).map_err(raise)?;
+    Ok(call.results(if found == Found::Value { count } else { 0 }))
+}
+
+fn next_line_then_close(call: &mut Call<'_>) -> Results {
+    let handle = shared_handle(call, Slot::upvalue(1), "lines")?;
+    let next = next(call, &handle);
+    if let Ok((count, Found::Value)) = next {
+        return Ok(call.results(count));
+    }
+    let closed = close_handle(call, &mut handle.lock().unwrap());
+    next.map_err(raise)?;
+    closed.map_err(|error| raised(&error))?;
+    Ok(call.results(0))
+}
+
+fn next(call: &mut Call<'_>, handle: &Mutex<Handle>) -> Result<(i32, Found), Failure> {
+    let first = call.len() + 1;
+    for number in 2..=i32::from(MAX_LINES_UPVALUES) {
+        let format = Slot::upvalue(number);
+        if call.kind(format) == Kind::None {
+            break;
+        }
+        call.reserve(1)?;
+        call.push(format);
+    }
+    let formats = first..=call.len();
+    read_formats(call, &mut handle.lock().unwrap(), formats)
+}
