@@ -4,7 +4,9 @@ mod report;
 
 use std::time::Duration;
 
-use sandbox_controller::{Config, Controller, Error as ControllerError, Run, SandboxSpec, Script};
+use sandbox_controller::{
+    Config, Controller, Error as ControllerError, Lifespan, Run, SandboxSpec, Script,
+};
 
 use super::{Context, block_on};
 use crate::cli::RunArgs;
@@ -42,6 +44,7 @@ fn spec(context: &Context<'_>, args: &RunArgs, settings: &Settings) -> Result<Sa
     let limits = settings.limits();
     limits.check(&settings.ceiling()).map_err(ControllerError::from)?;
     let mut spec = SandboxSpec::new()
+        .lifespan(Lifespan::OneRun)
         .limits(limits)
         .io_errors(settings.io_errors())
         .user(args.files.user.map(|user| (user.0, user.1)));
