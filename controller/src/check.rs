@@ -6,7 +6,6 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::fs::MemfdFlags;
-use sandbox_protocol::ErrorKind;
 use sandbox_protocol::argv::{AgentArgs, CheckReply, Mode};
 use sandbox_protocol::limits::{MAX_FRAME_BYTES, MAX_SOURCE_BYTES};
 use sandbox_protocol::message::ScriptError;
@@ -31,15 +30,7 @@ pub async fn check_script(
     agent: &AgentSource,
 ) -> Result<Option<ScriptError>, Error> {
     if source.len() > MAX_SOURCE_BYTES {
-        return Ok(Some(ScriptError {
-            kind: ErrorKind::SourceTooLarge,
-            message: format!(
-                "the script is {} bytes long, and {MAX_SOURCE_BYTES} are allowed",
-                source.len()
-            ),
-            line: None,
-            traceback: None,
-        }));
+        return Ok(Some(crate::run::source_too_large()));
     }
     let agent = Agent::open(agent)?;
     let checked = tokio::time::timeout(TIME_LIMIT, run(source, &agent)).await;

@@ -9,7 +9,6 @@ use crate::controller::Controller;
 use crate::engine::{EngineFacts, UserMapping};
 use crate::error::Error;
 use crate::iodir::{IoDir, container_user};
-use crate::limits::ByteSize;
 use crate::spec::{Lifespan, SandboxSpec, Script};
 
 /// The oldest API that has all that a sandbox needs.
@@ -127,10 +126,10 @@ async fn image(controller: &Controller) -> Check {
         Ok(images) => {
             let stale = images.iter().filter(|image| !image.current).count();
             match images.iter().find(|image| image.current) {
-                Some(image) if stale == 0 => Check::ok("image", image.id.clone()),
+                Some(image) if stale == 0 => Check::ok("image", short(&image.id)),
                 Some(image) => Check::warn(
                     "image",
-                    format!("{}; {stale} of other versions", image.id),
+                    format!("{}; {stale} of other versions", short(&image.id)),
                     "`sandboxctl image rm --stale` removes those of other versions",
                 ),
                 None => Check::ok("image", "not built yet: the first sandbox builds it"),
@@ -138,6 +137,11 @@ async fn image(controller: &Controller) -> Check {
         }
         Err(error) => Check::error("image", &error),
     }
+}
+
+/// An image's id, as far as people need it.
+fn short(id: &str) -> String {
+    id.trim_start_matches("sha256:").chars().take(12).collect()
 }
 
 async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Check {
@@ -269,8 +273,8 @@ fn free_space(id: &'static str, path: &Path) -> Check {
     match rustix::fs::statvfs(&there) {
         Ok(stat) => {
             let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-            let detail =
-                format!("{} free at {}", ByteSize::b(free & !((1 << 20) - 1)), there.display());
+            let free_text = bytesize::ByteSize::b(free).display().iec();
+            let detail = format!("{free_text:.1} free at {}", there.display());
             if free < LITTLE_SPACE {
                 Check::warn(id, detail, "free some space, or use another directory")
             } else {

@@ -114,6 +114,14 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// Docker's context cannot be read, or names no engine.
+    #[error("cannot use {why}: {reason}")]
+    Context {
+        /// Which, and what names it.
+        why: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// The engine failed, or did not answer in time.
     #[error("{step} failed")]
     Engine {
@@ -190,13 +198,13 @@ pub enum Error {
         #[source]
         source: PathError,
     },
-    /// Two mounts are in one place, or one is inside another.
-    #[error("the mounts {first} and {second} overlap")]
-    MountsOverlap {
-        /// One.
-        first: String,
-        /// The other.
-        second: String,
+    /// The io dir would be in, or hide, a path that every sandbox has.
+    #[error("the io dir cannot be at {path}: {taken} is the sandbox's own")]
+    MountTaken {
+        /// Where it was to be.
+        path: String,
+        /// The sandbox's path.
+        taken: String,
     },
     /// A working directory outside the mounts.
     #[error("the working directory {workdir} is outside the mounts")]
@@ -266,7 +274,7 @@ impl Error {
             | Self::Engine { .. }
             | Self::NotUp { .. }
             | Self::IoDirElsewhere { .. } => ErrorKind::Engine,
-            Self::Endpoint { .. } => ErrorKind::Config,
+            Self::Endpoint { .. } | Self::Context { .. } => ErrorKind::Config,
             Self::AgentMismatch { .. } | Self::Agent { .. } | Self::ImageStream { .. } => {
                 ErrorKind::Image
             }
@@ -274,7 +282,7 @@ impl Error {
             Self::IoDir { .. }
             | Self::Input { .. }
             | Self::GuestPath { .. }
-            | Self::MountsOverlap { .. }
+            | Self::MountTaken { .. }
             | Self::WorkdirOutside { .. }
             | Self::ArgsTooLarge { .. }
             | Self::NoSuchImage { .. } => ErrorKind::Usage,
@@ -298,18 +306,21 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NoEngine { tried } if tried.iter().any(|one| one.outcome.contains("denied")) => {
-                "your user may not use the engine's socket: add it to the group that owns the \
-                 socket, or run a rootless engine"
+                "your user may not use the engine's socket: `sudo usermod -aG docker $USER` and a \
+                 new login let it (and make it as good as root), or run a rootless engine"
             }
             Self::NoEngine { .. } => {
-                "install and start Docker or Podman, or name a running engine with --host; \
-                 `sandboxctl doctor` says more"
+                "install and start Docker or Podman, or name a running engine with --host"
             }
             Self::NoEmbeddedEngine => "use --engine docker",
             Self::Endpoint { .. } => "unix:// and tcp:// endpoints can be used",
+            Self::Context { .. } => {
+                "`docker context ls` lists the contexts; --host or DOCKER_HOST names an engine \
+                 without one"
+            }
             Self::Engine { .. } | Self::NotUp { .. } => {
-                "`sandboxctl doctor` looks at the engine; what may be left of the sandbox is \
-                 removed by the next command that reaches it"
+                "what may be left of the sandbox is removed by the next command that reaches the \
+                 engine"
             }
             Self::AgentMismatch { .. } => "`sandboxctl image build --rebuild` builds it anew",
             Self::Agent { .. } => "SANDBOX_AGENT must name a static sandbox-agent program",
@@ -333,7 +344,7 @@ impl Error {
             Self::NoSuchImage { .. } => "`sandboxctl image ls` lists them",
             Self::IoDir { .. }
             | Self::GuestPath { .. }
-            | Self::MountsOverlap { .. }
+            | Self::MountTaken { .. }
             | Self::WorkdirOutside { .. }
             | Self::Ended { .. }
             | Self::Refused { .. }

@@ -2,7 +2,7 @@
 //! configuration, the documentation and the error messages all read.
 
 use std::fmt;
-use std::num::NonZeroU32;
+use std::num::{IntErrorKind, NonZeroU32};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -110,10 +110,13 @@ impl FromStr for Cpus {
     fn from_str(text: &str) -> Result<Self, LimitParseError> {
         let bad = || LimitParseError::Cpus { text: text.to_owned() };
         let cpus: f64 = text.trim().parse().map_err(|_| bad())?;
-        let thousandths = (cpus * 1000.0).round();
-        // NaN fails both comparisons.
-        if !(thousandths >= 1.0 && thousandths <= f64::from(u32::MAX)) {
+        // NaN is not above 0 either.
+        if !(cpus > 0.0 && cpus.is_finite()) {
             return Err(bad());
+        }
+        let thousandths = (cpus * 1000.0).round().max(1.0);
+        if thousandths > f64::from(u32::MAX) {
+            return Err(LimitParseError::TooLarge { text: text.to_owned() });
         }
         NonZeroU32::new(thousandths as u32).map(Self).ok_or_else(bad)
     }
@@ -147,11 +150,15 @@ pub enum LimitParseError {
         /// As it was given.
         text: String,
     },
+    /// More than can be counted.
+    #[error("'{text}' is too large")]
+    TooLarge {
+        /// As it was given.
+        text: String,
+    },
     /// Nothing could run under it.
-    #[error("{key} is {value}, which is less than the smallest that works, {smallest}")]
+    #[error("'{value}' is less than the smallest that works, {smallest}")]
     TooSmall {
-        /// The limit's key.
-        key: &'static str,
         /// As it was given.
         value: String,
         /// The smallest value that works.
@@ -202,8 +209,13 @@ impl Field for Duration {
         }
     }
     fn parse(text: &str) -> Result<Self, LimitParseError> {
-        let bad = || LimitParseError::Time { text: text.to_owned() };
-        humantime::parse_duration(text.trim()).map_err(|_| bad())
+        let text = text.trim();
+        humantime::parse_duration(text).map_err(|error| match error {
+            humantime::DurationError::NumberOverflow => {
+                LimitParseError::TooLarge { text: text.to_owned() }
+            }
+            _ => LimitParseError::Time { text: text.to_owned() },
+        })
     }
 }
 
@@ -248,7 +260,11 @@ impl Field for NonZeroU32 {
         }
     }
     fn parse(text: &str) -> Result<Self, LimitParseError> {
-        text.trim().parse().map_err(|_| LimitParseError::Count { text: text.to_owned() })
+        let text = text.trim();
+        text.parse().map_err(|error: std::num::ParseIntError| match error.kind() {
+            IntErrorKind::PosOverflow => LimitParseError::TooLarge { text: text.to_owned() },
+            _ => LimitParseError::Count { text: text.to_owned() },
+        })
     }
 }
 
@@ -312,7 +328,7 @@ macro_rules! limits {
                 let value = match self {
                     $(Self::$variant => <$kind as Field>::parse(text)?.value(),)+
                 };
-                self.at_least_smallest(value)
+                self.at_least_smallest(value, || text.trim().to_owned())
             }
 
             fn smallest(self) -> LimitValue {
@@ -333,7 +349,7 @@ macro_rules! limits {
             ///
             /// [`LimitParseError`] where the value is of another limit's type or too small.
             pub fn set(&mut self, key: LimitKey, value: LimitValue) -> Result<(), LimitParseError> {
-                let value = key.at_least_smallest(value)?;
+                let value = key.at_least_smallest(value, || value.to_string())?;
                 match key {
                     $(LimitKey::$variant => self.$field = <$kind as Field>::from_value(value)
                         .ok_or_else(|| key.wrong_type(value))?,)+
@@ -406,12 +422,15 @@ impl LimitKey {
         Ceiling::default().0.get(self)
     }
 
-    fn at_least_smallest(self, value: LimitValue) -> Result<LimitValue, LimitParseError> {
+    fn at_least_smallest(
+        self,
+        value: LimitValue,
+        given: impl FnOnce() -> String,
+    ) -> Result<LimitValue, LimitParseError> {
         let smallest = self.smallest();
         if is_over(smallest, value) {
             return Err(LimitParseError::TooSmall {
-                key: self.key(),
-                value: value.to_string(),
+                value: given(),
                 smallest: smallest.to_string(),
             });
         }
@@ -561,6 +580,22 @@ mod tests {
         );
         for text in ["30", "0s", "1 fortnight", ""] {
             assert!(LimitKey::Timeout.parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_refused_for_what_is_wrong_with_it() {
+        let refused = |key: LimitKey, text| key.parse(text).unwrap_err().to_string();
+        for (key, text, why) in [
+            (LimitKey::Cpus, "0.0001", "'0.0001' is less than the smallest that works, 0.01"),
+            (LimitKey::Cpus, "1e9", "'1e9' is too large"),
+            (LimitKey::Pids, "1", "'1' is less than the smallest that works, 16"),
+            (LimitKey::Pids, "99999999999", "'99999999999' is too large"),
+            (LimitKey::Pids, "-1", "'-1' is not a whole number above 0"),
+            (LimitKey::Timeout, "99999999999999999999s", "'99999999999999999999s' is too large"),
+            (LimitKey::Timeout, "9999999999999y", "'9999999999999y' is too large"),
+        ] {
+            assert_eq!(refused(key, text), why);
         }
     }
 

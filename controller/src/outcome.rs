@@ -57,6 +57,8 @@ pub enum CancelCause {
     Interrupt,
     /// SIGTERM.
     Terminate,
+    /// SIGHUP.
+    Hangup,
     /// Another reason of the caller's.
     Caller,
 }
@@ -135,6 +137,7 @@ impl Outcome {
             Self::AgentLost { .. } => 122,
             Self::Timeout(_) => 124,
             Self::Cancelled { cause: CancelCause::Terminate } => 143,
+            Self::Cancelled { cause: CancelCause::Hangup } => 129,
             Self::Cancelled { cause: CancelCause::Interrupt | CancelCause::Caller } => 130,
             Self::Killed => 137,
             Self::Exit(Exit::Code(code)) => *code,
@@ -154,6 +157,7 @@ impl Outcome {
                 let by = match cause {
                     CancelCause::Interrupt => "interrupted",
                     CancelCause::Terminate => "terminated",
+                    CancelCause::Hangup => "hung up",
                     CancelCause::Caller => "cancelled by the caller",
                 };
                 Some(failure(ErrorKind::Cancelled, by))

@@ -63,9 +63,9 @@ impl Plan {
             for other in others {
                 let other = other?;
                 if io.is_under(&other) || other.is_under(io) {
-                    return Err(Error::MountsOverlap {
-                        first: io.to_string(),
-                        second: other.to_string(),
+                    return Err(Error::MountTaken {
+                        path: io.to_string(),
+                        taken: other.to_string(),
                     });
                 }
             }
@@ -224,7 +224,7 @@ mod tests {
             Ok("/workspace".into())
         );
         for path in ["/", "/in", "/in/x", "/proc", "/proc/x", "/dev", "/.sandbox", "/etc/x"] {
-            assert!(at(path).unwrap_err().contains("overlap"), "{path}");
+            assert!(at(path).unwrap_err().contains("the sandbox's own"), "{path}");
         }
         for path in ["io", "", "/a/../b"] {
             assert!(at(path).unwrap_err().contains("the mount path"), "{path}");

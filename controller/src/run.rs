@@ -194,7 +194,7 @@ impl Record {
             };
             state.logs.push(LogEntry {
                 level: LogLevel::Truncated,
-                text: format!("[the log ends here: it is full by {limit}]"),
+                text: format!("[log full: {limit}]"),
                 lossy: false,
                 cut: false,
             });
@@ -225,6 +225,17 @@ impl RunSink for Record {
 
     fn touched(&self, touched: Touched) -> Result<(), String> {
         self.lock().touched.take(&touched, self.mount.as_ref())
+    }
+}
+
+/// What becomes of a script that is too long. How long it is we need not know.
+pub(crate) fn source_too_large() -> ScriptError {
+    let max = crate::ByteSize::b(MAX_SOURCE_BYTES as u64);
+    ScriptError {
+        kind: ErrorKind::SourceTooLarge,
+        message: format!("the script is longer than {MAX_SOURCE_BYTES} bytes ({max})"),
+        line: None,
+        traceback: None,
     }
 }
 
@@ -283,11 +294,7 @@ impl Conductor {
         let error =
             |kind, message: String| ScriptError { kind, message, line: None, traceback: None };
         if script.source.len() > MAX_SOURCE_BYTES {
-            let length = script.source.len();
-            return Err(error(
-                ErrorKind::SourceTooLarge,
-                format!("the script is {length} bytes long, and {MAX_SOURCE_BYTES} are allowed"),
-            ));
+            return Err(source_too_large());
         }
         let source = String::from_utf8(script.source).map_err(|not_utf8| {
             let before = &not_utf8.as_bytes()[..not_utf8.utf8_error().valid_up_to()];
@@ -417,6 +424,13 @@ impl Conductor {
             }
             _ => None,
         };
+        tracing::info!(
+            answered = answer.is_some(),
+            ?cancel,
+            our_kill = ?self.our_kill,
+            ?exit,
+            "the evidence of the run's end"
+        );
         let evidence = Evidence {
             answer,
             cancel,

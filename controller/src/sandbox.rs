@@ -32,7 +32,9 @@ pub(crate) async fn step<T>(
     call: impl Future<Output = Result<T, EngineError>>,
 ) -> Result<T, Error> {
     let after = step.time_limit();
+    let since = tokio::time::Instant::now();
     let result = tokio::time::timeout(after, call).await;
+    tracing::debug!(took = ?since.elapsed(), "{step}");
     let result = result.unwrap_or(Err(EngineError::TimedOut { after }));
     result.map_err(|source| Error::Engine { step, source })
 }
@@ -139,6 +141,7 @@ impl Sandbox {
         // From here on there may be a container, known by its name, whatever becomes of us.
         let remains = Remains::new(shared.clone(), name, kept);
         let container = remains.create(container).await?;
+        tracing::info!(container, uid = user.0, gid = user.1, "a sandbox is made");
         let attached = step(Step::Attach, engine.attach(&container)).await?;
         step(Step::Start, engine.start(&container)).await?;
         let mut inner = Inner {

@@ -51,7 +51,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A signal came before there was a run to cancel.
-    #[error("{}", match .0 { Signal::Interrupt => "interrupted", Signal::Terminate => "terminated" })]
+    #[error("{}", .0.as_str())]
     Signalled(Signal),
 }
 
@@ -62,6 +62,8 @@ pub enum Signal {
     Interrupt,
     /// SIGTERM.
     Terminate,
+    /// SIGHUP: the terminal is gone.
+    Hangup,
 }
 
 impl Signal {
@@ -71,6 +73,15 @@ impl Signal {
         match self {
             Self::Interrupt => 130,
             Self::Terminate => 143,
+            Self::Hangup => 129,
+        }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Interrupt => "interrupted",
+            Self::Terminate => "terminated",
+            Self::Hangup => "hung up",
         }
     }
 }
@@ -178,6 +189,7 @@ mod tests {
         assert_eq!(Error::usage("SCRIPT", "missing").exit_code(), 2);
         assert_eq!(Error::Signalled(Signal::Interrupt).exit_code(), 130);
         assert_eq!(Error::Signalled(Signal::Terminate).exit_code(), 143);
+        assert_eq!(Error::Signalled(Signal::Hangup).exit_code(), 129);
         let folder = Error::StateFolder { folder: "/x".into(), why: "it is no directory" };
         assert_eq!(folder.exit_code(), 125);
     }

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: the first asks, the second insists.
+//! SIGINT, SIGTERM and SIGHUP: the first asks, the second insists.
 
 use std::future::Future;
 use std::time::Duration;
@@ -18,6 +18,8 @@ const LAST_GRACE: Duration = Duration::from_secs(3);
 pub struct Signals {
     interrupt: unix::Signal,
     terminate: unix::Signal,
+    /// `None` where the process was started to outlive its terminal, as `nohup` does.
+    hangup: Option<unix::Signal>,
 }
 
 impl Signals {
@@ -34,14 +36,25 @@ impl Signals {
         Ok(Self {
             interrupt: listen(unix::SignalKind::interrupt())?,
             terminate: listen(unix::SignalKind::terminate())?,
+            hangup: match hangup_is_ignored() {
+                true => None,
+                false => Some(listen(unix::SignalKind::hangup())?),
+            },
         })
     }
 
     /// The next one.
     pub async fn next(&mut self) -> Signal {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = self.interrupt.recv() => Signal::Interrupt,
             _ = self.terminate.recv() => Signal::Terminate,
+            _ = hangup => Signal::Hangup,
         }
     }
 
@@ -59,6 +72,19 @@ impl Signals {
     }
 }
 
+/// Whether SIGHUP is ignored now. Once it is listened for it is not, and where it was ignored at
+/// the start it never is.
+fn hangup_is_ignored() -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores_hangup(&status))
+}
+
+fn ignores_hangup(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // Signal n is bit n - 1, and SIGHUP is signal 1.
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & 1 == 1)
+}
+
 /// From here on, until the value is dropped, the first signal cancels a run, and the second kills
 /// it at once.
 ///
@@ -72,6 +98,7 @@ pub fn cancel(run: CancelHandle) -> Result<Canceller, Error> {
         let cause = |signal| match signal {
             Signal::Interrupt => CancelCause::Interrupt,
             Signal::Terminate => CancelCause::Terminate,
+            Signal::Hangup => CancelCause::Hangup,
         };
         run.cancel(cause(signals.next().await));
         let second = signals.next().await;
@@ -88,5 +115,17 @@ pub struct Canceller(JoinHandle<()>);
 impl Drop for Canceller {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ignored_hangup_is_told_from_others() {
+        assert!(ignores_hangup("Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0\n"));
+        assert!(!ignores_hangup("Name:\tx\nSigIgn:\t0000000000001000\nSigCgt:\t1\n"));
+        assert!(!ignores_hangup(""));
     }
 }

@@ -155,7 +155,7 @@ impl Session<'_> {
 fn with_flag(error: ControllerError) -> Error {
     let flag = match &error {
         ControllerError::WorkdirOutside { .. } => "--workdir",
-        ControllerError::MountsOverlap { .. } => "--mount-path",
+        ControllerError::MountTaken { .. } => "--mount-path",
         ControllerError::IoDir { .. } => "--io-dir",
         _ => return error.into(),
     };

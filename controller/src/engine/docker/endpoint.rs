@@ -54,8 +54,10 @@ pub(super) fn find(config: &DockerEndpoint) -> Result<Candidates, Error> {
     let (context, by) = match (set(&config.env_context), &config.config_dir) {
         (Some(name), _) => (Some(name), "DOCKER_CONTEXT"),
         (None, Some(dir)) => (
-            context::current(dir)
-                .map_err(|reason| Error::Endpoint { why: "config.json".to_owned(), reason })?,
+            context::current(dir).map_err(|reason| Error::Context {
+                why: "docker's config.json".to_owned(),
+                reason,
+            })?,
             "the current one",
         ),
         (None, None) => (None, ""),
@@ -63,7 +65,7 @@ pub(super) fn find(config: &DockerEndpoint) -> Result<Candidates, Error> {
     match context {
         Some(name) if name != context::DEFAULT_CONTEXT => {
             let why = format!("the context '{name}' ({by})");
-            let error = |reason| Error::Endpoint { why: why.clone(), reason };
+            let error = |reason| Error::Context { why: why.clone(), reason };
             let dir = config.config_dir.as_deref().ok_or_else(|| {
                 error("there is no configuration folder of docker's to look it up in".to_owned())
             })?;
