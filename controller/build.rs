@@ -45,6 +45,9 @@ fn main() {
         println!("cargo::rerun-if-changed={}", root.join(input).display());
     }
     println!("cargo::rerun-if-changed=build.rs");
+    for compiler in ["CC", "CXX"] {
+        println!("cargo::rerun-if-env-changed={compiler}");
+    }
 
     let out = PathBuf::from(var("OUT_DIR"));
     let built = build_agent(&root, &target_folder(&out).join("static-agent"));
@@ -105,14 +108,13 @@ fn build_agent(root: &Path, target_folder: &Path) -> PathBuf {
     target_folder.join(target).join("agent/sandbox-agent")
 }
 
-/// The outer target folder: the highest folder above `OUT_DIR` that cargo marked as a cache, or
-/// `OUT_DIR` itself where none is marked (`cargo install`).
+/// The outer target folder: the nearest folder above `OUT_DIR` that cargo marked as a cache, or
+/// the one around it where that is only a target's (`target/<triple>`). `OUT_DIR` itself where none
+/// is marked (`cargo install`).
 fn target_folder(out: &Path) -> PathBuf {
-    out.ancestors()
-        .filter(|folder| folder.join("CACHEDIR.TAG").is_file())
-        .last()
-        .unwrap_or(out)
-        .to_owned()
+    let is_marked = |folder: &&Path| folder.join("CACHEDIR.TAG").is_file();
+    let nearest = out.ancestors().find(is_marked).unwrap_or(out);
+    nearest.parent().filter(is_marked).unwrap_or(nearest).to_owned()
 }
 
 fn var(name: &str) -> String {
