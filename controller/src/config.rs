@@ -17,6 +17,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The agent to use.
     pub agent: AgentSource,
+    /// Whether what dead controllers left is removed.
+    pub sweep: Sweep,
 }
 
 impl Config {
@@ -28,6 +30,7 @@ impl Config {
             ceiling: Ceiling::default(),
             state_dir: state_dir.into(),
             agent: AgentSource::Embedded,
+            sweep: Sweep::AtConnect,
         }
     }
 }
@@ -120,4 +123,14 @@ pub enum AgentSource {
     Embedded,
     /// A file: a static program.
     File(PathBuf),
+}
+
+/// Whether a controller removes by itself what dead ones left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sweep {
+    /// In the background, from the connection on: right for whoever launches sandboxes.
+    #[default]
+    AtConnect,
+    /// Only [`gc`](crate::Controller::gc) does: right for whoever looks.
+    Never,
 }

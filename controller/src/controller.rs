@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::agent::Agent;
 use crate::cleanup::Cleanup;
-use crate::config::{Config, EngineKind};
+use crate::config::{Config, EngineKind, Sweep};
 use crate::doctor::Check;
 use crate::engine::docker::DockerEngine;
 use crate::engine::{Engine, EngineFacts, EngineInfo, UserMapping};
@@ -40,6 +40,22 @@ pub(crate) struct Shared {
     pub boot_id: String,
 }
 
+impl Shared {
+    /// Removes what dead controllers left, in the background. What fails is tried again by the
+    /// next sweep, and is no failure of this controller's.
+    fn sweep(self: Arc<Self>) {
+        let shared = self.clone();
+        drop(self.cleanup.spawn(async move {
+            match shared.instance.gc(&*shared.engine, GcOptions::default()).await {
+                Ok(report) if report.removed.is_empty() => {}
+                Ok(report) => tracing::info!(count = report.removed.len(), "removed leftovers"),
+                Err(error) => tracing::debug!(error = error.full_message(), "cannot sweep"),
+            }
+            Ok(())
+        }));
+    }
+}
+
 impl fmt::Debug for Controller {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Controller").field("engine", self.engine()).finish_non_exhaustive()
@@ -47,7 +63,8 @@ impl fmt::Debug for Controller {
 }
 
 impl Controller {
-    /// Finds an engine, and begins to remove what dead controllers left on it.
+    /// Finds an engine, and with [`Sweep::AtConnect`] begins to remove what dead controllers left
+    /// on it.
     ///
     /// # Errors
     ///
@@ -60,6 +77,8 @@ impl Controller {
         let agent = Agent::open(&config.agent)?;
         let docker = DockerEngine::connect(&config.engine, agent, &config.state_dir).await?;
         let docker = Arc::new(docker);
+        let EngineInfo { endpoint, why, .. } = docker.info();
+        tracing::info!(endpoint, why, "connected to the engine");
         let boot_id = boot_id()?;
         let instance = Instance::register(&config.state_dir, &boot_id, &docker.info().endpoint)?;
         let shared = Arc::new(Shared {
@@ -69,20 +88,13 @@ impl Controller {
             ceiling: config.ceiling,
             boot_id,
         });
-        let sweep = shared.clone();
         // Asked for early: it is needed when the first sandbox is launched.
         let mapping = docker.clone();
         tokio::spawn(async move { mapping.user_mapping().await.map(drop) });
-        // What fails here is tried again by the next command, and is no failure of this one's.
-        drop(shared.cleanup.spawn(async move {
-            let sweep = sweep.instance.gc(&*sweep.engine, GcOptions::default()).await;
-            match sweep {
-                Ok(report) if report.removed.is_empty() => {}
-                Ok(report) => tracing::info!(count = report.removed.len(), "removed leftovers"),
-                Err(error) => tracing::debug!(error = error.full_message(), "cannot sweep"),
-            }
-            Ok(())
-        }));
+        match config.sweep {
+            Sweep::AtConnect => shared.clone().sweep(),
+            Sweep::Never => {}
+        }
         Ok(Self { shared, docker })
     }
 
@@ -128,6 +140,13 @@ impl Controller {
         self.shared.instance.gc(&*self.shared.engine, options).await
     }
 
+    /// Whether a sandbox can be launched at once, as far as is known: else the image is looked for
+    /// first, and may have to be built.
+    #[must_use]
+    pub fn knows_its_image(&self) -> bool {
+        self.docker.knows_its_image()
+    }
+
     /// Builds the sandbox image. `progress` gets the engine's lines.
     ///
     /// # Errors
@@ -142,7 +161,7 @@ impl Controller {
         if let (Rebuild::IfMissing, Some(image)) = (rebuild, current) {
             return Ok(image);
         }
-        let id = step(Step::Image, self.docker.image_build(&mut progress)).await?;
+        let id = step(Step::Image, self.docker.image_build(rebuild, &mut progress)).await?;
         self.image(&id).await
     }
 
@@ -158,33 +177,19 @@ impl Controller {
     async fn image(&self, id: &str) -> Result<ImageInfo, Error> {
         let images = self.image_list().await?;
         let image = images.into_iter().find(|image| image.id == id);
-        image.ok_or_else(|| Error::NoSuchImage { which: id.to_owned() })
+        image.ok_or_else(|| Error::ImageId { which: id.to_owned(), reason: "no image has it" })
     }
 
     /// Removes sandbox images, and gives those that went.
     ///
     /// # Errors
     ///
-    /// [`Error`] where there is no such image, or the engine fails.
+    /// [`Error`] where an id names no image or several, and nothing is removed then; or the
+    /// engine fails.
     pub async fn image_remove(&self, which: ImageSelector) -> Result<Vec<ImageInfo>, Error> {
-        let images = self.image_list().await?;
-        let chosen: Vec<ImageInfo> = match which {
-            ImageSelector::All => images,
-            ImageSelector::Stale => images.into_iter().filter(|image| !image.current).collect(),
-            ImageSelector::Id(which) => {
-                let is_it = |image: &ImageInfo| {
-                    let short = image.id.strip_prefix("sha256:").unwrap_or(&image.id);
-                    image.id == which || (which.len() >= 4 && short.starts_with(&which))
-                };
-                let chosen: Vec<_> = images.into_iter().filter(is_it).collect();
-                if chosen.len() != 1 {
-                    return Err(Error::NoSuchImage { which });
-                }
-                chosen
-            }
-        };
+        let chosen = which.choose(self.image_list().await?)?;
         for image in &chosen {
-            step(Step::Remove, self.docker.image_remove(&image.id)).await?;
+            step(Step::RemoveImage, self.docker.image_remove(&image.id)).await?;
         }
         Ok(chosen)
     }

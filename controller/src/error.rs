@@ -37,6 +37,8 @@ pub enum Step {
     Evidence,
     /// Removing it.
     Remove,
+    /// Removing an image.
+    RemoveImage,
     /// Listing containers or images.
     List,
 }
@@ -57,6 +59,7 @@ impl Step {
             Self::Exit => "waiting for the container's end",
             Self::Evidence => "reading how the container ended",
             Self::Remove => "removing the container",
+            Self::RemoveImage => "removing the image",
             Self::List => "listing what the engine has",
         }
     }
@@ -67,7 +70,7 @@ impl Step {
         let seconds = match self {
             Self::Connect => 5,
             Self::Image => 120,
-            Self::Create | Self::Start | Self::Remove => 30,
+            Self::Create | Self::Start | Self::Remove | Self::RemoveImage => 30,
             Self::Attach | Self::Hello | Self::Kill | Self::Exit => 10,
             Self::Evidence | Self::List => 10,
             Self::Shutdown => 2,
@@ -212,6 +215,14 @@ pub enum Error {
         /// The directory.
         workdir: String,
     },
+    /// An argument for the script that no script can be given.
+    #[error("the script's argument '{what}' cannot be used: {reason}")]
+    Args {
+        /// Which.
+        what: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// Arguments for the script that are too long.
     #[error("the script's arguments are longer than {max} bytes of JSON")]
     ArgsTooLarge {
@@ -247,11 +258,13 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// No image is known by what was given.
-    #[error("no sandbox image '{which}'")]
-    NoSuchImage {
+    /// An id does not name one sandbox image.
+    #[error("cannot use the image id '{which}': {reason}")]
+    ImageId {
         /// As it was given.
         which: String,
+        /// What is wrong.
+        reason: &'static str,
     },
     /// A stream of an image cannot be read or written.
     #[error("cannot {action} the image")]
@@ -284,8 +297,9 @@ impl Error {
             | Self::GuestPath { .. }
             | Self::MountTaken { .. }
             | Self::WorkdirOutside { .. }
+            | Self::Args { .. }
             | Self::ArgsTooLarge { .. }
-            | Self::NoSuchImage { .. } => ErrorKind::Usage,
+            | Self::ImageId { .. } => ErrorKind::Usage,
             Self::Ended { .. } => ErrorKind::AgentLost,
             Self::State { .. } | Self::Refused { .. } | Self::Check { .. } => ErrorKind::Internal,
         }
@@ -318,8 +332,12 @@ impl Error {
                 "`docker context ls` lists the contexts; --host or DOCKER_HOST names an engine \
                  without one"
             }
+            Self::Engine { source: EngineError::UnusableImage { .. }, .. } => {
+                "a sandbox needs the image of this very version: `sandboxctl image save` writes it \
+                 for `sandboxctl image load`, and without engine.image a run builds it"
+            }
             Self::Engine { .. } | Self::NotUp { .. } => {
-                "what may be left of the sandbox is removed by the next command that reaches the \
+                "what may be left of the sandbox is removed by the next run that reaches the \
                  engine"
             }
             Self::AgentMismatch { .. } => "`sandboxctl image build --rebuild` builds it anew",
@@ -341,11 +359,12 @@ impl Error {
             Self::Input { .. } => "--in takes a regular file or a directory: --in SRC[:NAME]",
             Self::ArgsTooLarge { .. } => "give large data as an input: --in SRC[:NAME]",
             Self::State { .. } => "the state folder must be yours and writable",
-            Self::NoSuchImage { .. } => "`sandboxctl image ls` lists them",
+            Self::ImageId { .. } => "`sandboxctl image ls` lists them",
             Self::IoDir { .. }
             | Self::GuestPath { .. }
             | Self::MountTaken { .. }
             | Self::WorkdirOutside { .. }
+            | Self::Args { .. }
             | Self::Ended { .. }
             | Self::Refused { .. }
             | Self::Check { .. }

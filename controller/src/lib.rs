@@ -40,7 +40,7 @@ mod spec;
 pub use agent::{AGENT, AGENT_SHA256};
 pub use check::check_script;
 pub use config::{
-    AgentSource, Config, DockerEndpoint, EngineConfig, EngineKind, UnknownEngineKind,
+    AgentSource, Config, DockerEndpoint, EngineConfig, EngineKind, Sweep, UnknownEngineKind,
 };
 pub use controller::Controller;
 pub use doctor::{Check, CheckStatus};

@@ -3,7 +3,7 @@
 use std::process::Child;
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::place::{Place, docker, eventually, spawn, wait};
 
@@ -51,8 +51,8 @@ fn a_second_ctrl_c_ends_it_at_once() {
     signal(&child, Signal::INT);
     signal(&child, Signal::INT);
     wait(child).assert_code(130);
-    // What it may not have waited for, the next command removes.
-    place.sandboxctl(["ps"]).assert_code(0);
+    // What it may not have waited for, the next run or `gc` removes.
+    place.sandboxctl(["gc"]).assert_code(0);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_container_killed_from_outside_is_killed_not_ok() {
 }
 
 #[test]
-fn a_killed_controller_leaves_an_agent_that_ends_and_the_next_command_removes_it() {
+fn a_killed_controller_leaves_an_agent_that_ends_and_the_next_run_removes_it() {
     let place = Place::new();
     place.expect_a_dead_instance();
     let mut child = looping(&place, &[]);
@@ -84,8 +84,21 @@ fn a_killed_controller_leaves_an_agent_that_ends_and_the_next_command_removes_it
         let state = docker(&["inspect", "--format", "{{.State.Running}}", &containers[0]]);
         (state.stdout == b"false\n").then_some(())
     });
-    place.sandboxctl(["ps"]).assert_code(0);
-    eventually("the next command removes it", || place.containers().is_empty().then_some(()));
+    // Who only looks removes nothing.
+    let left = |key: &str, args: &[&str]| {
+        let ended = place.sandboxctl(args);
+        let document: Value = serde_json::from_str(&ended.assert_code(0).stdout).unwrap();
+        let listed = if key.is_empty() { &document } else { &document[key] };
+        let listed = listed.as_array().unwrap().iter();
+        let ours: Vec<_> = listed.filter(|it| it["container"] == *containers[0]).collect();
+        assert_eq!(ours.len(), 1, "{args:?}: {document:#}");
+        assert_eq!(ours[0]["state"], "leftover", "{args:?}");
+    };
+    left("", &["ps", "--json"]);
+    left("removed", &["gc", "--dry-run", "--json"]);
+    assert_eq!(place.containers(), containers);
+    place.run_json("return 1", &["--no-io"]);
+    assert_eq!(place.containers(), Vec::<String>::new());
 }
 
 #[test]

@@ -33,6 +33,10 @@ impl Images<'_> {
         finish(command)
     }
 
+    fn remove(&self, image: &Value) {
+        self.sandboxctl(&["image", "rm", image["id"].as_str().unwrap()]).assert_code(0);
+    }
+
     fn current(&self) -> Option<Value> {
         let ended = self.sandboxctl(&["image", "ls", "--json"]);
         let images: Value = serde_json::from_str(&ended.assert_code(0).stdout).unwrap();
@@ -84,6 +88,86 @@ fn two_first_runs_at_once_both_succeed() {
     while let Some(image) = images.current() {
         images.sandboxctl(&["image", "rm", image["id"].as_str().unwrap()]).assert_code(0);
     }
+}
+
+#[test]
+fn only_what_was_loaded_counts_as_loaded() {
+    let place = Place::new();
+    let images = Images { place: &place, agent: agent_of_this_test(&place, "load") };
+    images.sandboxctl(&["image", "build"]).assert_code(0);
+    images.sandboxctl(&["image", "save", "ours.tar"]).assert_code(0);
+
+    // The image is there all the time, and says nothing of what these are.
+    let whole = std::fs::read(place.path("ours.tar")).unwrap();
+    place.write("half.tar", &whole[..whole.len() / 2]);
+    place.write("text", "hello");
+    place.write("nothing", "");
+    for file in ["half.tar", "text", "nothing", "."] {
+        let ended = images.sandboxctl(&["image", "load", file]);
+        ended.assert_code(125);
+        assert_eq!(ended.stdout, "", "{file}");
+    }
+    let other = Images { place: &place, agent: agent_of_this_test(&place, "another version") };
+    other.sandboxctl(&["image", "build"]).assert_code(0);
+    other.sandboxctl(&["image", "save", "other.tar"]).assert_code(0);
+    let images = Images { place: &place, agent: agent_of_this_test(&place, "load") };
+    let ended = images.sandboxctl(&["image", "load", "other.tar"]);
+    ended.assert_code(125).assert_stderr_has("not the sandbox image of this version");
+
+    images.sandboxctl(&["image", "load", "ours.tar"]).assert_code(0);
+    let ours = images.current().unwrap();
+    images.remove(&ours);
+    let other = Images { place: &place, agent: agent_of_this_test(&place, "another version") };
+    other.remove(&other.current().unwrap());
+}
+
+#[test]
+fn a_rebuild_uses_nothing_of_an_earlier_build() {
+    let place = Place::new();
+    let images = Images { place: &place, agent: agent_of_this_test(&place, "rebuild") };
+    images.sandboxctl(&["image", "build"]).assert_code(0);
+    let first = images.current().unwrap();
+    images.sandboxctl(&["image", "build", "--rebuild"]).assert_code(0);
+    let second = images.current().unwrap();
+    assert_ne!(first["id"], second["id"]);
+    images.remove(&second);
+    images.remove(&first);
+}
+
+#[test]
+fn ids_that_name_no_image_are_refused_before_anything_is_removed() {
+    let place = Place::new();
+    let images = Images { place: &place, agent: agent_of_this_test(&place, "ids") };
+    images.sandboxctl(&["image", "build"]).assert_code(0);
+    let built = images.current().unwrap();
+    let id = built["id"].as_str().unwrap();
+    for (wrong, words) in [("sha256:", "too short"), ("fffffffffffffff", "no image has it")] {
+        let ended = images.sandboxctl(&["image", "rm", id, wrong]);
+        ended.assert_code(2).assert_stderr_has(words);
+        assert_eq!(images.current().as_ref(), Some(&built));
+    }
+    images.sandboxctl(&["image", "rm", &id[..20]]).assert_code(0);
+    assert_eq!(images.current(), None);
+}
+
+#[test]
+fn an_engine_image_that_is_no_sandbox_image_is_named_with_its_key() {
+    let place = Place::new();
+    let images = Images { place: &place, agent: agent_of_this_test(&place, "key") };
+    images.sandboxctl(&["image", "build"]).assert_code(0);
+    let built = images.current().unwrap();
+    place.write("one.luau", "return 1");
+    let id = built["id"].as_str().unwrap();
+    place.write("mine.toml", format!("[engine]\nimage = '{id}'\n"));
+    place.write("none.toml", "[engine]\nimage = 'no-such-image'\n");
+    let run = |file| ["run", "--no-io", "--config", file, "one.luau"];
+    images.sandboxctl(&run("mine.toml")).assert_code(0);
+    let ended = images.sandboxctl(&run("none.toml"));
+    ended.assert_code(125).assert_stderr_has("engine.image 'no-such-image' names no image");
+    // To another version it is not the right one.
+    let ended = place.sandboxctl(run("mine.toml"));
+    ended.assert_code(125).assert_stderr_has("is not the sandbox image of this version");
+    images.remove(&built);
 }
 
 #[test]

@@ -96,6 +96,14 @@ pub enum EngineError {
         /// Its words.
         message: String,
     },
+    /// An image that a sandbox cannot be made from.
+    #[error("{which} {reason}")]
+    UnusableImage {
+        /// Which: `engine.image 'alpine'`.
+        which: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// It answered with something that we do not understand.
     #[error("an answer that makes no sense: {0}")]
     Nonsense(String),

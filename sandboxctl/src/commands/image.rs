@@ -1,15 +1,20 @@
 //! `image`: the sandbox image, which `run` builds by itself.
 
-use std::io::IsTerminal;
-use std::path::Path;
+use std::fs;
+use std::io::{self, IsTerminal, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use sandbox_controller::{ImageInfo, ImageSelector, Rebuild};
+use sandbox_controller::{Controller, ImageInfo, ImageSelector, Rebuild};
+use tempfile::NamedTempFile;
 use tokio::fs::File;
+use tokio::io::AsyncReadExt;
 
 use super::Context;
 use crate::cli::ImageCommand;
 use crate::error::Error;
+use crate::input;
 use crate::render;
 
 pub fn image(context: &Context<'_>, command: ImageCommand) -> Result<u8, Error> {
@@ -26,18 +31,13 @@ pub fn image(context: &Context<'_>, command: ImageCommand) -> Result<u8, Error> 
             (context.with_controller(async |controller| controller.image_list().await)?, json)
         }
         ImageCommand::Rm { ids, all, stale, json } => {
-            let removed = context.with_controller(async |controller| {
-                if all || stale {
-                    let which = if all { ImageSelector::All } else { ImageSelector::Stale };
-                    return controller.image_remove(which).await;
-                }
-                let mut removed = Vec::new();
-                for id in ids {
-                    removed.extend(controller.image_remove(ImageSelector::Id(id)).await?);
-                }
-                Ok(removed)
-            })?;
-            (removed, json)
+            let which = match (all, stale) {
+                (true, _) => ImageSelector::All,
+                (_, true) => ImageSelector::Stale,
+                _ => ImageSelector::Ids(ids),
+            };
+            let work = async |controller: &Controller| controller.image_remove(which).await;
+            (context.with_controller(work)?, json)
         }
         ImageCommand::Save { file, json } => return save(context, &file, json),
         ImageCommand::Load { file, json } => return load(context, &file, json),
@@ -55,38 +55,108 @@ fn save(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
         if json {
             return Err(Error::usage("--json", "stdout is taken by the image"));
         }
-        if std::io::stdout().is_terminal() {
+        if io::stdout().is_terminal() {
             return Err(Error::usage("FILE", "not writing an image to a terminal"));
         }
         context
             .with_controller(async |controller| controller.image_save(tokio::io::stdout()).await)?;
         return Ok(0);
     }
-    let created = std::fs::File::create(file).map_err(|error| unusable(file, &error))?;
-    let saved = context
-        .with_controller(async |controller| controller.image_save(File::from_std(created)).await);
-    if saved.is_err() && file.is_file() {
-        // Half an image is none.
-        _ = std::fs::remove_file(file);
+    let saved = context.with_controller(async |controller| {
+        let target = Target::open(file).map_err(|error| unusable(file, &error))?;
+        let writer = target.writer().map_err(|error| unusable(file, &error))?;
+        let image = controller.image_save(File::from_std(writer)).await?;
+        target.finish().map_err(|error| unusable(file, &error))?;
+        Ok::<_, Error>(image)
+    })?;
+    one(context, &saved, json)
+}
+
+/// Where an image is written to.
+enum Target {
+    /// Beside the file whose place it takes once it is whole: half an image is none, and the one
+    /// that was there may be the only one. Removed where that does not come about.
+    Replaces(NamedTempFile, PathBuf),
+    /// A pipe or a device, which takes it as it comes.
+    Stream(fs::File),
+}
+
+impl Target {
+    fn open(file: &Path) -> io::Result<Self> {
+        let file = match file.metadata() {
+            Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+            Ok(found) if !found.is_file() => {
+                return fs::File::options().write(true).open(file).map(Self::Stream);
+            }
+            // A link goes on leading where it leads.
+            Ok(_) => file.canonicalize()?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => file.to_owned(),
+            Err(error) => return Err(error),
+        };
+        let folder = match file.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        let temporary = tempfile::Builder::new()
+            .prefix(".sandboxctl-")
+            .permissions(fs::Permissions::from_mode(0o666))
+            .tempfile_in(folder)?;
+        Ok(Self::Replaces(temporary, file))
     }
-    one(context, &saved?, json)
+
+    fn writer(&self) -> io::Result<fs::File> {
+        match self {
+            Self::Replaces(temporary, _) => temporary.as_file().try_clone(),
+            Self::Stream(file) => file.try_clone(),
+        }
+    }
+
+    fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Replaces(temporary, file) => {
+                temporary.persist(file).map(drop).map_err(|failed| failed.error)
+            }
+            Self::Stream(_) => Ok(()),
+        }
+    }
 }
 
 fn load(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
+    // Before the engine is asked: it takes much for an image, and says little of what is none.
     let loaded = if file == Path::new("-") {
-        context
-            .with_controller(async |controller| controller.image_load(tokio::io::stdin()).await)?
+        let head = head(&mut io::stdin().lock()).map_err(|error| unusable(file, &error))?;
+        let rest = tokio::io::stdin();
+        context.with_controller(async |controller| controller.image_load(head.chain(rest)).await)?
     } else {
-        let opened = std::fs::File::open(file).map_err(|error| unusable(file, &error))?;
-        context.with_controller(async |controller| {
-            controller.image_load(File::from_std(opened)).await
-        })?
+        let mut opened = fs::File::open(file).map_err(|error| unusable(file, &error))?;
+        let head = head(&mut opened).map_err(|error| unusable(file, &error))?;
+        let rest = File::from_std(opened);
+        context.with_controller(async |controller| controller.image_load(head.chain(rest)).await)?
     };
     one(context, &loaded, json)
 }
 
-fn unusable(file: &Path, error: &std::io::Error) -> Error {
-    Error::usage("FILE", format!("{}: {error}", file.display()))
+/// The first bytes of what is to be an image: a tar, perhaps compressed.
+fn head(from: &mut impl Read) -> io::Result<io::Cursor<Vec<u8>>> {
+    /// Of gzip, bzip2, xz and zstd, which engines unpack by themselves.
+    const COMPRESSED: [&[u8]; 4] = [b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"];
+    /// Bytes of a tar's first header, and where in it stands what it is.
+    const HEADER: u64 = 512;
+    const MAGIC: std::ops::Range<usize> = 257..262;
+    let mut head = Vec::new();
+    from.take(HEADER).read_to_end(&mut head)?;
+    let is_tar = head.get(MAGIC).is_some_and(|magic| magic == b"ustar");
+    if head.is_empty() {
+        Err(io::Error::other("it is empty"))
+    } else if is_tar || COMPRESSED.iter().any(|magic| head.starts_with(magic)) {
+        Ok(io::Cursor::new(head))
+    } else {
+        Err(io::Error::other("it is no tar of an image, as `sandboxctl image save` writes it"))
+    }
+}
+
+fn unusable(file: &Path, error: &io::Error) -> Error {
+    Error::usage("FILE", format!("{}: {}", file.display(), input::reason(error)))
 }
 
 fn one(context: &Context<'_>, image: &ImageInfo, json: bool) -> Result<u8, Error> {
@@ -115,4 +185,49 @@ fn listing(images: &[ImageInfo]) -> String {
         })
         .collect();
     render::table(["ID", "ENGINE", "AGENT", "CREATED", "SIZE", "CURRENT"], &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn an_archive_stays_until_a_whole_one_takes_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("image.tar");
+        fs::write(&file, "the old one").unwrap();
+        let target = Target::open(&file).unwrap();
+        target.writer().unwrap().write_all(b"half").unwrap();
+        drop(target);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "the old one");
+        assert_eq!(names(folder.path()), ["image.tar"]);
+
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("image.tar", &link).unwrap();
+        let target = Target::open(&link).unwrap();
+        target.writer().unwrap().write_all(b"whole").unwrap();
+        target.finish().unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "whole");
+        assert!(link.is_symlink());
+        assert_eq!(names(folder.path()).len(), 2);
+        assert!(Target::open(folder.path()).is_err());
+        assert!(matches!(Target::open(Path::new("/dev/null")), Ok(Target::Stream(_))));
+    }
+
+    #[test]
+    fn what_is_no_image_is_known_by_its_first_bytes() {
+        let judged = |bytes: &[u8]| head(&mut &*bytes).map_err(|error| error.to_string());
+        assert_eq!(judged(b"").unwrap_err(), "it is empty");
+        assert!(judged(b"hello").unwrap_err().starts_with("it is no tar"));
+        let mut tar = [0; 600];
+        tar[257..262].copy_from_slice(b"ustar");
+        assert_eq!(judged(&tar).unwrap().into_inner(), tar[..512]);
+        assert!(judged(b"\x1f\x8b...").is_ok());
+    }
 }

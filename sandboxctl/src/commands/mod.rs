@@ -9,7 +9,7 @@ mod manual;
 mod ps;
 mod run;
 
-use sandbox_controller::{Config, Controller};
+use sandbox_controller::{Config, Controller, Sweep};
 
 use crate::cli::{Cli, Command, Global};
 use crate::config::{Flags, Settings};
@@ -68,12 +68,16 @@ impl Context<'_> {
         Ok(settings.controller(&self.environment, self.environment.state_dir()?))
     }
 
-    /// Connects, works, and waits until all that is to be removed is.
-    fn with_controller<T>(
+    /// Connects, works, and waits until all that is to be removed is. What dead controllers left
+    /// is none of such a command's business, unless it is what the command is for.
+    fn with_controller<T, E>(
         &self,
-        work: impl AsyncFnOnce(&Controller) -> Result<T, sandbox_controller::Error>,
-    ) -> Result<T, Error> {
-        let config = self.controller(&self.settings()?)?;
+        work: impl AsyncFnOnce(&Controller) -> Result<T, E>,
+    ) -> Result<T, Error>
+    where
+        Error: From<E>,
+    {
+        let config = Config { sweep: Sweep::Never, ..self.controller(&self.settings()?)? };
         block_on(async {
             let mut signals = Signals::listen()?;
             let controller = self.connect(config, &mut signals).await?;

@@ -10,7 +10,7 @@ use std::io;
 use std::path::PathBuf;
 
 use bollard::Docker;
-use bollard::models::{ImageInspect, ImageSummary};
+use bollard::models::ImageSummary;
 use bollard::query_parameters::{
     BuildImageOptionsBuilder, ImportImageOptionsBuilder, ListImagesOptionsBuilder,
     RemoveImageOptionsBuilder, TagImageOptionsBuilder,
@@ -23,7 +23,7 @@ use super::{engine_error, unix_time};
 use crate::agent::Agent;
 use crate::config::EngineKind;
 use crate::engine::EngineError;
-use crate::image::ImageInfo;
+use crate::image::{ImageInfo, Rebuild};
 
 /// The sha256 of the Dockerfile and the agent.
 const LABEL_IMAGE: &str = "sandboxctl.image";
@@ -78,28 +78,28 @@ impl Image {
                 self.remember(&id);
                 Ok(id)
             }
-            None => self.build(docker, &mut |_| {}).await,
+            None => self.build(docker, Rebuild::IfMissing, &mut |_| {}).await,
         }
     }
 
     async fn find(&self, docker: &Docker) -> Result<Option<String>, EngineError> {
         let label = format!("{LABEL_IMAGE}={}", self.digest);
-        let mut images = list_by_label(docker, &label).await?;
-        images.sort_by_key(|image| image.created);
         // The label is only a claim, of whoever made the image.
-        while let Some(image) = images.pop() {
-            match self.verify(docker, &image.id).await {
-                Ok(inspect) => return Ok(inspect.id),
+        for image in list_by_label(docker, &label).await? {
+            match self.verify(docker, &image.id, "it").await {
+                Ok(id) => return Ok(Some(id)),
                 Err(error) => tracing::debug!(id = image.id, %error, "not a sandbox image"),
             }
         }
         Ok(None)
     }
 
-    /// Builds it, also where there is one. Two processes that build at once both succeed.
+    /// Builds it, also where there is one: from what the engine keeps of earlier builds, or with
+    /// [`Rebuild::Always`] anew. Two processes that build at once both succeed.
     pub async fn build(
         &self,
         docker: &Docker,
+        rebuild: Rebuild,
         progress: &mut (dyn FnMut(&str) + Send),
     ) -> Result<String, EngineError> {
         let labels = HashMap::from([
@@ -111,6 +111,7 @@ impl Image {
             .dockerfile("Dockerfile")
             .t(&tag)
             .labels(&labels)
+            .nocache(rebuild == Rebuild::Always)
             .rm(true)
             .forcerm(true)
             .build();
@@ -134,28 +135,38 @@ impl Image {
                 Err(error) => failure = Some(engine_error(error)),
             }
         }
-        match self.verify(docker, &tag).await {
-            Ok(ImageInspect { id: Some(id), .. }) => {
+        match self.verify(docker, &tag, "what was built").await {
+            Ok(id) => {
                 self.remember(&id);
                 Ok(id)
             }
-            Ok(_) => Err(EngineError::Nonsense("an image without an id".to_owned())),
             Err(error) => Err(failure.unwrap_or(error)),
         }
     }
 
-    /// Whether the image called so is what its label says.
-    async fn verify(&self, docker: &Docker, name: &str) -> Result<ImageInspect, EngineError> {
-        let image = docker.inspect_image(name).await.map_err(engine_error)?;
+    /// The id of the image called so, where it is this controller's image. `which` is what
+    /// messages call it.
+    pub async fn verify(
+        &self,
+        docker: &Docker,
+        name: &str,
+        which: &str,
+    ) -> Result<String, EngineError> {
+        let unusable = |reason| EngineError::UnusableImage { which: which.to_owned(), reason };
+        let image =
+            docker.inspect_image(name).await.map_err(|error| match engine_error(error) {
+                error if error.is_not_found() => unusable("names no image that the engine has"),
+                error => error,
+            })?;
         let config = image.config.as_ref();
         let label = config
             .and_then(|config| config.labels.as_ref())
             .and_then(|labels| labels.get(LABEL_IMAGE));
         let entrypoint = config.and_then(|config| config.entrypoint.as_deref());
         if label != Some(&self.digest) || entrypoint != Some(&[ENTRYPOINT.to_owned()]) {
-            return Err(EngineError::Nonsense(format!("'{name}' is not the sandbox image")));
+            return Err(unusable("is not the sandbox image of this version"));
         }
-        Ok(image)
+        image.id.ok_or_else(|| EngineError::Nonsense("an image without an id".to_owned()))
     }
 
     /// The build context: a tar of the Dockerfile and the agent.
@@ -176,21 +187,22 @@ impl Image {
     }
 
     pub async fn list(&self, docker: &Docker) -> Result<Vec<ImageInfo>, EngineError> {
-        let mut images = list_by_label(docker, LABEL_IMAGE).await?;
-        images.sort_by(|a, b| (b.created, &a.id).cmp(&(a.created, &b.id)));
-        Ok(images.into_iter().map(|image| self.info(image)).collect())
-    }
-
-    fn info(&self, image: ImageSummary) -> ImageInfo {
-        let label = |name| image.labels.get(name).cloned().unwrap_or_default();
-        ImageInfo {
-            agent: label(LABEL_AGENT),
-            current: label(LABEL_IMAGE) == self.digest,
-            engine: EngineKind::Docker,
-            created: unix_time(image.created),
-            size: u64::try_from(image.size).unwrap_or(0),
-            id: image.id,
+        let images = list_by_label(docker, LABEL_IMAGE).await?;
+        let mut infos: Vec<ImageInfo> = Vec::with_capacity(images.len());
+        for image in images {
+            let label = |name| image.labels.get(name).cloned().unwrap_or_default();
+            // Of two that are alike, the newer is the one that is used: the other is stale.
+            let is_first = infos.iter().all(|info| !info.current);
+            infos.push(ImageInfo {
+                agent: label(LABEL_AGENT),
+                current: is_first && label(LABEL_IMAGE) == self.digest,
+                engine: EngineKind::Docker,
+                created: unix_time(image.created),
+                size: u64::try_from(image.size).unwrap_or(0),
+                id: image.id,
+            });
         }
+        Ok(infos)
     }
 
     pub async fn remove(&self, docker: &Docker, id: &str) -> Result<(), EngineError> {
@@ -221,7 +233,8 @@ impl Image {
         Ok(docker.export_image(&name).map(|piece| piece.map_err(engine_error)))
     }
 
-    /// Loads what [`save`](Self::save) wrote, and gives the image that is there then.
+    /// Loads what [`save`](Self::save) wrote. That the image is there afterwards says nothing, it
+    /// may have been before: the engine must say that it loaded it.
     pub async fn load(
         &self,
         docker: &Docker,
@@ -229,27 +242,59 @@ impl Image {
     ) -> Result<String, EngineError> {
         let options = ImportImageOptionsBuilder::new().quiet(true).build();
         let mut lines = Box::pin(docker.import_image_stream(options, tar, None));
-        let mut failure = None;
+        let mut loaded = Vec::new();
         while let Some(line) = lines.next().await {
-            if let Err(error) = line {
-                failure = Some(engine_error(error));
+            let text = line.map_err(engine_error)?.stream.unwrap_or_default();
+            loaded.extend(text.lines().filter_map(loaded_name).map(str::to_owned));
+        }
+        let which = "what was loaded";
+        let mut failure = EngineError::UnusableImage {
+            which: which.to_owned(),
+            reason: "is not the sandbox image of this version",
+        };
+        for name in loaded {
+            match self.verify(docker, &name, which).await {
+                Ok(id) => {
+                    self.remember(&id);
+                    return Ok(id);
+                }
+                Err(error) => failure = error,
             }
         }
-        match (self.find(docker).await?, failure) {
-            (Some(id), _) => {
-                self.remember(&id);
-                Ok(id)
-            }
-            (None, Some(error)) => Err(error),
-            (None, None) => Err(EngineError::Nonsense(
-                "what was loaded is not the image of this version".to_owned(),
-            )),
-        }
+        Err(failure)
     }
 }
 
+/// What the engine says it loaded: `Loaded image: NAME`, or `Loaded image ID: sha256:…`.
+fn loaded_name(line: &str) -> Option<&str> {
+    let (what, name) = line.trim().split_once(": ")?;
+    what.starts_with("Loaded image").then_some(name)
+}
+
+/// Newest first.
 async fn list_by_label(docker: &Docker, label: &str) -> Result<Vec<ImageSummary>, EngineError> {
     let filters = HashMap::from([("label", vec![label])]);
     let options = ListImagesOptionsBuilder::new().filters(&filters).build();
-    docker.list_images(Some(options)).await.map_err(engine_error)
+    let mut images = docker.list_images(Some(options)).await.map_err(engine_error)?;
+    images.sort_by(|a, b| (b.created, &a.id).cmp(&(a.created, &b.id)));
+    Ok(images)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_loaded_is_read_from_the_engines_words() {
+        for (line, name) in [
+            ("Loaded image: sandboxctl/agent:1\n", Some("sandboxctl/agent:1")),
+            ("Loaded image ID: sha256:12", Some("sha256:12")),
+            ("Loaded image(s): localhost/x:1", Some("localhost/x:1")),
+            ("open /x/repositories: no such file or directory", None),
+            ("Loaded image", None),
+            ("", None),
+        ] {
+            assert_eq!(loaded_name(line), name, "{line}");
+        }
+    }
 }

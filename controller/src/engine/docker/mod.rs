@@ -35,7 +35,7 @@ use crate::engine::{
     Output, UserMapping,
 };
 use crate::error::{Error, Step, Tried};
-use crate::image::ImageInfo;
+use crate::image::{ImageInfo, Rebuild};
 
 /// For bollard, in seconds. Every call has a shorter limit of ours around it, so this is only
 /// there because there must be one.
@@ -133,6 +133,7 @@ impl DockerEngine {
         seccomp: Seccomp,
     ) -> Result<String, EngineError> {
         let options = CreateContainerOptionsBuilder::new().name(&spec.name).build();
+        tracing::debug!(image, ?seccomp, "making a container");
         let body = create::body(spec, image, self.runtime.as_deref(), seccomp);
         let created = self.docker.create_container(Some(options), body).await;
         let created = created.map_err(engine_error)?;
@@ -144,9 +145,15 @@ impl DockerEngine {
 
     pub async fn image_build(
         &self,
+        rebuild: Rebuild,
         progress: &mut (dyn FnMut(&str) + Send),
     ) -> Result<String, EngineError> {
-        self.image.build(&self.docker, progress).await
+        self.image.build(&self.docker, rebuild, progress).await
+    }
+
+    /// Whether containers can be made without a look for the image, as far as is known.
+    pub fn knows_its_image(&self) -> bool {
+        self.other_image.is_some() || self.image.remembered().is_some()
     }
 
     pub async fn image_list(&self) -> Result<Vec<ImageInfo>, EngineError> {
@@ -287,7 +294,7 @@ impl Engine for DockerEngine {
     }
 
     async fn prepare(&self) -> Result<(), EngineError> {
-        if self.other_image.is_none() && self.image.remembered().is_none() {
+        if !self.knows_its_image() {
             self.image.ensure(&self.docker).await?;
         }
         Ok(())
@@ -295,8 +302,8 @@ impl Engine for DockerEngine {
 
     async fn create(&self, spec: &ContainerSpec) -> Result<String, EngineError> {
         if let Some(name) = &self.other_image {
-            let image = self.docker.inspect_image(name).await.map_err(engine_error)?;
-            let id = image.id.ok_or_else(|| EngineError::Nonsense("no image id".to_owned()))?;
+            let which = format!("engine.image '{name}'");
+            let id = self.image.verify(&self.docker, name, &which).await?;
             return self.create_from(&id, spec).await;
         }
         if let Some(id) = self.image.remembered() {
