@@ -1,11 +1,12 @@
 //! The command line: commands, flags, their help. Settings among the flags take their words and
 //! defaults from the table of keys.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::LazyLock;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand, ValueHint};
 use sandbox_controller::LimitKey;
 
@@ -21,14 +22,57 @@ fn version() -> &'static str {
     &VERSION
 }
 
+/// Refuses what is not UTF-8 with the flag's name, which clap's own refusal leaves out.
+#[derive(Debug, Clone)]
+struct Utf8<P>(P);
+
+impl<P: TypedValueParser> TypedValueParser for Utf8<P> {
+    type Value = P::Value;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<P::Value, clap::Error> {
+        if value.to_str().is_some() {
+            return self.0.parse_ref(command, arg, value);
+        }
+        let refuse = OsStringValueParser::new().try_map(|_| Err("it is not UTF-8 text"));
+        refuse.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        self.0.possible_values()
+    }
+}
+
 /// Reads a flag as one of the words that its key takes.
 fn word_of(key: Key) -> impl TypedValueParser<Value = Value> {
-    PossibleValuesParser::new(key.words()).map(Value::Text)
+    Utf8(PossibleValuesParser::new(key.words()).map(Value::Text))
 }
 
 /// Reads a flag as the value of its key.
-fn value_of(key: Key) -> impl Fn(&str) -> Result<Value, String> + Clone + Send + Sync + 'static {
-    move |text| Value::from_text(key, text).map_err(|error| error.to_string())
+fn value_of(key: Key) -> impl TypedValueParser<Value = Value> {
+    Utf8(move |text: &str| Value::from_text(key, text).map_err(|error| error.to_string()))
+}
+
+/// Reads a flag as text.
+fn text<T>() -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err = String> + Clone + Send + Sync + 'static,
+{
+    Utf8(T::from_str)
+}
+
+/// Reads an input: its source is a path, of any bytes.
+fn input() -> impl TypedValueParser<Value = InputArgument> {
+    OsStringValueParser::new().try_map(|written| InputArgument::parse(&written))
+}
+
+/// Reads a guest path, which is UTF-8 and not empty.
+fn guest_path() -> impl TypedValueParser<Value = String> {
+    Utf8(clap::builder::NonEmptyStringValueParser::new())
 }
 
 const fn limit(limit: LimitKey) -> Key {
@@ -55,7 +99,8 @@ Examples:
 
 Exit codes:
   0 done · 1 script error · 2 usage, configuration · 120 limit · 121 policy · 122 agent lost
-  124 timeout · 125 engine, controller · 130 interrupted · 137 killed · 143 terminated"
+  124 timeout · 125 engine, controller · 129 hung up · 130 interrupted · 137 killed
+  143 terminated"
 )]
 pub struct Cli {
     /// What is true for every command.
@@ -95,6 +140,7 @@ pub struct Global {
     pub quiet: bool,
 
     /// When to use colour
+    // Read by `main` before clap reads the rest, whose own help and errors it is for too.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: ColorChoice,
 }
@@ -228,7 +274,7 @@ pub struct RunArgs {
     pub script: PathBuf,
 
     /// Give the script args.KEY, a string; repeatable
-    #[arg(long = "arg", value_name = "KEY=VALUE")]
+    #[arg(long = "arg", value_name = "KEY=VALUE", value_parser = text::<Argument>())]
     pub args: Vec<Argument>,
 
     /// Give the script the members of this JSON object as args; --arg wins
@@ -253,7 +299,7 @@ pub struct RunArgs {
 #[command(next_help_heading = "Files")]
 pub struct FileArgs {
     #[arg(long, value_name = "DIR", help = Key::IoDir.help(), value_hint = ValueHint::DirPath)]
-    io_dir: Option<String>,
+    io_dir: Option<PathBuf>,
 
     /// Give the script no files at all
     #[arg(long, conflicts_with_all = ["io_dir", "inputs", "mount_path", "workdir"])]
@@ -262,15 +308,15 @@ pub struct FileArgs {
     /// Show a file or directory read-only at /in/NAME; - is stdin; repeatable
     // A hyphen begins `-:NAME`.
     #[arg(long = "in", value_name = "SRC[:NAME]", value_hint = ValueHint::AnyPath,
-        allow_hyphen_values = true)]
+        allow_hyphen_values = true, value_parser = input())]
     pub inputs: Vec<InputArgument>,
 
     /// Where the io dir appears in the sandbox [default: /io]
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::Other)]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest_path())]
     pub mount_path: Option<String>,
 
     /// Guest path that relative paths start from [default: the io dir's root]
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::Other)]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest_path())]
     pub workdir: Option<String>,
 
     #[arg(long, value_name = "HOW", help = Key::IoErrors.help(),
@@ -278,40 +324,43 @@ pub struct FileArgs {
     io_errors: Option<Value>,
 
     /// Run as this user and group [default: the owner of the io dir]
-    #[arg(long, value_name = "UID:GID", value_hint = ValueHint::Other)]
+    #[arg(long, value_name = "UID:GID", value_hint = ValueHint::Other,
+        allow_hyphen_values = true, value_parser = text::<User>())]
     pub user: Option<User>,
-
-    /// The old name of --io-dir.
-    #[arg(long, hide = true, value_name = "DIR")]
-    pub output_dir: Option<OsString>,
 }
 
-/// What a run may use.
+/// What a run may use. A hyphen begins a negative number, of which we say what is wrong with it.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
     #[arg(long, value_name = "TIME", help = limit(LimitKey::Timeout).help(),
-        value_parser = value_of(limit(LimitKey::Timeout)), value_hint = ValueHint::Other)]
+        value_parser = value_of(limit(LimitKey::Timeout)), value_hint = ValueHint::Other,
+        allow_hyphen_values = true)]
     timeout: Option<Value>,
 
     #[arg(long, value_name = "SIZE", help = limit(LimitKey::Memory).help(),
-        value_parser = value_of(limit(LimitKey::Memory)), value_hint = ValueHint::Other)]
+        value_parser = value_of(limit(LimitKey::Memory)), value_hint = ValueHint::Other,
+        allow_hyphen_values = true)]
     memory: Option<Value>,
 
     #[arg(long, value_name = "SIZE", help = limit(LimitKey::VmMemory).help(),
-        value_parser = value_of(limit(LimitKey::VmMemory)), value_hint = ValueHint::Other)]
+        value_parser = value_of(limit(LimitKey::VmMemory)), value_hint = ValueHint::Other,
+        allow_hyphen_values = true)]
     vm_memory: Option<Value>,
 
     #[arg(long, value_name = "NUMBER", help = limit(LimitKey::Cpus).help(),
-        value_parser = value_of(limit(LimitKey::Cpus)), value_hint = ValueHint::Other)]
+        value_parser = value_of(limit(LimitKey::Cpus)), value_hint = ValueHint::Other,
+        allow_hyphen_values = true)]
     cpus: Option<Value>,
 
     #[arg(long, value_name = "NUMBER", help = limit(LimitKey::Pids).help(),
-        value_parser = value_of(limit(LimitKey::Pids)), value_hint = ValueHint::Other)]
+        value_parser = value_of(limit(LimitKey::Pids)), value_hint = ValueHint::Other,
+        allow_hyphen_values = true)]
     pids: Option<Value>,
 
     #[arg(long, value_name = "SIZE", help = limit(LimitKey::MaxWrite).help(),
-        value_parser = value_of(limit(LimitKey::MaxWrite)), value_hint = ValueHint::Other)]
+        value_parser = value_of(limit(LimitKey::MaxWrite)), value_hint = ValueHint::Other,
+        allow_hyphen_values = true)]
     max_write: Option<Value>,
 }
 
@@ -321,7 +370,7 @@ impl RunArgs {
         let FileArgs { io_dir, no_io, io_errors, .. } = &self.files;
         if let Some(dir) = io_dir {
             // Any directory: whoever types it means it.
-            flags.set(Key::IoDir, Some(Value::Text(dir.clone())));
+            flags.set(Key::IoDir, Some(Value::Path(dir.clone())));
             flags.values.push((Key::IoEnabled, Value::Switch(true), "--io-dir"));
         }
         flags.set(Key::IoEnabled, no_io.then_some(Value::Switch(false)));
@@ -540,7 +589,8 @@ mod tests {
         let Ok(Command::Run(args)) = parse(&["x.luau", "--in", "-:words", "--in", "y"]) else {
             panic!("it is a command line")
         };
-        assert_eq!(args.files.inputs, ["-:words", "y"].map(|text| text.parse().unwrap()));
+        let inputs = ["-:words", "y"].map(|text| InputArgument::parse(text.as_ref()).unwrap());
+        assert_eq!(args.files.inputs, inputs);
         assert!(parse(&["-"]).is_ok());
         assert!(parse(&["x.luau", "--in", "--json"]).is_err(), "a flag is no input");
     }
@@ -551,8 +601,17 @@ mod tests {
             let all = ["sandboxctl", "run", "x.luau"].iter().chain(args);
             Cli::try_parse_from(all).unwrap_err().to_string()
         };
-        let cases: [&[&str]; 8] = [
+        let cases: [&[&str]; 17] = [
             &["--timeout", "30"],
+            &["--timeout", "-5s"],
+            &["--memory", "-1MiB"],
+            &["--cpus", "0.0001"],
+            &["--pids", "-1"],
+            &["--io-dir", ""],
+            &["--in", ""],
+            &["--args-file", ""],
+            &["--workdir", ""],
+            &["--config", ""],
             &["--memory", "lots"],
             &["--cpus", "0"],
             &["--pids", "1"],
@@ -563,5 +622,26 @@ mod tests {
         ];
         let refusals = cases.map(refused).join("\n");
         insta::assert_snapshot!(refusals);
+    }
+
+    #[test]
+    fn what_is_not_utf8_names_its_flag_unless_it_is_a_path() {
+        use std::ffi::OsString;
+        use std::os::unix::ffi::OsStringExt;
+        let parse = |flag: &str, value: &[u8]| {
+            let args = ["sandboxctl", "run", "x.luau", flag].map(OsString::from);
+            Cli::try_parse_from(args.into_iter().chain([OsString::from_vec(value.to_vec())]))
+        };
+        for flag in ["--arg", "--timeout", "--engine", "--user", "--mount-path", "--host"] {
+            let error = parse(flag, b"a\xff=b").unwrap_err().to_string();
+            assert!(error.contains(&format!("'{flag} ")), "{error}");
+            assert!(error.contains("not UTF-8"), "{error}");
+        }
+        for flag in ["--io-dir", "--args-file", "--config"] {
+            assert!(parse(flag, b"a\xff").is_ok(), "{flag}");
+        }
+        assert!(parse("--in", b"a\xff:name").is_ok());
+        let error = parse("--in", b"a\xff").unwrap_err().to_string();
+        assert!(error.contains("'--in "), "{error}");
     }
 }

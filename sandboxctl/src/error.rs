@@ -106,6 +106,7 @@ impl Error {
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Usage { .. } => ErrorKind::Usage,
+            Self::Config(config::Error::OverCeiling { .. }) => ErrorKind::Policy,
             Self::Config(_) => ErrorKind::Config,
             Self::Controller(error) => error.kind(),
             Self::System { .. } | Self::StateFolder { .. } | Self::Stdout { .. } => {
@@ -119,6 +120,7 @@ impl Error {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
+            Self::Config(config::Error::OverCeiling { .. }) => 121,
             Self::Usage { .. } | Self::Config(_) => 2,
             Self::Controller(error) => error.exit_code(),
             Self::System { .. } | Self::StateFolder { .. } | Self::Stdout { .. } => 125,
@@ -132,7 +134,16 @@ impl Error {
         match self {
             Self::Usage { hint, .. } => hint.clone(),
             Self::Config(error) => error.hint(),
-            Self::Controller(error) => error.hint(),
+            Self::Controller(error) => {
+                use sandbox_controller::Error::{Engine, NoEngine, NotUp};
+                let hint = error.hint()?;
+                Some(match error {
+                    NoEngine { .. } | Engine { .. } | NotUp { .. } => {
+                        format!("{hint}; `sandboxctl doctor` says more")
+                    }
+                    _ => hint,
+                })
+            }
             Self::StateFolder { .. } => {
                 Some("remove it, or set XDG_RUNTIME_DIR to a directory of yours".to_owned())
             }

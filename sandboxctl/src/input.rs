@@ -1,7 +1,9 @@
 //! What a script is given: its text, its arguments, its inputs.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -59,37 +61,46 @@ pub struct InputArgument {
     written: String,
 }
 
-impl FromStr for InputArgument {
-    type Err = String;
-
+impl InputArgument {
     /// The last colon divides source and name, unless a `/` follows it: then it is part of a
     /// directory's name.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (source, name) = match text.rsplit_once(':') {
-            Some((source, name)) if !name.contains('/') => (source, Some(name)),
-            _ => (text, None),
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn parse(written: &OsStr) -> Result<Self, String> {
+        let bytes = written.as_bytes();
+        let (source, name) = match bytes.iter().rposition(|&byte| byte == b':') {
+            Some(colon) if !bytes[colon..].contains(&b'/') => {
+                (&bytes[..colon], Some(OsStr::from_bytes(&bytes[colon + 1..])))
+            }
+            _ => (bytes, None),
         };
         if source.is_empty() {
-            return Err("there is no source before the ':'".to_owned());
+            return Err("there is no source in it".to_owned());
         }
         // As for other commands, a file whose name begins so is given as ./-x.
-        if source.starts_with('-') && source != STDIN {
+        if source.starts_with(b"-") && source != STDIN.as_bytes() {
             return Err("expected SRC[:NAME] after it, found a flag".to_owned());
         }
+        let source = Path::new(OsStr::from_bytes(source));
         let name = match name {
-            Some(name) => name,
-            None if source == STDIN => return Err("stdin needs a name: -:NAME".to_owned()),
-            None => Input::default_name(Path::new(source))
-                .ok_or_else(|| format!("'{source}' has no name of its own: {source}:NAME"))?,
+            Some(name) => name.to_str().ok_or("the input's name is not UTF-8 text")?,
+            None if source == Path::new(STDIN) => {
+                return Err("stdin needs a name: -:NAME".to_owned());
+            }
+            None => Input::default_name(source).ok_or_else(|| {
+                let source = source.display();
+                format!("'{source}' has no name that can be an input's: {source}:NAME")
+            })?,
         };
         if name.is_empty() || name == "." || name == ".." || name.len() > 255 {
             return Err(format!("'{name}' is no name for an input"));
         }
-        Ok(Self { source: source.into(), name: name.to_owned(), written: text.to_owned() })
+        let written = written.to_string_lossy().into_owned();
+        Ok(Self { source: source.to_owned(), name: name.to_owned(), written })
     }
-}
 
-impl InputArgument {
     fn is_stdin(&self) -> bool {
         self.source == Path::new(STDIN)
     }
@@ -234,7 +245,7 @@ fn read_bounded(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
 }
 
 /// The system's words, without the number.
-fn reason(error: &io::Error) -> String {
+pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
@@ -244,7 +255,7 @@ mod tests {
     use super::*;
 
     fn input(text: &str) -> Result<(String, String), String> {
-        let InputArgument { source, name, written: _ } = text.parse()?;
+        let InputArgument { source, name, written: _ } = InputArgument::parse(text.as_ref())?;
         Ok((source.to_str().unwrap().to_owned(), name))
     }
 
@@ -303,10 +314,11 @@ mod tests {
         std::fs::write(at("large.json"), format!("{{\"a\":\"{}\"}}", "x".repeat(1 << 20))).unwrap();
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(60), "]".repeat(60));
         std::fs::write(at("deep.json"), deep).unwrap();
-        let open = |text: String| inputs(&[text.parse().unwrap()], Path::new("s")).unwrap_err();
+        let input = |text: &str| InputArgument::parse(text.as_ref()).unwrap();
+        let open = |text: String| inputs(&[input(&text)], Path::new("s")).unwrap_err();
         let here = folder.path().display().to_string();
-        let same = ["x:a".parse().unwrap(), "y:a".parse().unwrap()];
-        let stdin = ["-:a".parse().unwrap()];
+        let same = ["x:a", "y:a"].map(input);
+        let stdin = ["-:a"].map(input);
         let texts = [
             script(&at("none.luau")).unwrap_err(),
             script(folder.path()).unwrap_err(),

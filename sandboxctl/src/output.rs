@@ -56,6 +56,12 @@ impl Output {
         }
     }
 
+    /// Whether stdout takes colour.
+    #[must_use]
+    pub const fn stdout_has_colour(&self) -> bool {
+        self.stdout_colour
+    }
+
     /// Whether stderr takes colour.
     #[must_use]
     pub const fn stderr_has_colour(&self) -> bool {

@@ -6,8 +6,7 @@ use serde::Serialize;
 
 use super::Context;
 use crate::cli::ConfigCommand;
-use crate::config::{Key, Layer, Settings, Value};
-use crate::error::Error;
+use crate::config::{Error, Key, Layer, Settings, Value};
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -21,9 +20,11 @@ struct Shown<'a> {
     value: Option<&'a Value>,
     layer: Layer,
     origin: String,
+    /// Why no run takes it.
+    refused: Option<String>,
 }
 
-pub fn config(context: &Context<'_>, command: &ConfigCommand) -> Result<u8, Error> {
+pub fn config(context: &Context<'_>, command: &ConfigCommand) -> Result<u8, crate::error::Error> {
     let ConfigCommand::Show { origin, json } = command;
     let settings = context.settings()?;
     if *json {
@@ -42,11 +43,23 @@ fn document(settings: &Settings) -> Document<'_> {
             value: setting.value.as_ref(),
             layer: setting.layer,
             origin: setting.place.to_string(),
+            refused: refusal(settings, key),
         }
     };
     Document {
         files: settings.files.iter().map(|file| file.display().to_string()).collect(),
         settings: Key::all().map(shown).collect(),
+    }
+}
+
+/// Why no run takes a setting.
+fn refusal(settings: &Settings, key: Key) -> Option<String> {
+    match key {
+        Key::Limit(limit) => match settings.refusal(limit)? {
+            Error::OverCeiling { ceiling, .. } => Some(format!("above its ceiling of {ceiling}")),
+            other => Some(other.to_string()),
+        },
+        _ => None,
     }
 }
 
@@ -59,16 +72,18 @@ fn text(settings: &Settings, with_origin: bool) -> String {
                 Some(value) => format!("{} = {value}", key.name()),
                 None => format!("# {} is not set", key.name()),
             };
-            (line, setting.place.to_string())
+            let place = with_origin.then(|| setting.place.to_string());
+            let refused = refusal(settings, key).map(|why| format!("refused: {why}"));
+            (line, place.into_iter().chain(refused).collect::<Vec<_>>().join(", "))
         })
         .collect();
     let width = lines.iter().map(|(line, _)| line.chars().count()).max().unwrap_or(0).min(50);
     let mut text = String::new();
-    for (line, place) in lines {
-        _ = if with_origin {
-            writeln!(text, "{line:<width$}  # {place}")
-        } else {
+    for (line, remark) in lines {
+        _ = if remark.is_empty() {
             writeln!(text, "{line}")
+        } else {
+            writeln!(text, "{line:<width$}  # {remark}")
         };
     }
     text
@@ -80,6 +95,31 @@ mod tests {
     use crate::config::Flags;
     use crate::environment::Environment;
     use std::path::Path;
+
+    #[test]
+    fn a_limit_that_no_run_takes_is_not_shown_as_in_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let variables = [("SANDBOXCTL_LIMITS_TIMEOUT", "1h")];
+        let environment = Environment::made_up(folder.path(), &variables);
+        let settings = Settings::load(&environment, Flags::default()).unwrap();
+        let why = "refused: above its ceiling of 10m";
+        let line = |origin| {
+            let text = text(&settings, origin);
+            text.lines().find(|line| line.starts_with("limits.timeout")).unwrap().to_owned()
+        };
+        assert!(line(false).ends_with(&format!("  # {why}")), "{}", line(false));
+        assert!(line(true).ends_with(&format!("# SANDBOXCTL_LIMITS_TIMEOUT, {why}")));
+        let json = serde_json::to_value(document(&settings)).unwrap().to_string();
+        assert!(json.contains(r#""refused":"above its ceiling of 10m""#), "{json}");
+        let error = settings.allowed_limits().unwrap_err();
+        insta::assert_snapshot!(
+            crate::error::Error::from(error).to_text(),
+            @r"
+        limits.timeout (SANDBOXCTL_LIMITS_TIMEOUT) is 1h, above its ceiling of 10m
+        hint: limits.ceiling in the user's or the system's configuration raises the ceiling of limits.timeout
+        "
+        );
+    }
 
     #[test]
     fn what_is_shown_is_a_configuration_file_and_says_the_same() {

@@ -1,42 +1,53 @@
 //! `doctor`: what is in the way of a sandbox, and how to get it out of the way.
 
+use anstyle::{AnsiColor, Style};
 use sandbox_controller::{Check, CheckStatus, Controller};
 
 use super::{Context, block_on};
 use crate::cli::ReportArgs;
 use crate::error::Error;
+use crate::render::escaped_line;
 use crate::signals::Signals;
 
 pub fn doctor(context: &Context<'_>, args: &ReportArgs) -> Result<u8, Error> {
     let settings = context.settings()?;
     let config = context.controller(&settings)?;
-    let io_dir = match settings.io_enabled() {
-        true => Some(settings.io_dir(&context.environment.working_directory)?),
-        false => None,
-    };
-    let checks = block_on(async {
-        Signals::listen()?.guard(Controller::doctor(config, io_dir.as_deref())).await
-    })?;
+    let io_dir = settings
+        .io_enabled()
+        .then(|| settings.io_dir(&context.environment.working_directory).map_err(Error::from))
+        .transpose();
+    let usable = io_dir.as_ref().ok().and_then(Option::as_deref);
+    let mut checks =
+        block_on(async { Signals::listen()?.guard(Controller::doctor(config, usable)).await })?;
+    if let Err(error) = &io_dir {
+        let (detail, fix) = (error.message(), error.hint());
+        checks.push(Check { id: "io_dir", status: CheckStatus::Fail, detail, fix });
+    }
     if args.json {
         context.output.document(&checks)?;
     } else {
-        context.output.text(&listing(&checks))?;
+        let colour = context.output.stdout_has_colour();
+        context.output.write(listing(&checks, colour).as_bytes())?;
     }
     let fails = checks.iter().any(|check| check.status == CheckStatus::Fail);
     Ok(if fails { 125 } else { 0 })
 }
 
-fn listing(checks: &[Check]) -> String {
+fn listing(checks: &[Check], colour: bool) -> String {
     let width = checks.iter().map(|check| check.id.len()).max().unwrap_or(0);
     let mut text = String::new();
     for Check { id, status, detail, fix } in checks {
-        let status = match status {
-            CheckStatus::Ok => "ok",
-            CheckStatus::Warn => "warn",
-            CheckStatus::Fail => "FAIL",
+        let (word, style) = match status {
+            CheckStatus::Ok => ("ok", AnsiColor::Green.on_default()),
+            CheckStatus::Warn => ("warn", AnsiColor::Yellow.on_default()),
+            CheckStatus::Fail => ("FAIL", AnsiColor::Red.on_default().bold()),
         };
-        text.push_str(&format!("{status:<4}  {id:<width$}  {detail}\n"));
+        let style = if colour { style } else { Style::new() };
+        // What the engine and the disk are called is not our text.
+        let detail = escaped_line(detail);
+        text.push_str(&format!("{style}{word:<4}{style:#}  {id:<width$}  {detail}\n"));
         if let Some(fix) = fix {
+            let fix = escaped_line(fix);
             text.push_str(&format!("{:<4}  {:<width$}  fix: {fix}\n", "", ""));
         }
     }
@@ -59,10 +70,11 @@ mod tests {
             check("endpoint", CheckStatus::Ok, None),
             check("disk", CheckStatus::Fail, Some("make room")),
         ];
-        insta::assert_snapshot!(listing(&checks), @r"
+        insta::assert_snapshot!(listing(&checks, false), @r"
         ok    endpoint  seen
         FAIL  disk      seen
                         fix: make room
         ");
+        assert!(listing(&checks, true).contains("\u{1b}[1m\u{1b}[31mFAIL\u{1b}[0m  disk"));
     }
 }

@@ -126,12 +126,16 @@ fn load(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
     let loaded = if file == Path::new("-") {
         let head = head(&mut io::stdin().lock()).map_err(|error| unusable(file, &error))?;
         let rest = tokio::io::stdin();
-        context.with_controller(async |controller| controller.image_load(head.chain(rest)).await)?
+        context.with_controller(async |controller| {
+            controller.image_load(AsyncReadExt::chain(head, rest)).await
+        })?
     } else {
         let mut opened = fs::File::open(file).map_err(|error| unusable(file, &error))?;
         let head = head(&mut opened).map_err(|error| unusable(file, &error))?;
         let rest = File::from_std(opened);
-        context.with_controller(async |controller| controller.image_load(head.chain(rest)).await)?
+        context.with_controller(async |controller| {
+            controller.image_load(AsyncReadExt::chain(head, rest)).await
+        })?
     };
     one(context, &loaded, json)
 }

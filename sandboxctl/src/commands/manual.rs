@@ -1,6 +1,7 @@
 //! `completions` and `man`, made from the definition of the command line.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use clap::CommandFactory;
@@ -17,16 +18,80 @@ pub fn completions(context: &Context<'_>, shell: clap_complete::Shell) -> Result
 }
 
 pub fn man(context: &Context<'_>, dir: Option<&Path>) -> Result<u8, Error> {
-    if let Some(dir) = dir {
-        fs::create_dir_all(dir)
-            .and_then(|()| clap_mangen::generate_to(Cli::command(), dir))
-            .map_err(|error| Error::usage("--dir", format!("{}: {error}", dir.display())))?;
+    let pages = pages().map_err(|source| Error::Stdout { source })?;
+    let Some(dir) = dir else {
+        context.output.write(pages[0].1.as_bytes())?;
         return Ok(0);
-    }
-    let mut page = Vec::new();
-    clap_mangen::Man::new(Cli::command())
-        .render(&mut page)
-        .map_err(|source| Error::Stdout { source })?;
-    context.output.write(&page)?;
+    };
+    fs::create_dir_all(dir)
+        .and_then(|()| {
+            pages.iter().try_for_each(|(name, page)| fs::write(dir.join(format!("{name}.1")), page))
+        })
+        .map_err(|error| Error::usage("--dir", format!("{}: {error}", dir.display())))?;
     Ok(0)
+}
+
+/// Every page with its name: the whole first, then each command's.
+fn pages() -> io::Result<Vec<(String, String)>> {
+    let mut whole = Cli::command().disable_help_subcommand(true);
+    whole.build();
+    let mut pages = Vec::new();
+    let mut left = vec![&whole];
+    while let Some(command) = left.pop() {
+        let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
+        pages.push((name, page(command)?));
+        left.extend(command.get_subcommands());
+    }
+    Ok(pages)
+}
+
+fn page(command: &clap::Command) -> io::Result<String> {
+    let mut page = Vec::new();
+    let source = concat!("sandboxctl ", env!("CARGO_PKG_VERSION"));
+    clap_mangen::Man::new(command.clone()).source(source).manual("sandboxctl").render(&mut page)?;
+    let page = String::from_utf8_lossy(&page)
+        // The help's own headings stand in one section for all that clap does not know.
+        .replace(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n.nf\n")
+        .replace("\n\nExit codes:\n", "\n.fi\n.SH \"EXIT STATUS\"\n.nf\n")
+        .replace("\n.SH VERSION\n", "\n.fi\n.SH VERSION\n");
+    Ok(if page.contains("EXIT STATUS") {
+        page
+    } else {
+        let page = page.trim_end();
+        format!("{page}\n.fi\n.SH \"EXIT STATUS\"\n\\fBsandboxctl\\fR(1) lists the exit codes.\n")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_names_its_version_its_examples_and_the_exit_codes() {
+        let pages = pages().unwrap();
+        assert_eq!(pages[0].0, "sandboxctl");
+        assert!(pages.iter().any(|(name, _)| name == "sandboxctl-image-save"));
+        for (name, page) in &pages {
+            let title = page.lines().find(|line| line.starts_with(".TH")).unwrap();
+            assert!(title.contains(env!("CARGO_PKG_VERSION")), "{title}");
+            assert!(!page.contains(".SH EXTRA"), "{name}");
+            assert_eq!(page.matches(".SH \"EXIT STATUS\"").count(), 1, "{name}");
+            let is_group = ["sandboxctl-image", "sandboxctl-config"].contains(&name.as_str());
+            assert_eq!(page.contains(".SH EXAMPLES"), !is_group, "{name}");
+        }
+    }
+
+    #[test]
+    fn completions_offer_no_flag_that_there_is_not() {
+        let mut script = Vec::new();
+        clap_complete::generate(
+            clap_complete::Shell::Bash,
+            &mut Cli::command(),
+            "sandboxctl",
+            &mut script,
+        );
+        let script = String::from_utf8(script).unwrap();
+        assert!(script.contains("--io-dir"));
+        assert!(!script.contains("--output-dir"));
+    }
 }

@@ -5,7 +5,8 @@ mod report;
 use std::time::Duration;
 
 use sandbox_controller::{
-    Config, Controller, Error as ControllerError, Lifespan, Run, SandboxSpec, Script,
+    Config, Controller, Error as ControllerError, Lifespan, LimitKey, Rebuild, Run, SandboxSpec,
+    Script,
 };
 
 use super::{Context, block_on};
@@ -20,10 +21,6 @@ use report::Report;
 const SLOW: Duration = Duration::from_millis(700);
 
 pub fn run(context: &Context<'_>, args: &RunArgs) -> Result<u8, Error> {
-    if args.files.output_dir.is_some() {
-        return Err(Error::usage("--output-dir", "there is no such flag any more")
-            .with_hint("the directory for a script's files is named by --io-dir"));
-    }
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     let given = input::script(&args.script)?;
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
@@ -36,26 +33,28 @@ pub fn run(context: &Context<'_>, args: &RunArgs) -> Result<u8, Error> {
         given: &given,
         here: &context.environment.working_directory,
     };
-    block_on(Session { context, report }.run(config, spec, script))
+    block_on(Session { context, settings: &settings, report }.run(config, spec, script))
 }
 
 /// What is asked of the controller. What is wrong is told before an engine is.
 fn spec(context: &Context<'_>, args: &RunArgs, settings: &Settings) -> Result<SandboxSpec, Error> {
-    let limits = settings.limits();
-    limits.check(&settings.ceiling()).map_err(ControllerError::from)?;
+    let limits = settings.allowed_limits()?;
+    if limits.vm_memory >= limits.memory {
+        context.output.notice(&format!(
+            "{} is {}, and {} is {}: a script that fills it is killed with its container",
+            settings.named(Key::Limit(LimitKey::VmMemory)),
+            limits.vm_memory,
+            settings.named(Key::Limit(LimitKey::Memory)),
+            limits.memory,
+        ));
+    }
     let mut spec = SandboxSpec::new()
         .lifespan(Lifespan::OneRun)
         .limits(limits)
         .io_errors(settings.io_errors())
         .user(args.files.user.map(|user| (user.0, user.1)));
     if settings.io_enabled() {
-        let io_dir = settings.io_dir(&context.environment.working_directory)?;
-        if io_dir.metadata().is_ok_and(|found| !found.is_dir()) {
-            let place = &settings.setting(Key::IoDir).place;
-            let why = format!("{} is not a directory", io_dir.display());
-            return Err(Error::usage(place.to_string(), why));
-        }
-        spec = spec.io_dir(io_dir);
+        spec = spec.io_dir(settings.io_dir(&context.environment.working_directory)?);
     }
     if let Some(path) = &args.files.mount_path {
         spec = spec.mount_path(path);
@@ -73,6 +72,7 @@ fn spec(context: &Context<'_>, args: &RunArgs, settings: &Settings) -> Result<Sa
 /// One run, from the engine to its end.
 struct Session<'a> {
     context: &'a Context<'a>,
+    settings: &'a Settings,
     report: Report<'a>,
 }
 
@@ -94,26 +94,34 @@ impl Session<'_> {
         spec: SandboxSpec,
         script: Script,
     ) -> Result<u8, Error> {
+        let output = self.context.output;
         let launch = async {
+            if !controller.knows_its_image() {
+                let mut told = false;
+                let tell = |_: &str| {
+                    if !std::mem::replace(&mut told, true) {
+                        output.progress("building the sandbox image, as the first run does");
+                    }
+                };
+                controller.image_build(Rebuild::IfMissing, tell).await?;
+            }
             let launch = controller.launch(spec);
             tokio::pin!(launch);
             match tokio::time::timeout(SLOW, &mut launch).await {
                 Ok(launched) => launched,
                 Err(_) => {
-                    self.context
-                        .output
-                        .progress("waiting for the engine (a first run builds the image)");
+                    output.progress("waiting for the engine");
                     launch.await
                 }
             }
         };
         tokio::pin!(launch);
         let sandbox = match signals.guard(&mut launch).await {
-            Ok(launched) => launched.map_err(with_flag)?,
+            Ok(launched) => launched.map_err(|error| named(error, self.settings))?,
             Err(signalled) => {
                 // An engine makes what it was asked for, whoever still waits: so it is waited
                 // for, and then removed. Another signal does not wait.
-                self.context.output.progress("cleaning up");
+                output.progress("cleaning up");
                 if let Ok(Ok(sandbox)) = signals.guard(launch).await {
                     _ = signals.guard(sandbox.close()).await;
                 }
@@ -151,13 +159,57 @@ impl Session<'_> {
     }
 }
 
-/// An error of the controller's that a flag of ours is the reason for, with its name.
-fn with_flag(error: ControllerError) -> Error {
-    let flag = match &error {
-        ControllerError::WorkdirOutside { .. } => "--workdir",
-        ControllerError::MountTaken { .. } => "--mount-path",
-        ControllerError::IoDir { .. } => "--io-dir",
+/// An error of the controller's, with the flag or key of ours that is the reason for it.
+fn named(error: ControllerError, settings: &Settings) -> Error {
+    let what = match &error {
+        ControllerError::WorkdirOutside { .. } => "--workdir".to_owned(),
+        ControllerError::GuestPath { what: "the working directory", .. } => "--workdir".to_owned(),
+        ControllerError::GuestPath { what: "the mount path", .. } => "--mount-path".to_owned(),
+        ControllerError::MountTaken { .. } => "--mount-path".to_owned(),
+        ControllerError::IoDir { .. } => settings.named(Key::IoDir),
+        ControllerError::Input { .. } => "--in".to_owned(),
+        ControllerError::Engine { source, .. } => {
+            let message = source.to_string();
+            match settings.text(Key::EngineRuntime) {
+                Some(name) if message.contains("runtime") && message.contains(name) => {
+                    let what = settings.named(Key::EngineRuntime);
+                    return Error::usage(what, message)
+                        .with_hint("`sandboxctl doctor` lists the runtimes that the engine has");
+                }
+                _ => return error.into(),
+            }
+        }
         _ => return error.into(),
     };
-    Error::usage(flag, error.full_message())
+    Error::Usage { what, why: error.full_message(), hint: error.hint() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Flags, Value};
+    use crate::environment::Environment;
+
+    #[test]
+    fn what_the_controller_refuses_names_its_flag_or_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment =
+            Environment::made_up(folder.path(), &[("SANDBOXCTL_ENGINE_RUNTIME", "nope")]);
+        let mut flags = Flags::default();
+        flags.set(Key::IoDir, Some(Value::Path("/x".into())));
+        let settings = Settings::load(&environment, flags).unwrap();
+        let text = |error| named(error, &settings).to_text();
+
+        let error = ControllerError::IoDir { path: "/x".into(), reason: "it is a link".into() };
+        assert_eq!(text(error), "--io-dir: cannot use /x as the io dir: it is a link");
+        let error = ControllerError::MountTaken { path: "/".into(), taken: "/proc".into() };
+        let words = "--mount-path: the io dir cannot be at /: /proc is the sandbox's own";
+        assert_eq!(text(error), words);
+        let error = ControllerError::WorkdirOutside { workdir: "/tmp".into() };
+        assert!(text(error).starts_with("--workdir: "));
+        assert_eq!(
+            settings.named(Key::EngineRuntime),
+            "engine.runtime (SANDBOXCTL_ENGINE_RUNTIME)"
+        );
+    }
 }

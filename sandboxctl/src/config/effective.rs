@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use sandbox_controller::{Config, EngineConfig, EngineKind};
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 
-use super::{Error, Key, Layer, Settings, Value};
+use super::{Error, Key, Layer, Place, Settings, Value};
 use crate::environment::Environment;
 
 impl Settings {
@@ -41,11 +41,14 @@ impl Settings {
     /// # Errors
     ///
     /// A relative one that a file names, or nobody, may not lead through a link: it could have
-    /// come with the project, and point anywhere.
+    /// come with the project, and point anywhere. One that is there must be a directory.
     pub fn io_dir(&self, working_directory: &Path) -> Result<PathBuf, Error> {
         let setting = self.setting(Key::IoDir);
-        let dir = Path::new(self.text(Key::IoDir).unwrap_or("."));
-        if dir.is_relative() && setting.layer <= Layer::Project {
+        let Some(Value::Path(dir)) = &setting.value else {
+            // The key has a default, and every layer gives it a path.
+            return Ok(working_directory.to_owned());
+        };
+        let path = if dir.is_relative() && setting.layer <= Layer::Project {
             let mut path = working_directory.to_owned();
             for part in dir.components() {
                 if part == Component::CurDir {
@@ -53,12 +56,28 @@ impl Settings {
                 }
                 path.push(part);
                 if path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
-                    return Err(Error::Link { place: setting.place.clone(), link: path });
+                    return Err(Error::Link { name: self.named(Key::IoDir), link: path });
                 }
             }
-            return Ok(path);
+            path
+        } else {
+            working_directory.join(dir)
+        };
+        match path.metadata() {
+            Ok(found) if !found.is_dir() => {
+                Err(Error::NotADirectory { name: self.named(Key::IoDir), path })
+            }
+            _ => Ok(path),
         }
-        Ok(working_directory.join(dir))
+    }
+
+    /// What to call a setting in a message: the flag that gives it, or the key and its place.
+    #[must_use]
+    pub fn named(&self, key: Key) -> String {
+        match &self.setting(key).place {
+            Place::Flag(flag) => (*flag).to_owned(),
+            place => format!("{} ({place})", key.name()),
+        }
     }
 
     /// What the controller is told, with its state in `state_dir`.
@@ -82,7 +101,9 @@ impl Settings {
         }
     }
 
-    fn text(&self, key: Key) -> Option<&str> {
+    /// The text of a key that has one, where it is set.
+    #[must_use]
+    pub fn text(&self, key: Key) -> Option<&str> {
         self.setting(key).value.as_ref().and_then(Value::as_text)
     }
 }

@@ -111,7 +111,7 @@ impl Key {
     pub fn default(self) -> Option<Value> {
         let text = |text: &str| Some(Value::Text(text.to_owned()));
         match self {
-            Self::IoDir => text("./sandbox-files"),
+            Self::IoDir => Some(Value::Path("./sandbox-files".into())),
             Self::IoEnabled => Some(Value::Switch(true)),
             Self::IoErrors => text("raise"),
             Self::DefaultEncoding => text("utf-8"),
@@ -180,6 +180,7 @@ impl Key {
             (Self::IoEnabled, _) | (_, None) => meaning.to_owned(),
             // A word is listed by its own possible values; a path is printed as it is typed.
             (_, Some(Value::Text(text))) => format!("{meaning} [default: {text}]"),
+            (_, Some(Value::Path(path))) => format!("{meaning} [default: {}]", path.display()),
             (_, Some(Value::Limit(value))) => format!("{meaning} [default: {value}]"),
             (_, Some(value)) => format!("{meaning} [default: {value}]"),
         }

@@ -16,7 +16,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use sandbox_controller::{Ceiling, LimitKey, LimitValue, Limits};
+use sandbox_controller::{Ceiling, LimitKey, LimitValue, Limits, OverCeiling};
 use serde::Serialize;
 
 use crate::environment::Environment;
@@ -91,6 +91,14 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// The file that `--config` names cannot be read.
+    #[error("{place}")]
+    Named {
+        /// Who names it.
+        place: Place,
+        /// Why.
+        source: Box<Self>,
+    },
     /// `--config` names no file.
     #[error("{place}: no such file: {}", .file.display())]
     Missing {
@@ -140,12 +148,32 @@ pub enum Error {
         source: project::Widening,
     },
     /// The io dir, named by a file or by nobody, leads through a link.
-    #[error("io.dir ({place}): {} is a symbolic link, which is not followed there", .link.display())]
+    #[error("{name}: {} is a symbolic link, which is not followed there", .link.display())]
     Link {
         /// Who names the io dir.
-        place: Place,
+        name: String,
         /// The link.
         link: PathBuf,
+    },
+    /// The io dir is something else.
+    #[error("{name}: {} is not a directory", .path.display())]
+    NotADirectory {
+        /// Who names the io dir.
+        name: String,
+        /// What it names.
+        path: PathBuf,
+    },
+    /// A limit above its ceiling.
+    #[error("{name} is {asked}, above its ceiling of {ceiling}")]
+    OverCeiling {
+        /// Who sets it.
+        name: String,
+        /// The limit's key.
+        key: &'static str,
+        /// What it asks for.
+        asked: String,
+        /// What it may have.
+        ceiling: String,
     },
 }
 
@@ -190,9 +218,15 @@ impl Error {
                     .to_owned(),
             ),
             Self::Link { .. } => Some("name the directory with --io-dir if it is meant".to_owned()),
+            Self::OverCeiling { key, .. } => Some(format!(
+                "limits.ceiling in the user's or the system's configuration raises the ceiling of \
+                 {key}"
+            )),
             Self::Unreadable { .. }
+            | Self::Named { .. }
             | Self::Missing { .. }
             | Self::Syntax { .. }
+            | Self::NotADirectory { .. }
             | Self::Value { .. } => None,
         }
     }
@@ -282,16 +316,25 @@ impl Settings {
             Some((file.into(), Place::Variable(FILE_VARIABLE.to_owned())))
         });
         if let Some((file, place)) = named {
-            if !settings.read(Layer::User, &file)? {
-                return Err(Error::Missing { place, file });
+            match settings.read(Layer::User, &file) {
+                Ok(true) => {}
+                Ok(false) => return Err(Error::Missing { place, file }),
+                Err(source @ Error::Unreadable { .. }) => {
+                    return Err(Error::Named { place, source: Box::new(source) });
+                }
+                // That names the file and the line.
+                Err(error) => return Err(error),
             }
         } else {
             settings.read(Layer::System, system)?;
             if let Some(file) = environment.user_config() {
                 settings.read(Layer::User, &file)?;
             }
-            if let Some(file) = file::find_project(&environment.working_directory) {
-                settings.read(Layer::Project, &file)?;
+            if let Some(file) = file::find_project(&environment.working_directory)
+                && !settings.read(Layer::Project, &file)?
+            {
+                // It is there, as a link to nothing: whoever made it means to be heard.
+                return Err(Error::Unreadable { file, source: io::ErrorKind::NotFound.into() });
             }
         }
         settings.read_variables(environment)?;
@@ -352,7 +395,10 @@ impl Settings {
                 continue;
             }
             let place = Place::Variable(name.to_owned());
-            let value = Value::from_text(key, &value.to_string_lossy())
+            let value = value
+                .to_str()
+                .ok_or(ValueError::NotUtf8)
+                .and_then(|text| Value::from_text(key, text))
                 .map_err(|source| Error::Value { place: place.clone(), key: key.name(), source })?;
             self.set(key, value, Layer::Environment, place);
         }
@@ -364,16 +410,35 @@ impl Settings {
         let ceiling = self.ceiling();
         for &limit in LimitKey::ALL {
             let key = Key::Ceiling(limit);
-            if self.setting(Key::Limit(limit)).layer != Layer::Default {
-                continue;
-            }
-            let mut alone = ceiling.0;
-            let default = limit.default_value();
-            if alone.set(limit, default).is_ok() && alone.check(&ceiling).is_err() {
+            let is_default = self.setting(Key::Limit(limit)).layer == Layer::Default;
+            if is_default && self.refusal(limit).is_some() {
                 let place = Place::Ceiling(key, Box::new(self.setting(key).place.clone()));
                 let value = Value::Limit(ceiling.0.get(limit));
                 self.set(Key::Limit(limit), value, Layer::Default, place);
             }
+        }
+    }
+
+    /// Why a limit is refused: it is above its ceiling.
+    #[must_use]
+    pub fn refusal(&self, limit: LimitKey) -> Option<Error> {
+        let ceiling = self.ceiling();
+        let mut alone = ceiling.0;
+        alone.set(limit, self.limits().get(limit)).ok()?;
+        let OverCeiling { asked, ceiling, .. } = alone.check(&ceiling).err()?;
+        let name = self.named(Key::Limit(limit));
+        Some(Error::OverCeiling { name, key: limit.key(), asked, ceiling })
+    }
+
+    /// The limits, each within its ceiling.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OverCeiling`], which names who set the first that is not.
+    pub fn allowed_limits(&self) -> Result<Limits, Error> {
+        match LimitKey::ALL.iter().find_map(|&limit| self.refusal(limit)) {
+            Some(refusal) => Err(refusal),
+            None => Ok(self.limits()),
         }
     }
 

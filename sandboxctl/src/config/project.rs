@@ -1,7 +1,7 @@
 //! What a project's file may say. It comes with the project, so it is not trusted: it narrows
 //! what the user, the system or the defaults allow, and never widens it.
 
-use std::path::{Component, Path};
+use std::path::Component;
 
 use sandbox_controller::{Ceiling, LimitKey, LimitValue, Limits};
 use sandbox_protocol::message::{Access, AllowedPath};
@@ -60,9 +60,9 @@ pub fn check(key: Key, value: &Value, below: Option<&Value>) -> Result<(), Widen
                 None => Ok(()),
             }
         }
-        (Key::IoDir, Value::Text(dir), _) => {
+        (Key::IoDir, Value::Path(dir), _) => {
             let is_below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
-            if Path::new(dir).components().all(is_below) { Ok(()) } else { Err(Widening::Outside) }
+            if dir.components().all(is_below) { Ok(()) } else { Err(Widening::Outside) }
         }
         // How failures are told, and how text is read, give nothing away.
         (Key::IoErrors | Key::DefaultEncoding, _, _) => Ok(()),

@@ -95,6 +95,21 @@ fn a_named_file_is_the_only_one() {
     assert_eq!(settings.files, std::slice::from_ref(&file));
     fs::remove_file(&file).unwrap();
     insta::assert_snapshot!(machine.refused(&[], flags()), @"--config: no such file: /mine.toml");
+    fs::create_dir(&file).unwrap();
+    insta::assert_snapshot!(
+        machine.refused(&[], flags()),
+        @"--config: cannot read the configuration /mine.toml: not a regular file"
+    );
+}
+
+#[test]
+fn a_projects_file_that_is_a_link_to_nothing_is_an_error() {
+    let machine = Machine::new("", "", "");
+    let file = machine.path("project/sandboxctl.toml");
+    fs::remove_file(&file).unwrap();
+    assert!(machine.load(&[], Flags::default()).is_ok());
+    symlink("nowhere", &file).unwrap();
+    assert!(matches!(machine.load(&[], Flags::default()), Err(Error::Unreadable { .. })));
 }
 
 #[test]
@@ -163,6 +178,11 @@ fn an_io_dir_that_came_with_the_project_leads_through_no_link() {
     symlink("/etc", project.join("sandbox-files")).unwrap();
     let settings = machine.load(&[], Flags::default()).unwrap();
     assert!(settings.io_dir(&project).is_err(), "nor does the default");
+    fs::remove_file(project.join("sandbox-files")).unwrap();
+    fs::write(project.join("sandbox-files"), "").unwrap();
+    let error = settings.io_dir(&project).unwrap_err().to_string();
+    assert!(error.starts_with("io.dir (default): "), "{error}");
+    assert!(error.ends_with("is not a directory"), "{error}");
 }
 
 /// A line of a configuration file, of any key and of many sizes.

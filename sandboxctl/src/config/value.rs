@@ -1,6 +1,7 @@
 //! Values of settings: how they are read from text and from TOML, and printed as TOML.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use sandbox_controller::LimitValue;
 use sandbox_protocol::message::{Access, AllowedPath};
@@ -18,8 +19,10 @@ pub enum Value {
     Limit(LimitValue),
     /// Yes or no.
     Switch(bool),
-    /// A word, a path, an address.
+    /// A word, an address.
     Text(String),
+    /// A path of the host.
+    Path(PathBuf),
     /// Guest paths and what may be done below them.
     Paths(Vec<AllowedPath>),
 }
@@ -50,6 +53,9 @@ pub enum ValueError {
     /// Nothing at all.
     #[error("the value is empty")]
     Empty,
+    /// Bytes of a variable that are no text.
+    #[error("it is not UTF-8 text")]
+    NotUtf8,
     /// `..` in `[io] dir`.
     #[error("'..' is not allowed in it; --io-dir takes any directory")]
     Parent,
@@ -107,7 +113,10 @@ impl Value {
                 if key == Key::IoDir && text.split('/').any(|name| name == "..") {
                     return Err(ValueError::Parent);
                 }
-                Ok(Self::Text(text.to_owned()))
+                Ok(match key {
+                    Key::IoDir => Self::Path(text.into()),
+                    _ => Self::Text(text.to_owned()),
+                })
             }
         }
     }
@@ -161,7 +170,7 @@ impl Value {
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
-            Self::Limit(_) | Self::Switch(_) | Self::Paths(_) => None,
+            Self::Limit(_) | Self::Switch(_) | Self::Path(_) | Self::Paths(_) => None,
         }
     }
 }
@@ -200,6 +209,7 @@ impl fmt::Display for Value {
             }
             Self::Switch(switch) => switch.fmt(formatter),
             Self::Text(text) => formatter.write_str(&quoted(text.clone())),
+            Self::Path(path) => formatter.write_str(&quoted(path.to_string_lossy().into_owned())),
             Self::Paths(paths) => {
                 formatter.write_str("[")?;
                 for (index, AllowedPath { path, access }) in paths.iter().enumerate() {
@@ -230,6 +240,7 @@ impl Serialize for Value {
             }
             Self::Switch(switch) => serializer.serialize_bool(*switch),
             Self::Text(text) => serializer.serialize_str(text),
+            Self::Path(path) => serializer.serialize_str(&path.to_string_lossy()),
             Self::Paths(paths) => paths.serialize(serializer),
         }
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
-use sandbox_controller::ScriptError;
+use sandbox_controller::{ErrorKind, ScriptError};
 
 use super::escape::escaped_line;
 
@@ -15,7 +15,12 @@ const WIDTH: usize = 120;
 #[must_use]
 pub fn script_error(error: &ScriptError, name: &str, source: &[u8], colour: bool) -> String {
     // Escaped first: the renderer shows most control characters, but not all of them.
-    let message = escaped_line(&error.message);
+    let message = match error.kind {
+        // It is the file that is wrong, and no line of it.
+        ErrorKind::SourceTooLarge => format!("SCRIPT: {name}: {}", error.message),
+        _ => error.message.clone(),
+    };
+    let message = escaped_line(&message);
     let place = error.line.and_then(|line| Some((line, line_of(source, line)?)));
     let title = Level::ERROR.primary_title(&*message);
     let renderer = if colour { Renderer::styled() } else { Renderer::plain() }.term_width(WIDTH);
