@@ -88,6 +88,8 @@ error_kinds! {
     Timeout = "timeout",
     /// The caller cancelled it.
     Cancelled = "cancelled",
+    /// Somebody else killed the container.
+    Killed = "killed",
     /// Too many requests at one time, or a run is under way.
     Busy = "busy",
     /// The request is malformed.

@@ -369,7 +369,8 @@ pub enum Change {
     Append,
     /// It goes.
     Remove,
-    /// Nothing after all: the first change that was announced for this path failed.
+    /// Nothing after all: the last change that was announced for this path failed, and what was
+    /// announced before it holds.
     Failed,
 }
 

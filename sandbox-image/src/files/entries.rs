@@ -151,7 +151,8 @@ impl Files {
                 Ok(())
             }
             Err(errno) => {
-                pending.into_iter().for_each(super::touched::Pending::failed);
+                // The last one first: each is taken back as the last word on its path.
+                pending.into_iter().rev().for_each(super::touched::Pending::failed);
                 Err(fail(errno))
             }
         }

@@ -87,9 +87,7 @@ pub trait Flush: Send {
 
 /// What [`Files::touch_before_write`] announced.
 #[derive(Debug, Clone, Copy)]
-pub struct Touch {
-    first: bool,
-}
+pub struct Touch(touched::Word);
 
 /// The files of one run.
 pub struct Files {
@@ -138,15 +136,12 @@ impl Files {
 
     /// Call once a handle, before its first write reaches the file.
     pub fn touch_before_write(&self, path: &GuestPath, mode: OpenMode) -> Touch {
-        let pending = self.announced.announce(path, true, mode.change());
-        Touch { first: pending.is_first() }
+        Touch(self.announced.announce(path, true, mode.change()).into_word())
     }
 
     /// Call where that first write failed and wrote nothing; announce again before the next one.
     pub fn first_write_failed(&self, path: &GuestPath, touch: Touch) {
-        if touch.first {
-            self.announced.take_back_first(path, true);
-        }
+        self.announced.take_back(path, true, touch.0);
     }
 
     /// Remembers a handle, so that a run that is given up can still flush it.

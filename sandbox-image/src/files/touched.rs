@@ -37,9 +37,17 @@ pub(super) struct Pending<'a> {
     announced: &'a Announced,
     path: &'a GuestPath,
     existed: bool,
+    word: Word,
+}
+
+/// What was said of a path by announcing a change.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Word {
+    change: Change,
     before: Before,
 }
 
+#[derive(Debug, Clone, Copy)]
 enum Before {
     /// It is the first change of this path.
     Nothing,
@@ -83,12 +91,12 @@ impl Announced {
             self.send(path, existed, change);
         }
         drop(state);
-        Pending { announced: self, path, existed, before }
+        Pending { announced: self, path, existed, word: Word { change, before } }
     }
 
-    /// Takes back the first announcement of a path, from where its [`Pending`] is gone.
-    pub fn take_back_first(&self, path: &GuestPath, existed: bool) {
-        Pending { announced: self, path, existed, before: Before::Nothing }.failed();
+    /// Takes back an announcement from where its [`Pending`] is gone.
+    pub fn take_back(&self, path: &GuestPath, existed: bool, word: Word) {
+        Pending { announced: self, path, existed, word }.failed();
     }
 
     fn send(&self, path: &GuestPath, existed: bool, change: Change) {
@@ -98,27 +106,31 @@ impl Announced {
 }
 
 impl Pending<'_> {
-    /// Whether this change was the first one that was announced for its path.
-    pub const fn is_first(&self) -> bool {
-        matches!(self.before, Before::Nothing)
-    }
-
     /// The change was made.
     pub fn done(self) {}
+
+    /// The change is made elsewhere; what it takes to take it back.
+    pub fn into_word(self) -> Word {
+        self.word
+    }
 
     /// The change failed, and the path is as it was.
     pub fn failed(self) {
         let mut state = self.announced.state.lock().unwrap();
-        match self.before {
+        let Word { change, before } = self.word;
+        if state.last.get(self.path) != Some(&change) {
+            // Something else has been said since.
+            return;
+        }
+        match before {
             Before::Nothing => {
-                if state.last.remove(self.path).is_some() {
-                    state.bytes -= self.path.as_bytes().len() + ENTRY_BYTES;
-                    self.announced.send(self.path, self.existed, Change::Failed);
-                }
+                state.last.remove(self.path);
+                state.bytes -= self.path.as_bytes().len() + ENTRY_BYTES;
             }
             Before::Change(change) => _ = state.last.insert(self.path.clone(), change),
-            Before::Settled => {}
+            Before::Settled => return,
         }
+        self.announced.send(self.path, self.existed, Change::Failed);
     }
 }
 
@@ -165,18 +177,24 @@ mod tests {
     }
 
     #[test]
-    fn only_a_first_change_that_fails_is_taken_back() {
+    fn a_change_that_fails_is_taken_back() {
         let seen = changes(|announced, path| {
             announced.announce(path, false, Change::Write).failed();
             announced.announce(path, false, Change::Write).done();
             announced.announce(path, true, Change::Remove).failed();
-            announced.announce(path, true, Change::Write).done();
+            announced.announce(path, true, Change::Write).failed();
+            let earlier = announced.announce(path, true, Change::Remove);
+            announced.announce(path, false, Change::Append).done();
+            earlier.failed();
         });
         let expected = [
             (false, Change::Write),
             (false, Change::Failed),
             (false, Change::Write),
             (true, Change::Remove),
+            (true, Change::Failed),
+            (true, Change::Remove),
+            (false, Change::Append),
         ];
         assert_eq!(seen, expected);
     }

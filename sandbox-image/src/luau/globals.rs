@@ -8,7 +8,7 @@ use super::ffi::{Call, Kind, Raise, Results, Slot};
 use super::{io, json};
 
 /// What Luau's libraries bring that a script is not to have.
-const REMOVED: [&std::ffi::CStr; 3] = [c"newproxy", c"getfenv", c"setfenv"];
+const REMOVED: [&std::ffi::CStr; 4] = [c"newproxy", c"getfenv", c"setfenv", c"gcinfo"];
 
 /// What `getmetatable` says of the metatables that are ours.
 pub(super) const LOCKED: &str = "The metatable is locked";
@@ -70,14 +70,8 @@ fn log(call: &mut Call<'_>, level: LogLevel) -> Results {
 fn date_in_utc(call: &mut Call<'_>) -> Results {
     let (format, time) = (Slot::arg(1), Slot::arg(2));
     let has_time = !call.is_nil(time);
-    // Luau has no local dates before 1970.
-    let is_early = call.number(time).is_some_and(|time| time < 0.0);
     let utc = match (call.is_nil(format), call.text(format)) {
         (false, Some(text)) if text.starts_with(b"!") => Some(text.to_vec()),
-        (true, _) | (false, Some(_)) if is_early => {
-            call.push_nil();
-            return Ok(call.results(1));
-        }
         (true, _) => Some(b"!%c".to_vec()),
         (false, Some(text)) => Some([b"!", text].concat()),
         // No format at all: the library says so.

@@ -313,7 +313,7 @@ fn seek(call: &mut Call<'_>) -> Results {
         Some(b"end") => Whence::End,
         Some(text) => return Err(invalid("whence", text)),
     };
-    let offset = match call.number(Slot::arg(3)) {
+    let offset = match call.to_number(Slot::arg(3)) {
         Some(offset) => offset,
         None if call.is_nil(Slot::arg(3)) => 0.0,
         None => return Err(Raise::expected(call, Slot::arg(3), "seek", "number")),

@@ -3,6 +3,11 @@
 /// Longest numeral, in bytes; a longer one is none.
 const MAX_BYTES: usize = 200;
 
+/// Bits of a double's mantissa, the hidden one counted.
+const MANTISSA_BITS: i32 = 53;
+/// The last bit of the smallest doubles is 2 to this.
+const SMALLEST_POWER: i32 = -1074;
+
 /// How many bytes [`scan`] wants to see: a numeral and what follows it.
 pub const LOOK_AHEAD: usize = MAX_BYTES + 1;
 
@@ -109,15 +114,30 @@ fn hexadecimal_value(whole: &[u8], fraction: &[u8], exponent: Option<&[u8]>) -> 
         }
         _ => 0,
     };
-    let mut value = mantissa as f64;
+    // The power of the last bit that a double of this size has.
+    let power = scale.saturating_add(exponent).clamp(-2300, 2300);
+    let length = i32::try_from(u128::BITS - mantissa.leading_zeros()).unwrap_or(0);
+    let last_bit = (power + length - MANTISSA_BITS).max(SMALLEST_POWER);
+    let mut power_left = last_bit.max(power);
+    let mut value = halve(mantissa, power_left.abs_diff(power)) as f64;
     // In steps that do not overflow on the way; powers of two are exact.
-    let mut power = scale.saturating_add(exponent).clamp(-2300, 2300);
-    while power != 0 && value != 0.0 && value.is_finite() {
-        let step = power.clamp(-1000, 1000);
+    while power_left != 0 && value != 0.0 && value.is_finite() {
+        let step = power_left.clamp(-1000, 1000);
         value *= 2.0_f64.powi(step);
-        power -= step;
+        power_left -= step;
     }
     value
+}
+
+/// Halves so many times, and rounds once, to even where it is in the middle.
+const fn halve(number: u128, times: u32) -> u128 {
+    if times == 0 {
+        return number;
+    }
+    let Some(middle) = 1_u128.checked_shl(times - 1) else { return 0 };
+    let rest = number & (middle - 1 | middle);
+    let half = number >> (times - 1) >> 1;
+    half + (rest > middle || rest == middle && half & 1 == 1) as u128
 }
 
 #[cfg(test)]
@@ -173,5 +193,22 @@ mod tests {
         assert_eq!(scan(text.as_bytes()).1, Some(1.0));
         assert_eq!(scan(b"0x1.00000000000008p0").1, Some(1.0));
         assert_eq!(scan(b"0x1.000000000000081p0").1, Some(1.0 + f64::EPSILON));
+        assert_eq!(scan(b"0x1.fffffffffffff8p1023").1, Some(f64::INFINITY));
+    }
+
+    #[test]
+    fn hexadecimal_subnormals_round_once() {
+        for (text, number) in [
+            ("0x250f521ba9acb51.b807c3ef70f162c0p-1080", 1.2884514986470554e-308),
+            ("0x1.8p-1074", f64::from_bits(2)),
+            ("0x2.8p-1074", f64::from_bits(2)),
+            ("0x2.8000000000000000000000000001p-1074", f64::from_bits(3)),
+            ("0x.8p-1074", 0.0),
+            ("0x.80000000000000000000000000001p-1074", f64::from_bits(1)),
+            ("0x1.fffffffffffff8p-1023", f64::MIN_POSITIVE),
+            ("0x1p-2000", 0.0),
+        ] {
+            assert_eq!(scan(text.as_bytes()), (text.len(), Some(number)), "{text}");
+        }
     }
 }

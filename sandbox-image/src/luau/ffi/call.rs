@@ -173,6 +173,14 @@ impl<'a> Call<'a> {
             .then(|| unsafe { ffi::lua_tonumberx(self.state, slot.0, ptr::null_mut()) })
     }
 
+    /// A number's value, or that of a string that is a numeral.
+    pub fn to_number(&self, slot: Slot) -> Option<f64> {
+        let mut is_number = 0;
+        // SAFETY: reads; a string stays as it is.
+        let number = unsafe { ffi::lua_tonumberx(self.state, slot.0, &raw mut is_number) };
+        (is_number != 0).then_some(number)
+    }
+
     /// A string's bytes.
     pub fn string(&self, slot: Slot) -> Option<&[u8]> {
         // SAFETY: the string stays on the stack while `self` is borrowed.

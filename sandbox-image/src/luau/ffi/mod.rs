@@ -22,6 +22,7 @@ mod text;
 
 use std::alloc::Layout;
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::Once;
@@ -48,6 +49,9 @@ const CORRECTIONS: [&CStr; 4] = [
     c"LuauTableArrayAdjustCheck",
     c"LuauTableMoveTimeoutFix",
 ];
+
+/// Frames that are shown of each end of a deep call stack.
+const FRAMES_AT_AN_END: usize = 10;
 
 /// What an uncaught error was.
 #[derive(Debug)]
@@ -254,15 +258,29 @@ impl Vm {
     }
 
     /// The call stack of the script, innermost first, C functions left out; empty where the
-    /// script has returned. At most `max` bytes when it is encoded, whole lines.
+    /// script has returned. Of a deep one both ends. At most `max` bytes when it is encoded, whole
+    /// lines.
     pub fn traceback(&self, max: usize) -> String {
-        let (mut text, mut encoded) = (String::new(), 0);
+        let (mut first, mut last, mut left_out) = (Vec::new(), VecDeque::new(), 0_usize);
         for level in 0.. {
             // SAFETY: `main` is not running; getinfo by level neither allocates nor throws.
             let Some(frame) = (unsafe { raise::frame(self.main, level) }) else { break };
             let Some(line) = frame.line else { continue };
             let name = frame.name.map(|name| format!(" function {name}")).unwrap_or_default();
             let entry = format!("{}:{line}{name}\n", frame.source);
+            if first.len() < FRAMES_AT_AN_END {
+                first.push(entry);
+                continue;
+            }
+            last.push_back(entry);
+            if last.len() > FRAMES_AT_AN_END {
+                last.pop_front();
+                left_out += 1;
+            }
+        }
+        let gap = (left_out > 0).then(|| format!("… {left_out} more\n"));
+        let (mut text, mut encoded) = (String::new(), 0);
+        for entry in first.into_iter().chain(gap).chain(last) {
             encoded += encoded_len(&entry);
             if encoded > max {
                 break;

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex};
 
+use memchr::memmem;
 use mlua::ffi;
 use mlua::ffi::lua_State;
 
@@ -63,8 +64,9 @@ impl Call<'_> {
         self.truncate(null.0 - 2);
     }
 
-    /// Makes libraries and globals read-only and gives this thread a table of its own in front.
-    /// Gives a thread for our own work back, kept alive by the registry.
+    /// Makes libraries and globals read-only, and gives this thread globals of its own: a copy that
+    /// holds itself as `_G`, from which nothing leads to the others. Gives a thread for our own
+    /// work back, which keeps those, kept alive by the registry.
     pub(super) fn seal(&mut self) -> Result<*mut lua_State, Raise> {
         // SAFETY: as `push_nil`; the thread is anchored before anything else may collect it.
         unsafe {
@@ -76,7 +78,10 @@ impl Call<'_> {
             }
             let clerk = ffi::lua_newthread(self.state);
             ffi::lua_ref(self.state, -1);
-            ffi::luaL_sandboxthread(self.state);
+            ffi::lua_clonetable(self.state, ffi::LUA_GLOBALSINDEX);
+            ffi::lua_replace(self.state, ffi::LUA_GLOBALSINDEX);
+            ffi::lua_pushvalue(self.state, ffi::LUA_GLOBALSINDEX);
+            ffi::lua_setfield(self.state, ffi::LUA_GLOBALSINDEX, c"_G".as_ptr());
             Ok(clerk)
         }
     }
@@ -84,6 +89,11 @@ impl Call<'_> {
     /// Loads a chunk and gives a reference to its function back.
     pub(super) fn load(&mut self, name: &CStr, bytecode: &[u8]) -> Result<c_int, Raise> {
         let (data, size) = (bytecode.as_ptr().cast::<c_char>(), bytecode.len());
+        // The compiler sees which globals a script sets by their names, and lets the VM take the
+        // others for constant; not by way of the table, to which only the word `_G` leads.
+        let is_safe = memmem::find(bytecode, b"_G").is_none();
+        // SAFETY: the globals are a table.
+        unsafe { ffi::lua_setsafeenv(self.state, ffi::LUA_GLOBALSINDEX, is_safe.into()) };
         // SAFETY: the bytecode is of our own compiler.
         if unsafe { ffi::luau_load(self.state, name.as_ptr(), data, size, 0) } != 0 {
             let message = self.string(self.top()).unwrap_or(b"the chunk cannot be loaded");

@@ -1,6 +1,6 @@
 //! Reading: the formats, and the iterators over them.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::super::ffi::{Call, Function, Kind, Raise, Results, Slot, Text};
 use super::{
@@ -18,6 +18,14 @@ const MAX_LINES_UPVALUES: u8 = 251;
 enum Found {
     Value,
     Nothing,
+}
+
+/// What a read looks for.
+enum Format {
+    Numeral,
+    Line(LineEnd),
+    All,
+    Bytes(u64),
 }
 
 /// What becomes of a line's end.
@@ -45,8 +53,8 @@ fn read_formats(
     handle: &mut Handle,
     formats: std::ops::RangeInclusive<i32>,
 ) -> Result<(i32, Found), Failure> {
-    handle.start_reading()?;
     if formats.is_empty() {
+        handle.start_reading()?;
         let found = push_line(call, handle, LineEnd::Drop)?;
         return Ok((1, found));
     }
@@ -54,7 +62,10 @@ fn read_formats(
     let mut first = None;
     let mut count = 0;
     for format in formats {
-        let found = push_format(call, handle, Slot::arg(format))?;
+        // One format at a time, and each before the file is touched for it.
+        let format = parse_format(call, Slot::arg(format))?;
+        handle.start_reading()?;
+        let found = push_format(call, handle, format)?;
         count += 1;
         first = first.or(Some(found));
         if found == Found::Nothing {
@@ -64,30 +75,38 @@ fn read_formats(
     Ok((count, first.unwrap_or(Found::Nothing)))
 }
 
-fn push_format(call: &mut Call<'_>, handle: &mut Handle, format: Slot) -> Result<Found, Failure> {
+fn parse_format(call: &mut Call<'_>, format: Slot) -> Result<Format, Raise> {
     if let Some(number) = call.number(format) {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
-        return match number {
-            0.0 => push_at_end(call, handle),
-            1.0.. if number.fract() == 0.0 => push_bytes(call, handle, number as u64),
-            _ => {
-                let text = call.text(format).unwrap_or_default();
-                Err(invalid("format", text).into())
-            }
-        };
+        if number >= 0.0 && number.fract() == 0.0 {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "checked"
+            )]
+            return Ok(Format::Bytes(number as u64));
+        }
+        let text = call.text(format).unwrap_or_default();
+        return Err(invalid("format", text));
     }
     let Some(text) = call.string(format) else {
-        return Err(Raise::expected(call, format, "read", "string").into());
+        return Err(Raise::expected(call, format, "read", "string"));
     };
     match text.strip_prefix(b"*").unwrap_or(text).first() {
-        Some(b'n') => push_numeral(call, handle),
-        Some(b'l') => push_line(call, handle, LineEnd::Drop),
-        Some(b'L') => push_line(call, handle, LineEnd::Keep),
-        Some(b'a') => {
-            push_up_to(call, handle, u64::MAX)?;
-            Ok(Found::Value)
-        }
-        _ => Err(invalid("format", text).into()),
+        Some(b'n') => Ok(Format::Numeral),
+        Some(b'l') => Ok(Format::Line(LineEnd::Drop)),
+        Some(b'L') => Ok(Format::Line(LineEnd::Keep)),
+        Some(b'a') => Ok(Format::All),
+        _ => Err(invalid("format", text)),
+    }
+}
+
+fn push_format(call: &mut Call<'_>, handle: &mut Handle, format: Format) -> Result<Found, Failure> {
+    match format {
+        Format::Numeral => push_numeral(call, handle),
+        Format::Line(end) => push_line(call, handle, end),
+        Format::All => push_up_to(call, handle, u64::MAX).map(|_| Found::Value),
+        Format::Bytes(0) => push_at_end(call, handle),
+        Format::Bytes(count) => push_bytes(call, handle, count),
     }
 }
 
@@ -265,14 +284,22 @@ fn push_iterator(call: &mut Call<'_>, function: impl Function) -> Results {
     }
 }
 
+/// The file of an iterator.
+fn iterated(call: &Call<'_>) -> Result<Arc<Mutex<Handle>>, Raise> {
+    match call.handle(Slot::upvalue(1)) {
+        Some(handle) if handle.lock().unwrap().is_open() => Ok(Arc::clone(handle)),
+        _ => Err(Raise::Error("file is already closed".to_owned())),
+    }
+}
+
 fn next_line(call: &mut Call<'_>) -> Results {
-    let handle = shared_handle(call, Slot::upvalue(1), "lines")?;
+    let handle = iterated(call)?;
     let (count, found) = next(call, &handle).map_err(raise)?;
     Ok(call.results(if found == Found::Value { count } else { 0 }))
 }
 
 fn next_line_then_close(call: &mut Call<'_>) -> Results {
-    let handle = shared_handle(call, Slot::upvalue(1), "lines")?;
+    let handle = iterated(call)?;
     let next = next(call, &handle);
     if let Ok((count, Found::Value)) = next {
         return Ok(call.results(count));

@@ -81,7 +81,13 @@ fn formats_that_are_none_raise() {
             "local ok, e = pcall(function() io.open('f', 'w+'):read({format}) end) return e"
         );
         assert_eq!(value(&source), json!(format!("script:1: {message}")), "{format}");
+        // The format is looked at before the file.
+        let source = source.replace("w+", "w");
+        assert_eq!(value(&source), json!(format!("script:1: {message}")), "{format}");
     }
+    // But each in its turn.
+    let source = "local f = io.open('f') pcall(f.read, f, 1, 'x') return f:read('a')";
+    assert_eq!(with_file("ab", source), json!("b"));
 }
 
 #[test]
@@ -152,7 +158,7 @@ fn lines_takes_formats_and_closes_only_what_it_opened() {
     );
     assert_eq!(
         with_file("a", "local n = io.lines('f') n() n() return select(2, pcall(n))"),
-        json!("attempt to use a closed file")
+        json!("file is already closed")
     );
     assert_eq!(
         value("return select(2, pcall(function() for l in io.lines('none') do end end))"),
@@ -160,7 +166,14 @@ fn lines_takes_formats_and_closes_only_what_it_opened() {
     );
     assert_eq!(
         with_file("a", "local n = io.lines('f', 'x') pcall(n) return select(2, pcall(n))"),
-        json!("attempt to use a closed file")
+        json!("file is already closed")
+    );
+    assert_eq!(
+        with_file(
+            "a",
+            "local f = io.open('f') local n = f:lines() f:close() return select(2, pcall(n))"
+        ),
+        json!("file is already closed")
     );
     assert_eq!(
         with_file("a", "local f = io.open('f') f:close() return select(2, pcall(f.lines, f))"),
@@ -207,6 +220,11 @@ fn seeks_are_right_after_buffered_reads_and_writes() {
         (
             "local f = io.open('f') return f:seek('set', 100), f:read(1) == nil, f:read('a'), f:seek()",
             json!([100, true, "", 100]),
+        ),
+        ("local f = io.open('f') return f:seek('set', '2'), f:seek('cur', ' 0x3 ')", json!([2, 5])),
+        (
+            "local f = io.open('f') return pcall(f.seek, f, 'set', 'two')",
+            json!([false, "invalid argument #3 to 'seek' (number expected, got string)"]),
         ),
         (
             "local f = io.open('f') f:read(1) return pcall(f.seek, f, 'cur', -2)",
