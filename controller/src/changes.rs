@@ -27,12 +27,19 @@ const RETRIES: usize = 32;
 /// What the agent said, path by path.
 #[derive(Debug, Default)]
 pub(crate) struct Announced {
-    paths: HashMap<GuestPath, Changes>,
+    paths: HashMap<GuestPath, Said>,
     bytes: usize,
     truncated: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
+/// What was said of a path, and what had been before the last word, which may be taken back.
+#[derive(Debug)]
+struct Said {
+    changes: Changes,
+    before: Option<Changes>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
 struct Changes {
     /// Something was there before the first change.
     existed: bool,
@@ -52,32 +59,30 @@ impl Announced {
         if !mount.is_some_and(is_inside) {
             return Err("a changed path outside the mounts".to_owned());
         }
-        if *change == Change::Failed {
-            if self.paths.remove(&path).is_some() {
-                self.bytes -= path.as_bytes().len();
+        let length = path.as_bytes().len();
+        let before = self.paths.remove(&path);
+        if before.is_some() {
+            self.bytes -= length;
+        }
+        let said = match (change, before) {
+            (Change::Failed, None) => None,
+            (Change::Failed, Some(said)) => {
+                said.before.map(|changes| Said { changes, before: None })
             }
+            (change, said) => {
+                let before = said.map(|said| said.changes);
+                let first = Changes { existed: *existed, ..Changes::default() };
+                let changes = before.unwrap_or(first).and(*change);
+                Some(Said { changes, before })
+            }
+        };
+        let Some(said) = said else { return Ok(()) };
+        if self.paths.len() >= MAX_FILES || self.bytes + length > MAX_PATH_BYTES {
+            self.truncated = true;
             return Ok(());
         }
-        if !self.paths.contains_key(&path) {
-            if self.paths.len() >= MAX_FILES || self.bytes + path.as_bytes().len() > MAX_PATH_BYTES
-            {
-                self.truncated = true;
-                return Ok(());
-            }
-            self.bytes += path.as_bytes().len();
-        }
-        let changes = self.paths.entry(path).or_insert(Changes {
-            existed: *existed,
-            write: false,
-            append: false,
-            remove: false,
-        });
-        match change {
-            Change::Write => changes.write = true,
-            Change::Append => changes.append = true,
-            Change::Remove => changes.remove = true,
-            Change::Failed => {}
-        }
+        self.bytes += length;
+        self.paths.insert(path, said);
         Ok(())
     }
 
@@ -87,9 +92,9 @@ impl Announced {
         let mut files: Vec<(&[u8], TouchedFile)> = self
             .paths
             .iter()
-            .filter_map(|(path, changes)| {
+            .filter_map(|(path, said)| {
                 let name = path.strip_prefix(mount)?;
-                let (op, bytes) = changes.outcome(state(root.as_fd(), name))?;
+                let (op, bytes) = said.changes.outcome(state(root.as_fd(), name))?;
                 let text = String::from_utf8_lossy(name).into_owned();
                 let is_exact = text.as_bytes() == name;
                 let name_b64 = (!is_exact).then(|| Base64(name.to_vec()));
@@ -119,6 +124,16 @@ enum State {
 }
 
 impl Changes {
+    const fn and(mut self, change: Change) -> Self {
+        match change {
+            Change::Write => self.write = true,
+            Change::Append => self.append = true,
+            Change::Remove => self.remove = true,
+            Change::Failed => {}
+        }
+        self
+    }
+
     /// What became of the path, with its size; `None` where it is not to be listed.
     const fn outcome(self, now: State) -> Option<(FileOp, u64)> {
         let size = match now {
@@ -256,6 +271,11 @@ mod tests {
                 vec![("there", true, Write), ("there", true, Failed), ("there", true, Append)],
                 file(FileOp::Append, 5),
             ),
+            (
+                vec![("there", true, Append), ("there", true, Remove), ("there", true, Failed)],
+                file(FileOp::Append, 5),
+            ),
+            (vec![("gone", false, Write), ("gone", true, Remove), ("gone", true, Failed)], vec![]),
             // Directories are not listed, files in them are.
             (
                 vec![("sub", false, Write), ("sub/f", false, Write)],

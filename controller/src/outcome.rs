@@ -4,11 +4,15 @@
 //! what we did (cancel, kill at the deadline); else what the engine saw (out of memory, a kill
 //! from outside); else the agent is lost. A missing exit code is never a success.
 
+use std::sync::Arc;
+
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{MAX_MESSAGE_BYTES, cut_encoded};
 use sandbox_protocol::message::{RunEnd, ScriptError};
 use serde::Serialize;
 use serde_json::value::RawValue;
+
+use crate::error::Error;
 
 /// How a run ended.
 #[derive(Debug, Clone)]
@@ -38,6 +42,8 @@ pub enum Outcome {
     },
     /// The command ended otherwise than with code 0.
     Exit(Exit),
+    /// Our side failed while it ran: nobody can say how it ended.
+    Error(Arc<Error>),
 }
 
 /// How a command ended.
@@ -63,7 +69,7 @@ pub enum CancelCause {
     Caller,
 }
 
-/// The word for an [`Outcome`], or for a failure of ours.
+/// The word for an [`Outcome`], or for an [`Error`] before there was a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -83,7 +89,7 @@ pub enum Status {
     Killed,
     /// See [`Outcome::AgentLost`].
     AgentLost,
-    /// Our side failed: an [`Error`](crate::Error).
+    /// See [`Outcome::Error`].
     Error,
 }
 
@@ -124,12 +130,13 @@ impl Outcome {
             Self::Killed => Status::Killed,
             Self::AgentLost { .. } => Status::AgentLost,
             Self::Exit(_) => Status::Exit,
+            Self::Error(_) => Status::Error,
         }
     }
 
     /// The exit code of a command that ends by it.
     #[must_use]
-    pub const fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Ok { .. } => 0,
             Self::ScriptError(_) => 1,
@@ -142,6 +149,7 @@ impl Outcome {
             Self::Killed => 137,
             Self::Exit(Exit::Code(code)) => *code,
             Self::Exit(Exit::Signal(signal)) => 128_u8.saturating_add(*signal),
+            Self::Error(error) => error.exit_code(),
         }
     }
 
@@ -163,9 +171,10 @@ impl Outcome {
                 Some(failure(ErrorKind::Cancelled, by))
             }
             Self::Killed => {
-                Some(failure(ErrorKind::AgentLost, "the container was killed from outside"))
+                Some(failure(ErrorKind::Killed, "the container was killed from outside"))
             }
             Self::AgentLost { detail } => Some(failure(ErrorKind::AgentLost, detail)),
+            Self::Error(error) => Some(failure(error.kind(), error.full_message())),
         }
     }
 }
@@ -416,6 +425,8 @@ mod tests {
             let outcome = evidence.judge();
             assert_eq!((outcome.status(), outcome.exit_code()), (status, code), "{text}");
             assert_eq!(outcome.failure().is_none(), status == Status::Ok, "{text}");
+            let killed = outcome.failure().is_some_and(|it| it.kind == ErrorKind::Killed);
+            assert_eq!(killed, status == Status::Killed, "{text}");
         }
     }
 

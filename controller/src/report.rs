@@ -1,8 +1,10 @@
 //! What a run leaves: the result for programs, and the document `sandboxctl.result/1` for
 //! everyone else.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
+use sandbox_protocol::limits::{MAX_LOG_ENTRY_BYTES, cut_encoded};
 use sandbox_protocol::message::{Confinement, ScriptError};
 use sandbox_protocol::{Base64, ErrorKind, message};
 use serde::{Serialize, Serializer};
@@ -10,7 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::config::EngineKind;
 use crate::error::Error;
-use crate::limits::Limits;
+use crate::limits::{LimitKey, Limits};
 use crate::outcome::{Outcome, Status};
 
 /// The name of the result document's form.
@@ -25,7 +27,7 @@ pub struct RunResult {
     pub outcome: Outcome,
     /// Its log, as far as the limits allow; of killed runs too.
     pub logs: Vec<LogEntry>,
-    /// Entries were left out; the last one says why.
+    /// Entries were left out, and the last one says why; or some were cut, and say so.
     pub logs_truncated: bool,
     /// The files that it changed.
     pub files_touched: FilesTouched,
@@ -46,8 +48,29 @@ pub struct RunResult {
 impl RunResult {
     /// The exit code of a command that ends by it.
     #[must_use]
-    pub const fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         self.outcome.exit_code()
+    }
+
+    /// The next step, where there is one to name: of a limit, the setting that raises it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        let kind = match &self.outcome {
+            Outcome::Error(error) => return error.hint(),
+            outcome => outcome.failure()?.kind,
+        };
+        let limit = match kind {
+            ErrorKind::Timeout => LimitKey::Timeout,
+            // An agent that could still count was not the one that was killed: its VM was full.
+            ErrorKind::OutOfMemory if self.usage.cpu_ms.is_some() => LimitKey::VmMemory,
+            ErrorKind::OutOfMemory => LimitKey::Memory,
+            ErrorKind::WriteLimit => LimitKey::MaxWrite,
+            ErrorKind::TooManyFiles => LimitKey::Entries,
+            ErrorKind::TooManyHandles => LimitKey::OpenHandles,
+            ErrorKind::OutputLimit => LimitKey::OutputBytes,
+            _ => return None,
+        };
+        Some(format!("{} raises the limit", limit.flag().unwrap_or(limit.key())))
     }
 }
 
@@ -60,8 +83,22 @@ pub struct LogEntry {
     pub text: String,
     /// It was not UTF-8, and `text` has U+FFFD in places.
     pub lossy: bool,
-    /// It was longer and was cut.
+    /// It was longer and was cut; `text` ends with a mark that says so.
     pub cut: bool,
+}
+
+/// The end of an entry that was cut.
+const CUT: &str = "… [cut]";
+
+impl LogEntry {
+    /// The entry as it is shown to people and in documents: that of `warn` is marked.
+    #[must_use]
+    pub fn line(&self) -> Cow<'_, str> {
+        match self.level {
+            LogLevel::Print | LogLevel::Truncated => Cow::Borrowed(&self.text),
+            LogLevel::Warn => Cow::Owned(format!("[warn] {}", self.text)),
+        }
+    }
 }
 
 /// Who made a log entry.
@@ -81,7 +118,12 @@ impl From<message::Log> for LogEntry {
             message::LogLevel::Print => LogLevel::Print,
             message::LogLevel::Warn => LogLevel::Warn,
         };
-        Self { level, text: log.text, lossy: log.lossy, cut: log.cut }
+        let mut text = log.text;
+        if log.cut {
+            text.truncate(cut_encoded(&text, MAX_LOG_ENTRY_BYTES - CUT.len()).len());
+            text.push_str(CUT);
+        }
+        Self { level, text, lossy: log.lossy, cut: log.cut }
     }
 }
 
@@ -146,7 +188,8 @@ pub struct Usage {
     pub written_bytes: Option<u64>,
 }
 
-/// The document of `--json`: one for every way a run can end, our own failures included.
+/// The document of `--json`: one for every way a run can end, our own failures included; see
+/// [`failed`](Self::failed) for those before there was a run.
 #[derive(Debug, Serialize)]
 pub struct ResultDocument<'a> {
     schema: &'static str,
@@ -206,7 +249,7 @@ struct Logs<'a>(&'a [LogEntry]);
 
 impl Serialize for Logs<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|entry| &entry.text))
+        serializer.collect_seq(self.0.iter().map(LogEntry::line))
     }
 }
 
@@ -226,7 +269,10 @@ impl<'a> From<&'a RunResult> for ResultDocument<'a> {
             files_touched: &run.files_touched.files,
             files_touched_source: run.files_touched.source,
             files_touched_truncated: run.files_touched.truncated,
-            error: run.outcome.failure().map(ErrorDocument::from),
+            error: run
+                .outcome
+                .failure()
+                .map(|failure| ErrorDocument { hint: run.hint(), ..failure.into() }),
             engine: Some(run.engine),
             engine_notice: run.engine_notice.as_deref(),
             io_dir: run.io_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned()),
@@ -244,7 +290,7 @@ impl From<&Error> for ResultDocument<'_> {
 }
 
 impl ResultDocument<'_> {
-    /// Where our side failed, before or beside any run.
+    /// Where our side failed, and nothing ran.
     #[must_use]
     pub const fn failed(error: ErrorDocument, exit_code: u8) -> Self {
         Self {

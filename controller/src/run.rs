@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{
-    MAX_ARGS_BYTES, MAX_LOG_ENTRY_BYTES, MAX_RESULT_BYTES, MAX_SOURCE_BYTES, encoded_len,
+    MAX_LOG_ENTRY_BYTES, MAX_RESULT_BYTES, MAX_SOURCE_BYTES, encoded_len,
 };
 use sandbox_protocol::message::{self, Cancel, Log, RunEnd, RunReply, ScriptError, Touched};
 use sandbox_protocol::path::GuestPath;
@@ -99,7 +99,8 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// [`Error`] where our side failed. How the script ended is data.
+    /// [`Error`] where our side failed and nothing ran. How a run ended is data, also where our
+    /// side failed in the middle of it: [`Outcome::Error`].
     pub async fn wait(mut self) -> Result<RunResult, Error> {
         let task = self.task.as_mut().expect("taken only below");
         let result = task.await;
@@ -111,11 +112,8 @@ impl Run {
     }
 
     pub(crate) async fn start(inner: Arc<Inner>, script: Script) -> Result<Self, Error> {
+        script.check()?;
         let turn = inner.turn().await?;
-        let args = serde_json::to_string(&script.args).map_or(usize::MAX, |json| json.len());
-        if args > MAX_ARGS_BYTES {
-            return Err(Error::ArgsTooLarge { max: MAX_ARGS_BYTES });
-        }
         let record = Arc::new(Record::new(&inner.limits, inner.io_mount().cloned()));
         let cancel = CancelHandle::new();
         let conductor = Conductor {
@@ -161,6 +159,8 @@ struct RecordState {
     closed: bool,
     /// The last entry was cut because the log was full.
     is_cut_short: bool,
+    /// Not all that was logged is here.
+    is_truncated: bool,
 }
 
 impl Record {
@@ -181,12 +181,16 @@ impl Record {
 
     /// Ends the log. `truncated` is the agent's word, where it could give it: without it, a log
     /// that is full may have been longer.
-    fn close(&self, truncated: Option<bool>) -> (Vec<LogEntry>, bool) {
+    fn close(&self, truncated: Option<bool>) {
         let mut state = self.lock();
+        if state.closed {
+            return;
+        }
         let is_full_of_lines = state.logs.len() as u64 >= self.max_lines;
         let is_full = is_full_of_lines || state.bytes >= self.max_bytes || state.is_cut_short;
         let truncated = truncated.unwrap_or(is_full);
-        if truncated && !state.closed {
+        state.is_truncated = truncated || state.logs.iter().any(|entry| entry.cut);
+        if truncated {
             let limit = if is_full_of_lines {
                 format!("limits.log_lines ({})", self.max_lines)
             } else {
@@ -201,7 +205,6 @@ impl Record {
         }
         state.closed = true;
         self.changed.notify_one();
-        (state.logs.clone(), truncated)
     }
 }
 
@@ -251,32 +254,75 @@ struct Conductor {
     _turn: OwnedSemaphorePermit,
 }
 
+impl Drop for Conductor {
+    /// However it ends: nobody waits for more of the log.
+    fn drop(&mut self) {
+        self.record.close(None);
+    }
+}
+
+/// How a run ended by the agent's word, or because it could not even be asked for.
+struct Answer {
+    end: RunEnd,
+    logs_truncated: bool,
+    usage: Usage,
+}
+
+impl From<RunReply> for Answer {
+    fn from(RunReply { end, logs_truncated, usage }: RunReply) -> Self {
+        let usage = Usage {
+            wall_ms: 0,
+            cpu_ms: Some(usage.cpu_ms),
+            peak_memory_bytes: Some(usage.peak_memory_bytes),
+            written_bytes: Some(usage.written_bytes),
+        };
+        Self { end, logs_truncated, usage }
+    }
+}
+
+impl From<ScriptError> for Answer {
+    fn from(error: ScriptError) -> Self {
+        let usage = Usage { written_bytes: Some(0), ..Usage::default() };
+        Self { end: RunEnd::Failed(error), logs_truncated: false, usage }
+    }
+}
+
 impl Conductor {
     async fn conduct(mut self, script: Script) -> Result<RunResult, Error> {
         let started = Instant::now();
         let answer = match self.request(script) {
-            // It cannot even be asked for: that is its end.
-            Err(error) => Some(RunReply {
-                end: RunEnd::Failed(error),
-                logs_truncated: false,
-                usage: message::AgentUsage { cpu_ms: 0, peak_memory_bytes: 0, written_bytes: 0 },
-            }),
-            Ok(request) => self.answer(request).await?,
+            Err(error) => Ok(Some(error.into())),
+            Ok(request) => {
+                let kill_at = started + self.inner.limits.timeout + GRACE;
+                match self.begin(request).await? {
+                    Some(reply) => self.answer(reply, kill_at).await,
+                    None => Ok(None),
+                }
+            }
         };
         let wall = started.elapsed();
-        let truncated = answer.as_ref().map(|answer| answer.logs_truncated);
-        let (logs, logs_truncated) = self.record.close(truncated);
-        let usage = Usage {
-            wall_ms: millis(wall),
-            cpu_ms: answer.as_ref().map(|answer| answer.usage.cpu_ms),
-            peak_memory_bytes: answer.as_ref().map(|answer| answer.usage.peak_memory_bytes),
-            written_bytes: answer.as_ref().map(|answer| answer.usage.written_bytes),
+        let (mut usage, mut truncated) = (Usage::default(), None);
+        let end = answer.map(|answer: Option<Answer>| {
+            answer.map(|answer| {
+                (usage, truncated) = (answer.usage, Some(answer.logs_truncated));
+                answer.end
+            })
+        });
+        usage.wall_ms = millis(wall);
+        self.record.close(truncated);
+        let outcome = match end {
+            Ok(end) => self.judge(end).await,
+            Err(error) => Err(error),
         };
-        let outcome = self.judge(answer.map(|answer| answer.end)).await?;
+        let outcome = outcome.unwrap_or_else(|error| Outcome::Error(Arc::new(error)));
         let files_touched = self.look().await;
+        let (logs, logs_truncated) = {
+            let state = self.record.lock();
+            (state.logs.clone(), state.is_truncated)
+        };
         let inner = &self.inner;
         Ok(RunResult {
-            id: self.id,
+            id: self.id.clone(),
             outcome,
             logs,
             logs_truncated,
@@ -299,9 +345,8 @@ impl Conductor {
         let source = String::from_utf8(script.source).map_err(|not_utf8| {
             let before = &not_utf8.as_bytes()[..not_utf8.utf8_error().valid_up_to()];
             let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
-            let line = u32::try_from(line).ok();
-            let message = "the script is not UTF-8 text".to_owned();
-            ScriptError { line, ..error(ErrorKind::Syntax, message) }
+            let message = format!("script:{line}: the script is not UTF-8 text");
+            ScriptError { line: u32::try_from(line).ok(), ..error(ErrorKind::Syntax, message) }
         })?;
         Ok(message::Run {
             source,
@@ -310,16 +355,23 @@ impl Conductor {
         })
     }
 
-    /// Makes the request and waits for its end: the agent's answer, or none. Whatever ends it,
-    /// the agent says nothing any more when this returns.
-    async fn answer(&mut self, request: message::Run) -> Result<Option<RunReply>, Error> {
+    /// Makes the request; `None` where the agent is gone. Where it fails nothing has run.
+    async fn begin(&self, request: message::Run) -> Result<Option<Reply<RunReply>>, Error> {
         let sink: Arc<dyn RunSink> = self.record.clone();
-        let mut kill_at = Instant::now() + self.inner.limits.timeout + GRACE;
-        let mut reply = match self.inner.session().begin(request, Some(sink)).await {
-            Ok(reply) => reply,
-            Err(CallError::Over) => return Ok(None),
-            Err(error) => return Err(self.inner.call_error(error)),
-        };
+        match self.inner.session().begin(request, Some(sink)).await {
+            Ok(reply) => Ok(Some(reply)),
+            Err(CallError::Over) => Ok(None),
+            Err(error) => Err(self.inner.call_error(error)),
+        }
+    }
+
+    /// Waits for the run's end: the agent's answer, or none. Whatever ends it, the agent says
+    /// nothing any more when this returns.
+    async fn answer(
+        &mut self,
+        mut reply: Reply<RunReply>,
+        mut kill_at: Instant,
+    ) -> Result<Option<Answer>, Error> {
         loop {
             tokio::select! {
                 biased;
@@ -357,7 +409,7 @@ impl Conductor {
     async fn settle(
         &mut self,
         answer: Result<RunReply, CallError>,
-    ) -> Result<Option<RunReply>, Error> {
+    ) -> Result<Option<Answer>, Error> {
         match answer {
             Ok(answer) => {
                 if let RunEnd::Returned(result) = &answer.end
@@ -368,7 +420,7 @@ impl Conductor {
                     self.inner.kill().await?;
                     return Ok(None);
                 }
-                Ok(Some(answer))
+                Ok(Some(answer.into()))
             }
             Err(CallError::Over) => {
                 if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
@@ -387,11 +439,11 @@ impl Conductor {
     async fn drain_after_kill(
         &mut self,
         reply: &mut Reply<RunReply>,
-    ) -> Result<Option<RunReply>, Error> {
+    ) -> Result<Option<Answer>, Error> {
         self.inner.kill().await?;
         let limit = Step::Exit.time_limit();
         match tokio::time::timeout(limit, reply.wait()).await {
-            Ok(Ok(answer)) => Ok(Some(answer)),
+            Ok(Ok(answer)) => Ok(Some(answer.into())),
             Ok(Err(CallError::Over)) => {
                 if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
                     self.our_kill = Some(OurKill::Breach(detail));

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_VALUE_DEPTH};
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 use serde_json::{Map, Value};
 
+use crate::error::Error;
 use crate::limits::Limits;
 
 /// How long a sandbox may live at most.
@@ -201,5 +203,77 @@ impl Script {
     pub fn args(mut self, args: Map<String, Value>) -> Self {
         self.args = args;
         self
+    }
+
+    /// Whether its `args` can be given to a script. A run checks it too, before it begins.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] for what is too long, too deep, or no number of Luau's.
+    pub fn check(&self) -> Result<(), Error> {
+        for (key, value) in &self.args {
+            // The arguments themselves are a level.
+            check_value(value, 1)
+                .map_err(|reason| Error::Args { what: format!("args.{key}"), reason })?;
+        }
+        let length = serde_json::to_string(&self.args).map_or(usize::MAX, |json| json.len());
+        if length > MAX_ARGS_BYTES {
+            return Err(Error::ArgsTooLarge { max: MAX_ARGS_BYTES });
+        }
+        Ok(())
+    }
+}
+
+/// Integers beyond here are not exact any more.
+const MAX_EXACT: u64 = 1 << 53;
+
+/// By the agent's own rules, so that nothing of the caller's is blamed on the script.
+fn check_value(value: &Value, depth: usize) -> Result<(), String> {
+    let below: Vec<&Value> = match value {
+        Value::Null | Value::Bool(_) | Value::String(_) => return Ok(()),
+        Value::Number(number) => {
+            let size = number.as_u64().or_else(|| number.as_i64().map(i64::unsigned_abs));
+            return match size {
+                Some(size) if size > MAX_EXACT => {
+                    Err(format!("the integer {number} is beyond 2^53"))
+                }
+                _ => Ok(()),
+            };
+        }
+        Value::Array(items) => items.iter().collect(),
+        Value::Object(members) => members.values().collect(),
+    };
+    if depth == MAX_VALUE_DEPTH {
+        return Err(format!("nested deeper than {MAX_VALUE_DEPTH}"));
+    }
+    below.into_iter().try_for_each(|value| check_value(value, depth + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check(args: Value) -> Result<(), String> {
+        let Value::Object(args) = args else { panic!("{args}") };
+        Script::new("").args(args).check().map_err(|error| {
+            assert_eq!(error.exit_code(), 2);
+            error.to_string()
+        })
+    }
+
+    #[test]
+    fn arguments_that_no_script_can_be_given_are_the_callers_mistake() {
+        let exact = json!({"a": 1_u64 << 53, "b": -(1_i64 << 53), "c": 1e300, "d": [null, "x"]});
+        assert_eq!(check(exact), Ok(()));
+        for inexact in [json!((1_u64 << 53) + 1), json!(i64::MIN), json!(u64::MAX)] {
+            let error = check(json!({"id": [{"n": inexact}]})).unwrap_err();
+            assert!(error.contains("args.id") && error.contains("is beyond 2^53"), "{error}");
+        }
+        let nested = |levels| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+        assert_eq!(check(json!({"a": nested(MAX_VALUE_DEPTH - 1)})), Ok(()));
+        let error = check(json!({"a": nested(MAX_VALUE_DEPTH)})).unwrap_err();
+        assert!(error.contains("args.a") && error.contains("deeper than 56"), "{error}");
+        assert!(check(json!({"a": "x".repeat(MAX_ARGS_BYTES)})).unwrap_err().contains("longer"));
     }
 }

@@ -20,9 +20,9 @@ use crate::cleanup::Cleanup;
 use crate::config::EngineKind;
 use crate::engine::{Attached, EngineFacts, EngineInfo, Listed, UserMapping};
 use crate::limits::{ByteSize, Ceiling};
-use crate::outcome::{CancelCause, Status};
+use crate::outcome::{CancelCause, Outcome, Status};
 use crate::reap::Instance;
-use crate::report::FileOp;
+use crate::report::{FileOp, ResultDocument, Usage};
 use crate::session::testing::{FakeAgent, pipe};
 
 const BOOT_ID: &str = "boot";
@@ -339,6 +339,7 @@ async fn an_agent_that_says_nothing_is_killed_a_second_after_the_deadline() {
     assert_eq!(result.files_touched.files[0].bytes, 5);
     assert_eq!(result.files_touched.files[0].op, FileOp::Write);
     assert_eq!(result.usage.cpu_ms, None);
+    assert_eq!(result.hint().as_deref(), Some("--timeout raises the limit"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -540,29 +541,70 @@ async fn an_engine_that_dies_in_the_middle_is_our_failure() {
         fake.is_dead.store(true, Ordering::Relaxed);
     });
     let sandbox = world.launch().await.unwrap();
-    let error = sandbox.run(Script::new("x")).await.unwrap_err();
-    assert_eq!(error.exit_code(), 125);
-    assert!(error.full_message().contains("the engine died"), "{}", error.full_message());
+    let result = sandbox.run(Script::new("x")).await.unwrap();
+    assert_eq!((result.outcome.status(), result.exit_code()), (Status::Error, 125));
+    let failure = result.outcome.failure().unwrap();
+    assert_eq!(failure.kind, ErrorKind::Engine);
+    assert!(failure.message.contains("the engine died"), "{}", failure.message);
+    assert!(result.hint().is_some());
     assert!(sandbox.close().await.is_err());
     // What could not be removed is found by its labels: the instance keeps its file.
     assert!(!world.shared.cleanup.finish().await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_that_hangs_is_our_failure_within_its_time() {
+async fn a_kill_that_hangs_ends_the_log_and_loses_nothing_of_the_run() {
     let io: Arc<Mutex<std::path::PathBuf>> = Arc::default();
     let place = io.clone();
     let world = World::with(Some("kill"), async move |agent, _| {
         let io = place.lock().unwrap().clone();
-        Scripted::greet(agent, &io).await.run_request().await;
+        let mut agent = Scripted::greet(agent, &io).await;
+        agent.run_request().await;
+        agent.log("before").await;
+        agent.touched("/io/made", Change::Write).await;
         std::future::pending().await
     });
+    std::fs::write(world.io.path().join("made"), "12345").unwrap();
     *io.lock().unwrap() = world.io.path().to_owned();
     let sandbox = world.launch().await.unwrap();
     let before = tokio::time::Instant::now();
-    let error = sandbox.run(Script::new("x")).await.unwrap_err();
-    assert!(matches!(error, Error::Engine { step: Step::Kill, .. }), "{error}");
+    let mut run = sandbox.start(Script::new("x")).await.unwrap();
+    assert_eq!(run.next_log().await.unwrap().text, "before");
+    assert_eq!(run.next_log().await, None);
+    let result = run.wait().await.unwrap();
     assert!(before.elapsed() < Duration::from_secs(45));
+    let Outcome::Error(error) = &result.outcome else { panic!("{:?}", result.outcome) };
+    assert!(matches!(**error, Error::Engine { step: Step::Kill, .. }), "{error}");
+    assert_eq!(result.logs[0].text, "before");
+    assert_eq!(result.files_touched.files[0].bytes, 5);
+    let document = serde_json::to_value(ResultDocument::from(&result)).unwrap();
+    assert_eq!(document["status"], "error");
+    assert_eq!(document["error"]["hint"].as_str(), error.hint().as_deref());
+    for key in ["id", "engine", "io_dir", "limits", "usage"] {
+        assert!(!document[key].is_null(), "{key}: {document:#}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_that_were_cut_and_warnings_are_marked() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        let id = agent.run_request().await;
+        for (level, text, cut) in [
+            (LogLevel::Warn, "careful".to_owned(), false),
+            (LogLevel::Print, "é".repeat(1 << 15), true),
+        ] {
+            agent.notify(FromAgent::Log(Log { level, text, lossy: false, cut })).await;
+        }
+        agent.returned(id, "null").await;
+        agent.rest().await;
+    });
+    let result = world.run().await;
+    assert!(result.logs_truncated);
+    let document = serde_json::to_value(ResultDocument::from(&result)).unwrap();
+    assert_eq!(document["logs"][0], "[warn] careful");
+    let cut = document["logs"][1].as_str().unwrap();
+    assert!(cut.ends_with("é… [cut]") && cut.len() <= 64 << 10, "{}", cut.len());
+    assert_eq!(result.logs.len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -652,9 +694,13 @@ async fn what_no_agent_could_run_is_judged_without_asking_it() {
     let sandbox = world.launch().await.unwrap();
     let result = sandbox.run(Script::new(vec![b'x'; (256 << 10) + 1])).await.unwrap();
     assert_eq!(result.outcome.status(), Status::Limit);
+    let Usage { cpu_ms, peak_memory_bytes, written_bytes, .. } = result.usage;
+    assert_eq!((cpu_ms, peak_memory_bytes, written_bytes), (None, None, Some(0)));
     let result = sandbox.run(Script::new(b"a = 1\nb = '\xff'".to_vec())).await.unwrap();
     assert_eq!(result.outcome.status(), Status::ScriptError);
-    assert_eq!(result.outcome.failure().unwrap().line, Some(2));
+    let failure = result.outcome.failure().unwrap();
+    assert_eq!(failure.line, Some(2));
+    assert_eq!(failure.message, "script:2: the script is not UTF-8 text");
     let args = serde_json::Map::from_iter([("a".to_owned(), "x".repeat(1 << 20).into())]);
     let error = sandbox.run(Script::new("x").args(args)).await.unwrap_err();
     assert_eq!(error.exit_code(), 2);
