@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use sandbox_controller::Input;
-use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_SOURCE_BYTES, MAX_VALUE_DEPTH};
+use sandbox_controller::{Input, Script};
+use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_SOURCE_BYTES};
 use serde_json::{Map, Value};
 
 use crate::error::Error;
@@ -117,6 +117,9 @@ impl InputArgument {
             }
             return Ok(Input::bytes(&self.name, content));
         }
+        if self.source.to_str().is_none() {
+            return Err(Error::usage(flag(), "its path is not UTF-8, and engines take no other"));
+        }
         // Whether it can be read is known here; what it is, and which, the controller asks again
         // when it opens it.
         let why = match self.source.metadata() {
@@ -166,7 +169,7 @@ pub fn script(script: &Path) -> Result<Given, Error> {
 ///
 /// # Errors
 ///
-/// Where the file is no JSON object, or all of them are more than a script may have.
+/// Where the file is no JSON object, or they are no arguments of a script's.
 pub fn arguments(file: Option<&Path>, flags: &[Argument]) -> Result<Map<String, Value>, Error> {
     let mut arguments = match file {
         Some(file) => object(file)
@@ -177,25 +180,12 @@ pub fn arguments(file: Option<&Path>, flags: &[Argument]) -> Result<Map<String, 
         arguments.insert(key.clone(), Value::String(value.clone()));
     }
     let flag = if file.is_some() { "--args-file" } else { "--arg" };
-    if arguments.values().any(|value| depth(value) >= MAX_VALUE_DEPTH) {
-        let why = format!("the arguments are nested more than {MAX_VALUE_DEPTH} deep");
-        return Err(Error::usage(flag, why));
-    }
-    let long = serde_json::to_vec(&arguments).is_ok_and(|json| json.len() > MAX_ARGS_BYTES);
-    if long {
-        return Err(Error::usage(flag, "the arguments are longer than 1 MiB of JSON")
-            .with_hint("give large data as an input: --in SRC[:NAME]"));
-    }
+    Script::check_args(&arguments).map_err(|error| Error::Usage {
+        what: flag.to_owned(),
+        why: error.full_message(),
+        hint: error.hint(),
+    })?;
     Ok(arguments)
-}
-
-/// How deep arrays and objects are in one another. `serde_json` reads no more than 128 levels.
-fn depth(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
-        _ => 0,
-    }
 }
 
 fn object(file: &Path) -> Result<Map<String, Value>, String> {
@@ -314,6 +304,7 @@ mod tests {
         std::fs::write(at("large.json"), format!("{{\"a\":\"{}\"}}", "x".repeat(1 << 20))).unwrap();
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(60), "]".repeat(60));
         std::fs::write(at("deep.json"), deep).unwrap();
+        std::fs::write(at("inexact.json"), r#"{"id": 9007199254740993}"#).unwrap();
         let input = |text: &str| InputArgument::parse(text.as_ref()).unwrap();
         let open = |text: String| inputs(&[input(&text)], Path::new("s")).unwrap_err();
         let here = folder.path().display().to_string();
@@ -327,6 +318,7 @@ mod tests {
             arguments(Some(&at("bad.json")), &[]).unwrap_err(),
             arguments(Some(&at("large.json")), &[]).unwrap_err(),
             arguments(Some(&at("deep.json")), &[]).unwrap_err(),
+            arguments(Some(&at("inexact.json")), &[]).unwrap_err(),
             open(format!("{here}/none.csv")),
             open("/dev/null".to_owned()),
             inputs(&same, Path::new("s")).unwrap_err(),

@@ -104,16 +104,12 @@ impl Output {
     ///
     /// As [`write`](Self::write).
     pub fn log(&self, entry: &LogEntry) -> Result<(), Error> {
-        let (start, end) = match entry.level {
-            LogLevel::Print => return self.text(&format!("{}\n", entry.text)),
-            LogLevel::Warn => ("[warn] ", "\n"),
-            LogLevel::Truncated => ("", "\n"),
-        };
-        if self.stdout_colour {
-            let text = escaped_text(&entry.text);
-            return self.write(format!("{WARNING}{start}{text}{WARNING:#}{end}").as_bytes());
+        let line = entry.line();
+        if self.stdout_colour && entry.level != LogLevel::Print {
+            let text = escaped_text(&line);
+            return self.write(format!("{WARNING}{text}{WARNING:#}\n").as_bytes());
         }
-        self.text(&format!("{start}{}{end}", entry.text))
+        self.text(&format!("{line}\n"))
     }
 
     /// Writes a value to stdout as JSON over several lines.

@@ -1,6 +1,6 @@
 //! Nothing stays behind, whoever ends the run and however.
 
-use std::process::Child;
+use std::process::{Child, Command};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -40,6 +40,27 @@ fn ctrl_c_cancels_reports_and_cleans_up() {
 fn sigterm_cancels_with_143() {
     let place = Place::new();
     let child = looping(&place, &[]);
+    signal(&child, Signal::TERM);
+    wait(child).assert_code(143);
+}
+
+#[test]
+fn sighup_cancels_with_129_unless_it_was_ignored_at_the_start() {
+    let place = Place::new();
+    let child = looping(&place, &[]);
+    signal(&child, Signal::HUP);
+    wait(child).assert_code(129);
+
+    let place = Place::new();
+    let script = place.write("loop.luau", LOOP);
+    let run = place.command(["run", "--timeout", "60s", script.to_str().unwrap()]);
+    let mut nohup = Command::new("sh");
+    nohup.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(run.get_program());
+    nohup.args(run.get_args()).current_dir(place.work()).env_clear();
+    nohup.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let child = spawn(nohup);
+    eventually("the script writes", || place.path("sandbox-files/f").exists().then_some(()));
+    signal(&child, Signal::HUP);
     signal(&child, Signal::TERM);
     wait(child).assert_code(143);
 }

@@ -1,5 +1,8 @@
 //! The command line: bad input, and the commands that are not `run`.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use serde_json::{Value, json};
 
 use crate::place::Place;
@@ -14,6 +17,21 @@ fn bad_input_exits_2_names_its_flag_and_makes_nothing() {
         (&["run", "none.luau"][..], "none.luau"),
         (&["run"], "SCRIPT"),
         (&["run", "ok.luau", "--io-dir", "a-file"], "--io-dir"),
+        (&["run", "ok.luau", "--io-dir", ""], "--io-dir"),
+        (&["run", "ok.luau", "--in", ""], "--in"),
+        (&["run", "ok.luau", "--args-file", ""], "--args-file"),
+        (&["run", "ok.luau", "--config", ""], "--config"),
+        (&["run", "ok.luau", "--config", "."], "--config"),
+        (&["run", "ok.luau", "--mount-path", "/"], "--mount-path"),
+        (&["run", "ok.luau", "--mount-path", "/in"], "--mount-path"),
+        (&["run", "ok.luau", "--mount-path", "io"], "--mount-path"),
+        (&["run", "ok.luau", "--workdir", "/tmp"], "--workdir"),
+        (&["run", "ok.luau", "--runtime", "no-such-runtime"], "--runtime"),
+        (&["run", "ok.luau", "--timeout", "-5s"], "is not a duration"),
+        (&["image", "load", "a-file"], "FILE"),
+        (&["image", "load", "list.json"], "FILE"),
+        (&["image", "load", "."], "FILE"),
+        (&["image", "load", "none.tar"], "FILE"),
         (&["run", "ok.luau", "--in", "none.csv"], "--in"),
         (&["run", "ok.luau", "--in", "a-file:../x"], "--in"),
         (&["run", "ok.luau", "--in", "a-file", "--in", "a-file"], "--in"),
@@ -36,7 +54,67 @@ fn bad_input_exits_2_names_its_flag_and_makes_nothing() {
         ended.assert_code(2).assert_stderr_has(names);
         assert_eq!(ended.stdout, "", "{args:?}");
     }
+    let odd = <OsStr as OsStrExt>::from_bytes(b"odd\xff");
+    for flag in ["--io-dir", "--in", "--timeout", "--engine"] {
+        let args = ["run", "ok.luau", flag].map(OsStr::new);
+        let ended = place.sandboxctl(args.into_iter().chain([odd]));
+        ended.assert_code(2).assert_stderr_has(flag);
+    }
     assert!(!place.path("sandbox-files").exists());
+    assert!(!place.work().join(odd).exists());
+}
+
+#[test]
+fn a_saved_image_is_kept_where_saving_again_fails() {
+    let place = Place::new();
+    let saved = place.write("image.tar", "the only one");
+    let host = ["--host", "unix:///nowhere/docker.sock"];
+    place.sandboxctl(["image", "save", "image.tar"].iter().chain(&host)).assert_code(125);
+    assert_eq!(std::fs::read_to_string(&saved).unwrap(), "the only one");
+    assert_eq!(std::fs::read_dir(place.work()).unwrap().count(), 1, "nothing is left beside it");
+
+    place.sandboxctl(["image", "save", "image.tar"]).assert_code(0);
+    place.sandboxctl(["image", "load", "image.tar"]).assert_code(0);
+    let mut command = place.command(["image", "save", "-"]);
+    command.stdout(std::fs::File::create(place.path("stdout.tar")).unwrap());
+    assert!(command.status().unwrap().success());
+    place.sandboxctl(["image", "load", "stdout.tar"]).assert_code(0);
+}
+
+#[test]
+fn verbose_tells_what_we_do_and_not_what_our_libraries_do() {
+    let place = Place::new();
+    place.write("ok.luau", "return 1");
+    let ended = place.sandboxctl(["run", "-vvv", "ok.luau"]);
+    ended.assert_code(0);
+    for part in ["endpoint=", "image=", "container=", "uid=", "creating the container", "answered="]
+    {
+        ended.assert_stderr_has(part);
+    }
+    assert!(!ended.stderr.contains("hyper"), "{ended:#?}");
+}
+
+#[test]
+fn colour_is_for_claps_own_words_too() {
+    let place = Place::new();
+    let ended = place.sandboxctl(["--color", "always", "--no-such-flag"]);
+    assert!(ended.assert_code(2).stderr.contains('\u{1b}'), "{ended:#?}");
+    let mut command = place.command(["--color=never", "--no-such-flag"]);
+    command.env("CLICOLOR_FORCE", "1");
+    let ended = crate::place::finish(command);
+    assert!(!ended.assert_code(2).stderr.contains('\u{1b}'), "{ended:#?}");
+}
+
+#[test]
+fn a_doctor_with_a_broken_io_dir_says_so_and_goes_on() {
+    let place = Place::new();
+    place.write("sandbox-files", "a file");
+    let ended = place.sandboxctl(["doctor"]);
+    ended.assert_code(125);
+    assert!(ended.stdout.contains("FAIL  io_dir"), "{ended:#?}");
+    assert!(ended.stdout.contains("ok    sandbox"), "{ended:#?}");
+    let ended = place.sandboxctl(["doctor", "--host", "unix:///nowhere/docker.sock"]);
+    assert!(!ended.assert_code(125).stdout.contains("sandboxctl doctor"), "{ended:#?}");
 }
 
 #[test]
@@ -73,6 +151,12 @@ fn a_limit_above_its_ceiling_is_a_policy_error() {
     place.write("ok.luau", "return 1");
     let ended = place.sandboxctl(["run", "ok.luau", "--timeout", "1h"]);
     ended.assert_code(121).assert_stderr_has("--timeout").assert_stderr_has("hint:");
+    // Whoever asks for it is named, and no flag that nobody typed.
+    let mut command = place.command(["run", "ok.luau"]);
+    command.env("SANDBOXCTL_LIMITS_TIMEOUT", "1h");
+    let ended = crate::place::finish(command);
+    ended.assert_code(121).assert_stderr_has("SANDBOXCTL_LIMITS_TIMEOUT");
+    assert!(!ended.stderr.contains("--timeout"), "{ended:#?}");
 }
 
 #[test]

@@ -55,6 +55,11 @@ fn spec(context: &Context<'_>, args: &RunArgs, settings: &Settings) -> Result<Sa
         .user(args.files.user.map(|user| (user.0, user.1)));
     if settings.io_enabled() {
         spec = spec.io_dir(settings.io_dir(&context.environment.working_directory)?);
+    } else if !args.files.inputs.is_empty() {
+        let why = format!("there are no files at all by {}", settings.named(Key::IoEnabled));
+        return Err(Error::usage("--in", why));
+    } else {
+        spec = spec.no_io();
     }
     if let Some(path) = &args.files.mount_path {
         spec = spec.mount_path(path);

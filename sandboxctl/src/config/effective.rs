@@ -41,7 +41,8 @@ impl Settings {
     /// # Errors
     ///
     /// A relative one that a file names, or nobody, may not lead through a link: it could have
-    /// come with the project, and point anywhere. One that is there must be a directory.
+    /// come with the project, and point anywhere. One that is there must be a directory. Engines
+    /// take paths in UTF-8.
     pub fn io_dir(&self, working_directory: &Path) -> Result<PathBuf, Error> {
         let setting = self.setting(Key::IoDir);
         let Some(Value::Path(dir)) = &setting.value else {
@@ -63,12 +64,15 @@ impl Settings {
         } else {
             working_directory.join(dir)
         };
-        match path.metadata() {
-            Ok(found) if !found.is_dir() => {
-                Err(Error::NotADirectory { name: self.named(Key::IoDir), path })
-            }
-            _ => Ok(path),
-        }
+        // Before anything is made there.
+        let why = if path.metadata().is_ok_and(|found| !found.is_dir()) {
+            "is not a directory"
+        } else if path.to_str().is_none() {
+            "is not a path in UTF-8, and engines take no other"
+        } else {
+            return Ok(path);
+        };
+        Err(Error::IoDir { name: self.named(Key::IoDir), path, why })
     }
 
     /// What to call a setting in a message: the flag that gives it, or the key and its place.

@@ -155,13 +155,15 @@ pub enum Error {
         /// The link.
         link: PathBuf,
     },
-    /// The io dir is something else.
-    #[error("{name}: {} is not a directory", .path.display())]
-    NotADirectory {
+    /// What can be no io dir.
+    #[error("{name}: {} {why}", .path.display())]
+    IoDir {
         /// Who names the io dir.
         name: String,
         /// What it names.
         path: PathBuf,
+        /// Why not.
+        why: &'static str,
     },
     /// A limit above its ceiling.
     #[error("{name} is {asked}, above its ceiling of {ceiling}")]
@@ -226,7 +228,7 @@ impl Error {
             | Self::Named { .. }
             | Self::Missing { .. }
             | Self::Syntax { .. }
-            | Self::NotADirectory { .. }
+            | Self::IoDir { .. }
             | Self::Value { .. } => None,
         }
     }

@@ -183,6 +183,14 @@ fn an_io_dir_that_came_with_the_project_leads_through_no_link() {
     let error = settings.io_dir(&project).unwrap_err().to_string();
     assert!(error.starts_with("io.dir (default): "), "{error}");
     assert!(error.ends_with("is not a directory"), "{error}");
+
+    use std::os::unix::ffi::OsStrExt;
+    let mut flags = Flags::default();
+    let bytes = std::ffi::OsStr::from_bytes(b"a\xff");
+    flags.set(Key::IoDir, Some(Value::Path(bytes.into())));
+    let error = machine.load(&[], flags).unwrap().io_dir(&project).unwrap_err().to_string();
+    assert!(error.starts_with("--io-dir: ") && error.contains("UTF-8"), "{error}");
+    assert!(!project.join(bytes).exists(), "nothing is made");
 }
 
 /// A line of a configuration file, of any key and of many sizes.

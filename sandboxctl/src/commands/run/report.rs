@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use sandbox_controller::{
-    ErrorKind, FileOp, LimitKey, LogEntry, Outcome, ResultDocument, RunResult, ScriptError,
-};
+use sandbox_controller::{FileOp, LogEntry, Outcome, ResultDocument, RunResult, ScriptError};
 
 use crate::error::Error;
 use crate::input::Given;
@@ -44,13 +42,13 @@ impl Report<'_> {
             }
             Outcome::ScriptError(error) | Outcome::Limit(error) | Outcome::Timeout(error) => {
                 self.script_error(error);
-                if let Some(hint) = limit_hint(error.kind, result) {
+                if let Some(hint) = result.hint() {
                     output.hint(&hint);
                 }
             }
             outcome => {
                 if let Some(error) = outcome.failure() {
-                    output.failure(&error.message, None);
+                    output.failure(&error.message, result.hint().as_deref());
                 }
             }
         }
@@ -86,20 +84,4 @@ impl Report<'_> {
             self.output.progress(&format!("and {more}{or_more} others"));
         }
     }
-}
-
-/// Which setting raises the limit that a run has hit.
-fn limit_hint(kind: ErrorKind, result: &RunResult) -> Option<String> {
-    let limit = match kind {
-        ErrorKind::Timeout => LimitKey::Timeout,
-        // An agent that could still count was not the one that was killed: its VM was full.
-        ErrorKind::OutOfMemory if result.usage.cpu_ms.is_some() => LimitKey::VmMemory,
-        ErrorKind::OutOfMemory => LimitKey::Memory,
-        ErrorKind::WriteLimit => LimitKey::MaxWrite,
-        ErrorKind::TooManyFiles => LimitKey::Entries,
-        ErrorKind::TooManyHandles => LimitKey::OpenHandles,
-        ErrorKind::OutputLimit => LimitKey::OutputBytes,
-        _ => return None,
-    };
-    Some(format!("{} raises the limit", limit.flag().unwrap_or(limit.key())))
 }
