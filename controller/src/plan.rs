@@ -46,6 +46,10 @@ impl Plan {
             Some(_) => Some(guest("the mount path", &spec.mount_path)?),
             None => None,
         };
+        if let (true, Some(input)) = (spec.io_is_off, spec.inputs.first()) {
+            let reason = "the sandbox is to have no files".to_owned();
+            return Err(Error::Input { name: input.name.clone(), reason });
+        }
         let inputs_root = guest("the inputs' path", INPUTS)?;
         let inputs = spec
             .inputs
@@ -202,6 +206,14 @@ mod tests {
         let plan = plan(SandboxSpec::new()).unwrap();
         assert_eq!(plan.args.to_args(), ["script"]);
         assert!(!plan.hello.policy.io);
+    }
+
+    #[test]
+    fn inputs_give_io_without_an_io_dir_and_are_refused_where_io_is_off() {
+        let spec = SandboxSpec::new().input(Input::path("/x", "x"));
+        assert!(plan(spec.clone()).unwrap().hello.policy.io);
+        let error = plan(spec.no_io()).unwrap_err();
+        assert!(error.contains("the input 'x'") && error.contains("no files"), "{error}");
     }
 
     #[test]

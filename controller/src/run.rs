@@ -112,7 +112,7 @@ impl Run {
     }
 
     pub(crate) async fn start(inner: Arc<Inner>, script: Script) -> Result<Self, Error> {
-        script.check()?;
+        Script::check_args(&script.args)?;
         let turn = inner.turn().await?;
         let record = Arc::new(Record::new(&inner.limits, inner.io_mount().cloned()));
         let cancel = CancelHandle::new();

@@ -17,6 +17,7 @@ pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(3600);
 #[derive(Debug, Clone)]
 pub struct SandboxSpec {
     pub(crate) io_dir: Option<PathBuf>,
+    pub(crate) io_is_off: bool,
     pub(crate) mount_path: String,
     pub(crate) workdir: Option<String>,
     pub(crate) inputs: Vec<Input>,
@@ -43,6 +44,7 @@ impl Default for SandboxSpec {
     fn default() -> Self {
         Self {
             io_dir: None,
+            io_is_off: false,
             mount_path: "/io".to_owned(),
             workdir: None,
             inputs: Vec::new(),
@@ -69,13 +71,15 @@ impl SandboxSpec {
     #[must_use]
     pub fn io_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.io_dir = Some(dir.into());
+        self.io_is_off = false;
         self
     }
 
-    /// No files at all.
+    /// No files at all: a sandbox with inputs is refused then.
     #[must_use]
     pub fn no_io(mut self) -> Self {
         self.io_dir = None;
+        self.io_is_off = true;
         self
     }
 
@@ -205,18 +209,18 @@ impl Script {
         self
     }
 
-    /// Whether its `args` can be given to a script. A run checks it too, before it begins.
+    /// Whether these `args` can be given to a script. A run checks it too, before it begins.
     ///
     /// # Errors
     ///
     /// [`Error`] for what is too long, too deep, or no number of Luau's.
-    pub fn check(&self) -> Result<(), Error> {
-        for (key, value) in &self.args {
+    pub fn check_args(args: &Map<String, Value>) -> Result<(), Error> {
+        for (key, value) in args {
             // The arguments themselves are a level.
             check_value(value, 1)
                 .map_err(|reason| Error::Args { what: format!("args.{key}"), reason })?;
         }
-        let length = serde_json::to_string(&self.args).map_or(usize::MAX, |json| json.len());
+        let length = serde_json::to_string(args).map_or(usize::MAX, |json| json.len());
         if length > MAX_ARGS_BYTES {
             return Err(Error::ArgsTooLarge { max: MAX_ARGS_BYTES });
         }
@@ -256,7 +260,7 @@ mod tests {
 
     fn check(args: Value) -> Result<(), String> {
         let Value::Object(args) = args else { panic!("{args}") };
-        Script::new("").args(args).check().map_err(|error| {
+        Script::check_args(&args).map_err(|error| {
             assert_eq!(error.exit_code(), 2);
             error.to_string()
         })
