@@ -3,15 +3,13 @@
 use sandbox_protocol::PROTOCOL_VERSION;
 use sandbox_protocol::argv::{AgentArgs, Mode, Mount};
 use sandbox_protocol::message::{Access, AllowedPath, Hello, Policy};
-use sandbox_protocol::path::{GuestPath, PathError};
+use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
 
 use crate::engine::{Bind, ContainerSpec};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::spec::{Lifespan, SandboxSpec};
 
-/// Where inputs appear.
-const INPUTS: &str = "/in";
 /// What the container has already.
 const RESERVED: &[&str] =
     &["/proc", "/sys", "/dev", "/etc", sandbox_protocol::argv::INJECTED_AGENT];

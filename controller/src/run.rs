@@ -345,7 +345,8 @@ impl Conductor {
         let source = String::from_utf8(script.source).map_err(|not_utf8| {
             let before = &not_utf8.as_bytes()[..not_utf8.utf8_error().valid_up_to()];
             let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
-            let message = format!("script:{line}: the script is not UTF-8 text");
+            let what = r"the script is not UTF-8 text (write such bytes as \xNN)";
+            let message = format!("script:{line}: {what}");
             ScriptError { line: u32::try_from(line).ok(), ..error(ErrorKind::Syntax, message) }
         })?;
         Ok(message::Run {

@@ -13,6 +13,8 @@ use crate::{Base64, ErrorKind};
 pub const MAX_COMPONENT_BYTES: usize = 255;
 /// Longest path, in bytes (Linux `PATH_MAX` without its NUL).
 pub const MAX_PATH_BYTES: usize = 4095;
+/// Where inputs are mounted: `/in/NAME`.
+pub const INPUTS: &str = "/in";
 
 /// A normalised absolute path in the sandbox: `/io/out/a.csv`. Bytes, as file names are.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -38,7 +38,7 @@ fn not_utf8(valid: &[u8], length: usize) -> ScriptError {
     let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;
     ScriptError {
         kind: ErrorKind::Syntax,
-        message: format!("script:{line}: the script is not UTF-8"),
+        message: format!(r"script:{line}: the script is not UTF-8 text (write such bytes as \xNN)"),
         line: u32::try_from(line).ok(),
         traceback: None,
     }

@@ -8,13 +8,13 @@
 #![deny(unsafe_code)]
 
 mod check;
-pub mod confine;
-pub mod files;
-pub mod log;
-pub mod luau;
-pub mod outbox;
-pub mod run;
-pub mod session;
+mod confine;
+mod files;
+mod log;
+mod luau;
+mod outbox;
+mod run;
+mod session;
 mod source;
 
 use std::ffi::OsString;

@@ -700,7 +700,10 @@ async fn what_no_agent_could_run_is_judged_without_asking_it() {
     assert_eq!(result.outcome.status(), Status::ScriptError);
     let failure = result.outcome.failure().unwrap();
     assert_eq!(failure.line, Some(2));
-    assert_eq!(failure.message, "script:2: the script is not UTF-8 text");
+    assert_eq!(
+        failure.message,
+        r"script:2: the script is not UTF-8 text (write such bytes as \xNN)"
+    );
     let args = serde_json::Map::from_iter([("a".to_owned(), "x".repeat(1 << 20).into())]);
     let error = sandbox.run(Script::new("x").args(args)).await.unwrap_err();
     assert_eq!(error.exit_code(), 2);

@@ -10,6 +10,7 @@ use sandbox_protocol::message::Change;
 use sandbox_protocol::path::GuestPath;
 
 use super::mounts::{Place, Spot};
+use super::open::special;
 use super::resolve::{Directory, Root, retry, split};
 use super::{FileError, Files, beneath, not_allowed, protected};
 
@@ -64,9 +65,9 @@ impl Files {
         let place = self.locate_to_write(written)?;
         let fail = |errno| FileError::system(errno, written);
         let entry = entry(&place, written)?.ok_or_else(|| cannot_remove_directory(written))?;
-        let stat = entry.stat().map_err(fail)?;
-        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            return Err(cannot_remove_directory(written));
+        match FileType::from_raw_mode(entry.stat().map_err(fail)?.st_mode) {
+            FileType::Directory => return Err(cannot_remove_directory(written)),
+            kind => refuse_special(kind, written)?,
         }
         if place.wants_directory {
             return Err(fail(Errno::NOTDIR));
@@ -111,8 +112,12 @@ impl Files {
         let old = entry(&source, from)?.ok_or_else(busy)?;
         let new = entry(&target, to)?.ok_or_else(busy)?;
         let stat = old.stat().map_err(fail)?;
+        refuse_special(FileType::from_raw_mode(stat.st_mode), from)?;
         let replaced = match new.stat() {
-            Ok(replaced) => Some(replaced),
+            Ok(replaced) => {
+                refuse_special(FileType::from_raw_mode(replaced.st_mode), to)?;
+                Some(replaced)
+            }
             Err(Errno::NOENT) => None,
             Err(errno) => return Err(FileError::system(errno, to)),
         };
@@ -217,6 +222,14 @@ fn entry<'a>(place: &'a Place<'_>, written: &[u8]) -> Result<Option<Entry<'a>>, 
     let (parent, name) = split(relative);
     let directory = root.directory(parent).map_err(|errno| beneath(errno, written))?;
     Ok(Some(Entry { root, directory, name }))
+}
+
+/// A name of a FIFO, a socket or a device is as little the sandbox's to change as what is behind.
+fn refuse_special(kind: FileType, written: &[u8]) -> Result<(), FileError> {
+    match kind {
+        FileType::RegularFile | FileType::Directory | FileType::Symlink => Ok(()),
+        _ => Err(special(written)),
+    }
 }
 
 fn descend(path: &GuestPath, below: &[u8]) -> Result<GuestPath, Errno> {

@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, unlinkat};
 use rustix::io::Errno;
 use sandbox_protocol::argv::AgentArgs;
 use sandbox_protocol::message::{Access, MountIdentity, Resolver};
-use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::path::{GuestPath, INPUTS};
 use sandbox_protocol::{ErrorKind, argv};
 
 use super::FileError;
@@ -125,12 +125,6 @@ impl Mounts {
         self.resolver
     }
 
-    /// What `~` means.
-    #[must_use]
-    pub const fn home(&self) -> Option<&GuestPath> {
-        self.home.as_ref()
-    }
-
     /// Which directories and files the mounts are, in the order of the command line.
     pub fn identities<'a>(&'a self) -> impl Iterator<Item = MountIdentity> + 'a {
         self.mounts.iter().map(|mount| MountIdentity {
@@ -170,7 +164,7 @@ impl Mounts {
             .iter()
             .filter_map(|mount| Some((mount, resolved.path.strip_prefix(&mount.path)?)))
             .min_by_key(|(_, relative)| relative.len())
-            .ok_or_else(|| FileError::rule(ErrorKind::PathEscape, OUTSIDE, written))?;
+            .ok_or_else(|| no_mount(&resolved.path, written))?;
         let spot = match &mount.target {
             Target::Directory(fd) => {
                 let root = Root { fd: fd.as_fd(), dev: mount.dev, resolver: self.resolver };
@@ -181,6 +175,20 @@ impl Mounts {
         };
         let wants_directory = resolved.wants_directory;
         Ok(Place { mount, path: resolved.path, wants_directory, spot })
+    }
+}
+
+/// Why there is no mount for a path.
+fn no_mount(path: &GuestPath, written: &[u8]) -> FileError {
+    let below_inputs = path.as_bytes().strip_prefix(INPUTS.as_bytes());
+    match below_inputs.and_then(|below| below.strip_prefix(b"/")) {
+        Some(below) => {
+            let name = below.split(|&byte| byte == b'/').next().unwrap_or_default();
+            let name = String::from_utf8_lossy(name);
+            let reason = format!("no input is called '{name}' (--in SRC:{name})");
+            FileError { reason, ..FileError::system(Errno::NOENT, written) }
+        }
+        None => FileError::rule(ErrorKind::PathEscape, OUTSIDE, written),
     }
 }
 

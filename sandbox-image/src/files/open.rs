@@ -198,7 +198,7 @@ fn make<'a>(
     Ok(fd)
 }
 
-fn special(written: &[u8]) -> FileError {
+pub(super) fn special(written: &[u8]) -> FileError {
     FileError::rule(ErrorKind::SpecialFile, "not a regular file", written)
 }
 

@@ -217,9 +217,18 @@ fn special_files_are_refused_at_once() {
                 assert!(!error.is_system());
             }
             assert_eq!(kind(files.list(name.as_bytes())), ErrorKind::NotADirectory);
+            fs::write(io.join("f"), b"").unwrap();
+            for refused in [
+                files.remove(name.as_bytes()),
+                files.rename(name.as_bytes(), b"moved"),
+                files.rename(b"f", name.as_bytes()),
+            ] {
+                let error = refused.unwrap_err();
+                assert_eq!(error.to_string(), format!("{name}: not a regular file"));
+                assert_eq!((error.kind, error.is_system()), (ErrorKind::SpecialFile, false));
+            }
+            assert!(fs::symlink_metadata(io.join(name)).is_ok());
             assert_eq!(announced.take(), []);
-            files.remove(name.as_bytes()).unwrap();
-            announced.take();
         }
     });
 }
@@ -480,6 +489,14 @@ fn each_mount_is_a_root_of_its_own() {
         assert_eq!(kind(files.open(b"/in/single/x", OpenMode::Read)), ErrorKind::NotADirectory);
         assert_eq!(kind(files.list(b"/in/single")), ErrorKind::NotADirectory);
         assert_eq!(kind(files.list(b"/in")), ErrorKind::PathEscape);
+        for written in ["/in/letter.txt", "/in/letter.txt/x", "//in/./letter.txt"] {
+            let error = files.open(written.as_bytes(), OpenMode::Read).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("{written}: no input is called 'letter.txt' (--in SRC:letter.txt)")
+            );
+            assert_eq!((error.kind, error.errno), (ErrorKind::NotFound, Some(2)));
+        }
         for mode in EVERY_MODE.into_iter().skip(1) {
             for written in ["/in/data/f", "/in/data/new", "/in/single"] {
                 let error = files.open(written.as_bytes(), mode).unwrap_err();

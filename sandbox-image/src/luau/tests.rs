@@ -89,7 +89,7 @@ impl Sandbox {
         logs.collect()
     }
 
-    /// Sets the stop flag from outside as soon as the script says `begun`, and runs it.
+    /// Sets the stop flag from outside as soon as the script prints, and runs it.
     fn stopped(&self, source: &str, reason: StopReason) -> ScriptError {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -98,7 +98,7 @@ impl Sandbox {
                 }
                 self.stop.stop(reason);
             });
-            self.error(&format!("print('begun') {source}"))
+            self.error(source)
         })
     }
 }

@@ -135,7 +135,7 @@ const fn halve(number: u128, times: u32) -> u128 {
         return number;
     }
     let Some(middle) = 1_u128.checked_shl(times - 1) else { return 0 };
-    let rest = number & (middle - 1 | middle);
+    let rest = number & (middle | (middle - 1));
     let half = number >> (times - 1) >> 1;
     half + (rest > middle || rest == middle && half & 1 == 1) as u128
 }

@@ -25,12 +25,12 @@ fn a_stopped_run_cannot_keep_its_error() {
             (StopReason::Timeout, ErrorKind::Timeout, "the run's time is up"),
             (StopReason::Cancelled, ErrorKind::Cancelled, "the run was cancelled"),
         ] {
-            let error = Sandbox::new().stopped(source, reason);
+            let error = Sandbox::new().stopped(&format!("print('begun') {source}"), reason);
             assert_eq!(error.kind, kind, "{source}");
             assert!(error.message.ends_with(message), "{error:?}");
         }
     }
-    let error = Sandbox::new().stopped("\nwhile true do end", StopReason::Timeout);
+    let error = Sandbox::new().stopped("print('begun')\nwhile true do end", StopReason::Timeout);
     assert_eq!(error.message, "script:2: the run's time is up");
     assert_eq!((error.line, error.traceback.as_deref()), (Some(2), Some("script:2")));
 }
@@ -43,7 +43,8 @@ fn our_own_long_work_ends_too() {
         "local t = {} for i = 1, 1e6 do t[i] = i end while true do json.encode(t) end",
         "local s = '[' .. string.rep('1,', 1e6) .. '1]' while true do json.decode(s) end",
     ] {
-        let error = Sandbox::new().stopped(source, StopReason::Timeout);
+        let error =
+            Sandbox::new().stopped(&format!("print('begun') {source}"), StopReason::Timeout);
         assert_eq!(error.kind, ErrorKind::Timeout, "{source}");
     }
 }
@@ -268,7 +269,7 @@ fn handles_are_flushed_whatever_the_end() {
     }
     let sandbox = Sandbox::new();
     sandbox.stopped(
-        "local f = io.open('a', 'w') f:write('kept') while true do end",
+        "local f = io.open('a', 'w') f:write('kept') print('begun') while true do end",
         StopReason::Timeout,
     );
     assert_eq!(std::fs::read(sandbox.path().join("a")).unwrap(), b"kept");
