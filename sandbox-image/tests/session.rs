@@ -1,11 +1,13 @@
 //! The agent as a process: real frames over real pipes.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
+use rustix::fs::{CWD, OFlags, mkfifoat};
 use sandbox_protocol::argv::{AgentArgs, CheckReply, Mode, Mount};
 use sandbox_protocol::limits::{MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_SOURCE_BYTES};
 use sandbox_protocol::message::{
@@ -525,19 +527,27 @@ fn an_agent_that_cannot_begin_says_why_and_reads_nothing() {
 #[test]
 fn a_descriptor_that_was_inherited_is_closed() {
     let directory = temporary();
+    let fifo = directory.path().join("fifo");
+    mkfifoat(CWD, &fifo, 0o600.into()).unwrap();
+    let mut reader = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(&fifo)
+        .unwrap();
     let mut agent = Agent::start(
         Command::new("sh")
-            .args(["-c", "exec 7</etc/passwd 9</dev/null; exec \"$@\"", "sh"])
+            .args(["-c", "exec 7>\"$0\" 9</dev/null; exec \"$@\""])
+            .arg(&fifo)
             .arg(env!("CARGO_BIN_EXE_sandbox-agent"))
             .args(arguments(directory.path(), Mode::Script).to_args()),
     );
     agent.call(hello(directory.path())).unwrap();
-    // Its descriptors are root's to see once it is undumpable.
-    if let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", agent.child.id())) {
-        let targets: Vec<_> =
-            entries.map(|entry| fs::read_link(entry.unwrap().path()).unwrap()).collect();
-        assert!(!targets.iter().any(|target| target.ends_with("passwd")), "{targets:?}");
-        assert_eq!(targets.len(), 4, "three streams and a mount: {targets:?}");
+    // The end of the file, and not "would block": nobody has it open for writing any more.
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+    match fs::read_dir(format!("/proc/{}/fd", agent.child.id())) {
+        Ok(open) => assert_eq!(open.count(), 4, "three streams and a mount"),
+        // The agent is undumpable: its descriptors are root's to see.
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
     }
 }
 

@@ -91,7 +91,8 @@ impl Call<'_> {
         let (data, size) = (bytecode.as_ptr().cast::<c_char>(), bytecode.len());
         // The compiler sees which globals a script sets by their names, and lets the VM take the
         // others for constant; not by way of the table, to which only the word `_G` leads.
-        let is_safe = memmem::find(bytecode, b"_G").is_none();
+        // Bytecode has every name with its length in front.
+        let is_safe = memmem::find(bytecode, b"\x02_G").is_none();
         // SAFETY: the globals are a table.
         unsafe { ffi::lua_setsafeenv(self.state, ffi::LUA_GLOBALSINDEX, is_safe.into()) };
         // SAFETY: the bytecode is of our own compiler.

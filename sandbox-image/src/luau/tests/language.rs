@@ -141,6 +141,14 @@ fn args_are_read_only_all_the_way_down() {
 }
 
 #[test]
+fn format_takes_any_value_by_a_star() {
+    assert_eq!(
+        value("return string.format('%* %* %s', nil, true, 1), pcall(string.format, '%s', nil)"),
+        json!(["nil true 1", false, "invalid argument #2 to 'format' (string expected, got nil)"])
+    );
+}
+
+#[test]
 fn dates_are_in_utc() {
     assert_eq!(
         value(
