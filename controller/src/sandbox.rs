@@ -80,7 +80,7 @@ impl Sandbox {
     ///
     /// # Errors
     ///
-    /// [`Error`] where our side failed. How the script ended is data.
+    /// As of the two. How a run ended is data.
     pub async fn run(&self, script: Script) -> Result<RunResult, Error> {
         self.start(script).await?.wait().await
     }
@@ -89,7 +89,7 @@ impl Sandbox {
     ///
     /// # Errors
     ///
-    /// [`Error`] where our side failed, or the sandbox has ended.
+    /// [`Error`] where the script's arguments cannot be used, or the sandbox has ended.
     pub async fn start(&self, script: Script) -> Result<Run, Error> {
         Run::start(self.inner.clone(), script).await
     }
@@ -113,9 +113,14 @@ impl Sandbox {
             io_dir: spec.io_dir.as_deref().map(IoDir::open).transpose()?.map(Arc::new),
             inputs,
         };
-        let mapping = step(Step::Connect, shared.engine.user_mapping()).await?;
+        let engine = shared.engine.clone();
         let owner = kept.io_dir.as_ref().map(|io_dir| io_dir.owner());
-        let user = container_user(mapping, owner, spec.user)?;
+        let user_by = |mapping| container_user(mapping, owner, spec.user);
+        let mapping = || step(Step::Connect, engine.user_mapping());
+        let likely_user = match user_by(engine.likely_user_mapping()) {
+            Ok(user) => user,
+            Err(_) => user_by(mapping().await?)?,
+        };
 
         let id = crate::random_hex::<8>();
         let name = format!("sandboxctl-{id}");
@@ -127,10 +132,10 @@ impl Sandbox {
             .map(|io_dir| io_dir.source())
             .chain(kept.inputs.iter().map(|input| input.source.as_str()))
             .collect();
-        let container =
-            plan.container(name.clone(), labels, user, &sources, &spec.limits, spec.lifespan);
+        let (limits, lifespan) = (&spec.limits, spec.lifespan);
+        let mut container =
+            plan.container(name.clone(), labels, likely_user, &sources, limits, lifespan);
 
-        let engine = shared.engine.clone();
         step(Step::Image, engine.prepare()).await?;
         let io_dir = kept.io_dir.clone();
         let identities: Vec<Identity> = io_dir
@@ -139,8 +144,18 @@ impl Sandbox {
             .chain(kept.inputs.iter().map(|input| input.identity))
             .collect();
         // From here on there may be a container, known by its name, whatever becomes of us.
-        let remains = Remains::new(shared.clone(), name, kept);
-        let container = remains.create(container).await?;
+        let remains = Remains::new(shared.clone(), name.clone(), kept);
+        // Made for the likely user while the engine is asked, which saves its answer's time.
+        let (made, mapping) = tokio::join!(remains.create(container.clone()), mapping());
+        let user = user_by(mapping?)?;
+        let container = if user == likely_user {
+            made?
+        } else {
+            // It was never started.
+            step(Step::Remove, engine.remove(&name)).await?;
+            container.user = user;
+            remains.create(container).await?
+        };
         tracing::info!(container, uid = user.0, gid = user.1, "a sandbox is made");
         let attached = step(Step::Attach, engine.attach(&container)).await?;
         step(Step::Start, engine.start(&container)).await?;
@@ -400,7 +415,9 @@ impl Inner {
             tracing::debug!("the agent did not leave by itself");
         }
         match self.remains.remove() {
-            Some(removed) => removed.await.unwrap_or(Ok(())),
+            Some(removed) => removed.await.unwrap_or_else(|_| {
+                Err(Error::Ended { detail: "the runtime ended before its removal".to_owned() })
+            }),
             None => Ok(()),
         }
     }
@@ -443,7 +460,17 @@ impl Remains {
         let creating = self.creating.clone().lock_owned().await;
         let shared = self.shared.clone();
         let task = tokio::spawn(async move {
-            let result = step(Step::Create, shared.engine.create(&spec)).await;
+            let create = || step(Step::Create, shared.engine.create(&spec));
+            let result = match create().await {
+                // Removed since it was last seen.
+                Err(Error::Engine { source: EngineError::ImageMissing, .. }) => {
+                    match step(Step::Image, shared.engine.prepare()).await {
+                        Ok(()) => create().await,
+                        Err(error) => Err(error),
+                    }
+                }
+                result => result,
+            };
             if let Err(Error::Engine { source: EngineError::TimedOut { .. }, .. }) = &result {
                 // It may still come into being.
                 shared.cleanup.leave_for_the_next_command();

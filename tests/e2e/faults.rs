@@ -1,12 +1,15 @@
-//! An engine that dies or hangs in the middle: a proxy before the real one, which stops at a
-//! chosen request.
+//! An engine that dies or hangs in the middle: a proxy before the real one, which fails at a chosen
+//! request, or from a chosen answer on.
 
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+
+use serde_json::json;
 
 use crate::place::{Ended, Place, eventually};
 
@@ -18,38 +21,51 @@ enum Fault {
     Hangs,
 }
 
-/// Stands before the engine and applies `fault` to the first request that has `at` in it.
+#[derive(Clone, Copy)]
+enum At {
+    /// The first request with this text fails, and only that.
+    Request(&'static str),
+    /// What follows the first answer with this text fails, on all connections. Only removals are
+    /// served, so that a test need not wait for their time limit too.
+    Answer(&'static str),
+}
+
+/// Stands before the engine and fails as it is told.
 struct Proxy {
     socket: PathBuf,
-    hit: Arc<AtomicBool>,
+    faulty: Arc<Faulty>,
+}
+
+struct Faulty {
+    at: At,
+    fault: Fault,
+    hit: AtomicBool,
 }
 
 impl Proxy {
-    fn new(place: &Place, at: &'static str, fault: Fault) -> Self {
+    fn new(place: &Place, at: At, fault: Fault) -> Self {
         let socket = place.path("docker.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let hit = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&hit);
+        let faulty = Arc::new(Faulty { at, fault, hit: AtomicBool::new(false) });
+        let shared = Arc::clone(&faulty);
         // Ends with the test process; it holds nothing but sockets.
         thread::spawn(move || {
             for client in listener.incoming() {
-                let (client, seen) = (client.unwrap(), Arc::clone(&seen));
-                thread::spawn(move || serve(&client, at, fault, &seen));
+                let (client, faulty) = (client.unwrap(), Arc::clone(&shared));
+                thread::spawn(move || faulty.serve(&client));
             }
         });
-        Self { socket, hit }
+        Self { socket, faulty }
     }
 
-    fn host(&self) -> String {
-        format!("unix://{}", self.socket.display())
-    }
-
-    /// Runs a one-line script through the proxy, and asserts that it got as far as the fault.
-    fn run(&self, place: &Place) -> Ended {
-        place.write("one.luau", "return 1");
-        let host = self.host();
-        let ended = place.sandboxctl(["run", "--json", "--host", &host, "one.luau"]);
-        assert!(self.hit.load(Ordering::SeqCst), "the fault was never reached: {ended:#?}");
+    /// Runs a script through the proxy, and asserts that it got as far as the fault.
+    fn run(&self, place: &Place, source: &str, args: &[&str]) -> Ended {
+        place.write("faulty.luau", source);
+        let host = format!("unix://{}", self.socket.display());
+        let ended = place.sandboxctl(
+            ["run", "--host", &host].into_iter().chain(args.iter().copied()).chain(["faulty.luau"]),
+        );
+        assert!(self.faulty.hit.load(Ordering::SeqCst), "the fault was never reached: {ended:#?}");
         ended
     }
 }
@@ -59,40 +75,67 @@ fn engine_socket() -> PathBuf {
     Path::new(host.strip_prefix("unix://").unwrap_or("/var/run/docker.sock")).to_owned()
 }
 
-fn serve(client: &UnixStream, at: &str, fault: Fault, hit: &AtomicBool) {
-    let engine = UnixStream::connect(engine_socket()).unwrap();
-    let (mut from_engine, mut to_client) =
-        (engine.try_clone().unwrap(), client.try_clone().unwrap());
-    let answers = thread::spawn(move || {
-        _ = std::io::copy(&mut from_engine, &mut to_client);
-        _ = to_client.shutdown(std::net::Shutdown::Write);
-    });
-    let mut piece = [0; 64 << 10];
-    let mut client_in = client.try_clone().unwrap();
-    loop {
-        match client_in.read(&mut piece) {
-            Ok(0) | Err(_) => break,
-            Ok(size) => {
-                let faulty = piece[..size].windows(at.len()).any(|text| text == at.as_bytes());
-                if faulty && !hit.swap(true, Ordering::SeqCst) {
-                    match fault {
-                        Fault::Dies => {
-                            _ = client.shutdown(std::net::Shutdown::Both);
-                            break;
-                        }
-                        // Until the client gives up.
-                        Fault::Hangs => while matches!(client_in.read(&mut piece), Ok(1..)) {},
-                    }
-                    break;
+fn has(piece: &[u8], text: &str) -> bool {
+    piece.windows(text.len()).any(|part| part == text.as_bytes())
+}
+
+impl Faulty {
+    fn serve(&self, client: &UnixStream) {
+        let engine = &UnixStream::connect(engine_socket()).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                self.answers(engine, client);
+                _ = client.shutdown(Shutdown::Write);
+            });
+            self.requests(client, engine);
+            _ = engine.shutdown(Shutdown::Both);
+        });
+    }
+
+    fn requests(&self, mut client: &UnixStream, mut engine: &UnixStream) {
+        let mut piece = [0; 64 << 10];
+        while let Ok(size @ 1..) = client.read(&mut piece) {
+            let fails = match self.at {
+                At::Request(text) => has(&piece[..size], text) && self.is_first_hit(),
+                At::Answer(_) => {
+                    self.hit.load(Ordering::SeqCst) && !has(&piece[..size], "DELETE /")
                 }
-                if (&engine).write_all(&piece[..size]).is_err() {
-                    break;
-                }
+            };
+            if fails {
+                return self.fail(client, client);
+            }
+            if engine.write_all(&piece[..size]).is_err() {
+                return;
             }
         }
     }
-    _ = engine.shutdown(std::net::Shutdown::Both);
-    answers.join().unwrap();
+
+    fn answers(&self, mut engine: &UnixStream, mut client: &UnixStream) {
+        let mut piece = [0; 64 << 10];
+        while let Ok(size @ 1..) = engine.read(&mut piece) {
+            if client.write_all(&piece[..size]).is_err() {
+                return;
+            }
+            if let At::Answer(text) = self.at
+                && has(&piece[..size], text)
+                && self.is_first_hit()
+            {
+                return self.fail(engine, client);
+            }
+        }
+    }
+
+    fn is_first_hit(&self) -> bool {
+        !self.hit.swap(true, Ordering::SeqCst)
+    }
+
+    fn fail(&self, mut from: &UnixStream, client: &UnixStream) {
+        match self.fault {
+            Fault::Dies => _ = client.shutdown(Shutdown::Both),
+            // Until the client gives up.
+            Fault::Hangs => while matches!(from.read(&mut [0; 4 << 10]), Ok(1..)) {},
+        }
+    }
 }
 
 fn faulty_engine_is_125_and_leaves_nothing(at: &'static str, fault: Fault) {
@@ -100,7 +143,8 @@ fn faulty_engine_is_125_and_leaves_nothing(at: &'static str, fault: Fault) {
     place.expect_a_dead_instance();
     // The image is there, so that the step under test is reached.
     place.run_json("return 1", &[]);
-    let ended = Proxy::new(&place, at, fault).run(&place);
+    let proxy = Proxy::new(&place, At::Request(at), fault);
+    let ended = proxy.run(&place, "return 1", &["--json"]);
     let document = place.document(ended.assert_code(125));
     assert_eq!(document["status"], "error", "{document:#}");
     assert_eq!(document["error"]["kind"], "engine");
@@ -140,9 +184,64 @@ fn an_engine_that_dies_at_removal_loses_no_result() {
     let place = Place::new();
     place.expect_a_dead_instance();
     place.run_json("return 1", &[]);
-    let ended = Proxy::new(&place, "DELETE /", Fault::Dies).run(&place);
+    let ended = Proxy::new(&place, At::Request("DELETE /"), Fault::Dies).run(
+        &place,
+        "return 1",
+        &["--json"],
+    );
     let document = place.document(&ended);
     assert_eq!((&document["status"], &document["result"]), (&"ok".into(), &1.into()), "{ended:#?}");
     place.sandboxctl(["gc"]).assert_code(0);
+    eventually("nothing is left", || place.containers().is_empty().then_some(()));
+}
+
+/// Says that it is under way, and does not end.
+const UNDER_WAY: &str = r#"
+    print("before")
+    io.open("made", "w"):write("12345"):close()
+    print("it is under way")
+    while true do end
+"#;
+
+fn engine_that_fails_under_a_run_loses_nothing_of_it(fault: Fault) {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    place.run_json("return 1", &[]);
+    let proxy = Proxy::new(&place, At::Answer("it is under way"), fault);
+    let ended = proxy.run(&place, UNDER_WAY, &["--json", "--timeout", "1s"]);
+    let document = place.document(ended.assert_code(125));
+    assert_eq!(document["status"], "error", "{document:#}");
+    assert_eq!(document["error"]["kind"], "engine");
+    assert!(document["error"]["hint"].is_string());
+    assert_eq!(document["logs"], json!(["before", "it is under way"]));
+    assert_eq!(document["files_touched"], json!([{"name": "made", "op": "write", "bytes": 5}]));
+    assert_eq!(document["engine"], "docker");
+    for key in ["id", "io_dir", "limits", "usage"] {
+        assert!(!document[key].is_null(), "{key}: {document:#}");
+    }
+    place.run_json("return 1", &[]);
+    eventually("nothing is left", || place.containers().is_empty().then_some(()));
+}
+
+#[test]
+fn an_engine_that_hangs_under_a_run_loses_nothing_of_it() {
+    engine_that_fails_under_a_run_loses_nothing_of_it(Fault::Hangs);
+}
+
+#[test]
+fn an_engine_that_dies_under_a_run_loses_nothing_of_it() {
+    engine_that_fails_under_a_run_loses_nothing_of_it(Fault::Dies);
+}
+
+#[test]
+fn an_engine_that_dies_under_a_run_is_told_like_any_failure_of_ours() {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    place.run_json("return 1", &[]);
+    let proxy = Proxy::new(&place, At::Answer("it is under way"), Fault::Dies);
+    let ended = proxy.run(&place, UNDER_WAY, &[]);
+    ended.assert_code(125).assert_stderr_has("error: ").assert_stderr_has("hint: ");
+    assert_eq!(ended.stdout, "before\nit is under way\n");
+    place.run_json("return 1", &[]);
     eventually("nothing is left", || place.containers().is_empty().then_some(()));
 }

@@ -23,7 +23,7 @@ fn a_script_returns_a_result_and_leaves_files() {
         json!({"rows": 3, "list": [1, 2.5, "x"], "none": null, "empty": []})
     );
     assert_eq!(document["logs"][0], "hello\t1\ttrue");
-    assert!(document["logs"][1].as_str().unwrap().contains("careful"));
+    assert_eq!(document["logs"][1], "[warn] careful");
     assert_eq!(document["error"], json!(null));
     assert_eq!(document["engine"], "docker");
     assert_eq!(document["io_dir"], place.path("sandbox-files").to_str().unwrap());
@@ -320,6 +320,50 @@ fn without_io_there_are_no_files() {
     assert_eq!(document["result"], json!([true, true, true, true, true]), "{document:#}");
     assert_eq!(document["io_dir"], json!(null));
     assert!(!place.path("sandbox-files").exists());
+}
+
+#[test]
+fn inputs_without_io_are_refused_with_the_place_that_turned_it_off() {
+    let place = Place::new();
+    place.write("a.csv", "1");
+    place.write("s.luau", "return io ~= nil");
+    let refused = place.sandboxctl(["run", "--no-io", "--in", "a.csv", "s.luau"]);
+    refused.assert_code(2).assert_stderr_has("--in").assert_stderr_has("--no-io");
+    place.write("sandboxctl.toml", "[io]\nenabled = false\n");
+    let refused = place.sandboxctl(["run", "--in", "a.csv", "s.luau"]);
+    refused.assert_code(2).assert_stderr_has("io.enabled").assert_stderr_has("sandboxctl.toml");
+}
+
+#[test]
+fn an_argument_that_no_number_equals_is_the_callers_mistake() {
+    let place = Place::new();
+    place.write("args.json", r#"{"id": 9007199254740993}"#);
+    place.write("s.luau", "return args");
+    let ended = place.sandboxctl(["run", "--json", "--args-file", "args.json", "s.luau"]);
+    let document = place.document(ended.assert_code(2));
+    assert_eq!(document["error"]["kind"], "usage", "{document:#}");
+    let message = document["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("--args-file") && message.contains("args.id"), "{message}");
+}
+
+#[test]
+fn an_entry_that_is_too_long_says_that_it_was_cut() {
+    let place = Place::new();
+    let source = "print(string.rep('x', 100000)) print('next')";
+    let document = place.run_json(source, &[]);
+    let entry = document["logs"][0].as_str().unwrap();
+    assert!(entry.ends_with("x… [cut]") && entry.len() <= 64 << 10, "{}", entry.len());
+    assert_eq!((&document["logs"][1], &document["logs_truncated"]), (&json!("next"), &json!(true)));
+
+    let ended = place.sandboxctl(["run", "script.luau"]);
+    assert_eq!(ended.assert_code(0).stdout, format!("{entry}\nnext\n"));
+}
+
+#[test]
+fn a_limit_names_the_setting_that_raises_it() {
+    let place = Place::new();
+    let document = place.run_json("while true do end", &["--timeout", "100ms"]);
+    assert_eq!(document["error"]["hint"], "--timeout raises the limit", "{document:#}");
 }
 
 #[test]
