@@ -9,6 +9,7 @@ use crate::controller::Controller;
 use crate::engine::{EngineFacts, UserMapping};
 use crate::error::Error;
 use crate::iodir::{IoDir, container_user};
+use crate::limits::Limits;
 use crate::spec::{Lifespan, SandboxSpec, Script};
 
 /// The oldest API that has all that a sandbox needs.
@@ -64,6 +65,7 @@ impl Check {
 pub(crate) async fn examine(config: Config, io_dir: Option<&Path>) -> Vec<Check> {
     let mut checks = Vec::new();
     let state_dir = config.state_dir.clone();
+    let limits = Limits::default().lowered(&config.ceiling);
     match Controller::connect(config).await {
         Ok(controller) => {
             let info = controller.engine();
@@ -74,7 +76,7 @@ pub(crate) async fn examine(config: Config, io_dir: Option<&Path>) -> Vec<Check>
             }
             checks.push(image(&controller).await);
             checks.push(identity(&controller, io_dir).await);
-            checks.extend(probe(&controller, io_dir).await);
+            checks.extend(probe(&controller, io_dir, limits).await);
             controller.close().await;
         }
         Err(error) => checks.push(Check::error("endpoint", &error)),
@@ -174,8 +176,8 @@ async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Check {
 }
 
 /// A sandbox, from beginning to end.
-async fn probe(controller: &Controller, io_dir: Option<&Path>) -> Vec<Check> {
-    let mut spec = SandboxSpec::new().lifespan(Lifespan::OneRun);
+async fn probe(controller: &Controller, io_dir: Option<&Path>, limits: Limits) -> Vec<Check> {
+    let mut spec = SandboxSpec::new().lifespan(Lifespan::OneRun).limits(limits);
     if let Some(io_dir) = io_dir {
         spec = spec.io_dir(io_dir);
     }

@@ -336,6 +336,10 @@ impl Error {
                 "a sandbox needs the image of this very version: `sandboxctl image save` writes it \
                  for `sandboxctl image load`, and without engine.image a run builds it"
             }
+            // There is no sandbox then that something could be left of.
+            Self::Engine {
+                step: Step::Connect | Step::Image | Step::RemoveImage | Step::List, ..
+            } => return None,
             Self::Engine { .. } | Self::NotUp { .. } => {
                 "what may be left of the sandbox is removed by the next run that reaches the \
                  engine"

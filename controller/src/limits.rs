@@ -492,6 +492,19 @@ impl Limits {
         }
     }
 
+    /// The same, each lowered to its ceiling where it is above it.
+    #[must_use]
+    pub fn lowered(mut self, ceiling: &Ceiling) -> Self {
+        for &key in LimitKey::ALL {
+            let highest = ceiling.0.get(key);
+            if is_over(self.get(key), highest) {
+                // A ceiling's values are of the limits' own types, and large enough.
+                _ = self.set(key, highest);
+            }
+        }
+        self
+    }
+
     /// The part that the agent enforces.
     pub(crate) fn for_agent(&self) -> message::Limits {
         message::Limits {
@@ -597,6 +610,14 @@ mod tests {
         ] {
             assert_eq!(refused(key, text), why);
         }
+    }
+
+    #[test]
+    fn limits_that_were_lowered_are_within_their_ceiling_and_no_lower() {
+        let ceiling = Ceiling(Limits { memory: ByteSize(128 * MIB), ..Ceiling::default().0 });
+        let lowered = Limits::default().lowered(&ceiling);
+        assert_eq!(lowered, Limits { memory: ByteSize(128 * MIB), ..Limits::default() });
+        assert_eq!(lowered.check(&ceiling), Ok(()));
     }
 
     #[test]

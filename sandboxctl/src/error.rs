@@ -136,13 +136,14 @@ impl Error {
             Self::Config(error) => error.hint(),
             Self::Controller(error) => {
                 use sandbox_controller::Error::{Engine, NoEngine, NotUp};
-                let hint = error.hint()?;
-                Some(match error {
+                let doctor = match error {
                     NoEngine { .. } | Engine { .. } | NotUp { .. } => {
-                        format!("{hint}; `sandboxctl doctor` says more")
+                        Some("`sandboxctl doctor` says more".to_owned())
                     }
-                    _ => hint,
-                })
+                    _ => None,
+                };
+                let hints: Vec<_> = error.hint().into_iter().chain(doctor).collect();
+                (!hints.is_empty()).then(|| hints.join("; "))
             }
             Self::StateFolder { .. } => {
                 Some("remove it, or set XDG_RUNTIME_DIR to a directory of yours".to_owned())

@@ -118,6 +118,15 @@ fn a_doctor_with_a_broken_io_dir_says_so_and_goes_on() {
 }
 
 #[test]
+fn a_doctor_works_below_ceilings_that_are_lower_than_the_defaults() {
+    let place = Place::new();
+    let mut command = place.command(["doctor"]);
+    command.env("SANDBOXCTL_LIMITS_CEILING_MEMORY", "128MiB");
+    let ended = crate::place::finish(command);
+    assert!(ended.assert_code(0).stdout.contains("ok    sandbox"), "{ended:#?}");
+}
+
+#[test]
 fn errors_of_ours_give_a_document_too() {
     let place = Place::new();
     let ended = place.sandboxctl(["run", "--json", "none.luau"]);
