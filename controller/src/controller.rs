@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::task::JoinHandle;
 
 use crate::agent::Agent;
 use crate::cleanup::Cleanup;
@@ -29,6 +30,7 @@ pub struct Controller {
     shared: Arc<Shared>,
     /// The same engine: images are its own business.
     docker: Arc<DockerEngine>,
+    sweep: Option<JoinHandle<()>>,
 }
 
 /// What a controller and its sandboxes have in common.
@@ -41,18 +43,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Removes what dead controllers left, in the background. What fails is tried again by the
-    /// next sweep, and is no failure of this controller's.
-    fn sweep(self: Arc<Self>) {
-        let shared = self.clone();
-        drop(self.cleanup.spawn(async move {
-            match shared.instance.gc(&*shared.engine, GcOptions::default()).await {
-                Ok(report) if report.removed.is_empty() => {}
-                Ok(report) => tracing::info!(count = report.removed.len(), "removed leftovers"),
-                Err(error) => tracing::debug!(error = error.full_message(), "cannot sweep"),
-            }
-            Ok(())
-        }));
+    /// Removes what dead controllers left. What fails is tried again by the next sweep, and is no
+    /// failure of this controller's.
+    async fn sweep(self: Arc<Self>) {
+        match self.instance.gc(&*self.engine, GcOptions::default()).await {
+            Ok(report) if report.removed.is_empty() => {}
+            Ok(report) => tracing::info!(count = report.removed.len(), "removed leftovers"),
+            Err(error) => tracing::debug!(error = error.full_message(), "cannot sweep"),
+        }
     }
 }
 
@@ -88,14 +86,11 @@ impl Controller {
             ceiling: config.ceiling,
             boot_id,
         });
-        // Asked for early: it is needed when the first sandbox is launched.
-        let mapping = docker.clone();
-        tokio::spawn(async move { mapping.user_mapping().await.map(drop) });
-        match config.sweep {
-            Sweep::AtConnect => shared.clone().sweep(),
-            Sweep::Never => {}
-        }
-        Ok(Self { shared, docker })
+        let sweep = match config.sweep {
+            Sweep::AtConnect => Some(tokio::spawn(shared.clone().sweep())),
+            Sweep::Never => None,
+        };
+        Ok(Self { shared, docker, sweep })
     }
 
     /// The engine, and why it was taken.
@@ -247,8 +242,12 @@ impl Controller {
         step(Step::Connect, self.shared.engine.user_mapping()).await
     }
 
-    /// Waits until everything that is to be removed is.
+    /// Waits until everything that is to be removed is. Leftovers of others it does not wait for:
+    /// the engine ends the removal that it was asked for, and the next sweep goes on.
     pub async fn close(self) {
+        if let Some(sweep) = self.sweep {
+            sweep.abort();
+        }
         if self.shared.cleanup.finish().await {
             self.shared.instance.unregister();
         }

@@ -96,6 +96,9 @@ pub enum EngineError {
         /// Its words.
         message: String,
     },
+    /// There is no sandbox image to make a container from, or none any more: prepare one.
+    #[error("there is no sandbox image")]
+    ImageMissing,
     /// An image that a sandbox cannot be made from.
     #[error("{which} {reason}")]
     UnusableImage {
@@ -196,7 +199,10 @@ pub trait Engine: Send + Sync {
     /// What it says of itself.
     async fn facts(&self) -> Result<EngineFacts, EngineError>;
 
-    /// How it maps users. Asked for once, from the connection on, so cheap later.
+    /// How it most likely maps users, without asking it.
+    fn likely_user_mapping(&self) -> UserMapping;
+
+    /// How it maps users. Asked for once, so cheap later.
     async fn user_mapping(&self) -> Result<UserMapping, EngineError>;
 
     /// Its clock.
@@ -206,6 +212,7 @@ pub trait Engine: Send + Sync {
     async fn prepare(&self) -> Result<(), EngineError>;
 
     /// Makes a container of the sandbox image, and gives the engine's id of it.
+    /// [`EngineError::ImageMissing`] where it must be [prepared](Self::prepare) first.
     async fn create(&self, spec: &ContainerSpec) -> Result<String, EngineError>;
 
     /// Attaches to a container that has not been started.

@@ -37,6 +37,11 @@ struct Fake {
     hangs: Option<&'static str>,
     /// The calls that fail, once something is started.
     is_dead: AtomicBool,
+    /// The image is not there until it is prepared again.
+    lacks_its_image: AtomicBool,
+    likely_mapping: Mutex<UserMapping>,
+    /// Of the container.
+    user: Mutex<(u32, u32)>,
     behaviour: Mutex<Option<Behaviour>>,
     agent: Mutex<Option<FakeAgent>>,
     task: Mutex<Option<AbortHandle>>,
@@ -82,6 +87,9 @@ impl Engine for Fake {
     async fn facts(&self) -> Result<EngineFacts, EngineError> {
         Ok(EngineFacts::default())
     }
+    fn likely_user_mapping(&self) -> UserMapping {
+        *self.likely_mapping.lock().unwrap()
+    }
     async fn user_mapping(&self) -> Result<UserMapping, EngineError> {
         self.call("user_mapping").await.map(|()| UserMapping::Identity)
     }
@@ -91,8 +99,13 @@ impl Engine for Fake {
     async fn prepare(&self) -> Result<(), EngineError> {
         self.call("prepare").await
     }
-    async fn create(&self, _: &ContainerSpec) -> Result<String, EngineError> {
-        self.call("create").await.map(|()| "c1".into())
+    async fn create(&self, spec: &ContainerSpec) -> Result<String, EngineError> {
+        self.call("create").await?;
+        *self.user.lock().unwrap() = spec.user;
+        match self.lacks_its_image.swap(false, Ordering::Relaxed) {
+            true => Err(EngineError::ImageMissing),
+            false => Ok("c1".into()),
+        }
     }
     async fn attach(&self, _: &str) -> Result<Attached, EngineError> {
         self.call("attach").await?;
@@ -170,6 +183,9 @@ impl World {
             calls: Mutex::default(),
             hangs,
             is_dead: AtomicBool::new(false),
+            lacks_its_image: AtomicBool::new(false),
+            likely_mapping: Mutex::default(),
+            user: Mutex::default(),
             behaviour: Mutex::new(Some(behaviour)),
             agent: Mutex::new(None),
             task: Mutex::new(None),
@@ -236,6 +252,8 @@ fn hello_reply(io: &Path) -> HelloReply {
 /// An agent on one io dir. What a test does not say it does as an honest agent.
 struct Scripted {
     agent: FakeAgent,
+    /// The run's request, once it has come.
+    run: u64,
 }
 
 impl Scripted {
@@ -244,12 +262,13 @@ impl Scripted {
         let (id, request) = agent.request().await.unwrap();
         assert!(matches!(request, Request::Hello(_)));
         agent.answer(id, hello_reply(io)).await;
-        Self { agent }
+        Self { agent, run: 0 }
     }
 
     async fn run_request(&mut self) -> u64 {
         let (id, request) = self.agent.request().await.unwrap();
         assert!(matches!(request, Request::Run(_)), "{request:?}");
+        self.run = id;
         id
     }
 
@@ -258,15 +277,14 @@ impl Scripted {
     }
 
     async fn log(&mut self, text: &str) {
-        let text = text.to_owned();
-        self.notify(FromAgent::Log(Log { level: LogLevel::Print, text, lossy: false, cut: false }))
-            .await;
+        let (request, level, text) = (self.run, LogLevel::Print, text.to_owned());
+        self.notify(FromAgent::Log(Log { request, level, text, lossy: false, cut: false })).await;
     }
 
     async fn touched(&mut self, path: &str, change: Change) {
-        let path = path.to_owned();
-        self.notify(FromAgent::Touched(Touched { path, path_b64: None, existed: false, change }))
-            .await;
+        let (request, path) = (self.run, path.to_owned());
+        let (path_b64, existed) = (None, false);
+        self.notify(FromAgent::Touched(Touched { request, path, path_b64, existed, change })).await;
     }
 
     async fn returned(&mut self, id: u64, json: &str) {
@@ -315,7 +333,37 @@ async fn a_sandbox_goes_through_its_life_in_order() {
     assert_eq!(result.logs.iter().map(|log| &log.text).collect::<Vec<_>>(), ["hello"]);
     assert_eq!(result.usage.cpu_ms, Some(1));
     let calls = world.fake.calls();
-    assert_eq!(calls, ["user_mapping", "prepare", "create", "attach", "start", "remove"]);
+    assert_eq!(calls, ["prepare", "user_mapping", "create", "attach", "start", "remove"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_went_is_prepared_again_in_its_own_time() {
+    let world = greeted(async |mut agent: Scripted, _| agent.rest().await);
+    world.fake.lacks_its_image.store(true, Ordering::Relaxed);
+    world.run().await;
+    let calls = world.fake.calls();
+    assert_eq!(
+        calls,
+        ["prepare", "user_mapping", "create", "prepare", "create", "attach", "start", "remove"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_made_for_the_wrong_user_is_never_started() {
+    let world = greeted(async |mut agent: Scripted, _| agent.rest().await);
+    let io = world.io.path();
+    let owner = || std::fs::metadata(io).map(|io| (io.uid(), io.gid())).unwrap();
+    if owner().0 == 0 {
+        std::os::unix::fs::chown(io, Some(1000), Some(1000)).unwrap();
+    }
+    *world.fake.likely_mapping.lock().unwrap() = UserMapping::Rootless { owner: owner().0 };
+    let sandbox = world.launch().await.unwrap();
+    assert_eq!(
+        world.fake.calls(),
+        ["prepare", "user_mapping", "create", "remove", "create", "attach", "start"]
+    );
+    assert_eq!(*world.fake.user.lock().unwrap(), owner());
+    sandbox.close().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -502,7 +550,7 @@ async fn a_launch_that_is_given_up_while_the_container_is_made_leaves_none() {
     let launch = tokio::time::timeout(Duration::from_secs(1), world.launch()).await;
     assert!(launch.is_err());
     assert!(!world.shared.cleanup.finish().await, "it may still come into being");
-    assert_eq!(world.fake.calls(), ["user_mapping", "prepare", "create", "remove"]);
+    assert_eq!(world.fake.calls(), ["prepare", "user_mapping", "create", "remove"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -593,7 +641,8 @@ async fn entries_that_were_cut_and_warnings_are_marked() {
             (LogLevel::Warn, "careful".to_owned(), false),
             (LogLevel::Print, "é".repeat(1 << 15), true),
         ] {
-            agent.notify(FromAgent::Log(Log { level, text, lossy: false, cut })).await;
+            let request = agent.run;
+            agent.notify(FromAgent::Log(Log { request, level, text, lossy: false, cut })).await;
         }
         agent.returned(id, "null").await;
         agent.rest().await;
@@ -674,7 +723,7 @@ async fn an_engine_that_sees_another_directory_is_told_by_the_nonce() {
             let path = io.join(hello.nonce.unwrap());
             let nonce = sees_it.then(|| std::fs::read_to_string(path).unwrap());
             agent.answer(id, HelloReply { nonce, ..reply }).await;
-            Scripted { agent }.rest().await;
+            Scripted { agent, run: 0 }.rest().await;
         });
         *io.lock().unwrap() = world.io.path().to_owned();
         world

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bollard::Docker;
 use bollard::models::ImageSummary;
@@ -39,7 +40,9 @@ pub(super) struct Image {
     dockerfile: &'static str,
     /// The value of [`LABEL_IMAGE`].
     digest: String,
-    /// Where the id is remembered.
+    /// The id, as far as it is known.
+    id: Mutex<Option<String>>,
+    /// Where it is remembered.
     cache: PathBuf,
 }
 
@@ -53,15 +56,30 @@ impl Image {
         );
         let key = crate::hex(&Sha256::digest(format!("{endpoint}\n{digest}")));
         let cache = cache_dir.join(format!("image-{}", &key[..16]));
-        Self { agent, dockerfile, digest, cache }
+        let id = fs::read_to_string(&cache).ok().filter(|id| !id.is_empty());
+        Self { agent, dockerfile, digest, id: Mutex::new(id), cache }
     }
 
     /// The id, as far as it is remembered. It may be gone since.
     pub fn remembered(&self) -> Option<String> {
-        fs::read_to_string(&self.cache).ok().filter(|id| !id.is_empty())
+        self.id().clone()
+    }
+
+    fn id(&self) -> MutexGuard<'_, Option<String>> {
+        self.id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There is no such image any more.
+    pub fn forget(&self, id: &str) {
+        let mut known = self.id();
+        if known.as_deref() == Some(id) {
+            *known = None;
+            _ = fs::remove_file(&self.cache);
+        }
     }
 
     fn remember(&self, id: &str) {
+        *self.id() = Some(id.to_owned());
         // Only speed is lost where it cannot be written. Renamed into place, so that no other
         // process reads half of it.
         let part = self.cache.with_extension(std::process::id().to_string());
@@ -212,9 +230,7 @@ impl Image {
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }
-        if self.remembered().as_deref() == Some(id) {
-            _ = fs::remove_file(&self.cache);
-        }
+        self.forget(id);
         Ok(())
     }
 

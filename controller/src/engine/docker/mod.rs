@@ -105,9 +105,13 @@ impl DockerEngine {
     }
 
     async fn system(&self) -> Result<&SystemInfo, EngineError> {
-        self.system
-            .get_or_try_init(|| async { self.docker.info().await.map_err(engine_error) })
-            .await
+        // Its own time limit: whoever else asks waits for this question's end.
+        let after = Step::Connect.time_limit();
+        let ask = async || match tokio::time::timeout(after, self.docker.info()).await {
+            Ok(answer) => answer.map_err(engine_error),
+            Err(_) => Err(EngineError::TimedOut { after }),
+        };
+        self.system.get_or_try_init(ask).await
     }
 
     async fn create_from(&self, image: &str, spec: &ContainerSpec) -> Result<String, EngineError> {
@@ -283,6 +287,15 @@ impl Engine for DockerEngine {
         })
     }
 
+    fn likely_user_mapping(&self) -> UserMapping {
+        match (self.system.get(), self.socket_owner) {
+            (Some(system), owner) => user_mapping(system, owner).unwrap_or_default(),
+            // A socket of a user's own is that of an engine of the user's own.
+            (None, Some(owner @ 1..)) => UserMapping::Rootless { owner },
+            (None, Some(0) | None) => UserMapping::Identity,
+        }
+    }
+
     async fn user_mapping(&self) -> Result<UserMapping, EngineError> {
         user_mapping(self.system().await?, self.socket_owner)
     }
@@ -306,15 +319,15 @@ impl Engine for DockerEngine {
             let id = self.image.verify(&self.docker, name, &which).await?;
             return self.create_from(&id, spec).await;
         }
-        if let Some(id) = self.image.remembered() {
-            match self.create_from(&id, spec).await {
-                // The image was removed since, or another engine answers at this endpoint.
-                Err(error) if error.is_not_found() => {}
-                result => return result,
+        let id = self.image.remembered().ok_or(EngineError::ImageMissing)?;
+        match self.create_from(&id, spec).await {
+            // The image was removed since, or another engine answers at this endpoint.
+            Err(error) if error.is_not_found() => {
+                self.image.forget(&id);
+                Err(EngineError::ImageMissing)
             }
+            result => result,
         }
-        let id = self.image.ensure(&self.docker).await?;
-        self.create_from(&id, spec).await
     }
 
     async fn attach(&self, container: &str) -> Result<Attached, EngineError> {
