@@ -51,7 +51,7 @@ struct Changes {
 impl Announced {
     /// Takes what the agent says; an error is a breach.
     pub fn take(&mut self, touched: &Touched, mount: Option<&GuestPath>) -> Result<(), String> {
-        let Touched { path, path_b64, existed, change } = touched;
+        let Touched { path, path_b64, existed, change, .. } = touched;
         let path = GuestPath::from_wire(path, path_b64.as_ref())
             .map_err(|error| format!("a changed path that is none: {error}"))?;
         let is_inside =
@@ -224,7 +224,7 @@ mod tests {
     }
 
     fn touched(path: &str, existed: bool, change: Change) -> Touched {
-        Touched { path: path.to_owned(), path_b64: None, existed, change }
+        Touched { request: 1, path: path.to_owned(), path_b64: None, existed, change }
     }
 
     fn look(dir: &Path, announced: &[(&str, bool, Change)]) -> Vec<(String, FileOp, u64)> {
@@ -340,7 +340,8 @@ mod tests {
         let mut seen = Announced::default();
         for path in [&b"/io/b"[..], b"/io/\xff", b"/io/a"] {
             let (path, path_b64) = GuestPath::new(path).unwrap().to_wire();
-            let touched = Touched { path, path_b64, existed: false, change: Change::Write };
+            let touched =
+                Touched { request: 1, path, path_b64, existed: false, change: Change::Write };
             seen.take(&touched, Some(&io())).unwrap();
         }
         let root = fs::File::open(dir.path()).unwrap();

@@ -21,7 +21,7 @@ use crate::limits::{Limits, millis};
 use crate::outcome::{CancelCause, Evidence, OurKill, Outcome};
 use crate::report::{FilesTouched, LogEntry, LogLevel, RunResult, Usage};
 use crate::sandbox::Inner;
-use crate::session::{CallError, Reply, RunSink, SessionEnd};
+use crate::session::{CallError, Reply, SessionEnd, Sink};
 use crate::spec::Script;
 
 /// How long after its deadline, or after a cancel, an agent may take to answer before the
@@ -208,7 +208,7 @@ impl Record {
     }
 }
 
-impl RunSink for Record {
+impl Sink for Record {
     fn log(&self, log: Log) -> Result<(), String> {
         let mut state = self.lock();
         let bytes = encoded_len(&log.text) as u64;
@@ -358,7 +358,7 @@ impl Conductor {
 
     /// Makes the request; `None` where the agent is gone. Where it fails nothing has run.
     async fn begin(&self, request: message::Run) -> Result<Option<Reply<RunReply>>, Error> {
-        let sink: Arc<dyn RunSink> = self.record.clone();
+        let sink: Arc<dyn Sink> = self.record.clone();
         match self.inner.session().begin(request, Some(sink)).await {
             Ok(reply) => Ok(Some(reply)),
             Err(CallError::Over) => Ok(None),

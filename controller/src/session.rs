@@ -49,8 +49,8 @@ pub(crate) enum CallError {
     TooLarge(sandbox_protocol::frame::FrameError),
 }
 
-/// Takes what the agent says of a run while it runs.
-pub(crate) trait RunSink: Send + Sync {
+/// Takes what the agent says of a request before its answer.
+pub(crate) trait Sink: Send + Sync {
     /// An entry of the log. An error is a breach.
     fn log(&self, log: Log) -> Result<(), String>;
     /// A path is about to change. An error is a breach.
@@ -73,7 +73,6 @@ struct Shared {
 struct State {
     next_id: u64,
     pending: HashMap<u64, Pending>,
-    run: Option<Arc<dyn RunSink>>,
     stderr: Vec<u8>,
 }
 
@@ -82,8 +81,8 @@ type Deliver = Box<dyn FnOnce(Result<&RawValue, WireError>) -> Result<(), String
 
 struct Pending {
     deliver: Deliver,
-    /// Of a `run`: what the agent says meanwhile belongs to it.
-    ends_run: bool,
+    /// What the agent says of it meanwhile; it may of a `run`.
+    sink: Option<Arc<dyn Sink>>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -123,11 +122,11 @@ impl Session {
         self.begin(params, None).await?.wait().await
     }
 
-    /// Makes a request. With a `sink` it is a run, and gets what the agent says meanwhile.
+    /// Makes a request. The `sink` gets what the agent says of it meanwhile.
     pub async fn begin<C: Call>(
         &self,
         params: C,
-        sink: Option<Arc<dyn RunSink>>,
+        sink: Option<Arc<dyn Sink>>,
     ) -> Result<Reply<C::Reply>, CallError>
     where
         C::Reply: Send + 'static,
@@ -153,11 +152,7 @@ impl Session {
             let message = ToAgent::Request { id, request: params.into() };
             let line = message.encode().map_err(CallError::TooLarge)?;
             state.next_id += 1;
-            let ends_run = sink.is_some();
-            if ends_run {
-                state.run = sink;
-            }
-            state.pending.insert(id, Pending { deliver, ends_run, _permit: permit });
+            state.pending.insert(id, Pending { deliver, sink, _permit: permit });
             (id, line)
         };
         self.outgoing.send(line).await.map_err(|_| CallError::Over)?;
@@ -200,40 +195,32 @@ impl Shared {
     fn take(&self, line: &str) -> Result<(), String> {
         match FromAgent::decode(line).map_err(|error| error.to_string())? {
             FromAgent::Reply { id, result } => {
-                let pending = {
-                    let mut state = self.lock();
-                    let pending = state.pending.remove(&id);
-                    let pending =
-                        pending.ok_or_else(|| format!("an answer to no request (id {id})"))?;
-                    if pending.ends_run {
-                        state.run = None;
-                    }
-                    pending
-                };
+                let pending = self.lock().pending.remove(&id);
+                let pending =
+                    pending.ok_or_else(|| format!("an answer to no request (id {id})"))?;
                 (pending.deliver)(result)
             }
-            FromAgent::Log(log) => match self.run() {
-                Some(run) => run.log(log),
-                None => Err("a log entry while nothing runs".to_owned()),
+            FromAgent::Log(log) => match self.sink(log.request) {
+                Some(sink) => sink.log(log),
+                None => Err(format!("a log entry of no run (id {})", log.request)),
             },
-            FromAgent::Touched(touched) => match self.run() {
-                Some(run) => run.touched(touched),
-                None => Err("a changed path while nothing runs".to_owned()),
+            FromAgent::Touched(touched) => match self.sink(touched.request) {
+                Some(sink) => sink.touched(touched),
+                None => Err(format!("a changed path of no run (id {})", touched.request)),
             },
             FromAgent::Chunk(chunk) => Err(format!("a chunk of no stream ({})", chunk.stream)),
             FromAgent::Credit(credit) => Err(format!("credit for no stream ({})", credit.stream)),
         }
     }
 
-    fn run(&self) -> Option<Arc<dyn RunSink>> {
-        self.lock().run.clone()
+    fn sink(&self, request: u64) -> Option<Arc<dyn Sink>> {
+        self.lock().pending.get(&request)?.sink.clone()
     }
 
     fn finish(&self, end: SessionEnd) {
         let mut state = self.lock();
         // Under the lock: no request is added after this.
         self.end.send_replace(Some(end));
-        state.run = None;
         // Whoever waits for an answer hears that there is none.
         state.pending.clear();
     }
@@ -354,7 +341,7 @@ mod tests {
     use super::testing::{FakeAgent, pipe};
     use super::*;
     use sandbox_protocol::limits::MAX_FRAME_BYTES;
-    use sandbox_protocol::message::{Cancel, CancelReply, Shutdown};
+    use sandbox_protocol::message::{Cancel, CancelReply, Change, LogLevel, Shutdown};
 
     async fn breach_of(talk: impl AsyncFnOnce(&mut FakeAgent, u64)) -> SessionEnd {
         let (attached, mut agent) = pipe();
@@ -393,15 +380,29 @@ mod tests {
     async fn what_no_honest_agent_sends_ends_the_session() {
         let reply =
             |id| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"found\":true}}}}\n");
+        let note = |message: FromAgent<'_>| String::from_utf8(message.encode().unwrap()).unwrap();
+        let log = |request| {
+            let (level, text) = (LogLevel::Print, "x".to_owned());
+            note(FromAgent::Log(Log { request, level, text, lossy: false, cut: false }))
+        };
+        let touched = |request| {
+            let (path, change) = ("/io/a".to_owned(), Change::Write);
+            note(FromAgent::Touched(Touched {
+                request,
+                path,
+                path_b64: None,
+                existed: false,
+                change,
+            }))
+        };
         for (line, words) in [
             (reply(99), "no request"),
             ("garbage\n".to_owned(), "malformed envelope"),
             ("\u{0}\n".to_owned(), "malformed envelope"),
-            (
-                r#"{"jsonrpc":"2.0","method":"log","params":{"level":"print","text":"x"}}"#.to_owned()
-                    + "\n",
-                "nothing runs",
-            ),
+            // Of no request, and of one that is under way but is no run.
+            (log(99), "no run (id 99)"),
+            (log(0), "no run (id 0)"),
+            (touched(0), "no run (id 0)"),
             (
                 r#"{"jsonrpc":"2.0","method":"chunk","params":{"stream":1,"seq":0,"data":"","last":true}}"#
                     .to_owned()

@@ -321,6 +321,8 @@ pub struct ShutdownReply {}
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
+    /// The id of the `run` that makes it.
+    pub request: u64,
     /// `print` or `warn`.
     pub level: LogLevel,
     /// The entry, at most [`MAX_LOG_ENTRY_BYTES`](crate::limits::MAX_LOG_ENTRY_BYTES) encoded.
@@ -348,6 +350,8 @@ pub enum LogLevel {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Touched {
+    /// The id of the request that causes it, which is not answered yet.
+    pub request: u64,
     /// The normalised guest path, lossy where it is not UTF-8.
     pub path: String,
     /// The path's bytes, where they are not UTF-8.

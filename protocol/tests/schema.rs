@@ -106,9 +106,17 @@ fn what_the_agent_sends_is_frozen() {
         traceback: Some("script:3".into()),
     };
     let reply = |end| RunReply { end, logs_truncated: false, usage };
-    let log = |level, lossy, cut| FromAgent::Log(Log { level, text: "hi".into(), lossy, cut });
+    let log = |level, lossy, cut| {
+        FromAgent::Log(Log { request: 2, level, text: "hi".into(), lossy, cut })
+    };
     let touched = |change, path_b64| {
-        FromAgent::Touched(Touched { path: "/io/a".into(), path_b64, existed: true, change })
+        FromAgent::Touched(Touched {
+            request: 2,
+            path: "/io/a".into(),
+            path_b64,
+            existed: true,
+            change,
+        })
     };
     let lines = [
         FromAgent::encode_reply(

@@ -11,6 +11,7 @@ use crate::outbox::Outbox;
 /// Takes log entries. Counts them, cuts what is too long, and remembers what was left out.
 pub struct LogSink {
     outbox: Arc<Outbox>,
+    request: u64,
     room: Mutex<Room>,
 }
 
@@ -22,11 +23,11 @@ struct Room {
 }
 
 impl LogSink {
-    /// The log of a run that begins now.
+    /// The log of the run `request`, which begins now.
     #[must_use]
-    pub fn new(outbox: Arc<Outbox>, limits: &Limits) -> Self {
+    pub fn new(outbox: Arc<Outbox>, request: u64, limits: &Limits) -> Self {
         let room = Room { bytes: limits.log_bytes, lines: limits.log_lines, truncated: false };
-        Self { outbox, room: Mutex::new(room) }
+        Self { outbox, request, room: Mutex::new(room) }
     }
 
     /// Sends an entry. The one that fills the log is cut, and what follows is left out.
@@ -46,7 +47,8 @@ impl LogSink {
         room.lines -= 1;
         room.bytes -= entry.bytes as u64;
         let Entry { text, lossy, cut, .. } = entry;
-        self.outbox.notify(&FromAgent::Log(Log { level, text, lossy, cut }));
+        let request = self.request;
+        self.outbox.notify(&FromAgent::Log(Log { request, level, text, lossy, cut }));
     }
 
     /// Whether entries, or parts of one, were left out because the log was full.
@@ -105,7 +107,7 @@ mod tests {
 
     fn logged(limits: Limits, entries: &[&[u8]]) -> (Vec<Log>, bool) {
         let recorder = Recorder::default();
-        let log = LogSink::new(Arc::new(Outbox::new(recorder.clone())), &limits);
+        let log = LogSink::new(Arc::new(Outbox::new(recorder.clone())), 1, &limits);
         for entry in entries {
             log.log(LogLevel::Print, entry);
         }

@@ -215,7 +215,13 @@ mod tests {
     use sandbox_protocol::message::{CancelReply, Change};
 
     fn touched() -> Touched {
-        Touched { path: "/io/a".into(), path_b64: None, existed: false, change: Change::Write }
+        Touched {
+            request: 1,
+            path: "/io/a".into(),
+            path_b64: None,
+            existed: false,
+            change: Change::Write,
+        }
     }
 
     #[test]

@@ -212,7 +212,7 @@ impl Shared {
         events: &Receiver<Event>,
     ) {
         let Job { id, run, accepted, limits, io_errors, files } = job;
-        let log = Arc::new(LogSink::new(self.outbox.clone(), &limits));
+        let log = Arc::new(LogSink::new(self.outbox.clone(), id, &limits));
         let deadline = accepted + Duration::from_millis(run.timeout_ms).min(LONGEST);
         let context = RunContext {
             files: files.clone(),

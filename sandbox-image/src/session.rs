@@ -190,6 +190,7 @@ impl Session {
                 &rules.limits,
                 rules.lifetime.clone(),
                 self.outbox.clone(),
+                id,
             ))
         });
         let (limits, io_errors) = (rules.limits.clone(), rules.policy.io_errors);

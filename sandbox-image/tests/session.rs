@@ -101,8 +101,12 @@ impl Agent {
                 let result = result.map(|raw| raw.get().to_owned());
                 assert!(self.answers.insert(id, result).is_none(), "two answers to one request");
             }
-            FromAgent::Log(log) => self.notes.push(format!("log {}", log.text)),
+            FromAgent::Log(log) => {
+                self.assert_under_way(log.request);
+                self.notes.push(format!("log {}", log.text));
+            }
             FromAgent::Touched(touched) => {
+                self.assert_under_way(touched.request);
                 let change = match touched.change {
                     Change::Write => "write",
                     Change::Append => "append",
@@ -114,6 +118,10 @@ impl Agent {
             FromAgent::Chunk(_) | FromAgent::Credit(_) => panic!("{line}"),
         }
         true
+    }
+
+    fn assert_under_way(&self, request: u64) {
+        assert!((1..=self.last_id).contains(&request) && !self.answers.contains_key(&request));
     }
 
     fn run(&mut self, source: &str) -> Result<RunReply, WireError> {

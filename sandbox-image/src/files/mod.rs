@@ -100,7 +100,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// The files of a run that begins now.
+    /// The files of the run `request`, which begins now.
     #[must_use]
     pub fn new(
         mounts: Arc<Mounts>,
@@ -108,12 +108,13 @@ impl Files {
         limits: &Limits,
         lifetime: Arc<Lifetime>,
         announce: Arc<dyn Announce>,
+        request: u64,
     ) -> Self {
         Self {
             mounts,
             policy,
             quota: Quota::new(limits, lifetime),
-            announced: Announced::new(announce),
+            announced: Announced::new(announce, request),
             handles: Mutex::default(),
             list_entries: usize::try_from(limits.list_entries).unwrap_or(usize::MAX),
         }

@@ -95,6 +95,7 @@ impl<'a> Setup<'a> {
             &self.limits,
             Arc::new(Lifetime::new(&self.limits)),
             recorded.clone(),
+            1,
         );
         (Arc::new(files), recorded)
     }

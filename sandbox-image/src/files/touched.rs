@@ -22,6 +22,8 @@ pub trait Announce: Send + Sync {
 /// What was announced in this run.
 pub(super) struct Announced {
     out: Arc<dyn Announce>,
+    /// What causes the changes.
+    request: u64,
     state: Mutex<State>,
 }
 
@@ -58,8 +60,8 @@ enum Before {
 }
 
 impl Announced {
-    pub fn new(out: Arc<dyn Announce>) -> Self {
-        Self { out, state: Mutex::default() }
+    pub fn new(out: Arc<dyn Announce>, request: u64) -> Self {
+        Self { out, request, state: Mutex::default() }
     }
 
     /// Announces `change`, where it is of another kind than what was announced for the path.
@@ -101,7 +103,7 @@ impl Announced {
 
     fn send(&self, path: &GuestPath, existed: bool, change: Change) {
         let (path, path_b64) = path.to_wire();
-        self.out.announce(Touched { path, path_b64, existed, change });
+        self.out.announce(Touched { request: self.request, path, path_b64, existed, change });
     }
 }
 
@@ -149,7 +151,7 @@ mod tests {
 
     fn changes(act: impl FnOnce(&Announced, &GuestPath)) -> Vec<(bool, Change)> {
         let out = Arc::new(Recorded::default());
-        act(&Announced::new(out.clone()), &GuestPath::new("/io/a").unwrap());
+        act(&Announced::new(out.clone(), 1), &GuestPath::new("/io/a").unwrap());
         out.0.lock().unwrap().iter().map(|(_, existed, change)| (*existed, *change)).collect()
     }
 
@@ -202,7 +204,7 @@ mod tests {
     #[test]
     fn beyond_its_memory_every_change_is_announced() {
         let out = Arc::new(Recorded::default());
-        let announced = Announced::new(out.clone());
+        let announced = Announced::new(out.clone(), 1);
         announced.state.lock().unwrap().bytes = REMEMBERED_BYTES;
         let path = GuestPath::new("/io/a").unwrap();
         announced.announce(&path, false, Change::Write).done();

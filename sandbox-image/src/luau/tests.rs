@@ -57,7 +57,7 @@ impl Sandbox {
         let context = RunContext {
             files,
             io_errors: self.io_errors,
-            log: Arc::new(LogSink::new(outbox, &limits)),
+            log: Arc::new(LogSink::new(outbox, 1, &limits)),
             stop: Arc::clone(&self.stop),
             limits,
         };
