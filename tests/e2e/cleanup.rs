@@ -66,17 +66,6 @@ fn sighup_cancels_with_129_unless_it_was_ignored_at_the_start() {
 }
 
 #[test]
-fn a_second_ctrl_c_ends_it_at_once() {
-    let place = Place::new();
-    let child = looping(&place, &[]);
-    signal(&child, Signal::INT);
-    signal(&child, Signal::INT);
-    wait(child).assert_code(130);
-    // What it may not have waited for, the next run or `gc` removes.
-    place.sandboxctl(["gc"]).assert_code(0);
-}
-
-#[test]
 fn a_container_killed_from_outside_is_killed_not_ok() {
     let place = Place::new();
     let child = looping(&place, &["--json"]);

@@ -5,13 +5,15 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::place::{Ended, Place, eventually};
+use crate::place::{Ended, Place, eventually, spawn, wait};
 
 #[derive(Clone, Copy)]
 enum Fault {
@@ -243,5 +245,27 @@ fn an_engine_that_dies_under_a_run_is_told_like_any_failure_of_ours() {
     ended.assert_code(125).assert_stderr_has("error: ").assert_stderr_has("hint: ");
     assert_eq!(ended.stdout, "before\nit is under way\n");
     place.run_json("return 1", &[]);
+    eventually("nothing is left", || place.containers().is_empty().then_some(()));
+}
+
+#[test]
+fn a_second_ctrl_c_does_not_wait_for_an_engine_that_hangs() {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    let proxy = Proxy::new(&place, At::Request("DELETE /"), Fault::Hangs);
+    place.write("loop.luau", "io.open('f', 'w'):write('x'):close() while true do end");
+    let host = format!("unix://{}", proxy.socket.display());
+    let mut child = spawn(place.command(["run", "--host", &host, "--timeout", "60s", "loop.luau"]));
+    let interrupt = |child: &Child| kill_process(Pid::from_child(child), Signal::INT).unwrap();
+    eventually("the script runs", || place.path("sandbox-files/f").exists().then_some(()));
+    interrupt(&child);
+    eventually("the removal is asked for, and hangs", || {
+        proxy.faulty.hit.load(Ordering::SeqCst).then_some(())
+    });
+    assert!(child.try_wait().unwrap().is_none(), "one Ctrl-C waits for the removal");
+    interrupt(&child);
+    wait(child).assert_code(130);
+    // The container that it did not wait for goes with the next command.
+    place.sandboxctl(["gc"]).assert_code(0);
     eventually("nothing is left", || place.containers().is_empty().then_some(()));
 }

@@ -74,17 +74,25 @@ fn removing_and_renaming_a_link_moves_the_link_itself() {
 }
 
 #[test]
-fn a_script_sees_no_environment_and_no_host() {
+fn what_a_script_is_told_names_no_host_path() {
     let place = Place::new();
-    let document = place.run_json("return debug.traceback(), debug.info(1, 's')", &[]);
-    let text = document["result"].to_string();
-    assert!(!text.contains(place.work().to_str().unwrap()), "{text}");
-}
-
-#[test]
-fn errors_name_no_host_path() {
-    let place = Place::new();
-    let document = place.run_json("io.open('none/x')", &[]);
-    let message = document["error"]["message"].as_str().unwrap();
-    assert!(!message.contains(place.work().to_str().unwrap()), "{message}");
+    planted(&place);
+    place.write("given.txt", "x");
+    let host = place.work();
+    let host = host.to_str().unwrap();
+    // The one mount whose source and name differ, a link that names the host, and failures.
+    let document = place.run_json(
+        r#"
+            local told = { debug.traceback(), tostring(io.open("/in/given.txt")) }
+            local function try(f, ...) table.insert(told, (select(2, pcall(f, ...)))) end
+            try(io.open, "link") try(io.open, "dir/secret") try(io.open, "none/x")
+            try(io.open, "/in/other") try(os.rename, "real/file", "/in/given.txt")
+            try(os.remove, "/in/given.txt") try(io.list, "relative") try(io.open, "/in/given.txt", "w")
+            return told
+        "#,
+        &["--in", "given.txt"],
+    );
+    assert_eq!(document["status"], "ok", "{document:#}");
+    let told = document["result"].to_string();
+    assert!(!told.contains(host) && !told.contains("outside/"), "{told}");
 }
