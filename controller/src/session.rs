@@ -108,7 +108,16 @@ impl Session {
     pub fn start(attached: Attached) -> Self {
         let (outgoing, lines) = mpsc::channel(OUTGOING_LINES);
         let shared = Arc::new(Shared { state: Mutex::default(), end: watch::Sender::new(None) });
-        tokio::spawn(write(attached.input, lines));
+        let mut end = shared.end.subscribe();
+        let write = write(attached.input, lines);
+        tokio::spawn(async move {
+            // With the session's end the whole connection must go, also where the agent takes no
+            // more: an engine whose output nobody reads can be stuck with that container.
+            tokio::select! {
+                () = write => {}
+                _ = end.wait_for(Option::is_some) => {}
+            }
+        });
         tokio::spawn(read(attached.output, shared.clone()));
         Self { outgoing, in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)), shared }
     }
@@ -341,7 +350,7 @@ mod tests {
     use super::testing::{FakeAgent, pipe};
     use super::*;
     use sandbox_protocol::limits::MAX_FRAME_BYTES;
-    use sandbox_protocol::message::{Cancel, CancelReply, Change, LogLevel, Shutdown};
+    use sandbox_protocol::message::{self, Cancel, CancelReply, Change, LogLevel, Shutdown};
 
     async fn breach_of(talk: impl AsyncFnOnce(&mut FakeAgent, u64)) -> SessionEnd {
         let (attached, mut agent) = pipe();
@@ -448,6 +457,23 @@ mod tests {
         let (result, ()) = tokio::join!(session.call(Shutdown {}), talk);
         assert!(matches!(result, Err(CallError::Over)));
         assert_eq!(session.ended().await, SessionEnd::Eof);
+    }
+
+    #[tokio::test]
+    async fn a_breach_closes_the_connection_though_the_agent_reads_nothing() {
+        let (attached, mut agent) = pipe();
+        let session = Session::start(attached);
+        let mut calls = Vec::new();
+        // More than the pipe holds, so that a write is under way.
+        for _ in 0..4 {
+            let source = "x".repeat(60 << 10);
+            let run = message::Run { source, args: serde_json::Map::new(), timeout_ms: 1 };
+            calls.push(session.begin(run, None).await.unwrap());
+        }
+        agent.output.write_all(b"no message\n").await.unwrap();
+        assert!(matches!(session.ended().await, SessionEnd::Breach(_)));
+        let flood = vec![b'x'; 1 << 20];
+        assert!(agent.output.write_all(&flood).await.is_err(), "nobody reads, and nobody says so");
     }
 
     #[tokio::test]
