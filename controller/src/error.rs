@@ -338,7 +338,8 @@ impl Error {
             }
             // There is no sandbox then that something could be left of.
             Self::Engine {
-                step: Step::Connect | Step::Image | Step::RemoveImage | Step::List, ..
+                step: Step::Connect | Step::Image | Step::RemoveImage | Step::List,
+                ..
             } => return None,
             Self::Engine { .. } | Self::NotUp { .. } => {
                 "what may be left of the sandbox is removed by the next run that reaches the \
