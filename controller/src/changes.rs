@@ -89,12 +89,17 @@ impl Announced {
     /// Looks at every path. `root` is what is mounted at `mount`. It may take long on a slow
     /// filesystem.
     pub fn look(&self, root: impl AsFd, mount: &GuestPath) -> FilesTouched {
+        let mut truncated = self.truncated;
         let mut files: Vec<(&[u8], TouchedFile)> = self
             .paths
             .iter()
             .filter_map(|(path, said)| {
                 let name = path.strip_prefix(mount)?;
-                let (op, bytes) = said.changes.outcome(state(root.as_fd(), name))?;
+                let Some(now) = state(root.as_fd(), name) else {
+                    truncated = true;
+                    return None;
+                };
+                let (op, bytes) = said.changes.outcome(now)?;
                 let text = String::from_utf8_lossy(name).into_owned();
                 let is_exact = text.as_bytes() == name;
                 let name_b64 = (!is_exact).then(|| Base64(name.to_vec()));
@@ -105,7 +110,7 @@ impl Announced {
         FilesTouched {
             files: files.into_iter().map(|(_, file)| file).collect(),
             source: TouchedSource::Observed,
-            truncated: self.truncated,
+            truncated,
         }
     }
 }
@@ -113,7 +118,7 @@ impl Announced {
 /// What is at a path now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing, or nothing that can be reached without crossing a link or a mount.
+    /// Nothing.
     Absent,
     /// A regular file of this size.
     File(u64),
@@ -158,17 +163,19 @@ impl Changes {
     }
 }
 
-fn state(root: impl AsFd, name: &[u8]) -> State {
+/// `None` where it cannot be told: a link or another filesystem is in the way now.
+fn state(root: impl AsFd, name: &[u8]) -> Option<State> {
     let stat = match open_beneath(root.as_fd(), name) {
         Ok(fd) => rustix::fs::fstat(fd),
         Err(Errno::NOSYS) => stat_by_steps(root.as_fd(), name),
         Err(error) => Err(error),
     };
     match stat.map(|stat| (FileType::from_raw_mode(stat.st_mode), stat.st_size)) {
-        Ok((FileType::RegularFile, size)) => State::File(u64::try_from(size).unwrap_or(0)),
-        Ok((FileType::Directory, _)) => State::Directory,
-        Ok(_) => State::Other,
-        Err(_) => State::Absent,
+        Ok((FileType::RegularFile, size)) => Some(State::File(u64::try_from(size).unwrap_or(0))),
+        Ok((FileType::Directory, _)) => Some(State::Directory),
+        Ok(_) => Some(State::Other),
+        Err(Errno::NOENT | Errno::NOTDIR) => Some(State::Absent),
+        Err(_) => None,
     }
 }
 
@@ -205,10 +212,11 @@ fn stat_by_steps(root: impl AsFd, name: &[u8]) -> Result<Stat, Errno> {
         if components.peek().is_none() {
             return Ok(stat);
         }
-        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-            return Err(Errno::NOTDIR);
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => folder = next,
+            FileType::Symlink => return Err(Errno::LOOP),
+            _ => return Err(Errno::NOTDIR),
         }
-        folder = next;
     }
     Err(Errno::NOENT)
 }
@@ -300,24 +308,36 @@ mod tests {
         fs::write(dir.path().join("sub/f"), "1").unwrap();
         let root = fs::File::open(dir.path()).unwrap();
         for (name, expected) in [
-            ("out/secret", State::Absent),
-            ("sub/self/f", State::Absent),
-            ("link", State::Other),
-            ("sub/f", State::File(1)),
-            ("sub", State::Directory),
-            ("nothing", State::Absent),
+            ("out/secret", None),
+            ("sub/self/f", None),
+            ("link", Some(State::Other)),
+            ("sub/f", Some(State::File(1))),
+            ("sub", Some(State::Directory)),
+            ("nothing", Some(State::Absent)),
         ] {
             assert_eq!(state(&root, name.as_bytes()), expected, "{name}");
-            let by_steps = stat_by_steps(&root, name.as_bytes()).ok();
+            let by_steps = stat_by_steps(&root, name.as_bytes());
             let kind = by_steps.map(|stat| FileType::from_raw_mode(stat.st_mode));
             let expected = match expected {
-                State::Absent => None,
-                State::File(_) => Some(FileType::RegularFile),
-                State::Directory => Some(FileType::Directory),
-                State::Other => Some(FileType::Symlink),
+                None => Err(Errno::LOOP),
+                Some(State::Absent) => Err(Errno::NOENT),
+                Some(State::File(_)) => Ok(FileType::RegularFile),
+                Some(State::Directory) => Ok(FileType::Directory),
+                Some(State::Other) => Ok(FileType::Symlink),
             };
             assert_eq!(kind, expected, "{name}, step by step");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_not_listed_and_said() {
+        let dir = tempfile::tempdir().unwrap();
+        symlink("/", dir.path().join("out")).unwrap();
+        let mut seen = Announced::default();
+        seen.take(&touched("/io/out/f", true, Change::Write), Some(&io())).unwrap();
+        let root = fs::File::open(dir.path()).unwrap();
+        let looked = seen.look(&root, &io());
+        assert!(looked.files.is_empty() && looked.truncated, "{looked:?}");
     }
 
     #[test]

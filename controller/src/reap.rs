@@ -234,9 +234,9 @@ impl Instance {
         Ok(report)
     }
 
-    /// Removes the files of dead instances that have no containers here any more. Those of
-    /// another engine's stay, and so do young ones: the engine may still be making a container
-    /// for a controller that died while it asked.
+    /// Removes the files of dead instances that have no containers here any more; not those of
+    /// another engine's. A young one keeps its lock file for a while: the engine may still be
+    /// making a container for a controller that died while it asked.
     fn forget_dead_instances(&self, report: &GcReport) {
         let failed = report.failed.iter().map(|failure| &failure.sandbox);
         let busy: HashSet<&str> =
@@ -244,26 +244,32 @@ impl Instance {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         for path in entries.map(|entry| entry.path()) {
             let Some(id) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
-            let is_old = path
-                .metadata()
-                .and_then(|metadata| metadata.modified())
-                .is_ok_and(|made| made.elapsed().is_ok_and(|age| age > GRACE));
-            if path.extension().is_some_and(|extension| extension == LOCK_SUFFIX)
-                && !busy.contains(id)
-                && is_old
-                && self.lock_of(id) == Lock::Free
-                && fs::read_to_string(&path).is_ok_and(|endpoint| endpoint == self.endpoint)
+            if path.extension().is_none_or(|extension| extension != LOCK_SUFFIX)
+                || busy.contains(id)
+                || self.lock_of(id) != Lock::Free
+                || fs::read_to_string(&path).ok().as_ref() != Some(&self.endpoint)
             {
+                continue;
+            }
+            let modified = path.metadata().and_then(|metadata| metadata.modified());
+            let age = modified.ok().and_then(|made| made.elapsed().ok());
+            if age.is_some_and(|age| age > GRACE) {
                 remove_instance(&self.folder, id);
+            } else {
+                remove_spool(&self.folder, id);
             }
         }
     }
 }
 
 fn remove_instance(folder: &Path, id: &str) {
-    let path = folder.join(id);
-    _ = fs::remove_dir_all(path.with_extension(SPOOL_SUFFIX));
-    _ = fs::remove_file(path.with_extension(LOCK_SUFFIX));
+    remove_spool(folder, id);
+    _ = fs::remove_file(folder.join(id).with_extension(LOCK_SUFFIX));
+}
+
+/// What was given as input may be secret, and large.
+fn remove_spool(folder: &Path, id: &str) {
+    _ = fs::remove_dir_all(folder.join(id).with_extension(SPOOL_SUFFIX));
 }
 
 /// Makes a folder that is ours alone, or finds it so.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use sandbox_protocol::message::{Confinement, Hello, HelloReply, Shutdown};
+use sandbox_protocol::message::{Confinement, Hello, HelloReply, MountIdentity, Shutdown};
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -351,20 +351,29 @@ impl Inner {
         if told != asked {
             return Err(Error::NotUp { detail: "the agent names other mounts".to_owned() });
         }
-        let is_same_kernel = reply.boot_id.trim() == self.shared.boot_id;
-        let seen = reply.mounts.iter().map(|mount| Identity { dev: mount.dev, ino: mount.ino });
-        if is_same_kernel && seen.eq(identities.iter().copied()) {
-            return Ok(());
-        }
-        let Some(io_dir) = &self.io_dir else {
-            // Only inputs, and an engine on another kernel: it has files at these paths, or the
-            // container could not have been made. On this kernel they are the wrong ones.
-            return if is_same_kernel && !identities.is_empty() {
-                Err(Error::NotUp { detail: "the engine sees other inputs".to_owned() })
-            } else {
-                Ok(())
-            };
+        let is_io = |mount: &MountIdentity| {
+            self.io_mount.as_ref().is_some_and(|path| path.to_string() == mount.path)
         };
+        if reply.boot_id.trim() == self.shared.boot_id {
+            // Every mount must be what we opened: a path may lead elsewhere since then.
+            let other = reply.mounts.iter().zip(identities).find(|(seen, opened)| {
+                let seen = Identity { dev: seen.dev, ino: seen.ino };
+                seen != **opened
+            });
+            return match (other, &self.io_dir) {
+                (None, _) => Ok(()),
+                (Some((seen, _)), Some(io_dir)) if is_io(seen) => {
+                    Err(Error::IoDirElsewhere { path: io_dir.path().to_owned() })
+                }
+                (Some((seen, _)), _) => {
+                    let detail = format!("the engine sees something else at {}", seen.path);
+                    Err(Error::NotUp { detail })
+                }
+            };
+        }
+        // On another kernel numbers say nothing. It has files at the inputs' paths, or the
+        // container could not have been made; the io dir can be proved.
+        let Some(io_dir) = &self.io_dir else { return Ok(()) };
         let elsewhere = || Error::IoDirElsewhere { path: io_dir.path().to_owned() };
         let nonce = io_dir.write_nonce().map_err(|errno| Error::IoDir {
             path: io_dir.path().to_owned(),

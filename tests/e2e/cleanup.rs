@@ -5,7 +5,7 @@ use std::process::{Child, Command};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::place::{Place, docker, eventually, spawn, wait};
+use crate::place::{Place, docker, eventually, files_below, spawn, wait};
 
 const LOOP: &str = "print('started') io.open('f', 'w'):write('x'):close() while true do end";
 
@@ -121,4 +121,25 @@ fn a_live_instance_keeps_its_container_while_another_sweeps() {
     assert_eq!(place.containers().len(), 1);
     signal(&child, Signal::INT);
     assert_eq!(place.document(&wait(child))["status"], "cancelled");
+}
+
+#[test]
+fn a_killed_controllers_stdin_input_goes_with_the_next_command() {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    place.write("loop.luau", LOOP);
+    let mut command = place.command(["run", "--timeout", "60s", "--in", "-:x", "loop.luau"]);
+    command.stdin(std::fs::File::open(place.write("secret", "secret")).unwrap());
+    let mut child = spawn(command);
+    eventually("the script writes", || place.path("sandbox-files/f").exists().then_some(()));
+    let spooled = || {
+        files_below(&place.state()).iter().any(|file| file.to_string_lossy().contains(".spool/"))
+    };
+    assert!(spooled());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually("the next command removes container and input", || {
+        place.sandboxctl(["gc"]).assert_code(0);
+        (place.containers().is_empty() && !spooled()).then_some(())
+    });
 }

@@ -24,6 +24,7 @@ use crate::outcome::{CancelCause, Outcome, Status};
 use crate::reap::Instance;
 use crate::report::{FileOp, ResultDocument, Usage};
 use crate::session::testing::{FakeAgent, pipe};
+use crate::spec::Input;
 
 const BOOT_ID: &str = "boot";
 
@@ -735,6 +736,36 @@ async fn an_engine_that_sees_another_directory_is_told_by_the_nonce() {
     assert!(matches!(error, Error::IoDirElsewhere { .. }), "{error}");
     world.assert_removed().await;
     assert_eq!(std::fs::read_dir(world.io.path()).unwrap().count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_input_that_is_another_file_than_the_one_opened_is_refused() {
+    let (right, wrong) =
+        (tempfile::NamedTempFile::new().unwrap(), tempfile::NamedTempFile::new().unwrap());
+    for (seen, is_refused) in [(right.path(), false), (wrong.path(), true)] {
+        let metadata = std::fs::metadata(seen).unwrap();
+        let io: Arc<Mutex<std::path::PathBuf>> = Arc::default();
+        let place = io.clone();
+        let world = World::new(async move |mut agent: FakeAgent, _| {
+            let io = place.lock().unwrap().clone();
+            let mut reply = hello_reply(&io);
+            let (dev, ino) = (metadata.dev(), metadata.ino());
+            reply.mounts.push(MountIdentity { path: "/in/x".into(), dev, ino });
+            let (id, _) = agent.request().await.unwrap();
+            agent.answer(id, reply).await;
+            Scripted { agent, run: 0 }.rest().await;
+        });
+        *io.lock().unwrap() = world.io.path().to_owned();
+        let spec = world.spec().input(Input::path(right.path(), "x"));
+        match Sandbox::launch(world.shared.clone(), spec).await {
+            Ok(sandbox) if !is_refused => sandbox.close().await.unwrap(),
+            Err(Error::NotUp { detail }) if is_refused => {
+                assert!(detail.contains("/in/x"), "{detail}");
+                world.assert_removed().await;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
