@@ -15,11 +15,11 @@ use crate::config::{Config, EngineKind, Sweep};
 use crate::doctor::Check;
 use crate::engine::docker::DockerEngine;
 use crate::engine::{Engine, EngineFacts, EngineInfo, UserMapping};
-use crate::error::{Error, Step};
+use crate::error::{Error, Step, step};
 use crate::image::{ImageInfo, ImageSelector, Rebuild};
 use crate::limits::Ceiling;
 use crate::reap::{GcOptions, GcReport, Instance, SandboxSummary};
-use crate::sandbox::{Sandbox, step};
+use crate::sandbox::Sandbox;
 use crate::spec::SandboxSpec;
 
 /// One piece of a stream of an image.

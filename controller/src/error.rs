@@ -406,3 +406,15 @@ fn list_tried(tried: &[Tried]) -> String {
         .collect();
     lines.join("; ")
 }
+/// Makes a call to the engine within the step's time limit.
+pub(crate) async fn step<T>(
+    step: Step,
+    call: impl Future<Output = Result<T, EngineError>>,
+) -> Result<T, Error> {
+    let after = step.time_limit();
+    let since = tokio::time::Instant::now();
+    let result = tokio::time::timeout(after, call).await;
+    tracing::debug!(took = ?since.elapsed(), "{step}");
+    let result = result.unwrap_or(Err(EngineError::TimedOut { after }));
+    result.map_err(|source| Error::Engine { step, source })
+}

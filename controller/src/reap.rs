@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::engine::{Engine, Listed};
-use crate::error::{Error, Step};
+use crate::error::{Error, Step, step};
 use crate::image::{seconds, unix_seconds};
 
 const LABEL_SANDBOX: &str = "sandboxctl.sandbox";
@@ -183,12 +183,12 @@ impl Instance {
 
     /// All sandboxes' containers that the engine has.
     pub async fn survey(&self, engine: &dyn Engine) -> Result<Vec<SandboxSummary>, Error> {
-        let listed = crate::sandbox::step(Step::List, engine.list(LABEL_INSTANCE)).await?;
+        let listed = step(Step::List, engine.list(LABEL_INSTANCE)).await?;
         let labels: Vec<Labels> = listed.into_iter().filter_map(Labels::read).collect();
         let here = SystemTime::now();
         // The engine's clock is a round trip, and only matters where something may have expired.
         let now = if labels.iter().any(|labels| labels.is_expired(here)) {
-            crate::sandbox::step(Step::List, engine.clock()).await?
+            step(Step::List, engine.clock()).await?
         } else {
             here
         };
@@ -220,7 +220,7 @@ impl Instance {
             }
             if options.mode == GcMode::Remove {
                 let removal = engine.remove(&sandbox.container);
-                if let Err(error) = crate::sandbox::step(Step::Remove, removal).await {
+                if let Err(error) = step(Step::Remove, removal).await {
                     let reason = error.full_message();
                     report.failed.push(GcFailure { sandbox, reason });
                     continue;

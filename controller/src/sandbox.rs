@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::controller::Shared;
 use crate::engine::{ContainerSpec, Engine, EngineError, ExitEvidence};
-use crate::error::{Error, Step};
+use crate::error::{Error, Step, step};
 use crate::iodir::{Identity, IoDir, OpenInput, container_user, open_inputs};
 use crate::limits::Limits;
 use crate::plan::Plan;
@@ -25,19 +25,6 @@ use crate::report::RunResult;
 use crate::run::Run;
 use crate::session::{CallError, Session, SessionEnd};
 use crate::spec::{Lifespan, SandboxSpec, Script};
-
-/// Makes a call to the engine within the step's time limit.
-pub(crate) async fn step<T>(
-    step: Step,
-    call: impl Future<Output = Result<T, EngineError>>,
-) -> Result<T, Error> {
-    let after = step.time_limit();
-    let since = tokio::time::Instant::now();
-    let result = tokio::time::timeout(after, call).await;
-    tracing::debug!(took = ?since.elapsed(), "{step}");
-    let result = result.unwrap_or(Err(EngineError::TimedOut { after }));
-    result.map_err(|source| Error::Engine { step, source })
-}
 
 /// A sandbox: one container, which serves it alone. Dropped without [`close`](Self::close): killed
 /// and removed.

@@ -261,42 +261,15 @@ fn inputs_are_read_only_and_stdin_is_one() {
             }
         "#,
     );
-    let ended = place.sandboxctl_with(
-        b"from stdin\xff",
-        [
-            "run",
-            "--json",
-            "--in",
-            "data.csv",
-            "--in",
-            "data.csv:other",
-            "--in",
-            "folder",
-            "--in",
-            "-:piped",
-            "s.luau",
-        ],
-    );
-    let document = place.document(&ended);
+    let run = |stdin: &[u8]| {
+        let inputs = ["--in=data.csv", "--in=data.csv:other", "--in=folder", "--in=-:piped"];
+        place.sandboxctl_with(stdin, ["run", "--json", "s.luau"].into_iter().chain(inputs))
+    };
     // The bytes arrive whole; JSON cannot hold them.
+    let document = place.document(&run(b"from stdin\xff"));
     assert_eq!(document["error"]["kind"], "result_not_json", "{document:#}");
 
-    let ended = place.sandboxctl_with(
-        b"from stdin",
-        [
-            "run",
-            "--json",
-            "--in",
-            "data.csv",
-            "--in",
-            "data.csv:other",
-            "--in",
-            "folder",
-            "--in",
-            "-:piped",
-            "s.luau",
-        ],
-    );
+    let ended = run(b"from stdin");
     let result = &place.document(&ended)["result"];
     assert_eq!(result["data"], "a,b\n", "{ended:#?}");
     assert_eq!(result["other"], "a,b\n");
