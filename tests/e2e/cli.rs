@@ -118,6 +118,27 @@ fn a_doctor_with_a_broken_io_dir_says_so_and_goes_on() {
 }
 
 #[test]
+fn a_password_in_the_engines_address_is_neither_printed_nor_stored() {
+    let place = Place::new();
+    place.write("a.luau", "print(1)");
+    let commands: [&[&str]; 3] =
+        [&["doctor", "--json"], &["run", "a.luau", "-vv"], &["run", "a.luau", "--json"]];
+    for args in commands {
+        let mut command = place.command(args);
+        command.env("DOCKER_HOST", "tcp://user:hunter2@127.0.0.1:1");
+        let ended = crate::place::finish(command);
+        assert_ne!(ended.code, 0, "{ended:#?}");
+        let told = format!("{}{}", ended.stdout, ended.stderr);
+        assert!(told.contains("DOCKER_HOST") && !told.contains("hunter2"), "{ended:#?}");
+    }
+    let locks = place.state().join("sandboxctl/instances");
+    for lock in std::fs::read_dir(locks).into_iter().flatten() {
+        let lock = std::fs::read_to_string(lock.unwrap().path()).unwrap();
+        assert!(!lock.contains("hunter2"), "{lock}");
+    }
+}
+
+#[test]
 fn a_doctor_works_below_ceilings_that_are_lower_than_the_defaults() {
     let place = Place::new();
     let mut command = place.command(["doctor"]);

@@ -7,6 +7,9 @@ use super::context;
 use crate::config::DockerEndpoint;
 use crate::error::Error;
 
+const FORWARD: &str = "which sandboxctl does not speak; forward the socket instead: \
+                       ssh -L /tmp/docker.sock:/var/run/docker.sock HOST";
+
 /// An endpoint that can be connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Endpoint {
@@ -85,38 +88,35 @@ pub(super) fn find(config: &DockerEndpoint) -> Result<Candidates, Error> {
     }
 }
 
+// No message repeats an address that is refused: it may have a password in it.
 fn named(host: &str, why: String, tls: bool) -> Result<Candidates, Error> {
     let refuse = |reason: String| Error::Endpoint { why: why.clone(), reason };
     let endpoint = match host.split_once("://") {
         Some(("unix", path)) if Path::new(path).is_absolute() => Endpoint::Unix(path.into()),
-        Some(("unix", path)) => {
-            return Err(refuse(format!("the socket '{path}' is no absolute path")));
-        }
+        Some(("unix", _)) => return Err(refuse("the socket is no absolute path".to_owned())),
         Some(("tcp" | "http", address)) => {
             let address = address.trim_end_matches('/');
-            if tls || address.ends_with(":2376") {
-                return Err(refuse(format!(
-                    "{host} wants TLS, which sandboxctl does not speak; forward the socket \
-                     instead: ssh -L /tmp/docker.sock:/var/run/docker.sock HOST"
-                )));
+            if address.contains('@') {
+                return Err(refuse(
+                    "an engine takes no user and no password: the address is tcp://host:port"
+                        .to_owned(),
+                ));
             }
-            if address.is_empty() || address.contains('/') {
-                return Err(refuse(format!("'{host}' is no host:port")));
+            if tls || address.ends_with(":2376") {
+                return Err(refuse(format!("it wants TLS, {FORWARD}")));
+            }
+            if address.is_empty() || address.contains(['/', '?', '#']) {
+                return Err(refuse("what follows tcp:// is no host:port".to_owned()));
             }
             // Docker's own default port.
             let has_port =
                 address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
             Endpoint::Tcp(if has_port { address.to_owned() } else { format!("{address}:2375") })
         }
-        Some(("ssh", _)) => {
-            return Err(refuse(format!(
-                "{host} is over SSH, which sandboxctl does not speak; forward the socket \
-                 instead: ssh -L /tmp/docker.sock:/var/run/docker.sock HOST"
-            )));
-        }
+        Some(("ssh", _)) => return Err(refuse(format!("it is over SSH, {FORWARD}"))),
         Some((scheme, _)) => return Err(refuse(format!("'{scheme}://' is not known"))),
         // The docker command line takes a bare host:port too, but not a path.
-        None => return Err(refuse(format!("'{host}' is neither unix:///… nor tcp://…"))),
+        None => return Err(refuse("it is neither unix:///… nor tcp://…".to_owned())),
     };
     Ok(Candidates::Named(Candidate { endpoint, why }))
 }
@@ -235,6 +235,28 @@ mod tests {
             ..Default::default()
         };
         assert!(endpoint(&config).unwrap_err().contains("wants TLS"));
+    }
+
+    #[test]
+    fn a_password_in_an_address_is_refused_and_not_repeated() {
+        for host in [
+            "tcp://user:hunter2@127.0.0.1:1",
+            "tcp://user:hunter2@127.0.0.1:2376",
+            "http://hunter2@127.0.0.1",
+            "tcp://127.0.0.1:1/hunter2",
+            "tcp://127.0.0.1:1?token=hunter2",
+            "https://user:hunter2@127.0.0.1",
+            "ssh://user:hunter2@there",
+            "unix://user:hunter2@there",
+            "user:hunter2@127.0.0.1:1",
+        ] {
+            for env_tls_verify in [false, true] {
+                let env_host = Some(host.into());
+                let config = DockerEndpoint { env_host, env_tls_verify, ..Default::default() };
+                let error = format!("{:?}", find(&config).unwrap_err());
+                assert!(!error.contains("hunter2"), "{host}: {error}");
+            }
+        }
     }
 
     #[test]
