@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -43,14 +46,23 @@ pub fn find_project(directory: &Path) -> Option<PathBuf> {
         .find(|file| file.symlink_metadata().is_ok())
 }
 
+/// What to do with a file that is a symbolic link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    /// Read what it leads to.
+    Follow,
+    /// Refuse it: it came with a project, and what it leads to would be quoted in messages.
+    Refuse,
+}
+
 /// Reads a file; none where it is missing.
 ///
 /// # Errors
 ///
 /// [`Error`] where it cannot be read, is no TOML, or says something that no key takes.
-pub fn read(file: &Path) -> Result<Option<Vec<Entry>>, Error> {
+pub fn read(file: &Path, links: Links) -> Result<Option<Vec<Entry>>, Error> {
     let unreadable = |source| Error::Unreadable { file: file.to_owned(), source };
-    let text = match read_text(file) {
+    let text = match read_text(file, links) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unreadable(error)),
@@ -58,13 +70,26 @@ pub fn read(file: &Path) -> Result<Option<Vec<Entry>>, Error> {
     parse(file, &text).map(Some)
 }
 
-fn read_text(file: &Path) -> io::Result<String> {
-    // Asked before it is opened: opening a FIFO would wait for a writer.
-    if !fs::metadata(file)?.is_file() {
+fn read_text(file: &Path, links: Links) -> io::Result<String> {
+    // Judged once it is open, since what lies there can be swapped before; so opening it must
+    // not wait, as for a FIFO's writer, nor take a terminal.
+    let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    if links == Links::Refuse {
+        flags |= OFlags::NOFOLLOW;
+    }
+    let opened = fs::File::options().read(true).custom_flags(flags.bits().cast_signed()).open(file);
+    let opened = opened.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::LOOP) if links == Links::Refuse => io::Error::other(
+            "it is a symbolic link, which is not followed in a project; give what it leads to \
+             with --config if you trust it",
+        ),
+        _ => error,
+    })?;
+    if !opened.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
     let mut text = String::new();
-    fs::File::open(file)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    opened.take(MAX_BYTES + 1).read_to_string(&mut text)?;
     if text.len() as u64 > MAX_BYTES {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "longer than 1 MiB"));
     }
@@ -214,8 +239,12 @@ mod tests {
     #[test]
     fn a_file_that_is_none_is_refused_and_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(read(&folder.path().join("missing")).unwrap().is_none());
-        assert!(matches!(read(folder.path()), Err(Error::Unreadable { .. })));
+        let refused = |file: &Path| match read(file, Links::Refuse) {
+            Err(Error::Unreadable { source, .. }) => source.to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert!(read(&folder.path().join("missing"), Links::Refuse).unwrap().is_none());
+        assert_eq!(refused(folder.path()), "not a regular file");
         let fifo = folder.path().join("fifo");
         rustix::fs::mknodat(
             rustix::fs::CWD,
@@ -225,6 +254,7 @@ mod tests {
             0,
         )
         .unwrap();
-        assert!(matches!(read(&fifo), Err(Error::Unreadable { .. })));
+        assert_eq!(refused(&fifo), "not a regular file");
+        assert!(matches!(read(&fifo, Links::Follow), Err(Error::Unreadable { .. })));
     }
 }

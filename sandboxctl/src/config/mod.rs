@@ -332,11 +332,8 @@ impl Settings {
             if let Some(file) = environment.user_config() {
                 settings.read(Layer::User, &file)?;
             }
-            if let Some(file) = file::find_project(&environment.working_directory)
-                && !settings.read(Layer::Project, &file)?
-            {
-                // It is there, as a link to nothing: whoever made it means to be heard.
-                return Err(Error::Unreadable { file, source: io::ErrorKind::NotFound.into() });
+            if let Some(file) = file::find_project(&environment.working_directory) {
+                settings.read(Layer::Project, &file)?;
             }
         }
         settings.read_variables(environment)?;
@@ -361,7 +358,11 @@ impl Settings {
 
     /// Reads a file into a layer; false where it is missing.
     fn read(&mut self, layer: Layer, file: &Path) -> Result<bool, Error> {
-        let Some(entries) = file::read(file)? else { return Ok(false) };
+        let links = match layer {
+            Layer::Project => file::Links::Refuse,
+            _ => file::Links::Follow,
+        };
+        let Some(entries) = file::read(file, links)? else { return Ok(false) };
         self.files.push(file.to_owned());
         self.apply(layer, entries)?;
         Ok(true)

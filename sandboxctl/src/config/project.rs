@@ -1,6 +1,7 @@
 //! What a project's file may say. It comes with the project, so it is not trusted: it narrows
 //! what the user, the system or the defaults allow, and never widens it.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Component;
 
 use sandbox_controller::{Ceiling, LimitKey, LimitValue, Limits};
@@ -37,6 +38,9 @@ pub enum Widening {
     /// A directory that is not the project's.
     #[error("a project's file may only name a directory below the working directory")]
     Outside,
+    /// A directory that programs trust.
+    #[error("a project's file may not name a directory that begins with a dot, as .git does")]
+    Hidden,
 }
 
 /// Whether a project's file may set `key` to `value`, where the layers below it say `below`.
@@ -61,8 +65,19 @@ pub fn check(key: Key, value: &Value, below: Option<&Value>) -> Result<(), Widen
             }
         }
         (Key::IoDir, Value::Path(dir), _) => {
-            let is_below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
-            if dir.components().all(is_below) { Ok(()) } else { Err(Widening::Outside) }
+            let mut names = dir.components().filter(|part| *part != Component::CurDir).peekable();
+            if names.peek().is_none() {
+                return Err(Widening::Outside);
+            }
+            names.try_for_each(|part| match part {
+                // Hooks, editors' tasks, pipelines and agents' settings lie there: what is
+                // written there, others run. Any list of such names would miss some.
+                Component::Normal(name) if name.as_bytes().starts_with(b".") => {
+                    Err(Widening::Hidden)
+                }
+                Component::Normal(_) => Ok(()),
+                _ => Err(Widening::Outside),
+            })
         }
         // How failures are told, and how text is read, give nothing away.
         (Key::IoErrors | Key::DefaultEncoding, _, _) => Ok(()),
@@ -148,6 +163,11 @@ mod tests {
             ("engine.runtime", "'runc'"),
             ("engine.image", "'x'"),
             ("io.dir", "'/etc'"),
+            ("io.dir", "'.'"),
+            ("io.dir", "'.//./'"),
+            ("io.dir", "'.git/hooks'"),
+            ("io.dir", "'./vendor/.GIT'"),
+            ("io.dir", "'.vscode'"),
             ("filesystem.allowed_paths", "[{ path = '/', access = 'read' }]"),
             ("filesystem.allowed_paths", "[{ path = '/iox', access = 'read' }]"),
             ("filesystem.allowed_paths", "[{ path = '/in', access = 'write' }]"),

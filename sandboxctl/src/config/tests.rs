@@ -103,13 +103,29 @@ fn a_named_file_is_the_only_one() {
 }
 
 #[test]
-fn a_projects_file_that_is_a_link_to_nothing_is_an_error() {
+fn a_projects_file_that_is_a_link_is_refused_and_what_it_leads_to_is_not_quoted() {
     let machine = Machine::new("", "", "");
     let file = machine.path("project/sandboxctl.toml");
     fs::remove_file(&file).unwrap();
     assert!(machine.load(&[], Flags::default()).is_ok());
-    symlink("nowhere", &file).unwrap();
-    assert!(matches!(machine.load(&[], Flags::default()), Err(Error::Unreadable { .. })));
+    let secret = machine.path("secret");
+    fs::write(&secret, "hunter2 = 1\n").unwrap();
+    for target in [&secret, Path::new("nowhere")] {
+        symlink(target, &file).unwrap();
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(
+                machine.refused(&[], Flags::default()),
+                @"cannot read the configuration /project/sandboxctl.toml: it is a symbolic link, which is not followed in a project; give what it leads to with --config if you trust it"
+            );
+        }
+        fs::remove_file(&file).unwrap();
+    }
+    // The user's own file may be a link.
+    let file = machine.path("home/.config/sandboxctl/config.toml");
+    fs::remove_file(&file).unwrap();
+    fs::write(&secret, "[limits]\ntimeout = \"9s\"\n").unwrap();
+    symlink(&secret, &file).unwrap();
+    assert_eq!(machine.load(&[], Flags::default()).unwrap().limits().timeout.as_secs(), 9);
 }
 
 #[test]
@@ -210,7 +226,9 @@ fn any_line() -> impl Strategy<Value = String> {
                 LimitValue::Cpus(_) => format!("{}.5", number % 3),
                 LimitValue::Count(_) => (number + 16).to_string(),
             },
-            (Key::IoDir, _) => ["'x'", "'/etc'", "'./y/z'"][number as usize % 3].to_owned(),
+            (Key::IoDir, _) => {
+                ["'x'", "'/etc'", "'./y/z'", "'.'", "'.git'"][number as usize % 5].to_owned()
+            }
             (key, _) if !key.words().is_empty() => {
                 format!("'{}'", key.words()[number as usize % key.words().len()])
             }
@@ -241,7 +259,8 @@ proptest! {
         }
         if above.setting(Key::IoDir).layer == Layer::Project {
             let dir = above.io_dir(Path::new("/project")).unwrap();
-            prop_assert!(dir.starts_with("/project"));
+            let below = dir.strip_prefix("/project").unwrap().to_str().unwrap();
+            prop_assert!(!below.is_empty() && !below.contains(".git"));
         }
         let paths = |settings: &Settings| match &settings.setting(Key::AllowedPaths).value {
             Some(Value::Paths(paths)) => paths.clone(),
