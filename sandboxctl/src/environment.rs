@@ -128,11 +128,22 @@ impl Environment {
                 runtime.join("sandboxctl")
             }
             _ if self.uid == 0 => PathBuf::from("/run/sandboxctl"),
-            _ => PathBuf::from(format!("/tmp/sandboxctl-{}", self.uid)),
+            // As where nobody has logged in: `cron`, `su`. In /tmp anybody can take the name.
+            _ => match runtime_folder(Path::new("/run/user"), self.uid) {
+                Some(runtime) => runtime.join("sandboxctl"),
+                None => PathBuf::from(format!("/tmp/sandboxctl-{}", self.uid)),
+            },
         };
         own_folder(&folder, self.uid)?;
         Ok(folder)
     }
+}
+
+/// What `XDG_RUNTIME_DIR` would name, where it is there and the user's.
+fn runtime_folder(all: &Path, uid: u32) -> Option<PathBuf> {
+    let folder = all.join(uid.to_string());
+    let found = folder.symlink_metadata().ok()?;
+    (found.is_dir() && found.uid() == uid).then_some(folder)
 }
 
 fn own_folder(folder: &Path, uid: u32) -> Result<(), Error> {
@@ -193,6 +204,20 @@ mod tests {
         std::fs::set_permissions(&real, std::fs::Permissions::from_mode(0o755)).unwrap();
         assert!(refused(&real, uid()).contains("its mode must be 0700"));
         assert!(refused(&real, uid() + 1).ends_with("it belongs to another user"));
+    }
+
+    #[test]
+    fn a_runtime_folder_without_its_variable_counts_where_it_is_the_users() {
+        let all = tempfile::tempdir().unwrap();
+        let at = |uid: u32| all.path().join(uid.to_string());
+        assert_eq!(runtime_folder(all.path(), uid()), None);
+        std::fs::create_dir(at(uid())).unwrap();
+        assert_eq!(runtime_folder(all.path(), uid()), Some(at(uid())));
+        std::fs::create_dir(at(uid() + 1)).unwrap();
+        assert_eq!(runtime_folder(all.path(), uid() + 1), None, "another user's");
+        std::fs::remove_dir(at(uid())).unwrap();
+        symlink(at(uid() + 1), at(uid())).unwrap();
+        assert_eq!(runtime_folder(all.path(), uid()), None, "a link");
     }
 
     #[test]

@@ -146,7 +146,7 @@ impl Error {
                 (!hints.is_empty()).then(|| hints.join("; "))
             }
             Self::StateFolder { .. } => {
-                Some("remove it, or set XDG_RUNTIME_DIR to a directory of yours".to_owned())
+                Some("set XDG_RUNTIME_DIR to a directory that is yours alone".to_owned())
             }
             Self::System { .. } | Self::Stdout { .. } | Self::Signalled(_) => None,
         }
