@@ -9,7 +9,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::fs::{CWD, OFlags, mkfifoat};
 use sandbox_protocol::argv::{AgentArgs, CheckReply, Mode, Mount};
-use sandbox_protocol::limits::{MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_SOURCE_BYTES};
+use sandbox_protocol::limits::{
+    MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_SOURCE_BYTES,
+};
 use sandbox_protocol::message::{
     Access, AllowedPath, Call, Cancel, Change, Hello, IoErrors, Limits, Policy, Request, Run,
     RunEnd, RunReply, ScriptError, Shutdown,
@@ -450,6 +452,51 @@ fn a_controller_that_reads_no_answers_does_not_fill_the_agents_memory() {
     let mut stdin = agent.stdin.take().unwrap();
     while stdin.write_all(&line).is_ok() {}
     assert_eq!(agent.child.wait().unwrap().code(), Some(PROTOCOL));
+}
+
+/// What we build outside of the VM, from what is in it, is within the VM's limit too.
+#[test]
+fn a_script_cannot_make_the_agent_take_more_than_twice_the_vms_memory() {
+    let caught = "[false,\"not enough memory\"]";
+    for (source, end) in [
+        // A control character takes six bytes.
+        (r"return pcall(json.encode, string.rep('\0', 28e6))", Ok(caught)),
+        (r"return pcall(json.encode, {[string.rep('\0', 28e6)] = 1})", Ok(caught)),
+        // The same long keys at every depth, held while the first of them is written.
+        (
+            "local keys, t = {}, {} for i = 1, 20 do keys[i] = i .. string.rep('k', 1e6) end \
+             table.sort(keys) \
+             for depth = 1, 50 do local u = {} for i, k in keys do u[k] = 1 end u[keys[1]] = t t = u end \
+             return pcall(json.encode, t)",
+            Ok(caught),
+        ),
+        // Errors of bytes that are no text, which take three each once they are.
+        (r"error(string.rep('\255', 6e7), 0)", Err("\u{fffd}\u{fffd}")),
+        (
+            r"error(setmetatable({}, {__tostring = function() return string.rep('\255', 6e7) end}))",
+            Err("\u{fffd}\u{fffd}"),
+        ),
+        (
+            r"error(setmetatable({}, {__tostring = function() error(string.rep('\255', 6e7), 0) end}))",
+            Err("(error object is a table value)"),
+        ),
+    ] {
+        let directory = temporary();
+        let mut agent = Agent::greeted(directory.path());
+        let reply = agent.run(source).unwrap();
+        let (peak, limit) =
+            (reply.usage.peak_memory_bytes, hello(directory.path()).limits.vm_memory_bytes);
+        assert!((1..=2 * limit).contains(&peak), "{peak}: {source}");
+        match end {
+            Ok(json) => assert_eq!(returned(reply), json, "{source}"),
+            Err(message) => {
+                let error = failed(reply);
+                assert_eq!(error.kind, ErrorKind::Runtime, "{source}");
+                assert!(error.message.starts_with(message), "{source}");
+                assert!(error.message.len() <= MAX_MESSAGE_BYTES, "{source}");
+            }
+        }
+    }
 }
 
 #[test]

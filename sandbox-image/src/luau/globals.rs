@@ -106,7 +106,7 @@ pub(super) fn describe_error(call: &mut Call<'_>) -> Vec<u8> {
         let text = call.string(call.top()).unwrap_or_default();
         // An object that has no `__tostring` after all gives its address, which helps nobody.
         if kind != Kind::Table || !text.starts_with(b"table: 0x") {
-            return text.to_vec();
+            return super::shown(text).to_vec();
         }
     }
     format!("(error object is a {type_name} value)").into_bytes()

@@ -214,6 +214,12 @@ fn split_position(message: &[u8]) -> Option<(u32, &[u8])> {
     Some((line, rest.strip_prefix(b": ").unwrap_or(rest)))
 }
 
+/// As much of an error's text as is ever shown, before it is copied: the script made it, as long as
+/// its memory allows. A character that this cuts lies behind what [`cut`] leaves.
+fn shown(text: &[u8]) -> &[u8] {
+    &text[..text.len().min(MAX_MESSAGE_BYTES + 4)]
+}
+
 fn cut(text: String) -> String {
     let len = cut_encoded(&text, MAX_MESSAGE_BYTES).len();
     let mut text = text;

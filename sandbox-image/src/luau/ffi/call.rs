@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use mlua::ffi;
 use mlua::ffi::lua_State;
 
-use super::super::Host;
+use super::super::{Host, shown};
 use super::{AbortOnPanic, Raise, Text, shared};
 use crate::files::handle::Handle;
 
@@ -454,7 +454,7 @@ impl<'a> Call<'a> {
             ffi::LUA_ERRMEM => Err(Raise::OutOfMemory),
             _ => {
                 let text = self.string(self.top()).unwrap_or(b"error in a function");
-                Err(Raise::Error(String::from_utf8_lossy(text).into_owned()))
+                Err(Raise::Error(String::from_utf8_lossy(shown(text)).into_owned()))
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use sandbox_protocol::limits::MAX_VALUE_DEPTH;
+use sandbox_protocol::limits::{MAX_VALUE_DEPTH, encoded_len};
 
 use super::super::ffi::{Call, Kind, Slot};
 
@@ -10,6 +10,8 @@ use super::super::ffi::{Call, Kind, Slot};
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 /// How many values are encoded between two looks at the clock.
 const STOP_EVERY: u32 = 1024;
+/// How much of a key a path shows.
+const KEY_SHOWN: usize = 128;
 
 /// How the text is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +76,8 @@ struct Encoder<'c, 'a> {
     call: &'c mut Call<'a>,
     out: Vec<u8>,
     limit: usize,
+    /// What the keys that are held will take at least, once they are written.
+    promised: usize,
     layout: Layout,
     /// The tables around the value.
     ancestors: Vec<usize>,
@@ -82,7 +86,15 @@ struct Encoder<'c, 'a> {
 
 impl<'c, 'a> Encoder<'c, 'a> {
     fn new(call: &'c mut Call<'a>, limit: usize, layout: Layout) -> Self {
-        Self { call, out: Vec::new(), limit, layout, ancestors: Vec::new(), until_stop: STOP_EVERY }
+        Self {
+            call,
+            out: Vec::new(),
+            limit,
+            promised: 0,
+            layout,
+            ancestors: Vec::new(),
+            until_stop: STOP_EVERY,
+        }
     }
 
     fn finish(self, result: Result<(), Stop>, root: &str) -> Result<String, Refusal> {
@@ -103,10 +115,19 @@ impl<'c, 'a> Encoder<'c, 'a> {
         }
     }
 
+    /// Whether so many bytes fit, before they are there: the limit may be one of memory.
+    fn room(&self, bytes: usize) -> Result<(), Stop> {
+        let left = self.limit - self.promised - self.out.len();
+        if bytes > left { Err(Stop::TooLong) } else { Ok(()) }
+    }
+
+    /// The same for a string. A byte takes six at most, so most strings need no count.
+    fn room_for(&self, text: &str) -> Result<(), Stop> {
+        self.room(6 * text.len() + 2).or_else(|_| self.room(encoded_len(text) + 2))
+    }
+
     fn write(&mut self, text: &[u8]) -> Result<(), Stop> {
-        if text.len() > self.limit - self.out.len() {
-            return Err(Stop::TooLong);
-        }
+        self.room(text.len())?;
         self.out.extend_from_slice(text);
         Ok(())
     }
@@ -152,16 +173,13 @@ impl<'c, 'a> Encoder<'c, 'a> {
             Kind::Boolean => self.write(b"false"),
             Kind::Number => self.number(self.call.number(slot).unwrap_or_default()),
             Kind::String => {
-                // Room for what is copied: one byte is at least one of JSON.
                 let text = self.call.string(slot).unwrap_or_default();
-                if text.len() > self.limit - self.out.len() {
-                    return Err(Stop::TooLong);
-                }
                 let Ok(text) = std::str::from_utf8(text) else {
                     return Err(refuse("is a string that is not UTF-8"));
                 };
+                self.room_for(text)?;
                 write_string(&mut self.out, text);
-                if self.out.len() > self.limit { Err(Stop::TooLong) } else { Ok(()) }
+                Ok(())
             }
             Kind::Table => self.table(slot),
             Kind::Other => {
@@ -226,10 +244,8 @@ impl<'c, 'a> Encoder<'c, 'a> {
             match self.call.kind(key) {
                 Kind::String => {
                     let key = self.call.string(key).unwrap_or_default();
-                    // Two quotes, a colon and a value are at least four more.
-                    if keys.bytes.len() + key.len() + 4 * keys.ends.len() > self.limit {
-                        return Err(Stop::TooLong);
-                    }
+                    self.room(promise(key))?;
+                    self.promised += promise(key);
                     keys.push(key);
                 }
                 Kind::Number => {
@@ -282,15 +298,13 @@ impl<'c, 'a> Encoder<'c, 'a> {
             let Ok(text) = std::str::from_utf8(key) else {
                 return Err(refuse("has a key that is not UTF-8"));
             };
+            self.promised -= promise(key);
+            self.room_for(text)?;
             write_string(&mut self.out, text);
-            // `write` counts what is left of the limit: never let the text get beyond it.
-            if self.out.len() > self.limit {
-                return Err(Stop::TooLong);
-            }
             self.write(if self.layout == Layout::Pretty { b": " } else { b":" })?;
             self.call.push_field(table, key);
             let value = self.call.top();
-            self.value(value).map_err(|stop| stop.at(Step::Key(key.to_vec())))?;
+            self.value(value).map_err(|stop| stop.at(Step::key(key)))?;
             self.call.truncate(value.number() - 1);
         }
         self.close(b"}")
@@ -342,6 +356,13 @@ impl Stop {
 }
 
 impl Step {
+    fn key(key: &[u8]) -> Self {
+        Self::Key(match key.split_at_checked(KEY_SHOWN) {
+            Some((shown, [_, ..])) => [shown, "…".as_bytes()].concat(),
+            _ => key.to_vec(),
+        })
+    }
+
     fn write_to(&self, path: &mut String) {
         // Writing to a string cannot fail.
         _ = match self {
@@ -352,11 +373,15 @@ impl Step {
     }
 }
 
+/// What a key takes at least: itself, two quotes, a colon and a value.
+const fn promise(key: &[u8]) -> usize {
+    key.len() + 4
+}
+
 fn is_name(key: &[u8]) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_';
     key.first().is_some_and(is_letter)
         && key.iter().all(|byte| is_letter(byte) || byte.is_ascii_digit())
-        && key.len() <= 64
 }
 
 fn refuse(what: impl Into<String>) -> Stop {

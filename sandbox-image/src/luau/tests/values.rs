@@ -76,6 +76,10 @@ fn what_json_cannot_hold_is_named_with_its_path() {
         let error = error(source);
         assert_eq!((error.kind, error.message.as_str()), (ErrorKind::ResultNotJson, message));
     }
+    // Of a long key the beginning will do.
+    let error = error("return {[string.rep('k', 129)] = print}");
+    let shown = format!("result[\"{}…\"] is a function, which JSON cannot hold", "k".repeat(128));
+    assert_eq!(error.message, shown);
 }
 
 #[test]
@@ -95,6 +99,8 @@ fn a_result_over_its_limit_is_refused() {
     sandbox.limits.result_bytes = 12;
     assert_eq!(sandbox.value("return '1234567890'"), json!("1234567890"));
     assert_eq!(sandbox.value("return {a = 12345}"), json!({"a": 12345}));
+    assert_eq!(sandbox.value("return {a = 1, [''] = 2}"), json!({"a": 1, "": 2}));
+    assert_eq!(sandbox.value("return {a = {[''] = 1}}"), json!({"a": {"": 1}}));
     for source in [
         "return '12345678901'",
         "return '123456\\n\\n\\n'",
