@@ -102,8 +102,8 @@ pub struct UnknownEngineKind(pub String);
 /// `env_context`, the current context of `config_dir`, then the `sockets`, each pinged.
 #[derive(Debug, Clone, Default)]
 pub struct DockerEndpoint {
-    /// `--host` or `engine.host`.
-    pub host: Option<String>,
+    /// One that the caller names, and what names it, for people: `--host`, a key with its file.
+    pub host: Option<(String, String)>,
     /// `DOCKER_HOST`.
     pub env_host: Option<String>,
     /// `DOCKER_CONTEXT`.

@@ -90,7 +90,7 @@ impl Environment {
 
     /// Where a Docker engine may be, as the docker command line would look for it.
     #[must_use]
-    pub fn docker(&self, host: Option<String>) -> DockerEndpoint {
+    pub fn docker(&self) -> DockerEndpoint {
         let home = self.path("HOME");
         let runtime = self.path("XDG_RUNTIME_DIR");
         let mut sockets = vec![PathBuf::from("/var/run/docker.sock")];
@@ -105,7 +105,7 @@ impl Environment {
         }
         sockets.push(PathBuf::from("/run/podman/podman.sock"));
         DockerEndpoint {
-            host,
+            host: None,
             env_host: self.text("DOCKER_HOST"),
             env_context: self.text("DOCKER_CONTEXT"),
             env_tls_verify: self.variable("DOCKER_TLS_VERIFY").is_some(),
@@ -243,7 +243,7 @@ mod tests {
             Path::new("/"),
             &[("HOME", "/h"), ("DOCKER_HOST", "tcp://h:1"), ("XDG_RUNTIME_DIR", "/run/user/1")],
         );
-        let endpoint = environment.docker(None);
+        let endpoint = environment.docker();
         assert_eq!(endpoint.env_host.as_deref(), Some("tcp://h:1"));
         assert_eq!(endpoint.config_dir.as_deref(), Some(Path::new("/h/.docker")));
         assert_eq!(

@@ -68,3 +68,19 @@ fn origins_name_file_environment_and_flag() {
         assert!(shown.contains(part), "no {part} in {text}");
     }
 }
+
+#[test]
+fn variables_set_no_ceiling_and_are_named_by_what_they_break() {
+    let place = Place::new();
+    place.write("ok.luau", "return 1");
+    for (name, value, code, names) in [
+        ("SANDBOXCTL_LIMITS_CEILING_TIMEOUT", "30m", 2, "SANDBOXCTL_LIMITS_CEILING_TIMEOUT"),
+        ("SANDBOXCTL_LIMITS_TIMEOUT", "20m", 121, "SANDBOXCTL_LIMITS_TIMEOUT"),
+        ("SANDBOXCTL_ENGINE_HOST", "ssh://x", 2, "SANDBOXCTL_ENGINE_HOST"),
+    ] {
+        let mut command = place.command(["run", "ok.luau"]);
+        command.env(name, value);
+        let ended = finish(command);
+        ended.assert_code(code).assert_stderr_has(names).assert_stderr_has("hint:");
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use sandbox_controller::{Config, EngineConfig, EngineKind};
+use sandbox_controller::{Config, DockerEndpoint, EngineConfig, EngineKind};
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 
 use super::{Error, Key, Layer, Place, Settings, Value};
@@ -95,7 +95,10 @@ impl Settings {
                     .text(Key::EngineKind)
                     .and_then(|kind| kind.parse().ok())
                     .unwrap_or(EngineKind::Auto),
-                docker: environment.docker(text(Key::EngineHost)),
+                docker: DockerEndpoint {
+                    host: text(Key::EngineHost).map(|host| (host, self.named(Key::EngineHost))),
+                    ..environment.docker()
+                },
                 runtime: text(Key::EngineRuntime),
                 image: text(Key::EngineImage),
             },

@@ -155,6 +155,12 @@ pub enum Error {
         /// The link.
         link: PathBuf,
     },
+    /// A ceiling from the environment, which is the caller's.
+    #[error("{place}: a ceiling is not the caller's to set")]
+    CeilingVariable {
+        /// Where.
+        place: Place,
+    },
     /// What can be no io dir.
     #[error("{name}: {} {why}", .path.display())]
     IoDir {
@@ -219,7 +225,12 @@ impl Error {
                  all of it"
                     .to_owned(),
             ),
-            Self::Link { .. } => Some("name the directory with --io-dir if it is meant".to_owned()),
+            Self::CeilingVariable { .. } => {
+                Some("[limits.ceiling] stands in the user's or the system's file".to_owned())
+            }
+            Self::Link { .. } => {
+                Some("name what it leads to with --io-dir, if that is meant".to_owned())
+            }
             Self::OverCeiling { key, .. } => Some(format!(
                 "limits.ceiling in the user's or the system's configuration raises the ceiling of \
                  {key}"
@@ -393,6 +404,9 @@ impl Settings {
             let Some(key) = Key::all().find(|key| key.variable() == name) else {
                 return Err(Error::unknown_variable(name.to_owned()));
             };
+            if matches!(key, Key::Ceiling(_)) {
+                return Err(Error::CeilingVariable { place: Place::Variable(name.to_owned()) });
+            }
             // As everywhere: an empty variable is none.
             if value.is_empty() {
                 continue;

@@ -48,8 +48,10 @@ pub(super) enum Candidates {
 /// The endpoints to try.
 pub(super) fn find(config: &DockerEndpoint) -> Result<Candidates, Error> {
     let set = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
-    if let Some(host) = set(&config.host) {
-        return named(&host, "--host".to_owned(), config.env_tls_verify);
+    if let Some((host, why)) = &config.host
+        && !host.is_empty()
+    {
+        return named(host, why.clone(), config.env_tls_verify);
     }
     if let Some(host) = set(&config.env_host) {
         return named(&host, "DOCKER_HOST".to_owned(), config.env_tls_verify);
@@ -108,15 +110,19 @@ fn named(host: &str, why: String, tls: bool) -> Result<Candidates, Error> {
             if address.is_empty() || address.contains(['/', '?', '#']) {
                 return Err(refuse("what follows tcp:// is no host:port".to_owned()));
             }
-            // Docker's own default port.
-            let has_port =
-                address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-            Endpoint::Tcp(if has_port { address.to_owned() } else { format!("{address}:2375") })
+            match address.rsplit_once(':') {
+                Some((_, port)) if port.parse::<u16>().is_ok() => Endpoint::Tcp(address.to_owned()),
+                Some((_, rest)) if !rest.ends_with(']') => {
+                    return Err(refuse("its port is no number up to 65535".to_owned()));
+                }
+                // Docker's own default port.
+                _ => Endpoint::Tcp(format!("{address}:2375")),
+            }
         }
         Some(("ssh", _)) => return Err(refuse(format!("it is over SSH, {FORWARD}"))),
         Some((scheme, _)) => return Err(refuse(format!("'{scheme}://' is not known"))),
         // The docker command line takes a bare host:port too, but not a path.
-        None => return Err(refuse("it is neither unix:///… nor tcp://…".to_owned())),
+        None => return Err(refuse("it is neither unix:///… nor tcp://host:port".to_owned())),
     };
     Ok(Candidates::Named(Candidate { endpoint, why }))
 }
@@ -165,7 +171,7 @@ mod tests {
     fn what_names_an_endpoint_is_asked_in_the_order_of_docker() {
         let dir = config_dir("build");
         let all = DockerEndpoint {
-            host: Some("unix:///run/flag.sock".into()),
+            host: Some(("unix:///run/flag.sock".into(), "--host".into())),
             env_host: Some("tcp://env:1".into()),
             env_context: Some("build".into()),
             config_dir: Some(dir.path().into()),
@@ -223,8 +229,11 @@ mod tests {
             ("unix://relative", "no absolute path"),
             ("tcp://host:2376", "wants TLS"),
             ("tcp://", "no host:port"),
+            ("tcp://127.0.0.1:99999", "port"),
+            ("127.0.0.1:2375", "tcp://host:port"),
         ] {
-            let config = DockerEndpoint { host: Some(host.into()), ..Default::default() };
+            let config =
+                DockerEndpoint { host: Some((host.into(), "--host".into())), ..Default::default() };
             let error = endpoint(&config).unwrap_err();
             assert!(error.contains(words), "{host}: {error}");
             assert!(error.contains("--host"), "{host}: {error}");
@@ -261,7 +270,10 @@ mod tests {
 
     #[test]
     fn an_address_without_a_port_gets_the_usual_one() {
-        let config = DockerEndpoint { host: Some("tcp://host/".into()), ..Default::default() };
+        let config = DockerEndpoint {
+            host: Some(("tcp://host/".into(), "--host".into())),
+            ..Default::default()
+        };
         assert_eq!(endpoint(&config).unwrap(), "tcp://host:2375 by --host");
     }
 }
