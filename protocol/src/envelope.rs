@@ -46,7 +46,7 @@ pub enum ToAgent {
 /// What the agent sends and the controller reads.
 #[derive(Debug)]
 pub enum FromAgent<'a> {
-    /// The answer to a request. Decode it with [`FromAgent::reply`] by the pending id.
+    /// The answer to a request, to be decoded by what the pending id asked for.
     Reply {
         /// The request's id.
         id: u64,

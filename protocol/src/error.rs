@@ -165,7 +165,7 @@ impl std::str::FromStr for ErrorKind {
 #[serde(deny_unknown_fields)]
 #[error("{message}")]
 pub struct WireError {
-    /// JSON-RPC's number, given by [`data.kind`](WireErrorData::kind).
+    /// JSON-RPC's number, which follows from the kind in `data`.
     pub code: i32,
     /// One line for people, with guest paths only, at most
     /// [`MAX_MESSAGE_BYTES`](crate::limits::MAX_MESSAGE_BYTES) encoded.

@@ -1,9 +1,9 @@
 //! The agent: the only program of sandboxctl inside a sandbox.
 //!
 //! It opens its mounts, confines itself, and only then reads what anybody sends it. One thread
-//! reads requests and never waits for anything else ([`session`]); each run has a thread for the
-//! script and one that watches the clock ([`run`]); everything that touches a file goes through
-//! [`files`]. Whatever happens, the end of stdin ends the process.
+//! reads requests and never waits for anything else (`session`); each run has a thread for the
+//! script and one that watches the clock (`run`); everything that touches a file goes through
+//! `files`. Whatever happens, the end of stdin ends the process.
 
 #![deny(unsafe_code)]
 
