@@ -294,9 +294,24 @@ impl Conductor {
             Err(error) => Ok(Some(error.into())),
             Ok(request) => {
                 let kill_at = started + self.inner.limits.timeout + GRACE;
-                match self.begin(request).await? {
-                    Some(reply) => self.answer(reply, kill_at).await,
-                    None => Ok(None),
+                let sink: Arc<dyn Sink> = self.record.clone();
+                let inner = self.inner.clone();
+                tokio::select! {
+                    biased;
+                    begun = inner.session().begin(request, Some(sink)) => match begun {
+                        Ok(reply) => self.answer(reply, kill_at).await,
+                        Err(CallError::Over) => Ok(None),
+                        // Nothing has run.
+                        Err(error) => return Err(self.inner.call_error(error)),
+                    },
+                    // An agent that leaves requests unanswered takes no more of them.
+                    Ok(()) = self.cancelled.changed() => {
+                        self.cancel = self.cancelled.borrow_and_update().cause;
+                        self.give_up(OurKill::Cancel).await
+                    }
+                    () = tokio::time::sleep_until(kill_at) => {
+                        self.give_up(OurKill::Deadline).await
+                    }
                 }
             }
         };
@@ -356,14 +371,10 @@ impl Conductor {
         })
     }
 
-    /// Makes the request; `None` where the agent is gone. Where it fails nothing has run.
-    async fn begin(&self, request: message::Run) -> Result<Option<Reply<RunReply>>, Error> {
-        let sink: Arc<dyn Sink> = self.record.clone();
-        match self.inner.session().begin(request, Some(sink)).await {
-            Ok(reply) => Ok(Some(reply)),
-            Err(CallError::Over) => Ok(None),
-            Err(error) => Err(self.inner.call_error(error)),
-        }
+    async fn give_up(&mut self, our_kill: OurKill) -> Result<Option<Answer>, Error> {
+        self.our_kill = Some(our_kill);
+        self.inner.kill().await?;
+        Ok(None)
     }
 
     /// Waits for the run's end: the agent's answer, or none. Whatever ends it, the agent says
@@ -417,17 +428,15 @@ impl Conductor {
                     && result.get().len() > MAX_RESULT_BYTES
                 {
                     let detail = "a result over its limit".to_owned();
-                    self.our_kill = Some(OurKill::Breach(detail));
-                    self.inner.kill().await?;
-                    return Ok(None);
+                    return self.give_up(OurKill::Breach(detail)).await;
                 }
                 Ok(Some(answer.into()))
             }
             Err(CallError::Over) => {
                 if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
-                    self.our_kill = Some(OurKill::Breach(detail));
-                    self.inner.kill().await?;
-                } else if self.inner.lifetime_is_over() {
+                    return self.give_up(OurKill::Breach(detail)).await;
+                }
+                if self.inner.lifetime_is_over() {
                     self.our_kill = Some(OurKill::Lifetime);
                 }
                 Ok(None)

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use sandbox_protocol::FromAgent;
+use sandbox_protocol::limits::MAX_IN_FLIGHT;
 use sandbox_protocol::message::{
     AgentUsage, Change, Log, LogLevel, MountIdentity, Request, Resolver, RunEnd, RunReply,
     ShutdownReply, Touched,
@@ -736,6 +737,31 @@ async fn an_engine_that_sees_another_directory_is_told_by_the_nonce() {
     assert!(matches!(error, Error::IoDirElsewhere { .. }), "{error}");
     world.assert_removed().await;
     assert_eq!(std::fs::read_dir(world.io.path()).unwrap().count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_answers_no_cancel_is_killed_when_it_has_no_place_left_for_one() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        let mut run = 0;
+        while let Some((id, request)) = agent.agent.request().await {
+            match request {
+                Request::Run(_) => run = id,
+                // The run is answered, the cancel never: its place stays taken.
+                Request::Cancel(_) => agent.returned(run, "null").await,
+                Request::Hello(_) | Request::Shutdown(_) => {}
+            }
+        }
+    });
+    let sandbox = world.launch().await.unwrap();
+    for _ in 0..MAX_IN_FLIGHT {
+        let run = sandbox.start(Script::new("x")).await.unwrap();
+        run.cancel_handle().cancel(CancelCause::Caller);
+        assert!(!world.fake.calls().contains(&"kill"));
+        run.wait().await.unwrap();
+    }
+    assert!(world.fake.calls().contains(&"kill"));
+    let error = sandbox.run(Script::new("x")).await.unwrap_err();
+    assert!(matches!(error, Error::Ended { .. }), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
