@@ -141,9 +141,10 @@ fn a_password_in_the_engines_address_is_neither_printed_nor_stored() {
 #[test]
 fn a_doctor_works_below_ceilings_that_are_lower_than_the_defaults() {
     let place = Place::new();
-    let mut command = place.command(["doctor"]);
-    command.env("SANDBOXCTL_LIMITS_CEILING_MEMORY", "128MiB");
-    let ended = crate::place::finish(command);
+    let user = place.home().join(".config/sandboxctl");
+    std::fs::create_dir_all(&user).unwrap();
+    std::fs::write(user.join("config.toml"), "[limits.ceiling]\nmemory = \"128MiB\"\n").unwrap();
+    let ended = place.sandboxctl(["doctor"]);
     assert!(ended.assert_code(0).stdout.contains("ok    sandbox"), "{ended:#?}");
 }
 
