@@ -183,6 +183,28 @@ impl DockerEngine {
     ) -> Result<String, EngineError> {
         self.image.load(&self.docker, tar).await
     }
+
+    /// Ends a container by `call`, and again where somebody has paused it: no signal reaches it
+    /// before it goes on.
+    async fn even_if_paused<F>(
+        &self,
+        container: &str,
+        call: impl Fn() -> F + Send + Sync,
+    ) -> Result<(), EngineError>
+    where
+        F: Future<Output = Result<(), bollard::errors::Error>> + Send,
+    {
+        match call().await {
+            Err(bollard::errors::Error::DockerResponseServerError {
+                status_code: 409,
+                message,
+            }) if message.contains("paused") => {
+                _ = self.docker.unpause_container(container).await;
+                unless_gone(call().await)
+            }
+            result => unless_gone(result),
+        }
+    }
 }
 
 /// Connects and pings.
@@ -371,21 +393,11 @@ impl Engine for DockerEngine {
     }
 
     async fn kill(&self, container: &str) -> Result<(), EngineError> {
-        let kill = || {
+        self.even_if_paused(container, || {
             let options = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
             self.docker.kill_container(container, Some(options))
-        };
-        match kill().await {
-            // Paused by somebody: no signal reaches it before it goes on.
-            Err(bollard::errors::Error::DockerResponseServerError {
-                status_code: 409,
-                message,
-            }) if message.contains("paused") => {
-                _ = self.docker.unpause_container(container).await;
-                unless_gone(kill().await)
-            }
-            result => unless_gone(result),
-        }
+        })
+        .await
     }
 
     async fn evidence(&self, container: &str) -> Result<Option<ExitEvidence>, EngineError> {
@@ -409,20 +421,11 @@ impl Engine for DockerEngine {
     }
 
     async fn remove(&self, container: &str) -> Result<(), EngineError> {
-        let remove = || {
+        self.even_if_paused(container, || {
             let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
             self.docker.remove_container(container, Some(options))
-        };
-        match remove().await {
-            Err(bollard::errors::Error::DockerResponseServerError {
-                status_code: 409,
-                message,
-            }) if message.contains("paused") => {
-                _ = self.docker.unpause_container(container).await;
-                unless_gone(remove().await)
-            }
-            result => unless_gone(result),
-        }
+        })
+        .await
     }
 
     async fn list(&self, label: &str) -> Result<Vec<Listed>, EngineError> {
