@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::place::{Place, docker_lines, finish, sandboxctl, workspace};
+use crate::engine::docker_lines;
+use crate::place::{Place, finish, sandboxctl, workspace};
 
 /// An agent that works like the built one and is another file: its image is this test's alone.
 fn agent_of_this_test(place: &Place, mark: &str) -> PathBuf {

@@ -3,13 +3,15 @@
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::ENGINE;
 
 /// Longer than any command of these tests needs; a command that hangs fails its test.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -78,8 +80,9 @@ impl Place {
         command.args(args).current_dir(self.work()).env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", self.home()).env("XDG_RUNTIME_DIR", self.state());
-        if let Some(host) = std::env::var_os("DOCKER_HOST") {
-            command.env("DOCKER_HOST", host);
+        command.env("SANDBOXCTL_ENGINE_KIND", ENGINE.name());
+        for name in ["DOCKER_HOST", "SANDBOXCTL_ENGINE_RUNTIME"] {
+            command.envs(std::env::var_os(name).map(|value| (name, value)));
         }
         command.stdin(Stdio::null());
         command
@@ -153,23 +156,23 @@ impl Place {
         self.dead_instance.store(true, Ordering::Relaxed);
     }
 
-    /// The containers of this place that the engine lists, running or not.
+    /// The containers of this place that the engine has, running or not.
     pub fn containers(&self) -> Vec<String> {
-        let mut found = docker_lines(&[
-            "ps",
-            "-a",
-            "-q",
-            "--no-trunc",
-            "--filter",
-            "label=sandboxctl.instance",
-            "--filter",
-            &format!("volume={}", self.path("sandbox-files").display()),
-        ]);
-        for id in self.ids.lock().unwrap().iter() {
-            let filter = format!("label=sandboxctl.sandbox={id}");
-            found.extend(docker_lines(&["ps", "-a", "-q", "--no-trunc", "--filter", &filter]));
-        }
-        found
+        ENGINE.containers(self)
+    }
+
+    /// The sandboxes that results named.
+    pub fn ids(&self) -> Vec<String> {
+        self.ids.lock().unwrap().clone()
+    }
+
+    /// The controllers that the state folder knows, dead or alive.
+    pub fn instances(&self) -> Vec<String> {
+        files_below(&self.state())
+            .iter()
+            .filter(|file| file.extension().is_some_and(|extension| extension == "lock"))
+            .map(|file| file.file_stem().unwrap().to_str().unwrap().to_owned())
+            .collect()
     }
 
     /// Asserts that nothing of this place is left on the engine, and no state file but the cache.
@@ -223,17 +226,6 @@ pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     }
     files.sort();
     files
-}
-
-/// Runs the docker CLI, for looking at the engine from outside.
-pub fn docker(args: &[&str]) -> Output {
-    let output = Command::new("docker").args(args).output().expect("the docker CLI is installed");
-    assert!(output.status.success(), "docker {args:?}: {output:?}");
-    output
-}
-
-pub fn docker_lines(args: &[&str]) -> Vec<String> {
-    String::from_utf8(docker(args).stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
 /// Starts a command whose stdout and stderr are to be collected.

@@ -5,7 +5,8 @@ use std::process::{Child, Command};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::place::{Place, docker, eventually, files_below, spawn, wait};
+use crate::ENGINE;
+use crate::place::{Place, eventually, files_below, spawn, wait};
 
 const LOOP: &str = "print('started') io.open('f', 'w'):write('x'):close() while true do end";
 
@@ -75,7 +76,7 @@ fn a_container_killed_from_outside_is_killed_not_ok() {
         let containers = place.containers();
         (!containers.is_empty()).then_some(containers)
     });
-    docker(&["kill", &containers[0]]);
+    ENGINE.kill(&containers[0]);
     let document = place.document(&wait(child));
     assert_eq!(document["status"], "killed", "{document:#}");
     assert_eq!(document["exit_code"], 137);
@@ -93,8 +94,7 @@ fn a_killed_controller_leaves_an_agent_that_ends_and_the_next_run_removes_it() {
     child.kill().unwrap();
     child.wait().unwrap();
     eventually("the agent ends with its stdin", || {
-        let state = docker(&["inspect", "--format", "{{.State.Running}}", &containers[0]]);
-        (state.stdout == b"false\n").then_some(())
+        (!ENGINE.is_running(&containers[0])).then_some(())
     });
     // Who only looks removes nothing.
     let left = |key: &str, args: &[&str]| {

@@ -25,7 +25,7 @@ fn a_script_returns_a_result_and_leaves_files() {
     assert_eq!(document["logs"][0], "hello\t1\ttrue");
     assert_eq!(document["logs"][1], "[warn] careful");
     assert_eq!(document["error"], json!(null));
-    assert_eq!(document["engine"], "docker");
+    assert_eq!(document["engine"], crate::ENGINE.name());
     assert_eq!(document["io_dir"], place.path("sandbox-files").to_str().unwrap());
     assert_eq!(document["files_touched_source"], "observed");
     assert_eq!(
