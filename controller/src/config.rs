@@ -39,7 +39,7 @@ impl Config {
 #[derive(Debug, Clone, Default)]
 pub struct EngineConfig {
     /// Which engine.
-    pub kind: EngineKind,
+    pub kind: EngineChoice,
     /// Where Docker is looked for.
     pub docker: DockerEndpoint,
     /// The OCI runtime that Docker is to use, such as `runsc`.
@@ -47,14 +47,32 @@ pub struct EngineConfig {
     /// The id, tag or digest of an image to use in place of the one that is built. It must be a
     /// sandbox image with this very agent.
     pub image: Option<String>,
+    /// The embedded engine's.
+    pub embedded: EmbeddedConfig,
 }
 
-/// Which engine.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum EngineKind {
+/// What the embedded engine is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmbeddedConfig {
+    /// Where it keeps its containers: root's alone, and on a mount that programs can be started
+    /// from. Made where it is missing.
+    pub data_dir: PathBuf,
+}
+
+impl EmbeddedConfig {
+    /// Where the data is unless somebody says otherwise.
+    pub const DATA_DIR: &'static str = "/var/lib/sandboxctl";
+}
+
+impl Default for EmbeddedConfig {
+    fn default() -> Self {
+        Self { data_dir: Self::DATA_DIR.into() }
+    }
+}
+
+/// Which engine to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum EngineChoice {
     /// Docker where it is there.
     #[default]
     Auto,
@@ -64,8 +82,11 @@ pub enum EngineKind {
     Embedded,
 }
 
-impl EngineKind {
-    /// The word in the configuration and in results.
+impl EngineChoice {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Docker, Self::Embedded];
+
+    /// The word in the configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -76,27 +97,27 @@ impl EngineKind {
     }
 }
 
-impl std::fmt::Display for EngineKind {
+impl std::fmt::Display for EngineChoice {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.pad(self.as_str())
     }
 }
 
-impl std::str::FromStr for EngineKind {
-    type Err = UnknownEngineKind;
+impl std::str::FromStr for EngineChoice {
+    type Err = UnknownEngine;
 
     fn from_str(word: &str) -> Result<Self, Self::Err> {
-        [Self::Auto, Self::Docker, Self::Embedded]
+        Self::ALL
             .into_iter()
-            .find(|kind| kind.as_str() == word)
-            .ok_or_else(|| UnknownEngineKind(word.to_owned()))
+            .find(|choice| choice.as_str() == word)
+            .ok_or_else(|| UnknownEngine(word.to_owned()))
     }
 }
 
-/// A word that is no [`EngineKind`].
+/// A word that is no [`EngineChoice`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no engine: auto, docker or embedded")]
-pub struct UnknownEngineKind(pub String);
+pub struct UnknownEngine(pub String);
 
 /// Where Docker is looked for, in the order of the docker command line: `host`, `env_host`,
 /// `env_context`, the current context of `config_dir`, then the `sockets`, each pinged.

@@ -11,10 +11,10 @@ use tokio::task::JoinHandle;
 
 use crate::agent::Agent;
 use crate::cleanup::Cleanup;
-use crate::config::{Config, EngineKind, Sweep};
+use crate::config::{Config, EngineChoice, Sweep};
 use crate::doctor::Check;
 use crate::engine::docker::DockerEngine;
-use crate::engine::{Engine, EngineFacts, EngineInfo, UserMapping};
+use crate::engine::{Engine, EngineFacts, EngineInfo, Images, UserMapping};
 use crate::error::{Error, Step, step};
 use crate::image::{ImageInfo, ImageSelector, Rebuild};
 use crate::limits::Ceiling;
@@ -28,8 +28,6 @@ const PIECE_BYTES: usize = 64 << 10;
 /// An engine, and the sandboxes on it.
 pub struct Controller {
     shared: Arc<Shared>,
-    /// The same engine: images are its own business.
-    docker: Arc<DockerEngine>,
     sweep: Option<JoinHandle<()>>,
 }
 
@@ -68,19 +66,13 @@ impl Controller {
     ///
     /// [`Error`] where none answers, or the configuration is wrong.
     pub async fn connect(config: Config) -> Result<Self, Error> {
-        match config.engine.kind {
-            EngineKind::Auto | EngineKind::Docker => {}
-            EngineKind::Embedded => return Err(Error::NoEmbeddedEngine),
-        }
-        let agent = Agent::open(&config.agent)?;
-        let docker = DockerEngine::connect(&config.engine, agent, &config.state_dir).await?;
-        let docker = Arc::new(docker);
-        let EngineInfo { endpoint, why, .. } = docker.info();
+        let engine = connect(&config).await?;
+        let EngineInfo { endpoint, why, .. } = engine.info();
         tracing::info!(endpoint, why, "connected to the engine");
         let boot_id = boot_id()?;
-        let instance = Instance::register(&config.state_dir, &boot_id, &docker.info().endpoint)?;
+        let instance = Instance::register(&config.state_dir, &boot_id, endpoint)?;
         let shared = Arc::new(Shared {
-            engine: docker.clone(),
+            engine,
             instance,
             cleanup: Cleanup::new(),
             ceiling: config.ceiling,
@@ -90,7 +82,7 @@ impl Controller {
             Sweep::AtConnect => Some(tokio::spawn(shared.clone().sweep())),
             Sweep::Never => None,
         };
-        Ok(Self { shared, docker, sweep })
+        Ok(Self { shared, sweep })
     }
 
     /// The engine, and why it was taken.
@@ -139,7 +131,12 @@ impl Controller {
     /// first, and may have to be built.
     #[must_use]
     pub fn knows_its_image(&self) -> bool {
-        self.docker.knows_its_image()
+        self.shared.engine.images().is_none_or(Images::is_known)
+    }
+
+    fn images(&self) -> Result<&dyn Images, Error> {
+        let engine = &self.shared.engine;
+        engine.images().ok_or_else(|| Error::NoImages { engine: engine.info().kind })
     }
 
     /// Builds the sandbox image. `progress` gets the engine's lines.
@@ -152,21 +149,25 @@ impl Controller {
         rebuild: Rebuild,
         mut progress: impl FnMut(&str) + Send,
     ) -> Result<ImageInfo, Error> {
+        let images = self.images()?;
         let current = self.image_list().await?.into_iter().find(|image| image.current);
         if let (Rebuild::IfMissing, Some(image)) = (rebuild, current) {
             return Ok(image);
         }
-        let id = step(Step::Image, self.docker.image_build(rebuild, &mut progress)).await?;
+        let id = step(Step::Image, images.build(rebuild, &mut progress)).await?;
         self.image(&id).await
     }
 
-    /// The sandbox images that the engine has, newest first.
+    /// The sandbox images that the engine has, newest first; none on an engine that needs none.
     ///
     /// # Errors
     ///
     /// [`Error`] where the engine fails.
     pub async fn image_list(&self) -> Result<Vec<ImageInfo>, Error> {
-        step(Step::List, self.docker.image_list()).await
+        match self.shared.engine.images() {
+            Some(images) => step(Step::List, images.list()).await,
+            None => Ok(Vec::new()),
+        }
     }
 
     async fn image(&self, id: &str) -> Result<ImageInfo, Error> {
@@ -184,7 +185,7 @@ impl Controller {
     pub async fn image_remove(&self, which: ImageSelector) -> Result<Vec<ImageInfo>, Error> {
         let chosen = which.choose(self.image_list().await?)?;
         for image in &chosen {
-            step(Step::RemoveImage, self.docker.image_remove(&image.id)).await?;
+            step(Step::RemoveImage, self.images()?.remove(&image.id)).await?;
         }
         Ok(chosen)
     }
@@ -198,8 +199,7 @@ impl Controller {
         &self,
         mut writer: impl AsyncWrite + Send + Unpin,
     ) -> Result<ImageInfo, Error> {
-        let (id, pieces) = step(Step::Image, self.docker.image_save()).await?;
-        let mut pieces = Box::pin(pieces);
+        let (id, mut pieces) = step(Step::Image, self.images()?.save()).await?;
         let failed = |source| Error::ImageStream { action: "save", source };
         // Each piece has the time of a step: the whole may be slow.
         while let Some(piece) = step(Step::Image, async { pieces.next().await.transpose() }).await?
@@ -219,6 +219,7 @@ impl Controller {
         &self,
         reader: impl AsyncRead + Send + Unpin + 'static,
     ) -> Result<ImageInfo, Error> {
+        let images = self.images()?;
         let pieces = futures_util::stream::unfold(Some(reader), |reader| async {
             let mut reader = reader?;
             let mut piece = bytes::BytesMut::with_capacity(PIECE_BYTES);
@@ -228,7 +229,7 @@ impl Controller {
                 Err(error) => Some((Err::<bytes::Bytes, io::Error>(error), None)),
             }
         });
-        let id = step(Step::Image, self.docker.image_load(pieces)).await?;
+        let id = step(Step::Image, images.load(pieces.boxed())).await?;
         self.image(&id).await
     }
 
@@ -251,6 +252,18 @@ impl Controller {
         if self.shared.cleanup.finish().await {
             self.shared.instance.unregister();
         }
+    }
+}
+
+/// The engine that the configuration asks for.
+async fn connect(config: &Config) -> Result<Arc<dyn Engine>, Error> {
+    match config.engine.kind {
+        EngineChoice::Auto | EngineChoice::Docker => {
+            let agent = Agent::open(&config.agent)?;
+            let docker = DockerEngine::connect(&config.engine, agent, &config.state_dir).await?;
+            Ok(Arc::new(docker))
+        }
+        EngineChoice::Embedded => Err(Error::NoEmbeddedEngine),
     }
 }
 

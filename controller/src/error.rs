@@ -8,7 +8,7 @@ use std::time::Duration;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::path::PathError;
 
-use crate::engine::EngineError;
+use crate::engine::{EngineError, EngineKind};
 use crate::limits::OverCeiling;
 
 /// A step of a sandbox's life, or another call to the engine. Each has its own time limit.
@@ -109,6 +109,12 @@ pub enum Error {
     /// The embedded engine was asked for.
     #[error("this build has no embedded engine")]
     NoEmbeddedEngine,
+    /// Something was to be done with an image, and the engine needs none.
+    #[error("the {engine} engine has no images: it runs the agent itself")]
+    NoImages {
+        /// Which.
+        engine: EngineKind,
+    },
     /// The endpoint that was named cannot be used.
     #[error("cannot use the endpoint of {why}: {reason}")]
     Endpoint {
@@ -299,6 +305,7 @@ impl Error {
             | Self::WorkdirOutside { .. }
             | Self::Args { .. }
             | Self::ArgsTooLarge { .. }
+            | Self::NoImages { .. }
             | Self::ImageId { .. } => ErrorKind::Usage,
             Self::Ended { .. } => ErrorKind::AgentLost,
             Self::State { .. } | Self::Refused { .. } | Self::Check { .. } => ErrorKind::Internal,
@@ -327,6 +334,7 @@ impl Error {
                 "install and start Docker or Podman, or name a running engine with --host"
             }
             Self::NoEmbeddedEngine => "use --engine docker",
+            Self::NoImages { .. } => "--engine docker names one that has",
             Self::Endpoint { .. } => "unix:// and tcp:// endpoints can be used",
             Self::Context { .. } => {
                 "`docker context ls` lists the contexts; --host or DOCKER_HOST names an engine \

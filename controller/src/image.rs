@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use serde::{Serialize, Serializer};
 
-use crate::config::EngineKind;
+use crate::engine::EngineKind;
 use crate::error::Error;
 
 /// A sandbox image that an engine has.

@@ -23,7 +23,7 @@ mod cleanup;
 mod config;
 mod controller;
 mod doctor;
-pub mod engine;
+mod engine;
 mod error;
 mod image;
 mod iodir;
@@ -40,11 +40,12 @@ mod spec;
 pub use agent::{AGENT, AGENT_SHA256};
 pub use check::check_script;
 pub use config::{
-    AgentSource, Config, DockerEndpoint, EngineConfig, EngineKind, Sweep, UnknownEngineKind,
+    AgentSource, Config, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig, Sweep,
+    UnknownEngine,
 };
 pub use controller::Controller;
 pub use doctor::{Check, CheckStatus};
-pub use engine::{EngineFacts, EngineInfo};
+pub use engine::{EngineError, EngineFacts, EngineInfo, EngineKind};
 pub use error::{Error, Step, Tried};
 pub use image::{ImageInfo, ImageSelector, Rebuild};
 pub use limits::{

@@ -5,6 +5,7 @@
 //! from outside); else the agent is lost. A missing exit code is never a success.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{MAX_MESSAGE_BYTES, cut_encoded};
@@ -191,7 +192,7 @@ pub(crate) struct Evidence {
     /// What the engine saw of the container's end, where it ended and could be asked.
     pub exit: Option<ExitEvidence>,
     /// The run's time limit, for the message.
-    pub timeout: std::time::Duration,
+    pub timeout: Duration,
     /// The container's memory limit, for the message.
     pub memory: crate::ByteSize,
     /// The last lines that the agent wrote to stderr.
@@ -212,14 +213,25 @@ pub(crate) enum OurKill {
 }
 
 /// What the engine saw of a container's end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ExitEvidence {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ExitEvidence {
     /// The exit code; `None` where the engine does not tell.
     pub code: Option<i64>,
     /// Whether the kernel killed something in it for want of memory.
     pub oom_killed: bool,
     /// Somebody else has removed it: nothing else is known.
     pub removed: bool,
+    /// What it used in its whole life, where the engine counted.
+    pub usage: Option<ContainerUsage>,
+}
+
+/// What a container used in its whole life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ContainerUsage {
+    /// Processor time of all that ran in it.
+    pub cpu: Duration,
+    /// The most memory that its cgroup had at one time, in bytes.
+    pub peak_memory: u64,
 }
 
 /// 128 + SIGKILL.
@@ -308,7 +320,6 @@ fn failure(kind: ErrorKind, message: impl AsRef<str>) -> ScriptError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn evidence() -> Evidence {
         Evidence {
@@ -323,7 +334,7 @@ mod tests {
     }
 
     fn exit(code: i64, oom_killed: bool) -> Option<ExitEvidence> {
-        Some(ExitEvidence { code: Some(code), oom_killed, removed: false })
+        Some(ExitEvidence { code: Some(code), oom_killed, ..ExitEvidence::default() })
     }
 
     fn failed(kind: ErrorKind) -> Option<RunEnd> {
@@ -403,16 +414,13 @@ mod tests {
             (Evidence { exit: exit(0, false), ..evidence() }, Status::AgentLost, 122),
             (Evidence { exit: exit(0, true), ..evidence() }, Status::AgentLost, 122),
             (
-                Evidence {
-                    exit: Some(ExitEvidence { code: None, oom_killed: false, removed: false }),
-                    ..evidence()
-                },
+                Evidence { exit: Some(ExitEvidence::default()), ..evidence() },
                 Status::AgentLost,
                 122,
             ),
             (
                 Evidence {
-                    exit: Some(ExitEvidence { code: None, oom_killed: false, removed: true }),
+                    exit: Some(ExitEvidence { removed: true, ..ExitEvidence::default() }),
                     ..evidence()
                 },
                 Status::Killed,

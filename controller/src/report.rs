@@ -10,7 +10,7 @@ use sandbox_protocol::{Base64, ErrorKind, message};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use crate::config::EngineKind;
+use crate::engine::EngineKind;
 use crate::error::Error;
 use crate::limits::{LimitKey, Limits};
 use crate::outcome::{Outcome, Status};

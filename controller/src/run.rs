@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::changes::Announced;
 use crate::error::{Error, Step};
 use crate::limits::{Limits, millis};
-use crate::outcome::{CancelCause, Evidence, OurKill, Outcome};
+use crate::outcome::{CancelCause, Evidence, ExitEvidence, OurKill, Outcome};
 use crate::report::{FilesTouched, LogEntry, LogLevel, RunResult, Usage};
 use crate::sandbox::Inner;
 use crate::session::{CallError, Reply, SessionEnd, Sink};
@@ -326,7 +326,7 @@ impl Conductor {
         usage.wall_ms = millis(wall);
         self.record.close(truncated);
         let outcome = match end {
-            Ok(end) => self.judge(end).await,
+            Ok(end) => self.judge(end, &mut usage).await,
             Err(error) => Err(error),
         };
         let outcome = outcome.unwrap_or_else(|error| Outcome::Error(Arc::new(error)));
@@ -342,8 +342,8 @@ impl Conductor {
             logs,
             logs_truncated,
             files_touched,
-            engine: inner.engine().info().kind,
-            engine_notice: inner.engine().info().notice.clone(),
+            engine: inner.engine().kind,
+            engine_notice: inner.engine().notice.clone(),
             io_dir: inner.io_dir().map(|dir| dir.path().to_owned()),
             limits: inner.limits,
             usage,
@@ -468,24 +468,18 @@ impl Conductor {
         }
     }
 
-    async fn judge(&mut self, answer: Option<RunEnd>) -> Result<Outcome, Error> {
+    /// How it ended; and what it used, where only the engine can tell any more.
+    async fn judge(&mut self, answer: Option<RunEnd>, usage: &mut Usage) -> Result<Outcome, Error> {
         let cancel = self.cancel.or(self.inner.is_closing().then_some(CancelCause::Caller));
-        let exit = match (&answer, &self.our_kill, cancel) {
-            // The engine's word is asked for only where it decides.
-            (None, None, None) => {
-                let ended = tokio::time::timeout(LAST_BREATH, self.inner.exited()).await;
-                match ended {
-                    Ok(result) => result?,
-                    Err(_) => {
-                        let detail = "the agent closed its stdout and went on".to_owned();
-                        self.our_kill = Some(OurKill::Breach(detail));
-                        self.inner.kill().await?;
-                        None
-                    }
-                }
-            }
-            _ => None,
+        // The engine's word is asked for only where it tells something new.
+        let exit = match answer {
+            Some(_) => None,
+            None => self.exit(cancel).await?,
         };
+        if let Some(used) = exit.and_then(|exit| exit.usage).filter(|_| self.inner.has_run_once()) {
+            usage.cpu_ms = Some(millis(used.cpu));
+            usage.peak_memory_bytes = Some(used.peak_memory);
+        }
         tracing::info!(
             answered = answer.is_some(),
             ?cancel,
@@ -503,6 +497,21 @@ impl Conductor {
             stderr: self.inner.session().stderr(),
         };
         Ok(evidence.judge())
+    }
+
+    /// What the engine saw of the container's end, after the agent ended without an answer.
+    async fn exit(&mut self, cancel: Option<CancelCause>) -> Result<Option<ExitEvidence>, Error> {
+        let ended = tokio::time::timeout(LAST_BREATH, self.inner.exited()).await;
+        if self.our_kill.is_some() || cancel.is_some() {
+            // How it ended is known; what the engine adds may be missing.
+            return Ok(ended.ok().and_then(Result::ok).flatten());
+        }
+        if let Ok(exit) = ended {
+            return exit;
+        }
+        self.our_kill = Some(OurKill::Breach("the agent closed its stdout and went on".to_owned()));
+        self.inner.kill().await?;
+        Ok(None)
     }
 
     /// The final state of what was changed.

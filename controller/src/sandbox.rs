@@ -16,10 +16,11 @@ use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::controller::Shared;
-use crate::engine::{ContainerSpec, Engine, EngineError, ExitEvidence};
+use crate::engine::{Container, ContainerSpec, EngineError, EngineInfo};
 use crate::error::{Error, Step, step};
 use crate::iodir::{Identity, IoDir, OpenInput, container_user, open_inputs};
 use crate::limits::Limits;
+use crate::outcome::ExitEvidence;
 use crate::plan::Plan;
 use crate::report::RunResult;
 use crate::run::Run;
@@ -48,7 +49,7 @@ impl Sandbox {
     /// The engine's id of its container.
     #[must_use]
     pub fn container_id(&self) -> &str {
-        &self.inner.container
+        self.inner.container.id()
     }
 
     /// Its io dir on the host, absolute.
@@ -135,7 +136,7 @@ impl Sandbox {
         // Made for the likely user while the engine is asked, which saves its answer's time.
         let (made, mapping) = tokio::join!(remains.create(container.clone()), mapping());
         let user = user_by(mapping?)?;
-        let container = if user == likely_user {
+        let container: Arc<dyn Container> = if user == likely_user {
             made?
         } else {
             // It was never started.
@@ -143,9 +144,9 @@ impl Sandbox {
             container.user = user;
             remains.create(container).await?
         };
-        tracing::info!(container, uid = user.0, gid = user.1, "a sandbox is made");
-        let attached = step(Step::Attach, engine.attach(&container)).await?;
-        step(Step::Start, engine.start(&container)).await?;
+        tracing::info!(container = container.id(), uid = user.0, gid = user.1, "a sandbox is made");
+        let attached = step(Step::Attach, container.attach()).await?;
+        step(Step::Start, container.start()).await?;
         let mut inner = Inner {
             id,
             container,
@@ -186,8 +187,7 @@ impl Drop for Sandbox {
 /// A sandbox, shared with the run under way.
 pub(crate) struct Inner {
     id: String,
-    /// The engine's id of it.
-    container: String,
+    container: Arc<dyn Container>,
     pub limits: Limits,
     lifespan: Lifespan,
     pub confinement: Confinement,
@@ -205,8 +205,8 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    pub fn engine(&self) -> &dyn Engine {
-        &*self.shared.engine
+    pub fn engine(&self) -> &EngineInfo {
+        self.shared.engine.info()
     }
 
     pub const fn session(&self) -> &Session {
@@ -227,6 +227,11 @@ impl Inner {
 
     pub fn is_closing(&self) -> bool {
         self.is_closing.load(Ordering::Relaxed)
+    }
+
+    /// Whether all that the container used is the first run's.
+    pub fn has_run_once(&self) -> bool {
+        self.runs.load(Ordering::Relaxed) == 1
     }
 
     /// The first run has the sandbox's id, so that its container is found by its result.
@@ -256,13 +261,13 @@ impl Inner {
     }
 
     pub async fn kill(&self) -> Result<(), Error> {
-        step(Step::Kill, self.engine().kill(&self.container)).await
+        step(Step::Kill, self.container.kill()).await
     }
 
     /// Waits for the container's end, and reads how it ended.
     pub async fn exited(&self) -> Result<Option<ExitEvidence>, Error> {
-        step(Step::Exit, self.engine().wait(&self.container)).await?;
-        step(Step::Evidence, self.engine().evidence(&self.container)).await
+        step(Step::Exit, self.container.wait()).await?;
+        step(Step::Evidence, self.container.evidence()).await
     }
 
     pub fn call_error(&self, error: CallError) -> Error {
@@ -381,7 +386,6 @@ impl Inner {
     /// while nothing runs.
     fn guard(&self, lifetime: std::time::Duration) {
         let ended = self.session.subscribe_end();
-        let engine = self.shared.engine.clone();
         let container = self.container.clone();
         let is_over = self.lifetime_is_over.clone();
         tokio::spawn(async move {
@@ -392,7 +396,7 @@ impl Inner {
                 }
                 Err(_) => is_over.store(true, Ordering::Relaxed),
             }
-            if let Err(error) = step(Step::Kill, engine.kill(&container)).await {
+            if let Err(error) = step(Step::Kill, container.kill()).await {
                 tracing::debug!(%error, "cannot kill a container that is to be removed");
             }
         });
@@ -452,7 +456,7 @@ impl Remains {
 
     /// Makes the container. In a task of its own: whoever gives up on the launch in the middle
     /// leaves a container to remove, not one that comes into being after its removal.
-    async fn create(&self, spec: ContainerSpec) -> Result<String, Error> {
+    async fn create(&self, spec: ContainerSpec) -> Result<Arc<dyn Container>, Error> {
         let creating = self.creating.clone().lock_owned().await;
         let shared = self.shared.clone();
         let task = tokio::spawn(async move {
@@ -472,7 +476,7 @@ impl Remains {
                 shared.cleanup.leave_for_the_next_command();
             }
             drop(creating);
-            result
+            result.map(Arc::from)
         });
         task.await.unwrap_or_else(|error| {
             Err(Error::NotUp { detail: format!("making the container was given up: {error}") })

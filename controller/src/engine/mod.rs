@@ -5,6 +5,7 @@
 //! what to do then are the caller's business.
 
 pub(crate) mod docker;
+pub(crate) mod hardening;
 
 use std::fmt;
 use std::io;
@@ -14,11 +15,39 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
+use futures_util::stream::BoxStream;
 use serde::Serialize;
 use tokio::io::AsyncWrite;
 
-use crate::config::EngineKind;
-pub use crate::outcome::ExitEvidence;
+use crate::image::{ImageInfo, Rebuild};
+use crate::outcome::ExitEvidence;
+
+/// Which engine it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineKind {
+    /// A Docker Engine, or Podman's socket.
+    Docker,
+    /// No daemon: the containers are ours.
+    Embedded,
+}
+
+impl EngineKind {
+    /// The word in results.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Embedded => "embedded",
+        }
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
 
 /// What an engine is, and why it was taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -88,14 +117,12 @@ pub enum EngineError {
     /// The connection to it failed.
     #[error("{0}")]
     Connection(String),
-    /// It refused.
-    #[error("{message}")]
-    Refused {
-        /// Its HTTP status or the like.
-        status: u16,
-        /// Its words.
-        message: String,
-    },
+    /// It refused, in its own words.
+    #[error("{0}")]
+    Refused(String),
+    /// What it was asked about is not there, in its own words.
+    #[error("{0}")]
+    NotFound(String),
     /// There is no sandbox image to make a container from, or none any more: prepare one.
     #[error("there is no sandbox image")]
     ImageMissing,
@@ -112,17 +139,9 @@ pub enum EngineError {
     Nonsense(String),
 }
 
-impl EngineError {
-    /// Whether the thing that was asked about is not there.
-    #[must_use]
-    pub const fn is_not_found(&self) -> bool {
-        matches!(self, Self::Refused { status: 404, .. })
-    }
-}
-
 /// A container to be made: plain data, everything said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ContainerSpec {
+pub(crate) struct ContainerSpec {
     /// Its name, by which it can be removed even if the answer to its creation was lost.
     pub name: String,
     /// Labels, by which it is found again.
@@ -145,7 +164,7 @@ pub struct ContainerSpec {
 
 /// A bind mount: private, not recursive, never made where its source is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bind {
+pub(crate) struct Bind {
     /// The path on the host.
     pub source: String,
     /// The path in the container.
@@ -155,7 +174,7 @@ pub struct Bind {
 }
 
 /// A container's stdio.
-pub struct Attached {
+pub(crate) struct Attached {
     /// Its stdin.
     pub input: Pin<Box<dyn AsyncWrite + Send>>,
     /// Its stdout and stderr, until both have ended.
@@ -170,7 +189,7 @@ impl fmt::Debug for Attached {
 
 /// A piece of a container's output.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
+pub(crate) enum Output {
     /// Of its stdout.
     Stdout(Bytes),
     /// Of its stderr.
@@ -179,7 +198,7 @@ pub enum Output {
 
 /// A container that an engine has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub(crate) struct Listed {
     /// The engine's id of it.
     pub id: String,
     /// Its labels.
@@ -192,7 +211,7 @@ pub struct Listed {
 
 /// What runs containers.
 #[async_trait]
-pub trait Engine: Send + Sync {
+pub(crate) trait Engine: Send + Sync {
     /// What it is, and why it was taken.
     fn info(&self) -> &EngineInfo;
 
@@ -208,32 +227,74 @@ pub trait Engine: Send + Sync {
     /// Its clock.
     async fn clock(&self) -> Result<SystemTime, EngineError>;
 
-    /// Makes sure that containers can be made from the sandbox image.
+    /// The sandbox images that it has; `None` where it needs none.
+    fn images(&self) -> Option<&dyn Images>;
+
+    /// Makes sure that containers can be made.
     async fn prepare(&self) -> Result<(), EngineError>;
 
-    /// Makes a container of the sandbox image, and gives the engine's id of it.
-    /// [`EngineError::ImageMissing`] where it must be [prepared](Self::prepare) first.
-    async fn create(&self, spec: &ContainerSpec) -> Result<String, EngineError>;
+    /// Makes a container that is not started yet; it is [listed](Self::list) from here on.
+    /// [`EngineError::ImageMissing`] where the engine must be [prepared](Self::prepare) first.
+    async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError>;
 
-    /// Attaches to a container that has not been started.
-    async fn attach(&self, container: &str) -> Result<Attached, EngineError>;
-
-    /// Starts it.
-    async fn start(&self, container: &str) -> Result<(), EngineError>;
-
-    /// Waits for the end of a container that has been started; at once where it has ended, so
-    /// that it may be called at any time and misses nothing.
-    async fn wait(&self, container: &str) -> Result<(), EngineError>;
-
-    /// Kills it. It is no error where it has ended.
-    async fn kill(&self, container: &str) -> Result<(), EngineError>;
-
-    /// How it ended; `None` where it still runs.
-    async fn evidence(&self, container: &str) -> Result<Option<ExitEvidence>, EngineError>;
-
-    /// Kills and removes it, by id or name. It is no error where it is not there.
+    /// Kills and removes a container, by name or id, whoever made it. It is no error where it is
+    /// not there.
     async fn remove(&self, container: &str) -> Result<(), EngineError>;
 
     /// The containers with this label, ended ones too.
     async fn list(&self, label: &str) -> Result<Vec<Listed>, EngineError>;
 }
+
+/// A container that was made. Dropping it removes nothing: its name does, by
+/// [`Engine::remove`].
+#[async_trait]
+pub(crate) trait Container: Send + Sync {
+    /// The engine's id of it.
+    fn id(&self) -> &str;
+
+    /// Attaches to it, before it is started.
+    async fn attach(&self) -> Result<Attached, EngineError>;
+
+    /// Starts it.
+    async fn start(&self) -> Result<(), EngineError>;
+
+    /// Waits for its end, once it has been started; at once where it has ended, so that it may be
+    /// called at any time and misses nothing.
+    async fn wait(&self) -> Result<(), EngineError>;
+
+    /// Kills it. It is no error where it has ended.
+    async fn kill(&self) -> Result<(), EngineError>;
+
+    /// How it ended; `None` where it still runs.
+    async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError>;
+}
+
+/// The sandbox images of an engine that needs one to make containers.
+#[async_trait]
+pub(crate) trait Images: Send + Sync {
+    /// Whether containers can be made without a look for the image, as far as is known.
+    fn is_known(&self) -> bool;
+
+    /// Builds the image, also where there is one, and gives its id. `progress` gets the engine's
+    /// lines.
+    async fn build(&self, rebuild: Rebuild, progress: Progress<'_>) -> Result<String, EngineError>;
+
+    /// All sandbox images, newest first.
+    async fn list(&self) -> Result<Vec<ImageInfo>, EngineError>;
+
+    /// Removes one. It is no error where it is not there.
+    async fn remove(&self, id: &str) -> Result<(), EngineError>;
+
+    /// The current image's id, and its tar. Built first where it is missing.
+    async fn save(&self) -> Result<(String, ImageTar), EngineError>;
+
+    /// Loads what [`save`](Self::save) gave, and gives its id.
+    async fn load(&self, tar: BoxStream<'static, io::Result<Bytes>>)
+    -> Result<String, EngineError>;
+}
+
+/// Takes an engine's lines as they come.
+pub(crate) type Progress<'a> = &'a mut (dyn FnMut(&str) + Send);
+
+/// The pieces of an image's tar.
+pub(crate) type ImageTar = BoxStream<'static, Result<Bytes, EngineError>>;

@@ -18,10 +18,11 @@ use tokio::task::AbortHandle;
 
 use super::*;
 use crate::cleanup::Cleanup;
-use crate::config::EngineKind;
-use crate::engine::{Attached, EngineFacts, EngineInfo, Listed, UserMapping};
+use crate::engine::{
+    Attached, Engine, EngineFacts, EngineInfo, EngineKind, Images, Listed, UserMapping,
+};
 use crate::limits::{ByteSize, Ceiling};
-use crate::outcome::{CancelCause, Outcome, Status};
+use crate::outcome::{CancelCause, ContainerUsage, Outcome, Status};
 use crate::reap::Instance;
 use crate::report::{FileOp, ResultDocument, Usage};
 use crate::session::testing::{FakeAgent, pipe};
@@ -69,7 +70,8 @@ impl Fake {
     }
 
     fn ends_with(&self, code: Option<i64>, oom_killed: bool) {
-        *self.exit.lock().unwrap() = ExitEvidence { code, oom_killed, removed: false };
+        let mut exit = self.exit.lock().unwrap();
+        (exit.code, exit.oom_killed) = (code, oom_killed);
     }
 
     fn stop(&self) {
@@ -101,47 +103,16 @@ impl Engine for Fake {
     async fn prepare(&self) -> Result<(), EngineError> {
         self.call("prepare").await
     }
-    async fn create(&self, spec: &ContainerSpec) -> Result<String, EngineError> {
+    fn images(&self) -> Option<&dyn Images> {
+        None
+    }
+    async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError> {
         self.call("create").await?;
         *self.user.lock().unwrap() = spec.user;
         match self.lacks_its_image.swap(false, Ordering::Relaxed) {
             true => Err(EngineError::ImageMissing),
-            false => Ok("c1".into()),
+            false => Ok(Box::new(FakeContainer(self.me.upgrade().unwrap()))),
         }
-    }
-    async fn attach(&self, _: &str) -> Result<Attached, EngineError> {
-        self.call("attach").await?;
-        let (attached, agent) = pipe();
-        *self.agent.lock().unwrap() = Some(agent);
-        Ok(attached)
-    }
-    async fn start(&self, _: &str) -> Result<(), EngineError> {
-        self.call("start").await?;
-        self.running.send_replace(true);
-        let agent = self.agent.lock().unwrap().take().unwrap();
-        let behaviour = self.behaviour.lock().unwrap().take().unwrap();
-        let me = self.me.upgrade().unwrap();
-        let task = tokio::spawn(async move {
-            behaviour(agent, me.clone()).await;
-            me.running.send_replace(false);
-        });
-        *self.task.lock().unwrap() = Some(task.abort_handle());
-        Ok(())
-    }
-    async fn wait(&self, _: &str) -> Result<(), EngineError> {
-        self.call("wait").await?;
-        _ = self.running.subscribe().wait_for(|running| !running).await;
-        Ok(())
-    }
-    async fn kill(&self, _: &str) -> Result<(), EngineError> {
-        self.call("kill").await?;
-        self.ends_with(Some(137), false);
-        self.stop();
-        Ok(())
-    }
-    async fn evidence(&self, _: &str) -> Result<Option<ExitEvidence>, EngineError> {
-        self.call("evidence").await?;
-        Ok(Some(*self.exit.lock().unwrap()))
     }
     async fn remove(&self, _: &str) -> Result<(), EngineError> {
         self.call("remove").await?;
@@ -150,6 +121,50 @@ impl Engine for Fake {
     }
     async fn list(&self, _: &str) -> Result<Vec<Listed>, EngineError> {
         Ok(Vec::new())
+    }
+}
+
+/// Its container.
+struct FakeContainer(Arc<Fake>);
+
+#[async_trait]
+impl Container for FakeContainer {
+    fn id(&self) -> &str {
+        "c1"
+    }
+    async fn attach(&self) -> Result<Attached, EngineError> {
+        self.0.call("attach").await?;
+        let (attached, agent) = pipe();
+        *self.0.agent.lock().unwrap() = Some(agent);
+        Ok(attached)
+    }
+    async fn start(&self) -> Result<(), EngineError> {
+        self.0.call("start").await?;
+        self.0.running.send_replace(true);
+        let agent = self.0.agent.lock().unwrap().take().unwrap();
+        let behaviour = self.0.behaviour.lock().unwrap().take().unwrap();
+        let me = self.0.clone();
+        let task = tokio::spawn(async move {
+            behaviour(agent, me.clone()).await;
+            me.running.send_replace(false);
+        });
+        *self.0.task.lock().unwrap() = Some(task.abort_handle());
+        Ok(())
+    }
+    async fn wait(&self) -> Result<(), EngineError> {
+        self.0.call("wait").await?;
+        _ = self.0.running.subscribe().wait_for(|running| !running).await;
+        Ok(())
+    }
+    async fn kill(&self) -> Result<(), EngineError> {
+        self.0.call("kill").await?;
+        self.0.ends_with(Some(137), false);
+        self.0.stop();
+        Ok(())
+    }
+    async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError> {
+        self.0.call("evidence").await?;
+        Ok(Some(*self.0.exit.lock().unwrap()))
     }
 }
 
@@ -192,7 +207,7 @@ impl World {
             agent: Mutex::new(None),
             task: Mutex::new(None),
             running: watch::Sender::new(false),
-            exit: Mutex::new(ExitEvidence { code: Some(0), oom_killed: false, removed: false }),
+            exit: Mutex::new(ExitEvidence { code: Some(0), ..ExitEvidence::default() }),
             me: me.clone(),
         });
         let state = tempfile::tempdir().unwrap();
@@ -390,6 +405,32 @@ async fn an_agent_that_says_nothing_is_killed_a_second_after_the_deadline() {
     assert_eq!(result.files_touched.files[0].op, FileOp::Write);
     assert_eq!(result.usage.cpu_ms, None);
     assert_eq!(result.hint().as_deref(), Some("--timeout raises the limit"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_killed_agent_cannot_tell_of_its_usage_the_engine_may() {
+    let used = ContainerUsage { cpu: Duration::from_millis(1500), peak_memory: 5 << 20 };
+    for (earlier, expected) in [(0, (Some(1500), Some(5 << 20))), (1, (None, None))] {
+        let world = greeted(async |mut agent: Scripted, _| {
+            while let Some((id, request)) = agent.agent.request().await {
+                match request {
+                    Request::Run(run) if run.source == "short" => agent.returned(id, "1").await,
+                    _ => {}
+                }
+            }
+        });
+        world.fake.exit.lock().unwrap().usage = Some(used);
+        let sandbox = world.launch().await.unwrap();
+        for _ in 0..earlier {
+            sandbox.run(Script::new("short")).await.unwrap();
+        }
+        let result = sandbox.run(Script::new("long")).await.unwrap();
+        assert_eq!(result.outcome.status(), Status::Timeout);
+        // What the container used in its whole life is no later run's.
+        let Usage { cpu_ms, peak_memory_bytes, written_bytes, .. } = result.usage;
+        assert_eq!((cpu_ms, peak_memory_bytes), expected, "after {earlier} runs");
+        assert_eq!(written_bytes, None);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use sandbox_controller::{Config, DockerEndpoint, EngineConfig, EngineKind};
+use sandbox_controller::{Config, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig};
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 
 use super::{Error, Key, Layer, Place, Settings, Value};
@@ -45,10 +45,7 @@ impl Settings {
     /// take paths in UTF-8.
     pub fn io_dir(&self, working_directory: &Path) -> Result<PathBuf, Error> {
         let setting = self.setting(Key::IoDir);
-        let Some(Value::Path(dir)) = &setting.value else {
-            // The key has a default, and every layer gives it a path.
-            return Ok(working_directory.to_owned());
-        };
+        let dir = self.path(Key::IoDir);
         let path = if dir.is_relative() && setting.layer <= Layer::Project {
             let mut path = working_directory.to_owned();
             for part in dir.components() {
@@ -62,7 +59,7 @@ impl Settings {
             }
             path
         } else {
-            working_directory.join(dir)
+            working_directory.join(&dir)
         };
         // Before anything is made there.
         let why = if path.metadata().is_ok_and(|found| !found.is_dir()) {
@@ -94,17 +91,26 @@ impl Settings {
                 kind: self
                     .text(Key::EngineKind)
                     .and_then(|kind| kind.parse().ok())
-                    .unwrap_or(EngineKind::Auto),
+                    .unwrap_or(EngineChoice::Auto),
                 docker: DockerEndpoint {
                     host: text(Key::EngineHost).map(|host| (host, self.named(Key::EngineHost))),
                     ..environment.docker()
                 },
                 runtime: text(Key::EngineRuntime),
                 image: text(Key::EngineImage),
+                embedded: EmbeddedConfig { data_dir: self.path(Key::EngineDataDir) },
             },
             ceiling: self.ceiling(),
             agent: environment.agent(),
             ..Config::new(state_dir)
+        }
+    }
+
+    /// The path of a key that has one by default, so that every layer gives it one.
+    fn path(&self, key: Key) -> PathBuf {
+        match &self.setting(key).value {
+            Some(Value::Path(path)) => path.clone(),
+            _ => PathBuf::new(),
         }
     }
 

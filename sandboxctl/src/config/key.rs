@@ -1,7 +1,7 @@
 //! The one table of settings: name, variable, flag, default, meaning. Parsing, `config show`,
 //! the flags' help and the documentation's table all read it.
 
-use sandbox_controller::LimitKey;
+use sandbox_controller::{EmbeddedConfig, LimitKey};
 use sandbox_protocol::message::{Access, AllowedPath};
 
 use super::value::Value;
@@ -34,6 +34,8 @@ pub enum Key {
     EngineRuntime,
     /// The image to use in place of our own.
     EngineImage,
+    /// The embedded engine's folder.
+    EngineDataDir,
 }
 
 const ENCODINGS: &[&str] =
@@ -54,6 +56,7 @@ impl Key {
             .chain(limits("limits.").map(Self::Limit))
             .chain(LimitKey::ALL.iter().copied().map(Self::Ceiling))
             .chain([Self::EngineKind, Self::EngineHost, Self::EngineRuntime, Self::EngineImage])
+            .chain([Self::EngineDataDir])
     }
 
     /// The key's name in a configuration file, with dots.
@@ -74,6 +77,7 @@ impl Key {
             Self::EngineHost => "engine.host".into(),
             Self::EngineRuntime => "engine.runtime".into(),
             Self::EngineImage => "engine.image".into(),
+            Self::EngineDataDir => "engine.data_dir".into(),
         }
     }
 
@@ -100,9 +104,11 @@ impl Key {
             Self::EngineKind => Some("--engine"),
             Self::EngineHost => Some("--host"),
             Self::EngineRuntime => Some("--runtime"),
-            Self::DefaultEncoding | Self::AllowedPaths | Self::Ceiling(_) | Self::EngineImage => {
-                None
-            }
+            Self::DefaultEncoding
+            | Self::AllowedPaths
+            | Self::Ceiling(_)
+            | Self::EngineImage
+            | Self::EngineDataDir => None,
         }
     }
 
@@ -123,6 +129,7 @@ impl Key {
             Self::Ceiling(limit) => Some(Value::Limit(limit.default_ceiling())),
             Self::EngineKind => text("auto"),
             Self::EngineHost | Self::EngineRuntime | Self::EngineImage => None,
+            Self::EngineDataDir => Some(Value::Path(EmbeddedConfig::DATA_DIR.into())),
         }
     }
 
@@ -169,6 +176,9 @@ impl Key {
             Self::EngineHost => "Address of the Docker engine: unix:///run/docker.sock, tcp://…",
             Self::EngineRuntime => "OCI runtime of the engine, such as runsc",
             Self::EngineImage => "Image to run the agent in, in place of our own",
+            Self::EngineDataDir => {
+                "Folder of the embedded engine: root's, where programs may start"
+            }
         }
     }
 
@@ -214,7 +224,7 @@ mod tests {
     #[test]
     fn names_and_variables_are_unique() {
         let count = Key::all().count();
-        assert_eq!(count, 9 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
+        assert_eq!(count, 10 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);
         assert_eq!(Key::all().map(Key::variable).collect::<HashSet<_>>().len(), count);
         for key in Key::all() {

@@ -90,7 +90,8 @@ pub fn check(key: Key, value: &Value, below: Option<&Value>) -> Result<(), Widen
             | Key::EngineKind
             | Key::EngineHost
             | Key::EngineRuntime
-            | Key::EngineImage,
+            | Key::EngineImage
+            | Key::EngineDataDir,
             _,
             _,
         ) => Err(Widening::Reserved),
@@ -162,6 +163,7 @@ mod tests {
             ("engine.host", "'tcp://192.0.2.1:2375'"),
             ("engine.runtime", "'runc'"),
             ("engine.image", "'x'"),
+            ("engine.data_dir", "'/x'"),
             ("io.dir", "'/etc'"),
             ("io.dir", "'.'"),
             ("io.dir", "'.//./'"),

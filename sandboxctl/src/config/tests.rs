@@ -229,6 +229,7 @@ fn any_line() -> impl Strategy<Value = String> {
             (Key::IoDir, _) => {
                 ["'x'", "'/etc'", "'./y/z'", "'.'", "'.git'"][number as usize % 5].to_owned()
             }
+            (Key::EngineDataDir, _) => format!("'/data{number}'"),
             (key, _) if !key.words().is_empty() => {
                 format!("'{}'", key.words()[number as usize % key.words().len()])
             }
@@ -254,7 +255,7 @@ proptest! {
         prop_assert_eq!(above.limits().check(&Ceiling(below.limits())), Ok(()));
         prop_assert_eq!(above.ceiling(), below.ceiling());
         prop_assert!(below.io_enabled() || !above.io_enabled());
-        for key in [Key::EngineKind, Key::EngineHost, Key::EngineRuntime, Key::EngineImage] {
+        for key in Key::all().filter(|key| key.name().starts_with("engine.")) {
             prop_assert_eq!(&above.setting(key).value, &below.setting(key).value);
         }
         if above.setting(Key::IoDir).layer == Layer::Project {

@@ -59,6 +59,9 @@ pub enum ValueError {
     /// `..` in `[io] dir`.
     #[error("'..' is not allowed in it; --io-dir takes any directory")]
     Parent,
+    /// A relative path where only an absolute one says the same everywhere.
+    #[error("it is not an absolute path")]
+    Relative,
     /// No list of allowed paths.
     #[error("{0}")]
     Paths(String),
@@ -106,15 +109,22 @@ impl Value {
                     Err(ValueError::Choice { text: text.to_owned(), words })
                 }
             }
-            Key::IoDir | Key::EngineHost | Key::EngineRuntime | Key::EngineImage => {
+            Key::IoDir
+            | Key::EngineHost
+            | Key::EngineRuntime
+            | Key::EngineImage
+            | Key::EngineDataDir => {
                 if text.is_empty() {
                     return Err(ValueError::Empty);
                 }
                 if key == Key::IoDir && text.split('/').any(|name| name == "..") {
                     return Err(ValueError::Parent);
                 }
+                if key == Key::EngineDataDir && !text.starts_with('/') {
+                    return Err(ValueError::Relative);
+                }
                 Ok(match key {
-                    Key::IoDir => Self::Path(text.into()),
+                    Key::IoDir | Key::EngineDataDir => Self::Path(text.into()),
                     _ => Self::Text(text.to_owned()),
                 })
             }
@@ -299,6 +309,7 @@ mod tests {
         );
         assert!(toml(Key::IoDir, "\"a/../b\"").unwrap_err().starts_with("'..' is not allowed"));
         assert!(toml(Key::IoDir, "\"a..b\"").is_ok());
+        assert_eq!(toml(Key::EngineDataDir, "'x'").unwrap_err(), "it is not an absolute path");
     }
 
     #[test]

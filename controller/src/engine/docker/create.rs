@@ -8,37 +8,13 @@ use bollard::models::{
     MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits, RestartPolicy,
     RestartPolicyNameEnum,
 };
+use rustix::io::Errno;
+use serde_json::{Value, json};
 
+use crate::engine::hardening::{
+    ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3, MASKED_PATHS, OOM_SCORE_ADJ, READONLY_PATHS,
+};
 use crate::engine::{Bind, ContainerSpec};
-
-/// What the agent may ask of the kernel in a sandbox that runs scripts, and what the runtime
-/// needs to start it.
-const SECCOMP_SCRIPT: &str = include_str!("seccomp-script.json");
-
-/// The engine's defaults, which setting the field replaces, and what tells of the host besides.
-const MASKED_PATHS: &[&str] = &[
-    "/proc/asound",
-    "/proc/acpi",
-    "/proc/interrupts",
-    "/proc/kallsyms",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/kpagecgroup",
-    "/proc/kpagecount",
-    "/proc/kpageflags",
-    "/proc/latency_stats",
-    "/proc/scsi",
-    "/proc/slabinfo",
-    "/proc/sched_debug",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/sys/class",
-    "/sys/devices",
-    "/sys/firmware",
-];
-
-const READONLY_PATHS: &[&str] =
-    &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Whose seccomp profile a container gets. There is no third way: never none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +34,7 @@ pub(super) fn body(
 ) -> ContainerCreateBody {
     let mut security_opt = vec!["no-new-privileges".to_owned()];
     match seccomp {
-        Seccomp::Ours => security_opt.push(format!("seccomp={SECCOMP_SCRIPT}")),
+        Seccomp::Ours => security_opt.push(format!("seccomp={}", seccomp_profile())),
         Seccomp::EnginesDefault => {}
     }
     let (uid, gid) = spec.user;
@@ -102,7 +78,7 @@ pub(super) fn body(
                 typ: Some("none".to_owned()),
                 config: Some(HashMap::new()),
             }),
-            oom_score_adj: Some(1000),
+            oom_score_adj: Some(OOM_SCORE_ADJ.into()),
             restart_policy: Some(RestartPolicy {
                 name: Some(RestartPolicyNameEnum::NO),
                 maximum_retry_count: None,
@@ -115,6 +91,29 @@ pub(super) fn body(
         }),
         ..ContainerCreateBody::default()
     }
+}
+
+/// Our system call filter in Docker's words.
+fn seccomp_profile() -> Value {
+    json!({
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "archMap": [
+            {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": []},
+            {"architecture": "SCMP_ARCH_AARCH64", "subArchitectures": []},
+        ],
+        "syscalls": [
+            {"names": ALLOWED_SYSCALLS.concat(), "action": "SCMP_ACT_ALLOW"},
+            {
+                "names": [CLONE],
+                "action": "SCMP_ACT_ALLOW",
+                "args": [{
+                    "index": 0, "value": CLONE_NAMESPACES, "valueTwo": 0,
+                    "op": "SCMP_CMP_MASKED_EQ",
+                }],
+            },
+            {"names": [CLONE3], "action": "SCMP_ACT_ERRNO", "errnoRet": Errno::NOSYS.raw_os_error()},
+        ],
+    })
 }
 
 fn ulimit(&(name, value): &(&'static str, i64)) -> ResourcesUlimits {
@@ -140,7 +139,6 @@ fn mount(bind: &Bind) -> Mount {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
 
     fn spec() -> ContainerSpec {
         ContainerSpec {
@@ -208,6 +206,8 @@ mod tests {
                     {"Name": "nofile", "Soft": 128, "Hard": 128},
                 ]),
             ),
+            ("MaskedPaths", json!(MASKED_PATHS)),
+            ("ReadonlyPaths", json!(READONLY_PATHS)),
             ("IpcMode", json!("none")),
             ("CgroupnsMode", json!("private")),
             ("LogConfig", json!({"Type": "none", "Config": {}})),
@@ -245,35 +245,6 @@ mod tests {
     }
 
     #[test]
-    fn setting_the_masked_paths_keeps_the_engines_own() {
-        let json = json();
-        let masked = json["HostConfig"]["MaskedPaths"].as_array().unwrap();
-        for path in [
-            // moby's defaults
-            "/proc/asound",
-            "/proc/acpi",
-            "/proc/interrupts",
-            "/proc/kcore",
-            "/proc/keys",
-            "/proc/latency_stats",
-            "/proc/timer_list",
-            "/proc/timer_stats",
-            "/proc/sched_debug",
-            "/proc/scsi",
-            "/sys/firmware",
-            // ours
-            "/sys/devices",
-            "/sys/class",
-            "/proc/kallsyms",
-            "/proc/kpagecount",
-            "/proc/slabinfo",
-        ] {
-            assert!(masked.contains(&json!(path)), "{path}");
-        }
-        assert_eq!(json["HostConfig"]["ReadonlyPaths"], json!(READONLY_PATHS));
-    }
-
-    #[test]
     fn the_runtime_is_passed_through() {
         let host = body(&spec(), "x", Some("runsc"), Seccomp::Ours).host_config.unwrap();
         assert_eq!(host.runtime.as_deref(), Some("runsc"));
@@ -286,67 +257,22 @@ mod tests {
     }
 
     #[test]
-    fn the_seccomp_profile_allows_what_the_agent_needs_and_denies_the_rest() {
+    fn the_seccomp_profile_allows_what_is_listed_and_denies_the_rest() {
         let json = json();
         let options = json["HostConfig"]["SecurityOpt"].as_array().unwrap();
         assert_eq!(options[0], "no-new-privileges");
         let profile = options[1].as_str().unwrap().strip_prefix("seccomp=").unwrap();
         let profile: Value = serde_json::from_str(profile).unwrap();
         assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
-        let rules = profile["syscalls"].as_array().unwrap();
-        let allowed: Vec<&str> = rules
-            .iter()
-            .filter(|rule| rule["action"] == "SCMP_ACT_ALLOW")
-            .flat_map(|rule| rule["names"].as_array().unwrap())
-            .map(|name| name.as_str().unwrap())
-            .collect();
-        for name in [
-            "openat2",
-            "openat",
-            "mkdirat",
-            "unlinkat",
-            "renameat2",
-            "statx",
-            "read",
-            "write",
-            "ftruncate",
-            "getdents64",
-            "futex",
-            "clone",
-            "execve",
-            "prctl",
-            "exit_group",
-            "landlock_restrict_self",
-            "seccomp",
-            "getrandom",
-            "getrusage",
-            "wait4",
-        ] {
-            assert!(allowed.contains(&name), "{name}");
-        }
-        for name in [
-            "socket",
-            "connect",
-            "ptrace",
-            "mount",
-            "unshare",
-            "setns",
-            "bpf",
-            "io_uring_setup",
-            "perf_event_open",
-            "userfaultfd",
-            "keyctl",
-            "process_vm_readv",
-            "mknodat",
-            "fchownat",
-            "setuid",
-            "open_by_handle_at",
-            "clone3",
-            "personality",
-            "chroot",
-            "pivot_root",
-        ] {
-            assert!(!allowed.contains(&name), "{name}");
-        }
+        let [allowed, clone, clone3] = &profile["syscalls"].as_array().unwrap()[..] else {
+            panic!("{profile:#}")
+        };
+        assert_eq!(allowed["action"], "SCMP_ACT_ALLOW");
+        assert_eq!(allowed["names"], json!(ALLOWED_SYSCALLS.concat()));
+        assert_eq!(clone["names"], json!(["clone"]));
+        assert_eq!(clone["args"][0]["value"], 2_114_060_288_u64);
+        assert_eq!(clone["args"][0]["op"], "SCMP_CMP_MASKED_EQ");
+        assert_eq!(clone3["action"], "SCMP_ACT_ERRNO");
+        assert_eq!(clone3["errnoRet"], 38);
     }
 }

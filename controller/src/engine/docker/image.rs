@@ -22,8 +22,7 @@ use sha2::{Digest, Sha256};
 
 use super::{engine_error, unix_time};
 use crate::agent::Agent;
-use crate::config::EngineKind;
-use crate::engine::EngineError;
+use crate::engine::{EngineError, EngineKind, Progress};
 use crate::image::{ImageInfo, Rebuild};
 
 /// The sha256 of the Dockerfile and the agent.
@@ -118,7 +117,7 @@ impl Image {
         &self,
         docker: &Docker,
         rebuild: Rebuild,
-        progress: &mut (dyn FnMut(&str) + Send),
+        progress: Progress<'_>,
     ) -> Result<String, EngineError> {
         let labels = HashMap::from([
             (LABEL_IMAGE, self.digest.as_str()),
@@ -140,7 +139,7 @@ impl Image {
             match line {
                 Ok(line) => {
                     if let Some(message) = line.error_detail.and_then(|detail| detail.message) {
-                        failure = Some(EngineError::Refused { status: 0, message });
+                        failure = Some(EngineError::Refused(message));
                     }
                     if let Some(text) = line.stream {
                         text.lines()
@@ -173,7 +172,7 @@ impl Image {
         let unusable = |reason| EngineError::UnusableImage { which: which.to_owned(), reason };
         let image =
             docker.inspect_image(name).await.map_err(|error| match engine_error(error) {
-                error if error.is_not_found() => unusable("names no image that the engine has"),
+                EngineError::NotFound(_) => unusable("names no image that the engine has"),
                 error => error,
             })?;
         let config = image.config.as_ref();
@@ -227,7 +226,7 @@ impl Image {
         let options = RemoveImageOptionsBuilder::new().force(true).build();
         match docker.remove_image(id, Some(options), None).await.map_err(engine_error) {
             Ok(_) => {}
-            Err(error) if error.is_not_found() => {}
+            Err(EngineError::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
         self.forget(id);

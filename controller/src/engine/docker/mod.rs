@@ -21,7 +21,8 @@ use bollard::query_parameters::{
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt, TryStreamExt};
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
 use sandbox_protocol::limits::cut_encoded;
 use tokio::sync::OnceCell;
 
@@ -29,13 +30,14 @@ use self::create::Seccomp;
 use self::endpoint::{Candidate, Candidates, Endpoint};
 use self::image::Image;
 use crate::agent::{Agent, DOCKERFILE};
-use crate::config::{EngineConfig, EngineKind};
+use crate::config::EngineConfig;
 use crate::engine::{
-    Attached, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, ExitEvidence, Listed,
-    Output, UserMapping,
+    Attached, Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind,
+    ImageTar, Images, Listed, Output, Progress, UserMapping,
 };
 use crate::error::{Error, Step, Tried};
 use crate::image::{ImageInfo, Rebuild};
+use crate::outcome::ExitEvidence;
 
 /// For bollard, in seconds. Every call has a shorter limit of ours around it, so this is only
 /// there because there must be one.
@@ -118,9 +120,7 @@ impl DockerEngine {
         if !self.refuses_our_seccomp.load(Ordering::Relaxed) {
             match self.create_with(image, spec, Seccomp::Ours).await {
                 // Podman takes the profile's text for the name of a file.
-                Err(EngineError::Refused { status: 500, message })
-                    if message.contains("seccomp") =>
-                {
+                Err(EngineError::Refused(message)) if message.contains("seccomp") => {
                     tracing::info!("the engine takes no seccomp profile: its own is in force");
                     self.refuses_our_seccomp.store(true, Ordering::Relaxed);
                 }
@@ -146,64 +146,26 @@ impl DockerEngine {
         }
         Ok(created.id)
     }
+}
 
-    pub async fn image_build(
-        &self,
-        rebuild: Rebuild,
-        progress: &mut (dyn FnMut(&str) + Send),
-    ) -> Result<String, EngineError> {
-        self.image.build(&self.docker, rebuild, progress).await
-    }
-
-    /// Whether containers can be made without a look for the image, as far as is known.
-    pub fn knows_its_image(&self) -> bool {
-        self.other_image.is_some() || self.image.remembered().is_some()
-    }
-
-    pub async fn image_list(&self) -> Result<Vec<ImageInfo>, EngineError> {
-        self.image.list(&self.docker).await
-    }
-
-    pub async fn image_remove(&self, id: &str) -> Result<(), EngineError> {
-        self.image.remove(&self.docker, id).await
-    }
-
-    /// The image's id, and its tar.
-    pub async fn image_save(
-        &self,
-    ) -> Result<(String, impl Stream<Item = Result<Bytes, EngineError>> + use<>), EngineError> {
-        let id = self.image.ensure(&self.docker).await?;
-        let tar = self.image.save(&self.docker, &id).await?;
-        Ok((id, tar))
-    }
-
-    pub async fn image_load(
-        &self,
-        tar: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
-    ) -> Result<String, EngineError> {
-        self.image.load(&self.docker, tar).await
-    }
-
-    /// Ends a container by `call`, and again where somebody has paused it: no signal reaches it
-    /// before it goes on.
-    async fn even_if_paused<F>(
-        &self,
-        container: &str,
-        call: impl Fn() -> F + Send + Sync,
-    ) -> Result<(), EngineError>
-    where
-        F: Future<Output = Result<(), bollard::errors::Error>> + Send,
-    {
-        match call().await {
-            Err(bollard::errors::Error::DockerResponseServerError {
-                status_code: 409,
-                message,
-            }) if message.contains("paused") => {
-                _ = self.docker.unpause_container(container).await;
-                unless_gone(call().await)
-            }
-            result => unless_gone(result),
+/// Ends a container by `call`, and again where somebody has paused it: no signal reaches it
+/// before it goes on.
+async fn even_if_paused<F>(
+    docker: &Docker,
+    container: &str,
+    call: impl Fn() -> F + Send + Sync,
+) -> Result<(), EngineError>
+where
+    F: Future<Output = Result<(), bollard::errors::Error>> + Send,
+{
+    match call().await {
+        Err(bollard::errors::Error::DockerResponseServerError { status_code: 409, message })
+            if message.contains("paused") =>
+        {
+            _ = docker.unpause_container(container).await;
+            unless_gone(call().await)
         }
+        result => unless_gone(result),
     }
 }
 
@@ -244,9 +206,12 @@ fn engine_error(error: bollard::errors::Error) -> EngineError {
         Bollard::DockerResponseServerError { status_code, message } => {
             // Some engines repeat the whole request.
             let message = cut_encoded(message.trim(), MAX_ENGINE_WORDS).to_owned();
-            EngineError::Refused { status: status_code, message }
+            match status_code {
+                404 => EngineError::NotFound(message),
+                _ => EngineError::Refused(message),
+            }
         }
-        Bollard::DockerStreamError { error } => EngineError::Refused { status: 0, message: error },
+        Bollard::DockerStreamError { error } => EngineError::Refused(error),
         Bollard::JsonDataError { message, .. } => EngineError::Nonsense(message),
         Bollard::JsonSerdeError { err } => EngineError::Nonsense(err.to_string()),
         Bollard::RequestTimeoutError => {
@@ -265,10 +230,13 @@ fn engine_error(error: bollard::errors::Error) -> EngineError {
 
 /// Nothing to do where it is so already.
 fn unless_gone(result: Result<(), bollard::errors::Error>) -> Result<(), EngineError> {
-    match result.map_err(engine_error) {
+    match result {
         // 404: not there; 409: not running, or its removal is under way; 304: as it is.
-        Err(EngineError::Refused { status: 404 | 409 | 304, .. }) => Ok(()),
-        result => result,
+        Err(bollard::errors::Error::DockerResponseServerError {
+            status_code: 404 | 409 | 304,
+            ..
+        }) => Ok(()),
+        result => result.map_err(engine_error),
     }
 }
 
@@ -328,100 +296,38 @@ impl Engine for DockerEngine {
         rfc3339(&text).ok_or_else(|| EngineError::Nonsense(format!("the time '{text}'")))
     }
 
+    fn images(&self) -> Option<&dyn Images> {
+        Some(self)
+    }
+
     async fn prepare(&self) -> Result<(), EngineError> {
-        if !self.knows_its_image() {
+        if !self.is_known() {
             self.image.ensure(&self.docker).await?;
         }
         Ok(())
     }
 
-    async fn create(&self, spec: &ContainerSpec) -> Result<String, EngineError> {
-        if let Some(name) = &self.other_image {
+    async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError> {
+        let id = if let Some(name) = &self.other_image {
             let which = format!("engine.image '{name}'");
-            let id = self.image.verify(&self.docker, name, &which).await?;
-            return self.create_from(&id, spec).await;
-        }
-        let id = self.image.remembered().ok_or(EngineError::ImageMissing)?;
-        match self.create_from(&id, spec).await {
-            // The image was removed since, or another engine answers at this endpoint.
-            Err(error) if error.is_not_found() => {
-                self.image.forget(&id);
-                Err(EngineError::ImageMissing)
-            }
-            result => result,
-        }
-    }
-
-    async fn attach(&self, container: &str) -> Result<Attached, EngineError> {
-        let options = AttachContainerOptionsBuilder::new()
-            .stdin(true)
-            .stdout(true)
-            .stderr(true)
-            .stream(true)
-            .build();
-        let attached = self.docker.attach_container(container, Some(options)).await;
-        let attached = attached.map_err(engine_error)?;
-        let output = attached.output.map_err(io::Error::other).and_then(|piece| async {
-            match piece {
-                LogOutput::StdOut { message } => Ok(Output::Stdout(message)),
-                LogOutput::StdErr { message } => Ok(Output::Stderr(message)),
-                // What is no whole frame of the engine's: the connection was cut.
-                LogOutput::StdIn { .. } | LogOutput::Console { .. } => {
-                    Err(io::ErrorKind::UnexpectedEof.into())
+            let image = self.image.verify(&self.docker, name, &which).await?;
+            self.create_from(&image, spec).await?
+        } else {
+            let image = self.image.remembered().ok_or(EngineError::ImageMissing)?;
+            match self.create_from(&image, spec).await {
+                // The image was removed since, or another engine answers at this endpoint.
+                Err(EngineError::NotFound(_)) => {
+                    self.image.forget(&image);
+                    return Err(EngineError::ImageMissing);
                 }
+                result => result?,
             }
-        });
-        Ok(Attached { input: attached.input, output: output.boxed() })
-    }
-
-    async fn start(&self, container: &str) -> Result<(), EngineError> {
-        self.docker.start_container(container, None).await.map_err(engine_error)
-    }
-
-    async fn wait(&self, container: &str) -> Result<(), EngineError> {
-        let options = WaitContainerOptionsBuilder::new().condition("not-running").build();
-        let mut answers = Box::pin(self.docker.wait_container(container, Some(options)));
-        match answers.next().await {
-            // bollard calls any code but 0 an error.
-            Some(Ok(_) | Err(bollard::errors::Error::DockerContainerWaitError { .. })) => Ok(()),
-            Some(Err(error)) => match engine_error(error) {
-                error if error.is_not_found() => Ok(()),
-                error => Err(error),
-            },
-            None => Err(EngineError::Connection("the engine hung up".to_owned())),
-        }
-    }
-
-    async fn kill(&self, container: &str) -> Result<(), EngineError> {
-        self.even_if_paused(container, || {
-            let options = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
-            self.docker.kill_container(container, Some(options))
-        })
-        .await
-    }
-
-    async fn evidence(&self, container: &str) -> Result<Option<ExitEvidence>, EngineError> {
-        let inspect = match self.docker.inspect_container(container, None).await {
-            Ok(inspect) => inspect,
-            Err(error) => match engine_error(error) {
-                error if error.is_not_found() => {
-                    let gone = ExitEvidence { code: None, oom_killed: false, removed: true };
-                    return Ok(Some(gone));
-                }
-                error => return Err(error),
-            },
         };
-        let state =
-            inspect.state.ok_or_else(|| EngineError::Nonsense("no container state".to_owned()))?;
-        if state.running == Some(true) || state.paused == Some(true) {
-            return Ok(None);
-        }
-        let oom_killed = state.oom_killed == Some(true);
-        Ok(Some(ExitEvidence { code: state.exit_code, oom_killed, removed: false }))
+        Ok(Box::new(DockerContainer { docker: self.docker.clone(), id }))
     }
 
     async fn remove(&self, container: &str) -> Result<(), EngineError> {
-        self.even_if_paused(container, || {
+        even_if_paused(&self.docker, container, || {
             let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
             self.docker.remove_container(container, Some(options))
         })
@@ -443,6 +349,120 @@ impl Engine for DockerEngine {
                 })
             })
             .collect())
+    }
+}
+
+/// A container of a Docker Engine's.
+struct DockerContainer {
+    docker: Docker,
+    id: String,
+}
+
+#[async_trait]
+impl Container for DockerContainer {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    async fn attach(&self) -> Result<Attached, EngineError> {
+        let options = AttachContainerOptionsBuilder::new()
+            .stdin(true)
+            .stdout(true)
+            .stderr(true)
+            .stream(true)
+            .build();
+        let attached = self.docker.attach_container(&self.id, Some(options)).await;
+        let attached = attached.map_err(engine_error)?;
+        let output = attached.output.map_err(io::Error::other).and_then(|piece| async {
+            match piece {
+                LogOutput::StdOut { message } => Ok(Output::Stdout(message)),
+                LogOutput::StdErr { message } => Ok(Output::Stderr(message)),
+                // What is no whole frame of the engine's: the connection was cut.
+                LogOutput::StdIn { .. } | LogOutput::Console { .. } => {
+                    Err(io::ErrorKind::UnexpectedEof.into())
+                }
+            }
+        });
+        Ok(Attached { input: attached.input, output: output.boxed() })
+    }
+
+    async fn start(&self) -> Result<(), EngineError> {
+        self.docker.start_container(&self.id, None).await.map_err(engine_error)
+    }
+
+    async fn wait(&self) -> Result<(), EngineError> {
+        let options = WaitContainerOptionsBuilder::new().condition("not-running").build();
+        let mut answers = Box::pin(self.docker.wait_container(&self.id, Some(options)));
+        match answers.next().await {
+            // bollard calls any code but 0 an error.
+            Some(Ok(_) | Err(bollard::errors::Error::DockerContainerWaitError { .. })) => Ok(()),
+            Some(Err(error)) => match engine_error(error) {
+                EngineError::NotFound(_) => Ok(()),
+                error => Err(error),
+            },
+            None => Err(EngineError::Connection("the engine hung up".to_owned())),
+        }
+    }
+
+    async fn kill(&self) -> Result<(), EngineError> {
+        even_if_paused(&self.docker, &self.id, || {
+            let options = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
+            self.docker.kill_container(&self.id, Some(options))
+        })
+        .await
+    }
+
+    async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError> {
+        let inspect = match self.docker.inspect_container(&self.id, None).await {
+            Ok(inspect) => inspect,
+            Err(error) => match engine_error(error) {
+                EngineError::NotFound(_) => {
+                    return Ok(Some(ExitEvidence { removed: true, ..ExitEvidence::default() }));
+                }
+                error => return Err(error),
+            },
+        };
+        let state =
+            inspect.state.ok_or_else(|| EngineError::Nonsense("no container state".to_owned()))?;
+        if state.running == Some(true) || state.paused == Some(true) {
+            return Ok(None);
+        }
+        let oom_killed = state.oom_killed == Some(true);
+        // Of a container that has ended it tells no usage.
+        let code = state.exit_code;
+        Ok(Some(ExitEvidence { code, oom_killed, ..ExitEvidence::default() }))
+    }
+}
+
+#[async_trait]
+impl Images for DockerEngine {
+    fn is_known(&self) -> bool {
+        self.other_image.is_some() || self.image.remembered().is_some()
+    }
+
+    async fn build(&self, rebuild: Rebuild, progress: Progress<'_>) -> Result<String, EngineError> {
+        self.image.build(&self.docker, rebuild, progress).await
+    }
+
+    async fn list(&self) -> Result<Vec<ImageInfo>, EngineError> {
+        self.image.list(&self.docker).await
+    }
+
+    async fn remove(&self, id: &str) -> Result<(), EngineError> {
+        self.image.remove(&self.docker, id).await
+    }
+
+    async fn save(&self) -> Result<(String, ImageTar), EngineError> {
+        let id = self.image.ensure(&self.docker).await?;
+        let tar = self.image.save(&self.docker, &id).await?;
+        Ok((id, tar.boxed()))
+    }
+
+    async fn load(
+        &self,
+        tar: BoxStream<'static, io::Result<Bytes>>,
+    ) -> Result<String, EngineError> {
+        self.image.load(&self.docker, tar).await
     }
 }
 

@@ -1,0 +1,281 @@
+//! What every container gets, whichever engine makes it: the part of the hardening that varies
+//! with nothing. Engines only translate it.
+
+/// Paths that look empty: the usual ones of container engines, and what tells of the host besides.
+pub(crate) const MASKED_PATHS: &[&str] = &[
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
+    "/proc/latency_stats",
+    "/proc/scsi",
+    "/proc/slabinfo",
+    "/proc/sched_debug",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/class",
+    "/sys/devices",
+    "/sys/firmware",
+];
+
+/// Paths that nothing can be written to.
+pub(crate) const READONLY_PATHS: &[&str] =
+    &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// Where memory is short, a sandbox goes first.
+pub(crate) const OOM_SCORE_ADJ: i32 = 1000;
+
+/// The system calls that may be made in a sandbox that runs scripts, by the agent and by the
+/// runtime that starts it. What is not here fails with EPERM; [`CLONE`] and [`CLONE3`] have rules
+/// of their own.
+pub(crate) const ALLOWED_SYSCALLS: &[&[&str]] = &[
+    // Files, always beneath a dirfd; open, stat and the like only for the runtime that starts the
+    // agent.
+    &[
+        "access",
+        "chdir",
+        "close",
+        "close_range",
+        "copy_file_range",
+        "dup",
+        "dup2",
+        "dup3",
+        "faccessat",
+        "faccessat2",
+        "fadvise64",
+        "fallocate",
+        "fchdir",
+        "fchmod",
+        "fchmodat",
+        "fcntl",
+        "fdatasync",
+        "flock",
+        "fstat",
+        "fstatfs",
+        "fsync",
+        "ftruncate",
+        "getcwd",
+        "getdents64",
+        "linkat",
+        "lseek",
+        "lstat",
+        "mkdirat",
+        "newfstatat",
+        "open",
+        "openat",
+        "openat2",
+        "pread64",
+        "preadv",
+        "pwrite64",
+        "pwritev",
+        "read",
+        "readlink",
+        "readlinkat",
+        "readv",
+        "renameat",
+        "renameat2",
+        "stat",
+        "statfs",
+        "statx",
+        "symlinkat",
+        "sync_file_range",
+        "umask",
+        "unlinkat",
+        "utimensat",
+        "write",
+        "writev",
+    ],
+    // Memory.
+    &["brk", "madvise", "membarrier", "mincore", "mmap", "mprotect", "mremap", "munmap"],
+    // Threads and signals; the agent is PID 1 and reaps.
+    &[
+        "execve",
+        "exit",
+        "exit_group",
+        "futex",
+        "futex_waitv",
+        "get_robust_list",
+        "getpgrp",
+        "getpid",
+        "getppid",
+        "gettid",
+        "kill",
+        "restart_syscall",
+        "rseq",
+        "rt_sigaction",
+        "rt_sigpending",
+        "rt_sigprocmask",
+        "rt_sigreturn",
+        "rt_sigsuspend",
+        "rt_sigtimedwait",
+        "sched_getaffinity",
+        "sched_getparam",
+        "sched_getscheduler",
+        "sched_yield",
+        "set_robust_list",
+        "set_tid_address",
+        "setitimer",
+        "setsid",
+        "sigaltstack",
+        "tgkill",
+        "wait4",
+        "waitid",
+    ],
+    // Waiting.
+    &[
+        "clock_getres",
+        "clock_gettime",
+        "clock_nanosleep",
+        "epoll_create1",
+        "epoll_ctl",
+        "epoll_pwait",
+        "epoll_pwait2",
+        "epoll_wait",
+        "eventfd2",
+        "gettimeofday",
+        "nanosleep",
+        "pipe",
+        "pipe2",
+        "poll",
+        "ppoll",
+        "pselect6",
+        "select",
+        "time",
+        "timer_create",
+        "timer_delete",
+        "timer_settime",
+        "timerfd_create",
+        "timerfd_settime",
+    ],
+    // Who and where am I, and the agent's own confinement.
+    &[
+        "arch_prctl",
+        "capget",
+        "capset",
+        "getegid",
+        "geteuid",
+        "getgid",
+        "getgroups",
+        "getrandom",
+        "getresgid",
+        "getresuid",
+        "getrlimit",
+        "getrusage",
+        "getuid",
+        "landlock_add_rule",
+        "landlock_create_ruleset",
+        "landlock_restrict_self",
+        "prctl",
+        "prlimit64",
+        "seccomp",
+        "setrlimit",
+        "sysinfo",
+        "times",
+        "uname",
+    ],
+];
+
+/// Allowed where none of [`CLONE_NAMESPACES`] is among its flags, its first argument: threads,
+/// not namespaces.
+pub(crate) const CLONE: &str = "clone";
+/// `CLONE_NEWNS`, `NEWCGROUP`, `NEWUTS`, `NEWIPC`, `NEWUSER`, `NEWPID`, `NEWNET`.
+pub(crate) const CLONE_NAMESPACES: u64 = 0x7e02_0000;
+/// Fails with ENOSYS: its flags cannot be looked at, and the C library takes `clone` then.
+pub(crate) const CLONE3: &str = "clone3";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn what_the_agent_needs_is_allowed_and_what_a_hostile_one_would_use_is_not() {
+        let allowed: Vec<&str> = ALLOWED_SYSCALLS.iter().copied().flatten().copied().collect();
+        for name in [
+            "openat2",
+            "openat",
+            "mkdirat",
+            "unlinkat",
+            "renameat2",
+            "statx",
+            "read",
+            "write",
+            "ftruncate",
+            "getdents64",
+            "futex",
+            "execve",
+            "prctl",
+            "exit_group",
+            "landlock_restrict_self",
+            "seccomp",
+            "getrandom",
+            "getrusage",
+            "wait4",
+        ] {
+            assert!(allowed.contains(&name), "{name}");
+        }
+        for name in [
+            "clone",
+            "clone3",
+            "socket",
+            "connect",
+            "ptrace",
+            "mount",
+            "unshare",
+            "setns",
+            "bpf",
+            "io_uring_setup",
+            "perf_event_open",
+            "userfaultfd",
+            "keyctl",
+            "process_vm_readv",
+            "mknodat",
+            "fchownat",
+            "setuid",
+            "open_by_handle_at",
+            "personality",
+            "chroot",
+            "pivot_root",
+        ] {
+            assert!(!allowed.contains(&name), "{name}");
+        }
+        assert_eq!(allowed.iter().collect::<HashSet<_>>().len(), allowed.len(), "one is twice");
+    }
+
+    #[test]
+    fn every_namespace_is_among_the_flags_that_no_clone_may_have() {
+        use rustix::thread::UnshareFlags;
+        let namespaces = UnshareFlags::NEWNS
+            | UnshareFlags::NEWCGROUP
+            | UnshareFlags::NEWUTS
+            | UnshareFlags::NEWIPC
+            | UnshareFlags::NEWUSER
+            | UnshareFlags::NEWPID
+            | UnshareFlags::NEWNET;
+        assert_eq!(u64::from(namespaces.bits()), CLONE_NAMESPACES);
+    }
+
+    #[test]
+    fn the_usual_masked_paths_of_engines_are_among_ours() {
+        for path in [
+            "/proc/asound",
+            "/proc/acpi",
+            "/proc/interrupts",
+            "/proc/kcore",
+            "/proc/keys",
+            "/proc/latency_stats",
+            "/proc/timer_list",
+            "/proc/timer_stats",
+            "/proc/sched_debug",
+            "/proc/scsi",
+            "/sys/firmware",
+        ] {
+            assert!(MASKED_PATHS.contains(&path), "{path}");
+        }
+    }
+}
