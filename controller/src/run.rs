@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{
-    MAX_LOG_ENTRY_BYTES, MAX_RESULT_BYTES, MAX_SOURCE_BYTES, encoded_len,
+    MAX_LOG_ENTRY_BYTES, MAX_MESSAGE_BYTES, MAX_RESULT_BYTES, MAX_SOURCE_BYTES, encoded_len,
 };
 use sandbox_protocol::message::{self, Cancel, Log, RunEnd, RunReply, ScriptError, Touched};
 use sandbox_protocol::path::GuestPath;
@@ -242,6 +242,20 @@ pub(crate) fn source_too_large() -> ScriptError {
     }
 }
 
+/// What of an answer is longer than any honest agent's.
+fn over_its_limit(end: &RunEnd) -> Option<&'static str> {
+    match end {
+        RunEnd::Returned(result) => {
+            (result.get().len() > MAX_RESULT_BYTES).then_some("a result over its limit")
+        }
+        RunEnd::Failed(error) => {
+            let texts = [Some(&error.message), error.traceback.as_ref()];
+            let is_long = |text: &String| encoded_len(text) > MAX_MESSAGE_BYTES;
+            texts.into_iter().flatten().any(is_long).then_some("an error message over its limit")
+        }
+    }
+}
+
 /// Conducts a run from its request to its result.
 struct Conductor {
     id: String,
@@ -423,15 +437,10 @@ impl Conductor {
         answer: Result<RunReply, CallError>,
     ) -> Result<Option<Answer>, Error> {
         match answer {
-            Ok(answer) => {
-                if let RunEnd::Returned(result) = &answer.end
-                    && result.get().len() > MAX_RESULT_BYTES
-                {
-                    let detail = "a result over its limit".to_owned();
-                    return self.give_up(OurKill::Breach(detail)).await;
-                }
-                Ok(Some(answer.into()))
-            }
+            Ok(answer) => match over_its_limit(&answer.end) {
+                Some(what) => self.give_up(OurKill::Breach(what.to_owned())).await,
+                None => Ok(Some(answer.into())),
+            },
             Err(CallError::Over) => {
                 if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
                     return self.give_up(OurKill::Breach(detail)).await;
@@ -453,7 +462,13 @@ impl Conductor {
         self.inner.kill().await?;
         let limit = Step::Exit.time_limit();
         match tokio::time::timeout(limit, reply.wait()).await {
-            Ok(Ok(answer)) => Ok(Some(answer.into())),
+            Ok(Ok(answer)) => match over_its_limit(&answer.end) {
+                Some(what) => {
+                    self.our_kill = Some(OurKill::Breach(what.to_owned()));
+                    Ok(None)
+                }
+                None => Ok(Some(answer.into())),
+            },
             Ok(Err(CallError::Over)) => {
                 if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
                     self.our_kill = Some(OurKill::Breach(detail));

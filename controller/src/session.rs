@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt;
 use sandbox_protocol::frame::FrameDecoder;
-use sandbox_protocol::limits::{MAX_IN_FLIGHT, cut_encoded};
+use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len};
 use sandbox_protocol::message::{Call, Log, Touched};
 use sandbox_protocol::{FromAgent, ToAgent, WireError};
 use serde_json::value::RawValue;
@@ -91,15 +91,23 @@ pub(crate) struct Reply<T> {
     /// The request's id.
     pub id: u64,
     answer: oneshot::Receiver<Result<T, WireError>>,
+    /// There will be none.
+    is_lost: bool,
+    end: watch::Receiver<Option<SessionEnd>>,
 }
 
 impl<T> Reply<T> {
-    /// Waits for it. Cancel-safe.
+    /// Waits for it. Cancel-safe. Where there will be none, why is known when this returns.
     pub async fn wait(&mut self) -> Result<T, CallError> {
-        match (&mut self.answer).await {
-            Ok(answer) => answer.map_err(CallError::Refused),
-            Err(_) => Err(CallError::Over),
+        if !self.is_lost {
+            match (&mut self.answer).await {
+                Ok(answer) => return answer.map_err(CallError::Refused),
+                Err(_) => self.is_lost = true,
+            }
         }
+        // An answer that was no answer is dropped a moment before the session ends for it.
+        _ = self.end.wait_for(Option::is_some).await;
+        Err(CallError::Over)
     }
 }
 
@@ -146,6 +154,9 @@ impl Session {
             let answer = match answer {
                 Ok(raw) => Ok(serde_json::from_str::<C::Reply>(raw.get())
                     .map_err(|error| format!("a malformed answer: {error}"))?),
+                Err(error) if encoded_len(&error.message) > MAX_MESSAGE_BYTES => {
+                    return Err("an error message over its limit".to_owned());
+                }
                 Err(error) => Err(error),
             };
             // Nobody may be waiting any more.
@@ -165,7 +176,8 @@ impl Session {
             (id, line)
         };
         self.outgoing.send(line).await.map_err(|_| CallError::Over)?;
-        Ok(Reply { id, answer })
+        let end = self.shared.end.subscribe();
+        Ok(Reply { id, answer, is_lost: false, end })
     }
 
     /// Waits for the end of the session, and says why it ended.

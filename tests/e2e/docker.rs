@@ -19,6 +19,7 @@ mod cli;
 mod config;
 mod docs;
 
+mod agent;
 mod engine;
 mod place;
 

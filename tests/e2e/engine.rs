@@ -18,6 +18,20 @@ impl Engine {
         }
     }
 
+    /// Whether its containers are made from images.
+    pub const fn has_images(self) -> bool {
+        match self {
+            Self::Docker => true,
+        }
+    }
+
+    /// Whether it can tell what a killed container used.
+    pub const fn tells_usage(self) -> bool {
+        match self {
+            Self::Docker => false,
+        }
+    }
+
     /// The containers of a place, running or not.
     pub fn containers(self, place: &Place) -> Vec<String> {
         match self {

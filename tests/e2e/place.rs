@@ -1,6 +1,7 @@
 //! The fixture: a place to run `sandboxctl` in.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -24,7 +25,6 @@ pub struct Place {
 }
 
 /// How a command ended.
-#[derive(Debug)]
 pub struct Ended {
     pub code: i32,
     pub stdout: String,
@@ -198,6 +198,19 @@ impl Drop for Place {
     }
 }
 
+impl fmt::Debug for Ended {
+    /// What a failed test shows: of long output the start.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let start = |text: &str| text.chars().take(4000).collect::<String>();
+        formatter
+            .debug_struct("Ended")
+            .field("code", &self.code)
+            .field("stdout", &start(&self.stdout))
+            .field("stderr", &start(&self.stderr))
+            .finish()
+    }
+}
+
 impl Ended {
     #[track_caller]
     pub fn assert_code(&self, code: i32) -> &Self {
@@ -239,7 +252,12 @@ pub fn finish(command: Command) -> Ended {
 }
 
 /// Waits for a child, reading all that it prints.
-pub fn wait(mut child: Child) -> Ended {
+pub fn wait(child: Child) -> Ended {
+    wait_and_watch(child).0
+}
+
+/// As [`wait`], and gives the most memory that the child used, in KiB.
+pub fn wait_and_watch(mut child: Child) -> (Ended, u64) {
     let mut stdout = child.stdout.take().unwrap();
     let mut stderr = child.stderr.take().unwrap();
     let read_out = std::thread::spawn(move || {
@@ -253,6 +271,7 @@ pub fn wait(mut child: Child) -> Ended {
         bytes
     });
     let since = Instant::now();
+    let mut peak_kib = 0;
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
@@ -262,13 +281,22 @@ pub fn wait(mut child: Child) -> Ended {
             child.wait().unwrap();
             panic!("sandboxctl did not end within {PATIENCE:?}");
         }
+        // The kernel's own record, which only grows.
+        peak_kib = peak_kib.max(peak_memory_kib(child.id()));
         std::thread::sleep(Duration::from_millis(5));
     };
-    Ended {
+    let ended = Ended {
         code: status.code().unwrap_or(-1),
         stdout: String::from_utf8_lossy(&read_out.join().unwrap()).into_owned(),
         stderr: String::from_utf8_lossy(&read_err.join().unwrap()).into_owned(),
-    }
+    };
+    (ended, peak_kib)
+}
+
+fn peak_memory_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
 }
 
 /// Polls until `done` gives something; fails the test after a minute.

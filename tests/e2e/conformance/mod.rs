@@ -1,7 +1,10 @@
 //! The conformance suite: what a sandbox is, whatever runs its container.
 
+mod agents;
 mod cleanup;
 mod examples;
 mod hostile;
 mod io;
+mod isolation;
+mod limits;
 mod run;

@@ -1,0 +1,223 @@
+//! What a program sees from inside a sandbox, without the agent's own confinement: the
+//! container's walls alone.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::ENGINE;
+use crate::agent::Actor;
+
+/// What the probe saw, and who it was to be.
+struct Seen {
+    seen: Value,
+    owner: (u32, u32),
+    actor: Actor,
+}
+
+impl Seen {
+    fn new() -> Self {
+        let actor = Actor::new();
+        let io_dir = actor.place.path("sandbox-files");
+        if rustix::process::geteuid().is_root() {
+            chown(&io_dir, Some(4321), Some(4322)).unwrap();
+        }
+        let metadata = std::fs::metadata(&io_dir).unwrap();
+        actor.place.write("given.txt", "given");
+        let played = actor.play("probe", &["--in", "given.txt"]);
+        assert_eq!(played.document["status"], "ok", "{:#?}", played.ended);
+        let seen = played.document["result"].clone();
+        Self { seen, owner: (metadata.uid(), metadata.gid()), actor }
+    }
+
+    fn text(&self, key: &str) -> &str {
+        self.seen[key].as_str().unwrap_or_else(|| panic!("no {key} in {:#}", self.seen))
+    }
+
+    fn list(&self, key: &str) -> Vec<&str> {
+        self.seen[key].as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect()
+    }
+
+    /// `/proc/self/status`, by field.
+    fn status(&self) -> BTreeMap<&str, &str> {
+        let fields = self.text("status").lines().filter_map(|line| line.split_once(':'));
+        fields.map(|(name, value)| (name, value.trim())).collect()
+    }
+
+    /// The options of the mount at `target`, and of its filesystem.
+    fn mount(&self, target: &str) -> (&str, &str, &str) {
+        let lines = self.text("mountinfo").lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let found = lines.filter(|fields| fields[4] == target).last();
+        let fields = found.unwrap_or_else(|| panic!("no mount {target}: {}", self.seen));
+        let dash = fields.iter().position(|field| *field == "-").unwrap();
+        (fields[5], fields[dash + 1], fields[dash + 3])
+    }
+}
+
+#[test]
+fn it_is_nobody_with_no_rights_at_all() {
+    let seen = Seen::new();
+    let status = seen.status();
+    let (uid, gid) = seen.owner;
+    let four = |id: u32| [id; 4].map(|id| id.to_string()).join("\t");
+    assert_eq!(status["Uid"], four(uid));
+    assert_eq!(status["Gid"], four(gid));
+    // None, or its own gid again.
+    assert!(
+        status["Groups"].split_whitespace().all(|group| group == gid.to_string()),
+        "{status:?}"
+    );
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(u64::from_str_radix(status[set], 16), Ok(0), "{set}");
+    }
+    assert_eq!(status["NoNewPrivs"], "1");
+    assert_eq!(status["Seccomp"], "2");
+}
+
+#[test]
+fn it_is_alone() {
+    let seen = Seen::new();
+    assert_eq!(seen.list("pids"), ["1"]);
+    let namespaces = &seen.seen["namespaces"];
+    for name in ["mnt", "pid", "net", "ipc", "uts", "cgroup"] {
+        let host = std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap();
+        assert_ne!(namespaces[name], host.to_str().unwrap(), "{name}");
+    }
+    // The only device is the loopback.
+    let devices = seen.text("net_dev").lines().filter_map(|line| line.split_once(':'));
+    let devices: Vec<&str> = devices.map(|(name, _)| name.trim()).collect();
+    assert_eq!(devices, ["lo"]);
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_ne!(seen.text("hostname"), host);
+    for line in seen.text("cgroup").lines() {
+        let path = line.rsplit(':').next().unwrap();
+        assert_eq!(path, "/", "a path of the host's cgroups: {line}");
+    }
+    let fds = seen.seen["fds"].as_object().unwrap();
+    // Its stdio, and what lists the folder.
+    assert!(fds.keys().all(|fd| fd.parse::<u32>().unwrap() <= 3), "{fds:?}");
+    for fd in ["0", "1", "2"] {
+        let target = fds[fd].as_str().unwrap();
+        assert!(target.starts_with("pipe:") || target.starts_with("socket:"), "{fds:?}");
+    }
+}
+
+#[test]
+fn it_is_told_nothing_of_the_host() {
+    let seen = Seen::new();
+    let host_paths = [seen.actor.place.work(), seen.actor.place.state(), seen.actor.place.home()];
+    for key in ["cmdline", "environ", "cgroup", "hostname"] {
+        let text = seen.seen[key].to_string();
+        for path in &host_paths {
+            assert!(!text.contains(path.to_str().unwrap()), "{key}: {text}");
+        }
+    }
+    for variable in seen.list("environ") {
+        let name = variable.split('=').next().unwrap();
+        assert!(["PATH", "HOSTNAME", "HOME", "TERM"].contains(&name), "{variable}");
+    }
+    assert_eq!(seen.list("readable"), Vec::<&str>::new());
+}
+
+#[test]
+fn it_can_write_to_its_io_dir_alone() {
+    let seen = Seen::new();
+    assert_eq!(seen.list("writable"), Vec::<&str>::new());
+    for (target, is_read_only) in [("/", true), ("/in/given.txt", true), ("/io", false)] {
+        let (options, _, _) = seen.mount(target);
+        let is = options.split(',').any(|option| option == "ro");
+        assert_eq!(is, is_read_only, "{target} {options}");
+    }
+    let (options, kind, _) = seen.mount("/proc");
+    assert_eq!(kind, "proc");
+    for option in ["nosuid", "nodev", "noexec"] {
+        assert!(options.split(',').any(|it| it == option), "/proc {options}");
+    }
+    assert!(!Path::new("/made-by-a-probe").exists());
+    // Nothing of the host that was not given.
+    let ours = ["/", "/io", "/in/given.txt", "/.sandbox/agent"];
+    for line in seen.text("mountinfo").lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let dash = fields.iter().position(|field| *field == "-").unwrap();
+        let kind = fields[dash + 1];
+        let is_virtual =
+            ["proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2", "devtmpfs"];
+        assert!(ours.contains(&fields[4]) || is_virtual.contains(&kind), "{line}");
+        // Changes on the host do not appear in it.
+        assert!(!line.contains("shared:") && !line.contains("master:"), "{line}");
+    }
+}
+
+#[test]
+fn its_devices_are_the_harmless_ones() {
+    let seen = Seen::new();
+    for device in seen.list("dev") {
+        let known = [
+            "null c 1:3",
+            "zero c 1:5",
+            "full c 1:7",
+            "random c 1:8",
+            "urandom c 1:9",
+            "tty c 5:0",
+            "console c 136:0",
+            "core l",
+            "fd l",
+            "stdin l",
+            "stdout l",
+            "stderr l",
+            "ptmx l",
+            "pts d",
+            "mqueue d",
+            "shm d",
+        ];
+        assert!(known.contains(&device), "{device}");
+    }
+}
+
+#[test]
+fn its_resource_limits_are_set_hard_and_soft() {
+    let seen = Seen::new();
+    let limits = seen.text("limits");
+    for (name, value) in [
+        ("Max core file size", "0"),
+        ("Max locked memory", "0"),
+        ("Max msgqueue size", "0"),
+        ("Max open files", "128"),
+        ("Max file size", "68719476736"),
+        // (30 s + 5 s) × one processor.
+        ("Max cpu time", "35"),
+    ] {
+        let line = limits.lines().find(|line| line.starts_with(name)).unwrap();
+        let values: Vec<&str> = line[name.len()..].split_whitespace().take(2).collect();
+        assert_eq!(values, [value, value], "{line}");
+    }
+    assert_eq!(seen.text("oom_score_adj").trim(), "1000");
+}
+
+#[test]
+fn no_system_call_leads_out_of_it() {
+    let seen = Seen::new();
+    for (call, errno) in seen.seen["calls"].as_object().unwrap() {
+        assert_ne!(errno, 0, "{call}");
+    }
+    // What a filter refuses, where it is not a capability that is missing.
+    for call in ["unshare_user", "clone_user", "ptrace", "keyctl", "io_uring_setup", "socket_inet"]
+    {
+        let errno = seen.seen["calls"][call].as_u64().unwrap();
+        assert!([1, 38].contains(&errno), "{call}: {errno} on {}", ENGINE.name());
+    }
+}
+
+#[test]
+fn what_it_makes_has_the_owner_of_the_io_dir_and_a_careful_mode() {
+    let seen = Seen::new();
+    let place = &seen.actor.place;
+    let played = seen.actor.play("lies-about-files", &[]);
+    assert_eq!(played.document["status"], "ok", "{:#}", played.document);
+    let made = std::fs::metadata(place.path("sandbox-files/made")).unwrap();
+    assert_eq!((made.uid(), made.gid()), seen.owner);
+    // The container's own umask; the agent sets it again.
+    assert_eq!(made.permissions().mode() & 0o022, 0, "{:o}", made.permissions().mode());
+}

@@ -1,0 +1,54 @@
+//! The limits that the container sets, met by a program that nothing else holds back.
+
+use serde_json::json;
+
+use crate::agent::Actor;
+
+#[test]
+fn memory_that_runs_out_in_pid_1_is_a_limit_and_loses_no_log() {
+    let actor = Actor::new();
+    let played = actor.play("fills-memory", &["--memory", "32MiB", "--vm-memory", "8MiB"]);
+    let document = &played.document;
+    assert_eq!(document["status"], "limit", "{document:#}");
+    assert_eq!(document["error"]["kind"], "out_of_memory");
+    assert_eq!(document["exit_code"], 120);
+    assert_eq!(document["logs"], json!(["before"]));
+}
+
+#[test]
+fn memory_that_runs_out_in_a_child_is_the_childs_end_alone() {
+    let actor = Actor::new();
+    let played = actor.play("child-fills-memory", &["--memory", "32MiB", "--vm-memory", "8MiB"]);
+    assert_eq!(played.document["status"], "ok", "{:#}", played.document);
+    assert_eq!(played.document["result"], 1);
+}
+
+#[test]
+fn threads_are_counted() {
+    let actor = Actor::new();
+    let played = actor.play("makes-threads", &["--pids", "20"]);
+    let result = &played.document["result"];
+    // The first thread is one of them. EAGAIN.
+    assert_eq!(result["errno"], 11, "{:#}", played.document);
+    assert!(result["made"].as_u64().unwrap() < 20, "{result}");
+    assert!(result["made"].as_u64().unwrap() > 10, "{result}");
+}
+
+#[test]
+fn processors_are_a_share() {
+    let actor = Actor::new();
+    let played = actor.play("spins", &["--cpus", "0.2"]);
+    let result = &played.document["result"];
+    let [cpu, wall] = ["cpu_ms", "wall_ms"].map(|key| result[key].as_u64().unwrap());
+    // Whatever else the machine does, it can only get less than its share, and what one period
+    // of the scheduler (100 ms) gives ahead.
+    assert!(wall >= 1000 && cpu * 10 <= wall * 4, "{result}");
+}
+
+#[test]
+fn a_loop_that_no_one_interrupts_is_killed_at_its_deadline() {
+    let actor = Actor::new();
+    let played = actor.play("says-nothing", &["--timeout", "300ms"]);
+    assert_eq!(played.document["status"], "timeout", "{:#}", played.document);
+    assert_eq!(played.document["usage"]["cpu_ms"].as_u64().is_some(), crate::ENGINE.tells_usage());
+}
