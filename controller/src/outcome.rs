@@ -235,7 +235,7 @@ pub(crate) struct ContainerUsage {
 }
 
 /// 128 + SIGKILL.
-const KILLED: i64 = 137;
+pub(crate) const KILLED: i64 = 137;
 /// 128 + SIGSYS: a system call that the seccomp profile forbids.
 const BAD_SYSTEM_CALL: i64 = 159;
 

@@ -16,8 +16,9 @@ use async_trait::async_trait;
 use bollard::container::LogOutput;
 use bollard::models::{ContainerSummaryStateEnum, SystemInfo};
 use bollard::query_parameters::{
-    AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, KillContainerOptionsBuilder,
-    ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
+    AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, EventsOptionsBuilder,
+    KillContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
+    WaitContainerOptionsBuilder,
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
 use bytes::Bytes;
@@ -37,7 +38,7 @@ use crate::engine::{
 };
 use crate::error::{Error, Step, Tried};
 use crate::image::{ImageInfo, Rebuild};
-use crate::outcome::ExitEvidence;
+use crate::outcome::{ExitEvidence, KILLED};
 
 /// For bollard, in seconds. Every call has a shorter limit of ours around it, so this is only
 /// there because there must be one.
@@ -45,6 +46,9 @@ const CLIENT_TIMEOUT: u64 = 3600;
 
 /// What is kept of an engine's message, in encoded bytes.
 const MAX_ENGINE_WORDS: usize = 1 << 10;
+
+/// How long after a container's end the engine may take to say that memory had run out.
+const LATE_NEWS: Duration = Duration::from_millis(500);
 
 /// A Docker Engine.
 pub(crate) struct DockerEngine {
@@ -427,10 +431,24 @@ impl Container for DockerContainer {
         if state.running == Some(true) || state.paused == Some(true) {
             return Ok(None);
         }
-        let oom_killed = state.oom_killed == Some(true);
         // Of a container that has ended it tells no usage.
         let code = state.exit_code;
+        let oom_killed = state.oom_killed == Some(true)
+            || (code == Some(KILLED) && self.has_run_out_of_memory().await);
         Ok(Some(ExitEvidence { code, oom_killed, ..ExitEvidence::default() }))
+    }
+}
+
+impl DockerContainer {
+    /// Whether the engine was told that it ran out of memory. Its record of the container says so
+    /// only where that came before the news of its end, and under load it comes after.
+    async fn has_run_out_of_memory(&self) -> bool {
+        let filters = HashMap::from([("container", vec![&*self.id]), ("event", vec!["oom"])]);
+        // From the beginning of time: what has happened is told first.
+        let options = EventsOptionsBuilder::new().since("0").filters(&filters).build();
+        let mut events = self.docker.events(Some(options));
+        let event = tokio::time::timeout(LATE_NEWS, events.next()).await;
+        matches!(event, Ok(Some(Ok(_))))
     }
 }
 
