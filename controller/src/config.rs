@@ -12,8 +12,9 @@ pub struct Config {
     pub engine: EngineConfig,
     /// What a sandbox's limits may be raised to.
     pub ceiling: Ceiling,
-    /// This user's folder for locks and caches, of mode 0700: the runtime directory's
-    /// `sandboxctl`. Made if it is missing. All controllers of one user share one.
+    /// This user's folder for locks and caches: the runtime directory's `sandboxctl`. Made if it
+    /// is missing; one that is another user's, or has another mode than 0700, is refused. All
+    /// controllers of one user share one.
     pub state_dir: PathBuf,
     /// The agent to use.
     pub agent: AgentSource,
@@ -30,7 +31,7 @@ impl Config {
             ceiling: Ceiling::default(),
             state_dir: state_dir.into(),
             agent: AgentSource::Embedded,
-            sweep: Sweep::AtConnect,
+            sweep: Sweep::Regularly,
         }
     }
 }
@@ -149,9 +150,10 @@ pub enum AgentSource {
 /// Whether a controller removes by itself what dead ones left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sweep {
-    /// In the background, from the connection on: right for whoever launches sandboxes.
+    /// In the background, from the connection on and every 30 s: right for whoever launches
+    /// sandboxes.
     #[default]
-    AtConnect,
-    /// Only [`gc`](crate::Controller::gc) does: right for whoever looks.
+    Regularly,
+    /// It does not: right for whoever only looks.
     Never,
 }

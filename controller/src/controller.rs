@@ -2,53 +2,62 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
-use crate::agent::Agent;
 use crate::cleanup::Cleanup;
-use crate::config::{Config, EngineChoice, Sweep};
-use crate::doctor::Check;
-use crate::engine::docker::DockerEngine;
-use crate::engine::{Engine, EngineFacts, EngineInfo, Images, UserMapping};
+use crate::config::{Config, Sweep};
+use crate::engine::{self, EngineFacts, EngineInfo, Images, UserMapping};
 use crate::error::{Error, Step, step};
 use crate::image::{ImageInfo, ImageSelector, Rebuild};
-use crate::limits::Ceiling;
-use crate::reap::{GcOptions, GcReport, Instance, SandboxSummary};
+use crate::reap;
 use crate::sandbox::Sandbox;
+use crate::shared::Shared;
 use crate::spec::SandboxSpec;
+use crate::state::{self, Instance, StateDir};
 
 /// One piece of a stream of an image.
 const PIECE_BYTES: usize = 64 << 10;
 
+/// How long the end of a controller waits for its first look at leftovers.
+const SWEEP_PATIENCE: Duration = Duration::from_secs(5);
+
 /// An engine, and the sandboxes on it.
 pub struct Controller {
     shared: Arc<Shared>,
-    sweep: Option<JoinHandle<()>>,
+    sweeper: Option<Sweeper>,
 }
 
-/// What a controller and its sandboxes have in common.
-pub(crate) struct Shared {
-    pub engine: Arc<dyn Engine>,
-    pub instance: Instance,
-    pub cleanup: Cleanup,
-    pub ceiling: Ceiling,
-    pub boot_id: String,
+/// Removes what dead controllers left, in the background, until it is dropped.
+struct Sweeper {
+    task: JoinHandle<()>,
+    /// Held until it has looked once.
+    first: Arc<Mutex<()>>,
 }
 
-impl Shared {
-    /// Removes what dead controllers left. What fails is tried again by the next sweep, and is no
-    /// failure of this controller's.
-    async fn sweep(self: Arc<Self>) {
-        match self.instance.gc(&*self.engine, GcOptions::default()).await {
-            Ok(report) if report.removed.is_empty() => {}
-            Ok(report) => tracing::info!(count = report.removed.len(), "removed leftovers"),
-            Err(error) => tracing::debug!(error = error.full_message(), "cannot sweep"),
-        }
+impl Sweeper {
+    fn start(shared: &Shared) -> Self {
+        let first = Arc::new(Mutex::new(()));
+        let held = first.clone().try_lock_owned();
+        let sweep = reap::sweep(shared.instance.state().clone(), shared.engine.clone(), held);
+        Self { task: tokio::spawn(sweep), first }
+    }
+
+    /// Waits until it has looked once: what was left is to be gone after one command, however
+    /// short. Not for long: an engine that is slow ends what it was asked for by itself.
+    async fn looked(&self) {
+        _ = tokio::time::timeout(SWEEP_PATIENCE, self.first.lock()).await;
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }
 
@@ -59,30 +68,30 @@ impl fmt::Debug for Controller {
 }
 
 impl Controller {
-    /// Finds an engine, and with [`Sweep::AtConnect`] begins to remove what dead controllers left
+    /// Finds an engine, and with [`Sweep::Regularly`] begins to remove what dead controllers left
     /// on it.
     ///
     /// # Errors
     ///
     /// [`Error`] where none answers, or the configuration is wrong.
     pub async fn connect(config: Config) -> Result<Self, Error> {
-        let engine = connect(&config).await?;
+        let boot_id = state::boot_id()?;
+        let state = StateDir::open(&config.state_dir, &boot_id)?;
+        let engine = engine::connect(&config).await?;
         let EngineInfo { endpoint, why, .. } = engine.info();
         tracing::info!(endpoint, why, "connected to the engine");
-        let boot_id = boot_id()?;
-        let instance = Instance::register(&config.state_dir, &boot_id, endpoint)?;
-        let shared = Arc::new(Shared {
-            engine,
-            instance,
-            cleanup: Cleanup::new(),
-            ceiling: config.ceiling,
-            boot_id,
-        });
-        let sweep = match config.sweep {
-            Sweep::AtConnect => Some(tokio::spawn(shared.clone().sweep())),
+        let instance = Instance::register(state, endpoint)?;
+        let (cleanup, ceiling) = (Cleanup::new(), config.ceiling);
+        let shared = Shared { engine, instance, cleanup, ceiling, boot_id };
+        Ok(Self::new(Arc::new(shared), config.sweep))
+    }
+
+    pub(crate) fn new(shared: Arc<Shared>, sweep: Sweep) -> Self {
+        let sweeper = match sweep {
+            Sweep::Regularly => Some(Sweeper::start(&shared)),
             Sweep::Never => None,
         };
-        Ok(Self { shared, sweep })
+        Self { shared, sweeper }
     }
 
     /// The engine, and why it was taken.
@@ -107,24 +116,6 @@ impl Controller {
     /// [`Error`]; nothing of the guest's has run then.
     pub async fn launch(&self, spec: SandboxSpec) -> Result<Sandbox, Error> {
         Sandbox::launch(self.shared.clone(), spec).await
-    }
-
-    /// The containers of sandboxes that the engine has.
-    ///
-    /// # Errors
-    ///
-    /// [`Error`] where the engine fails.
-    pub async fn ps(&self) -> Result<Vec<SandboxSummary>, Error> {
-        self.shared.instance.survey(&*self.shared.engine).await
-    }
-
-    /// Removes what dead controllers left.
-    ///
-    /// # Errors
-    ///
-    /// [`Error`] where the engine cannot list. What cannot be removed is in the report.
-    pub async fn gc(&self, options: GcOptions) -> Result<GcReport, Error> {
-        self.shared.instance.gc(&*self.shared.engine, options).await
     }
 
     /// Whether a sandbox can be launched at once, as far as is known: else the image is looked for
@@ -233,44 +224,17 @@ impl Controller {
         self.image(&id).await
     }
 
-    /// Looks at all that a sandbox needs. Works without an engine too. It builds the sandbox
-    /// image where it is missing, and runs a script in a sandbox.
-    pub async fn doctor(config: Config, io_dir: Option<&Path>) -> Vec<Check> {
-        crate::doctor::examine(config, io_dir).await
-    }
-
     pub(crate) async fn user_mapping(&self) -> Result<UserMapping, Error> {
         step(Step::Connect, self.shared.engine.user_mapping()).await
     }
 
-    /// Waits until everything that is to be removed is. Leftovers of others it does not wait for:
-    /// the engine ends the removal that it was asked for, and the next sweep goes on.
+    /// Waits until everything that is to be removed is.
     pub async fn close(self) {
-        if let Some(sweep) = self.sweep {
-            sweep.abort();
+        if let Some(sweeper) = self.sweeper {
+            sweeper.looked().await;
         }
         if self.shared.cleanup.finish().await {
             self.shared.instance.unregister();
         }
     }
-}
-
-/// The engine that the configuration asks for.
-async fn connect(config: &Config) -> Result<Arc<dyn Engine>, Error> {
-    match config.engine.kind {
-        EngineChoice::Auto | EngineChoice::Docker => {
-            let agent = Agent::open(&config.agent)?;
-            let docker = DockerEngine::connect(&config.engine, agent, &config.state_dir).await?;
-            Ok(Arc::new(docker))
-        }
-        EngineChoice::Embedded => Err(Error::NoEmbeddedEngine),
-    }
-}
-
-/// This kernel's boot id.
-pub(crate) fn boot_id() -> Result<String, Error> {
-    let path = "/proc/sys/kernel/random/boot_id";
-    std::fs::read_to_string(path)
-        .map(|id| id.trim().to_owned())
-        .map_err(|source| Error::State { path: path.into(), source })
 }

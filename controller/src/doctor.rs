@@ -62,7 +62,7 @@ impl Check {
 
 /// Looks at all that a sandbox needs, an engine and an io dir among it. Without an engine, at the
 /// rest. It builds the sandbox image where it is missing, and runs a script in a sandbox.
-pub(crate) async fn examine(config: Config, io_dir: Option<&Path>) -> Vec<Check> {
+pub async fn examine(config: Config, io_dir: Option<&Path>) -> Vec<Check> {
     let mut checks = Vec::new();
     let state_dir = config.state_dir.clone();
     let limits = Limits::default().lowered(&config.ceiling);
@@ -79,6 +79,7 @@ pub(crate) async fn examine(config: Config, io_dir: Option<&Path>) -> Vec<Check>
             checks.extend(probe(&controller, io_dir, limits).await);
             controller.close().await;
         }
+        Err(error @ Error::State { .. }) => checks.push(Check::error("state", &error)),
         Err(error) => checks.push(Check::error("endpoint", &error)),
     }
     checks.push(kernel());

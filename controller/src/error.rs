@@ -371,7 +371,9 @@ impl Error {
             }
             Self::Input { .. } => "--in takes a regular file or a directory: --in SRC[:NAME]",
             Self::ArgsTooLarge { .. } => "give large data as an input: --in SRC[:NAME]",
-            Self::State { .. } => "the state folder must be yours and writable",
+            Self::State { .. } => {
+                "the state folder must be yours alone and writable: name another one"
+            }
             Self::ImageId { .. } => "`sandboxctl image ls` lists them",
             Self::IoDir { .. }
             | Self::GuestPath { .. }

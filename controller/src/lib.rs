@@ -35,7 +35,9 @@ mod report;
 mod run;
 mod sandbox;
 mod session;
+mod shared;
 mod spec;
+mod state;
 
 pub use agent::{AGENT, AGENT_SHA256};
 pub use check::check_script;
@@ -44,7 +46,7 @@ pub use config::{
     UnknownEngine,
 };
 pub use controller::Controller;
-pub use doctor::{Check, CheckStatus};
+pub use doctor::{Check, CheckStatus, examine};
 pub use engine::{EngineError, EngineFacts, EngineInfo, EngineKind};
 pub use error::{Error, Step, Tried};
 pub use image::{ImageInfo, ImageSelector, Rebuild};
@@ -52,7 +54,9 @@ pub use limits::{
     ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, OverCeiling,
 };
 pub use outcome::{CancelCause, Exit, Outcome, Status};
-pub use reap::{Force, GcFailure, GcMode, GcOptions, GcReport, SandboxState, SandboxSummary};
+pub use reap::{
+    Force, GcFailure, GcMode, GcOptions, GcReport, Reaper, SandboxState, SandboxSummary,
+};
 pub use report::{
     ErrorDocument, FileOp, FilesTouched, LogEntry, LogLevel, RESULT_SCHEMA, ResultDocument,
     RunResult, TouchedFile, TouchedSource, Usage,

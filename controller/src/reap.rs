@@ -1,36 +1,29 @@
 //! Second line of defence against leaks: finding and removing what dead controllers left.
-
 //!
 //! Every container has labels that say which controller made it (`instance`), on which boot of
 //! which machine and for which user (`host`), and when its longest possible life ends
-//! (`expires`). Every controller holds a lock on a file of its own in the state folder: the kernel
-//! lets go of it however the controller ends. What carries this host's label and an instance whose
-//! lock is free is left over; so is what is long past its end. No lock file means unknown.
+//! (`expires`). What carries this host's label and an instance whose [lock](crate::state) is free
+//! is left over; so is what is long past its end. No lock file means unknown.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::engine::{Engine, Listed};
+use crate::config::Config;
+use crate::engine::{self, Engine, EngineKind, Listed};
 use crate::error::{Error, Step, step};
 use crate::image::{seconds, unix_seconds};
+use crate::state::{GRACE, Instance, Lock, StateDir, boot_id};
 
 const LABEL_SANDBOX: &str = "sandboxctl.sandbox";
 const LABEL_INSTANCE: &str = "sandboxctl.instance";
 const LABEL_HOST: &str = "sandboxctl.host";
 const LABEL_EXPIRES: &str = "sandboxctl.expires";
-/// How long past its longest possible life a container is left alone: its controller may be
-/// removing it.
-const GRACE: Duration = Duration::from_secs(600);
-const LOCK_SUFFIX: &str = "lock";
-const SPOOL_SUFFIX: &str = "spool";
+
+/// How often a controller that goes on living looks.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
 /// What is known of a sandbox's container and its controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -49,7 +42,9 @@ pub enum SandboxState {
 pub struct SandboxSummary {
     /// The sandbox's id.
     pub id: String,
-    /// The engine's id of its container.
+    /// Which engine has its container.
+    pub engine: EngineKind,
+    /// The engine's id of it.
     pub container: String,
     /// The controller that made it.
     pub instance: String,
@@ -93,7 +88,7 @@ pub enum Force {
 }
 
 /// What `gc` did, or would do.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, PartialEq, Eq, Default, Serialize)]
 pub struct GcReport {
     /// What was removed, or would be.
     pub removed: Vec<SandboxSummary>,
@@ -112,201 +107,161 @@ pub struct GcFailure {
     pub reason: String,
 }
 
-/// This controller, as others see it: a locked file in the state folder.
-#[derive(Debug)]
-pub(crate) struct Instance {
-    id: String,
-    host: String,
-    folder: PathBuf,
-    /// Where its containers are.
-    endpoint: String,
-    /// Holds the lock.
-    _lock: fs::File,
+/// Looks after what is left of sandboxes, on every engine that they may be on.
+pub struct Reaper {
+    engines: Vec<Arc<dyn Engine>>,
+    state: StateDir,
 }
 
-impl Instance {
-    /// Makes the state folder where it is missing, and registers a new instance.
-    pub fn register(state_dir: &Path, boot_id: &str, endpoint: &str) -> Result<Self, Error> {
-        let folder = state_dir.join("instances");
-        private_folder(state_dir)
-            .and_then(|()| private_folder(&folder))
-            .map_err(|source| Error::State { path: state_dir.to_owned(), source })?;
-        let id = crate::random_hex::<8>();
-        let path = folder.join(&id).with_extension(LOCK_SUFFIX);
-        // Locked before it has its name: nobody ever sees it free.
-        let lock = (|| {
-            let part = path.with_extension("part");
-            let mut lock = fs::File::create_new(&part)?;
-            lock.write_all(endpoint.as_bytes())?;
-            rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-            fs::rename(&part, &path)?;
-            Ok(lock)
-        })()
-        .map_err(|source| Error::State { path, source })?;
-        let uid = rustix::process::geteuid().as_raw();
-        let host = format!("{boot_id}:{uid}");
-        Ok(Self { id, host, folder, endpoint: endpoint.to_owned(), _lock: lock })
+impl std::fmt::Debug for Reaper {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let engines: Vec<_> = self.engines.iter().map(|engine| engine.info()).collect();
+        formatter.debug_struct("Reaper").field("engines", &engines).finish_non_exhaustive()
+    }
+}
+
+impl Reaper {
+    /// Reaches the engine that the configuration names; where it names none, every engine that
+    /// is there. It removes nothing by itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] where an engine that is named, or whose socket is there, does not answer.
+    pub async fn connect(config: &Config) -> Result<Self, Error> {
+        let state = StateDir::open(&config.state_dir, &boot_id()?)?;
+        Ok(Self { engines: engine::reach(config).await?, state })
     }
 
-    /// Where this instance spools what sandboxes are to read.
-    pub fn spool_dir(&self) -> PathBuf {
-        self.folder.join(&self.id).with_extension(SPOOL_SUFFIX)
-    }
-
-    /// The labels of a sandbox's container.
-    pub fn labels(&self, sandbox: &str, expires: SystemTime) -> Vec<(String, String)> {
-        [
-            (LABEL_SANDBOX, sandbox.to_owned()),
-            (LABEL_INSTANCE, self.id.clone()),
-            (LABEL_HOST, self.host.clone()),
-            (LABEL_EXPIRES, seconds(expires).to_string()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into()
-    }
-
-    /// Forgets the instance: nothing of it is left anywhere.
-    pub fn unregister(&self) {
-        remove_instance(&self.folder, &self.id);
-    }
-
-    fn lock_of(&self, instance: &str) -> Lock {
-        // A label is anybody's word: only what can be one of our names is looked up.
-        if instance.is_empty() || !instance.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Lock::Missing;
+    /// The containers of sandboxes that the engines have, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] where an engine fails.
+    pub async fn ps(&self) -> Result<Vec<SandboxSummary>, Error> {
+        let mut found = Vec::new();
+        for engine in &self.engines {
+            found.extend(survey(&self.state, &**engine).await?);
         }
-        if instance == self.id {
-            return Lock::Held;
-        }
-        try_lock(&self.folder.join(instance).with_extension(LOCK_SUFFIX))
-    }
-
-    /// All sandboxes' containers that the engine has.
-    pub async fn survey(&self, engine: &dyn Engine) -> Result<Vec<SandboxSummary>, Error> {
-        let listed = step(Step::List, engine.list(LABEL_INSTANCE)).await?;
-        let labels: Vec<Labels> = listed.into_iter().filter_map(Labels::read).collect();
-        let here = SystemTime::now();
-        // The engine's clock is a round trip, and only matters where something may have expired.
-        let now = if labels.iter().any(|labels| labels.is_expired(here)) {
-            step(Step::List, engine.clock()).await?
-        } else {
-            here
-        };
-        let mut found: Vec<SandboxSummary> = labels
-            .into_iter()
-            .map(|labels| {
-                let lock = self.lock_of(&labels.instance);
-                let state = decide(&labels, &self.host, lock, now);
-                let Labels { sandbox: id, container, instance, created, expires, .. } = labels;
-                SandboxSummary { id, container, instance, state, created, expires }
-            })
-            .collect();
         found.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
         Ok(found)
     }
 
-    /// Removes what is left over, and with [`Force::Yes`] what is unknown.
-    pub async fn gc(&self, engine: &dyn Engine, options: GcOptions) -> Result<GcReport, Error> {
-        let mut report = GcReport::default();
-        let survey = self.survey(engine).await?;
-        for sandbox in survey {
-            let is_ours = match (sandbox.state, options.force) {
-                (SandboxState::Leftover, _) | (SandboxState::Unknown, Force::Yes) => true,
-                (SandboxState::Running, _) | (SandboxState::Unknown, Force::No) => false,
-            };
-            if !is_ours {
-                report.kept.push(sandbox);
-                continue;
-            }
-            if options.mode == GcMode::Remove {
-                let removal = engine.remove(&sandbox.container);
-                if let Err(error) = step(Step::Remove, removal).await {
-                    let reason = error.full_message();
-                    report.failed.push(GcFailure { sandbox, reason });
-                    continue;
+    /// Removes what dead controllers left.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] where an engine cannot list; the others are looked after before. What cannot be
+    /// removed is in the report.
+    pub async fn gc(&self, options: GcOptions) -> Result<GcReport, Error> {
+        let mut whole = GcReport::default();
+        let mut failure = None;
+        for engine in &self.engines {
+            match gc(&self.state, &**engine, options).await {
+                Ok(GcReport { removed, kept, failed }) => {
+                    whole.removed.extend(removed);
+                    whole.kept.extend(kept);
+                    whole.failed.extend(failed);
                 }
+                Err(error) => failure = Some(error),
             }
-            report.removed.push(sandbox);
+        }
+        failure.map_or(Ok(whole), Err)
+    }
+}
+
+/// The labels of a sandbox's container.
+pub(crate) fn labels(
+    instance: &Instance,
+    sandbox: &str,
+    expires: SystemTime,
+) -> Vec<(String, String)> {
+    [
+        (LABEL_SANDBOX, sandbox.to_owned()),
+        (LABEL_INSTANCE, instance.id().to_owned()),
+        (LABEL_HOST, instance.state().host().to_owned()),
+        (LABEL_EXPIRES, seconds(expires).to_string()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
+
+/// All sandboxes' containers that an engine has, oldest first.
+async fn survey(state: &StateDir, engine: &dyn Engine) -> Result<Vec<SandboxSummary>, Error> {
+    let listed = step(Step::List, engine.list(LABEL_INSTANCE)).await?;
+    let labels: Vec<Labels> = listed.into_iter().filter_map(Labels::read).collect();
+    let here = SystemTime::now();
+    // The engine's clock is a round trip, and only matters where something may have expired.
+    let now = if labels.iter().any(|labels| labels.is_expired(here)) {
+        step(Step::List, engine.clock()).await?
+    } else {
+        here
+    };
+    let mut found: Vec<SandboxSummary> = labels
+        .into_iter()
+        .map(|labels| {
+            let lock = state.lock_of(&labels.instance);
+            let state = decide(&labels, state.host(), lock, now);
+            let Labels { sandbox: id, container, instance, created, expires, .. } = labels;
+            let engine = engine.info().kind;
+            SandboxSummary { id, engine, container, instance, state, created, expires }
+        })
+        .collect();
+    found.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
+    Ok(found)
+}
+
+/// Removes what is left over on an engine, and with [`Force::Yes`] what is unknown.
+pub(crate) async fn gc(
+    state: &StateDir,
+    engine: &dyn Engine,
+    options: GcOptions,
+) -> Result<GcReport, Error> {
+    let mut report = GcReport::default();
+    for sandbox in survey(state, engine).await? {
+        let is_ours = match (sandbox.state, options.force) {
+            (SandboxState::Leftover, _) | (SandboxState::Unknown, Force::Yes) => true,
+            (SandboxState::Running, _) | (SandboxState::Unknown, Force::No) => false,
+        };
+        if !is_ours {
+            report.kept.push(sandbox);
+            continue;
         }
         if options.mode == GcMode::Remove {
-            self.forget_dead_instances(&report);
+            let removal = engine.remove(&sandbox.container);
+            if let Err(error) = step(Step::Remove, removal).await {
+                let reason = error.full_message();
+                report.failed.push(GcFailure { sandbox, reason });
+                continue;
+            }
         }
-        Ok(report)
+        report.removed.push(sandbox);
     }
-
-    /// Removes the files of dead instances that have no containers here any more; not those of
-    /// another engine's. A young one keeps its lock file for a while: the engine may still be
-    /// making a container for a controller that died while it asked.
-    fn forget_dead_instances(&self, report: &GcReport) {
+    if options.mode == GcMode::Remove {
         let failed = report.failed.iter().map(|failure| &failure.sandbox);
         let busy: HashSet<&str> =
             report.kept.iter().chain(failed).map(|sandbox| sandbox.instance.as_str()).collect();
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        for path in entries.map(|entry| entry.path()) {
-            let Some(id) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
-            if path.extension().is_none_or(|extension| extension != LOCK_SUFFIX)
-                || busy.contains(id)
-                || self.lock_of(id) != Lock::Free
-                || fs::read_to_string(&path).ok().as_ref() != Some(&self.endpoint)
-            {
-                continue;
+        let here = &engine.info().endpoint;
+        state.tidy(|instance, endpoint| endpoint == here && !busy.contains(instance));
+    }
+    Ok(report)
+}
+
+/// Removes what dead controllers left on an engine, at once and from then on regularly. What fails
+/// is tried again the next time, and is no failure of this controller's.
+pub(crate) async fn sweep(state: StateDir, engine: Arc<dyn Engine>, first: impl Send) {
+    let mut first = Some(first);
+    let mut times = tokio::time::interval(SWEEP_EVERY);
+    times.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        times.tick().await;
+        match gc(&state, &*engine, GcOptions::default()).await {
+            Ok(report) if report.removed.is_empty() && report.failed.is_empty() => {}
+            Ok(GcReport { removed, failed, .. }) => {
+                tracing::info!(removed = removed.len(), failed = failed.len(), "swept leftovers");
             }
-            let modified = path.metadata().and_then(|metadata| metadata.modified());
-            let age = modified.ok().and_then(|made| made.elapsed().ok());
-            if age.is_some_and(|age| age > GRACE) {
-                remove_instance(&self.folder, id);
-            } else {
-                remove_spool(&self.folder, id);
-            }
+            Err(error) => tracing::debug!(error = error.full_message(), "cannot sweep"),
         }
-    }
-}
-
-fn remove_instance(folder: &Path, id: &str) {
-    remove_spool(folder, id);
-    _ = fs::remove_file(folder.join(id).with_extension(LOCK_SUFFIX));
-}
-
-/// What was given as input may be secret, and large.
-fn remove_spool(folder: &Path, id: &str) {
-    _ = fs::remove_dir_all(folder.join(id).with_extension(SPOOL_SUFFIX));
-}
-
-/// Makes a folder that is ours alone, or finds it so.
-fn private_folder(path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    let metadata = fs::symlink_metadata(path)?;
-    if !metadata.is_dir() {
-        return Err(io::Error::other("it is not a directory"));
-    }
-    if metadata.uid() != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::other("it belongs to somebody else"));
-    }
-    if metadata.mode() & 0o022 != 0 {
-        return Err(io::Error::other("others can write to it"));
-    }
-    Ok(())
-}
-
-/// What the lock of an instance says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lock {
-    /// The instance lives.
-    Held,
-    /// It is dead.
-    Free,
-    /// It was never one of this state folder, or it is gone altogether.
-    Missing,
-}
-
-fn try_lock(path: &Path) -> Lock {
-    match fs::File::open(path) {
-        Ok(file) => match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Lock::Free,
-            Err(Errno::WOULDBLOCK) => Lock::Held,
-            Err(_) => Lock::Missing,
-        },
-        Err(_) => Lock::Missing,
+        drop(first.take());
     }
 }
 
@@ -395,52 +350,21 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_held_for_as_long_as_its_instance_lives() {
-        let dir = tempfile::tempdir().unwrap();
-        let state = dir.path().join("state");
-        let me = Instance::register(&state, "boot", "unix:///x").unwrap();
-        let other = Instance::register(&state, "boot", "unix:///x").unwrap();
-        assert_eq!(me.lock_of(&other.id), Lock::Held);
-        assert_eq!(me.lock_of(&me.id), Lock::Held);
-        let id = other.id.clone();
-        drop(other);
-        assert_eq!(me.lock_of(&id), Lock::Free);
-        remove_instance(&me.folder, &id);
-        assert_eq!(me.lock_of(&id), Lock::Missing);
-        for id in ["", "../../etc/passwd", "zz"] {
-            assert_eq!(me.lock_of(id), Lock::Missing, "{id}");
-        }
-        me.unregister();
-        assert_eq!(fs::read_dir(&me.folder).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn a_state_folder_that_others_can_write_to_is_refused() {
-        use std::os::unix::fs::PermissionsExt;
-        let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let error = Instance::register(dir.path(), "boot", "").unwrap_err().full_message();
-        assert!(error.contains("others can write"), "{error}");
-        let file = dir.path().join("f");
-        fs::write(&file, "").unwrap();
-        assert!(Instance::register(&file, "boot", "").is_err());
-    }
-
-    #[test]
     fn labels_that_no_controller_wrote_are_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let me = Instance::register(&dir.path().join("state"), "boot", "").unwrap();
+        let state = StateDir::open(&dir.path().join("state"), "boot").unwrap();
+        let me = Instance::register(state, "").unwrap();
         let expires = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
         let good = Listed {
             id: "c".into(),
-            labels: me.labels("s", expires),
+            labels: super::labels(&me, "s", expires),
             running: true,
             created: SystemTime::UNIX_EPOCH,
         };
         let read = Labels::read(good.clone()).unwrap();
         assert_eq!(
             (read.sandbox.as_str(), read.instance, read.expires),
-            ("s", me.id.clone(), expires)
+            ("s", me.id().to_owned(), expires)
         );
         for (index, value) in [(3, "soon"), (3, "-1"), (3, "99999999999999999999")] {
             let mut bad = good.clone();

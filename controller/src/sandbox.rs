@@ -15,16 +15,17 @@ use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::controller::Shared;
 use crate::engine::{Container, ContainerSpec, EngineError, EngineInfo};
 use crate::error::{Error, Step, step};
 use crate::iodir::{Identity, IoDir, OpenInput, container_user, open_inputs};
 use crate::limits::Limits;
 use crate::outcome::ExitEvidence;
 use crate::plan::Plan;
+use crate::reap;
 use crate::report::RunResult;
 use crate::run::Run;
 use crate::session::{CallError, Session, SessionEnd};
+use crate::shared::Shared;
 use crate::spec::{Lifespan, SandboxSpec, Script};
 
 /// A sandbox: one container, which serves it alone. Dropped without [`close`](Self::close): killed
@@ -113,7 +114,7 @@ impl Sandbox {
         let id = crate::random_hex::<8>();
         let name = format!("sandboxctl-{id}");
         let expires = SystemTime::now() + spec.lifetime;
-        let labels = shared.instance.labels(&id, expires);
+        let labels = reap::labels(&shared.instance, &id, expires);
         let sources: Vec<&str> = kept
             .io_dir
             .iter()

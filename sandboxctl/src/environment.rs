@@ -5,8 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use sandbox_controller::{AgentSource, DockerEndpoint};
@@ -116,14 +115,10 @@ impl Environment {
         }
     }
 
-    /// The folder for locks and the state of instances: made where it is missing, of this user,
-    /// and closed to others, since what lies in it decides which containers may be removed.
-    ///
-    /// # Errors
-    ///
-    /// Where it cannot be made, is a link, belongs to someone else, or is open to others.
-    pub fn state_dir(&self) -> Result<PathBuf, Error> {
-        let folder = match self.path("XDG_RUNTIME_DIR") {
+    /// The folder for locks and the state of instances, which the controller makes and judges.
+    #[must_use]
+    pub fn state_dir(&self) -> PathBuf {
+        match self.path("XDG_RUNTIME_DIR") {
             Some(runtime) if runtime.is_absolute() && runtime.is_dir() => {
                 runtime.join("sandboxctl")
             }
@@ -133,9 +128,7 @@ impl Environment {
                 Some(runtime) => runtime.join("sandboxctl"),
                 None => PathBuf::from(format!("/tmp/sandboxctl-{}", self.uid)),
             },
-        };
-        own_folder(&folder, self.uid)?;
-        Ok(folder)
+        }
     }
 }
 
@@ -146,64 +139,26 @@ fn runtime_folder(all: &Path, uid: u32) -> Option<PathBuf> {
     (found.is_dir() && found.uid() == uid).then_some(folder)
 }
 
-fn own_folder(folder: &Path, uid: u32) -> Result<(), Error> {
-    let failed =
-        |source| Error::System { what: format!("the state folder {}", folder.display()), source };
-    match std::fs::DirBuilder::new().mode(0o700).create(folder) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(failed(error)),
-    }
-    // Made or found: either way it is judged as it is now, and a link is none.
-    let found = std::fs::symlink_metadata(folder).map_err(failed)?;
-    let why = if !found.is_dir() {
-        "it is no directory"
-    } else if found.uid() != uid {
-        "it belongs to another user"
-    } else if found.mode() & 0o077 != 0 {
-        "other users may enter it (its mode must be 0700)"
-    } else {
-        return Ok(());
-    };
-    Err(Error::StateFolder { folder: folder.to_owned(), why })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     fn uid() -> u32 {
         rustix::process::geteuid().as_raw()
     }
 
     #[test]
-    fn the_state_folder_is_made_closed_to_others() {
+    fn the_state_folder_is_in_the_runtime_folder() {
         let runtime = tempfile::tempdir().unwrap();
-        let mut environment = Environment::made_up(
-            Path::new("/"),
-            &[("XDG_RUNTIME_DIR", runtime.path().to_str().unwrap())],
-        );
-        environment.uid = uid();
-        let folder = environment.state_dir().unwrap();
-        assert_eq!(folder, runtime.path().join("sandboxctl"));
-        assert_eq!(std::fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
-        assert_eq!(environment.state_dir().unwrap(), folder);
-    }
-
-    #[test]
-    fn a_state_folder_that_others_could_have_made_is_refused() {
-        let place = tempfile::tempdir().unwrap();
-        let real = place.path().join("real");
-        std::fs::create_dir(&real).unwrap();
-        let refused = |folder: &Path, uid| own_folder(folder, uid).unwrap_err().to_string();
-
-        let link = place.path().join("link");
-        symlink(&real, &link).unwrap();
-        assert!(refused(&link, uid()).ends_with("it is no directory"));
-        std::fs::set_permissions(&real, std::fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(refused(&real, uid()).contains("its mode must be 0700"));
-        assert!(refused(&real, uid() + 1).ends_with("it belongs to another user"));
+        let at = |variable: &str| {
+            Environment::made_up(Path::new("/"), &[("XDG_RUNTIME_DIR", variable)]).state_dir()
+        };
+        let folder = runtime.path().join("sandboxctl");
+        assert_eq!(at(runtime.path().to_str().unwrap()), folder);
+        for unusable in ["", "relative", "/no/such/folder"] {
+            assert!(at(unusable).ends_with("sandboxctl-1000") || at(unusable).starts_with("/run"));
+        }
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! What can fail on our side, its exit code, and how it is told.
 
 use std::io;
-use std::path::PathBuf;
 
 use sandbox_controller::{ErrorDocument, ErrorKind};
 
@@ -35,14 +34,6 @@ pub enum Error {
         what: String,
         /// Why.
         source: io::Error,
-    },
-    /// The folder for locks could be someone else's.
-    #[error("cannot use the state folder {}: {why}", .folder.display())]
-    StateFolder {
-        /// Which.
-        folder: PathBuf,
-        /// What is wrong.
-        why: &'static str,
     },
     /// stdout takes no more, for another reason than that its reader is gone.
     #[error("cannot write to stdout")]
@@ -109,9 +100,7 @@ impl Error {
             Self::Config(config::Error::OverCeiling { .. }) => ErrorKind::Policy,
             Self::Config(_) => ErrorKind::Config,
             Self::Controller(error) => error.kind(),
-            Self::System { .. } | Self::StateFolder { .. } | Self::Stdout { .. } => {
-                ErrorKind::Internal
-            }
+            Self::System { .. } | Self::Stdout { .. } => ErrorKind::Internal,
             Self::Signalled(_) => ErrorKind::Cancelled,
         }
     }
@@ -123,7 +112,7 @@ impl Error {
             Self::Config(config::Error::OverCeiling { .. }) => 121,
             Self::Usage { .. } | Self::Config(_) => 2,
             Self::Controller(error) => error.exit_code(),
-            Self::System { .. } | Self::StateFolder { .. } | Self::Stdout { .. } => 125,
+            Self::System { .. } | Self::Stdout { .. } => 125,
             Self::Signalled(signal) => signal.exit_code(),
         }
     }
@@ -134,6 +123,9 @@ impl Error {
         match self {
             Self::Usage { hint, .. } => hint.clone(),
             Self::Config(error) => error.hint(),
+            Self::Controller(sandbox_controller::Error::State { .. }) => {
+                Some("set XDG_RUNTIME_DIR to a directory that is yours alone".to_owned())
+            }
             Self::Controller(error) => {
                 use sandbox_controller::Error::{Engine, NoEngine, NotUp};
                 let doctor = match error {
@@ -144,9 +136,6 @@ impl Error {
                 };
                 let hints: Vec<_> = error.hint().into_iter().chain(doctor).collect();
                 (!hints.is_empty()).then(|| hints.join("; "))
-            }
-            Self::StateFolder { .. } => {
-                Some("set XDG_RUNTIME_DIR to a directory that is yours alone".to_owned())
             }
             Self::System { .. } | Self::Stdout { .. } | Self::Signalled(_) => None,
         }
@@ -202,7 +191,12 @@ mod tests {
         assert_eq!(Error::Signalled(Signal::Interrupt).exit_code(), 130);
         assert_eq!(Error::Signalled(Signal::Terminate).exit_code(), 143);
         assert_eq!(Error::Signalled(Signal::Hangup).exit_code(), 129);
-        let folder = Error::StateFolder { folder: "/x".into(), why: "it is no directory" };
-        assert_eq!(folder.exit_code(), 125);
+        let state = sandbox_controller::Error::State {
+            path: "/x".into(),
+            source: io::Error::other("it is no directory"),
+        };
+        let state = Error::from(state);
+        assert_eq!(state.exit_code(), 125);
+        assert!(state.to_text().contains("XDG_RUNTIME_DIR"));
     }
 }

@@ -4,8 +4,9 @@
 //! everything; it decides nothing about sandboxes. Every call may hang or fail: time limits and
 //! what to do then are the caller's business.
 
-pub(crate) mod docker;
-pub(crate) mod hardening;
+mod choose;
+mod docker;
+mod hardening;
 
 use std::fmt;
 use std::io;
@@ -19,6 +20,7 @@ use futures_util::stream::BoxStream;
 use serde::Serialize;
 use tokio::io::AsyncWrite;
 
+pub(crate) use self::choose::{connect, reach};
 use crate::image::{ImageInfo, Rebuild};
 use crate::outcome::ExitEvidence;
 

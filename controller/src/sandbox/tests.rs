@@ -18,15 +18,17 @@ use tokio::task::AbortHandle;
 
 use super::*;
 use crate::cleanup::Cleanup;
+use crate::config::Sweep;
+use crate::controller::Controller;
 use crate::engine::{
     Attached, Engine, EngineFacts, EngineInfo, EngineKind, Images, Listed, UserMapping,
 };
 use crate::limits::{ByteSize, Ceiling};
 use crate::outcome::{CancelCause, ContainerUsage, Outcome, Status};
-use crate::reap::Instance;
 use crate::report::{FileOp, ResultDocument, Usage};
 use crate::session::testing::{FakeAgent, pipe};
 use crate::spec::Input;
+use crate::state::{Instance, StateDir};
 
 const BOOT_ID: &str = "boot";
 
@@ -50,6 +52,8 @@ struct Fake {
     task: Mutex<Option<AbortHandle>>,
     running: watch::Sender<bool>,
     exit: Mutex<ExitEvidence>,
+    /// What it lists.
+    listed: Mutex<Vec<Listed>>,
     me: Weak<Fake>,
 }
 
@@ -114,13 +118,15 @@ impl Engine for Fake {
             false => Ok(Box::new(FakeContainer(self.me.upgrade().unwrap()))),
         }
     }
-    async fn remove(&self, _: &str) -> Result<(), EngineError> {
+    async fn remove(&self, container: &str) -> Result<(), EngineError> {
         self.call("remove").await?;
+        self.listed.lock().unwrap().retain(|listed| listed.id != container);
         self.stop();
         Ok(())
     }
     async fn list(&self, _: &str) -> Result<Vec<Listed>, EngineError> {
-        Ok(Vec::new())
+        self.call("list").await?;
+        Ok(self.listed.lock().unwrap().clone())
     }
 }
 
@@ -208,10 +214,12 @@ impl World {
             task: Mutex::new(None),
             running: watch::Sender::new(false),
             exit: Mutex::new(ExitEvidence { code: Some(0), ..ExitEvidence::default() }),
+            listed: Mutex::default(),
             me: me.clone(),
         });
         let state = tempfile::tempdir().unwrap();
-        let instance = Instance::register(&state.path().join("s"), BOOT_ID, "fake").unwrap();
+        let folder = StateDir::open(&state.path().join("s"), BOOT_ID).unwrap();
+        let instance = Instance::register(folder, "fake").unwrap();
         let shared = Arc::new(Shared {
             engine: fake.clone(),
             instance,
@@ -864,4 +872,57 @@ async fn a_limit_over_its_ceiling_is_refused_before_anything_is_made() {
         Sandbox::launch(world.shared.clone(), world.spec().limits(limits)).await.unwrap_err();
     assert_eq!(error.exit_code(), 121);
     assert_eq!(world.fake.calls(), Vec::<&str>::new());
+}
+
+/// A container of a controller that is dead, or alive.
+fn container_of(instance: &Instance, id: &str) -> Listed {
+    let created = SystemTime::now();
+    let labels = reap::labels(instance, id, created + Duration::from_secs(3600));
+    Listed { id: id.to_owned(), labels, running: true, created }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leftovers_go_at_once_and_every_half_minute_until_the_controller_ends() {
+    let world = World::new(async |_, _| {});
+    let state = world.shared.instance.state().clone();
+    let (live, dead) = (
+        Instance::register(state.clone(), "fake").unwrap(),
+        Instance::register(state.clone(), "fake").unwrap(),
+    );
+    let leftover = container_of(&dead, "left");
+    drop(dead);
+    let listed = || {
+        let listed = world.fake.listed.lock().unwrap();
+        listed.iter().map(|listed| listed.id.clone()).collect::<Vec<_>>()
+    };
+    let lists = || world.fake.calls().iter().filter(|&&call| call == "list").count();
+    world.fake.listed.lock().unwrap().extend([leftover.clone(), container_of(&live, "lives")]);
+
+    // However short its life, a controller looks once.
+    let controller = Controller::new(world.shared.clone(), Sweep::Regularly);
+    controller.close().await;
+    assert_eq!((listed(), lists()), (vec!["lives".to_owned()], 1));
+
+    let controller = Controller::new(world.shared.clone(), Sweep::Regularly);
+    tokio::time::sleep(Duration::from_secs(29)).await;
+    world.fake.listed.lock().unwrap().push(leftover.clone());
+    assert_eq!(lists(), 2);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!((listed(), lists()), (vec!["lives".to_owned()], 3));
+    drop(controller);
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(lists(), 3);
+
+    // One that only looks at images and the like removes nothing.
+    world.fake.listed.lock().unwrap().push(leftover);
+    Controller::new(world.shared.clone(), Sweep::Never).close().await;
+    assert_eq!(lists(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_hangs_in_a_sweep_holds_nobody_up_for_long() {
+    let world = World::with(Some("list"), async |_, _| {});
+    let before = tokio::time::Instant::now();
+    Controller::new(world.shared.clone(), Sweep::Regularly).close().await;
+    assert!(before.elapsed() <= Duration::from_secs(6), "{:?}", before.elapsed());
 }

@@ -1,7 +1,7 @@
 //! `doctor`: what is in the way of a sandbox, and how to get it out of the way.
 
 use anstyle::{AnsiColor, Style};
-use sandbox_controller::{Check, CheckStatus, Controller};
+use sandbox_controller::{Check, CheckStatus};
 
 use super::{Context, block_on};
 use crate::cli::ReportArgs;
@@ -11,14 +11,15 @@ use crate::signals::Signals;
 
 pub fn doctor(context: &Context<'_>, args: &ReportArgs) -> Result<u8, Error> {
     let settings = context.settings()?;
-    let config = context.controller(&settings)?;
+    let config = context.controller(&settings);
     let io_dir = settings
         .io_enabled()
         .then(|| settings.io_dir(&context.environment.working_directory).map_err(Error::from))
         .transpose();
     let usable = io_dir.as_ref().ok().and_then(Option::as_deref);
-    let mut checks =
-        block_on(async { Signals::listen()?.guard(Controller::doctor(config, usable)).await })?;
+    let mut checks = block_on(async {
+        Signals::listen()?.guard(sandbox_controller::examine(config, usable)).await
+    })?;
     if let Err(error) = &io_dir {
         let (detail, fix) = (error.message(), error.hint());
         checks.push(Check { id: "io_dir", status: CheckStatus::Fail, detail, fix });

@@ -11,7 +11,7 @@ pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
         mode: if args.dry_run { GcMode::DryRun } else { GcMode::Remove },
         force: if args.force { Force::Yes } else { Force::No },
     };
-    let report = context.with_controller(async |controller| controller.gc(options).await)?;
+    let report = context.with_reaper(async |reaper| reaper.gc(options).await)?;
     let code = if report.failed.is_empty() { 0 } else { 125 };
     if args.json {
         context.output.document(&report)?;

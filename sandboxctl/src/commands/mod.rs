@@ -9,7 +9,7 @@ mod manual;
 mod ps;
 mod run;
 
-use sandbox_controller::{Config, Controller, Sweep};
+use sandbox_controller::{Config, Controller, Reaper, Sweep};
 
 use crate::cli::{Cli, Command, Global};
 use crate::config::{Flags, Settings};
@@ -64,8 +64,8 @@ impl Context<'_> {
     }
 
     /// What the controller is told.
-    fn controller(&self, settings: &Settings) -> Result<Config, Error> {
-        Ok(settings.controller(&self.environment, self.environment.state_dir()?))
+    fn controller(&self, settings: &Settings) -> Config {
+        settings.controller(&self.environment, self.environment.state_dir())
     }
 
     /// Connects, works, and waits until all that is to be removed is. What dead controllers left
@@ -77,7 +77,7 @@ impl Context<'_> {
     where
         Error: From<E>,
     {
-        let config = Config { sweep: Sweep::Never, ..self.controller(&self.settings()?)? };
+        let config = Config { sweep: Sweep::Never, ..self.controller(&self.settings()?) };
         block_on(async {
             let mut signals = Signals::listen()?;
             let controller = self.connect(config, &mut signals).await?;
@@ -85,6 +85,19 @@ impl Context<'_> {
             // A second signal does not wait; what is left then is removed by the next command.
             _ = signals.guard(controller.close()).await;
             Ok(done??)
+        })
+    }
+
+    /// Looks after what is left of sandboxes, on every engine.
+    fn with_reaper<T>(
+        &self,
+        work: impl AsyncFnOnce(&Reaper) -> Result<T, sandbox_controller::Error>,
+    ) -> Result<T, Error> {
+        let config = self.controller(&self.settings()?);
+        block_on(async {
+            let mut signals = Signals::listen()?;
+            let work = async { work(&Reaper::connect(&config).await?).await };
+            Ok(signals.guard(work).await??)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use sandbox_controller::{SandboxState, SandboxSummary};
+use sandbox_controller::{Reaper, SandboxState, SandboxSummary};
 
 use super::Context;
 use crate::cli::ReportArgs;
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::render;
 
 pub fn ps(context: &Context<'_>, args: &ReportArgs) -> Result<u8, Error> {
-    let sandboxes = context.with_controller(async |controller| controller.ps().await)?;
+    let sandboxes = context.with_reaper(Reaper::ps)?;
     if args.json {
         context.output.document(&sandboxes)?;
     } else {
@@ -37,6 +37,7 @@ pub(super) fn listing(sandboxes: &[SandboxSummary]) -> String {
             };
             [
                 sandbox.id.clone(),
+                sandbox.engine.to_string(),
                 sandbox.container.chars().take(12).collect(),
                 state.to_owned(),
                 sandbox.instance.clone(),
@@ -45,5 +46,5 @@ pub(super) fn listing(sandboxes: &[SandboxSummary]) -> String {
             ]
         })
         .collect();
-    render::table(["ID", "CONTAINER", "STATE", "INSTANCE", "CREATED", "EXPIRES"], &rows)
+    render::table(["ID", "ENGINE", "CONTAINER", "STATE", "INSTANCE", "CREATED", "EXPIRES"], &rows)
 }

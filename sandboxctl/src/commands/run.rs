@@ -25,7 +25,7 @@ pub fn run(context: &Context<'_>, args: &RunArgs) -> Result<u8, Error> {
     let given = input::script(&args.script)?;
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
     let spec = spec(context, args, &settings)?;
-    let config = context.controller(&settings)?;
+    let config = context.controller(&settings);
     let script = Script::new(given.source.clone()).args(arguments);
     let report = Report {
         output: context.output,

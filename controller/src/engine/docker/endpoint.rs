@@ -1,6 +1,7 @@
 //! Where Docker is, found the way the docker command line finds it.
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::context;
@@ -34,6 +35,15 @@ pub(super) struct Candidate {
     pub endpoint: Endpoint,
     /// For people: `--host`, `DOCKER_HOST`, `the context 'x'`, `a usual socket`.
     pub why: String,
+}
+
+impl Candidate {
+    /// Whether it is a socket whose file is not there. One that cannot be looked at may be.
+    pub fn is_missing(&self) -> bool {
+        let Endpoint::Unix(path) = &self.endpoint else { return false };
+        let kind = path.metadata().map_err(|error| error.kind());
+        matches!(kind, Err(io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
+    }
 }
 
 /// What is to be tried.
@@ -266,6 +276,22 @@ mod tests {
                 assert!(!error.contains("hunter2"), "{host}: {error}");
             }
         }
+    }
+
+    #[test]
+    fn a_socket_is_missing_only_where_its_file_surely_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = |endpoint| Candidate { endpoint, why: String::new() }.is_missing();
+        let socket = dir.path().join("docker.sock");
+        assert!(missing(Endpoint::Unix(socket.clone())));
+        assert!(missing(Endpoint::Unix(socket.join("x"))));
+        std::os::unix::fs::symlink("nowhere", &socket).unwrap();
+        assert!(missing(Endpoint::Unix(socket.clone())), "a link that leads nowhere");
+        fs::remove_file(&socket).unwrap();
+        fs::write(&socket, "").unwrap();
+        assert!(!missing(Endpoint::Unix(socket.clone())), "whatever answers there");
+        assert!(missing(Endpoint::Unix(socket.join("x"))), "a file is no folder");
+        assert!(!missing(Endpoint::Tcp("host:1".into())));
     }
 
     #[test]

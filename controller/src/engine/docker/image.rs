@@ -5,9 +5,8 @@
 //! it any more says so when a container is to be made.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bollard::Docker;
@@ -24,6 +23,7 @@ use super::{engine_error, unix_time};
 use crate::agent::Agent;
 use crate::engine::{EngineError, EngineKind, Progress};
 use crate::image::{ImageInfo, Rebuild};
+use crate::state::Cache;
 
 /// The sha256 of the Dockerfile and the agent.
 const LABEL_IMAGE: &str = "sandboxctl.image";
@@ -42,11 +42,11 @@ pub(super) struct Image {
     /// The id, as far as it is known.
     id: Mutex<Option<String>>,
     /// Where it is remembered.
-    cache: PathBuf,
+    cache: Cache,
 }
 
 impl Image {
-    pub fn new(agent: Agent, dockerfile: &'static str, endpoint: &str, cache_dir: PathBuf) -> Self {
+    pub fn new(agent: Agent, dockerfile: &'static str, endpoint: &str, state_dir: &Path) -> Self {
         let digest = crate::hex(
             &Sha256::new_with_prefix(dockerfile)
                 .chain_update([0])
@@ -54,9 +54,8 @@ impl Image {
                 .finalize(),
         );
         let key = crate::hex(&Sha256::digest(format!("{endpoint}\n{digest}")));
-        let cache = cache_dir.join(format!("image-{}", &key[..16]));
-        let id = fs::read_to_string(&cache).ok().filter(|id| !id.is_empty());
-        Self { agent, dockerfile, digest, id: Mutex::new(id), cache }
+        let cache = Cache::new(state_dir, &key[..16]);
+        Self { agent, dockerfile, digest, id: Mutex::new(cache.read()), cache }
     }
 
     /// The id, as far as it is remembered. It may be gone since.
@@ -73,19 +72,13 @@ impl Image {
         let mut known = self.id();
         if known.as_deref() == Some(id) {
             *known = None;
-            _ = fs::remove_file(&self.cache);
+            self.cache.remove();
         }
     }
 
     fn remember(&self, id: &str) {
         *self.id() = Some(id.to_owned());
-        // Only speed is lost where it cannot be written. Renamed into place, so that no other
-        // process reads half of it.
-        let part = self.cache.with_extension(std::process::id().to_string());
-        let written = fs::write(&part, id).and_then(|()| fs::rename(&part, &self.cache));
-        if let Err(error) = written {
-            tracing::debug!(%error, "cannot remember the image's id");
-        }
+        self.cache.write(id);
     }
 
     /// The image's id: found by its label, or built.

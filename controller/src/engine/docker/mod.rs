@@ -31,7 +31,7 @@ use self::create::Seccomp;
 use self::endpoint::{Candidate, Candidates, Endpoint};
 use self::image::Image;
 use crate::agent::{Agent, DOCKERFILE};
-use crate::config::EngineConfig;
+use crate::config::{DockerEndpoint, EngineConfig};
 use crate::engine::{
     Attached, Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind,
     ImageTar, Images, Listed, Output, Progress, UserMapping,
@@ -88,7 +88,7 @@ impl DockerEngine {
                         Endpoint::Tcp(_) => None,
                     };
                     let endpoint = endpoint.to_string();
-                    let image = Image::new(agent, DOCKERFILE, &endpoint, state_dir.to_owned());
+                    let image = Image::new(agent, DOCKERFILE, &endpoint, state_dir);
                     let kind = EngineKind::Docker;
                     return Ok(Self {
                         docker,
@@ -171,6 +171,14 @@ where
         }
         result => unless_gone(result),
     }
+}
+
+/// Whether nobody names an endpoint and there is none: no usual socket's file.
+pub(crate) fn is_absent(config: &DockerEndpoint) -> Result<bool, Error> {
+    Ok(match endpoint::find(config)? {
+        Candidates::Named(_) => false,
+        Candidates::Usual(candidates) => candidates.iter().all(Candidate::is_missing),
+    })
 }
 
 /// Connects and pings.

@@ -1,0 +1,17 @@
+//! What a controller and its sandboxes have in common.
+
+use std::sync::Arc;
+
+use crate::cleanup::Cleanup;
+use crate::engine::Engine;
+use crate::limits::Ceiling;
+use crate::state::Instance;
+
+/// What a controller and its sandboxes have in common.
+pub(crate) struct Shared {
+    pub engine: Arc<dyn Engine>,
+    pub instance: Instance,
+    pub cleanup: Cleanup,
+    pub ceiling: Ceiling,
+    pub boot_id: String,
+}
