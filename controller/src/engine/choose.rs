@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Engine;
 use super::docker::{self, DockerEngine};
 use crate::agent::Agent;
-use crate::config::{Config, EngineChoice};
+use crate::config::{Config, EngineChoice, EngineConfig};
 use crate::error::Error;
 
 /// Why it is not Docker, in one line.
@@ -18,7 +18,9 @@ pub(crate) async fn connect(config: &Config) -> Result<Arc<dyn Engine>, Error> {
     match config.engine.kind {
         EngineChoice::Docker => docker(config).await,
         EngineChoice::Embedded => embedded(config, None).await,
-        EngineChoice::Auto if is_for_embedded(config)? => {
+        EngineChoice::Auto
+            if rustix::process::geteuid().is_root() && nothing_is_dockers(&config.engine)? =>
+        {
             embedded(config, Some(NOTICE.to_owned())).await
         }
         EngineChoice::Auto => docker(config).await,
@@ -47,12 +49,9 @@ pub(crate) async fn reach(config: &Config) -> Result<Vec<Arc<dyn Engine>>, Error
     }
 }
 
-fn is_for_embedded(config: &Config) -> Result<bool, Error> {
-    let engine = &config.engine;
-    Ok(rustix::process::geteuid().is_root()
-        && engine.runtime.is_none()
-        && engine.image.is_none()
-        && docker::is_absent(&engine.docker)?)
+/// Whether nobody has named anything of Docker's, and there is none.
+fn nothing_is_dockers(engine: &EngineConfig) -> Result<bool, Error> {
+    Ok(engine.runtime.is_none() && engine.image.is_none() && docker::is_absent(&engine.docker)?)
 }
 
 async fn docker(config: &Config) -> Result<Arc<dyn Engine>, Error> {
@@ -62,4 +61,32 @@ async fn docker(config: &Config) -> Result<Arc<dyn Engine>, Error> {
 
 async fn embedded(_config: &Config, _notice: Option<String>) -> Result<Arc<dyn Engine>, Error> {
     Err(Error::NoEmbeddedEngine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DockerEndpoint;
+
+    #[test]
+    fn whatever_is_named_or_there_of_dockers_is_not_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("docker.sock");
+        let docker = |socket| DockerEndpoint { sockets: vec![socket], ..Default::default() };
+        let nothing = EngineConfig { docker: docker(socket.clone()), ..Default::default() };
+        assert!(nothing_is_dockers(&nothing).unwrap());
+
+        let name = || Some("x".to_owned());
+        let by_runtime = EngineConfig { runtime: name(), ..nothing.clone() };
+        let by_image = EngineConfig { image: name(), ..nothing.clone() };
+        let mut by_host = nothing.clone();
+        by_host.docker.env_host = Some("unix:///nowhere/docker.sock".into());
+        let mut by_flag = nothing.clone();
+        by_flag.docker.host = Some(("tcp://host:1".into(), "--host".into()));
+        // Nobody answers there; that is an error to tell.
+        fs::write(&socket, "").unwrap();
+        for engine in [by_runtime, by_image, by_host, by_flag, nothing] {
+            assert!(!nothing_is_dockers(&engine).unwrap(), "{engine:?}");
+        }
+    }
 }
