@@ -14,6 +14,7 @@ use crate::cleanup::Cleanup;
 use crate::config::{Config, Sweep};
 use crate::engine::{self, EngineFacts, EngineInfo, Images, UserMapping};
 use crate::error::{Error, Step, step};
+use crate::failpoint::{Point, failpoint};
 use crate::image::{ImageInfo, ImageSelector, Rebuild};
 use crate::reap;
 use crate::sandbox::Sandbox;
@@ -81,6 +82,7 @@ impl Controller {
         let EngineInfo { endpoint, why, .. } = engine.info();
         tracing::info!(endpoint, why, "connected to the engine");
         let instance = Instance::register(state, endpoint)?;
+        failpoint(Point::Registered).await;
         let (cleanup, ceiling) = (Cleanup::new(), config.ceiling);
         let shared = Shared { engine, instance, cleanup, ceiling, boot_id };
         Ok(Self::new(Arc::new(shared), config.sweep))
@@ -234,6 +236,7 @@ impl Controller {
             sweeper.looked().await;
         }
         if self.shared.cleanup.finish().await {
+            failpoint(Point::Closed).await;
             self.shared.instance.unregister();
         }
     }

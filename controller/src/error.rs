@@ -9,6 +9,7 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::path::PathError;
 
 use crate::engine::{EngineError, EngineKind};
+use crate::failpoint::{Point, failpoint};
 use crate::limits::OverCeiling;
 
 /// A step of a sandbox's life, or another call to the engine. Each has its own time limit.
@@ -421,10 +422,13 @@ pub(crate) async fn step<T>(
     step: Step,
     call: impl Future<Output = Result<T, EngineError>>,
 ) -> Result<T, Error> {
+    failpoint(Point::Before(step)).await;
     let after = step.time_limit();
     let since = tokio::time::Instant::now();
     let result = tokio::time::timeout(after, call).await;
     tracing::debug!(took = ?since.elapsed(), "{step}");
     let result = result.unwrap_or(Err(EngineError::TimedOut { after }));
-    result.map_err(|source| Error::Engine { step, source })
+    let result = result.map_err(|source| Error::Engine { step, source })?;
+    failpoint(Point::After(step)).await;
+    Ok(result)
 }

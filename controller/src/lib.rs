@@ -25,6 +25,7 @@ mod controller;
 mod doctor;
 mod engine;
 mod error;
+mod failpoint;
 mod image;
 mod iodir;
 mod limits;

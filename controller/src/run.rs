@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::changes::Announced;
 use crate::error::{Error, Step};
+use crate::failpoint::{Point, failpoint};
 use crate::limits::{Limits, millis};
 use crate::outcome::{CancelCause, Evidence, ExitEvidence, OurKill, Outcome};
 use crate::report::{FilesTouched, LogEntry, LogLevel, RunResult, Usage};
@@ -313,7 +314,10 @@ impl Conductor {
                 tokio::select! {
                     biased;
                     begun = inner.session().begin(request, Some(sink)) => match begun {
-                        Ok(reply) => self.answer(reply, kill_at).await,
+                        Ok(reply) => {
+                            failpoint(Point::Asked).await;
+                            self.answer(reply, kill_at).await
+                        }
                         Err(CallError::Over) => Ok(None),
                         // Nothing has run.
                         Err(error) => return Err(self.inner.call_error(error)),
@@ -330,6 +334,7 @@ impl Conductor {
             }
         };
         let wall = started.elapsed();
+        failpoint(Point::Answered).await;
         let (mut usage, mut truncated) = (Usage::default(), None);
         let end = answer.map(|answer: Option<Answer>| {
             answer.map(|answer| {

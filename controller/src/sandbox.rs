@@ -17,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::engine::{Container, ContainerSpec, EngineError, EngineInfo};
 use crate::error::{Error, Step, step};
+use crate::failpoint::{Point, failpoint};
 use crate::iodir::{Identity, IoDir, OpenInput, container_user, open_inputs};
 use crate::limits::Limits;
 use crate::outcome::ExitEvidence;
@@ -102,6 +103,7 @@ impl Sandbox {
             io_dir: spec.io_dir.as_deref().map(IoDir::open).transpose()?.map(Arc::new),
             inputs,
         };
+        failpoint(Point::Opened).await;
         let engine = shared.engine.clone();
         let owner = kept.io_dir.as_ref().map(|io_dir| io_dir.owner());
         let user_by = |mapping| container_user(mapping, owner, spec.user);
@@ -174,6 +176,7 @@ impl Sandbox {
         inner.prove_mounts(&plan, &identities, &reply).await?;
         inner.confinement = reply.confinement;
         inner.guard(spec.lifetime);
+        failpoint(Point::Greeted).await;
         Ok(Self { inner: Arc::new(inner) })
     }
 }

@@ -39,6 +39,14 @@ impl Engine {
         }
     }
 
+    /// What else there is of a place's containers, on the host.
+    pub fn remains(self, _: &Place) -> Vec<String> {
+        match self {
+            // The engine's own business.
+            Self::Docker => Vec::new(),
+        }
+    }
+
     /// Kills a container, as somebody does who is not its controller.
     pub fn kill(self, container: &str) {
         match self {

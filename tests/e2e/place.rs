@@ -77,7 +77,14 @@ impl Place {
     /// `sandboxctl` in this place, not started yet.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(sandboxctl());
-        command.args(args).current_dir(self.work()).env_clear();
+        command.args(args);
+        self.equip(&mut command);
+        command
+    }
+
+    /// Puts a command into this place: working directory, environment, an empty stdin.
+    pub fn equip(&self, command: &mut Command) {
+        command.current_dir(self.work()).env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", self.home()).env("XDG_RUNTIME_DIR", self.state());
         command.env("SANDBOXCTL_ENGINE_KIND", ENGINE.name());
@@ -85,7 +92,6 @@ impl Place {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }
         command.stdin(Stdio::null());
-        command
     }
 
     /// Runs `sandboxctl` to its end.
@@ -319,21 +325,50 @@ pub fn workspace() -> &'static Path {
 
 /// The built command line. Built once, so that `cargo test` never meets a stale one.
 pub fn sandboxctl() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let built = Command::new(env!("CARGO"))
-            .current_dir(workspace())
-            .args(["build", "--locked", "--package", "sandboxctl", "--message-format", "json"])
-            .stderr(Stdio::inherit())
-            .output()
-            .unwrap();
-        assert!(built.status.success(), "building sandboxctl failed");
-        String::from_utf8(built.stdout)
-            .unwrap()
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-            .filter(|message| message["target"]["name"] == "sandboxctl")
-            .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-            .expect("cargo names the executable")
+    &built().plain
+}
+
+/// The same with the feature `failpoints`.
+pub fn sandboxctl_with_failpoints() -> &'static Path {
+    &built().with_failpoints
+}
+
+struct Built {
+    plain: PathBuf,
+    with_failpoints: PathBuf,
+}
+
+/// Both are copies: cargo gives both the same path, and so would whoever builds meanwhile.
+fn built() -> &'static Built {
+    static BUILT: OnceLock<Built> = OnceLock::new();
+    BUILT.get_or_init(|| Built {
+        with_failpoints: build("failpoints", &["--features", "failpoints"]),
+        // Last, so that cargo's path has the plain one.
+        plain: build("plain", &[]),
     })
+}
+
+fn build(folder: &str, flags: &[&str]) -> PathBuf {
+    let built = Command::new(env!("CARGO"))
+        .current_dir(workspace())
+        .args(["build", "--locked", "--package", "sandboxctl", "--message-format", "json"])
+        .args(flags)
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "building sandboxctl failed");
+    let executable = String::from_utf8(built.stdout)
+        .unwrap()
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == "sandboxctl")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .expect("cargo names the executable");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let copy = folder.join("sandboxctl");
+    // Anew: one that still runs cannot be written to.
+    _ = std::fs::remove_file(&copy);
+    std::fs::copy(executable, &copy).unwrap();
+    copy
 }

@@ -48,8 +48,9 @@ impl Seen {
 
     /// The options of the mount at `target`, and of its filesystem.
     fn mount(&self, target: &str) -> (&str, &str, &str) {
-        let lines = self.text("mountinfo").lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        let found = lines.filter(|fields| fields[4] == target).next_back();
+        let mut lines =
+            self.text("mountinfo").lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let found = lines.rfind(|fields| fields[4] == target);
         let fields = found.unwrap_or_else(|| panic!("no mount {target}: {}", self.seen));
         let dash = fields.iter().position(|field| *field == "-").unwrap();
         (fields[5], fields[dash + 1], fields[dash + 3])

@@ -7,4 +7,5 @@ mod hostile;
 mod io;
 mod isolation;
 mod limits;
+mod reaping;
 mod run;
