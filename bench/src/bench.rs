@@ -1,0 +1,349 @@
+//! What scenarios measure with: programs and futures, by turns, with nothing left behind.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use futures_util::future::LocalBoxFuture;
+use sandbox_controller::{Controller, EngineKind};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tempfile::TempDir;
+use tokio::io::AsyncReadExt as _;
+use tokio::process::{Child, Command};
+
+use crate::engines::{Engines, Usable};
+use crate::error::Error;
+use crate::interrupt::Interrupt;
+use crate::peers::Peers;
+use crate::report::{Row, Unit};
+
+/// Longer than any measured program takes, but for workers.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How often something is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Before the figures count.
+    pub warm_up: usize,
+    /// What counts.
+    pub samples: usize,
+}
+
+/// What scenarios measure with.
+pub struct Bench {
+    /// Everything that is written is in here.
+    place: TempDir,
+    sandboxctl: PathBuf,
+    /// The label of our containers.
+    label: String,
+    interrupt: Interrupt,
+    /// What there is to compare with.
+    pub peers: Peers,
+    /// How engines are reached.
+    pub engines: Engines,
+    /// Docker, or why it cannot be measured.
+    pub docker: Result<Usable, String>,
+    /// The embedded engine, or why it cannot be measured.
+    pub embedded: Result<Usable, String>,
+    /// Executions of the scenario that looks for leaks.
+    pub executions: usize,
+}
+
+/// One that takes part in a comparison, or cannot.
+pub struct Entry<'a> {
+    what: String,
+    measure: Result<Measure<'a>, String>,
+}
+
+/// Measures once.
+pub type Measure<'a> = Box<dyn Fn() -> LocalBoxFuture<'a, Result<f64, Error>> + 'a>;
+
+impl<'a> Entry<'a> {
+    /// One that is measured by `go`, which gives the figure.
+    pub fn new<F>(what: impl Into<String>, go: impl Fn() -> F + 'a) -> Self
+    where
+        F: Future<Output = Result<f64, Error>> + 'a,
+    {
+        let measure: Measure<'a> = Box::new(move || go().boxed_local());
+        Self { what: what.into(), measure: Ok(measure) }
+    }
+
+    /// One that cannot be measured, and why.
+    pub fn missing(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { what: what.into(), measure: Err(why.into()) }
+    }
+}
+
+impl Bench {
+    /// Looks at the machine, and makes a place to work in.
+    pub async fn new(
+        sandboxctl: PathBuf,
+        interrupt: Interrupt,
+        executions: usize,
+    ) -> Result<Self, Error> {
+        let place = tempfile::Builder::new()
+            .prefix("sandbox-bench-")
+            .tempdir()
+            .map_err(Error::file("make a folder in", std::env::temp_dir()))?;
+        let label = place.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // As the command line derives it, so that both know the same image.
+        let state_dir = place.path().join("sandboxctl");
+        let mut engines = Engines { state_dir, docker_host: None };
+        let docker = engines.probe(EngineKind::Docker).await;
+        engines.docker_host = docker.as_ref().ok().map(|docker| docker.endpoint.clone());
+        let embedded = engines.probe(EngineKind::Embedded).await;
+        let peers = Peers::find();
+        Ok(Self {
+            place,
+            sandboxctl,
+            label,
+            interrupt,
+            peers,
+            engines,
+            docker,
+            embedded,
+            executions,
+        })
+    }
+
+    /// A fresh folder.
+    pub fn folder(&self, name: &str) -> Result<PathBuf, Error> {
+        let path = self.place.path().join(name);
+        fs::create_dir(&path).map_err(Error::file("make", &path))?;
+        Ok(path)
+    }
+
+    /// An error where an end was asked for.
+    pub fn check(&self) -> Result<(), Error> {
+        self.interrupt.check()
+    }
+
+    /// Works with both engines, or with why one cannot be measured.
+    pub async fn with_engines<T>(
+        &self,
+        work: impl AsyncFnOnce(Result<&Controller, &str>, Result<&Controller, &str>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut docker = self.docker.as_ref().map(|_| None).map_err(String::as_str);
+        let mut embedded = self.embedded.as_ref().map(|_| None).map_err(String::as_str);
+        let connected = async {
+            for (kind, place) in
+                [(EngineKind::Docker, &mut docker), (EngineKind::Embedded, &mut embedded)]
+            {
+                if let Ok(place) = place {
+                    *place = Some(self.engines.connect(kind).await?);
+                }
+            }
+            Ok(())
+        };
+        let done = match connected.await {
+            Ok(()) => work(there(&docker), there(&embedded)).await,
+            Err(error) => Err(error),
+        };
+        for controller in [docker, embedded].into_iter().flatten().flatten() {
+            controller.close().await;
+        }
+        done
+    }
+
+    /// Measures all entries by turns, each round in another order, and gives a row for each, the
+    /// missing ones too.
+    pub async fn by_turns(
+        &self,
+        counts: Counts,
+        unit: Unit,
+        entries: Vec<Entry<'_>>,
+    ) -> Result<Vec<Row>, Error> {
+        let mut series: Vec<Vec<f64>> = entries.iter().map(|_| Vec::new()).collect();
+        for round in 0..counts.warm_up + counts.samples {
+            // Whoever comes after a heavy one has its traces to bear: not always the same.
+            for turn in 0..entries.len() {
+                let index = (round + turn) % entries.len();
+                if let Ok(measure) = &entries[index].measure {
+                    self.check()?;
+                    let figure = measure().await?;
+                    if round >= counts.warm_up {
+                        series[index].push(figure);
+                    }
+                }
+            }
+        }
+        let row = |(Entry { what, measure }, samples)| match measure {
+            Ok(_) => Row::figure(what, unit, samples),
+            Err(why) => Row::missing(what, why),
+        };
+        Ok(entries.into_iter().zip(series).map(row).collect())
+    }
+
+    /// A command line of `sandboxctl` in this place: nobody's configuration, state of its own.
+    pub fn sandboxctl<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.command(&self.sandboxctl, args);
+        command
+            .env_clear()
+            .env("HOME", self.place.path())
+            .env("XDG_RUNTIME_DIR", self.place.path());
+        command.envs(self.engines.docker_host.iter().map(|host| ("DOCKER_HOST", host)));
+        command
+    }
+
+    /// The command line `docker run` with the sandbox image, on the same engine.
+    pub fn docker_run(&self, docker: &Path, image: &str, args: &[&str]) -> Command {
+        let label = format!("sandbox-bench={}", self.label);
+        let mut command = self.command(docker, ["run", "--rm", "--network", "none"]);
+        command.args(["--log-driver", "none", "--label", &label, image]).args(args);
+        command.envs(self.engines.docker_host.iter().map(|host| ("DOCKER_HOST", host)));
+        command
+    }
+
+    /// A command line, run in this place.
+    pub fn command<S: AsRef<OsStr>>(
+        &self,
+        program: &Path,
+        args: impl IntoIterator<Item = S>,
+    ) -> Command {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(self.place.path());
+        command
+    }
+
+    /// Runs a program to its end, and gives the seconds that it took. Its stdin is empty.
+    pub async fn time(&self, command: Command, expected: i32) -> Result<f64, Error> {
+        let mut process = self.process(command)?;
+        process.command.stdin(Stdio::null()).stdout(Stdio::null());
+        let started = Instant::now();
+        let mut child = process.spawn()?;
+        let over = tokio::time::sleep(PATIENCE);
+        let code = tokio::select! {
+            biased;
+            status = child.wait() => status.ok().and_then(|status| status.code()),
+            () = self.interrupt.asked(2) => {
+                _ = child.kill().await;
+                return Err(Error::Interrupted);
+            }
+            () = over => {
+                _ = child.kill().await;
+                return Err(process.failed(&format!("did not end within {PATIENCE:?}")));
+            }
+        };
+        let took = started.elapsed();
+        match code {
+            Some(code) if code == expected => Ok(took.as_secs_f64()),
+            Some(code) => Err(process.failed(&format!("ended with exit code {code}"))),
+            None => Err(process.failed("was killed")),
+        }
+    }
+
+    /// Has this program, in a process of its own, do a scenario's `job`: what is measured of a
+    /// process is then of nothing else.
+    pub async fn worker<T: DeserializeOwned>(
+        &self,
+        scenario: &'static str,
+        job: &impl Serialize,
+    ) -> Result<T, Error> {
+        self.check()?;
+        let own = std::env::current_exe().map_err(Error::file("find", "this program"))?;
+        let work = Work { engines: self.engines.clone(), job };
+        let work = serde_json::to_string(&work).map_err(Error::Worker)?;
+        let command = self.command(&own, ["--worker", scenario, "--job", &work]);
+        let mut process = self.process(command)?;
+        process.command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = process.spawn()?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let end = async {
+            let mut answer = Vec::new();
+            if let Some(mut stdout) = stdout {
+                _ = stdout.read_to_end(&mut answer).await;
+            }
+            (child.wait().await.ok().and_then(|status| status.code()), answer)
+        };
+        tokio::pin!(end);
+        let (code, answer) = tokio::select! {
+            biased;
+            ended = &mut end => {
+                // Until here: its end asks the worker to end.
+                drop(stdin);
+                ended
+            }
+            () = self.interrupt.asked(1) => {
+                drop(stdin);
+                tokio::select! {
+                    _ = end => {}
+                    () = self.interrupt.asked(2) => {}
+                }
+                return Err(Error::Interrupted);
+            }
+        };
+        match code {
+            Some(0) => serde_json::from_slice(&answer).map_err(Error::Worker),
+            _ => Err(process.failed("failed")),
+        }
+    }
+
+    fn process(&self, mut command: Command) -> Result<Process, Error> {
+        let path = self.place.path().join("stderr");
+        let stderr = fs::File::create(&path).map_err(Error::file("make", &path))?;
+        // Of its own group: a signal of the terminal's is ours, and ends no measurement halfway.
+        command.stderr(stderr).process_group(0).kill_on_drop(true);
+        Ok(Process { command, stderr: path })
+    }
+
+    /// Removes what killed programs may have left.
+    pub async fn tidy(self) -> Result<(), Error> {
+        if let (Ok(docker), Ok(_)) = (self.peers.docker.path(), &self.docker) {
+            let filter = format!("label=sandbox-bench={}", self.label);
+            let mut list = self.command(docker, ["ps", "-aq", "--filter", &filter]);
+            list.envs(self.engines.docker_host.iter().map(|host| ("DOCKER_HOST", host)));
+            let start = |source| Error::Start { program: "docker".to_owned(), source };
+            let listed = list.output().await.map_err(start)?;
+            for id in String::from_utf8_lossy(&listed.stdout).split_whitespace() {
+                let mut remove = self.command(docker, ["rm", "--force", id]);
+                remove.envs(self.engines.docker_host.iter().map(|host| ("DOCKER_HOST", host)));
+                remove.output().await.map_err(start)?;
+            }
+        }
+        let path = self.place.path().to_owned();
+        self.place.close().map_err(Error::file("remove", path))
+    }
+}
+
+/// An engine that [`Bench::with_engines`] has connected to.
+fn there<'a>(engine: &'a Result<Option<Controller>, &'a str>) -> Result<&'a Controller, &'a str> {
+    engine.as_ref().map(|it| it.as_ref().expect("it is connected to")).map_err(|why| *why)
+}
+
+/// A program that is to be started, and where its stderr goes.
+struct Process {
+    command: Command,
+    stderr: PathBuf,
+}
+
+impl Process {
+    fn spawn(&mut self) -> Result<Child, Error> {
+        let program = self.command.as_std().get_program().to_string_lossy().into_owned();
+        self.command.spawn().map_err(|source| Error::Start { program, source })
+    }
+
+    fn failed(&self, how: &str) -> Error {
+        let command = self.command.as_std();
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
+        let stderr = fs::read(&self.stderr).unwrap_or_default();
+        Error::Command {
+            command: words.join(" "),
+            how: how.to_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+        }
+    }
+}
+
+/// What a worker is given.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub struct Work<J> {
+    /// How engines are reached.
+    pub engines: Engines,
+    /// The scenario's own.
+    pub job: J,
+}

@@ -1,0 +1,85 @@
+//! What `/proc` says of processes.
+
+use std::fs;
+
+use crate::error::Error;
+
+/// Bytes that this process has resident.
+pub fn resident() -> Result<f64, Error> {
+    status("self", "VmRSS:")
+}
+
+/// The most bytes that this process ever had resident, or since [`forget_peak`].
+pub fn peak() -> Result<f64, Error> {
+    status("self", "VmHWM:")
+}
+
+/// From here on, the peak is a new one.
+pub fn forget_peak() -> Result<(), Error> {
+    let path = "/proc/self/clear_refs";
+    fs::write(path, "5").map_err(Error::file("write", path))
+}
+
+/// Bytes that a process has resident.
+pub fn resident_of(pid: u32) -> Result<f64, Error> {
+    status(&pid.to_string(), "VmRSS:")
+}
+
+fn status(process: &str, field: &str) -> Result<f64, Error> {
+    let path = format!("/proc/{process}/status");
+    let status = fs::read_to_string(&path).map_err(Error::file("read", &path))?;
+    let kib = status
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+    // A process that has ended and was not waited for has no memory any more.
+    Ok(kib.unwrap_or(0.0) * 1024.0)
+}
+
+/// Open descriptors of this process.
+pub fn descriptors() -> Result<usize, Error> {
+    // One is that of the look.
+    Ok(count("/proc/self/fd")? - 1)
+}
+
+/// Threads of this process.
+pub fn threads() -> Result<usize, Error> {
+    count("/proc/self/task")
+}
+
+fn count(path: &str) -> Result<usize, Error> {
+    Ok(fs::read_dir(path).map_err(Error::file("list", path))?.count())
+}
+
+/// The processes whose cgroup or command line has one of these words: those of containers, by
+/// their ids.
+pub fn in_containers(ids: &[String]) -> Vec<u32> {
+    processes()
+        .filter(|pid| {
+            let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+            ids.iter().any(|id| cgroup.contains(id.as_str()))
+        })
+        .collect()
+}
+
+/// The processes that this one started, and those that they started.
+pub fn descendants() -> Vec<u32> {
+    let parents: Vec<(u32, u32)> =
+        processes().filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut found = vec![std::process::id()];
+    let mut next = 0;
+    while let Some(&of) = found.get(next) {
+        found.extend(parents.iter().filter(|(_, parent)| *parent == of).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
+}

@@ -1,0 +1,130 @@
+//! P9: what parked sandboxes keep resident: each agent, the controller, and the engine's helper
+//! processes where it has any.
+//!
+//! A worker parks them, so that its memory is that of a program that does nothing else.
+
+use futures_util::FutureExt as _;
+use futures_util::future::LocalBoxFuture;
+use sandbox_controller::{EngineKind, Sandbox, SandboxSpec};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Scenario;
+use crate::bench::{Bench, Counts, Work};
+use crate::error::Error;
+use crate::interrupt::Interrupt;
+use crate::process;
+use crate::report::{Row, Target, Unit};
+
+pub const SCENARIO: Scenario = Scenario {
+    id: "p9",
+    title: "Memory of parked sandboxes",
+    counts: Counts { warm_up: 0, samples: 3 },
+    measure,
+    work: Some(|work, interrupt| park(work, interrupt).boxed_local()),
+};
+
+const FEW: usize = 10;
+const MANY: usize = 50;
+const MIB: f64 = 1_048_576.0;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Parked {
+    /// Bytes resident in the controller's process.
+    idle: f64,
+    few: f64,
+    many: f64,
+    /// Of each agent.
+    agents: Vec<f64>,
+    /// Of each other process that the controller started.
+    helpers: Vec<f64>,
+}
+
+fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Error>> {
+    async move {
+        let mut rows = Vec::new();
+        for (kind, usable) in
+            [(EngineKind::Docker, &bench.docker), (EngineKind::Embedded, &bench.embedded)]
+        {
+            if let Err(why) = usable {
+                rows.push(Row::missing(kind.as_str(), why));
+                continue;
+            }
+            let mut parked = Vec::new();
+            for _ in 0..counts.samples {
+                parked.push(bench.worker::<Parked>(SCENARIO.id, &kind).await?);
+            }
+            let each = |of: fn(&Parked) -> f64| parked.iter().map(of).collect::<Vec<_>>();
+            let all = |of: fn(&Parked) -> &Vec<f64>| {
+                parked.iter().flat_map(|parked| of(parked).clone()).collect::<Vec<_>>()
+            };
+            rows.extend([
+                bytes(kind, "an agent", all(|parked| &parked.agents))
+                    .target(Target::median_at_most(5.0 * MIB)),
+                bytes(kind, "controller, idle", each(|parked| parked.idle))
+                    .target(Target::median_at_most(20.0 * MIB)),
+                bytes(kind, "controller, 10 parked", each(|parked| parked.few)),
+                bytes(kind, "controller, 50 parked", each(|parked| parked.many)),
+                bytes(kind, "controller, each parked sandbox", each(slope))
+                    .target(Target::median_at_most(100.0 * 1024.0)),
+            ]);
+            let helpers = all(|parked| &parked.helpers);
+            if !helpers.is_empty() {
+                rows.push(bytes(kind, "a helper process", helpers));
+            }
+        }
+        Ok(rows)
+    }
+    .boxed_local()
+}
+
+fn bytes(kind: EngineKind, what: &str, samples: Vec<f64>) -> Row {
+    Row::figure(format!("{kind}: {what}"), Unit::Bytes, samples)
+}
+
+/// Of the second step: the first parked sandbox brings what all of them need once.
+#[expect(clippy::cast_precision_loss, reason = "they are few")]
+fn slope(parked: &Parked) -> f64 {
+    (parked.many - parked.few) / (MANY - FEW) as f64
+}
+
+async fn park(work: Work<Value>, interrupt: Interrupt) -> Result<Value, Error> {
+    let kind: EngineKind = serde_json::from_value(work.job).map_err(Error::Worker)?;
+    let parked = work
+        .engines
+        .with_controller(kind, async |controller| {
+            let mut sandboxes: Vec<Sandbox> = Vec::new();
+            let done = async {
+                let idle = process::resident()?;
+                let mut at = [0.0; 2];
+                for (count, place) in [FEW, MANY].into_iter().zip(&mut at) {
+                    while sandboxes.len() < count {
+                        interrupt.check()?;
+                        sandboxes.push(controller.launch(SandboxSpec::new()).await?);
+                    }
+                    *place = process::resident()?;
+                }
+                let names =
+                    |sandbox: &Sandbox| [sandbox.id(), sandbox.container_id()].map(str::to_owned);
+                let ids: Vec<String> = sandboxes.iter().flat_map(names).collect();
+                let agents = process::in_containers(&ids);
+                let helpers =
+                    process::descendants().into_iter().filter(|pid| !agents.contains(pid));
+                let resident = |pid| process::resident_of(pid);
+                Ok(Parked {
+                    idle,
+                    few: at[0],
+                    many: at[1],
+                    helpers: helpers.map(resident).collect::<Result<_, _>>()?,
+                    agents: agents.iter().copied().map(resident).collect::<Result<_, Error>>()?,
+                })
+            };
+            let done = done.await;
+            for sandbox in sandboxes {
+                sandbox.close().await?;
+            }
+            done
+        })
+        .await?;
+    serde_json::to_value(parked).map_err(Error::Worker)
+}

@@ -1,0 +1,44 @@
+//! What is measured: a file each. A new one is a file and its line in [`ALL`].
+
+mod cold_run;
+mod leaks;
+mod library;
+mod memory;
+mod script_io;
+
+use futures_util::future::LocalBoxFuture;
+use serde_json::Value;
+
+use crate::bench::{Bench, Counts, Work};
+use crate::error::Error;
+use crate::interrupt::Interrupt;
+use crate::report::Row;
+
+/// All scenarios, in the order in which they are measured.
+pub const ALL: &[Scenario] = &[
+    cold_run::SCENARIO,
+    library::SCENARIO,
+    script_io::SCENARIO,
+    memory::SCENARIO,
+    leaks::SCENARIO,
+];
+
+/// Something to measure.
+pub struct Scenario {
+    /// Its name on the command line and in the documentation.
+    pub id: &'static str,
+    /// What it measures, in one line.
+    pub title: &'static str,
+    /// How often, unless the command line says otherwise.
+    pub counts: Counts,
+    /// Measures it.
+    pub measure: Measure,
+    /// What it has done in processes of their own.
+    pub work: Option<DoWork>,
+}
+
+/// Measures a scenario.
+pub type Measure = for<'a> fn(&'a Bench, Counts) -> LocalBoxFuture<'a, Result<Vec<Row>, Error>>;
+
+/// Does a scenario's job in a worker.
+pub type DoWork = fn(Work<Value>, Interrupt) -> LocalBoxFuture<'static, Result<Value, Error>>;
