@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_controller::{Controller, EngineKind};
+use sandbox_controller::Controller;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 
-use crate::engines::{Engines, Usable};
+use crate::engines::{Engines, On, Usable};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::peers::Peers;
@@ -92,10 +92,11 @@ impl Bench {
         let label = place.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         // As the command line derives it, so that both know the same image.
         let state_dir = place.path().join("sandboxctl");
-        let mut engines = Engines { state_dir, docker_host: None };
-        let docker = engines.probe(EngineKind::Docker).await;
+        let data_dir = place.path().join("engine");
+        let mut engines = Engines { state_dir, data_dir, docker_host: None };
+        let docker = engines.probe(On::Docker).await;
         engines.docker_host = docker.as_ref().ok().map(|docker| docker.endpoint.clone());
-        let embedded = engines.probe(EngineKind::Embedded).await;
+        let embedded = engines.probe(On::Embedded).await;
         let peers = Peers::find();
         Ok(Self {
             place,
@@ -130,9 +131,7 @@ impl Bench {
         let mut docker = self.docker.as_ref().map(|_| None).map_err(String::as_str);
         let mut embedded = self.embedded.as_ref().map(|_| None).map_err(String::as_str);
         let connected = async {
-            for (kind, place) in
-                [(EngineKind::Docker, &mut docker), (EngineKind::Embedded, &mut embedded)]
-            {
+            for (kind, place) in [(On::Docker, &mut docker), (On::Embedded, &mut embedded)] {
                 if let Ok(place) = place {
                     *place = Some(self.engines.connect(kind).await?);
                 }
@@ -180,12 +179,14 @@ impl Bench {
 
     /// A command line of `sandboxctl` in this place: nobody's configuration, state of its own.
     pub fn sandboxctl<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let Engines { data_dir, docker_host, .. } = &self.engines;
         let mut command = self.command(&self.sandboxctl, args);
         command
             .env_clear()
             .env("HOME", self.place.path())
-            .env("XDG_RUNTIME_DIR", self.place.path());
-        command.envs(self.engines.docker_host.iter().map(|host| ("DOCKER_HOST", host)));
+            .env("XDG_RUNTIME_DIR", self.place.path())
+            .env("SANDBOXCTL_ENGINE_DATA_DIR", data_dir)
+            .envs(docker_host.iter().map(|host| ("DOCKER_HOST", host)));
         command
     }
 

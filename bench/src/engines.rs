@@ -1,19 +1,47 @@
 //! The engines of this machine, through the library.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use sandbox_controller::{
-    Config, Controller, DockerEndpoint, EngineKind, Outcome, Rebuild, RunResult, Sweep,
+    Config, Controller, DockerEndpoint, EngineChoice, Outcome, Rebuild, RunResult, Sweep,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+
+/// An engine to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum On {
+    /// Docker's.
+    Docker,
+    /// Ours.
+    Embedded,
+}
+
+impl On {
+    const fn choice(self) -> EngineChoice {
+        match self {
+            Self::Docker => EngineChoice::Docker,
+            Self::Embedded => EngineChoice::Embedded,
+        }
+    }
+}
+
+impl fmt::Display for On {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.choice().as_str())
+    }
+}
 
 /// What is told to controllers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Engines {
     /// Their state.
     pub state_dir: PathBuf,
+    /// What the embedded engine keeps.
+    pub data_dir: PathBuf,
     /// Where Docker is, once that is known.
     pub docker_host: Option<String>,
 }
@@ -30,9 +58,10 @@ pub struct Usable {
 }
 
 impl Engines {
-    fn config(&self, kind: EngineKind) -> Config {
+    fn config(&self, on: On) -> Config {
         let mut config = Config::new(&self.state_dir);
-        config.engine.kind = kind;
+        config.engine.kind = on.choice();
+        config.engine.embedded.data_dir.clone_from(&self.data_dir);
         config.engine.docker = match &self.docker_host {
             Some(host) => DockerEndpoint {
                 host: Some((host.clone(), "the benchmark".to_owned())),
@@ -46,30 +75,28 @@ impl Engines {
     }
 
     /// Connects. The controller is to be closed.
-    pub async fn connect(&self, kind: EngineKind) -> Result<Controller, Error> {
-        Ok(Controller::connect(self.config(kind)).await?)
+    pub async fn connect(&self, on: On) -> Result<Controller, Error> {
+        Ok(Controller::connect(self.config(on)).await?)
     }
 
     /// Connects, works, and waits until everything that is to be removed is.
     pub async fn with_controller<T>(
         &self,
-        kind: EngineKind,
+        on: On,
         work: impl AsyncFnOnce(&Controller) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let controller = self.connect(kind).await?;
+        let controller = self.connect(on).await?;
         let done = work(&controller).await;
         controller.close().await;
         done
     }
 
     /// Whether an engine can be measured: its facts, or why it cannot.
-    pub async fn probe(&self, kind: EngineKind) -> Result<Usable, String> {
-        let look = self.with_controller(kind, async |controller| {
-            let image = match kind {
-                EngineKind::Embedded => None,
-                EngineKind::Auto | EngineKind::Docker => {
-                    Some(controller.image_build(Rebuild::IfMissing, |_| {}).await?.id)
-                }
+    pub async fn probe(&self, on: On) -> Result<Usable, String> {
+        let look = self.with_controller(on, async |controller| {
+            let image = match on {
+                On::Embedded => None,
+                On::Docker => Some(controller.image_build(Rebuild::IfMissing, |_| {}).await?.id),
             };
             let version = controller.engine_facts().await?.version;
             Ok(Usable { version, endpoint: controller.engine().endpoint.clone(), image })

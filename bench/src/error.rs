@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::stats::ENOUGH;
+
 /// Why measuring could not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -46,6 +48,9 @@ pub enum Error {
     /// A worker answered with something that makes no sense.
     #[error("a worker's answer makes no sense")]
     Worker(#[source] serde_json::Error),
+    /// Too few measurements for the record.
+    #[error("--write-docs: figures of record are of at least {ENOUGH} measurements")]
+    TooFew,
     /// The page of the documentation has no place for a table.
     #[error("{} has no place for the figures of {id}", path.display())]
     NoPlace {

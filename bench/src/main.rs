@@ -30,6 +30,7 @@ use interrupt::Interrupt;
 use machine::Machine;
 use report::{Report, SCHEMA, Table};
 use scenario::Scenario;
+use stats::ENOUGH;
 
 /// Where the figures of record are.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src/performance.md");
@@ -103,6 +104,9 @@ fn main() -> ExitCode {
 }
 
 async fn measure(cli: &Cli) -> Result<(), Error> {
+    if cli.write_docs && cli.samples.is_some_and(|samples| samples.get() < ENOUGH) {
+        return Err(Error::TooFew);
+    }
     let interrupt = Interrupt::by_signals().map_err(Error::file("listen for", "signals"))?;
     let sandboxctl = match &cli.sandboxctl {
         Some(path) => path.canonicalize().map_err(Error::file("find", path))?,

@@ -127,6 +127,7 @@ fn scale(value: f64, unit: Unit) -> (f64, &'static str) {
     const STEPS: [(f64, &str); 3] = [(1_048_576.0, " MiB"), (1024.0, " KiB"), (1.0, " B")];
     match unit {
         Unit::Seconds if value.abs() >= 10.0 => (1.0, " s"),
+        Unit::Seconds if value.abs() < 1e-3 => (1e-6, " µs"),
         Unit::Seconds => (1e-3, " ms"),
         Unit::Bytes => {
             let fits = STEPS.into_iter().find(|(step, _)| value.abs() >= *step);
@@ -231,6 +232,7 @@ mod tests {
         for (value, unit, expected) in [
             (0.344, Unit::Seconds, "344 ms"),
             (0.009_23, Unit::Seconds, "9.23 ms"),
+            (0.000_055, Unit::Seconds, "55.0 µs"),
             (12.3, Unit::Seconds, "12.3 s"),
             (3_145_728.0, Unit::Bytes, "3.00 MiB"),
             (-2048.0, Unit::Bytes, "-2.00 KiB"),

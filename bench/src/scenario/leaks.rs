@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_controller::{Controller, EngineKind};
+use sandbox_controller::Controller;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Scenario;
 use super::library::execute;
 use crate::bench::{Bench, Counts, Work};
+use crate::engines::On;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::process;
@@ -36,7 +37,7 @@ const MEMORY: f64 = 1.1;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Job {
-    kind: EngineKind,
+    on: On,
     executions: usize,
 }
 
@@ -56,20 +57,20 @@ struct Observed {
     files: f64,
 }
 
+type Count = fn(&Observed) -> f64;
+
 fn measure(bench: &Bench, _: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Error>> {
     async move {
         let executions = bench.executions;
         let mut rows = Vec::new();
-        for (kind, usable) in
-            [(EngineKind::Docker, &bench.docker), (EngineKind::Embedded, &bench.embedded)]
-        {
+        for (on, usable) in [(On::Docker, &bench.docker), (On::Embedded, &bench.embedded)] {
             if let Err(why) = usable {
-                rows.push(Row::missing(kind.as_str(), why));
+                rows.push(Row::missing(on.to_string(), why));
                 continue;
             }
-            let job = Job { kind, executions };
+            let job = Job { on, executions };
             let [before, after]: [Observed; 2] = bench.worker(SCENARIO.id, &job).await?;
-            let counted: [(&str, fn(&Observed) -> f64); 7] = [
+            let counted: [(&str, Count); 7] = [
                 ("descriptors", |it| it.descriptors),
                 ("threads", |it| it.threads),
                 ("child processes", |it| it.processes),
@@ -80,7 +81,7 @@ fn measure(bench: &Bench, _: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Erro
             ];
             let mut pair = |what: &str, unit, at: &dyn Fn(&Observed) -> f64, target: Target| {
                 let row = |seen, count| {
-                    let what = format!("{kind}: {what} after {count}");
+                    let what = format!("{on}: {what} after {count}");
                     Row::figure(what, unit, vec![at(seen)])
                 };
                 let mut pair = [row(&before, SETTLED.min(executions)), row(&after, executions)];
@@ -103,7 +104,7 @@ async fn repeat(work: Work<Value>, interrupt: Interrupt) -> Result<Value, Error>
     let state_dir = work.engines.state_dir.clone();
     let observed = work
         .engines
-        .with_controller(job.kind, async |controller| {
+        .with_controller(job.on, async |controller| {
             let mut ids = HashSet::new();
             let mut before = None;
             for execution in 1..=job.executions {

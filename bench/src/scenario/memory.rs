@@ -5,12 +5,13 @@
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_controller::{EngineKind, Sandbox, SandboxSpec};
+use sandbox_controller::{Sandbox, SandboxSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Scenario;
 use crate::bench::{Bench, Counts, Work};
+use crate::engines::On;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::process;
@@ -43,34 +44,32 @@ struct Parked {
 fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Error>> {
     async move {
         let mut rows = Vec::new();
-        for (kind, usable) in
-            [(EngineKind::Docker, &bench.docker), (EngineKind::Embedded, &bench.embedded)]
-        {
+        for (on, usable) in [(On::Docker, &bench.docker), (On::Embedded, &bench.embedded)] {
             if let Err(why) = usable {
-                rows.push(Row::missing(kind.as_str(), why));
+                rows.push(Row::missing(on.to_string(), why));
                 continue;
             }
             let mut parked = Vec::new();
             for _ in 0..counts.samples {
-                parked.push(bench.worker::<Parked>(SCENARIO.id, &kind).await?);
+                parked.push(bench.worker::<Parked>(SCENARIO.id, &on).await?);
             }
             let each = |of: fn(&Parked) -> f64| parked.iter().map(of).collect::<Vec<_>>();
             let all = |of: fn(&Parked) -> &Vec<f64>| {
                 parked.iter().flat_map(|parked| of(parked).clone()).collect::<Vec<_>>()
             };
             rows.extend([
-                bytes(kind, "an agent", all(|parked| &parked.agents))
+                bytes(on, "an agent", all(|parked| &parked.agents))
                     .target(Target::median_at_most(5.0 * MIB)),
-                bytes(kind, "controller, idle", each(|parked| parked.idle))
+                bytes(on, "controller, idle", each(|parked| parked.idle))
                     .target(Target::median_at_most(20.0 * MIB)),
-                bytes(kind, "controller, 10 parked", each(|parked| parked.few)),
-                bytes(kind, "controller, 50 parked", each(|parked| parked.many)),
-                bytes(kind, "controller, each parked sandbox", each(slope))
+                bytes(on, "controller, 10 parked", each(|parked| parked.few)),
+                bytes(on, "controller, 50 parked", each(|parked| parked.many)),
+                bytes(on, "controller, each parked sandbox", each(slope))
                     .target(Target::median_at_most(100.0 * 1024.0)),
             ]);
             let helpers = all(|parked| &parked.helpers);
             if !helpers.is_empty() {
-                rows.push(bytes(kind, "a helper process", helpers));
+                rows.push(bytes(on, "a helper process", helpers));
             }
         }
         Ok(rows)
@@ -78,8 +77,8 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
     .boxed_local()
 }
 
-fn bytes(kind: EngineKind, what: &str, samples: Vec<f64>) -> Row {
-    Row::figure(format!("{kind}: {what}"), Unit::Bytes, samples)
+fn bytes(on: On, what: &str, samples: Vec<f64>) -> Row {
+    Row::figure(format!("{on}: {what}"), Unit::Bytes, samples)
 }
 
 /// Of the second step: the first parked sandbox brings what all of them need once.
@@ -89,10 +88,10 @@ fn slope(parked: &Parked) -> f64 {
 }
 
 async fn park(work: Work<Value>, interrupt: Interrupt) -> Result<Value, Error> {
-    let kind: EngineKind = serde_json::from_value(work.job).map_err(Error::Worker)?;
+    let on: On = serde_json::from_value(work.job).map_err(Error::Worker)?;
     let parked = work
         .engines
-        .with_controller(kind, async |controller| {
+        .with_controller(on, async |controller| {
             let mut sandboxes: Vec<Sandbox> = Vec::new();
             let done = async {
                 let idle = process::resident()?;

@@ -1,6 +1,7 @@
 //! What is measured: a file each. A new one is a file and its line in [`ALL`].
 
 mod cold_run;
+mod growth;
 mod leaks;
 mod library;
 mod memory;
@@ -21,6 +22,7 @@ pub const ALL: &[Scenario] = &[
     script_io::SCENARIO,
     memory::SCENARIO,
     leaks::SCENARIO,
+    growth::SCENARIO,
 ];
 
 /// Something to measure.

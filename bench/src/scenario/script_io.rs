@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_controller::{ByteSize, EngineKind, Limits, SandboxSpec, Script};
+use sandbox_controller::{ByteSize, Limits, SandboxSpec, Script};
 
 use super::Scenario;
 use crate::bench::{Bench, Counts, Entry};
-use crate::engines::ended_well;
+use crate::engines::{On, ended_well};
 use crate::error::Error;
 use crate::report::{Row, Target, Unit, compare};
 
@@ -37,21 +37,25 @@ const WORKS: [(&str, &str, f64); 4] = [
 fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Error>> {
     async move {
         let engine = match (&bench.docker, &bench.embedded) {
-            (Ok(_), _) => EngineKind::Docker,
-            (Err(_), Ok(_)) => EngineKind::Embedded,
+            (Ok(_), _) => On::Docker,
+            (Err(_), Ok(_)) => On::Embedded,
             (Err(why), Err(_)) => return Ok(vec![Row::missing("script io", why)]),
         };
         let folder = bench.folder("p8")?;
         sandboxed(bench, engine, &folder, INPUT).await?;
+        // Beside what they work on, for Lua.
+        let scripts = bench.folder("p8-scripts")?;
         let mut rows = Vec::new();
-        for (what, source, bound) in WORKS {
+        for (index, (what, source, bound)) in WORKS.into_iter().enumerate() {
+            let script = scripts.join(format!("{index}.lua"));
+            std::fs::write(&script, source).map_err(Error::file("write", &script))?;
             let name = format!("{what}: `lua5.4`");
             let lua = match bench.peers.lua.path() {
                 Err(why) => Entry::missing(name, why),
                 Ok(lua) => {
-                    let folder = &folder;
+                    let (folder, script) = (&folder, &script);
                     Entry::new(name, move || {
-                        let mut command = bench.command(lua, ["-e", source]);
+                        let mut command = bench.command(lua, [script]);
                         command.current_dir(folder);
                         bench.time(command, 0)
                     })
@@ -70,12 +74,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
 }
 
 /// The seconds of one run, in a sandbox of its own.
-async fn sandboxed(
-    bench: &Bench,
-    engine: EngineKind,
-    io_dir: &Path,
-    source: &str,
-) -> Result<f64, Error> {
+async fn sandboxed(bench: &Bench, engine: On, io_dir: &Path, source: &str) -> Result<f64, Error> {
     let limits = Limits {
         max_write: ByteSize::b(400 << 20),
         vm_memory: ByteSize::b(200 << 20),

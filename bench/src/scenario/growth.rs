@@ -1,0 +1,240 @@
+//! P10: what a thing more costs, as there are more of them. Ten times the files should take ten
+//! times the time and the memory: what each of many takes is then what each of fewer took.
+//!
+//! A worker for every measurement, so that the memory of one is none of another's.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use futures_util::FutureExt as _;
+use futures_util::future::LocalBoxFuture;
+use sandbox_controller::{Input, Limits, RunResult, Sandbox, SandboxSpec, Script};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::Scenario;
+use crate::bench::{Bench, Counts, Work};
+use crate::engines::{On, ended_well};
+use crate::error::Error;
+use crate::interrupt::Interrupt;
+use crate::process;
+use crate::report::{Row, Target, Unit, compare};
+
+pub const SCENARIO: Scenario = Scenario {
+    id: "p10-growth",
+    title: "What each of many things costs",
+    counts: Counts { warm_up: 1, samples: 20 },
+    measure,
+    work: Some(|work, interrupt| grow(work, interrupt).boxed_local()),
+};
+
+/// What is not linear costs each of ten times as many several times as much.
+const LINEAR: f64 = 1.25;
+
+/// What there are more of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Thing {
+    /// Files that a script makes.
+    File,
+    /// Entries of its log.
+    LogEntry,
+    /// Values in its result.
+    Value,
+    /// Runs in one sandbox.
+    Run,
+    /// Inputs of a sandbox.
+    Input,
+}
+
+impl Thing {
+    const ALL: [Self; 5] = [Self::File, Self::LogEntry, Self::Value, Self::Run, Self::Input];
+
+    const fn counts(self) -> [u32; 3] {
+        match self {
+            Self::File | Self::LogEntry | Self::Value => [100, 1000, 10_000],
+            Self::Run => [10, 100, 1000],
+            // Each is a mount.
+            Self::Input => [1, 10, 100],
+        }
+    }
+
+    /// What makes `args.count` of them, where it is one script that does.
+    const fn script(self) -> &'static str {
+        match self {
+            Self::File => {
+                "for i = 1, args.count do
+                    local file = io.open('file-' .. i, 'w')
+                    file:write('x')
+                    file:close()
+                end"
+            }
+            Self::LogEntry => "for i = 1, args.count do print('an entry of the log') end",
+            Self::Value => {
+                "local values = {}
+                for i = 1, args.count do values[i] = 'a value' end
+                return values"
+            }
+            Self::Run | Self::Input => "return 1",
+        }
+    }
+}
+
+impl fmt::Display for Thing {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::File => "files made",
+            Self::LogEntry => "entries logged",
+            Self::Value => "values in a result",
+            Self::Run => "runs in a sandbox",
+            Self::Input => "inputs (whole life)",
+        })
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Job {
+    on: On,
+    thing: Thing,
+    count: u32,
+    /// Empty and the job's own.
+    folder: PathBuf,
+}
+
+/// What all of them took beyond what there was before.
+#[derive(Debug, Serialize, Deserialize)]
+struct Grown {
+    seconds: f64,
+    /// The controller's memory at its highest.
+    controller: f64,
+    /// The agent's.
+    agent: f64,
+}
+
+fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Error>> {
+    async move {
+        let on = match (&bench.docker, &bench.embedded) {
+            (_, Ok(_)) => On::Embedded,
+            (Ok(_), Err(_)) => On::Docker,
+            (Err(why), Err(_)) => return Ok(vec![Row::missing("growth", why)]),
+        };
+        let mut rows = Vec::new();
+        for thing in Thing::ALL {
+            let mut series: [Vec<Grown>; 3] = Default::default();
+            for round in 0..counts.warm_up + counts.samples {
+                for (count, series) in thing.counts().into_iter().zip(&mut series) {
+                    let folder = bench.folder("p10-growth")?;
+                    let job = Job { on, thing, count, folder: folder.clone() };
+                    let grown = bench.worker(SCENARIO.id, &job).await?;
+                    std::fs::remove_dir_all(&folder).map_err(Error::file("remove", folder))?;
+                    if round >= counts.warm_up {
+                        series.push(grown);
+                    }
+                }
+            }
+            rows.append(&mut each(thing, "time", Unit::Seconds, &series, |it| it.seconds));
+            let memory = |what, of| each(thing, what, Unit::Bytes, &series, of);
+            // That of fewer is lost in the size of a page of memory.
+            rows.extend(memory("controller's memory", |it| it.controller).split_off(1));
+            if !matches!(thing, Thing::Input) {
+                rows.extend(memory("agent's memory", |it| it.agent).split_off(1));
+            }
+        }
+        Ok(rows)
+    }
+    .boxed_local()
+}
+
+/// What each of them took, beside each of fewer.
+fn each(
+    thing: Thing,
+    what: &str,
+    unit: Unit,
+    series: &[Vec<Grown>; 3],
+    of: fn(&Grown) -> f64,
+) -> Vec<Row> {
+    let mut rows: Vec<Row> = thing
+        .counts()
+        .into_iter()
+        .zip(series)
+        .map(|(count, series)| {
+            let samples = series.iter().map(|grown| of(grown) / f64::from(count)).collect();
+            Row::figure(format!("{count} {thing}: {what} of each"), unit, samples)
+        })
+        .collect();
+    for larger in 1..rows.len() {
+        compare(&mut rows, larger, larger - 1, Some(Target::ratio_at_most(LINEAR)));
+    }
+    rows
+}
+
+async fn grow(work: Work<Value>, interrupt: Interrupt) -> Result<Value, Error> {
+    let job: Job = serde_json::from_value(work.job).map_err(Error::Worker)?;
+    let Job { on, thing, count, folder } = job;
+    let io_dir = folder.join("io");
+    let mut spec = SandboxSpec::new().io_dir(&io_dir);
+    if thing == Thing::File {
+        let entries = std::num::NonZeroU32::new(2 * count);
+        spec = spec.limits(Limits { entries: entries.expect("not 0"), ..Limits::default() });
+    }
+    std::fs::create_dir(&io_dir).map_err(Error::file("make", &io_dir))?;
+    let grown = work
+        .engines
+        .with_controller(on, async |controller| {
+            if thing == Thing::Input {
+                // One without, so that what comes once is there.
+                controller.launch(spec.clone()).await?.close().await?;
+                let source = folder.join("input");
+                std::fs::write(&source, "x").map_err(Error::file("write", &source))?;
+                let spec = (0..count).fold(spec, |spec, number| {
+                    spec.input(Input::path(&source, format!("input-{number}")))
+                });
+                let before = process::resident()?;
+                process::forget_peak()?;
+                let started = Instant::now();
+                controller.launch(spec).await?.close().await?;
+                let seconds = started.elapsed().as_secs_f64();
+                return Ok(Grown { seconds, controller: process::peak()? - before, agent: 0.0 });
+            }
+            let sandbox = controller.launch(spec).await?;
+            let grown = runs(&sandbox, thing, count, &interrupt).await;
+            sandbox.close().await?;
+            grown
+        })
+        .await?;
+    serde_json::to_value(grown).map_err(Error::Worker)
+}
+
+async fn runs(
+    sandbox: &Sandbox,
+    thing: Thing,
+    count: u32,
+    interrupt: &Interrupt,
+) -> Result<Grown, Error> {
+    let args = |count: u32| Map::from_iter([("count".to_owned(), json!(count))]);
+    let script = || Script::new(thing.script());
+    // One of them, so that what comes once is there.
+    let first = sandbox.run(script().args(args(1))).await?;
+    ended_well(&first)?;
+    let before = process::resident()?;
+    process::forget_peak()?;
+    let started = Instant::now();
+    let last: RunResult = if thing == Thing::Run {
+        let mut last = first.clone();
+        for _ in 0..count {
+            interrupt.check()?;
+            last = sandbox.run(script()).await?;
+        }
+        last
+    } else {
+        sandbox.run(script().args(args(count))).await?
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    let controller = process::peak()? - before;
+    ended_well(&last)?;
+    let peak = |run: &RunResult| {
+        #[expect(clippy::cast_precision_loss, reason = "it is far below 2^53")]
+        run.usage.peak_memory_bytes.map_or(f64::NAN, |bytes| bytes as f64)
+    };
+    Ok(Grown { seconds, controller, agent: peak(&last) - peak(&first) })
+}
