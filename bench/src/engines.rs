@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use sandbox_controller::{
-    Config, Controller, DockerEndpoint, EngineChoice, Outcome, Rebuild, RunResult, Sweep,
+    Config, Controller, DockerEndpoint, EngineChoice, Outcome, Reaper, Rebuild, RunResult, Sweep,
 };
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +77,11 @@ impl Engines {
     /// Connects. The controller is to be closed.
     pub async fn connect(&self, on: On) -> Result<Controller, Error> {
         Ok(Controller::connect(self.config(on)).await?)
+    }
+
+    /// What lists the containers of an engine.
+    pub async fn reaper(&self, on: On) -> Result<Reaper, Error> {
+        Ok(Reaper::connect(&self.config(on)).await?)
     }
 
     /// Connects, works, and waits until everything that is to be removed is.

@@ -13,8 +13,10 @@ use crate::spec::{Lifespan, SandboxSpec};
 /// What the container has already.
 const RESERVED: &[&str] =
     &["/proc", "/sys", "/dev", "/etc", sandbox_protocol::argv::INJECTED_AGENT];
-/// Descriptors of the agent that are no open handle of a script.
-const SPARE_DESCRIPTORS: i64 = 64;
+/// Descriptors of the agent that are neither an open handle of a script nor of a mount.
+const SPARE_DESCRIPTORS: i64 = 62;
+/// Descriptors of a mount: that of a file has one of its directory besides.
+const MOUNT_DESCRIPTORS: usize = 2;
 /// No file of a sandbox grows beyond it. The agent's own count is far lower; this is behind it.
 const MAX_FILE_BYTES: i64 = 64 << 30;
 /// Processor time beyond the deadline, in seconds.
@@ -130,9 +132,13 @@ impl Plan {
             target: mount.path.to_string(),
             read_only: mount.access == Access::Read,
         });
+        let mounts_need = MOUNT_DESCRIPTORS * self.args.mounts.len();
+        let descriptors = i64::from(limits.open_handles.get())
+            .saturating_add(i64::try_from(mounts_need).unwrap_or(i64::MAX))
+            .saturating_add(SPARE_DESCRIPTORS);
         let mut ulimits = vec![
             ("core", 0),
-            ("nofile", i64::from(limits.open_handles.get()) + SPARE_DESCRIPTORS),
+            ("nofile", descriptors),
             ("fsize", MAX_FILE_BYTES),
             ("memlock", 0),
             ("msgqueue", 0),
@@ -242,6 +248,28 @@ mod tests {
     }
 
     #[test]
+    fn every_input_has_descriptors_besides_those_of_open_handles() {
+        let nofile = |inputs: usize| {
+            let spec = (0..inputs).fold(SandboxSpec::new().io_dir("out"), |spec, number| {
+                spec.input(Input::path("/x", format!("input-{number}")))
+            });
+            let plan = plan(spec.clone()).unwrap();
+            let sources = vec!["/x"; inputs + 1];
+            let made = plan.container(
+                "sandboxctl-1".into(),
+                Vec::new(),
+                (1000, 100),
+                &sources,
+                &spec.limits,
+                Lifespan::ManyRuns,
+            );
+            made.ulimits[1]
+        };
+        assert_eq!(nofile(0), ("nofile", 128));
+        assert_eq!(nofile(200), ("nofile", 528));
+    }
+
+    #[test]
     fn the_container_has_every_limit() {
         let spec = SandboxSpec::new().io_dir("out").input(Input::path("/x", "x"));
         let container = |lifespan| {
@@ -260,7 +288,7 @@ mod tests {
         assert_eq!(many.pids, 64);
         assert_eq!(many.user, (1000, 100));
         let ulimits =
-            [("core", 0), ("nofile", 128), ("fsize", 64 << 30), ("memlock", 0), ("msgqueue", 0)];
+            [("core", 0), ("nofile", 130), ("fsize", 64 << 30), ("memlock", 0), ("msgqueue", 0)];
         assert_eq!(many.ulimits, ulimits);
         assert_eq!(container(Lifespan::OneRun).ulimits[5], ("cpu", 35));
         assert_eq!(

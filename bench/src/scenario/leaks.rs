@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_controller::Controller;
+use sandbox_controller::Reaper;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -102,6 +102,7 @@ fn measure(bench: &Bench, _: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Erro
 async fn repeat(work: Work<Value>, interrupt: Interrupt) -> Result<Value, Error> {
     let job: Job = serde_json::from_value(work.job).map_err(Error::Worker)?;
     let state_dir = work.engines.state_dir.clone();
+    let reaper = work.engines.reaper(job.on).await?;
     let observed = work
         .engines
         .with_controller(job.on, async |controller| {
@@ -111,10 +112,10 @@ async fn repeat(work: Work<Value>, interrupt: Interrupt) -> Result<Value, Error>
                 interrupt.check()?;
                 ids.extend(execute(controller).await?);
                 if execution == SETTLED.min(job.executions) {
-                    before = Some(observe(controller, &ids, &state_dir).await?);
+                    before = Some(observe(&reaper, &ids, &state_dir).await?);
                 }
             }
-            let after = observe(controller, &ids, &state_dir).await?;
+            let after = observe(&reaper, &ids, &state_dir).await?;
             Ok((before, after))
         })
         .await?;
@@ -124,13 +125,13 @@ async fn repeat(work: Work<Value>, interrupt: Interrupt) -> Result<Value, Error>
 /// Looks around. An engine ends some of its work after its answer: of a few looks, the one with
 /// the fewest mounts counts.
 async fn observe(
-    controller: &Controller,
+    reaper: &Reaper,
     ids: &HashSet<String>,
     state_dir: &Path,
 ) -> Result<Observed, Error> {
     let mut best: Option<Observed> = None;
     for _ in 0..20 {
-        let containers = controller.ps().await?;
+        let containers = reaper.ps().await?;
         let containers = containers.iter().filter(|listed| ids.contains(&listed.id)).count();
         let mounts = "/proc/self/mountinfo";
         let mounts = fs::read_to_string(mounts).map_err(Error::file("read", mounts))?;
