@@ -11,6 +11,7 @@
 mod conformance;
 
 /// Docker's alone: an engine on a socket, which can fail by itself, and which needs an image.
+mod daemon;
 mod faults;
 mod image;
 

@@ -27,6 +27,8 @@ enum Fault {
 enum At {
     /// The first request with this text fails, and only that.
     Request(&'static str),
+    /// The first request with this text is served, and its answer fails.
+    AnswerTo(&'static str),
     /// What follows the first answer with this text fails, on all connections. Only removals are
     /// served, so that a test need not wait for their time limit too.
     Answer(&'static str),
@@ -84,21 +86,28 @@ fn has(piece: &[u8], text: &str) -> bool {
 impl Faulty {
     fn serve(&self, client: &UnixStream) {
         let engine = &UnixStream::connect(engine_socket()).unwrap();
+        let is_lost = &AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                self.answers(engine, client);
+                self.answers(engine, client, is_lost);
                 _ = client.shutdown(Shutdown::Write);
             });
-            self.requests(client, engine);
+            self.requests(client, engine, is_lost);
             _ = engine.shutdown(Shutdown::Both);
         });
     }
 
-    fn requests(&self, mut client: &UnixStream, mut engine: &UnixStream) {
+    fn requests(&self, mut client: &UnixStream, mut engine: &UnixStream, is_lost: &AtomicBool) {
         let mut piece = [0; 64 << 10];
         while let Ok(size @ 1..) = client.read(&mut piece) {
             let fails = match self.at {
                 At::Request(text) => has(&piece[..size], text) && self.is_first_hit(),
+                At::AnswerTo(text) => {
+                    if has(&piece[..size], text) && self.is_first_hit() {
+                        is_lost.store(true, Ordering::SeqCst);
+                    }
+                    false
+                }
                 At::Answer(_) => {
                     self.hit.load(Ordering::SeqCst) && !has(&piece[..size], "DELETE /")
                 }
@@ -112,9 +121,12 @@ impl Faulty {
         }
     }
 
-    fn answers(&self, mut engine: &UnixStream, mut client: &UnixStream) {
+    fn answers(&self, mut engine: &UnixStream, mut client: &UnixStream, is_lost: &AtomicBool) {
         let mut piece = [0; 64 << 10];
         while let Ok(size @ 1..) = engine.read(&mut piece) {
+            if is_lost.load(Ordering::SeqCst) {
+                return self.fail(engine, client);
+            }
             if client.write_all(&piece[..size]).is_err() {
                 return;
             }
@@ -140,12 +152,12 @@ impl Faulty {
     }
 }
 
-fn faulty_engine_is_125_and_leaves_nothing(at: &'static str, fault: Fault) {
+fn faulty_engine_is_125_and_leaves_nothing(at: At, fault: Fault) {
     let place = Place::new();
     place.expect_a_dead_instance();
     // The image is there, so that the step under test is reached.
     place.run_json("return 1", &[]);
-    let proxy = Proxy::new(&place, At::Request(at), fault);
+    let proxy = Proxy::new(&place, at, fault);
     let ended = proxy.run(&place, "return 1", &["--json"]);
     let document = place.document(ended.assert_code(125));
     assert_eq!(document["status"], "error", "{document:#}");
@@ -158,27 +170,51 @@ fn faulty_engine_is_125_and_leaves_nothing(at: &'static str, fault: Fault) {
 
 #[test]
 fn an_engine_that_dies_at_create_is_125() {
-    faulty_engine_is_125_and_leaves_nothing("/containers/create", Fault::Dies);
+    faulty_engine_is_125_and_leaves_nothing(At::Request("/containers/create"), Fault::Dies);
+}
+
+#[test]
+fn an_engine_that_dies_when_it_has_made_the_container_is_125() {
+    faulty_engine_is_125_and_leaves_nothing(At::AnswerTo("/containers/create"), Fault::Dies);
+}
+
+#[test]
+fn a_container_whose_controller_died_before_it_heard_of_it_is_removed() {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    place.run_json("return 1", &[]);
+    let proxy = Proxy::new(&place, At::AnswerTo("/containers/create"), Fault::Hangs);
+    place.write("faulty.luau", "return 1");
+    let host = format!("unix://{}", proxy.socket.display());
+    let mut child = spawn(place.command(["run", "--host", &host, "--no-io", "faulty.luau"]));
+    eventually("the container is made", || (place.containers().len() == 1).then_some(()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // Its controller's lock was on another address of the same engine.
+    eventually("nothing is left", || {
+        place.run_json("return 1", &[]);
+        place.containers().is_empty().then_some(())
+    });
 }
 
 #[test]
 fn an_engine_that_dies_at_attach_is_125() {
-    faulty_engine_is_125_and_leaves_nothing("/attach?", Fault::Dies);
+    faulty_engine_is_125_and_leaves_nothing(At::Request("/attach?"), Fault::Dies);
 }
 
 #[test]
 fn an_engine_that_dies_at_start_is_125() {
-    faulty_engine_is_125_and_leaves_nothing("/start", Fault::Dies);
+    faulty_engine_is_125_and_leaves_nothing(At::Request("/start"), Fault::Dies);
 }
 
 #[test]
 fn an_engine_that_hangs_at_start_is_125() {
-    faulty_engine_is_125_and_leaves_nothing("/start", Fault::Hangs);
+    faulty_engine_is_125_and_leaves_nothing(At::Request("/start"), Fault::Hangs);
 }
 
 #[test]
 fn an_engine_that_hangs_at_create_is_125() {
-    faulty_engine_is_125_and_leaves_nothing("/containers/create", Fault::Hangs);
+    faulty_engine_is_125_and_leaves_nothing(At::Request("/containers/create"), Fault::Hangs);
 }
 
 #[test]

@@ -1,0 +1,204 @@
+//! The engine's own life, and containers that are not ours: a `dockerd` that the test starts for
+//! itself, with folders and a socket of its own. It needs root, and Docker's daemon installed.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::engine::{docker, docker_lines};
+use crate::place::{Ended, Place, eventually, finish, spawn, wait};
+
+/// A Docker Engine of this test's own.
+struct Daemon {
+    folder: TempDir,
+    child: Child,
+}
+
+impl Daemon {
+    fn new() -> Self {
+        assert!(rustix::process::geteuid().is_root(), "a daemon of its own needs root");
+        let folder = tempfile::Builder::new().prefix("dockerd-").tempdir().unwrap();
+        let child = Self::start(folder.path().to_owned());
+        let daemon = Self { folder, child };
+        daemon.wait_until_it_answers();
+        daemon
+    }
+
+    fn start(folder: PathBuf) -> Child {
+        let at = |name: &str| folder.join(name).into_os_string().into_string().unwrap();
+        let log = File::options().create(true).append(true).open(folder.join("log")).unwrap();
+        Command::new("dockerd")
+            .args(["--data-root", &at("data"), "--exec-root", &at("exec")])
+            .args(["--pidfile", &at("pid"), "--host", &format!("unix://{}", at("sock"))])
+            .args(["--bridge=none", "--iptables=false", "--ip6tables=false"])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .expect("dockerd is installed")
+    }
+
+    fn host(&self) -> String {
+        format!("unix://{}", self.folder.path().join("sock").display())
+    }
+
+    fn wait_until_it_answers(&self) {
+        eventually("dockerd answers", || {
+            let host = self.host();
+            let asked = Command::new("docker").args(["--host", &host, "version"]).output().unwrap();
+            asked.status.success().then_some(())
+        });
+    }
+
+    fn end(&mut self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn restart(&mut self) {
+        // A daemon that was killed leaves them, and the pids in them may be anybody's by now.
+        for file in ["pid", "exec/containerd/containerd.pid"] {
+            _ = std::fs::remove_file(self.folder.path().join(file));
+        }
+        self.child = Self::start(self.folder.path().to_owned());
+        self.wait_until_it_answers();
+    }
+
+    fn containers(&self) -> Vec<String> {
+        docker_lines(&["--host", &self.host(), "ps", "--all", "--quiet"])
+    }
+
+    /// A command on this engine, whatever the other tests run on.
+    fn command(&self, place: &Place, args: &[&str]) -> Command {
+        let mut command = place.command(args);
+        command.env("DOCKER_HOST", self.host()).env_remove("SANDBOXCTL_ENGINE_RUNTIME");
+        command
+    }
+
+    fn sandboxctl(&self, place: &Place, args: &[&str]) -> Ended {
+        finish(self.command(place, args))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if self.child.try_wait().unwrap().is_none() {
+            // So it ends its containers.
+            self.end(Signal::TERM);
+        }
+        // One that was killed before has forgotten what it mounted.
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let targets = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        for target in targets.filter(|it| std::path::Path::new(it).starts_with(self.folder.path()))
+        {
+            _ = rustix::mount::unmount(target, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+fn engine_that_goes_under_a_run_and_comes_back(signal: Signal) {
+    let place = Place::new();
+    let mut daemon = Daemon::new();
+    place.write("one.luau", "return 1");
+    place.write(
+        "loop.luau",
+        "print('started') io.open('f', 'w'):write('x'):close() while true do end",
+    );
+    daemon.sandboxctl(&place, &["run", "--no-io", "one.luau"]).assert_code(0);
+
+    let run = spawn(daemon.command(&place, &["run", "--json", "--timeout", "60s", "loop.luau"]));
+    eventually("the script writes", || place.path("sandbox-files/f").exists().then_some(()));
+    daemon.end(signal);
+    let ended = wait(run);
+    let document = place.document(&ended);
+    // It kills its containers first, or is gone itself: never the script's fault, nor a success.
+    let status = document["status"].as_str().unwrap();
+    assert!(["killed", "error"].contains(&status), "{document:#}");
+    assert!([137, 125].contains(&ended.code), "{ended:#?}");
+    assert_eq!(document["logs"], json!(["started"]));
+    assert_eq!(document["files_touched"], json!([{"name": "f", "op": "write", "bytes": 1}]));
+
+    daemon.restart();
+    daemon.sandboxctl(&place, &["run", "--no-io", "one.luau"]).assert_code(0);
+    eventually("nothing is left", || {
+        daemon.sandboxctl(&place, &["gc"]).assert_code(0);
+        daemon.containers().is_empty().then_some(())
+    });
+    place.expect_a_dead_instance();
+}
+
+#[test]
+fn an_engine_that_is_restarted_under_a_run_costs_that_run_alone() {
+    engine_that_goes_under_a_run_and_comes_back(Signal::TERM);
+}
+
+#[test]
+fn an_engine_that_is_killed_under_a_run_costs_that_run_alone() {
+    engine_that_goes_under_a_run_and_comes_back(Signal::KILL);
+}
+
+#[test]
+fn an_engine_that_is_restarted_after_its_controller_died_is_swept_all_the_same() {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    let mut daemon = Daemon::new();
+    place.write("loop.luau", "io.open('f', 'w'):write('x'):close() while true do end");
+    let mut run = spawn(daemon.command(&place, &["run", "--timeout", "60s", "loop.luau"]));
+    eventually("the script writes", || place.path("sandbox-files/f").exists().then_some(()));
+    run.kill().unwrap();
+    run.wait().unwrap();
+    daemon.end(Signal::KILL);
+    daemon.restart();
+    assert_eq!(daemon.containers().len(), 1, "the engine remembers it");
+    daemon.sandboxctl(&place, &["gc"]).assert_code(0);
+    assert_eq!(daemon.containers(), Vec::<String>::new());
+}
+
+#[test]
+fn containers_of_other_users_and_machines_are_left_alone() {
+    let place = Place::new();
+    place.run_json("return 1", &["--no-io"]);
+    let images: Value =
+        serde_json::from_str(&place.sandboxctl(["image", "ls", "--json"]).stdout).unwrap();
+    let image = images.as_array().unwrap().iter().find(|image| image["current"] == true).unwrap();
+    let image = image["id"].as_str().unwrap();
+    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let boot_id = boot_id.trim();
+    let uid = rustix::process::geteuid().as_raw();
+    // Each of a controller whose lock file is not here.
+    let others = [
+        format!("{boot_id}:{}", uid + 1),
+        format!("00000000-0000-0000-0000-000000000000:{uid}"),
+        format!("{boot_id}:{uid}"),
+    ];
+    let far = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let expires = format!("sandboxctl.expires={}", far.as_secs() + 3600);
+    let made: Vec<String> = others
+        .iter()
+        .map(|host| {
+            let host = format!("sandboxctl.host={host}");
+            let labels =
+                ["sandboxctl.sandbox=1", "sandboxctl.instance=0123456789abcdef", &host, &expires];
+            let labels = labels.iter().flat_map(|label| ["--label", label]);
+            let args: Vec<&str> = ["create"].into_iter().chain(labels).chain([image]).collect();
+            docker_lines(&args).remove(0)
+        })
+        .collect();
+    let listed = place.sandboxctl(["ps", "--json"]);
+    place.sandboxctl(["gc"]).assert_code(0);
+    let left = docker_lines(&["ps", "--all", "--quiet", "--no-trunc"]);
+    docker(
+        &[&["rm", "--force"][..], &made.iter().map(String::as_str).collect::<Vec<_>>()].concat(),
+    );
+    let listed: Value = serde_json::from_str(&listed.assert_code(0).stdout).unwrap();
+    for container in &made {
+        assert!(left.contains(container), "another's container was removed");
+        let mut listed = listed.as_array().unwrap().iter();
+        let ours = listed.find(|it| it["container"] == **container).expect("it is listed");
+        assert_eq!(ours["state"], "unknown");
+    }
+}
