@@ -54,7 +54,7 @@ pub use image::{ImageInfo, ImageSelector, Rebuild};
 pub use limits::{
     ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, OverCeiling,
 };
-pub use outcome::{CancelCause, Exit, Outcome, Status};
+pub use outcome::{CancelCause, Exit, Killer, Outcome, Status};
 pub use reap::{
     Force, GcFailure, GcMode, GcOptions, GcReport, Reaper, SandboxState, SandboxSummary,
 };

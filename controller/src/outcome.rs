@@ -34,8 +34,11 @@ pub enum Outcome {
         /// Why.
         cause: CancelCause,
     },
-    /// The container was killed from outside.
-    Killed,
+    /// The container was killed, and not by us.
+    Killed {
+        /// By whom.
+        by: Killer,
+    },
     /// The agent broke the protocol or vanished.
     AgentLost {
         /// What is known.
@@ -45,6 +48,15 @@ pub enum Outcome {
     Exit(Exit),
     /// Our side failed while it ran: nobody can say how it ended.
     Error(Arc<Error>),
+}
+
+/// Who killed a container that we did not kill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Killer {
+    /// Somebody outside.
+    Outside,
+    /// Somebody outside, or the kernel because memory had run out: the engine does not tell.
+    OutsideOrMemory,
 }
 
 /// How a command ended.
@@ -128,7 +140,7 @@ impl Outcome {
             Self::Limit(_) => Status::Limit,
             Self::Timeout(_) => Status::Timeout,
             Self::Cancelled { .. } => Status::Cancelled,
-            Self::Killed => Status::Killed,
+            Self::Killed { .. } => Status::Killed,
             Self::AgentLost { .. } => Status::AgentLost,
             Self::Exit(_) => Status::Exit,
             Self::Error(_) => Status::Error,
@@ -147,7 +159,7 @@ impl Outcome {
             Self::Cancelled { cause: CancelCause::Terminate } => 143,
             Self::Cancelled { cause: CancelCause::Hangup } => 129,
             Self::Cancelled { cause: CancelCause::Interrupt | CancelCause::Caller } => 130,
-            Self::Killed => 137,
+            Self::Killed { .. } => 137,
             Self::Exit(Exit::Code(code)) => *code,
             Self::Exit(Exit::Signal(signal)) => 128_u8.saturating_add(*signal),
             Self::Error(error) => error.exit_code(),
@@ -171,8 +183,15 @@ impl Outcome {
                 };
                 Some(failure(ErrorKind::Cancelled, by))
             }
-            Self::Killed => {
-                Some(failure(ErrorKind::Killed, "the container was killed from outside"))
+            Self::Killed { by } => {
+                let by = match by {
+                    Killer::Outside => "the container was killed from outside",
+                    Killer::OutsideOrMemory => {
+                        "the container was killed: from outside, or because it ran out of memory, \
+                         which this engine does not tell"
+                    }
+                };
+                Some(failure(ErrorKind::Killed, by))
             }
             Self::AgentLost { detail } => Some(failure(ErrorKind::AgentLost, detail)),
             Self::Error(error) => Some(failure(error.kind(), error.full_message())),
@@ -218,7 +237,8 @@ pub(crate) struct ExitEvidence {
     /// The exit code; `None` where the engine does not tell.
     pub code: Option<i64>,
     /// Whether the kernel killed something in it for want of memory.
-    pub oom_killed: bool,
+    /// `None` where the engine does not tell.
+    pub oom_killed: Option<bool>,
     /// Somebody else has removed it: nothing else is known.
     pub removed: bool,
     /// What it used in its whole life, where the engine counted.
@@ -251,7 +271,8 @@ impl Evidence {
         if let Some(cause) = self.cancel {
             return Outcome::Cancelled { cause };
         }
-        let oom = self.exit.is_some_and(|exit| exit.oom_killed && exit.code != Some(0));
+        let oom =
+            self.exit.is_some_and(|exit| exit.oom_killed == Some(true) && exit.code != Some(0));
         match self.our_kill {
             Some(OurKill::Deadline | OurKill::Lifetime) => {
                 let limit = humantime::format_duration(self.timeout);
@@ -269,10 +290,14 @@ impl Evidence {
             ));
         }
         if self.exit.is_some_and(|exit| exit.removed) {
-            return Outcome::Killed;
+            return Outcome::Killed { by: Killer::Outside };
         }
         let detail = match self.exit.and_then(|exit| exit.code) {
-            Some(KILLED) => return Outcome::Killed,
+            Some(KILLED) => {
+                let told = self.exit.is_some_and(|exit| exit.oom_killed.is_some());
+                let by = if told { Killer::Outside } else { Killer::OutsideOrMemory };
+                return Outcome::Killed { by };
+            }
             Some(BAD_SYSTEM_CALL) => {
                 "the agent was killed for a forbidden system call (exit code 159)".to_owned()
             }
@@ -334,6 +359,7 @@ mod tests {
     }
 
     fn exit(code: i64, oom_killed: bool) -> Option<ExitEvidence> {
+        let oom_killed = Some(oom_killed);
         Some(ExitEvidence { code: Some(code), oom_killed, ..ExitEvidence::default() })
     }
 
@@ -436,6 +462,17 @@ mod tests {
             let killed = outcome.failure().is_some_and(|it| it.kind == ErrorKind::Killed);
             assert_eq!(killed, status == Status::Killed, "{text}");
         }
+    }
+
+    #[test]
+    fn a_kill_by_an_engine_that_tells_nothing_of_memory_is_blamed_on_nobody() {
+        let told = |oom_killed| {
+            let exit = ExitEvidence { code: Some(KILLED), oom_killed, ..ExitEvidence::default() };
+            let outcome = Evidence { exit: Some(exit), ..evidence() }.judge();
+            outcome.failure().unwrap().message
+        };
+        assert_eq!(told(Some(false)), "the container was killed from outside");
+        assert!(told(None).contains("memory"), "{}", told(None));
     }
 
     #[test]

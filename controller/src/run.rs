@@ -288,7 +288,8 @@ impl From<RunReply> for Answer {
         let usage = Usage {
             wall_ms: 0,
             cpu_ms: Some(usage.cpu_ms),
-            peak_memory_bytes: Some(usage.peak_memory_bytes),
+            // Nobody uses none: 0 says that the agent could not know.
+            peak_memory_bytes: Some(usage.peak_memory_bytes).filter(|&bytes| bytes > 0),
             written_bytes: Some(usage.written_bytes),
         };
         Self { end, logs_truncated, usage }

@@ -318,7 +318,7 @@ impl Inner {
             Err(error) => return error,
         };
         let how = match exit {
-            Some(ExitEvidence { oom_killed: true, .. }) => "it ran out of memory".to_owned(),
+            Some(ExitEvidence { oom_killed: Some(true), .. }) => "it ran out of memory".to_owned(),
             Some(ExitEvidence { code: Some(code), .. }) => {
                 format!("the agent ended with exit code {code}")
             }

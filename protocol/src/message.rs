@@ -285,7 +285,7 @@ pub struct ScriptError {
 pub struct AgentUsage {
     /// Processor time of the agent since it began.
     pub cpu_ms: u64,
-    /// Largest resident size of the agent since it began.
+    /// Largest resident size of the agent since it began; 0 where its kernel does not tell.
     pub peak_memory_bytes: u64,
     /// Bytes written to files in this run.
     pub written_bytes: u64,

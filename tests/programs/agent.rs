@@ -95,7 +95,8 @@ impl Agent {
         if self.name == "one-mount-more" {
             mounts.push(r#"{"path":"/etc","dev":1,"ino":2}"#.to_owned());
         }
-        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        // Not every kernel has one.
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let reply = format!(
             r#"{{"protocol":{protocol},"agent":"scripted","confinement":{},"resolver":"openat2","boot_id":{},"mounts":[{}]}}"#,
             r#"{"no_new_privileges":true,"undumpable":true,"landlock_abi":null,"seccomp":false}"#,

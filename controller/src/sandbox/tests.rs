@@ -75,7 +75,7 @@ impl Fake {
 
     fn ends_with(&self, code: Option<i64>, oom_killed: bool) {
         let mut exit = self.exit.lock().unwrap();
-        (exit.code, exit.oom_killed) = (code, oom_killed);
+        (exit.code, exit.oom_killed) = (code, Some(oom_killed));
     }
 
     fn stop(&self) {

@@ -25,6 +25,7 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
 use sandbox_protocol::limits::cut_encoded;
+use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 
 use self::create::Seccomp;
@@ -148,7 +149,21 @@ impl DockerEngine {
         for warning in created.warnings {
             tracing::warn!(warning, "the engine cannot keep a setting of the sandbox");
         }
+        if let Some(name) = &self.runtime {
+            self.verify_runtime(&created.id, name).await?;
+        }
         Ok(created.id)
+    }
+
+    /// Podman ignores the runtime that a request names, and takes its own without a word.
+    async fn verify_runtime(&self, container: &str, name: &str) -> Result<(), EngineError> {
+        let inspect = stopped_is_exited(self.docker.inspect_container(container, None).await)?;
+        match inspect.host_config.and_then(|host| host.runtime) {
+            Some(taken) if taken == name => Ok(()),
+            _ => Err(EngineError::Refused(format!(
+                "the engine took a runtime of its own in place of the runtime '{name}'"
+            ))),
+        }
     }
 }
 
@@ -237,6 +252,26 @@ fn engine_error(error: bollard::errors::Error) -> EngineError {
             }
             EngineError::Connection(innermost.to_string())
         }
+    }
+}
+
+/// Podman's containers are `stopped` before they are `exited`, which is no state of Docker's: such
+/// an answer is read again.
+fn stopped_is_exited<T: DeserializeOwned>(
+    answer: Result<T, bollard::errors::Error>,
+) -> Result<T, EngineError> {
+    match answer {
+        // Neither can be within a string: the quotes would be escaped there.
+        Err(bollard::errors::Error::JsonDataError { contents, .. })
+            if contents.contains(r#""stopped""#) =>
+        {
+            let contents = contents
+                .replace(r#""State":"stopped""#, r#""State":"exited""#)
+                .replace(r#""Status":"stopped""#, r#""Status":"exited""#);
+            serde_json::from_str(&contents)
+                .map_err(|error| EngineError::Nonsense(error.to_string()))
+        }
+        answer => answer.map_err(engine_error),
     }
 }
 
@@ -349,7 +384,7 @@ impl Engine for DockerEngine {
     async fn list(&self, label: &str) -> Result<Vec<Listed>, EngineError> {
         let filters = HashMap::from([("label", vec![label])]);
         let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-        let containers = self.docker.list_containers(Some(options)).await.map_err(engine_error)?;
+        let containers = stopped_is_exited(self.docker.list_containers(Some(options)).await)?;
         Ok(containers
             .into_iter()
             .filter_map(|container| {
@@ -425,14 +460,12 @@ impl Container for DockerContainer {
     }
 
     async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError> {
-        let inspect = match self.docker.inspect_container(&self.id, None).await {
-            Ok(inspect) => inspect,
-            Err(error) => match engine_error(error) {
-                EngineError::NotFound(_) => {
-                    return Ok(Some(ExitEvidence { removed: true, ..ExitEvidence::default() }));
-                }
-                error => return Err(error),
-            },
+        let inspect = stopped_is_exited(self.docker.inspect_container(&self.id, None).await);
+        let inspect = match inspect {
+            Err(EngineError::NotFound(_)) => {
+                return Ok(Some(ExitEvidence { removed: true, ..ExitEvidence::default() }));
+            }
+            inspect => inspect?,
         };
         let state =
             inspect.state.ok_or_else(|| EngineError::Nonsense("no container state".to_owned()))?;
@@ -441,22 +474,34 @@ impl Container for DockerContainer {
         }
         // Of a container that has ended it tells no usage.
         let code = state.exit_code;
-        let oom_killed = state.oom_killed == Some(true)
-            || (code == Some(KILLED) && self.has_run_out_of_memory().await);
+        let oom_killed = match state.oom_killed {
+            Some(true) => Some(true),
+            _ if code == Some(KILLED) => self.has_run_out_of_memory().await,
+            _ => Some(false),
+        };
         Ok(Some(ExitEvidence { code, oom_killed, ..ExitEvidence::default() }))
     }
 }
 
 impl DockerContainer {
     /// Whether the engine was told that it ran out of memory. Its record of the container says so
-    /// only where that came before the news of its end, and under load it comes after.
-    async fn has_run_out_of_memory(&self) -> bool {
+    /// only where that came before the news of its end, and under load it comes after. `None` where
+    /// it is an engine that is never told.
+    async fn has_run_out_of_memory(&self) -> Option<bool> {
+        // Podman looks for the news in the wrong folder until 5.0.
+        let engine = self.docker.version().await.unwrap_or_default();
+        let version = engine.version.unwrap_or_default();
+        let podman = engine.components.iter().flatten().any(|part| part.name == "Podman Engine");
+        let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        if podman && major.is_none_or(|major| major < 5) {
+            return None;
+        }
         let filters = HashMap::from([("container", vec![&*self.id]), ("event", vec!["oom"])]);
         // From the beginning of time: what has happened is told first.
         let options = EventsOptionsBuilder::new().since("0").filters(&filters).build();
         let mut events = self.docker.events(Some(options));
         let event = tokio::time::timeout(LATE_NEWS, events.next()).await;
-        matches!(event, Ok(Some(Ok(_))))
+        Some(matches!(event, Ok(Some(Ok(_)))))
     }
 }
 
@@ -575,6 +620,32 @@ mod tests {
             docker_root_dir: Some(root.to_owned()),
             ..SystemInfo::default()
         }
+    }
+
+    #[test]
+    fn a_container_that_podman_has_not_cleaned_up_after_has_exited() {
+        use bollard::models::{
+            ContainerInspectResponse, ContainerStateStatusEnum, ContainerSummary,
+        };
+        fn read<T: DeserializeOwned>(contents: &str) -> Result<T, EngineError> {
+            stopped_is_exited(serde_json::from_str::<T>(contents).map_err(|error| {
+                bollard::errors::Error::JsonDataError {
+                    message: error.to_string(),
+                    contents: contents.to_owned(),
+                    column: 0,
+                }
+            }))
+        }
+        let labels = r#""Labels":{"a":"\"State\":\"stopped\""}"#;
+        let listed = format!(r#"[{{"Id":"1","State":"stopped",{labels}}}]"#);
+        let listed: Vec<ContainerSummary> = read(&listed).unwrap();
+        assert_eq!(listed[0].state, Some(ContainerSummaryStateEnum::EXITED));
+        assert_eq!(listed[0].labels.as_ref().unwrap()["a"], r#""State":"stopped""#);
+        let state = r#"{"State":{"Status":"stopped","ExitCode":137}}"#;
+        let state = read::<ContainerInspectResponse>(state).unwrap().state.unwrap();
+        assert_eq!(state.status, Some(ContainerStateStatusEnum::EXITED));
+        assert_eq!(state.exit_code, Some(137));
+        assert!(read::<ContainerInspectResponse>(r#"{"State":{"Status":"odd"}}"#).is_err());
     }
 
     #[test]
