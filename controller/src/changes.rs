@@ -330,6 +330,60 @@ mod tests {
     }
 
     #[test]
+    fn nothing_outside_is_looked_at_while_names_change() {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        use std::collections::BTreeSet;
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        /// Ends the swapper, also where the test fails.
+        struct Over<'a>(&'a AtomicBool);
+        impl Drop for Over<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("f"), "outside").unwrap();
+        fs::create_dir(outside.path().join("only")).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("d")).unwrap();
+        fs::write(dir.path().join("d/f"), "in").unwrap();
+        symlink(outside.path(), dir.path().join("link")).unwrap();
+        let root = fs::File::open(dir.path()).unwrap();
+        let inside = |stat: &Stat| stat.st_size == 2;
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (a, b) = (dir.path().join("d"), dir.path().join("link"));
+                while !over.load(Ordering::Relaxed) {
+                    renameat_with(CWD, &a, CWD, &b, RenameFlags::EXCHANGE).unwrap();
+                }
+            });
+            let _over = Over(&over);
+            let mut seen = BTreeSet::new();
+            for round in 0..200_000 {
+                match state(&root, b"d/f") {
+                    Some(State::File(2)) => seen.insert("inside"),
+                    None => seen.insert("refused"),
+                    other => panic!("{other:?}"),
+                };
+                match stat_by_steps(&root, b"d/f") {
+                    Ok(stat) if inside(&stat) => seen.insert("inside by steps"),
+                    Err(Errno::LOOP) => seen.insert("refused by steps"),
+                    other => panic!("{other:?}"),
+                };
+                assert!(matches!(state(&root, b"d/only"), None | Some(State::Absent)));
+                assert!(stat_by_steps(&root, b"d/only").is_err());
+                if round > 2000 && seen.len() == 4 {
+                    break;
+                }
+            }
+            assert_eq!(seen.len(), 4, "{seen:?}");
+        });
+    }
+
+    #[test]
     fn what_cannot_be_told_is_not_listed_and_said() {
         let dir = tempfile::tempdir().unwrap();
         symlink("/", dir.path().join("out")).unwrap();

@@ -1,6 +1,7 @@
 //! The io dir and the inputs on the host: opened once, held, and never found by path again.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -46,7 +47,29 @@ pub(crate) struct IoDir {
     identity: Identity,
     owner: (u32, u32),
     /// What was made for it, outermost first.
-    made: Vec<PathBuf>,
+    made: Vec<Made>,
+}
+
+/// A directory that was made.
+#[derive(Debug)]
+struct Made {
+    /// The one that it was made in. Held, so that whatever the names above come to mean, no other
+    /// is removed in its place.
+    parent: OwnedFd,
+    name: OsString,
+    identity: Identity,
+}
+
+impl Made {
+    /// Removes it, if it is still where it was made, and empty.
+    fn remove(&self) -> Result<(), Errno> {
+        let stat = rustix::fs::statat(&self.parent, &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if Identity::of(&stat) != self.identity {
+            return Err(Errno::NOENT);
+        }
+        // What has come there since the look above is removed only if it is an empty directory.
+        rustix::fs::unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR)
+    }
 }
 
 impl IoDir {
@@ -130,9 +153,8 @@ impl IoDir {
 
     /// Removes what was made for the io dir and is empty.
     pub fn remove_if_made_and_empty(&self) {
-        for folder in self.made.iter().rev() {
-            // Only ever an empty folder: rmdir refuses any other.
-            if fs::remove_dir(folder).is_err() {
+        for made in self.made.iter().rev() {
+            if made.remove().is_err() {
                 return;
             }
         }
@@ -153,22 +175,29 @@ impl Drop for Nonce<'_> {
     }
 }
 
-/// Makes a folder and those above it, and gives those that were made, outermost first.
-fn make_missing(path: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut missing: Vec<&Path> = path
-        .ancestors()
-        .take_while(|folder| {
-            matches!(fs::symlink_metadata(folder), Err(error) if error.kind() == io::ErrorKind::NotFound)
-        })
-        .collect();
+/// Makes a directory and those above it, each by the descriptor of the one before, and gives those
+/// that were made, outermost first.
+fn make_missing(path: &Path) -> io::Result<Vec<Made>> {
+    let is_missing = |directory: &&Path| matches!(fs::symlink_metadata(directory), Err(error) if error.kind() == io::ErrorKind::NotFound);
+    let mut missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
     missing.reverse();
     let mut made = Vec::new();
-    for folder in missing {
-        match fs::create_dir(folder) {
-            Ok(()) => made.push(folder.to_owned()),
-            // Another run was quicker: then it is that one's to remove.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
+    let Some(above) = missing.first().and_then(|first| first.parent()) else { return Ok(made) };
+    // What is there may be reached through links: that is the caller's own word.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut parent = rustix::fs::open(above, flags, Mode::empty())?;
+    for name in missing.iter().filter_map(|directory| directory.file_name()) {
+        // Where another run was quicker it is that one's to remove.
+        let is_new = match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(error.into()),
+        };
+        let next = rustix::fs::openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+        let parent = std::mem::replace(&mut parent, next);
+        if is_new {
+            let made_here = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            made.push(Made { parent, name: name.to_owned(), identity: Identity::of(&made_here) });
         }
     }
     Ok(made)
@@ -340,6 +369,63 @@ mod tests {
         fs::remove_file(path.join("f")).unwrap();
         io_dir.remove_if_made_and_empty();
         assert!(!dir.path().join("a").exists());
+    }
+
+    #[test]
+    fn what_was_made_is_removed_and_nothing_that_has_come_in_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("outside/b")).unwrap();
+
+        // A link above leads to an empty directory of the same name.
+        let io_dir = IoDir::open(&at("a/b")).unwrap();
+        fs::rename(at("a"), at("moved")).unwrap();
+        symlink(at("outside"), at("a")).unwrap();
+        io_dir.remove_if_made_and_empty();
+        assert!(at("outside/b").is_dir() && at("a").is_symlink());
+        assert!(!at("moved/b").exists() && at("moved").is_dir());
+
+        // Another empty directory stands there, or a link to one.
+        fs::remove_file(at("a")).unwrap();
+        for replace in [
+            (|at| fs::create_dir(at).unwrap()) as fn(&Path),
+            |at| symlink("outside", at).unwrap(),
+            |at| fs::write(at, "").unwrap(),
+        ] {
+            let io_dir = IoDir::open(&at("made")).unwrap();
+            fs::rename(at("made"), at("elsewhere")).unwrap();
+            replace(&at("made"));
+            io_dir.remove_if_made_and_empty();
+            assert!(at("made").symlink_metadata().is_ok() && at("elsewhere").is_dir());
+            fs::rename(at("made"), at("gone")).unwrap();
+            _ = fs::remove_file(at("gone"));
+            _ = fs::remove_dir(at("gone"));
+            fs::remove_dir(at("elsewhere")).unwrap();
+        }
+        assert!(at("outside/b").is_dir());
+    }
+
+    #[test]
+    fn a_nonce_that_was_swapped_is_removed_by_its_name_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("secret"), "secret").unwrap();
+        let io_dir = IoDir::open(dir.path()).unwrap();
+        let nonce = io_dir.write_nonce().unwrap();
+        let path = dir.path().join(&nonce.name);
+        fs::remove_file(&path).unwrap();
+        symlink(outside.path().join("secret"), &path).unwrap();
+        drop(nonce);
+        assert!(!path.is_symlink());
+        assert_eq!(fs::read_to_string(outside.path().join("secret")).unwrap(), "secret");
+
+        // A directory is not what was made there.
+        let nonce = io_dir.write_nonce().unwrap();
+        let path = dir.path().join(&nonce.name);
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        drop(nonce);
+        assert!(path.is_dir());
     }
 
     #[test]

@@ -19,6 +19,8 @@ mod base64_bytes;
 mod envelope;
 mod error;
 pub mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod limits;
 pub mod message;
 pub mod path;

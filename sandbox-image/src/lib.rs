@@ -10,6 +10,8 @@
 mod check;
 mod confine;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod log;
 mod luau;
 mod outbox;

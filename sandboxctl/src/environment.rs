@@ -42,7 +42,7 @@ impl Environment {
     }
 
     /// A made-up one.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub fn made_up(working_directory: &Path, variables: &[(&str, &str)]) -> Self {
         Self {
             variables: variables.iter().map(|&(name, value)| (name.into(), value.into())).collect(),

@@ -79,6 +79,8 @@ fn kind_of(errno: Errno) -> ErrorKind {
         Errno::MFILE | Errno::NFILE => ErrorKind::TooManyHandles,
         Errno::NOMEM => ErrorKind::OutOfMemory,
         Errno::TIMEDOUT => ErrorKind::Timeout,
+        // Somebody kept changing what was looked up: the same call may succeed.
+        Errno::AGAIN | Errno::STALE => ErrorKind::Busy,
         Errno::NAMETOOLONG | Errno::INVAL | Errno::ILSEQ => ErrorKind::InvalidPath,
         Errno::XDEV => ErrorKind::InvalidRequest,
         _ => ErrorKind::Internal,

@@ -9,11 +9,15 @@
 
 mod entries;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 pub mod handle;
 mod mounts;
 mod open;
 mod policy;
 mod quota;
+#[cfg(test)]
+mod races;
 mod resolve;
 #[cfg(test)]
 pub(crate) mod testing;

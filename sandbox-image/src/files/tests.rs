@@ -608,37 +608,6 @@ fn a_directory_with_something_read_only_in_it_does_not_move() {
 }
 
 #[test]
-fn parents_that_change_into_links_let_nothing_out() {
-    // A thread swaps a directory for a link to the outside while files are made below it.
-    on_both(|io, setup| {
-        let outside = io.parent().unwrap().join("outside");
-        fs::create_dir(&outside).unwrap();
-        fs::create_dir(io.join("d")).unwrap();
-        symlink(&outside, io.join("link")).unwrap();
-        let (files, _) = setup().open();
-        let done = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                use rustix::fs::{RenameFlags, renameat_with};
-                while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                    let (a, b) = (io.join("d"), io.join("link"));
-                    renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).unwrap();
-                }
-            });
-            for round in 0..2000 {
-                let name = format!("d/{round}");
-                _ = files.open(name.as_bytes(), OpenMode::Write);
-                _ = files.open(format!("d/s{round}/f").as_bytes(), OpenMode::Append);
-                _ = files.rename(name.as_bytes(), format!("d/r{round}").as_bytes());
-                _ = files.remove(format!("d/r{round}").as_bytes());
-            }
-            done.store(true, std::sync::atomic::Ordering::Relaxed);
-        });
-        assert!(names(&outside).is_empty());
-    });
-}
-
-#[test]
 fn what_is_given_up_is_flushed_except_what_is_in_use() {
     struct Buffered(std::sync::mpsc::Sender<u8>, u8);
     impl super::Flush for Buffered {

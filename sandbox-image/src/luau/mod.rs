@@ -5,6 +5,8 @@
 //! [`ffi::Call`]; what they share in one run is the [`Host`].
 
 mod ffi;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod globals;
 mod io;
 mod json;

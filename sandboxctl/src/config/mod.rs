@@ -7,6 +7,8 @@
 
 mod effective;
 mod file;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod key;
 mod project;
 mod value;

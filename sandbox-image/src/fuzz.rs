@@ -1,0 +1,26 @@
+//! What holds whatever the bytes are: the bodies of the fuzz targets `paths` and `result`. They
+//! panic where it does not.
+//!
+//! Compiled for `fuzz/`, and for this crate's tests, which replay the corpora.
+
+pub use crate::files::fuzz::paths;
+pub use crate::luau::fuzz::result;
+
+#[cfg(test)]
+#[path = "../../fuzz/corpus.rs"]
+mod corpus;
+
+#[cfg(test)]
+mod tests {
+    use super::corpus;
+
+    #[test]
+    fn what_fuzzing_found_of_paths_holds() {
+        corpus::replay("paths", super::paths);
+    }
+
+    #[test]
+    fn what_fuzzing_found_of_results_holds() {
+        corpus::replay("result", super::result);
+    }
+}

@@ -1,0 +1,155 @@
+//! What holds of every configuration, whatever its files and variables say.
+
+use std::path::{Component, Path};
+
+use sandbox_controller::LimitKey;
+use sandbox_protocol::message::{Access, AllowedPath};
+use sandbox_protocol::path::GuestPath;
+
+use super::{Error, Key, Layer, Place, Setting, Settings, VARIABLE_PREFIX, Value, file};
+use crate::environment::Environment;
+
+/// Three files, the system's, the user's and the project's, and lines `NAME=VALUE` for the
+/// variables, with NULs between them. What is left out is empty.
+pub fn config(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let mut parts = text.splitn(4, '\0');
+    let mut part = || parts.next().unwrap_or_default();
+    let files = [(Layer::System, part()), (Layer::User, part()), (Layer::Project, part())];
+    let variables: Vec<(String, &str)> = part()
+        .lines()
+        .filter_map(|line| line.split_once('='))
+        .filter(|(name, value)| !name.contains('\0') && !value.contains('\0'))
+        .map(|(name, value)| (format!("{VARIABLE_PREFIX}{name}"), value))
+        .collect();
+    let variables: Vec<(&str, &str)> =
+        variables.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    let environment = Environment::made_up(Path::new("/work"), &variables);
+
+    match loaded(&files, &environment) {
+        Ok(settings) => {
+            is_consistent(&settings);
+            is_printed_as_it_is_read(&settings);
+            let without = loaded(&files[..2], &environment).expect("it is a part of what is right");
+            project_narrows(&settings, &without);
+        }
+        Err(error) => is_told(error, &files),
+    }
+}
+
+fn loaded(files: &[(Layer, &str)], environment: &Environment) -> Result<Settings, Error> {
+    let mut settings = Settings::defaults();
+    for &(layer, text) in files {
+        settings.apply(layer, file::parse(Path::new("f.toml"), text)?)?;
+    }
+    settings.read_variables(environment)?;
+    settings.lower_defaults();
+    Ok(settings)
+}
+
+/// A mistake has a place that there is, and a message of one line that no terminal acts on.
+fn is_told(error: Error, files: &[(Layer, &str)]) {
+    let (Error::Syntax { place, .. }
+    | Error::Unknown { place, .. }
+    | Error::Value { place, .. }
+    | Error::Widening { place, .. }
+    | Error::CeilingVariable { place }) = &error
+    else {
+        panic!("nothing of the machine was looked at: {error:?}");
+    };
+    match place {
+        Place::File { line, .. } => {
+            let longest = files.iter().map(|(_, text)| text.split('\n').count()).max();
+            assert!((1..=longest.unwrap_or(1)).contains(line), "line {line}: {error:?}");
+        }
+        Place::Variable(name) => assert!(name.starts_with(VARIABLE_PREFIX)),
+        Place::Default | Place::Ceiling(..) | Place::Flag(_) => panic!("{error:?}"),
+    }
+    let document = crate::error::Error::from(error).document();
+    assert!(!document.message.is_empty() && !document.message.contains(char::is_control));
+}
+
+fn is_consistent(settings: &Settings) {
+    let (limits, ceiling) = (settings.limits(), settings.ceiling());
+    for &limit in LimitKey::ALL {
+        // What is in force is what is said.
+        let said = |key| settings.setting(key).value.clone();
+        assert_eq!(said(Key::Limit(limit)), Some(Value::Limit(limits.get(limit))));
+        assert_eq!(said(Key::Ceiling(limit)), Some(Value::Limit(ceiling.0.get(limit))));
+        // A ceiling is no reason to refuse what nobody asked for.
+        if settings.setting(Key::Limit(limit)).layer == Layer::Default {
+            assert!(settings.refusal(limit).is_none(), "{limit:?}");
+        }
+    }
+    match settings.allowed_limits() {
+        Ok(allowed) => assert!(allowed.check(&ceiling).is_ok()),
+        Err(error) => assert!(limits.check(&ceiling).is_err() && error.hint().is_some()),
+    }
+}
+
+/// `config show` prints a configuration file that says the same.
+fn is_printed_as_it_is_read(settings: &Settings) {
+    let set = || {
+        Key::all().filter_map(|key| {
+            let Setting { value, layer, .. } = settings.setting(key);
+            Some((key, value.as_ref()?, *layer))
+        })
+    };
+    let text: String = set().map(|(key, value, _)| format!("{} = {value}\n", key.name())).collect();
+    let again = file::parse(Path::new("again.toml"), &text)
+        .unwrap_or_else(|error| panic!("{error:?} in what is printed:\n{text}"));
+    assert_eq!(again.len(), set().count());
+    for (key, value, layer) in set() {
+        let entry = again.iter().find(|entry| entry.key == key).expect("it was printed");
+        assert_eq!(entry.value, *value, "{}", key.name());
+        assert!(layer != Layer::Flag);
+    }
+}
+
+/// With the project's file nothing is wider than without.
+fn project_narrows(with: &Settings, without: &Settings) {
+    for key in Key::all() {
+        let (now, before) = (with.setting(key), without.setting(key));
+        if now.layer != Layer::Project {
+            assert_eq!(now.value, before.value, "{}", key.name());
+            continue;
+        }
+        match (key, now.value.as_ref().expect("the project set it"), &before.value) {
+            (Key::Limit(limit), _, Some(_)) => {
+                let ceiling = sandbox_controller::Ceiling(without.limits());
+                let mut alone = ceiling.0;
+                alone.set(limit, with.limits().get(limit)).expect("it was read by its key");
+                // A default that a ceiling has lowered meanwhile is refused later, by its ceiling.
+                let is_lowered = matches!(before.place, Place::Ceiling(..));
+                assert!(is_lowered || alone.check(&ceiling).is_ok(), "{}", key.name());
+                assert!(!is_lowered || with.setting(key).layer == Layer::Project);
+            }
+            (Key::IoEnabled, Value::Switch(now), Some(Value::Switch(before))) => {
+                assert!(*before || !now);
+            }
+            (Key::AllowedPaths, Value::Paths(paths), Some(Value::Paths(before))) => {
+                for path in paths {
+                    assert!(before.iter().any(|outer| covers(outer, path)), "{path:?}");
+                }
+            }
+            (Key::IoDir, Value::Path(dir), _) => {
+                assert!(dir.is_relative() && !dir.as_os_str().is_empty());
+                for part in dir.components() {
+                    let Component::Normal(name) = part else {
+                        assert_eq!(part, Component::CurDir);
+                        continue;
+                    };
+                    assert!(!name.to_string_lossy().starts_with('.'));
+                }
+            }
+            (Key::IoErrors | Key::DefaultEncoding, Value::Text(_), _) => {}
+            (key, ..) => panic!("a project's file set {}", key.name()),
+        }
+    }
+}
+
+fn covers(outer: &AllowedPath, inner: &AllowedPath) -> bool {
+    let path = |allowed: &AllowedPath| GuestPath::new(&allowed.path).expect("it was read");
+    let is_enough = outer.access == Access::Write || inner.access == Access::Read;
+    is_enough && path(inner).is_under(&path(outer))
+}

@@ -1,0 +1,173 @@
+//! The command line: parse, call, render, exit code.
+//!
+//! A library only so that tests and fuzz targets reach what is in it; [`main`] is all it offers.
+
+mod cli;
+mod commands;
+mod config;
+mod environment;
+mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+mod input;
+mod output;
+mod render;
+mod signals;
+
+use std::ffi::{OsStr, OsString};
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue};
+use clap::{Parser, ValueEnum};
+use sandbox_controller::{ErrorDocument, ErrorKind, ResultDocument};
+
+use cli::{Cli, Global};
+use output::{Chatter, Output};
+
+/// Does what the process's arguments say.
+#[must_use]
+pub fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    // First of all: clap's own help and errors have colour too.
+    choose_colour(colour_asked_for(&args));
+    let cli = match Cli::try_parse_from(&args) {
+        Ok(cli) => cli,
+        Err(error) => return usage(error, &args),
+    };
+    trace(&cli.global);
+    let chatter = if cli.global.quiet { Chatter::Quiet } else { Chatter::Normal };
+    let output = Output::new(chatter);
+    let wants_json = cli.command.wants_json();
+    let code = commands::run(cli, &output).unwrap_or_else(|error| {
+        let code = error.exit_code();
+        if wants_json {
+            let document = ResultDocument::failed(error.document(), code);
+            if output.document(&document).is_ok() {
+                return code;
+            }
+        }
+        output.error(&error);
+        code
+    });
+    ExitCode::from(code)
+}
+
+/// Our own arguments: those before `--`.
+fn flags(args: &[OsString]) -> impl Iterator<Item = &OsStr> {
+    args.iter().skip(1).map(OsString::as_os_str).take_while(|arg| *arg != "--")
+}
+
+fn colour_asked_for(args: &[OsString]) -> clap::ColorChoice {
+    let mut flags = flags(args);
+    let mut choice = clap::ColorChoice::Auto;
+    while let Some(flag) = flags.next().map(OsStr::to_string_lossy) {
+        let word = match flag.split_once('=') {
+            Some(("--color", word)) => Some(word.to_owned()),
+            None if flag == "--color" => flags.next().map(|word| word.to_string_lossy().into()),
+            _ => None,
+        };
+        // What is no such word is told by clap.
+        choice =
+            word.and_then(|word| clap::ColorChoice::from_str(&word, false).ok()).unwrap_or(choice);
+    }
+    choice
+}
+
+/// Help and version, or a command line that is none.
+fn usage(mut error: clap::Error, args: &[OsString]) -> ExitCode {
+    let code = u8::try_from(error.exit_code()).unwrap_or(2);
+    let unknown = error.get(ContextKind::InvalidArg).map(ToString::to_string);
+    if error.kind() == clap::error::ErrorKind::UnknownArgument
+        && unknown.is_some_and(|flag| flag.starts_with("--output-dir"))
+    {
+        // What it was once called.
+        let now = ContextValue::String("--io-dir".to_owned());
+        error.insert(ContextKind::SuggestedArg, now);
+    }
+    if error.use_stderr() && flags(args).any(|flag| flag == "--json") {
+        let (message, hint) = message_and_hint(&error.to_string());
+        let document = ErrorDocument::new(ErrorKind::Usage, message, Some(hint));
+        let written = Output::new(Chatter::Quiet).document(&ResultDocument::failed(document, code));
+        if written.is_ok() {
+            return ExitCode::from(code);
+        }
+    }
+    // There is no one left to tell where this fails.
+    _ = error.print();
+    ExitCode::from(code)
+}
+
+/// clap's error in two parts: the first paragraph is the message, and tips may follow.
+fn message_and_hint(text: &str) -> (String, String) {
+    let message = text.split("\n\n").next().unwrap_or_default();
+    let message = message.trim_start_matches("error: ").trim().to_owned();
+    let tips: Vec<_> = text.lines().filter_map(|line| line.trim().strip_prefix("tip: ")).collect();
+    let hint = match tips.is_empty() {
+        true => "`sandboxctl help` lists commands and flags".to_owned(),
+        false => tips.join("; "),
+    };
+    (message, hint)
+}
+
+fn choose_colour(choice: clap::ColorChoice) {
+    match choice {
+        clap::ColorChoice::Auto => anstream::ColorChoice::Auto,
+        clap::ColorChoice::Always => anstream::ColorChoice::Always,
+        clap::ColorChoice::Never => anstream::ColorChoice::Never,
+    }
+    .write_global();
+}
+
+/// What the library traces goes to stderr: nothing, unless it is asked for.
+fn trace(global: &Global) {
+    let filter = match (global.verbose, std::env::var(config::LOG_VARIABLE)) {
+        (_, Ok(filter)) if !filter.is_empty() => filter,
+        (0, _) => return,
+        // Ours: what libraries have to say is asked for by the variable.
+        (1, _) => "sandboxctl=info,sandbox_controller=info".to_owned(),
+        (2, _) => "sandboxctl=debug,sandbox_controller=debug".to_owned(),
+        (_, _) => "sandboxctl=trace,sandbox_controller=trace".to_owned(),
+    };
+    let colour = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
+        .with_writer(std::io::stderr)
+        .with_ansi(colour)
+        .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(args: &[&str]) -> Vec<OsString> {
+        ["sandboxctl"].iter().chain(args).map(OsString::from).collect()
+    }
+
+    #[test]
+    fn colour_is_known_before_the_rest_is_read() {
+        use clap::ColorChoice::{Always, Auto, Never};
+        for (given, choice) in [
+            (&["run", "--color", "never"][..], Never),
+            (&["--color=always", "--no-such-flag"], Always),
+            (&["--color=always", "--color=never"], Never),
+            (&["--color", "blue"], Auto),
+            (&["--color"], Auto),
+            (&["run", "x", "--", "--color=never"], Auto),
+        ] {
+            assert_eq!(colour_asked_for(&args(given)), choice, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn a_tip_of_claps_is_the_hint() {
+        let refused = |given: &[&str]| {
+            let error = Cli::try_parse_from(args(given)).unwrap_err();
+            message_and_hint(&error.to_string())
+        };
+        let (message, hint) = refused(&["run", "x", "--timout", "1s"]);
+        assert_eq!(message, "unexpected argument '--timout' found");
+        assert_eq!(hint, "a similar argument exists: '--timeout'");
+        assert_eq!(refused(&["run"]).1, "`sandboxctl help` lists commands and flags");
+    }
+}
