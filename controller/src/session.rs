@@ -311,6 +311,7 @@ pub(crate) mod testing {
     pub struct FakeAgent {
         pub input: BufReader<ReadHalf<DuplexStream>>,
         pub output: WriteHalf<DuplexStream>,
+        pub errors: mpsc::Sender<Bytes>,
     }
 
     /// The two ends of a container's stdio.
@@ -328,9 +329,15 @@ pub(crate) mod testing {
                 Err(error) => Some((Err(error), stdout)),
             }
         });
+        let (errors, stderr) = mpsc::channel(16);
+        let errors_seen = futures_util::stream::unfold(stderr, |mut stderr| async move {
+            let piece = mpsc::Receiver::recv(&mut stderr).await?;
+            Some((Ok(Output::Stderr(piece)), stderr))
+        });
+        let output = futures_util::stream::select(output.boxed(), errors_seen.boxed());
         let (input, output_half) = tokio::io::split(theirs);
         let attached = Attached { input: Box::pin(stdin), output: output.boxed() };
-        (attached, FakeAgent { input: BufReader::new(input), output: output_half })
+        (attached, FakeAgent { input: BufReader::new(input), output: output_half, errors })
     }
 
     impl FakeAgent {
@@ -419,6 +426,7 @@ mod tests {
         for (line, words) in [
             (reply(99), "no request"),
             ("garbage\n".to_owned(), "malformed envelope"),
+            ("\n".to_owned(), "malformed envelope"),
             ("\u{0}\n".to_owned(), "malformed envelope"),
             // Of no request, and of one that is under way but is no run.
             (log(99), "no run (id 99)"),
@@ -442,19 +450,77 @@ mod tests {
             let SessionEnd::Breach(detail) = end else { panic!("{end:?}") };
             assert!(detail.contains(words), "{detail}");
         }
-        for (what, words) in [("second answer", "no request"), ("malformed answer", "malformed")] {
-            let end = breach_of(async |agent: &mut FakeAgent, id| {
-                if what == "second answer" {
+        for (what, words) in [
+            ("second answer", "no request"),
+            ("malformed answer", "malformed"),
+            ("no text", "UTF-8"),
+            ("a long refusal", "over its limit"),
+        ] {
+            let end = breach_of(async |agent: &mut FakeAgent, id| match what {
+                "second answer" => {
                     agent.send(reply(id)).await;
                     agent.send(reply(id)).await;
-                } else {
-                    agent.answer(id, "x").await;
+                }
+                "malformed answer" => agent.answer(id, "x").await,
+                "no text" => agent.send(b"\"\xff\"\n").await,
+                _ => {
+                    let message = "x".repeat(MAX_MESSAGE_BYTES + 1);
+                    let error = format!(
+                        r#"{{"code":-32000,"message":"{message}","data":{{"kind":"internal"}}}}"#
+                    );
+                    let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}\n");
+                    agent.send(line).await;
                 }
             })
             .await;
             let SessionEnd::Breach(detail) = end else { panic!("{end:?}") };
             assert!(detail.contains(words), "{detail}");
         }
+    }
+
+    #[tokio::test]
+    async fn of_a_flood_on_stderr_its_end_is_kept() {
+        let (attached, mut agent) = pipe();
+        let session = Session::start(attached);
+        for _ in 0..10_000 {
+            agent.errors.send(vec![b'x'; 64 << 10].into()).await.unwrap();
+        }
+        agent.errors.send("\nthe last words".into()).await.unwrap();
+        // What is asked meanwhile is answered.
+        let answer = async {
+            let (id, _) = agent.request().await.unwrap();
+            agent.answer(id, CancelReply { found: true }).await;
+        };
+        assert!(tokio::join!(session.call(Cancel { id: 1 }), answer).0.unwrap().found);
+        drop(agent);
+        assert_eq!(session.ended().await, SessionEnd::Eof);
+        assert!(session.stderr().ends_with("the last words"), "{}", session.stderr());
+        assert!(session.shared.lock().stderr.capacity() <= 1 << 20);
+    }
+
+    #[tokio::test]
+    async fn why_there_is_no_answer_is_known_when_that_is_known() {
+        // On several threads: the answer is given up in one, and waited for in another.
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+        let seen = runtime.spawn(async {
+            for _ in 0..500 {
+                let (attached, mut agent) = pipe();
+                let session = Session::start(attached);
+                let call = async {
+                    _ = session.call(Cancel { id: 1 }).await;
+                    session.end()
+                };
+                let answer = async {
+                    let (id, _) = agent.request().await.unwrap();
+                    agent.answer(id, "malformed").await;
+                };
+                let (end, ()) = tokio::join!(call, answer);
+                assert!(matches!(end, Some(SessionEnd::Breach(_))), "{end:?}");
+            }
+        });
+        seen.await.unwrap();
+        runtime.shutdown_background();
     }
 
     #[tokio::test]

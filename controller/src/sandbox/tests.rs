@@ -7,10 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use sandbox_protocol::FromAgent;
-use sandbox_protocol::limits::MAX_IN_FLIGHT;
+use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_MESSAGE_BYTES};
 use sandbox_protocol::message::{
     AgentUsage, Change, Log, LogLevel, MountIdentity, Request, Resolver, RunEnd, RunReply,
-    ShutdownReply, Touched,
+    ScriptError, ShutdownReply, Touched,
 };
 use serde_json::value::RawValue;
 use tokio::sync::watch;
@@ -497,7 +497,17 @@ async fn what_the_engine_saw_decides_where_the_agent_said_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
-    for what in ["flood", "lines", "outside", "garbage", "huge result"] {
+    for what in [
+        "flood",
+        "lines",
+        "outside",
+        "garbage",
+        "huge result",
+        "huge error",
+        "huge traceback",
+        "two answers",
+        "another request",
+    ] {
         let world = greeted(async move |mut agent: Scripted, _| {
             let id = agent.run_request().await;
             agent.log("first").await;
@@ -514,6 +524,26 @@ async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
                 }
                 "outside" => agent.touched("/etc/passwd", Change::Write).await,
                 "garbage" => agent.agent.send("}\n").await,
+                "huge error" | "huge traceback" => {
+                    let long = "x".repeat(MAX_MESSAGE_BYTES + 1);
+                    let (message, traceback) = match what {
+                        "huge error" => (long, None),
+                        _ => ("x".to_owned(), Some(long)),
+                    };
+                    let kind = ErrorKind::Runtime;
+                    let error = ScriptError { kind, message, line: None, traceback };
+                    let usage = AgentUsage { cpu_ms: 1, peak_memory_bytes: 2, written_bytes: 3 };
+                    let end = RunEnd::Failed(error);
+                    agent.agent.answer(id, RunReply { end, logs_truncated: false, usage }).await;
+                }
+                "two answers" => {
+                    // Of the greeting, which was answered long ago.
+                    agent.agent.answer(0, ShutdownReply {}).await;
+                }
+                "another request" => {
+                    agent.run += 1;
+                    agent.log("not mine").await;
+                }
                 _ => agent.returned(id, &format!("\"{}\"", "x".repeat(1 << 20))).await,
             }
             std::future::pending().await
@@ -524,6 +554,79 @@ async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
         assert!(world.fake.calls().contains(&"kill"), "{what}");
         let bytes: usize = result.logs.iter().map(|log| log.text.len()).sum();
         assert!(bytes <= (1 << 20) + 100 && result.logs.len() <= 10_001, "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_is_slower_than_its_deadline_is_a_timeout() {
+    for what in ["a byte a second", "reads nothing"] {
+        let world = greeted(async move |mut agent: Scripted, _| {
+            if what == "a byte a second" {
+                agent.run_request().await;
+                loop {
+                    agent.agent.send("x").await;
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            }
+            let _agent = agent;
+            std::future::pending().await
+        });
+        let sandbox = world.launch().await.unwrap();
+        let before = tokio::time::Instant::now();
+        // Longer than what the pipe holds.
+        let result = sandbox.run(Script::new("x".repeat(200 << 10))).await.unwrap();
+        assert_eq!(result.outcome.status(), Status::Timeout, "{what}");
+        assert!(before.elapsed() < Duration::from_secs(34), "{what}: {:?}", before.elapsed());
+        sandbox.close().await.unwrap();
+        world.assert_removed().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_answers_before_anything_is_asked_runs_nothing() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        agent.agent.answer(0, ShutdownReply {}).await;
+        std::future::pending().await
+    });
+    let sandbox = world.launch().await.unwrap();
+    sandbox.inner.session().ended().await;
+    let error = sandbox.run(Script::new("x")).await.unwrap_err();
+    assert!(matches!(error, Error::Ended { .. }), "{error}");
+    assert!(error.to_string().contains("no request (id 0)"), "{error}");
+    // In a task of its own.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(world.fake.calls().contains(&"kill"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_sees_other_mounts_is_refused() {
+    for what in ["none", "one more", "another name", "another directory", "another version"] {
+        let io: Arc<Mutex<std::path::PathBuf>> = Arc::default();
+        let place = io.clone();
+        let world = World::new(async move |mut agent: FakeAgent, _| {
+            let mut reply = hello_reply(&place.lock().unwrap().clone());
+            let first = reply.mounts[0].clone();
+            match what {
+                "none" => reply.mounts.clear(),
+                "one more" => reply.mounts.push(first),
+                "another name" => reply.mounts[0].path = "/elsewhere".into(),
+                "another directory" => reply.mounts[0].ino += 1,
+                _ => reply.protocol += 1,
+            }
+            let (id, _) = agent.request().await.unwrap();
+            agent.answer(id, reply).await;
+            std::future::pending().await
+        });
+        *io.lock().unwrap() = world.io.path().to_owned();
+        let error = world.launch().await.unwrap_err();
+        let is_expected = match what {
+            "another directory" => matches!(error, Error::IoDirElsewhere { .. }),
+            "another version" => matches!(error, Error::AgentMismatch { .. }),
+            _ => matches!(error, Error::NotUp { .. }),
+        };
+        assert!(is_expected, "{what}: {error}");
+        assert_eq!(error.exit_code(), 125, "{what}");
+        world.assert_removed().await;
     }
 }
 
