@@ -1,16 +1,18 @@
-//! Builds the agent, statically linked, and hands it to the crate as `agent.rs`:
-//! `AGENT` (the program's bytes) and `AGENT_SHA256` (their digest).
+//! Builds the agent and the embedded engine's helper, statically linked, and hands them to the
+//! crate as `programs.rs`: their bytes and digests.
 //!
-//! A cargo run of its own, because the agent needs other flags (`+crt-static`) and another
-//! profile than whatever is being built around it: debug, release, tests and clippy all embed the
-//! very same agent. It has a target folder of its own beside the outer one, so that the two runs
-//! never wait for one another's lock, and one folder serves every outer profile.
+//! Each in a cargo run of its own, because they need other flags (`+crt-static`) and other
+//! profiles than whatever is being built around them: debug, release, tests and clippy all embed
+//! the very same programs, and none of them compiles libcontainer or Luau. Each has a target
+//! folder of its own beside the outer one, so that no run ever waits for another's lock, and one
+//! folder serves every outer profile.
 
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use sha2::{Digest, Sha256};
 
@@ -39,9 +41,38 @@ const OUTER: &[&str] = &[
 const OUTER_PREFIXES: &[&str] =
     &["CARGO_CFG_", "CARGO_FEATURE_", "CARGO_PKG_", "CARGO_PROFILE_", "DEP_"];
 
+/// A program that is linked statically and embedded.
+struct Program {
+    /// Its package and its binary.
+    name: &'static str,
+    profile: &'static str,
+    features: &'static [&'static str],
+    /// Its target folder, in the outer one.
+    folder: &'static str,
+    /// The constants that it becomes: its bytes, and with `_SHA256` their digest.
+    constant: &'static str,
+}
+
+const AGENT: Program = Program {
+    name: "sandbox-agent",
+    profile: "agent",
+    features: &[],
+    folder: "static-agent",
+    constant: "AGENT",
+};
+const HELPER: Program = Program {
+    name: "sandbox-helper",
+    profile: "helper",
+    features: &["--features", "runtime"],
+    folder: "static-helper",
+    constant: "HELPER",
+};
+const INPUTS: &[&str] =
+    &["Cargo.toml", "Cargo.lock", "Dockerfile", "sandbox-image", "protocol", "controller/helper"];
+
 fn main() {
     let root = Path::new(&var("CARGO_MANIFEST_DIR")).parent().expect("a workspace").to_owned();
-    for input in ["Cargo.toml", "Cargo.lock", "Dockerfile", "sandbox-image", "protocol"] {
+    for input in INPUTS {
         println!("cargo::rerun-if-changed={}", root.join(input).display());
     }
     println!("cargo::rerun-if-changed=build.rs");
@@ -50,67 +81,88 @@ fn main() {
     }
 
     let out = PathBuf::from(var("OUT_DIR"));
-    // Fuzz targets start no sandbox, and an agent would be built for them from nothing.
-    let agent = if env::var_os("CARGO_CFG_FUZZING").is_some() {
-        Vec::new()
-    } else {
-        let built = build_agent(&root, &target_folder(&out).join("static-agent"));
-        fs::read(&built)
-            .unwrap_or_else(|error| panic!("cannot read the agent at {}: {error}", built.display()))
-    };
-    let copy = out.join("sandbox-agent");
-    fs::write(&copy, &agent).expect("OUT_DIR is writable");
-
-    let digest = Sha256::digest(&agent).iter().fold(String::new(), |mut hex, byte| {
-        write!(hex, "{byte:02x}").expect("a string grows");
-        hex
+    let target_folder = target_folder(&out);
+    // Side by side: the last crates of each leave processors idle.
+    let [agent, helper] = thread::scope(|scope| {
+        [AGENT, HELPER]
+            .map(|program| {
+                let (root, target_folder, out) = (&root, &target_folder, &out);
+                scope.spawn(move || program.embed(root, target_folder, out))
+            })
+            .map(|building| building.join().unwrap_or_else(|_| std::process::exit(1)))
     });
-    let module = format!(
-        "/// The agent: a static program for this target.\n\
-         pub const AGENT: &[u8] = include_bytes!({copy:?});\n\
-         /// The sha256 of [`AGENT`], in hex.\n\
-         pub const AGENT_SHA256: &str = {digest:?};\n\
-         /// The image's Dockerfile.\n\
-         pub const DOCKERFILE: &str = include_str!({:?});\n",
+    let dockerfile = format!(
+        "/// The image's Dockerfile.\npub const DOCKERFILE: &str = include_str!({:?});\n",
         root.join("Dockerfile"),
     );
-    fs::write(out.join("agent.rs"), module).expect("OUT_DIR is writable");
+    fs::write(out.join("programs.rs"), agent + &helper + &dockerfile).expect("OUT_DIR is writable");
 }
 
-fn build_agent(root: &Path, target_folder: &Path) -> PathBuf {
-    let target = var("TARGET");
-    assert!(
-        target.ends_with("-linux-gnu"),
-        "the agent is linked statically against glibc: build for a *-linux-gnu target, not {target}"
-    );
-    let cargo_home = env::var("CARGO_HOME")
-        .unwrap_or_else(|_| format!("{}/.cargo", env::var("HOME").unwrap_or_default()));
-    // The same agent from every checkout: no path of the machine stays in it.
-    let flags = [
-        "-Ctarget-feature=+crt-static".to_owned(),
-        format!("--remap-path-prefix={}=/src", root.display()),
-        format!("--remap-path-prefix={cargo_home}=/cargo"),
-    ];
-
-    let mut cargo = Command::new(var("CARGO"));
-    for (name, _) in env::vars_os() {
-        let name = name.to_string_lossy();
-        if OUTER.contains(&&*name) || OUTER_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
-            cargo.env_remove(&*name);
-        }
+impl Program {
+    /// Builds it, and gives the constants.
+    fn embed(&self, root: &Path, target_folder: &Path, out: &Path) -> String {
+        let Self { name, constant, .. } = self;
+        // Fuzz targets start no sandbox, and every program would be built for them from nothing.
+        let bytes = if env::var_os("CARGO_CFG_FUZZING").is_some() {
+            Vec::new()
+        } else {
+            let built = self.build(root, &target_folder.join(self.folder));
+            fs::read(&built)
+                .unwrap_or_else(|error| panic!("cannot read {}: {error}", built.display()))
+        };
+        let copy = out.join(name);
+        fs::write(&copy, &bytes).expect("OUT_DIR is writable");
+        let digest = Sha256::digest(&bytes).iter().fold(String::new(), |mut hex, byte| {
+            write!(hex, "{byte:02x}").expect("a string grows");
+            hex
+        });
+        format!(
+            "/// The program `{name}`, static, for this target.\n\
+             pub const {constant}: &[u8] = include_bytes!({copy:?});\n\
+             /// The sha256 of [`{constant}`], in hex.\n\
+             pub const {constant}_SHA256: &str = {digest:?};\n",
+        )
     }
-    let status = cargo
-        .current_dir(root)
-        .args(["build", "--locked", "--profile", "agent", "--package", "sandbox-agent"])
-        .args(["--bin", "sandbox-agent", "--target", &target, "--target-dir"])
-        .arg(target_folder)
-        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
-        // Luau's own assertions cost a third of its speed.
-        .env("LUAU_CXXFLAGS", "-DNDEBUG")
-        .status()
-        .unwrap_or_else(|error| panic!("cannot start cargo for the agent: {error}"));
-    assert!(status.success(), "building the agent failed: {status} (the messages are above)");
-    target_folder.join(target).join("agent/sandbox-agent")
+
+    fn build(&self, root: &Path, target_folder: &Path) -> PathBuf {
+        let Self { name, profile, .. } = self;
+        let target = var("TARGET");
+        assert!(
+            target.ends_with("-linux-gnu"),
+            "{name} is linked statically against glibc: build for a *-linux-gnu target, not {target}"
+        );
+        let cargo_home = env::var("CARGO_HOME")
+            .unwrap_or_else(|_| format!("{}/.cargo", env::var("HOME").unwrap_or_default()));
+        // The same program from every checkout: no path of the machine stays in it.
+        let flags = [
+            "-Ctarget-feature=+crt-static".to_owned(),
+            format!("--remap-path-prefix={}=/src", root.display()),
+            format!("--remap-path-prefix={cargo_home}=/cargo"),
+        ];
+
+        let mut cargo = Command::new(var("CARGO"));
+        for (name, _) in env::vars_os() {
+            let name = name.to_string_lossy();
+            if OUTER.contains(&&*name)
+                || OUTER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            {
+                cargo.env_remove(&*name);
+            }
+        }
+        let status = cargo
+            .current_dir(root)
+            .args(["build", "--locked", "--profile", profile, "--package", name, "--bin", name])
+            .args(self.features)
+            .args(["--target", &target, "--target-dir"])
+            .arg(target_folder)
+            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+            // Luau's own assertions cost a third of its speed.
+            .env("LUAU_CXXFLAGS", "-DNDEBUG")
+            .status()
+            .unwrap_or_else(|error| panic!("cannot start cargo for {name}: {error}"));
+        assert!(status.success(), "building {name} failed: {status} (the messages are above)");
+        target_folder.join(target).join(profile).join(name)
+    }
 }
 
 /// The outer target folder: the nearest folder above `OUT_DIR` that cargo marked as a cache, or

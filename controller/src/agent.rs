@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::config::AgentSource;
 use crate::error::Error;
 
-include!(concat!(env!("OUT_DIR"), "/agent.rs"));
+include!(concat!(env!("OUT_DIR"), "/programs.rs"));
 
 /// An agent to use. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::path::PathError;
 
-use crate::engine::{EngineError, EngineKind};
+use crate::engine::{EmbeddedProblem, EngineError, EngineKind};
 use crate::failpoint::{Point, failpoint};
 use crate::limits::OverCeiling;
 
@@ -107,9 +107,9 @@ pub enum Error {
         /// What was tried, in order.
         tried: Vec<Tried>,
     },
-    /// The embedded engine was asked for.
-    #[error("this build has no embedded engine")]
-    NoEmbeddedEngine,
+    /// The embedded engine cannot be used here.
+    #[error("the embedded engine cannot be used")]
+    Embedded(#[source] EmbeddedProblem),
     /// Something was to be done with an image, and the engine needs none.
     #[error("the {engine} engine has no images: it runs the agent itself")]
     NoImages {
@@ -290,7 +290,7 @@ impl Error {
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::NoEngine { .. }
-            | Self::NoEmbeddedEngine
+            | Self::Embedded(_)
             | Self::Engine { .. }
             | Self::NotUp { .. }
             | Self::IoDirElsewhere { .. } => ErrorKind::Engine,
@@ -334,7 +334,7 @@ impl Error {
             Self::NoEngine { .. } => {
                 "install and start Docker or Podman, or name a running engine with --host"
             }
-            Self::NoEmbeddedEngine => "use --engine docker",
+            Self::Embedded(problem) => problem.hint(),
             Self::NoImages { .. } => "--engine docker names one that has",
             Self::Endpoint { .. } => "unix:// and tcp:// endpoints can be used",
             Self::Context { .. } => {

@@ -48,7 +48,7 @@ pub use config::{
 };
 pub use controller::Controller;
 pub use doctor::{Check, CheckStatus, examine};
-pub use engine::{EngineError, EngineFacts, EngineInfo, EngineKind};
+pub use engine::{EmbeddedProblem, EngineError, EngineFacts, EngineInfo, EngineKind};
 pub use error::{Error, Step, Tried};
 pub use image::{ImageInfo, ImageSelector, Rebuild};
 pub use limits::{

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::docker::{self, DockerEngine};
+use super::embedded::{Ahead, EmbeddedEngine};
 use crate::agent::Agent;
 use crate::config::{Config, EngineChoice, EngineConfig};
 use crate::error::Error;
@@ -17,11 +18,11 @@ const NOTICE: &str = "no Docker or Podman socket is there: using the embedded en
 pub(crate) async fn connect(config: &Config) -> Result<Arc<dyn Engine>, Error> {
     match config.engine.kind {
         EngineChoice::Docker => docker(config).await,
-        EngineChoice::Embedded => embedded(config, None).await,
+        EngineChoice::Embedded => embedded(config, None, Ahead::Start),
         EngineChoice::Auto
             if rustix::process::geteuid().is_root() && nothing_is_dockers(&config.engine)? =>
         {
-            embedded(config, Some(NOTICE.to_owned())).await
+            embedded(config, Some(NOTICE.to_owned()), Ahead::Start)
         }
         EngineChoice::Auto => docker(config).await,
     }
@@ -31,18 +32,14 @@ pub(crate) async fn connect(config: &Config) -> Result<Arc<dyn Engine>, Error> {
 pub(crate) async fn reach(config: &Config) -> Result<Vec<Arc<dyn Engine>>, Error> {
     match config.engine.kind {
         EngineChoice::Docker => Ok(vec![docker(config).await?]),
-        EngineChoice::Embedded => Ok(vec![embedded(config, None).await?]),
+        EngineChoice::Embedded => Ok(vec![embedded(config, None, Ahead::Wait)?]),
         EngineChoice::Auto => {
             let mut engines = Vec::new();
             if !docker::is_absent(&config.engine.docker)? {
                 engines.push(docker(config).await?);
             }
             if fs::read_dir(&config.engine.embedded.data_dir).is_ok() {
-                match embedded(config, None).await {
-                    Ok(engine) => engines.push(engine),
-                    Err(Error::NoEmbeddedEngine) => {}
-                    Err(error) => return Err(error),
-                }
+                engines.push(embedded(config, None, Ahead::Wait)?);
             }
             Ok(engines)
         }
@@ -59,8 +56,14 @@ async fn docker(config: &Config) -> Result<Arc<dyn Engine>, Error> {
     Ok(Arc::new(DockerEngine::connect(&config.engine, agent, &config.state_dir).await?))
 }
 
-async fn embedded(_config: &Config, _notice: Option<String>) -> Result<Arc<dyn Engine>, Error> {
-    Err(Error::NoEmbeddedEngine)
+fn embedded(
+    config: &Config,
+    notice: Option<String>,
+    ahead: Ahead,
+) -> Result<Arc<dyn Engine>, Error> {
+    let agent = Agent::open(&config.agent)?;
+    let engine = EmbeddedEngine::connect(&config.engine.embedded, &agent, notice, ahead);
+    Ok(Arc::new(engine.map_err(Error::Embedded)?))
 }
 
 #[cfg(test)]

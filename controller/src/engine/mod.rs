@@ -6,6 +6,7 @@
 
 mod choose;
 mod docker;
+mod embedded;
 mod hardening;
 
 use std::fmt;
@@ -21,6 +22,7 @@ use serde::Serialize;
 use tokio::io::AsyncWrite;
 
 pub(crate) use self::choose::{connect, reach};
+pub use self::embedded::EmbeddedProblem;
 use crate::image::{ImageInfo, Rebuild};
 use crate::outcome::ExitEvidence;
 

@@ -1,0 +1,106 @@
+//! The last steps of a container's first process, after libcontainer's and before the agent's.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use libcontainer::oci_spec::runtime::Spec;
+use libcontainer::workload::{
+    Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError,
+};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::Signal;
+use sandbox_helper::wire::Filter;
+use seccompiler::{BpfProgram, sock_filter};
+
+/// Signals that end the helper's user's programs, not the helper.
+pub const IGNORED: &[libc::c_int] = &[
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGHUP,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGPIPE,
+];
+
+/// Becomes the agent.
+#[derive(Clone)]
+pub struct Agent {
+    helper: Rc<OwnedFd>,
+    filters: Rc<Vec<BpfProgram>>,
+}
+
+impl Agent {
+    /// `helper` is a pidfd of this very process.
+    pub fn new(helper: OwnedFd, filters: &[Filter]) -> Self {
+        let program = |filter: &Filter| filter.iter().copied().map(instruction).collect();
+        Self { helper: Rc::new(helper), filters: Rc::new(filters.iter().map(program).collect()) }
+    }
+}
+
+/// `code`, `jt`, `jf` and `k`, as they are in memory on a machine of little endian.
+#[expect(clippy::cast_possible_truncation, reason = "each takes its own bits")]
+fn instruction(bits: u64) -> sock_filter {
+    sock_filter {
+        code: bits as u16,
+        jt: (bits >> 16) as u8,
+        jf: (bits >> 24) as u8,
+        k: (bits >> 32) as u32,
+    }
+}
+
+impl Executor for Agent {
+    /// Before the helper is told that the container is made: whoever is killed from here on takes
+    /// the container along. A helper that was killed before would let it wait for ever to be
+    /// started, so that is looked at after.
+    fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
+        let error = |what: &str| ExecutorValidationError::ArgValidationError(what.to_owned());
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+            .map_err(|_| error("cannot be made to die with the helper"))?;
+        let mut helper = [PollFd::from_borrowed_fd(self.helper.as_fd(), PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match rustix::event::poll(&mut helper, Some(&at_once)) {
+            Ok(0) => Ok(()),
+            _ => Err(error("the helper is gone")),
+        }
+    }
+
+    fn setup_envs(&self, _: HashMap<String, String>) -> Result<(), ExecutorSetEnvsError> {
+        Ok(())
+    }
+
+    fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
+        let args = spec.process().as_ref().and_then(|process| process.args().as_deref());
+        let args = args.unwrap_or_default().iter().map(|arg| CString::new(arg.as_str()));
+        let args: Vec<CString> = args.collect::<Result<_, _>>().map_err(because)?;
+        let program = args.first().ok_or(ExecutorError::InvalidArg)?;
+        let mut pointers: Vec<_> = args.iter().map(|arg| arg.as_ptr()).collect();
+        pointers.push(std::ptr::null());
+        for signal in IGNORED {
+            set_disposition(*signal, libc::SIG_DFL);
+        }
+        for filter in &*self.filters {
+            seccompiler::apply_filter(filter).map_err(because)?;
+        }
+        let no_variables = [std::ptr::null()];
+        #[expect(unsafe_code, reason = "std's exec looks for the program, and allocates")]
+        // SAFETY: both lists end with a null pointer, and what they point at lives on.
+        unsafe {
+            libc::execve(program.as_ptr(), pointers.as_ptr(), no_variables.as_ptr());
+        }
+        Err(because(std::io::Error::last_os_error()))
+    }
+}
+
+fn because(error: impl std::error::Error + Send + Sync + 'static) -> ExecutorError {
+    ExecutorError::Execution(Box::new(error))
+}
+
+/// Sets what a signal does: nothing, or what it does by default.
+#[expect(unsafe_code, reason = "no safe interface sets a signal's disposition")]
+pub fn set_disposition(signal: libc::c_int, disposition: libc::sighandler_t) {
+    // SAFETY: neither SIG_IGN nor SIG_DFL runs code of ours.
+    unsafe { libc::signal(signal, disposition) };
+}

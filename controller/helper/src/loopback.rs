@@ -1,0 +1,69 @@
+//! Brings `lo` up in a container's network namespace: the one device that it has.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::process::Pid;
+use rustix::thread::LinkNameSpaceType;
+
+const RTM_NEWLINK: u16 = 16;
+const NLM_F_REQUEST_ACK: u16 = 1 | 4;
+const NLMSG_ERROR: u16 = 2;
+const IFF_UP: u32 = 1;
+/// It is the first device of every namespace.
+const LOOPBACK_INDEX: u32 = 1;
+const MESSAGE_BYTES: u32 = 32;
+
+/// Brings it up in the namespace of a process.
+pub fn up(pid: Pid) -> io::Result<()> {
+    let network = Some(LinkNameSpaceType::Network);
+    let home = File::open("/proc/self/ns/net")?;
+    let there = File::open(format!("/proc/{pid}/ns/net"))?;
+    rustix::thread::move_into_link_name_space(there.as_fd(), network)?;
+    let result = bring_up();
+    rustix::thread::move_into_link_name_space(home.as_fd(), network)?;
+    result
+}
+
+fn bring_up() -> io::Result<()> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        // Protocol 0: routes and devices.
+        None,
+    )?;
+    let kernel = SocketAddrNetlink::new(0, 0);
+    rustix::net::sendto(&socket, &message(), SendFlags::empty(), &kernel)?;
+    let mut answer = [0; 256];
+    let (length, _) = rustix::net::recv(&socket, &mut answer, RecvFlags::empty())?;
+    match errno(&answer[..length]) {
+        Some(0) => Ok(()),
+        Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+        None => Err(io::Error::other("an answer of netlink's that makes no sense")),
+    }
+}
+
+/// A `nlmsghdr` and an `ifinfomsg`, both in the machine's own byte order.
+fn message() -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(MESSAGE_BYTES as usize);
+    bytes.extend(MESSAGE_BYTES.to_ne_bytes());
+    bytes.extend(RTM_NEWLINK.to_ne_bytes());
+    bytes.extend(NLM_F_REQUEST_ACK.to_ne_bytes());
+    // Sequence number and sender; then the family, padding and kind of device: none is looked at.
+    bytes.extend([0; 12]);
+    bytes.extend(LOOPBACK_INDEX.to_ne_bytes());
+    bytes.extend(IFF_UP.to_ne_bytes());
+    bytes.extend(IFF_UP.to_ne_bytes());
+    bytes
+}
+
+/// The number in an `nlmsgerr`: 0 for an acknowledgement.
+fn errno(answer: &[u8]) -> Option<i32> {
+    let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
+    let error = i32::from_ne_bytes(answer.get(16..20)?.try_into().ok()?);
+    (kind == NLMSG_ERROR).then(|| error.wrapping_neg())
+}

@@ -1,0 +1,230 @@
+//! Containers without a daemon: each is made, served and removed by a helper process of its own,
+//! which runs libcontainer. It needs root.
+//!
+//! What outlives the processes is little, and is found by the container's name alone: a record in
+//! the data directory ([`records`]), and the control groups. The rest (root file system, mounts,
+//! the library's state) is in the helper's mount namespace and goes with it.
+
+mod container;
+mod data_dir;
+mod helper;
+mod oci;
+mod records;
+mod seccomp;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use sandbox_helper::cgroup::Hierarchies;
+
+use self::container::{Handle, Live};
+use self::data_dir::{DataDir, Program};
+use self::helper::Helpers;
+use self::oci::Swap;
+use self::records::Records;
+use crate::agent::{Agent, HELPER, HELPER_SHA256};
+use crate::config::EmbeddedConfig;
+use crate::engine::{
+    Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind, Images,
+    Listed, UserMapping,
+};
+
+/// Why the embedded engine cannot be used on this machine, or by this user.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EmbeddedProblem {
+    /// It makes namespaces, mounts and control groups.
+    #[error("it needs root")]
+    NotRoot,
+    /// Its data directory.
+    #[error("cannot use {}", path.display())]
+    DataDir {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// No program can be started from its data directory.
+    #[error("{} is on a mount that allows no programs (noexec)", path.display())]
+    NoExec {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Limits cannot be kept.
+    #[error("control groups cannot be used: {problem}")]
+    Cgroups {
+        /// Why.
+        problem: String,
+    },
+    /// A file of the kernel's cannot be read.
+    #[error("cannot read /proc")]
+    Proc(#[source] io::Error),
+}
+
+impl EmbeddedProblem {
+    /// What to do about it.
+    #[must_use]
+    pub const fn hint(&self) -> &'static str {
+        match self {
+            Self::NotRoot => {
+                "run it as root, or without root: rootless Docker or Podman, by --engine docker"
+            }
+            Self::DataDir { .. } => "set engine.data_dir to a folder of root's alone",
+            Self::NoExec { .. } => "set engine.data_dir to a folder on a mount without noexec",
+            Self::Cgroups { .. } => {
+                "mount /sys/fs/cgroup writable with the memory, cpu and pids controllers; in a \
+                 container that takes --privileged"
+            }
+            Self::Proc(_) => "mount /proc",
+        }
+    }
+}
+
+/// Whether a container will be made soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ahead {
+    /// Start a helper for it now.
+    Start,
+    /// Only when one is asked for.
+    Wait,
+}
+
+/// The embedded engine.
+pub(crate) struct EmbeddedEngine {
+    info: EngineInfo,
+    hierarchies: Arc<Hierarchies>,
+    records: Records,
+    helpers: Helpers,
+    swap: Swap,
+    /// Containers that this process made and has not removed.
+    live: Mutex<HashMap<String, Arc<Live>>>,
+}
+
+impl EmbeddedEngine {
+    /// Looks whether it can be used, and makes ready.
+    pub fn connect(
+        config: &EmbeddedConfig,
+        agent: &Agent,
+        notice: Option<String>,
+        ahead: Ahead,
+    ) -> Result<Self, EmbeddedProblem> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(EmbeddedProblem::NotRoot);
+        }
+        let hierarchies = Hierarchies::here().map_err(EmbeddedProblem::Proc)?;
+        if let Some(problem) = hierarchies.problem() {
+            return Err(EmbeddedProblem::Cgroups { problem });
+        }
+        let data_dir = DataDir::open(&config.data_dir)?;
+        let helper = Program { name: "sandbox-helper", bytes: HELPER, sha256: HELPER_SHA256 };
+        let helper = data_dir.install(&helper)?;
+        let agent = Program { name: "sandbox-agent", bytes: agent.bytes(), sha256: agent.sha256() };
+        let agent = data_dir.install(&agent)?;
+        let helpers = Helpers::new(helper, data_dir.path().to_owned(), agent);
+        match ahead {
+            Ahead::Start => helpers.start_ahead(),
+            Ahead::Wait => {}
+        }
+        let path = config.data_dir.display();
+        Ok(Self {
+            info: EngineInfo {
+                kind: EngineKind::Embedded,
+                endpoint: format!("embedded:{path}"),
+                why: if notice.is_some() { "no other is there" } else { "engine.kind" }.to_owned(),
+                notice,
+            },
+            swap: if hierarchies.counts_swap() { Swap::Counted } else { Swap::NotCounted },
+            hierarchies: Arc::new(hierarchies),
+            records: Records::new(data_dir.path()),
+            helpers,
+            live: Mutex::default(),
+        })
+    }
+
+    fn live(&self) -> MutexGuard<'_, HashMap<String, Arc<Live>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Engine for EmbeddedEngine {
+    fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    async fn facts(&self) -> Result<EngineFacts, EngineError> {
+        let uname = rustix::system::uname();
+        let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
+        let cpus = std::thread::available_parallelism().map_or(0, |count| count.get());
+        Ok(EngineFacts {
+            version: format!("embedded, helper {}", &HELPER_SHA256[..12]),
+            api_version: String::new(),
+            kernel: text(uname.release()),
+            cgroups: self.hierarchies.version().to_owned(),
+            security: vec!["seccomp".to_owned()],
+            runtimes: vec!["libcontainer".to_owned()],
+            missing_limits: match self.swap {
+                Swap::Counted => Vec::new(),
+                Swap::NotCounted => vec!["swap".to_owned()],
+            },
+            cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
+        })
+    }
+
+    fn likely_user_mapping(&self) -> UserMapping {
+        UserMapping::Identity
+    }
+
+    async fn user_mapping(&self) -> Result<UserMapping, EngineError> {
+        Ok(UserMapping::Identity)
+    }
+
+    async fn clock(&self) -> Result<SystemTime, EngineError> {
+        Ok(SystemTime::now())
+    }
+
+    fn images(&self) -> Option<&dyn Images> {
+        None
+    }
+
+    async fn prepare(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError> {
+        let helper = self.helpers.take()?;
+        let record = self.records.create(&spec.name, &spec.labels).map_err(|error| {
+            EngineError::Refused(format!("cannot keep a record of {}: {error}", spec.name))
+        })?;
+        let groups = self.hierarchies.of(&spec.name);
+        let live = Arc::new(Live::create(spec, record, helper, groups, self.swap).await?);
+        self.live().insert(spec.name.clone(), live.clone());
+        Ok(Box::new(Handle(live)))
+    }
+
+    async fn remove(&self, container: &str) -> Result<(), EngineError> {
+        let live = self.live().remove(container);
+        if let Some(live) = live {
+            match live.remove().await {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    tracing::debug!(%error, "the helper did not remove its container");
+                    live.give_up();
+                }
+            }
+        }
+        let (records, hierarchies) = (self.records.clone(), self.hierarchies.clone());
+        let name = container.to_owned();
+        let removal = tokio::task::spawn_blocking(move || records.remove(&name, &hierarchies));
+        removal.await.unwrap_or_else(|error| Err(EngineError::Connection(error.to_string())))
+    }
+
+    async fn list(&self, label: &str) -> Result<Vec<Listed>, EngineError> {
+        let listed = self.records.list(label, &self.hierarchies);
+        listed.map_err(|error| EngineError::Refused(format!("cannot list the records: {error}")))
+    }
+}

@@ -1,0 +1,165 @@
+//! From a [`ContainerSpec`] to an OCI configuration: a pure function, so that every setting of the
+//! hardening table is tested by itself.
+//!
+//! The bind mounts are not in it: the helper makes them from descriptors, before.
+
+use sandbox_protocol::argv::INJECTED_AGENT;
+use serde_json::{Value, json};
+
+use crate::engine::ContainerSpec;
+use crate::engine::hardening::{MASKED_PATHS, READONLY_PATHS};
+
+/// Where the helper has the root of the container.
+const ROOT: &str = "/rootfs";
+/// The period in which processor time is counted, in microseconds: Docker's.
+const CPU_PERIOD: u64 = 100_000;
+const UMASK: u32 = 0o022;
+
+/// Whether the kernel counts swap, so that a limit of it can be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Swap {
+    Counted,
+    NotCounted,
+}
+
+/// The configuration.
+pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
+    let (uid, gid) = spec.user;
+    let args: Vec<&str> =
+        [INJECTED_AGENT].into_iter().chain(spec.args.iter().map(String::as_str)).collect();
+    let rlimits = spec.ulimits.iter().map(|&(name, value)| {
+        let name = format!("RLIMIT_{}", name.to_uppercase());
+        json!({"type": name, "hard": value, "soft": value})
+    });
+    let mut memory = json!({"limit": spec.memory});
+    if swap == Swap::Counted {
+        // Memory and swap together: none of it is swap.
+        memory["swap"] = spec.memory.into();
+    }
+    let namespaces = ["pid", "mount", "network", "ipc", "uts", "cgroup"];
+    json!({
+        "ociVersion": "1.0.2",
+        "hostname": "sandbox",
+        "root": {"path": ROOT, "readonly": true},
+        "process": {
+            "terminal": false,
+            // Its own group as the only other one: without any the helper's would stay.
+            "user": {"uid": uid, "gid": gid, "umask": UMASK, "additionalGids": [gid]},
+            "args": args,
+            // Without it libcontainer looks the user up in the host's files.
+            "env": ["HOME=/"],
+            "cwd": "/",
+            "capabilities": {
+                "bounding": [], "effective": [], "inheritable": [], "permitted": [],
+                "ambient": [],
+            },
+            "rlimits": rlimits.collect::<Vec<_>>(),
+            "noNewPrivileges": true,
+        },
+        "mounts": [
+            {
+                "destination": "/proc", "type": "proc", "source": "proc",
+                "options": ["nosuid", "nodev", "noexec"],
+            },
+            {
+                "destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+                "options": ["nosuid", "noexec", "mode=755", "size=64k", "nr_inodes=32"],
+            },
+        ],
+        "linux": {
+            "namespaces": namespaces.map(|kind| json!({"type": kind})),
+            "cgroupsPath": format!("/{}", spec.name),
+            "resources": {
+                // The usual devices are allowed after it.
+                "devices": [{"allow": false, "access": "rwm"}],
+                "memory": memory,
+                "cpu": {"period": CPU_PERIOD, "quota": quota(spec.nano_cpus)},
+                "pids": {"limit": spec.pids},
+            },
+            "maskedPaths": MASKED_PATHS,
+            "readonlyPaths": READONLY_PATHS,
+        },
+    })
+}
+
+/// Microseconds of processor time in a period. The kernel takes no less than 1 ms.
+fn quota(nano_cpus: i64) -> i64 {
+    let period = i64::try_from(CPU_PERIOD).unwrap_or(i64::MAX);
+    (nano_cpus.saturating_mul(period) / 1_000_000_000).max(1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Bind;
+
+    fn spec() -> ContainerSpec {
+        ContainerSpec {
+            name: "sandboxctl-1".into(),
+            labels: vec![("sandboxctl.sandbox".into(), "1".into())],
+            args: vec!["script".into(), "--write".into(), "/io".into()],
+            user: (1000, 100),
+            mounts: vec![Bind {
+                source: "/home/me/out".into(),
+                target: "/io".into(),
+                read_only: false,
+            }],
+            memory: 256 << 20,
+            nano_cpus: 1_500_000_000,
+            pids: 64,
+            ulimits: vec![("core", 0), ("nofile", 128)],
+        }
+    }
+
+    #[test]
+    fn every_setting_of_the_hardening_table_is_in_it() {
+        let config = config(&spec(), Swap::Counted);
+        for (pointer, value) in [
+            ("/root", json!({"path": "/rootfs", "readonly": true})),
+            ("/process/args", json!(["/.sandbox/agent", "script", "--write", "/io"])),
+            ("/process/terminal", json!(false)),
+            ("/process/noNewPrivileges", json!(true)),
+            ("/process/user/uid", json!(1000)),
+            ("/process/user/gid", json!(100)),
+            ("/process/user/additionalGids", json!([100])),
+            ("/process/user/umask", json!(0o022)),
+            ("/linux/cgroupsPath", json!("/sandboxctl-1")),
+            ("/linux/resources/memory", json!({"limit": 256 << 20, "swap": 256 << 20})),
+            ("/linux/resources/cpu", json!({"period": 100_000, "quota": 150_000})),
+            ("/linux/resources/pids", json!({"limit": 64})),
+            ("/linux/maskedPaths", json!(MASKED_PATHS)),
+            ("/linux/readonlyPaths", json!(READONLY_PATHS)),
+        ] {
+            assert_eq!(config.pointer(pointer), Some(&value), "{pointer}");
+        }
+        for set in ["bounding", "effective", "inheritable", "permitted", "ambient"] {
+            assert_eq!(config["process"]["capabilities"][set], json!([]), "{set}");
+        }
+        assert_eq!(
+            config["process"]["rlimits"],
+            json!([
+                {"type": "RLIMIT_CORE", "hard": 0, "soft": 0},
+                {"type": "RLIMIT_NOFILE", "hard": 128, "soft": 128},
+            ])
+        );
+        let namespaces = config["linux"]["namespaces"].as_array().unwrap();
+        let namespaces: Vec<_> = namespaces.iter().map(|it| it["type"].as_str().unwrap()).collect();
+        assert_eq!(namespaces, ["pid", "mount", "network", "ipc", "uts", "cgroup"]);
+        // The host's groups, its /sys and its control groups are nowhere.
+        let mounts = config["mounts"].as_array().unwrap();
+        let mounts: Vec<_> = mounts.iter().map(|it| it["destination"].as_str().unwrap()).collect();
+        assert_eq!(mounts, ["/proc", "/dev"]);
+    }
+
+    #[test]
+    fn swap_is_limited_where_it_is_counted() {
+        let config = config(&spec(), Swap::NotCounted);
+        assert_eq!(config["linux"]["resources"]["memory"], json!({"limit": 256 << 20}));
+    }
+
+    #[test]
+    fn a_little_processor_time_is_what_the_kernel_takes_at_least() {
+        assert_eq!(quota(1_000_000_000), 100_000);
+        assert_eq!(quota(1), 1_000);
+    }
+}

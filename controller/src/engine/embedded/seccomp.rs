@@ -1,0 +1,150 @@
+//! Our system call filter as the kernel takes it: the helper puts it on the container's first
+//! process just before that becomes the agent.
+
+use std::sync::OnceLock;
+
+use rustix::io::Errno;
+use sandbox_helper::wire::Filter;
+use seccompiler::TargetArch;
+use serde_json::{Value, json};
+
+use crate::engine::hardening::{ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3};
+
+/// The filters, made once. Two, because one has a single answer for what it matches: the first
+/// says what may be asked at all, the second that `clone3` is not there. The kernel takes the
+/// stricter answer.
+pub(super) fn filters() -> Vec<Filter> {
+    static FILTERS: OnceLock<Vec<Filter>> = OnceLock::new();
+    FILTERS.get_or_init(compile).clone()
+}
+
+fn compile() -> Vec<Filter> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH)
+        .unwrap_or_else(|error| panic!("this is no architecture of the filter's: {error}"));
+    // The list is for several architectures: a call that this one does not have cannot be made.
+    let known = ALLOWED_SYSCALLS
+        .iter()
+        .copied()
+        .flatten()
+        .copied()
+        .filter(|&name| program(&allow_list(vec![json!({"syscall": name})]), arch).is_some());
+    let allowed = known.map(|name| json!({"syscall": name})).chain([
+        json!({
+            "syscall": CLONE,
+            "args": [{
+                "index": 0, "type": "qword", "op": {"masked_eq": CLONE_NAMESPACES}, "val": 0,
+            }],
+        }),
+        // The second filter's.
+        json!({"syscall": CLONE3}),
+    ]);
+    let absent = json!({
+        "mismatch_action": "allow",
+        "match_action": {"errno": Errno::NOSYS.raw_os_error()},
+        "filter": [{"syscall": CLONE3}],
+    });
+    [allow_list(allowed.collect()), absent]
+        .iter()
+        .map(|filter| program(filter, arch).expect("every call in it is known"))
+        .collect()
+}
+
+fn allow_list(filter: Vec<Value>) -> Value {
+    let mismatch = json!({"errno": Errno::PERM.raw_os_error()});
+    json!({"mismatch_action": mismatch, "match_action": "allow", "filter": filter})
+}
+
+/// `None` where it has a call that the architecture does not.
+fn program(filter: &Value, arch: TargetArch) -> Option<Filter> {
+    const NAME: &str = "agent";
+    let text = json!({NAME: filter}).to_string();
+    let mut programs = seccompiler::compile_from_json(text.as_bytes(), arch).ok()?;
+    let program = programs.remove(NAME)?;
+    let bits = program.iter().map(|instruction| {
+        u64::from(instruction.code)
+            | u64::from(instruction.jt) << 16
+            | u64::from(instruction.jf) << 24
+            | u64::from(instruction.k) << 32
+    });
+    Some(bits.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a filter answers, by running its instructions as the kernel does.
+    fn answer(filter: &Filter, syscall: u32, first_argument: u64) -> u32 {
+        const AUDIT_ARCH: u32 =
+            if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+        let mut data = Vec::new();
+        data.extend(syscall.to_ne_bytes());
+        data.extend(AUDIT_ARCH.to_ne_bytes());
+        data.extend([0; 8]);
+        data.extend(first_argument.to_ne_bytes());
+        data.extend([0; 40]);
+        let (mut at, mut accumulator) = (0, 0_u32);
+        loop {
+            let [code_low, code_high, jt, jf, k @ ..] = filter[at].to_le_bytes();
+            let k = u32::from_le_bytes(k);
+            at += 1;
+            let jump = |holds: bool| usize::from(if holds { jt } else { jf });
+            match u16::from_le_bytes([code_low, code_high]) {
+                0x20 => {
+                    let at = k as usize;
+                    accumulator = u32::from_ne_bytes(data[at..at + 4].try_into().unwrap());
+                }
+                0x54 => accumulator &= k,
+                0x05 => at += k as usize,
+                0x15 => at += jump(accumulator == k),
+                0x25 => at += jump(accumulator > k),
+                0x35 => at += jump(accumulator >= k),
+                0x06 => return k,
+                code => panic!("instruction {code:#x}"),
+            }
+        }
+    }
+
+    const ALLOW: u32 = 0x7fff_0000;
+    const EPERM: u32 = 0x0005_0001;
+    const ENOSYS: u32 = 0x0005_0026;
+
+    fn call(number: libc::c_long, argument: u64) -> [u32; 2] {
+        let number = u32::try_from(number).unwrap();
+        let filters = filters();
+        [answer(&filters[0], number, argument), answer(&filters[1], number, argument)]
+    }
+
+    #[test]
+    fn the_filters_say_what_the_list_says() {
+        for number in [libc::SYS_read, libc::SYS_openat2, libc::SYS_execve, libc::SYS_prctl] {
+            assert_eq!(call(number, 0), [ALLOW, ALLOW], "{number}");
+        }
+        for number in [libc::SYS_socket, libc::SYS_ptrace, libc::SYS_mount, libc::SYS_unshare] {
+            assert_eq!(call(number, 0), [EPERM, ALLOW], "{number}");
+        }
+        assert_eq!(call(libc::SYS_clone3, 0), [ALLOW, ENOSYS]);
+    }
+
+    #[test]
+    fn a_thread_may_be_made_and_a_namespace_may_not() {
+        let thread = libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND;
+        assert_eq!(call(libc::SYS_clone, u64::try_from(thread).unwrap())[0], ALLOW);
+        for flag in [libc::CLONE_NEWUSER, libc::CLONE_NEWNS, libc::CLONE_NEWNET] {
+            assert_eq!(call(libc::SYS_clone, u64::try_from(flag).unwrap())[0], EPERM, "{flag}");
+        }
+    }
+
+    #[test]
+    fn no_name_of_the_list_is_lost() {
+        if cfg!(target_arch = "x86_64") {
+            let arch = TargetArch::x86_64;
+            for name in ALLOWED_SYSCALLS.concat() {
+                let list = allow_list(vec![json!({"syscall": name})]);
+                assert!(program(&list, arch).is_some(), "{name}");
+            }
+        }
+        let unknown = allow_list(vec![json!({"syscall": "no_such_call"})]);
+        assert!(program(&unknown, TargetArch::x86_64).is_none());
+    }
+}
