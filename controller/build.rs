@@ -51,6 +51,9 @@ struct Program {
     folder: &'static str,
     /// The constants that it becomes: its bytes, and with `_SHA256` their digest.
     constant: &'static str,
+    /// The variable that names a file to embed in place of building one: for packagers, who build
+    /// the static programs once for many builds of what embeds them.
+    prebuilt: &'static str,
 }
 
 const AGENT: Program = Program {
@@ -59,6 +62,7 @@ const AGENT: Program = Program {
     features: &[],
     folder: "static-agent",
     constant: "AGENT",
+    prebuilt: "SANDBOX_PREBUILT_AGENT",
 };
 const HELPER: Program = Program {
     name: "sandbox-helper",
@@ -66,6 +70,7 @@ const HELPER: Program = Program {
     features: &["--features", "runtime"],
     folder: "static-helper",
     constant: "HELPER",
+    prebuilt: "SANDBOX_PREBUILT_HELPER",
 };
 const INPUTS: &[&str] =
     &["Cargo.toml", "Cargo.lock", "Dockerfile", "sandbox-image", "protocol", "controller/helper"];
@@ -76,8 +81,8 @@ fn main() {
         println!("cargo::rerun-if-changed={}", root.join(input).display());
     }
     println!("cargo::rerun-if-changed=build.rs");
-    for compiler in ["CC", "CXX"] {
-        println!("cargo::rerun-if-env-changed={compiler}");
+    for variable in ["CC", "CXX", AGENT.prebuilt, HELPER.prebuilt] {
+        println!("cargo::rerun-if-env-changed={variable}");
     }
 
     let out = PathBuf::from(var("OUT_DIR"));
@@ -106,7 +111,13 @@ impl Program {
         let bytes = if env::var_os("CARGO_CFG_FUZZING").is_some() {
             Vec::new()
         } else {
-            let built = self.build(root, &target_folder.join(self.folder));
+            let built = match env::var_os(self.prebuilt) {
+                Some(file) => {
+                    println!("cargo::rerun-if-changed={}", Path::new(&file).display());
+                    file.into()
+                }
+                None => self.build(root, &target_folder.join(self.folder)),
+            };
             fs::read(&built)
                 .unwrap_or_else(|error| panic!("cannot read {}: {error}", built.display()))
         };
