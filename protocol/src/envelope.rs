@@ -144,7 +144,9 @@ fn params<T: DeserializeOwned>(method: &RawValue, raw: &RawValue) -> Result<T, D
 }
 
 fn params_error(method: &RawValue, id: Option<u64>, source: serde_json::Error) -> DecodeError {
-    DecodeError::Params { method: method.get().trim_matches('"').to_owned(), id, source }
+    // The name that it is, however it was escaped: it has just been read as a known one.
+    let method = serde_json::from_str(method.get()).unwrap_or_default();
+    DecodeError::Params { method, id, source }
 }
 
 fn shape<T>(what: &str) -> Result<T, DecodeError> {
@@ -347,6 +349,33 @@ mod tests {
             panic!("{line}")
         };
         assert_eq!(raw.get(), r#"{"found":true}"#);
+    }
+
+    #[test]
+    fn a_method_is_named_as_it_is_however_it_was_escaped() {
+        let line = r#"{"jsonrpc":"2.0","id":7,"method":"\u0063ancel","params":{}}"#;
+        let error = ToAgent::decode(line).unwrap_err();
+        assert!(
+            matches!(&error, DecodeError::Params { method, .. } if method == "cancel"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn numbers_of_args_arrive_as_they_were_written() {
+        for (text, number) in
+            [("31.245270191439438", 31.245270191439438_f64), ("5e-324", 5e-324), ("0.3", 0.3)]
+        {
+            let line = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"run","params":{{"source":"","args":{{"x":{text}}},"timeout_ms":1}}}}"#
+            );
+            let ToAgent::Request { request: Request::Run(run), .. } =
+                ToAgent::decode(&line).unwrap()
+            else {
+                panic!("{line}")
+            };
+            assert_eq!(run.args["x"].as_f64().map(f64::to_bits), Some(number.to_bits()), "{text}");
+        }
     }
 
     proptest! {
