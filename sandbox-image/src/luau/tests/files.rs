@@ -441,3 +441,91 @@ fn entries_are_listed_removed_and_renamed() {
                   return all, sub, r, m, io.list(), io.list('sub')";
     assert_eq!(value(source), json!([["a", "b", "sub"], ["c"], true, true, ["sub"], ["b", "c"]]));
 }
+
+#[test]
+fn a_file_that_shrinks_and_grows_while_it_is_read_gives_only_what_it_held() {
+    use std::os::unix::fs::FileExt as _;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    let sandbox = Sandbox::new();
+    let file = std::fs::File::create(sandbox.path().join("f")).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                for length in [300_000, 0, 1, 70_000, 65_536, 150_000] {
+                    file.set_len(length as u64).unwrap();
+                    file.write_all_at(&vec![b'a'; length], 0).unwrap();
+                }
+            }
+        });
+        let _over = Over(&over);
+        // A hole reads as zeros; nothing else was ever there.
+        let lengths = sandbox.value(
+            r#"
+                local lengths, count, round = {}, 0, 0
+                repeat
+                    round += 1
+                    local f = io.open("f")
+                    for _, how in { "a", "l", "n", 100000, 1, 0 } do
+                        f:seek("set", round % 3 * 60000)
+                        local text = f:read(how)
+                        if type(text) == "string" then
+                            assert(not string.find(text, "[^a\0]"), how)
+                            count += if lengths[#text] then 0 else 1
+                            lengths[#text] = true
+                        end
+                    end
+                    f:close()
+                until round >= 300 and count > 10 or round == 30000
+                return count
+            "#,
+        );
+        assert!(lengths.as_u64().unwrap() > 10, "{lengths} lengths were seen");
+    });
+}
+
+#[test]
+fn a_huge_sparse_file_costs_only_what_is_read_of_it() {
+    let sandbox = Sandbox::new();
+    let file = std::fs::File::create(sandbox.path().join("f")).unwrap();
+    // As long as the file system of the tests lets it be: tmpfs takes all, ext4 16 TiB.
+    let length = [i64::MAX.cast_unsigned(), (1 << 44) - 4096, 1 << 40]
+        .into_iter()
+        .find(|&length| file.set_len(length).is_ok())
+        .expect("a file may be sparse");
+    let told = sandbox.value(
+        r#"
+            local told = {}
+            local function try(f) table.insert(told, (select(2, pcall(f)))) end
+            local function open(mode) return io.open("f", mode) end
+            table.insert(told, open():seek("end"))
+            table.insert(told, #open():read(10))
+            try(function() return open():read("a") end)
+            try(function() return open():read(2 ^ 53) end)
+            try(function() return open():read("l") end)
+            try(function() for line in open():lines() do return line end end)
+            try(function() local f = open("r+") f:seek("end", -1) f:read(1) f:seek("set") f:write("x") f:close() end)
+            try(function() local f = io.open("new", "w") f:seek("set", 2 ^ 43) f:write("x") end)
+            return told
+        "#,
+    );
+    let memory = "not enough memory";
+    #[expect(clippy::cast_precision_loss, reason = "as the VM has it")]
+    let length = length as f64;
+    assert_eq!(told[0].as_f64(), Some(length));
+    assert_eq!(told[1], 10);
+    for index in 2..6 {
+        assert_eq!(told[index], memory, "{told}");
+    }
+    let limit = "script:12: write limit exceeded (52428800 bytes)";
+    assert_eq!(told.as_array().unwrap()[6..], [json!(limit)], "{told}");
+    assert_eq!(std::fs::read(sandbox.path().join("new")).unwrap(), b"");
+}
