@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::config::Config;
 use crate::controller::Controller;
-use crate::engine::{EngineFacts, UserMapping};
+use crate::engine::{EngineFacts, EngineKind, UserMapping};
 use crate::error::Error;
 use crate::iodir::{IoDir, container_user};
 use crate::limits::Limits;
@@ -71,7 +71,7 @@ pub async fn examine(config: Config, io_dir: Option<&Path>) -> Vec<Check> {
             let info = controller.engine();
             checks.push(Check::ok("endpoint", format!("{} ({})", info.endpoint, info.why)));
             match controller.engine_facts().await {
-                Ok(facts) => checks.extend(judge_engine(&facts)),
+                Ok(facts) => checks.extend(judge_engine(info.kind, &facts)),
                 Err(error) => checks.push(Check::error("engine", &error)),
             }
             checks.push(image(&controller).await);
@@ -89,13 +89,17 @@ pub async fn examine(config: Config, io_dir: Option<&Path>) -> Vec<Check> {
 }
 
 /// What the engine says of itself, judged. Pure.
-fn judge_engine(facts: &EngineFacts) -> [Check; 4] {
+fn judge_engine(kind: EngineKind, facts: &EngineFacts) -> [Check; 4] {
     let EngineFacts { version, api_version, kernel, .. } = facts;
-    let detail = format!("{version}, API {api_version}, kernel {kernel}");
+    let detail = match kind {
+        EngineKind::Docker => format!("{version}, API {api_version}, kernel {kernel}"),
+        EngineKind::Embedded => format!("{version}, kernel {kernel}"),
+    };
     let api = api_version
         .split_once('.')
         .and_then(|(major, minor)| Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?)));
     let engine = match api {
+        _ if kind == EngineKind::Embedded => Check::ok("engine", detail),
         Some(api) if api >= OLDEST_API => Check::ok("engine", detail),
         Some(_) => Check::fail("engine", detail, "upgrade the engine to Docker 20.10 or newer"),
         None => Check::warn("engine", detail, "the API's version cannot be read"),
@@ -125,6 +129,9 @@ fn judge_engine(facts: &EngineFacts) -> [Check; 4] {
 }
 
 async fn image(controller: &Controller) -> Check {
+    if controller.engine().kind == EngineKind::Embedded {
+        return Check::ok("image", "none is needed: the agent is run itself");
+    }
     match controller.image_list().await {
         Ok(images) => {
             let stale = images.iter().filter(|image| !image.current).count();
@@ -317,12 +324,20 @@ mod tests {
             (EngineFacts { missing_limits: vec!["pids".into()], ..facts() }, [Ok, Warn, Ok, Ok]),
             (EngineFacts { security: vec![], ..facts() }, [Ok, Ok, Fail, Ok]),
         ] {
-            let checks = judge_engine(&facts);
+            let checks = judge_engine(EngineKind::Docker, &facts);
             assert_eq!(checks.clone().map(|check| check.status), expected, "{facts:?}");
             for check in checks {
                 assert_eq!(check.fix.is_none(), check.status == Ok, "{check:?}");
             }
         }
+    }
+
+    #[test]
+    fn the_embedded_engine_has_no_api_to_be_old() {
+        let facts = EngineFacts { api_version: String::new(), ..facts() };
+        let checks = judge_engine(EngineKind::Embedded, &facts);
+        assert!(checks.iter().all(|check| check.status == CheckStatus::Ok), "{checks:?}");
+        assert!(!checks[0].detail.contains("API"), "{checks:?}");
     }
 
     #[test]
