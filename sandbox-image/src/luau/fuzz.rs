@@ -98,7 +98,7 @@ enum Made {
     Function,
     /// A table that contains itself.
     Cycle,
-    /// In so many tables, one inside another.
+    /// In so many tables, one inside another; at least one.
     Deep(usize, Box<Self>),
     /// One value at two places.
     Twice(Box<Self>),
@@ -168,7 +168,9 @@ impl Builder<'_> {
                 Made::Long(byte, count)
             }
             7 if depth < MAX_SOURCE_DEPTH => {
-                Made::Deep(usize::from(self.byte() % 64), Box::new(self.value(depth + 1)))
+                let levels = usize::from(self.byte() % 64);
+                let inner = self.value(depth + 1);
+                if levels == 0 { inner } else { Made::Deep(levels, Box::new(inner)) }
             }
             8..40 => Made::Text(self.text()),
             40..80 => Made::Number(self.number()),
@@ -254,7 +256,6 @@ impl Made {
             Self::Text(text) => String::from_utf8(text.clone()).ok().map(Value::from),
             Self::Long(byte, count) => String::from_utf8(vec![*byte; *count]).ok().map(Value::from),
             Self::Function | Self::Cycle => None,
-            Self::Deep(0, inner) => inner.json(depth),
             Self::Deep(levels, _) if depth + levels > MAX_VALUE_DEPTH => None,
             Self::Deep(levels, inner) => {
                 // `{ nil }` is empty.
