@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::fs::MemfdFlags;
-use sandbox_protocol::argv::{AgentArgs, CheckReply, Mode};
+use sandbox_protocol::argv::{AgentArgs, CheckReply, ConfinementPolicy, EXIT_UNCONFINED, Mode};
 use sandbox_protocol::limits::{MAX_FRAME_BYTES, MAX_SOURCE_BYTES};
 use sandbox_protocol::message::ScriptError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,26 +20,39 @@ use crate::error::Error;
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// Whether a script compiles; `Some` says why not. The agent runs on this machine, with its own
-/// limits on time and memory, and runs nothing of the script.
+/// limits on time and memory, confined as in a sandbox, and runs nothing of the script.
 ///
 /// # Errors
 ///
-/// [`Error::Check`] where the agent could not be run.
+/// [`Error::Check`] where the agent could not be run, [`Error::Unconfined`] where it could not
+/// confine itself as the policy wants.
 pub async fn check_script(
     source: &[u8],
     agent: &AgentSource,
+    confinement: ConfinementPolicy,
 ) -> Result<Option<ScriptError>, Error> {
     if source.len() > MAX_SOURCE_BYTES {
         return Ok(Some(crate::run::source_too_large()));
     }
     let agent = Agent::open(agent)?;
-    let checked = tokio::time::timeout(TIME_LIMIT, run(source, &agent)).await;
-    checked
+    let checked = tokio::time::timeout(TIME_LIMIT, run(source, &agent, confinement)).await;
+    let answer = checked
         .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
-        .map_err(|source| Error::Check { source })
+        .map_err(|source| Error::Check { source })?;
+    match answer {
+        Answer::Checked(reply) => Ok(reply.error),
+        Answer::Unconfined(detail) => Err(Error::Unconfined { detail }),
+    }
 }
 
-async fn run(source: &[u8], agent: &Agent) -> io::Result<Option<ScriptError>> {
+/// What the agent said.
+enum Answer {
+    Checked(CheckReply),
+    /// It could not confine itself, and why.
+    Unconfined(String),
+}
+
+async fn run(source: &[u8], agent: &Agent, confinement: ConfinementPolicy) -> io::Result<Answer> {
     // A program without a file: nothing to clean up, and nobody can change it meanwhile.
     let program = rustix::fs::memfd_create("sandbox-agent", MemfdFlags::CLOEXEC)?;
     let mut rest = agent.bytes();
@@ -47,7 +60,8 @@ async fn run(source: &[u8], agent: &Agent) -> io::Result<Option<ScriptError>> {
         let written = rustix::io::write(&program, rest)?;
         rest = &rest[written..];
     }
-    let args = AgentArgs { mode: Mode::Check, mounts: Vec::new(), home: None, workdir: None };
+    let args =
+        AgentArgs { mode: Mode::Check, mounts: Vec::new(), home: None, workdir: None, confinement };
     let mut child = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
         .args(args.to_args())
         .env_clear()
@@ -74,10 +88,12 @@ async fn run(source: &[u8], agent: &Agent) -> io::Result<Option<ScriptError>> {
     reply_read?;
     words_read?;
     let status = child.wait().await?;
+    let words = String::from_utf8_lossy(&words);
+    if status.code() == Some(EXIT_UNCONFINED) {
+        return Ok(Answer::Unconfined(words.trim().to_owned()));
+    }
     if !status.success() {
-        let words = String::from_utf8_lossy(&words);
         return Err(io::Error::other(format!("the agent ended by {status}: {}", words.trim())));
     }
-    let reply: CheckReply = serde_json::from_slice(&reply)?;
-    Ok(reply.error)
+    Ok(Answer::Checked(serde_json::from_slice(&reply)?))
 }

@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use sandbox_protocol::argv::ConfinementPolicy;
+
 use crate::limits::Ceiling;
 
 /// What a controller is told.
@@ -18,6 +20,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The agent to use.
     pub agent: AgentSource,
+    /// What happens where an agent cannot confine itself as it should.
+    pub confinement: ConfinementPolicy,
     /// Whether what dead controllers left is removed.
     pub sweep: Sweep,
 }
@@ -31,6 +35,7 @@ impl Config {
             ceiling: Ceiling::default(),
             state_dir: state_dir.into(),
             agent: AgentSource::Embedded,
+            confinement: ConfinementPolicy::default(),
             sweep: Sweep::Regularly,
         }
     }

@@ -83,8 +83,14 @@ impl Controller {
         tracing::info!(endpoint, why, "connected to the engine");
         let instance = Instance::register(state, endpoint)?;
         failpoint(Point::Registered).await;
-        let (cleanup, ceiling) = (Cleanup::new(), config.ceiling);
-        let shared = Shared { engine, instance, cleanup, ceiling, boot_id };
+        let shared = Shared {
+            engine,
+            instance,
+            cleanup: Cleanup::new(),
+            ceiling: config.ceiling,
+            boot_id,
+            confinement: config.confinement,
+        };
         Ok(Self::new(Arc::new(shared), config.sweep))
     }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::config::Config;
+use crate::confinement::{self, kernel_landlock};
 use crate::controller::Controller;
 use crate::engine::{EngineFacts, EngineKind, UserMapping};
 use crate::error::Error;
@@ -199,15 +200,17 @@ async fn probe(controller: &Controller, io_dir: Option<&Path>, limits: Limits) -
         checks.push(Check::ok("io_dir", detail));
     }
     let confinement = sandbox.confinement();
-    let landlock =
-        confinement.landlock_abi.map_or_else(|| "none".to_owned(), |abi| abi.to_string());
-    checks.push(Check::ok(
-        "confinement",
-        format!(
-            "no_new_privileges {}, undumpable {}, landlock {landlock}, own seccomp filter {}",
-            confinement.no_new_privileges, confinement.undumpable, confinement.seccomp
-        ),
-    ));
+    let detail = confinement::describe(confinement);
+    checks.push(if confinement.missing.is_empty() {
+        Check::ok("confinement", detail)
+    } else {
+        Check::warn(
+            "confinement",
+            detail,
+            "Linux 5.19 or newer, booted with Landlock, and an engine whose own filter lets the \
+             agent confine itself have all of it",
+        )
+    });
     match sandbox.run(Script::new("return 1")).await {
         Ok(run) if run.exit_code() == 0 => {
             checks.push(Check::ok("sandbox", format!("a script ran in {} ms", run.usage.wall_ms)));
@@ -243,33 +246,17 @@ fn kernel() -> Check {
         _ => "openat2",
     };
     let lsm = std::fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
-    let landlock = match landlock_abi() {
+    let landlock = match kernel_landlock() {
         Some(abi) => format!("Landlock ABI {abi}"),
         None if lsm.is_empty() => "no Landlock".to_owned(),
         None => format!("no Landlock (active: {})", lsm.trim()),
     };
     let detail = format!("{release}: {openat2}, {landlock}");
-    if openat2 == "openat2" && landlock_abi().is_some_and(|abi| abi >= 2) {
+    if openat2 == "openat2" && kernel_landlock().is_some_and(|abi| abi >= 2) {
         Check::ok("kernel", detail)
     } else {
         Check::warn("kernel", detail, "Linux 5.19 or newer with Landlock has all that is used")
     }
-}
-
-/// The version of Landlock that this kernel has, if any.
-fn landlock_abi() -> Option<u32> {
-    const CREATE_RULESET_VERSION: u32 = 1;
-    // SAFETY: with a null pointer, size 0 and this flag the call reads no memory and makes
-    // nothing: it returns the version, or -1.
-    let abi = unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            std::ptr::null::<libc::c_void>(),
-            0_usize,
-            CREATE_RULESET_VERSION,
-        )
-    };
-    u32::try_from(abi).ok().filter(|&abi| abi > 0)
 }
 
 fn free_space(id: &'static str, path: &Path) -> Check {

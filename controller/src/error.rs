@@ -147,6 +147,12 @@ pub enum Error {
         /// What is known.
         detail: String,
     },
+    /// The agent is confined by less than the policy wants: nothing of the guest's ran.
+    #[error("the sandbox is not confined as it must be: {detail}")]
+    Unconfined {
+        /// What is missing, and why.
+        detail: String,
+    },
     /// The agent in the image is not this controller's.
     #[error("the agent in the image does not fit this controller: {reason}")]
     AgentMismatch {
@@ -293,6 +299,7 @@ impl Error {
             | Self::Embedded(_)
             | Self::Engine { .. }
             | Self::NotUp { .. }
+            | Self::Unconfined { .. }
             | Self::IoDirElsewhere { .. } => ErrorKind::Engine,
             Self::Endpoint { .. } | Self::Context { .. } => ErrorKind::Config,
             Self::AgentMismatch { .. } | Self::Agent { .. } | Self::ImageStream { .. } => {
@@ -353,6 +360,10 @@ impl Error {
             Self::Engine { .. } | Self::NotUp { .. } => {
                 "what may be left of the sandbox is removed by the next run that reaches the \
                  engine"
+            }
+            Self::Unconfined { .. } => {
+                "`sandboxctl doctor` shows what this machine has; --confinement best-effort runs \
+                 without what is missing"
             }
             Self::AgentMismatch { .. } => "`sandboxctl image build --rebuild` builds it anew",
             Self::Agent { .. } => "SANDBOX_AGENT must name a static sandbox-agent program",

@@ -21,6 +21,7 @@ mod changes;
 mod check;
 mod cleanup;
 mod config;
+mod confinement;
 mod controller;
 mod doctor;
 mod engine;
@@ -65,6 +66,7 @@ pub use report::{
 pub use run::{CancelHandle, Run};
 pub use sandbox::Sandbox;
 pub use sandbox_protocol::ErrorKind;
+pub use sandbox_protocol::argv::ConfinementPolicy;
 pub use sandbox_protocol::message::{Access, AllowedPath, Confinement, IoErrors, ScriptError};
 pub use spec::{DEFAULT_LIFETIME, Input, Lifespan, SandboxSpec, Script};
 

@@ -1,7 +1,7 @@
 //! From what a caller asks for to what the engine and the agent are told. Pure.
 
 use sandbox_protocol::PROTOCOL_VERSION;
-use sandbox_protocol::argv::{AgentArgs, Mode, Mount};
+use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount};
 use sandbox_protocol::message::{Access, AllowedPath, Hello, Policy};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
 
@@ -34,7 +34,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub fn new(spec: &SandboxSpec) -> Result<Self, Error> {
+    pub fn new(spec: &SandboxSpec, confinement: ConfinementPolicy) -> Result<Self, Error> {
         let guest = |what: &'static str, path: &str| {
             GuestPath::new(path).map_err(|source| Error::GuestPath {
                 what,
@@ -113,7 +113,7 @@ impl Plan {
                 protected: spec.protected.clone(),
             },
         };
-        let args = AgentArgs { mode: Mode::Script, mounts, home: io.clone(), workdir };
+        let args = AgentArgs { mode: Mode::Script, mounts, home: io.clone(), workdir, confinement };
         Ok(Self { io, inputs, args, hello })
     }
 
@@ -173,7 +173,7 @@ mod tests {
     use crate::spec::Input;
 
     fn plan(spec: SandboxSpec) -> Result<Plan, String> {
-        Plan::new(&spec).map_err(|error| error.full_message())
+        Plan::new(&spec, ConfinementPolicy::Required).map_err(|error| error.full_message())
     }
 
     #[test]

@@ -209,6 +209,7 @@ pub struct ResultDocument<'a> {
     io_dir: Option<String>,
     limits: Option<&'a Limits>,
     usage: Option<Usage>,
+    confinement: Option<&'a Confinement>,
 }
 
 /// The `error` of a [`ResultDocument`].
@@ -278,6 +279,7 @@ impl<'a> From<&'a RunResult> for ResultDocument<'a> {
             io_dir: run.io_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned()),
             limits: Some(&run.limits),
             usage: Some(run.usage),
+            confinement: Some(&run.confinement),
         }
     }
 }
@@ -314,6 +316,7 @@ impl ResultDocument<'_> {
             io_dir: None,
             limits: None,
             usage: None,
+            confinement: None,
         }
     }
 }

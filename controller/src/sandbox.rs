@@ -10,11 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use sandbox_protocol::argv::EXIT_UNCONFINED;
 use sandbox_protocol::message::{Confinement, Hello, HelloReply, MountIdentity, Shutdown};
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use crate::confinement;
 use crate::engine::{Container, ContainerSpec, EngineError, EngineInfo};
 use crate::error::{Error, Step, step};
 use crate::failpoint::{Point, failpoint};
@@ -96,7 +98,7 @@ impl Sandbox {
     /// Launches a sandbox.
     pub(crate) async fn launch(shared: Arc<Shared>, mut spec: SandboxSpec) -> Result<Self, Error> {
         spec.limits.check(&shared.ceiling)?;
-        let plan = Plan::new(&spec)?;
+        let plan = Plan::new(&spec, shared.confinement)?;
         let inputs = std::mem::take(&mut spec.inputs);
         let inputs = open_inputs(inputs, &shared.instance.spool_dir())?;
         let kept = Kept {
@@ -161,6 +163,7 @@ impl Sandbox {
                 undumpable: false,
                 landlock_abi: None,
                 seccomp: false,
+                missing: Vec::new(),
             },
             session: Session::start(attached),
             turn: Arc::new(Semaphore::new(1)),
@@ -173,6 +176,7 @@ impl Sandbox {
             shared,
         };
         let reply = inner.hello(plan.hello.clone()).await?;
+        inner.check_confinement(&reply)?;
         inner.prove_mounts(&plan, &identities, &reply).await?;
         inner.confinement = reply.confinement;
         inner.guard(spec.lifetime);
@@ -319,6 +323,9 @@ impl Inner {
         };
         let how = match exit {
             Some(ExitEvidence { oom_killed: Some(true), .. }) => "it ran out of memory".to_owned(),
+            Some(ExitEvidence { code: Some(code), .. }) if code == i64::from(EXIT_UNCONFINED) => {
+                return Error::Unconfined { detail: self.session.stderr() };
+            }
             Some(ExitEvidence { code: Some(code), .. }) => {
                 format!("the agent ended with exit code {code}")
             }
@@ -332,6 +339,13 @@ impl Inner {
             stderr => format!("{how}: {stderr}"),
         };
         Error::NotUp { detail }
+    }
+
+    /// Refuses an agent that is confined by less than the policy wants.
+    fn check_confinement(&self, reply: &HelloReply) -> Result<(), Error> {
+        let is_our_kernel = reply.boot_id.trim() == self.shared.boot_id;
+        let kernel = is_our_kernel.then(confinement::kernel_landlock).flatten();
+        confinement::check(self.shared.confinement, &reply.confinement, kernel)
     }
 
     /// Proves, before anything of the guest's runs, that the agent sees what we opened.

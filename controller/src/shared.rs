@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use sandbox_protocol::argv::ConfinementPolicy;
+
 use crate::cleanup::Cleanup;
 use crate::engine::Engine;
 use crate::limits::Ceiling;
@@ -14,4 +16,5 @@ pub(crate) struct Shared {
     pub cleanup: Cleanup,
     pub ceiling: Ceiling,
     pub boot_id: String,
+    pub confinement: ConfinementPolicy,
 }

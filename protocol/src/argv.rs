@@ -16,6 +16,42 @@ pub enum Mode {
     Check,
 }
 
+/// What happens where the agent cannot confine itself as it should.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConfinementPolicy {
+    /// It ends: its system call filter must be in force, and Landlock where the kernel has it.
+    #[default]
+    Required,
+    /// It goes on, and says which layer is missing.
+    BestEffort,
+}
+
+impl ConfinementPolicy {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Required, Self::BestEffort];
+
+    /// The word on the command line and in configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Required => "required",
+            Self::BestEffort => "best-effort",
+        }
+    }
+
+    /// The policy of that word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.as_str() == word)
+    }
+}
+
+/// The exit code of an agent that could not confine itself as its policy wants; stderr says why.
+pub const EXIT_UNCONFINED: i32 = 5;
+
 /// A mount that scripts and operations may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
@@ -36,6 +72,8 @@ pub struct AgentArgs {
     pub home: Option<GuestPath>,
     /// What a relative path is relative to.
     pub workdir: Option<GuestPath>,
+    /// What happens where the agent cannot confine itself.
+    pub confinement: ConfinementPolicy,
 }
 
 /// A command line that is none of ours.
@@ -48,6 +86,9 @@ pub enum ArgsError {
     /// An unknown option, or one without its value.
     #[error("unknown or incomplete argument '{0}'")]
     Option(String),
+    /// A word that is no policy.
+    #[error("'{0}' is no policy of confinement: required or best-effort")]
+    Confinement(String),
     /// A path that is none.
     #[error("bad path '{path}': {source}")]
     Path {
@@ -88,6 +129,10 @@ impl AgentArgs {
         if let Some(workdir) = &self.workdir {
             args.extend(["--workdir".to_owned(), workdir.to_string()]);
         }
+        // Nothing said means the stricter one.
+        if self.confinement != ConfinementPolicy::default() {
+            args.extend(["--confinement".to_owned(), self.confinement.as_str().to_owned()]);
+        }
         args
     }
 
@@ -103,15 +148,30 @@ impl AgentArgs {
             Some("check") => Mode::Check,
             _ => return Err(ArgsError::Mode),
         };
-        let mut parsed = Self { mode, mounts: Vec::new(), home: None, workdir: None };
+        let mut parsed = Self {
+            mode,
+            mounts: Vec::new(),
+            home: None,
+            workdir: None,
+            confinement: ConfinementPolicy::default(),
+        };
+        let guest =
+            |path: String| GuestPath::new(&path).map_err(|source| ArgsError::Path { path, source });
         while let Some(option) = args.next() {
-            let Some(path) = args.next() else { return Err(ArgsError::Option(option)) };
-            let path = GuestPath::new(&path).map_err(|source| ArgsError::Path { path, source })?;
+            let Some(value) = args.next() else { return Err(ArgsError::Option(option)) };
             match option.as_str() {
-                "--read" => parsed.mounts.push(Mount { path, access: Access::Read }),
-                "--write" => parsed.mounts.push(Mount { path, access: Access::Write }),
-                "--home" => parsed.home = Some(path),
-                "--workdir" => parsed.workdir = Some(path),
+                "--read" => {
+                    parsed.mounts.push(Mount { path: guest(value)?, access: Access::Read });
+                }
+                "--write" => {
+                    parsed.mounts.push(Mount { path: guest(value)?, access: Access::Write });
+                }
+                "--home" => parsed.home = Some(guest(value)?),
+                "--workdir" => parsed.workdir = Some(guest(value)?),
+                "--confinement" => {
+                    parsed.confinement = ConfinementPolicy::from_word(&value)
+                        .ok_or(ArgsError::Confinement(value))?;
+                }
                 _ => return Err(ArgsError::Option(option)),
             }
         }
@@ -134,7 +194,10 @@ mod tests {
             ],
             home: Some(path("/io")),
             workdir: Some(path("/io/x")),
+            confinement: ConfinementPolicy::BestEffort,
         };
+        assert_eq!(AgentArgs::parse(args.to_args()), Ok(args.clone()));
+        let args = AgentArgs { confinement: ConfinementPolicy::Required, ..args };
         assert_eq!(AgentArgs::parse(args.to_args()), Ok(args));
     }
 
@@ -144,5 +207,7 @@ mod tests {
         assert_eq!(parse(&[]), Err(ArgsError::Mode));
         assert_eq!(parse(&["script", "--read"]), Err(ArgsError::Option("--read".into())));
         assert_eq!(parse(&["script", "--x", "/a"]), Err(ArgsError::Option("--x".into())));
+        let none = parse(&["script", "--confinement", "none"]);
+        assert_eq!(none, Err(ArgsError::Confinement("none".into())));
     }
 }

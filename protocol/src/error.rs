@@ -98,7 +98,7 @@ error_kinds! {
     Usage = "usage",
     /// Wrong configuration.
     Config = "config",
-    /// A policy forbids it: a ceiling, confinement that cannot be had.
+    /// A policy forbids it: a ceiling, a user that is refused.
     Policy = "policy",
     /// The container engine failed or does not answer.
     Engine = "engine",

@@ -205,6 +205,9 @@ pub struct Confinement {
     pub landlock_abi: Option<u32>,
     /// The agent's own seccomp filter is in force.
     pub seccomp: bool,
+    /// Why a layer is not in force, for people: one entry a layer that is missing.
+    #[serde(default)]
+    pub missing: Vec<String>,
 }
 
 /// How the agent resolves paths beneath a mount. Both give the same guarantees.

@@ -129,6 +129,7 @@ fn what_the_agent_sends_is_frozen() {
                     undumpable: true,
                     landlock_abi: Some(6),
                     seccomp: true,
+                    missing: vec!["why".into()],
                 },
                 resolver: Resolver::Openat2,
                 boot_id: "b".into(),

@@ -8,13 +8,14 @@
 #![deny(unsafe_code)]
 
 mod check;
-mod confine;
+pub mod confine;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod log;
 mod luau;
 mod outbox;
+mod proc;
 mod run;
 mod session;
 mod source;
@@ -22,7 +23,8 @@ mod source;
 use std::ffi::OsString;
 use std::io::Write as _;
 
-use sandbox_protocol::argv::{AgentArgs, ArgsError, Mode};
+use sandbox_protocol::argv::{AgentArgs, ArgsError, EXIT_UNCONFINED, Mode};
+use sandbox_protocol::message::Confinement;
 
 /// How the agent ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,12 +34,14 @@ pub enum Exit {
     Done = 0,
     /// Stdin or stdout ended without `shutdown`.
     Lost = 1,
-    /// It could not begin: its command line, its mounts, its confinement.
+    /// It could not begin: its command line, its mounts.
     Start = 2,
     /// The controller broke the protocol.
     Protocol = 3,
     /// A fault of ours.
     Internal = 4,
+    /// It could not confine itself as its policy wants.
+    Unconfined = EXIT_UNCONFINED,
 }
 
 /// Why the agent could not begin.
@@ -71,6 +75,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> Exit {
     std::panic::set_hook(Box::new(|panic| die(Exit::Internal, &panic.to_string())));
     match start(args) {
         Ok(exit) => exit,
+        Err(error @ StartError::Confine(_)) => die(Exit::Unconfined, &error.to_string()),
         Err(error) => die(Exit::Start, &error.to_string()),
     }
 }
@@ -80,12 +85,42 @@ fn start(args: impl Iterator<Item = OsString>) -> Result<Exit, StartError> {
     let args = args.map(|arg| arg.into_string().map_err(|_| StartError::ArgsNotUtf8));
     let args = AgentArgs::parse(args.collect::<Result<Vec<_>, _>>()?)?;
     match args.mode {
-        Mode::Check => check::main(),
-        Mode::Script => {
-            let mounts = files::Mounts::open(&args)?;
-            let confinement = confine::confine()?;
-            session::serve(mounts, confinement).map_err(StartError::Thread)
-        }
+        Mode::Check => check::main(args.confinement),
+        Mode::Script => Agent::prepare(&args)?.serve(),
+    }
+}
+
+/// An agent that nobody has spoken to yet: its mounts are open, and it is confined.
+#[derive(Debug)]
+pub struct Agent {
+    mounts: files::Mounts,
+    confinement: Confinement,
+    proc: proc::Proc,
+}
+
+impl Agent {
+    /// Opens the mounts and confines the process, which must be [sealed](confine::seal) and have
+    /// one thread.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`] for the first thing that failed.
+    pub fn prepare(args: &AgentArgs) -> Result<Self, StartError> {
+        let mounts = files::Mounts::open(args)?;
+        let proc = proc::Proc::open();
+        let confinement = confine::confine(args.confinement, mounts.grants())?;
+        let resolver = mounts.probe_resolver();
+        Ok(Self { mounts: mounts.with_resolver(resolver), confinement, proc })
+    }
+
+    /// Serves the session on stdin and stdout until it ends.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Thread`] where no thread can be had.
+    pub fn serve(self) -> Result<Exit, StartError> {
+        let Self { mounts, confinement, proc } = self;
+        session::serve(mounts, confinement, proc).map_err(StartError::Thread)
     }
 }
 

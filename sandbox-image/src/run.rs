@@ -25,6 +25,7 @@ use sandbox_protocol::{ErrorKind, WireError};
 use crate::files::Files;
 pub use crate::log::LogSink;
 use crate::outbox::{Outbox, Replier};
+use crate::proc::Proc;
 use crate::{luau, source};
 
 /// Stack of a thread that runs the VM or the compiler, which recurse in C.
@@ -103,8 +104,7 @@ struct Shared {
     state: Mutex<State>,
     outbox: Arc<Outbox>,
     replier: Replier,
-    /// What the process had used before: it ran the engine's code before it executed ours.
-    cpu_before: Duration,
+    proc: Arc<Proc>,
 }
 
 #[derive(Default)]
@@ -152,8 +152,8 @@ pub struct Job {
 impl Runner {
     /// A runner with nothing to do.
     #[must_use]
-    pub fn new(outbox: Arc<Outbox>, replier: Replier) -> Self {
-        let shared = Shared { state: Mutex::default(), outbox, replier, cpu_before: cpu_time() };
+    pub fn new(outbox: Arc<Outbox>, replier: Replier, proc: Arc<Proc>) -> Self {
+        let shared = Shared { state: Mutex::default(), outbox, replier, proc };
         Self { shared: Arc::new(shared) }
     }
 
@@ -271,10 +271,10 @@ impl Shared {
     }
 
     fn usage(&self, files: Option<&Files>) -> AgentUsage {
-        let cpu = cpu_time().saturating_sub(self.cpu_before);
+        let cpu = self.proc.cpu_time();
         AgentUsage {
             cpu_ms: u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX),
-            peak_memory_bytes: peak_memory(),
+            peak_memory_bytes: self.proc.peak_memory(),
             written_bytes: files.map_or(0, Files::written),
         }
     }
@@ -309,19 +309,4 @@ fn wait(events: &Receiver<Event>, stop: &StopFlag, deadline: Instant) -> Option<
 
 fn no_thread(error: std::io::Error) -> WireError {
     WireError::new(ErrorKind::Internal, format!("cannot start a thread: {error}"))
-}
-
-/// Processor time of this process, all threads, from its very beginning.
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::try_from(time).unwrap_or_default()
-}
-
-/// The high-water mark of this program; getrusage's would have that of the engine's code before it.
-/// 0 where the kernel does not tell.
-fn peak_memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let field = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = field.and_then(|field| field.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
 }

@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use crate::files::{Files, Lifetime, Mounts, PathPolicy};
 use crate::outbox::{Outbox, Replier, Stdout};
+use crate::proc::Proc;
 use crate::run::{Job, Runner};
 use crate::{Exit, die};
 
@@ -32,13 +33,14 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// # Errors
 ///
 /// Where no thread can be had.
-pub fn serve(mounts: Mounts, confinement: Confinement) -> io::Result<Exit> {
+pub fn serve(mounts: Mounts, confinement: Confinement, proc: Proc) -> io::Result<Exit> {
+    let proc = Arc::new(proc);
     let outbox = Arc::new(Outbox::new(Stdout));
     let replier = Replier::start(outbox.clone())?;
-    let runner = Runner::new(outbox.clone(), replier.clone());
+    let runner = Runner::new(outbox.clone(), replier.clone(), proc.clone());
     let mounts = Arc::new(mounts);
     let mut session =
-        Session { mounts, confinement, outbox, replier, runner, rules: None, ending: false };
+        Session { mounts, confinement, proc, outbox, replier, runner, rules: None, ending: false };
     let mut decoder = FrameDecoder::new();
     let mut buffer = vec![0; READ_BYTES];
     loop {
@@ -77,6 +79,7 @@ fn read_stdin(buffer: &mut [u8]) -> usize {
 struct Session {
     mounts: Arc<Mounts>,
     confinement: Confinement,
+    proc: Arc<Proc>,
     outbox: Arc<Outbox>,
     replier: Replier,
     runner: Runner,
@@ -160,14 +163,12 @@ impl Session {
             None => Arc::new(Lifetime::new(&limits)),
         };
         self.rules = Some(Rules { limits, policy, paths: Arc::new(paths), lifetime });
-        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         Ok(HelloReply {
             protocol: PROTOCOL_VERSION,
             agent: env!("CARGO_PKG_VERSION").to_owned(),
             confinement: self.confinement.clone(),
             resolver: self.mounts.resolver(),
-            // Empty on a kernel that does not tell, which equals no other.
-            boot_id: boot_id.map(|id| id.trim().to_owned()).unwrap_or_default(),
+            boot_id: self.proc.boot_id().to_owned(),
             mounts: self.mounts.identities().collect(),
             nonce: nonce.and_then(|name| self.mounts.take_nonce(&name)),
         })

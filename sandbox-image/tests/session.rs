@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::fs::{CWD, OFlags, mkfifoat};
-use sandbox_protocol::argv::{AgentArgs, CheckReply, Mode, Mount};
+use sandbox_protocol::argv::{AgentArgs, CheckReply, ConfinementPolicy, Mode, Mount};
 use sandbox_protocol::limits::{
     MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_SOURCE_BYTES,
 };
@@ -161,6 +161,7 @@ fn arguments(directory: &Path, mode: Mode) -> AgentArgs {
         mounts: vec![Mount { path: path.clone(), access: Access::Write }],
         home: Some(path.clone()),
         workdir: Some(path),
+        confinement: ConfinementPolicy::Required,
     }
 }
 
@@ -224,7 +225,9 @@ fn a_session_is_hello_runs_and_shutdown() {
     let reply = agent.call(hello(directory.path())).unwrap();
     assert_eq!(reply.protocol, PROTOCOL_VERSION);
     assert!(reply.confinement.no_new_privileges && reply.confinement.undumpable);
-    assert_eq!((reply.confinement.landlock_abi, reply.confinement.seccomp), (None, false));
+    // The kernel of the tests has all of it.
+    assert!(reply.confinement.seccomp && reply.confinement.landlock_abi >= Some(2));
+    assert_eq!(reply.confinement.missing, [""; 0]);
     let metadata = fs::metadata(directory.path()).unwrap();
     use std::os::unix::fs::MetadataExt as _;
     assert_eq!((reply.mounts[0].dev, reply.mounts[0].ino), (metadata.dev(), metadata.ino()));
@@ -273,9 +276,13 @@ fn another_version_is_told_how_to_mend_it() {
     assert_eq!(error.kind(), ErrorKind::Image);
     assert!(error.message.contains("sandboxctl image build"), "{error}");
     // Also where nothing else of the params can be read.
-    agent.raw(b"{\"jsonrpc\":\"2.0\",\"id\":50,\"method\":\"hello\",\"params\":{\"protocol\":2,\"new\":1}}\n");
+    let hello = |id: u64, version: u32| {
+        let params = format!("{{\"protocol\":{version},\"new\":1}}");
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"hello\",\"params\":{params}}}\n")
+    };
+    agent.raw(hello(50, PROTOCOL_VERSION + 1).as_bytes());
     assert_eq!(agent.reply::<Hello>(50).unwrap_err().kind(), ErrorKind::Image);
-    agent.raw(b"{\"jsonrpc\":\"2.0\",\"id\":51,\"method\":\"hello\",\"params\":{\"protocol\":1,\"new\":1}}\n");
+    agent.raw(hello(51, PROTOCOL_VERSION).as_bytes());
     assert_eq!(agent.reply::<Hello>(51).unwrap_err().kind(), ErrorKind::InvalidRequest);
     assert_eq!(agent.run("return 1").unwrap_err().kind(), ErrorKind::InvalidRequest);
     agent.call(Shutdown {}).unwrap();
@@ -600,7 +607,7 @@ fn a_descriptor_that_was_inherited_is_closed() {
     // The end of the file, and not "would block": nobody has it open for writing any more.
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
     match fs::read_dir(format!("/proc/{}/fd", agent.child.id())) {
-        Ok(open) => assert_eq!(open.count(), 4, "three streams and a mount"),
+        Ok(open) => assert_eq!(open.count(), 5, "three streams, a mount, its own status"),
         // The agent is undumpable: its descriptors are root's to see.
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
     }

@@ -131,6 +131,10 @@ pub struct Global {
         value_parser = value_of(Key::EngineRuntime))]
     runtime: Option<Value>,
 
+    #[arg(long, global = true, value_name = "POLICY", help = Key::Confinement.help(),
+        value_parser = word_of(Key::Confinement))]
+    confinement: Option<Value>,
+
     /// Say more on stderr; repeat for even more
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
@@ -153,6 +157,7 @@ impl Global {
         flags.set(Key::EngineKind, self.engine.clone());
         flags.set(Key::EngineHost, self.host.clone());
         flags.set(Key::EngineRuntime, self.runtime.clone());
+        flags.set(Key::Confinement, self.confinement.clone());
         flags
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use sandbox_protocol::FromAgent;
+use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_MESSAGE_BYTES};
 use sandbox_protocol::message::{
     AgentUsage, Change, Log, LogLevel, MountIdentity, Request, Resolver, RunEnd, RunReply,
@@ -226,6 +227,7 @@ impl World {
             cleanup: Cleanup::new(),
             ceiling: Ceiling::default(),
             boot_id: BOOT_ID.into(),
+            confinement: ConfinementPolicy::Required,
         });
         Self { fake, shared, io: tempfile::tempdir().unwrap(), _state: state }
     }
@@ -260,8 +262,9 @@ fn hello_reply(io: &Path) -> HelloReply {
         confinement: Confinement {
             no_new_privileges: true,
             undumpable: true,
-            landlock_abi: None,
-            seccomp: false,
+            landlock_abi: Some(2),
+            seccomp: true,
+            missing: Vec::new(),
         },
         resolver: Resolver::Openat2,
         boot_id: BOOT_ID.into(),
@@ -721,6 +724,45 @@ async fn an_agent_that_does_not_greet_is_given_up() {
     let error = world.launch().await.unwrap_err().to_string();
     assert!(error.contains("exit code 3"), "{error}");
     world.assert_removed().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_could_not_confine_itself_is_told_apart() {
+    let world = World::new(async |_, fake: Arc<Fake>| {
+        fake.ends_with(Some(EXIT_UNCONFINED.into()), false);
+    });
+    let error = world.launch().await.unwrap_err();
+    assert!(matches!(error, Error::Unconfined { .. }), "{error}");
+    assert_eq!(error.exit_code(), 125);
+    assert!(error.hint().is_some());
+    world.assert_removed().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_confined_by_less_than_the_policy_wants_is_refused_before_any_run() {
+    for policy in ConfinementPolicy::ALL {
+        let io: Arc<Mutex<std::path::PathBuf>> = Arc::default();
+        let place = io.clone();
+        let mut world = World::new(async move |mut agent: FakeAgent, _| {
+            let mut reply = hello_reply(&place.lock().unwrap());
+            reply.confinement.seccomp = false;
+            let (id, _) = agent.request().await.unwrap();
+            agent.answer(id, reply).await;
+            Scripted { agent, run: 0 }.rest().await;
+        });
+        *io.lock().unwrap() = world.io.path().to_owned();
+        Arc::get_mut(&mut world.shared).unwrap().confinement = policy;
+        if policy == ConfinementPolicy::Required {
+            let error = world.launch().await.unwrap_err();
+            assert!(matches!(error, Error::Unconfined { .. }), "{error}");
+            world.assert_removed().await;
+        } else {
+            let result = world.run().await;
+            assert!(!result.confinement.seccomp);
+            let document = serde_json::to_value(ResultDocument::from(&result)).unwrap();
+            assert_eq!(document["confinement"]["seccomp"], false);
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,6 +13,7 @@ use sandbox_protocol::{ErrorKind, argv};
 
 use super::FileError;
 use super::resolve::{self, Root};
+use crate::confine::landlock::{Grant, GrantKind};
 
 /// Longest nonce.
 const NONCE_BYTES: u64 = 4 << 10;
@@ -46,7 +47,7 @@ enum Target {
         parent: OwnedFd,
         name: Vec<u8>,
         /// Keeps the inode, and so its number, from being used again.
-        _file: OwnedFd,
+        file: OwnedFd,
     },
 }
 
@@ -105,18 +106,34 @@ impl Mounts {
         home: Option<GuestPath>,
         workdir: Option<GuestPath>,
     ) -> Self {
-        let root = mounts.first().map_or(CWD, |mount| match &mount.target {
-            Target::Directory(fd) | Target::File { parent: fd, .. } => fd.as_fd(),
-        });
-        let resolver = resolve::probe(root);
         let workdir = workdir.unwrap_or_else(|| GuestPath::new("/").expect("a path"));
-        Self { mounts, home, workdir, resolver }
+        Self { mounts, home, workdir, resolver: Resolver::Walk }
     }
 
-    #[cfg(test)]
-    pub(super) const fn with_resolver(mut self, resolver: Resolver) -> Self {
+    /// Resolves by `resolver` from now on.
+    #[must_use]
+    pub const fn with_resolver(mut self, resolver: Resolver) -> Self {
         self.resolver = resolver;
         self
+    }
+
+    /// Which resolver this process can use, confined as it is by now.
+    #[must_use]
+    pub fn probe_resolver(&self) -> Resolver {
+        resolve::probe(self.mounts.first().map_or(CWD, |mount| match &mount.target {
+            Target::Directory(fd) | Target::File { parent: fd, .. } => fd.as_fd(),
+        }))
+    }
+
+    /// What the agent needs to be let do.
+    pub fn grants(&self) -> impl Iterator<Item = Grant<'_>> {
+        self.mounts.iter().map(|mount| {
+            let (fd, kind) = match &mount.target {
+                Target::Directory(fd) => (fd, GrantKind::Directory),
+                Target::File { file, .. } => (file, GrantKind::File),
+            };
+            Grant { fd: fd.as_fd(), access: mount.access, kind }
+        })
     }
 
     /// How paths are resolved.
@@ -215,7 +232,7 @@ impl Mount {
                     return Err(Errno::INVAL);
                 };
                 let parent = openat(CWD, parent, flags | OFlags::DIRECTORY, Mode::empty())?;
-                Target::File { parent, name: name.as_bytes().to_vec(), _file: fd }
+                Target::File { parent, name: name.as_bytes().to_vec(), file: fd }
             }
             FileType::Symlink => return Err(Errno::LOOP),
             _ => return Err(Errno::INVAL),

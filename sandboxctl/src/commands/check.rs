@@ -16,9 +16,10 @@ struct Answer {
 }
 
 pub fn check(context: &Context<'_>, args: &CheckArgs) -> Result<u8, Error> {
+    let policy = context.settings()?.confinement();
     let given = input::script(&args.script)?;
     let agent = context.environment.agent();
-    let error = block_on(async { Ok(check_script(&given.source, &agent).await?) })?;
+    let error = block_on(async { Ok(check_script(&given.source, &agent, policy).await?) })?;
     let code = match &error {
         None => 0,
         Some(error) if error.kind.is_limit() => 120,

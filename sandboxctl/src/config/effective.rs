@@ -2,7 +2,9 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use sandbox_controller::{Config, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig};
+use sandbox_controller::{
+    Config, ConfinementPolicy, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig,
+};
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 
 use super::{Error, Key, Layer, Place, Settings, Value};
@@ -81,6 +83,13 @@ impl Settings {
         }
     }
 
+    /// What happens where an agent cannot confine itself as it should.
+    #[must_use]
+    pub fn confinement(&self) -> ConfinementPolicy {
+        // The word was checked when it was read.
+        self.text(Key::Confinement).and_then(ConfinementPolicy::from_word).unwrap_or_default()
+    }
+
     /// What the controller is told, with its state in `state_dir`.
     #[must_use]
     pub fn controller(&self, environment: &Environment, state_dir: PathBuf) -> Config {
@@ -101,6 +110,7 @@ impl Settings {
                 embedded: EmbeddedConfig { data_dir: self.path(Key::EngineDataDir) },
             },
             ceiling: self.ceiling(),
+            confinement: self.confinement(),
             agent: environment.agent(),
             ..Config::new(state_dir)
         }

@@ -1,7 +1,7 @@
 //! The one table of settings: name, variable, flag, default, meaning. Parsing, `config show`,
 //! the flags' help and the documentation's table all read it.
 
-use sandbox_controller::{EmbeddedConfig, LimitKey};
+use sandbox_controller::{ConfinementPolicy, EmbeddedConfig, LimitKey};
 use sandbox_protocol::message::{Access, AllowedPath};
 
 use super::value::Value;
@@ -26,6 +26,8 @@ pub enum Key {
     Limit(LimitKey),
     /// What a limit may be raised to.
     Ceiling(LimitKey),
+    /// What happens where the agent cannot confine itself.
+    Confinement,
     /// Which engine.
     EngineKind,
     /// The engine's address.
@@ -55,6 +57,7 @@ impl Key {
             .chain(limits("filesystem.").map(Self::Limit))
             .chain(limits("limits.").map(Self::Limit))
             .chain(LimitKey::ALL.iter().copied().map(Self::Ceiling))
+            .chain([Self::Confinement])
             .chain([Self::EngineKind, Self::EngineHost, Self::EngineRuntime, Self::EngineImage])
             .chain([Self::EngineDataDir])
     }
@@ -73,6 +76,7 @@ impl Key {
                 let name = limit.key();
                 format!("limits.ceiling.{}", name.strip_prefix("limits.").unwrap_or(name))
             }
+            Self::Confinement => "policy.confinement".into(),
             Self::EngineKind => "engine.kind".into(),
             Self::EngineHost => "engine.host".into(),
             Self::EngineRuntime => "engine.runtime".into(),
@@ -101,6 +105,7 @@ impl Key {
             Self::IoEnabled => Some("--no-io"),
             Self::IoErrors => Some("--io-errors"),
             Self::Limit(limit) => limit.flag(),
+            Self::Confinement => Some("--confinement"),
             Self::EngineKind => Some("--engine"),
             Self::EngineHost => Some("--host"),
             Self::EngineRuntime => Some("--runtime"),
@@ -127,6 +132,7 @@ impl Key {
             ])),
             Self::Limit(limit) => Some(Value::Limit(limit.default_value())),
             Self::Ceiling(limit) => Some(Value::Limit(limit.default_ceiling())),
+            Self::Confinement => text(ConfinementPolicy::Required.as_str()),
             Self::EngineKind => text("auto"),
             Self::EngineHost | Self::EngineRuntime | Self::EngineImage => None,
             Self::EngineDataDir => Some(Value::Path(EmbeddedConfig::DATA_DIR.into())),
@@ -139,6 +145,7 @@ impl Key {
         match self {
             Self::IoErrors => &["raise", "return"],
             Self::DefaultEncoding => ENCODINGS,
+            Self::Confinement => &["required", "best-effort"],
             Self::EngineKind => &["auto", "docker", "embedded"],
             _ => &[],
         }
@@ -172,6 +179,9 @@ impl Key {
             Self::AllowedPaths => "Guest paths that may be used, by component",
             Self::Limit(limit) => limit_meaning(limit),
             Self::Ceiling(_) => "What that limit may be raised to",
+            Self::Confinement => {
+                "Whether the agent must confine itself, or runs with what it can have"
+            }
             Self::EngineKind => "Container engine",
             Self::EngineHost => "Address of the Docker engine: unix:///run/docker.sock, tcp://…",
             Self::EngineRuntime => "OCI runtime of the engine, such as runsc",
@@ -224,7 +234,7 @@ mod tests {
     #[test]
     fn names_and_variables_are_unique() {
         let count = Key::all().count();
-        assert_eq!(count, 10 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
+        assert_eq!(count, 11 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);
         assert_eq!(Key::all().map(Key::variable).collect::<HashSet<_>>().len(), count);
         for key in Key::all() {

@@ -4,7 +4,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Component;
 
-use sandbox_controller::{Ceiling, LimitKey, LimitValue, Limits};
+use sandbox_controller::{Ceiling, ConfinementPolicy, LimitKey, LimitValue, Limits};
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
 
@@ -29,6 +29,9 @@ pub enum Widening {
     /// Files for scripts where the user or the system has none.
     #[error("a project's file may not turn on what is turned off outside it")]
     TurnsOn,
+    /// Less confinement than the user or the system wants.
+    #[error("a project's file may only require it")]
+    Loosens,
     /// A guest path that is not allowed below, or for reading only.
     #[error("a project's file may not allow {path}, which is not allowed so outside it")]
     Path {
@@ -58,6 +61,10 @@ pub fn check(key: Key, value: &Value, below: Option<&Value>) -> Result<(), Widen
         }
         (Key::IoEnabled, Value::Switch(true), Some(Value::Switch(false))) => Err(Widening::TurnsOn),
         (Key::IoEnabled, Value::Switch(_), _) => Ok(()),
+        (Key::Confinement, Value::Text(word), _) => match ConfinementPolicy::from_word(word) {
+            Some(ConfinementPolicy::Required) => Ok(()),
+            Some(ConfinementPolicy::BestEffort) | None => Err(Widening::Loosens),
+        },
         (Key::AllowedPaths, Value::Paths(paths), Some(Value::Paths(below))) => {
             match paths.iter().find(|path| !is_covered(path, below)) {
                 Some(path) => Err(Widening::Path { path: path.path.clone() }),
@@ -87,6 +94,7 @@ pub fn check(key: Key, value: &Value, below: Option<&Value>) -> Result<(), Widen
             | Key::AllowedPaths
             | Key::IoDir
             | Key::Ceiling(_)
+            | Key::Confinement
             | Key::EngineKind
             | Key::EngineHost
             | Key::EngineRuntime
@@ -143,6 +151,7 @@ mod tests {
             ("io.enabled", "false"),
             ("io.enabled", "true"),
             ("io.errors", "'return'"),
+            ("policy.confinement", "'required'"),
             ("io.dir", "'./out/a'"),
             ("filesystem.allowed_paths", "[]"),
             ("filesystem.allowed_paths", "[{ path = '/io/a', access = 'write' }]"),
@@ -159,6 +168,7 @@ mod tests {
             ("limits.memory", "'257MiB'"),
             ("limits.pids", "65"),
             ("limits.ceiling.timeout", "'1s'"),
+            ("policy.confinement", "'best-effort'"),
             ("engine.kind", "'docker'"),
             ("engine.host", "'tcp://192.0.2.1:2375'"),
             ("engine.runtime", "'runc'"),

@@ -101,7 +101,7 @@ impl Value {
                     .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
                 Self::from_toml(key, &value)
             }
-            Key::IoErrors | Key::DefaultEncoding | Key::EngineKind => {
+            Key::IoErrors | Key::DefaultEncoding | Key::Confinement | Key::EngineKind => {
                 let words = key.words();
                 if words.contains(&text) {
                     Ok(Self::Text(text.to_owned()))

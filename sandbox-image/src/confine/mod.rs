@@ -4,17 +4,36 @@
 //! [`seal`] comes first, before the mounts are opened; [`confine`] after, and before any thread
 //! starts, because most of it binds one thread and those it starts later.
 
+pub mod landlock;
+pub mod seccomp;
+
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
+use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::Confinement;
+
+use landlock::{Grant, LandlockError, Support};
+use seccomp::SeccompError;
 
 /// Something that could not be taken away.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot confine the agent: {what}: {source}")]
-pub struct ConfineError {
-    what: &'static str,
-    source: Errno,
+#[non_exhaustive]
+pub enum ConfineError {
+    /// One of the small steps.
+    #[error("cannot confine the agent: {what}: {source}")]
+    Step {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        source: Errno,
+    },
+    /// The kernel's rules on files.
+    #[error("cannot confine the agent: {0}")]
+    Landlock(#[from] LandlockError),
+    /// The system call filter.
+    #[error("cannot confine the agent: {0}")]
+    Seccomp(#[from] SeccompError),
 }
 
 /// Processor time of a check; the compiler takes milliseconds for the longest script.
@@ -23,7 +42,7 @@ const CHECK_CPU_SECONDS: u64 = 10;
 const CHECK_MEMORY_BYTES: u64 = 1 << 30;
 
 fn step<T>(what: &'static str, result: Result<T, Errno>) -> Result<T, ConfineError> {
-    result.map_err(|source| ConfineError { what, source })
+    result.map_err(|source| ConfineError::Step { what, source })
 }
 
 /// Cuts off what the agent may have inherited, and what other processes could do to it.
@@ -32,17 +51,25 @@ fn step<T>(what: &'static str, result: Result<T, Errno>) -> Result<T, ConfineErr
 ///
 /// [`ConfineError`] for the first step that failed.
 pub fn seal() -> Result<(), ConfineError> {
-    // First of all: until now another process of this user could open our descriptors.
+    let is_init = rustix::process::getpid().is_init();
+    if is_init {
+        // Before the next step, after which this file is root's. Nobody else is there yet.
+        offer_to_oom();
+    }
+    // From now on no other process of this user can open our descriptors or our memory.
     step("PR_SET_DUMPABLE", rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
-    step("closing descriptors", close_inherited())?;
     // As a container's first process: die with whoever made the container. Elsewhere the parent
-    // may be a short-lived thread, and its end would count.
-    if rustix::process::getpid().is_init() {
+    // may be a short-lived thread, and its end would count. One that has ended already cannot be
+    // seen from here (it is in another PID namespace, and so 0 to getppid), and no signal comes of
+    // it: but stdin has ended with it, which ends the session at its first read.
+    if is_init {
         let signal = Some(Signal::KILL);
         step("PR_SET_PDEATHSIG", rustix::process::set_parent_process_death_signal(signal))?;
     }
-    rustix::process::umask(Mode::from_raw_mode(0o022));
+    step("closing descriptors", close_inherited())?;
+    step("PR_SET_NO_NEW_PRIVS", rustix::thread::set_no_new_privs(true))?;
     step("RLIMIT_CORE", limit(Resource::Core, 0))?;
+    rustix::process::umask(Mode::from_raw_mode(0o022));
     // A write over RLIMIT_FSIZE and one to a closed pipe are errors, not the end; orphans that
     // init inherits are reaped by the kernel.
     for signal in [libc::SIGXFSZ, libc::SIGPIPE, libc::SIGCHLD] {
@@ -51,21 +78,48 @@ pub fn seal() -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Confines the agent for good, and says what is in force.
+/// Confines the agent for good, to the grants, and says what is in force. Under
+/// [`ConfinementPolicy::BestEffort`] a layer that fails is reported and no error.
 ///
 /// # Errors
 ///
 /// [`ConfineError`] for the first step that failed.
-pub fn confine() -> Result<Confinement, ConfineError> {
-    step("PR_SET_NO_NEW_PRIVS", rustix::thread::set_no_new_privs(true))?;
-    // Landlock and the agent's own system call filter belong here. Until they exist the reply
-    // says that they are not in force.
+pub fn confine<'a>(
+    policy: ConfinementPolicy,
+    grants: impl Iterator<Item = Grant<'a>>,
+) -> Result<Confinement, ConfineError> {
+    // Asked before the filter, which refuses these questions too.
     let dumpable = step("PR_GET_DUMPABLE", rustix::process::dumpable_behavior())?;
+    let no_new_privileges = step("PR_GET_NO_NEW_PRIVS", rustix::thread::no_new_privs())?;
+    let mut missing = Vec::new();
+    let landlock_abi = match landlock::support() {
+        Ok(Support::Abi(_)) => landlock::restrict(grants).map(Some),
+        Ok(Support::None(why)) => {
+            missing.push(why.to_owned());
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    };
+    let landlock_abi = match (landlock_abi, policy) {
+        (Err(error), ConfinementPolicy::BestEffort) => {
+            missing.push(error.to_string());
+            None
+        }
+        (result, _) => result?,
+    };
+    let seccomp = match (seccomp::install(), policy) {
+        (Err(error), ConfinementPolicy::BestEffort) => {
+            missing.push(error.to_string());
+            false
+        }
+        (result, _) => result.map(|()| true)?,
+    };
     Ok(Confinement {
-        no_new_privileges: step("PR_GET_NO_NEW_PRIVS", rustix::thread::no_new_privs())?,
+        no_new_privileges,
         undumpable: dumpable == DumpableBehavior::NotDumpable,
-        landlock_abi: None,
-        seccomp: false,
+        landlock_abi,
+        seccomp,
+        missing,
     })
 }
 
@@ -75,9 +129,19 @@ pub fn confine() -> Result<Confinement, ConfineError> {
 ///
 /// [`ConfineError`] where a limit cannot be set.
 pub fn limit_check() -> Result<(), ConfineError> {
-    step("PR_SET_NO_NEW_PRIVS", rustix::thread::set_no_new_privs(true))?;
     step("RLIMIT_CPU", limit(Resource::Cpu, CHECK_CPU_SECONDS))?;
     step("RLIMIT_AS", limit(Resource::As, CHECK_MEMORY_BYTES))
+}
+
+/// Offers this process to the kernel first where the machine runs out of memory. An engine that
+/// could say so has done it already; where it cannot be said, the container's own limit counts.
+fn offer_to_oom() {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    const FIRST: i32 = 1000;
+    let now = std::fs::read_to_string(FILE).ok().and_then(|text| text.trim().parse::<i32>().ok());
+    if now.is_some_and(|now| now < FIRST) {
+        _ = std::fs::write(FILE, FIRST.to_string());
+    }
 }
 
 /// Lowers a limit, never above what it is.

@@ -1,0 +1,81 @@
+//! What the agent reads of `/proc`, taken while it still can: once it is confined nothing but the
+//! mounts can be opened any more.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Longest `status`; the kernel's has some 1,500 bytes.
+const STATUS_BYTES: usize = 8 << 10;
+
+/// What is known of this process and its kernel.
+#[derive(Debug)]
+pub struct Proc {
+    boot_id: String,
+    status: Option<File>,
+    /// What the process had used before: it ran the engine's code before it executed ours.
+    cpu_before: Duration,
+}
+
+impl Proc {
+    /// Reads what stays as it is, and opens what does not.
+    #[must_use]
+    pub fn open() -> Self {
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        Self {
+            boot_id: boot_id.map(|id| id.trim().to_owned()).unwrap_or_default(),
+            status: File::open("/proc/self/status").ok(),
+            cpu_before: process_time(),
+        }
+    }
+
+    /// The kernel's boot id; empty on a kernel that does not tell, which equals no other.
+    #[must_use]
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    /// Processor time of this program, all threads.
+    #[must_use]
+    pub fn cpu_time(&self) -> Duration {
+        process_time().saturating_sub(self.cpu_before)
+    }
+
+    /// The high-water mark of this program; getrusage's would have that of the engine's code before
+    /// it. 0 where the kernel does not tell.
+    #[must_use]
+    pub fn peak_memory(&self) -> u64 {
+        let mut status = [0; STATUS_BYTES];
+        let length = match &self.status {
+            Some(file) => file.read_at(&mut status, 0).unwrap_or(0),
+            None => 0,
+        };
+        let status = String::from_utf8_lossy(&status[..length]);
+        let field = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = field.and_then(|field| field.trim().strip_suffix(" kB")?.trim().parse().ok());
+        kib.map_or(0, |kib: u64| kib << 10)
+    }
+}
+
+/// Processor time of this process, all threads, from its very beginning.
+fn process_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_opened_before_is_still_true_after() {
+        let proc = Proc::open();
+        let before = proc.peak_memory();
+        assert!(before > 0 && !proc.boot_id().is_empty());
+        let block = std::hint::black_box(vec![1_u8; 64 << 20]);
+        assert!(proc.peak_memory() >= before + (32 << 20));
+        drop(block);
+    }
+}
