@@ -19,6 +19,9 @@ unsafe extern "C" {
 /// The run's deadline is earlier than that; whoever waits here is killed.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 const GIB: usize = 1 << 30;
+/// Why an agent that is not confined says that it is not.
+const WHY: &str = "\"the kernel has none of it\"";
+const UNCONFINED: &str = r#"{"no_new_privileges":true,"undumpable":true,"landlock_abi":null,"seccomp":false,"missing":["the kernel has none of it"]}"#;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -80,7 +83,7 @@ impl Agent {
     }
 
     fn hello(&mut self, id: u64) {
-        let protocol = if self.name == "another-version" { 99 } else { 1 };
+        let protocol = if self.name == "another-version" { 99 } else { 2 };
         let mut mounts = Vec::new();
         let mut args = self.args.iter();
         while let Some(arg) = args.next() {
@@ -99,7 +102,11 @@ impl Agent {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let reply = format!(
             r#"{{"protocol":{protocol},"agent":"scripted","confinement":{},"resolver":"openat2","boot_id":{},"mounts":[{}]}}"#,
-            r#"{"no_new_privileges":true,"undumpable":true,"landlock_abi":null,"seccomp":false}"#,
+            // It claims what the policy wants, or that it could not.
+            match &*self.name {
+                "unconfined" => UNCONFINED.to_owned(),
+                _ => UNCONFINED.replace("false", "true").replace("null", "7").replace(WHY, ""),
+            },
             text(boot_id.trim()),
             mounts.join(","),
         );
@@ -135,7 +142,7 @@ impl Agent {
 /// What an agent does with its run.
 fn play(agent: &Agent, id: u64) {
     match &*agent.name {
-        "honest" | "ignores-shutdown" => {
+        "honest" | "unconfined" | "ignores-shutdown" => {
             log(id, "hello");
             returned(id, "1");
         }

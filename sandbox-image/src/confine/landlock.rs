@@ -41,9 +41,11 @@ pub enum GrantKind {
 impl Grant<'_> {
     fn rights(self) -> BitFlags<AccessFs> {
         let read = make_bitflags!(AccessFs::{ReadFile | ReadDir});
-        // Regular files and directories: no device, socket, FIFO or link, and nothing to execute.
+        // No device, and nothing to execute. What is neither file nor directory is only ever
+        // renamed, to which Landlock takes the right to make it; the filter has no call that does.
         let change = make_bitflags!(AccessFs::{
             WriteFile | Truncate | RemoveFile | RemoveDir | MakeReg | MakeDir | Refer
+            | MakeSym | MakeFifo | MakeSock
         });
         let rights = match self.access {
             Access::Read => read,

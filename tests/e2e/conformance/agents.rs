@@ -179,6 +179,23 @@ fn an_agent_that_does_not_come_up_is_an_error_of_ours_with_its_reason() {
 }
 
 #[test]
+fn an_agent_that_is_not_confined_is_refused_unless_the_policy_lets_it() {
+    let actor = Actor::new();
+    let refused = actor.play("unconfined", &[]);
+    assert_eq!(refused.ended.code, 125, "{refused:#?}");
+    let error = &refused.document["error"];
+    assert!(error["message"].as_str().unwrap().contains("the kernel has none of it"), "{error:#}");
+    assert!(error["hint"].as_str().unwrap().contains("--confinement best-effort"), "{error:#}");
+    assert!(refused.document["confinement"].is_null());
+
+    let let_through = actor.play("unconfined", &["--confinement", "best-effort"]);
+    assert_eq!(let_through.ended.code, 0, "{let_through:#?}");
+    let confinement = &let_through.document["confinement"];
+    assert_eq!(confinement["seccomp"], false, "{confinement:#}");
+    assert_eq!(confinement["missing"][0], "the kernel has none of it");
+}
+
+#[test]
 fn an_agent_that_greets_too_slowly_or_never_is_given_up() {
     let actor = Actor::new();
     let honest = honest(&actor);
