@@ -72,10 +72,12 @@ mod tests {
     #[test]
     fn what_is_opened_before_is_still_true_after() {
         let proc = Proc::open();
+        assert!(!proc.boot_id().is_empty());
+        // More than the whole process has had so far.
         let before = proc.peak_memory();
-        assert!(before > 0 && !proc.boot_id().is_empty());
-        let block = std::hint::black_box(vec![1_u8; 64 << 20]);
-        assert!(proc.peak_memory() >= before + (32 << 20));
+        assert!(before > 0);
+        let block = std::hint::black_box(vec![1_u8; usize::try_from(before).unwrap()]);
+        assert!(proc.peak_memory() > before);
         drop(block);
     }
 }
