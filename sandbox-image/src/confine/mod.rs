@@ -51,18 +51,13 @@ fn step<T>(what: &'static str, result: Result<T, Errno>) -> Result<T, ConfineErr
 ///
 /// [`ConfineError`] for the first step that failed.
 pub fn seal() -> Result<(), ConfineError> {
-    let is_init = rustix::process::getpid().is_init();
-    if is_init {
-        // Before the next step, after which this file is root's. Nobody else is there yet.
-        offer_to_oom();
-    }
-    // From now on no other process of this user can open our descriptors or our memory.
+    // First of all: from now on no other process of this user can open our descriptors or our memory.
     step("PR_SET_DUMPABLE", rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
     // As a container's first process: die with whoever made the container. Elsewhere the parent
     // may be a short-lived thread, and its end would count. One that has ended already cannot be
     // seen from here (it is in another PID namespace, and so 0 to getppid), and no signal comes of
     // it: but stdin has ended with it, which ends the session at its first read.
-    if is_init {
+    if rustix::process::getpid().is_init() {
         let signal = Some(Signal::KILL);
         step("PR_SET_PDEATHSIG", rustix::process::set_parent_process_death_signal(signal))?;
     }
@@ -131,17 +126,6 @@ pub fn confine<'a>(
 pub fn limit_check() -> Result<(), ConfineError> {
     step("RLIMIT_CPU", limit(Resource::Cpu, CHECK_CPU_SECONDS))?;
     step("RLIMIT_AS", limit(Resource::As, CHECK_MEMORY_BYTES))
-}
-
-/// Offers this process to the kernel first where the machine runs out of memory. An engine that
-/// could say so has done it already; where it cannot be said, the container's own limit counts.
-fn offer_to_oom() {
-    const FILE: &str = "/proc/self/oom_score_adj";
-    const FIRST: i32 = 1000;
-    let now = std::fs::read_to_string(FILE).ok().and_then(|text| text.trim().parse::<i32>().ok());
-    if now.is_some_and(|now| now < FIRST) {
-        _ = std::fs::write(FILE, FIRST.to_string());
-    }
 }
 
 /// Lowers a limit, never above what it is.
