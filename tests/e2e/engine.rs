@@ -1,13 +1,19 @@
 //! The engine, looked at from outside: not by `sandboxctl`'s word.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::place::Place;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::place::{Place, files_below};
 
 /// What runs the containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(dead_code, reason = "a target has one of them")]
 pub enum Engine {
     Docker,
+    Embedded,
 }
 
 impl Engine {
@@ -15,6 +21,7 @@ impl Engine {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Docker => "docker",
+            Self::Embedded => "embedded",
         }
     }
 
@@ -22,6 +29,23 @@ impl Engine {
     pub const fn has_images(self) -> bool {
         match self {
             Self::Docker => true,
+            Self::Embedded => false,
+        }
+    }
+
+    /// Whether a container whose controller is killed goes without anybody's sweep.
+    pub const fn removes_by_itself(self) -> bool {
+        match self {
+            Self::Docker => false,
+            Self::Embedded => true,
+        }
+    }
+
+    /// Whether a container's output can end before the container does.
+    pub const fn tells_of_closed_streams(self) -> bool {
+        match self {
+            Self::Docker => false,
+            Self::Embedded => true,
         }
     }
 
@@ -29,6 +53,7 @@ impl Engine {
     pub const fn tells_usage(self) -> bool {
         match self {
             Self::Docker => false,
+            Self::Embedded => true,
         }
     }
 
@@ -36,14 +61,16 @@ impl Engine {
     pub fn containers(self, place: &Place) -> Vec<String> {
         match self {
             Self::Docker => docker_containers(place),
+            Self::Embedded => records(place),
         }
     }
 
     /// What else there is of a place's containers, on the host.
-    pub fn remains(self, _: &Place) -> Vec<String> {
+    pub fn remains(self, place: &Place) -> Vec<String> {
         match self {
             // The engine's own business.
             Self::Docker => Vec::new(),
+            Self::Embedded => embedded_remains(place),
         }
     }
 
@@ -51,6 +78,11 @@ impl Engine {
     pub fn kill(self, container: &str) {
         match self {
             Self::Docker => _ = docker(&["kill", container]),
+            Self::Embedded => {
+                for pid in processes(container) {
+                    kill_process(pid, Signal::KILL).unwrap();
+                }
+            }
         }
     }
 
@@ -60,6 +92,7 @@ impl Engine {
                 let state = docker(&["inspect", "--format", "{{.State.Running}}", container]);
                 state.stdout == b"true\n"
             }
+            Self::Embedded => !processes(container).is_empty(),
         }
     }
 }
@@ -80,6 +113,57 @@ fn docker_containers(place: &Place) -> Vec<String> {
     found.sort();
     found.dedup();
     found
+}
+
+/// The embedded engine's: a record each in the data directory.
+fn records(place: &Place) -> Vec<String> {
+    let records = files_below(&place.data().join("containers"));
+    let names = records.iter().map(|file| file.file_name().unwrap().to_str().unwrap().to_owned());
+    let names: Vec<String> = names.collect();
+    place.saw(&names);
+    names
+}
+
+/// The control groups of a container: one in every hierarchy.
+fn groups(container: &str) -> Vec<PathBuf> {
+    let root = Path::new("/sys/fs/cgroup");
+    let hierarchies = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
+    let groups = hierarchies.chain([root.to_owned()]).map(|hierarchy| hierarchy.join(container));
+    groups.filter(|group| group.is_dir()).collect()
+}
+
+/// The processes of a container that is not ended.
+fn processes(container: &str) -> Vec<Pid> {
+    let lists = groups(container).into_iter().map(|group| group.join("cgroup.procs"));
+    let lists = lists.filter_map(|list| std::fs::read_to_string(list).ok());
+    let pids = lists.flat_map(|list| list.lines().map(str::to_owned).collect::<Vec<_>>());
+    let pids: BTreeSet<i32> = pids.map(|pid| pid.parse().unwrap()).collect();
+    pids.into_iter().filter_map(Pid::from_raw).collect()
+}
+
+/// Control groups of containers that were seen, mounts, and processes of programs that lie in the
+/// place's data directory: of its helpers.
+fn embedded_remains(place: &Place) -> Vec<String> {
+    let data = place.data();
+    let groups = place.seen().into_iter().flat_map(|container| groups(&container));
+    let mut found: Vec<String> = groups.map(|group| group.display().to_string()).collect();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts = mounts.lines().filter(|line| line.contains(data.to_str().unwrap()));
+    found.extend(mounts.map(str::to_owned));
+    found.extend(helpers(place).into_iter().map(|pid| format!("helper {}", pid.as_raw_nonzero())));
+    found.extend(files_below(&data.join("mnt")).iter().map(|file| file.display().to_string()));
+    found
+}
+
+/// The embedded engine's helpers that serve this place.
+pub fn helpers(place: &Place) -> Vec<Pid> {
+    let programs = place.data().join("programs");
+    let pids = std::fs::read_dir("/proc").unwrap();
+    let pids = pids.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let serves = |pid: &i32| {
+        std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.starts_with(&programs))
+    };
+    pids.filter(serves).filter_map(Pid::from_raw).collect()
 }
 
 /// Runs the docker CLI.

@@ -1,5 +1,6 @@
 //! The fixture: a place to run `sandboxctl` in.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::{Read, Write};
@@ -21,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub struct Place {
     root: TempDir,
     ids: Mutex<Vec<String>>,
+    /// Containers that were there once.
+    seen: Mutex<BTreeSet<String>>,
     dead_instance: AtomicBool,
 }
 
@@ -40,7 +43,12 @@ impl Place {
         // What a login manager gives; sandboxctl keeps its state there.
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         std::fs::set_permissions(root.path().join("state"), private).unwrap();
-        Self { root, ids: Mutex::default(), dead_instance: AtomicBool::new(false) }
+        Self {
+            root,
+            ids: Mutex::default(),
+            seen: Mutex::default(),
+            dead_instance: AtomicBool::new(false),
+        }
     }
 
     /// The working directory.
@@ -56,6 +64,11 @@ impl Place {
     /// The runtime directory, where sandboxctl keeps its state.
     pub fn state(&self) -> PathBuf {
         self.root.path().join("state")
+    }
+
+    /// Where the embedded engine keeps what it has.
+    pub fn data(&self) -> PathBuf {
+        self.root.path().join("data")
     }
 
     pub fn home(&self) -> PathBuf {
@@ -88,6 +101,7 @@ impl Place {
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", self.home()).env("XDG_RUNTIME_DIR", self.state());
         command.env("SANDBOXCTL_ENGINE_KIND", ENGINE.name());
+        command.env("SANDBOXCTL_ENGINE_DATA_DIR", self.data());
         for name in ["DOCKER_HOST", "SANDBOXCTL_ENGINE_RUNTIME"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }
@@ -172,6 +186,17 @@ impl Place {
         self.ids.lock().unwrap().clone()
     }
 
+    /// Remembers containers, so that what is left of them is looked for when they are gone.
+    pub fn saw(&self, containers: &[String]) {
+        self.seen.lock().unwrap().extend(containers.iter().cloned());
+    }
+
+    /// Containers that were there once, by their names.
+    pub fn seen(&self) -> BTreeSet<String> {
+        let of_results = self.ids().into_iter().map(|id| format!("sandboxctl-{id}"));
+        self.seen.lock().unwrap().iter().cloned().chain(of_results).collect()
+    }
+
     /// The controllers that the state folder knows, dead or alive.
     pub fn instances(&self) -> Vec<String> {
         files_below(&self.state())
@@ -184,6 +209,7 @@ impl Place {
     /// Asserts that nothing of this place is left on the engine, and no state file but the cache.
     pub fn assert_clean(&self) {
         assert_eq!(self.containers(), Vec::<String>::new(), "containers are left");
+        assert_eq!(ENGINE.remains(self), Vec::<String>::new(), "something is left of containers");
         // The image's id is remembered on purpose: it spares the next command a question.
         let expected = |file: &PathBuf| {
             let name = file.file_name().unwrap_or_default().to_string_lossy();

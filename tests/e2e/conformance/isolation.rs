@@ -188,7 +188,8 @@ fn its_resource_limits_are_set_hard_and_soft() {
         ("Max core file size", "0"),
         ("Max locked memory", "0"),
         ("Max msgqueue size", "0"),
-        ("Max open files", "128"),
+        // 64 of scripts, 64 of the agent, one a mount.
+        ("Max open files", "130"),
         ("Max file size", "68719476736"),
         // (30 s + 5 s) × one processor.
         ("Max cpu time", "35"),

@@ -93,7 +93,7 @@ fn a_run_begins_with_the_removal_of_what_was_left() {
     child.kill().unwrap();
     child.wait().unwrap();
     // Never started: a container that only was made goes too.
-    assert_eq!(place.containers().len(), 1);
+    assert!(ENGINE.removes_by_itself() || place.containers().len() == 1);
     place.run_json("return 1", &["--no-io"]);
     assert_nothing_is_left(&place, "After(Create)");
 }

@@ -1,0 +1,15 @@
+//! End-to-end tests on the embedded engine: the conformance suite, and what is this engine's alone.
+//! They need root. Without it they fail; they never skip.
+
+/// The same tests on every engine.
+mod conformance;
+
+/// This engine's alone: its helpers.
+mod helpers;
+
+mod agent;
+mod engine;
+mod place;
+
+/// What these tests run on.
+const ENGINE: engine::Engine = engine::Engine::Embedded;

@@ -1,0 +1,98 @@
+//! The embedded engine's helpers: killed, orphaned, mistaken for somebody else, and not needed.
+
+use std::process::{Child, Command};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::ENGINE;
+use crate::engine::helpers;
+use crate::place::{Place, eventually, finish, sandboxctl, spawn, wait, workspace};
+
+const LOOP: &str = "print('started') io.open('f', 'w'):write('x'):close() while true do end";
+
+fn looping(place: &Place) -> Child {
+    place.write("loop.luau", LOOP);
+    let child = spawn(place.command(["run", "--json", "--timeout", "60s", "loop.luau"]));
+    eventually("the script writes", || place.path("sandbox-files/f").exists().then_some(()));
+    child
+}
+
+fn assert_nothing_is_left(place: &Place) {
+    eventually("nothing is left", || {
+        place.sandboxctl(["gc"]).assert_code(0);
+        (place.containers().is_empty() && ENGINE.remains(place).is_empty()).then_some(())
+    });
+}
+
+#[test]
+fn a_helper_that_is_killed_costs_its_run_alone() {
+    let place = Place::new();
+    let child = looping(&place);
+    assert_eq!(place.containers().len(), 1);
+    let helpers = helpers(&place);
+    assert!(!helpers.is_empty());
+    for helper in helpers {
+        kill_process(helper, Signal::KILL).unwrap();
+    }
+    let document = place.document(&wait(child));
+    // Its container dies with it: killed by somebody else, or nobody can say.
+    let status = document["status"].as_str().unwrap();
+    assert!(["killed", "error", "agent_lost"].contains(&status), "{document:#}");
+    assert_eq!(document["logs"], json!(["started"]));
+    assert_eq!(document["files_touched"], json!([{"name": "f", "op": "write", "bytes": 1}]));
+    place.run_json("return 1", &[]);
+    assert_nothing_is_left(&place);
+    place.expect_a_dead_instance();
+}
+
+#[test]
+fn a_controller_and_its_helpers_that_are_killed_at_once_leave_nothing_that_the_next_does_not_remove()
+ {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    let mut child = looping(&place);
+    assert_eq!(place.containers().len(), 1);
+    // Stopped first, so that none of them notices the end of another.
+    let all: Vec<Pid> = helpers(&place).into_iter().chain([Pid::from_child(&child)]).collect();
+    for signal in [Signal::STOP, Signal::KILL] {
+        for pid in &all {
+            kill_process(*pid, signal).unwrap();
+        }
+    }
+    child.wait().unwrap();
+    assert_nothing_is_left(&place);
+}
+
+#[test]
+fn helpers_that_are_not_needed_end_with_their_controller() {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    for command in [&["ps"][..], &["gc"], &["run", "--no-io", "one.luau"]] {
+        place.write("one.luau", "return 1");
+        place.sandboxctl(command).assert_code(0);
+        eventually("no helper is left", || helpers(&place).is_empty().then_some(()));
+    }
+}
+
+#[test]
+fn on_a_machine_without_docker_auto_takes_it_and_says_so() {
+    let place = Place::new();
+    let report = workspace().join("examples/report.luau");
+    let run = |args: &[&str]| {
+        // No socket is there: a mount namespace whose /run is empty.
+        let mut command = Command::new("unshare");
+        let script = "mount -t tmpfs tmpfs /run && exec \"$0\" \"$@\"";
+        command.args(["--mount", "sh", "-c", script]).arg(sandboxctl()).args(args);
+        place.equip(&mut command);
+        command.env_remove("SANDBOXCTL_ENGINE_KIND").env_remove("DOCKER_HOST");
+        finish(command)
+    };
+    let ended = run(&["run", "--json", report.to_str().unwrap()]);
+    let document = place.document(ended.assert_code(0));
+    assert_eq!(document["engine"], "embedded", "{document:#}");
+    assert_eq!(ended.stderr.lines().count(), 1, "{ended:#?}");
+    assert!(place.path("sandbox-files/sales.csv").exists());
+    let quiet = run(&["run", "--quiet", report.to_str().unwrap()]);
+    assert_eq!(quiet.assert_code(0).stderr, "");
+}
