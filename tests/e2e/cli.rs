@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use serde_json::{Value, json};
 
+use crate::engines::{Feature, has};
 use crate::place::Place;
 
 #[test]
@@ -255,6 +256,18 @@ fn help_man_completions_types_and_version_work_without_an_engine() {
         assert!(!ended.stdout.is_empty(), "{args:?}");
     }
     assert!(place.sandboxctl(["types"]).stdout.contains("declare io"));
+}
+
+#[test]
+fn a_runtime_is_taken_or_refused_and_never_ignored() {
+    let place = Place::new();
+    place.write("ok.luau", "return 1");
+    let ended = place.sandboxctl(["run", "--runtime", "runc", "ok.luau"]);
+    if has(Feature::NamedRuntime) {
+        assert_eq!(ended.assert_code(0).stdout, "1\n");
+    } else {
+        ended.assert_code(2).assert_stderr_has("--runtime");
+    }
 }
 
 #[test]

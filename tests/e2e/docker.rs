@@ -22,6 +22,7 @@ mod docs;
 
 mod agent;
 mod engine;
+mod engines;
 mod place;
 
 /// What these tests run on.

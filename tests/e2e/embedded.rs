@@ -9,6 +9,7 @@ mod helpers;
 
 mod agent;
 mod engine;
+mod engines;
 mod place;
 
 /// What these tests run on.

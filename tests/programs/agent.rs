@@ -52,7 +52,7 @@ impl Agent {
         while let Some(Ok(line)) = lines.next() {
             let id = number_after(&line, "\"id\":");
             match () {
-                () if line.contains("\"method\":\"hello\"") => self.hello(id),
+                () if line.contains("\"method\":\"hello\"") => self.hello(id, &line),
                 () if line.contains("\"method\":\"run\"") => play(self, id),
                 () if line.contains("\"method\":\"shutdown\"") => match &*self.name {
                     "ignores-shutdown" => wait(),
@@ -82,7 +82,7 @@ impl Agent {
         }
     }
 
-    fn hello(&mut self, id: u64) {
+    fn hello(&mut self, id: u64, request: &str) {
         let protocol = if self.name == "another-version" { 99 } else { 2 };
         let mut mounts = Vec::new();
         let mut args = self.args.iter();
@@ -100,8 +100,14 @@ impl Agent {
         }
         // Not every kernel has one.
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let nonce = text_after(request, "\"nonce\":\"").map(|name| {
+            let file = format!("{}/{name}", io_mount(&self.args));
+            let content = fs::read_to_string(&file).unwrap_or_default();
+            _ = fs::remove_file(file);
+            format!(r#","nonce":{}"#, text(&content))
+        });
         let reply = format!(
-            r#"{{"protocol":{protocol},"agent":"scripted","confinement":{},"resolver":"openat2","boot_id":{},"mounts":[{}]}}"#,
+            r#"{{"protocol":{protocol},"agent":"scripted","confinement":{},"resolver":"openat2","boot_id":{},"mounts":[{}]{}}}"#,
             // It claims what the policy wants, or that it could not.
             match &*self.name {
                 "unconfined" => UNCONFINED.to_owned(),
@@ -109,7 +115,12 @@ impl Agent {
             },
             text(boot_id.trim()),
             mounts.join(","),
+            nonce.as_deref().unwrap_or_default(),
         );
+        // It is going to be asked again, with a nonce.
+        if boot_id.is_empty() && nonce.is_none() {
+            return answer(id, &reply);
+        }
         match &*self.name {
             "greets-slowly" => slowly(&reply_line(id, &reply)),
             "greets-with-garbage" => say("hello\n"),
@@ -380,6 +391,11 @@ fn number_after(line: &str, key: &str) -> u64 {
     let at = line.find(key).map_or(line.len(), |at| at + key.len());
     let digits: String = line[at..].chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or(0)
+}
+
+/// What stands from `key` to the next quote.
+fn text_after<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    line.split_once(key)?.1.split('"').next()
 }
 
 /// A JSON string.

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::ENGINE;
 use crate::agent::{Actor, Played};
+use crate::engines::{Feature, has};
 
 /// More than an honest run takes: what the longest line, a full log and the list of changed
 /// files need, and no trace of a gigabyte.
@@ -168,6 +169,11 @@ fn an_agent_that_does_not_come_up_is_an_error_of_ours_with_its_reason() {
         ("one-mount-more", "names other mounts"),
         ("another-identity", ""),
     ] {
+        // Numbers of another kernel's say nothing: a file in the io dir proves it there.
+        if play == "another-identity" && !has(Feature::MountNumbers) {
+            assert_ne!(actor.play(play, &[]).document["status"], "error");
+            continue;
+        }
         let played = actor.play(play, &[]);
         played.assert("error", words, &honest);
         assert_eq!(played.ended.code, 125, "{play}");

@@ -3,15 +3,17 @@
 use serde_json::json;
 
 use crate::agent::Actor;
+use crate::engines::{Feature, has, out_of_memory};
 
 #[test]
 fn memory_that_runs_out_in_pid_1_is_a_limit_and_loses_no_log() {
     let actor = Actor::new();
     let played = actor.play("fills-memory", &["--memory", "32MiB", "--vm-memory", "8MiB"]);
     let document = &played.document;
-    assert_eq!(document["status"], "limit", "{document:#}");
-    assert_eq!(document["error"]["kind"], "out_of_memory");
-    assert_eq!(document["exit_code"], 120);
+    let (status, code, kind) = out_of_memory();
+    assert_eq!(document["status"], status, "{document:#}");
+    assert_eq!(document["error"]["kind"], kind);
+    assert_eq!(document["exit_code"], code);
     assert_eq!(document["logs"], json!(["before"]));
 }
 
@@ -19,6 +21,10 @@ fn memory_that_runs_out_in_pid_1_is_a_limit_and_loses_no_log() {
 fn memory_that_runs_out_in_a_child_is_the_childs_end_alone() {
     let actor = Actor::new();
     let played = actor.play("child-fills-memory", &["--memory", "32MiB", "--vm-memory", "8MiB"]);
+    if !has(Feature::OwnLimits) {
+        assert_eq!(played.document["status"], "limit", "{:#}", played.document);
+        return;
+    }
     assert_eq!(played.document["status"], "ok", "{:#}", played.document);
     assert_eq!(played.document["result"], 1);
 }
@@ -27,6 +33,11 @@ fn memory_that_runs_out_in_a_child_is_the_childs_end_alone() {
 fn threads_are_counted() {
     let actor = Actor::new();
     let played = actor.play("makes-threads", &["--pids", "20"]);
+    if !has(Feature::OwnLimits) {
+        // The kernel that stands between has more threads than that.
+        assert_eq!(played.document["status"], "error", "{:#}", played.document);
+        return;
+    }
     let result = &played.document["result"];
     // The first thread is one of them. EAGAIN.
     assert_eq!(result["errno"], 11, "{:#}", played.document);
@@ -40,6 +51,11 @@ fn processors_are_a_share() {
     let played = actor.play("spins", &["--cpus", "0.2"]);
     let result = &played.document["result"];
     let [cpu, wall] = ["cpu_ms", "wall_ms"].map(|key| result[key].as_u64().unwrap());
+    if !has(Feature::OwnLimits) {
+        // It guesses, and a guess tells nothing of the share that it got.
+        assert!(cpu <= wall, "{result}");
+        return;
+    }
     // Whatever else the machine does, it can only get less than its share, and what one period
     // of the scheduler (100 ms) gives ahead.
     assert!(wall >= 1000 && cpu * 10 <= wall * 4, "{result}");

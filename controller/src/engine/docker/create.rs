@@ -35,7 +35,8 @@ pub(super) fn body(
     let mut security_opt = vec!["no-new-privileges".to_owned()];
     match seccomp {
         Seccomp::Ours => security_opt.push(format!("seccomp={}", seccomp_profile())),
-        Seccomp::EnginesDefault => {}
+        // Podman ignores `MaskedPaths`, and takes them so.
+        Seccomp::EnginesDefault => security_opt.push(format!("mask={}", MASKED_PATHS.join(":"))),
     }
     let (uid, gid) = spec.user;
     let memory = i64::try_from(spec.memory).unwrap_or(i64::MAX);
@@ -253,7 +254,10 @@ mod tests {
     #[test]
     fn without_our_seccomp_profile_there_is_the_engines_own() {
         let host = body(&spec(), "x", None, Seccomp::EnginesDefault).host_config.unwrap();
-        assert_eq!(host.security_opt.unwrap(), ["no-new-privileges"]);
+        let options = host.security_opt.unwrap();
+        assert_eq!(options[0], "no-new-privileges");
+        assert!(options[1].starts_with("mask=/proc/"), "{options:?}");
+        assert_eq!(options.len(), 2);
     }
 
     #[test]

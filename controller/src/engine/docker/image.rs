@@ -283,7 +283,20 @@ fn loaded_name(line: &str) -> Option<&str> {
 async fn list_by_label(docker: &Docker, label: &str) -> Result<Vec<ImageSummary>, EngineError> {
     let filters = HashMap::from([("label", vec![label])]);
     let options = ListImagesOptionsBuilder::new().filters(&filters).build();
-    let mut images = docker.list_images(Some(options)).await.map_err(engine_error)?;
+    let mut listed = docker.list_images(Some(options.clone())).await;
+    // Podman looks at each by itself, and gives up where one was removed meanwhile.
+    for _ in 0..3 {
+        match &listed {
+            Err(bollard::errors::Error::DockerResponseServerError {
+                status_code: 500,
+                message,
+            }) if message.contains("image not known") => {
+                listed = docker.list_images(Some(options.clone())).await;
+            }
+            _ => break,
+        }
+    }
+    let mut images = listed.map_err(engine_error)?;
     images.sort_by(|a, b| (b.created, &a.id).cmp(&(a.created, &b.id)));
     Ok(images)
 }

@@ -168,7 +168,7 @@ impl DockerEngine {
 }
 
 /// Ends a container by `call`, and again where somebody has paused it: no signal reaches it
-/// before it goes on.
+/// before it goes on. Podman refuses what ends just then: it has ended when it is asked again.
 async fn even_if_paused<F>(
     docker: &Docker,
     container: &str,
@@ -182,6 +182,11 @@ where
             if message.contains("paused") =>
         {
             _ = docker.unpause_container(container).await;
+            unless_gone(call().await)
+        }
+        Err(bollard::errors::Error::DockerResponseServerError { status_code: 500, message })
+            if message.contains("container state improper") =>
+        {
             unless_gone(call().await)
         }
         result => unless_gone(result),
@@ -457,6 +462,13 @@ impl Container for DockerContainer {
             self.docker.kill_container(&self.id, Some(options))
         })
         .await
+        .or_else(|error| match error {
+            // Podman's 409.
+            EngineError::Refused(words) if words.contains("can only kill running containers") => {
+                Ok(())
+            }
+            error => Err(error),
+        })
     }
 
     async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError> {

@@ -1,0 +1,120 @@
+//! Where engines differ: the one table that tests ask, and that the documents repeat.
+
+use std::sync::OnceLock;
+
+use self::Kind::{Docker, Embedded, Gvisor, Podman};
+use crate::engine::{Engine, docker};
+use crate::place::workspace;
+
+/// What runs a sandbox, as far as it makes a difference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A Docker Engine with its usual runtime.
+    Docker,
+    /// A Docker Engine whose runtime is gVisor.
+    Gvisor,
+    /// Podman's socket.
+    Podman,
+    /// Our own.
+    Embedded,
+}
+
+/// Something that not every engine can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feature {
+    PeakMemory,
+    OutOfMemory,
+    SharedKernel,
+    MountNumbers,
+    OwnLimits,
+    OwnFilter,
+    CgroupNamespace,
+    NothingToWrite,
+    NamedRuntime,
+}
+
+/// Each feature, in the words of the documents, and which engines lack it.
+const FEATURES: &[(Feature, &str, &[Kind])] = &[
+    (Feature::PeakMemory, "tells the peak memory of a run", &[Gvisor]),
+    (
+        Feature::OutOfMemory,
+        "tells memory that ran out in the container from a kill from outside",
+        &[Podman],
+    ),
+    (
+        Feature::SharedKernel,
+        "runs on the host's kernel, whose filter, masks and resource limits are around the agent",
+        &[Gvisor],
+    ),
+    (
+        Feature::MountNumbers,
+        "proves every mount by its device and inode, not the io dir alone by a file in it",
+        &[Gvisor],
+    ),
+    (
+        Feature::OwnLimits,
+        "counts processes, processor time and a child's memory as the agent's own",
+        &[Gvisor],
+    ),
+    (
+        Feature::OwnFilter,
+        "takes our filter of system calls around the agent: no namespaces, no sockets, no `ptrace`",
+        &[Gvisor, Podman],
+    ),
+    (Feature::CgroupNamespace, "gives a cgroup namespace", &[Gvisor, Podman]),
+    (
+        Feature::NothingToWrite,
+        "leaves nothing but the io dir to write to (else `/tmp` and the like, in memory)",
+        &[Gvisor, Podman],
+    ),
+    (Feature::NamedRuntime, "takes `engine.runtime`", &[Podman, Embedded]),
+];
+
+/// What ends a container that uses more memory than it may: status, exit code and kind.
+pub fn out_of_memory() -> (&'static str, i32, &'static str) {
+    if has(Feature::OutOfMemory) {
+        ("limit", 120, "out_of_memory")
+    } else {
+        ("killed", 137, "killed")
+    }
+}
+
+/// Whether the engine that the tests run on has it.
+pub fn has(feature: Feature) -> bool {
+    let (_, _, lacking) = FEATURES.iter().find(|(it, ..)| *it == feature).unwrap();
+    !lacking.contains(&kind())
+}
+
+/// What the tests run on: asked, so that nobody can say it wrongly.
+fn kind() -> Kind {
+    static KIND: OnceLock<Kind> = OnceLock::new();
+    *KIND.get_or_init(|| match crate::ENGINE {
+        Engine::Docker => {
+            let version = docker(&["version", "--format", "{{json .Server.Components}}"]).stdout;
+            let runtime = std::env::var("SANDBOXCTL_ENGINE_RUNTIME").unwrap_or_default();
+            if String::from_utf8(version).unwrap().contains("Podman Engine") {
+                Podman
+            } else if runtime.starts_with("runsc") {
+                Gvisor
+            } else {
+                Docker
+            }
+        }
+        Engine::Embedded => Embedded,
+    })
+}
+
+#[test]
+fn the_documents_tell_how_engines_differ() {
+    let page = std::fs::read_to_string(workspace().join("docs/src/engines.md")).unwrap();
+    let page = page.split_once("## Where they differ").unwrap().1;
+    // The line between head and rows begins otherwise.
+    let told: Vec<&str> = page.lines().filter(|line| line.starts_with("| ")).collect();
+    let mut table = vec!["| | Docker Engine | gVisor | Podman | embedded |".to_owned()];
+    table.extend(FEATURES.iter().map(|(_, words, lacking)| {
+        let cell = |kind| if lacking.contains(&kind) { "no" } else { "yes" };
+        let cells = [Docker, Gvisor, Podman, Embedded].map(cell).join(" | ");
+        format!("| {words} | {cells} |")
+    }));
+    assert_eq!(told, table);
+}
