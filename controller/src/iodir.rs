@@ -6,12 +6,13 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use sandbox_protocol::path::MAX_COMPONENT_BYTES;
 
-use crate::engine::UserMapping;
+use crate::engine::{Source, UserMapping};
 use crate::error::Error;
 use crate::spec::{Input, InputSource};
 
@@ -40,10 +41,9 @@ impl Identity {
 /// An open io dir.
 #[derive(Debug)]
 pub(crate) struct IoDir {
-    fd: OwnedFd,
     /// Absolute, without links.
     path: PathBuf,
-    source: String,
+    source: Source,
     identity: Identity,
     owner: (u32, u32),
     /// What was made for it, outermost first.
@@ -102,22 +102,23 @@ impl IoDir {
         if path == Path::new("/") {
             return Err(refuse("it is the root of the whole system".to_owned()));
         }
-        let source =
+        let text =
             path.to_str().ok_or_else(|| refuse("its path is not UTF-8".to_owned()))?.to_owned();
+        let source = Source { path: text, file: Arc::new(fd) };
         let owner = (stat.st_uid, stat.st_gid);
-        Ok(Self { fd, path, source, identity: Identity::of(&stat), owner, made })
+        Ok(Self { path, source, identity: Identity::of(&stat), owner, made })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.source.file.as_fd()
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The path, as an engine takes it.
-    pub fn source(&self) -> &str {
+    /// What an engine mounts.
+    pub fn source(&self) -> &Source {
         &self.source
     }
 
@@ -135,7 +136,7 @@ impl IoDir {
         let content = crate::random_hex::<16>();
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.fd, &name, flags, Mode::RUSR | Mode::WUSR)?;
+        let file = rustix::fs::openat(self.fd(), &name, flags, Mode::RUSR | Mode::WUSR)?;
         let nonce = Nonce { io_dir: self, name, content };
         let (uid, gid) = self.owner;
         let owner = (Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(gid)));
@@ -171,7 +172,7 @@ pub(crate) struct Nonce<'a> {
 impl Drop for Nonce<'_> {
     fn drop(&mut self) {
         // The agent removes it too.
-        _ = rustix::fs::unlinkat(&self.io_dir.fd, &self.name, AtFlags::empty());
+        _ = rustix::fs::unlinkat(self.io_dir.fd(), &self.name, AtFlags::empty());
     }
 }
 
@@ -210,11 +211,9 @@ fn path_of(fd: &OwnedFd) -> io::Result<PathBuf> {
 /// An input that is ready to be mounted.
 #[derive(Debug)]
 pub(crate) struct OpenInput {
-    /// The path, as an engine takes it.
-    pub source: String,
+    /// What an engine mounts. Held, so that its identity is not given to another file.
+    pub source: Source,
     pub identity: Identity,
-    /// Held, so that its identity is not given to another file.
-    _fd: OwnedFd,
     _spool: Option<Spool>,
 }
 
@@ -276,9 +275,8 @@ fn open_input(source: InputSource, spool_dir: &Path) -> io::Result<OpenInput> {
     fs::File::open(readable)?;
     let source = path.to_str().ok_or_else(|| io::Error::other("its path is not UTF-8"))?;
     Ok(OpenInput {
-        source: source.to_owned(),
+        source: Source { path: source.to_owned(), file: Arc::new(fd) },
         identity: Identity::of(&stat),
-        _fd: fd,
         _spool: spool,
     })
 }
@@ -494,7 +492,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let inputs = vec![Input::bytes("stdin", b"hello".to_vec())];
         let inputs = open_inputs(inputs, &dir.path().join("spool")).unwrap();
-        let source = PathBuf::from(&inputs[0].source);
+        let source = PathBuf::from(&inputs[0].source.path);
         assert_eq!(fs::read(&source).unwrap(), b"hello");
         drop(inputs);
         assert!(!source.exists());

@@ -5,7 +5,7 @@ use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount};
 use sandbox_protocol::message::{Access, AllowedPath, Hello, Policy};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
 
-use crate::engine::{Bind, ContainerSpec};
+use crate::engine::{Bind, ContainerSpec, Source};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::spec::{Lifespan, SandboxSpec};
@@ -117,18 +117,18 @@ impl Plan {
         Ok(Self { io, inputs, args, hello })
     }
 
-    /// The container. `sources` are the host's paths of the mounts, in order.
+    /// The container. `sources` are what is mounted, in order.
     pub fn container(
         &self,
         name: String,
         labels: Vec<(String, String)>,
         user: (u32, u32),
-        sources: &[&str],
+        sources: &[Source],
         limits: &Limits,
         lifespan: Lifespan,
     ) -> ContainerSpec {
         let mounts = self.args.mounts.iter().zip(sources).map(|(mount, source)| Bind {
-            source: (*source).to_owned(),
+            source: source.clone(),
             target: mount.path.to_string(),
             read_only: mount.access == Access::Read,
         });
@@ -254,7 +254,7 @@ mod tests {
                 spec.input(Input::path("/x", format!("input-{number}")))
             });
             let plan = plan(spec.clone()).unwrap();
-            let sources = vec!["/x"; inputs + 1];
+            let sources = vec![Source::from("/x"); inputs + 1];
             let made = plan.container(
                 "sandboxctl-1".into(),
                 Vec::new(),
@@ -277,7 +277,7 @@ mod tests {
                 "sandboxctl-1".into(),
                 vec![("a".into(), "b".into())],
                 (1000, 100),
-                &["/home/me/out", "/x"],
+                &["/home/me/out", "/x"].map(Source::from),
                 &spec.limits,
                 lifespan,
             )

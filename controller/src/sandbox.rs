@@ -17,7 +17,7 @@ use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::confinement;
-use crate::engine::{Container, ContainerSpec, EngineError, EngineInfo};
+use crate::engine::{Container, ContainerSpec, EngineError, EngineInfo, Source};
 use crate::error::{Error, Step, step};
 use crate::failpoint::{Point, failpoint};
 use crate::iodir::{Identity, IoDir, OpenInput, container_user, open_inputs};
@@ -119,11 +119,12 @@ impl Sandbox {
         let name = format!("sandboxctl-{id}");
         let expires = SystemTime::now() + spec.lifetime;
         let labels = reap::labels(&shared.instance, &id, expires);
-        let sources: Vec<&str> = kept
+        let sources: Vec<Source> = kept
             .io_dir
             .iter()
             .map(|io_dir| io_dir.source())
-            .chain(kept.inputs.iter().map(|input| input.source.as_str()))
+            .chain(kept.inputs.iter().map(|input| &input.source))
+            .cloned()
             .collect();
         let (limits, lifespan) = (&spec.limits, spec.lifespan);
         let mut container =

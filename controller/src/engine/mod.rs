@@ -11,7 +11,9 @@ mod hardening;
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -169,12 +171,38 @@ pub(crate) struct ContainerSpec {
 /// A bind mount: private, not recursive, never made where its source is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bind {
-    /// The path on the host.
-    pub source: String,
+    /// What is mounted.
+    pub source: Source,
     /// The path in the container.
     pub target: String,
     /// Whether it can be written to.
     pub read_only: bool,
+}
+
+/// A file or directory on the host.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    /// Its path, for an engine that takes no more.
+    pub path: String,
+    /// The thing itself, whatever becomes of the path.
+    pub file: Arc<OwnedFd>,
+}
+
+impl PartialEq for Source {
+    fn eq(&self, other: &Self) -> bool {
+        self.path == other.path
+    }
+}
+
+impl Eq for Source {}
+
+#[cfg(test)]
+impl From<&str> for Source {
+    /// A path where nothing need be: for engines that are only asked what they would do.
+    fn from(path: &str) -> Self {
+        let file = std::fs::File::open("/").expect("it is there");
+        Self { path: path.to_owned(), file: Arc::new(file.into()) }
+    }
 }
 
 /// A container's stdio.

@@ -125,7 +125,7 @@ fn mount(bind: &Bind) -> Mount {
     Mount {
         // Not `Binds`: those make a missing source, and `:ro` there loses nosuid and nodev.
         typ: Some(MountType::BIND),
-        source: Some(bind.source.clone()),
+        source: Some(bind.source.path.clone()),
         target: Some(bind.target.clone()),
         read_only: Some(bind.read_only),
         bind_options: Some(MountBindOptions {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use futures_util::stream::{self, Stream, StreamExt as _};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{CWD, FileType, MemfdFlags};
+use rustix::fs::{FileType, MemfdFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
 use rustix::process::Signal;
@@ -23,7 +23,7 @@ use tokio::sync::OnceCell;
 
 use super::helper::{Helper, borrowed, watch};
 use super::{oci, seccomp};
-use crate::engine::{Attached, Bind, Container, ContainerSpec, EngineError, Output};
+use crate::engine::{Attached, Bind, Container, ContainerSpec, EngineError, Output, Source};
 use crate::outcome::{ContainerUsage, ExitEvidence};
 
 /// What is read of a container's output at once.
@@ -103,11 +103,13 @@ impl Live {
     /// Kills and removes it, by its helper.
     pub async fn remove(&self) -> Result<(), EngineError> {
         let ask = async {
-            let helper = self.helper.lock().await;
-            helper.call(&Request::Remove, &[]).await
+            let mut helper = self.helper.lock().await;
+            helper.call(&Request::Remove, &[]).await?;
+            helper.exited().await;
+            Ok(())
         };
         match tokio::time::timeout(REMOVAL, ask).await {
-            Ok(answer) => answer.map(|_| ()),
+            Ok(answer) => answer,
             Err(_) => Err(EngineError::TimedOut { after: REMOVAL }),
         }
     }
@@ -192,14 +194,15 @@ fn ours(error: &io::Error) -> EngineError {
     EngineError::Refused(error.to_string())
 }
 
-/// A detached copy of a mount's source: what it is when it is opened is what is mounted, whatever
-/// becomes of the path.
+/// A detached copy of a mount's source: what was opened is what is mounted, whatever became of its
+/// path.
 fn open_mount(bind: &Bind) -> Result<OwnedFd, EngineError> {
-    let refuse = |why: &str| EngineError::Refused(format!("cannot mount {}: {why}", bind.source));
+    let Source { path, file } = &bind.source;
+    let refuse = |why: &str| EngineError::Refused(format!("cannot mount {path}: {why}"));
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
-    let mount = rustix::mount::open_tree(CWD, bind.source.as_str(), flags)
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    let mount = rustix::mount::open_tree(file, c"", flags)
         .map_err(|errno| refuse(&io::Error::from(errno).to_string()))?;
     let stat = rustix::fs::fstat(&mount).map_err(|errno| ours(&errno.into()))?;
     match FileType::from_raw_mode(stat.st_mode) {

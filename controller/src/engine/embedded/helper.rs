@@ -11,6 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use sandbox_helper::wire::{self, Reply, Request};
 use serde::de::DeserializeOwned;
 use tokio::io::unix::AsyncFd;
+use tokio::task::JoinHandle;
 
 use crate::engine::EngineError;
 
@@ -22,6 +23,7 @@ const SPARES: usize = 2;
 pub(super) struct Helper {
     socket: AsyncFd<OwnedFd>,
     pidfd: OwnedFd,
+    exited: JoinHandle<()>,
 }
 
 impl Helper {
@@ -64,6 +66,11 @@ impl Helper {
                 return result;
             }
         }
+    }
+
+    /// Waits for its end, so that no process of ours is left for somebody else to wait for.
+    pub async fn exited(&mut self) {
+        _ = (&mut self.exited).await;
     }
 
     /// Ends it without asking; its container dies with it.
@@ -178,9 +185,12 @@ impl Inner {
         let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let pid = pid.ok_or_else(|| io::Error::other("it has ended"))?;
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        // It is nobody's business how it ends, but somebody must ask.
-        tokio::spawn(async move { child.wait().await });
-        Ok(Helper { socket: watch(ours)?, pidfd })
+        let exited = tokio::spawn(async move {
+            if let Err(error) = child.wait().await {
+                tracing::debug!(%error, "cannot wait for a helper");
+            }
+        });
+        Ok(Helper { socket: watch(ours)?, pidfd, exited })
     }
 }
 

@@ -21,32 +21,34 @@ pub(super) fn filters() -> Vec<Filter> {
 fn compile() -> Vec<Filter> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)
         .unwrap_or_else(|error| panic!("this is no architecture of the filter's: {error}"));
-    // The list is for several architectures: a call that this one does not have cannot be made.
-    let known = ALLOWED_SYSCALLS
-        .iter()
-        .copied()
-        .flatten()
-        .copied()
-        .filter(|&name| program(&allow_list(vec![json!({"syscall": name})]), arch).is_some());
-    let allowed = known.map(|name| json!({"syscall": name})).chain([
-        json!({
-            "syscall": CLONE,
-            "args": [{
-                "index": 0, "type": "qword", "op": {"masked_eq": CLONE_NAMESPACES}, "val": 0,
-            }],
-        }),
-        // The second filter's.
-        json!({"syscall": CLONE3}),
-    ]);
+    let names = ALLOWED_SYSCALLS.concat();
+    let allowed = program(&allowed(&names), arch).or_else(|| {
+        // The list is for several architectures: a call that this one does not have cannot be
+        // made.
+        let is_known =
+            |name: &&str| program(&allow_list(vec![json!({"syscall": name})]), arch).is_some();
+        program(&allowed(&names.iter().copied().filter(is_known).collect::<Vec<_>>()), arch)
+    });
     let absent = json!({
         "mismatch_action": "allow",
         "match_action": {"errno": Errno::NOSYS.raw_os_error()},
         "filter": [{"syscall": CLONE3}],
     });
-    [allow_list(allowed.collect()), absent]
-        .iter()
-        .map(|filter| program(filter, arch).expect("every call in it is known"))
-        .collect()
+    [allowed, program(&absent, arch)]
+        .map(|filter| filter.expect("every call in it is known"))
+        .into()
+}
+
+fn allowed(names: &[&str]) -> Value {
+    let threads = json!({
+        "syscall": CLONE,
+        "args": [{
+            "index": 0, "type": "qword", "op": {"masked_eq": CLONE_NAMESPACES}, "val": 0,
+        }],
+    });
+    // `clone3` is the second filter's.
+    let others = names.iter().chain([&CLONE3]).map(|name| json!({"syscall": name}));
+    allow_list(others.chain([threads]).collect())
 }
 
 fn allow_list(filter: Vec<Value>) -> Value {
