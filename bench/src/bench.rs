@@ -38,8 +38,8 @@ pub struct Bench {
     /// Everything that is written is in here.
     place: TempDir,
     sandboxctl: PathBuf,
-    /// The label of our containers.
-    label: String,
+    /// Of what is ours elsewhere on the machine.
+    name: String,
     interrupt: Interrupt,
     /// What there is to compare with.
     pub peers: Peers,
@@ -89,7 +89,7 @@ impl Bench {
             .prefix("sandbox-bench-")
             .tempdir()
             .map_err(Error::file("make a folder in", std::env::temp_dir()))?;
-        let label = place.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = place.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         // As the command line derives it, so that both know the same image.
         let state_dir = place.path().join("sandboxctl");
         let data_dir = place.path().join("engine");
@@ -101,7 +101,7 @@ impl Bench {
         Ok(Self {
             place,
             sandboxctl,
-            label,
+            name,
             interrupt,
             peers,
             engines,
@@ -109,6 +109,11 @@ impl Bench {
             embedded,
             executions,
         })
+    }
+
+    /// A name that nothing else on this machine has.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// A fresh folder.
@@ -192,7 +197,7 @@ impl Bench {
 
     /// The command line `docker run` with the sandbox image, on the same engine.
     pub fn docker_run(&self, docker: &Path, image: &str, args: &[&str]) -> Command {
-        let label = format!("sandbox-bench={}", self.label);
+        let label = format!("sandbox-bench={}", self.name);
         let mut command = self.command(docker, ["run", "--rm", "--network", "none"]);
         command.args(["--log-driver", "none", "--label", &label, image]).args(args);
         command.envs(self.engines.docker_host.iter().map(|host| ("DOCKER_HOST", host)));
@@ -294,7 +299,7 @@ impl Bench {
     /// Removes what killed programs may have left.
     pub async fn tidy(self) -> Result<(), Error> {
         if let (Ok(docker), Ok(_)) = (self.peers.docker.path(), &self.docker) {
-            let filter = format!("label=sandbox-bench={}", self.label);
+            let filter = format!("label=sandbox-bench={}", self.name);
             let mut list = self.command(docker, ["ps", "-aq", "--filter", &filter]);
             list.envs(self.engines.docker_host.iter().map(|host| ("DOCKER_HOST", host)));
             let start = |source| Error::Start { program: "docker".to_owned(), source };
@@ -303,6 +308,15 @@ impl Bench {
                 let mut remove = self.command(docker, ["rm", "--force", id]);
                 remove.envs(self.engines.docker_host.iter().map(|host| ("DOCKER_HOST", host)));
                 remove.output().await.map_err(start)?;
+            }
+        }
+        if let Ok(runc) = self.peers.runc.path() {
+            let state = self.place.path().join("bundle/state");
+            if state.join(&self.name).exists() {
+                let mut delete = self.command(runc, ["--root"]);
+                delete.arg(state).args(["delete", "--force", &self.name]);
+                let start = |source| Error::Start { program: "runc".to_owned(), source };
+                delete.output().await.map_err(start)?;
             }
         }
         let path = self.place.path().to_owned();

@@ -187,6 +187,15 @@ impl Row {
         Self { what: what.into(), found: Found::Missing(why.into()) }
     }
 
+    /// The same figure under another name, to be compared with something else.
+    #[must_use]
+    pub fn again(&self, what: impl Into<String>) -> Self {
+        match &self.found {
+            Found::Figure(figure) => Self::figure(what, figure.unit, figure.samples.clone()),
+            Found::Missing(why) => Self::missing(what, why),
+        }
+    }
+
     /// Says what it should be.
     #[must_use]
     pub fn target(mut self, target: Target) -> Self {

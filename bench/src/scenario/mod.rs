@@ -1,6 +1,7 @@
 //! What is measured: a file each. A new one is a file and its line in [`ALL`].
 
 mod cold_run;
+mod embedded_run;
 mod growth;
 mod leaks;
 mod library;
@@ -18,6 +19,7 @@ use crate::report::Row;
 /// All scenarios, in the order in which they are measured.
 pub const ALL: &[Scenario] = &[
     cold_run::SCENARIO,
+    embedded_run::SCENARIO,
     library::SCENARIO,
     script_io::SCENARIO,
     memory::SCENARIO,

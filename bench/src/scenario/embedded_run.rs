@@ -1,0 +1,177 @@
+//! P2: `sandboxctl run` on the embedded engine beside `docker run`, and beside `runc run` of a
+//! bundle with the same root, settings and limits.
+//!
+//! All are whole processes. The peers' agents have an empty stdin, at which they end at once; ours
+//! answers and runs a script. The bundle has no seccomp profile, which would cost runc more.
+//! `bwrap` makes the namespaces alone: no cgroup, no limits.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use futures_util::FutureExt as _;
+use futures_util::future::LocalBoxFuture;
+use serde_json::{Value, json};
+
+use super::Scenario;
+use super::cold_run::{AGENT_LOST, docker_run, script};
+use crate::bench::{Bench, Counts, Entry};
+use crate::error::Error;
+use crate::report::{Row, Target, Unit, compare};
+
+pub const SCENARIO: Scenario = Scenario {
+    id: "p2",
+    title: "A cold run on the embedded engine, whole process",
+    counts: Counts { warm_up: 3, samples: 40 },
+    measure,
+    work: None,
+};
+
+/// Paths that look empty in a sandbox.
+const MASKED: [&str; 15] = [
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
+    "/proc/latency_stats",
+    "/proc/scsi",
+    "/proc/slabinfo",
+    "/proc/sched_debug",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+];
+const READ_ONLY: [&str; 5] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Error>> {
+    async move {
+        let script = script(bench, "p2")?;
+        let bundle = bundle(bench)?;
+        let runc = match bench.peers.runc.path() {
+            Err(why) => Entry::missing("`runc run`", why),
+            Ok(runc) => {
+                let (bundle, name) = (&bundle, bench.name());
+                Entry::new("`runc run`", move || {
+                    let mut command = bench.command(runc, ["--root"]);
+                    command.arg(bundle.join("state")).args(["run", "--bundle"]).arg(bundle);
+                    command.arg(name);
+                    bench.time(command, AGENT_LOST)
+                })
+            }
+        };
+        let bwrap = match bench.peers.bwrap.path() {
+            Err(why) => Entry::missing("`bwrap`", why),
+            Ok(bwrap) => Entry::new("`bwrap`", || {
+                let mut command = bench.command(bwrap, ["--unshare-all", "--die-with-parent"]);
+                command.arg("--ro-bind").arg(bundle.join("rootfs")).arg("/");
+                command.args(["--proc", "/proc", "--dev", "/dev", "--cap-drop", "ALL"]);
+                command.args(["/.sandbox/agent", "script"]);
+                bench.time(command, AGENT_LOST)
+            }),
+        };
+        let ours = "`sandboxctl run --engine embedded`";
+        let ours = match &bench.embedded {
+            Err(why) => Entry::missing(ours, why),
+            Ok(_) => Entry::new(ours, || {
+                let mut command = bench.sandboxctl(["run", "--engine", "embedded"]);
+                command.arg(&script);
+                bench.time(command, 0)
+            }),
+        };
+        let entries = vec![docker_run(bench), ours, runc, bwrap];
+        let mut rows = bench.by_turns(counts, Unit::Seconds, entries).await?;
+        // The peers of the second target are in one row each.
+        let beside_runc = rows[1].again("the same, beside `runc run`");
+        rows.insert(3, beside_runc);
+        compare(&mut rows, 1, 0, Some(Target::ratio_at_most(0.10)));
+        compare(&mut rows, 3, 2, Some(Target::ratio_at_most(0.8)));
+        compare(&mut rows, 2, 0, None);
+        compare(&mut rows, 4, 0, None);
+        Ok(rows)
+    }
+    .boxed_local()
+}
+
+/// A bundle for runc: the agent alone in a root, and the settings of a sandbox.
+fn bundle(bench: &Bench) -> Result<PathBuf, Error> {
+    let bundle = bench.folder("bundle")?;
+    let write =
+        |path: &Path, bytes: &[u8]| std::fs::write(path, bytes).map_err(Error::file("write", path));
+    let make = |path: &str| {
+        let path = bundle.join(path);
+        std::fs::create_dir_all(&path).map_err(Error::file("make", &path)).map(|()| path)
+    };
+    for folder in ["rootfs/proc", "rootfs/dev", "rootfs/io", "io", "state"] {
+        make(folder)?;
+    }
+    let agent = make("rootfs/.sandbox")?.join("agent");
+    write(&agent, sandbox_controller::AGENT)?;
+    std::fs::set_permissions(&agent, PermissionsExt::from_mode(0o755))
+        .map_err(Error::file("make executable", &agent))?;
+    let config = config(&bundle.join("io"), bench.name());
+    write(&bundle.join("config.json"), config.to_string().as_bytes())?;
+    Ok(bundle)
+}
+
+/// As the embedded engine has it, by default limits.
+fn config(io: &Path, name: &str) -> Value {
+    let none: [&str; 0] = [];
+    let namespaces = ["pid", "mount", "network", "ipc", "uts", "cgroup"];
+    let namespaces = namespaces.map(|kind| json!({"type": kind}));
+    let limit = |kind: &str, value: u64| json!({"type": kind, "hard": value, "soft": value});
+    json!({
+        "ociVersion": "1.0.2",
+        "hostname": "sandbox",
+        "root": {"path": "rootfs", "readonly": true},
+        "process": {
+            "terminal": false,
+            "user": {"uid": 0, "gid": 0, "umask": 0o022, "additionalGids": [0]},
+            "args": ["/.sandbox/agent", "script"],
+            "env": ["HOME=/"],
+            "cwd": "/",
+            "capabilities": {
+                "bounding": none, "effective": none, "inheritable": none, "permitted": none,
+                "ambient": none,
+            },
+            "rlimits": [
+                limit("RLIMIT_CORE", 0),
+                limit("RLIMIT_NOFILE", 128),
+                limit("RLIMIT_FSIZE", 64 << 30),
+                limit("RLIMIT_MEMLOCK", 0),
+                limit("RLIMIT_MSGQUEUE", 0),
+                limit("RLIMIT_CPU", 35),
+            ],
+            "noNewPrivileges": true,
+        },
+        "mounts": [
+            {
+                "destination": "/proc", "type": "proc", "source": "proc",
+                "options": ["nosuid", "nodev", "noexec"],
+            },
+            {
+                "destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+                "options": ["nosuid", "noexec", "mode=755", "size=64k"],
+            },
+            {
+                "destination": "/io", "type": "bind", "source": io,
+                "options": ["bind", "rprivate", "nosuid", "nodev"],
+            },
+        ],
+        "linux": {
+            "namespaces": namespaces,
+            "cgroupsPath": format!("/{name}"),
+            "resources": {
+                "devices": [{"allow": false, "access": "rwm"}],
+                "memory": {"limit": 256 << 20, "swap": 256 << 20},
+                "cpu": {"period": 100_000, "quota": 100_000},
+                "pids": {"limit": 64},
+            },
+            "maskedPaths": MASKED,
+            "readonlyPaths": READ_ONLY,
+        },
+    })
+}
