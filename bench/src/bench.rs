@@ -196,10 +196,10 @@ impl Bench {
     }
 
     /// The command line `docker run` with the sandbox image, on the same engine.
-    pub fn docker_run(&self, docker: &Path, image: &str, args: &[&str]) -> Command {
+    pub fn docker_run(&self, docker: &Path, image: &str, arg: &str) -> Command {
         let label = format!("sandbox-bench={}", self.name);
         let mut command = self.command(docker, ["run", "--rm", "--network", "none"]);
-        command.args(["--log-driver", "none", "--label", &label, image]).args(args);
+        command.args(["--log-driver", "none", "--label", &label, image, arg]);
         command.envs(self.engines.docker_host.iter().map(|host| ("DOCKER_HOST", host)));
         command
     }
@@ -215,8 +215,9 @@ impl Bench {
         command
     }
 
-    /// Runs a program to its end, and gives the seconds that it took. Its stdin is empty.
-    pub async fn time(&self, command: Command, expected: i32) -> Result<f64, Error> {
+    /// Runs a program to its end, which is to be a good one, and gives the seconds that it took. Its
+    /// stdin is empty.
+    pub async fn time(&self, command: Command) -> Result<f64, Error> {
         let mut process = self.process(command)?;
         process.command.stdin(Stdio::null()).stdout(Stdio::null());
         let started = Instant::now();
@@ -236,7 +237,7 @@ impl Bench {
         };
         let took = started.elapsed();
         match code {
-            Some(code) if code == expected => Ok(took.as_secs_f64()),
+            Some(0) => Ok(took.as_secs_f64()),
             Some(code) => Err(process.failed(&format!("ended with exit code {code}"))),
             None => Err(process.failed("was killed")),
         }

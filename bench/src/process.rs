@@ -1,6 +1,7 @@
 //! What `/proc` says of processes.
 
 use std::fs;
+use std::time::Duration;
 
 use crate::error::Error;
 
@@ -33,6 +34,12 @@ fn status(process: &str, field: &str) -> Result<f64, Error> {
         .find_map(|line| line.strip_prefix(field)?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
     // A process that has ended and was not waited for has no memory any more.
     Ok(kib.unwrap_or(0.0) * 1024.0)
+}
+
+/// Processor time of this process, all its threads.
+pub fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// Open descriptors of this process.

@@ -1,11 +1,13 @@
 //! P10: what a thing more costs, as there are more of them. Ten times the files should take ten
 //! times the time and the memory: what each of many takes is then what each of fewer took.
 //!
-//! A worker for every measurement, so that the memory of one is none of another's.
+//! The time that has a target is the processor's, of the agent and the controller: on a machine
+//! that others use too, what is short gets more of it than what is long. A worker for every
+//! measurement, so that the memory of one is none of another's.
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
@@ -30,7 +32,7 @@ pub const SCENARIO: Scenario = Scenario {
 };
 
 /// What is not linear costs each of ten times as many several times as much.
-const LINEAR: f64 = 1.25;
+const LINEAR: Target = Target::ratio_at_most(1.25);
 
 /// What there are more of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,10 +71,14 @@ impl Thing {
                     file:close()
                 end"
             }
-            Self::LogEntry => "for i = 1, args.count do print('an entry of the log') end",
+            // Long enough that a thousand are more than what is allocated anyway.
+            Self::LogEntry => {
+                "local entry = string.rep('an entry of the log ', 4)
+                for i = 1, args.count do print(entry) end"
+            }
             Self::Value => {
-                "local values = {}
-                for i = 1, args.count do values[i] = 'a value' end
+                "local values, value = {}, string.rep('a value of a result ', 4)
+                for i = 1, args.count do values[i] = value end
                 return values"
             }
             Self::Run | Self::Input => "return 1",
@@ -105,6 +111,8 @@ struct Job {
 #[derive(Debug, Serialize, Deserialize)]
 struct Grown {
     seconds: f64,
+    /// Processor time of the controller and the agent, in seconds.
+    processor: f64,
     /// The controller's memory at its highest.
     controller: f64,
     /// The agent's.
@@ -132,13 +140,20 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
                     }
                 }
             }
-            rows.append(&mut each(thing, "time", Unit::Seconds, &series, |it| it.seconds));
-            let memory = |what, of| each(thing, what, Unit::Bytes, &series, of);
-            // That of fewer is lost in the size of a page of memory.
-            rows.extend(memory("controller's memory", |it| it.controller).split_off(1));
-            if !matches!(thing, Thing::Input) {
-                rows.extend(memory("agent's memory", |it| it.agent).split_off(1));
+            let of_each = |what, unit, of| each(thing, what, unit, &series, of);
+            let mut processor = of_each("processor time", Unit::Seconds, |it| it.processor);
+            let mut wall = of_each("time", Unit::Seconds, |it| it.seconds);
+            let mut controller = of_each("controller's memory", Unit::Bytes, |it| it.controller);
+            let mut agent = of_each("agent's memory", Unit::Bytes, |it| it.agent);
+            if thing == Thing::Input {
+                // The engine's work. The agent has nothing to tell of it.
+                rows.extend(wall.drain(1..).map(|row| row.target(LINEAR)));
+            } else {
+                rows.extend(processor.drain(1..).map(|row| row.target(LINEAR)));
+                rows.extend(wall.pop());
+                rows.extend(agent.pop().map(|row| row.target(LINEAR)));
             }
+            rows.extend(controller.pop().map(|row| row.target(LINEAR)));
         }
         Ok(rows)
     }
@@ -159,11 +174,13 @@ fn each(
         .zip(series)
         .map(|(count, series)| {
             let samples = series.iter().map(|grown| of(grown) / f64::from(count)).collect();
-            Row::figure(format!("{count} {thing}: {what} of each"), unit, samples)
+            let fewer = thing.counts().into_iter().rev().find(|fewer| *fewer < count);
+            let beside = fewer.map_or_else(String::new, |fewer| format!(", beside {fewer}"));
+            Row::figure(format!("{count} {thing}: {what} of each{beside}"), unit, samples)
         })
         .collect();
     for larger in 1..rows.len() {
-        compare(&mut rows, larger, larger - 1, Some(Target::ratio_at_most(LINEAR)));
+        compare(&mut rows, larger, larger - 1, None);
     }
     rows
 }
@@ -194,7 +211,8 @@ async fn grow(work: Work<Value>, interrupt: Interrupt) -> Result<Value, Error> {
                 let started = Instant::now();
                 controller.launch(spec).await?.close().await?;
                 let seconds = started.elapsed().as_secs_f64();
-                return Ok(Grown { seconds, controller: process::peak()? - before, agent: 0.0 });
+                let controller = process::peak()? - before;
+                return Ok(Grown { seconds, processor: 0.0, controller, agent: 0.0 });
             }
             let sandbox = controller.launch(spec).await?;
             let grown = runs(&sandbox, thing, count, &interrupt).await;
@@ -218,23 +236,25 @@ async fn runs(
     ended_well(&first)?;
     let before = process::resident()?;
     process::forget_peak()?;
-    let started = Instant::now();
-    let last: RunResult = if thing == Thing::Run {
-        let mut last = first.clone();
-        for _ in 0..count {
-            interrupt.check()?;
-            last = sandbox.run(script()).await?;
-        }
-        last
-    } else {
-        sandbox.run(script().args(args(count))).await?
+    let (started, own) = (Instant::now(), process::processor_time());
+    let (times, arguments) = match thing {
+        Thing::Run => (count, args(1)),
+        _ => (1, args(count)),
     };
+    let (mut last, mut agents) = (first.clone(), 0);
+    for _ in 0..times {
+        interrupt.check()?;
+        last = sandbox.run(script().args(arguments.clone())).await?;
+        ended_well(&last)?;
+        agents += last.usage.cpu_ms.unwrap_or(0);
+    }
     let seconds = started.elapsed().as_secs_f64();
+    let processor = process::processor_time() - own + Duration::from_millis(agents);
     let controller = process::peak()? - before;
-    ended_well(&last)?;
     let peak = |run: &RunResult| {
         #[expect(clippy::cast_precision_loss, reason = "it is far below 2^53")]
         run.usage.peak_memory_bytes.map_or(f64::NAN, |bytes| bytes as f64)
     };
-    Ok(Grown { seconds, controller, agent: peak(&last) - peak(&first) })
+    let processor = processor.as_secs_f64();
+    Ok(Grown { seconds, processor, controller, agent: peak(&last) - peak(&first) })
 }

@@ -57,7 +57,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
                     Entry::new(name, move || {
                         let mut command = bench.command(lua, [script]);
                         command.current_dir(folder);
-                        bench.time(command, 0)
+                        bench.time(command)
                     })
                 }
             };
