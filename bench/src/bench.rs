@@ -161,25 +161,7 @@ impl Bench {
         unit: Unit,
         entries: Vec<Entry<'_>>,
     ) -> Result<Vec<Row>, Error> {
-        let mut series: Vec<Vec<f64>> = entries.iter().map(|_| Vec::new()).collect();
-        for round in 0..counts.warm_up + counts.samples {
-            // Whoever comes after a heavy one has its traces to bear: not always the same.
-            for turn in 0..entries.len() {
-                let index = (round + turn) % entries.len();
-                if let Ok(measure) = &entries[index].measure {
-                    self.check()?;
-                    let figure = measure().await?;
-                    if round >= counts.warm_up {
-                        series[index].push(figure);
-                    }
-                }
-            }
-        }
-        let row = |(Entry { what, measure }, samples)| match measure {
-            Ok(_) => Row::figure(what, unit, samples),
-            Err(why) => Row::missing(what, why),
-        };
-        Ok(entries.into_iter().zip(series).map(row).collect())
+        take_turns(counts, unit, entries, || self.check()).await
     }
 
     /// A command line of `sandboxctl` in this place: nobody's configuration, state of its own.
@@ -325,6 +307,33 @@ impl Bench {
     }
 }
 
+async fn take_turns(
+    counts: Counts,
+    unit: Unit,
+    entries: Vec<Entry<'_>>,
+    check: impl Fn() -> Result<(), Error>,
+) -> Result<Vec<Row>, Error> {
+    let mut series: Vec<Vec<f64>> = entries.iter().map(|_| Vec::new()).collect();
+    for round in 0..counts.warm_up + counts.samples {
+        // Whoever comes after a heavy one has its traces to bear: not always the same.
+        for turn in 0..entries.len() {
+            let index = (round + turn) % entries.len();
+            if let Ok(measure) = &entries[index].measure {
+                check()?;
+                let figure = measure().await?;
+                if round >= counts.warm_up {
+                    series[index].push(figure);
+                }
+            }
+        }
+    }
+    let row = |(Entry { what, measure }, samples)| match measure {
+        Ok(_) => Row::figure(what, unit, samples),
+        Err(why) => Row::missing(what, why),
+    };
+    Ok(entries.into_iter().zip(series).map(row).collect())
+}
+
 /// An engine that [`Bench::with_engines`] has connected to.
 fn there<'a>(engine: &'a Result<Option<Controller>, &'a str>) -> Result<&'a Controller, &'a str> {
     engine.as_ref().map(|it| it.as_ref().expect("it is connected to")).map_err(|why| *why)
@@ -362,4 +371,50 @@ pub struct Work<J> {
     pub engines: Engines,
     /// The scenario's own.
     pub job: J,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+    use crate::report::Found;
+
+    const COUNTS: Counts = Counts { warm_up: 1, samples: 2 };
+
+    #[tokio::test]
+    async fn all_take_turns_each_round_in_another_order_and_the_warm_up_does_not_count() {
+        let order = RefCell::new(String::new());
+        let one = |name: &'static str, figure: f64| {
+            let order = &order;
+            Entry::new(name, move || async move {
+                order.borrow_mut().push_str(name);
+                Ok(figure)
+            })
+        };
+        let entries = vec![one("a", 1.0), Entry::missing("b", "not here"), one("c", 3.0)];
+        let rows = take_turns(COUNTS, Unit::Count, entries, || Ok(())).await.unwrap();
+        assert_eq!(*order.borrow(), "accaca");
+        let found: Vec<String> = rows
+            .iter()
+            .map(|row| match &row.found {
+                Found::Figure(figure) => format!("{}: {:?}", row.what, figure.samples),
+                Found::Missing(why) => format!("{}: {why}", row.what),
+            })
+            .collect();
+        assert_eq!(found, ["a: [1.0, 1.0]", "b: not here", "c: [3.0, 3.0]"]);
+    }
+
+    #[tokio::test]
+    async fn an_end_that_is_asked_for_comes_between_two_measurements() {
+        let measured = Cell::new(0);
+        let entry = Entry::new("a", || {
+            measured.set(measured.get() + 1);
+            async { Ok(0.0) }
+        });
+        let check = || if measured.get() < 2 { Ok(()) } else { Err(Error::Interrupted) };
+        let ended = take_turns(COUNTS, Unit::Count, vec![entry], check).await;
+        assert!(matches!(ended, Err(Error::Interrupted)));
+        assert_eq!(measured.get(), 2);
+    }
 }
