@@ -229,6 +229,7 @@ impl Shared {
                 Some(sink) => sink.touched(touched),
                 None => Err(format!("a changed path of no run (id {})", touched.request)),
             },
+            FromAgent::Page(page) => Err(format!("entries of no list (id {})", page.request)),
             FromAgent::Chunk(chunk) => Err(format!("a chunk of no stream ({})", chunk.stream)),
             FromAgent::Credit(credit) => Err(format!("credit for no stream ({})", credit.stream)),
         }

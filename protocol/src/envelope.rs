@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use crate::WireError;
 use crate::frame::{FrameError, encode};
-use crate::message::{Chunk, Credit, Log, Request, RequestMethod, Touched};
+use crate::message::{Chunk, Credit, Log, Page, Request, RequestMethod, Touched};
 
 /// A line that is not a message of this wire.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +57,8 @@ pub enum FromAgent<'a> {
     Log(Log),
     /// A path is about to change.
     Touched(Touched),
+    /// Entries of a list.
+    Page(Page),
     /// A piece of a stream from the agent.
     Chunk(Chunk),
     /// Leave to send more of a stream to the agent.
@@ -99,6 +101,7 @@ enum StreamMethod {
 enum AgentMethod {
     Log,
     Touched,
+    Page,
     Chunk,
     Credit,
 }
@@ -245,6 +248,7 @@ impl<'a> FromAgent<'a> {
             } => match method::<AgentMethod>(name)? {
                 AgentMethod::Log => params(name, raw).map(Self::Log),
                 AgentMethod::Touched => params(name, raw).map(Self::Touched),
+                AgentMethod::Page => params(name, raw).map(Self::Page),
                 AgentMethod::Chunk => params(name, raw).map(Self::Chunk),
                 AgentMethod::Credit => params(name, raw).map(Self::Credit),
             },
@@ -262,6 +266,7 @@ impl<'a> FromAgent<'a> {
             Self::Reply { id, result } => Self::encode_reply(*id, result.clone()),
             Self::Log(log) => notification("log", log),
             Self::Touched(touched) => notification("touched", touched),
+            Self::Page(page) => notification("page", page),
             Self::Chunk(chunk) => notification("chunk", chunk),
             Self::Credit(credit) => notification("credit", credit),
         }
@@ -291,8 +296,52 @@ fn notification(method: &str, params: &impl Serialize) -> Result<Vec<u8>, FrameE
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Cancel, CancelReply, Shutdown};
+    use crate::Base64;
+    use crate::limits::{LIST_PAGE, MAX_FRAME_BYTES};
+    use crate::message::{
+        Cancel, CancelReply, Edit, Entry, EntryKind, List, Read, Rename, Shutdown, Timestamp,
+        Write, WriteMode,
+    };
     use proptest::prelude::*;
+
+    fn requests(
+        name: String,
+        bytes: Option<Vec<u8>>,
+        number: u64,
+        some: Option<u64>,
+        flag: bool,
+    ) -> [Request; 5] {
+        let path = || (name.clone(), bytes.clone().map(Base64));
+        let ((from, from_b64), (to, to_b64)) = (path(), path());
+        let stream = u32::try_from(number % 1000).unwrap();
+        let (path, path_b64) = path();
+        [
+            Request::from(Read {
+                path: path.clone(),
+                path_b64: path_b64.clone(),
+                offset: number,
+                limit: some,
+                stream,
+            }),
+            Request::from(Write {
+                path: path.clone(),
+                path_b64: path_b64.clone(),
+                mode: WriteMode::Append,
+                parents: flag,
+                atomic: !flag,
+                stream,
+            }),
+            Request::from(Edit {
+                path: path.clone(),
+                path_b64: path_b64.clone(),
+                old: name.clone(),
+                new: name.clone(),
+                count: number,
+            }),
+            Request::from(List { path, path_b64, max_depth: some, limit: Some(number) }),
+            Request::from(Rename { from, from_b64, to, to_b64, overwrite: flag }),
+        ]
+    }
 
     #[test]
     fn both_steps_refuse_what_they_do_not_know() {
@@ -378,7 +427,85 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_longest_page_fits_into_a_frame() {
+        use crate::limits::{LIST_PAGE_BYTES, encoded_len};
+        use crate::path::MAX_PATH_BYTES;
+        let longest = Entry {
+            name: "\u{1}".repeat(MAX_PATH_BYTES),
+            name_b64: None,
+            kind: EntryKind::Directory,
+            size: u64::MAX,
+            modified: Some(Timestamp { seconds: i64::MIN, nanoseconds: 999_999_999 }),
+        };
+        let short = Entry { name: "a".repeat(LIST_PAGE_BYTES / LIST_PAGE), ..longest.clone() };
+        let mut entries = vec![short; LIST_PAGE - 1];
+        entries.push(longest);
+        let names: usize = entries.iter().map(|entry| encoded_len(&entry.name)).sum();
+        assert!(names > LIST_PAGE_BYTES, "the last one ends the page");
+        let line = FromAgent::Page(Page { request: u64::MAX, entries }).encode().unwrap();
+        assert!(line.len() <= MAX_FRAME_BYTES);
+    }
+
+    #[test]
+    fn a_file_operation_takes_exactly_its_options() {
+        let right = r#"{"path":"a","parents":true}"#;
+        let line = |params: &str| {
+            format!(r#"{{"jsonrpc":"2.0","id":7,"method":"mkdir","params":{params}}}"#)
+        };
+        assert!(ToAgent::decode(&line(right)).is_ok());
+        for wrong in [
+            r#"{"path":"a"}"#,
+            r#"{"parents":true}"#,
+            r#"{"path":"a","parents":1}"#,
+            r#"{"path":"a","parents":true,"mode":511}"#,
+            r#"{"path":1,"parents":true}"#,
+            r#"{"path":"a","path_b64":"?","parents":true}"#,
+            r#"{"path":"a","path":"b","parents":true}"#,
+        ] {
+            let error = ToAgent::decode(&line(wrong)).unwrap_err();
+            assert!(matches!(error, DecodeError::Params { id: Some(7), .. }), "{wrong}: {error}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn file_operations_come_back_as_they_went(
+            name in any::<String>(),
+            bytes in any::<Option<Vec<u8>>>(),
+            number in any::<u64>(),
+            some in any::<Option<u64>>(),
+            flag in any::<bool>(),
+        ) {
+            for request in requests(name, bytes, number, some, flag) {
+                let message = ToAgent::Request { id: number, request };
+                let line = String::from_utf8(message.encode().unwrap()).unwrap();
+                prop_assert_eq!(ToAgent::decode(line.trim_end()).unwrap(), message);
+            }
+        }
+
+        #[test]
+        fn a_page_of_entries_comes_back_as_it_went(
+            names in proptest::collection::vec("\\PC{0,40}", 0..8),
+            bytes in proptest::collection::vec(any::<u8>(), 1..9),
+            seconds in any::<i64>(),
+        ) {
+            let entries = names.into_iter().map(|name| Entry {
+                name,
+                name_b64: Some(Base64(bytes.clone())),
+                kind: EntryKind::File,
+                size: u64::MAX,
+                modified: Some(Timestamp { seconds, nanoseconds: 999_999_999 }),
+            });
+            let page = Page { request: 1, entries: entries.collect() };
+            let line = FromAgent::Page(page.clone()).encode().unwrap();
+            let line = String::from_utf8(line).unwrap();
+            let FromAgent::Page(read) = FromAgent::decode(line.trim_end()).unwrap() else {
+                panic!("{line}")
+            };
+            prop_assert_eq!(read, page);
+        }
+
         #[test]
         fn garbage_is_refused_and_never_panics(line in "\\PC{0,200}") {
             prop_assert!(ToAgent::decode(&line).is_err());

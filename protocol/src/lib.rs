@@ -22,6 +22,7 @@ pub mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod limits;
+pub mod media;
 pub mod message;
 pub mod path;
 pub mod stream;

@@ -18,8 +18,18 @@ pub const MAX_VALUE_DEPTH: usize = 56;
 /// Most requests without an answer at one time; one more is answered `busy`.
 pub const MAX_IN_FLIGHT: usize = 16;
 
-/// Entries in one page of a list.
+/// Most entries in one page of a list.
 pub const LIST_PAGE: usize = 500;
+
+/// A page of a list ends, however few entries it has, where its names have so many bytes when
+/// encoded, those of the last one included.
+pub const LIST_PAGE_BYTES: usize = 1 << 20;
+
+/// Most lines in one view of a text.
+pub const MAX_VIEW_LINES: u64 = 2000;
+
+/// Most bytes of text in one view.
+pub const MAX_VIEW_BYTES: usize = 50 << 10;
 
 /// Longest entry of the log, in encoded bytes; a longer one is cut.
 pub const MAX_LOG_ENTRY_BYTES: usize = 64 << 10;
@@ -46,6 +56,13 @@ const _: () = assert!(MAX_SOURCE_BYTES * 6 + MAX_ARGS_BYTES + ENVELOPE <= MAX_FR
 const _: () = assert!(MAX_RESULT_BYTES + 2 * MAX_MESSAGE_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_LOG_ENTRY_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_CHUNK_BYTES.div_ceil(3) * 4 + ENVELOPE <= MAX_FRAME_BYTES);
+// A name that is not UTF-8 travels twice: three bytes of text for one, and base64. Beside its name,
+// an entry takes less than 256 bytes.
+const LONGEST_NAME: usize = crate::path::MAX_PATH_BYTES * 6;
+const _: () =
+    assert!(LIST_PAGE_BYTES + LONGEST_NAME + LIST_PAGE * 256 + ENVELOPE <= MAX_FRAME_BYTES);
+const _: () =
+    assert!((MAX_VIEW_BYTES + crate::path::MAX_PATH_BYTES) * 6 + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_VALUE_DEPTH + 8 <= MAX_NESTING);
 const _: () = assert!(INITIAL_CREDIT >= MAX_CHUNK_BYTES as u64);
 

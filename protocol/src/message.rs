@@ -1,14 +1,22 @@
 //! The whole vocabulary: what the two sides say to each other.
 //!
 //! Controller to agent: the requests ([`Request`]) and, either way, [`Chunk`] and [`Credit`].
-//! Agent to controller: one answer a request, the notifications [`Log`] and [`Touched`], and
-//! again [`Chunk`] and [`Credit`]. A session is `hello`, any requests, `shutdown`; the end of
+//! Agent to controller: one answer a request, the notifications [`Log`], [`Touched`] and [`Page`],
+//! and again [`Chunk`] and [`Credit`]. A session is `hello`, any requests, `shutdown`; the end of
 //! stdin without `shutdown` ends the agent at once.
 //!
 //! Every size is in bytes, every time in milliseconds.
 
+mod files;
+
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
+
+pub use files::{
+    Edit, EditReply, Entry, EntryKind, Exists, ExistsReply, ImageContent, List, ListReply, Mkdir,
+    MkdirReply, Page, Read, ReadReply, Remove, RemoveReply, Rename, RenameReply, Stat, StatReply,
+    TextWindow, Timestamp, TruncatedBy, View, ViewContent, ViewReply, Write, WriteMode, WriteReply,
+};
 
 use crate::{Base64, ErrorKind};
 
@@ -73,6 +81,26 @@ requests! {
     "hello" Hello -> HelloReply,
     /// Runs a script. One at a time; another one meanwhile is `busy`.
     "run" Run -> RunReply,
+    /// Gives the content of a file, or a range of it.
+    "read" Read -> ReadReply,
+    /// Gives a window of a file for people and models.
+    "view" View -> ViewReply,
+    /// Writes a file.
+    "write" Write -> WriteReply,
+    /// Replaces text in a file.
+    "edit" Edit -> EditReply,
+    /// Lists a directory.
+    "list" List -> ListReply,
+    /// Makes a directory.
+    "mkdir" Mkdir -> MkdirReply,
+    /// Removes a name, or a tree.
+    "remove" Remove -> RemoveReply,
+    /// Says whether a name is there.
+    "exists" Exists -> ExistsReply,
+    /// Says what is known of a name.
+    "stat" Stat -> StatReply,
+    /// Renames.
+    "rename" Rename -> RenameReply,
     /// Ends a request that is under way.
     "cancel" Cancel -> CancelReply,
     /// Ends the session: the agent answers and exits with code 0.

@@ -163,10 +163,7 @@ impl GuestPath {
     /// The two wire fields: the lossy text, and the bytes where the text is not exact.
     #[must_use]
     pub fn to_wire(&self) -> (String, Option<Base64>) {
-        match std::str::from_utf8(&self.0) {
-            Ok(text) => (text.to_owned(), None),
-            Err(_) => (self.to_string_lossy().into_owned(), Some(Base64(self.0.clone()))),
-        }
+        to_wire(&self.0)
     }
 
     /// The path of the two wire fields.
@@ -175,7 +172,22 @@ impl GuestPath {
     ///
     /// [`PathError`] where they hold no legal absolute path.
     pub fn from_wire(path: &str, path_b64: Option<&Base64>) -> Result<Self, PathError> {
-        Self::new(path_b64.map_or(path.as_bytes(), |bytes| bytes.0.as_slice()))
+        Self::new(written(path, path_b64))
+    }
+}
+
+/// A path as a caller wrote it, from its two wire fields.
+#[must_use]
+pub fn written<'a>(path: &'a str, path_b64: Option<&'a Base64>) -> &'a [u8] {
+    path_b64.map_or(path.as_bytes(), |bytes| &bytes.0)
+}
+
+/// The two wire fields of a path or name: the lossy text, and the bytes where it is not exact.
+#[must_use]
+pub fn to_wire(bytes: &[u8]) -> (String, Option<Base64>) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (text.to_owned(), None),
+        Err(_) => (String::from_utf8_lossy(bytes).into_owned(), Some(Base64(bytes.to_vec()))),
     }
 }
 

@@ -66,9 +66,137 @@ fn requests() -> Vec<Request> {
             timeout_ms: 30_000,
         }
         .into(),
+        Read { path: path(), path_b64: None, offset: 1, limit: Some(2), stream: 3 }.into(),
+        View { path: path(), path_b64: None, offset: 1, limit: None, stream: 3 }.into(),
+        Write {
+            path: path(),
+            path_b64: bytes(),
+            mode: WriteMode::Overwrite,
+            parents: true,
+            atomic: true,
+            stream: 3,
+        }
+        .into(),
+        Edit { path: path(), path_b64: None, old: "a".into(), new: "b".into(), count: 1 }.into(),
+        List { path: path(), path_b64: None, max_depth: Some(1), limit: None }.into(),
+        Mkdir { path: path(), path_b64: None, parents: true }.into(),
+        Remove { path: path(), path_b64: None, recursive: true, force: false }.into(),
+        Exists { path: path(), path_b64: None }.into(),
+        Stat { path: path(), path_b64: None }.into(),
+        Rename { from: path(), from_b64: None, to: "b".into(), to_b64: bytes(), overwrite: true }
+            .into(),
         Cancel { id: 2 }.into(),
         Shutdown {}.into(),
     ]
+}
+
+fn path() -> String {
+    "a\u{fffd}".into()
+}
+
+fn bytes() -> Option<Base64> {
+    Some(Base64(b"a\xff".into()))
+}
+
+fn time() -> Option<Timestamp> {
+    Some(Timestamp { seconds: -1, nanoseconds: 500_000_000 })
+}
+
+/// The words of the enums that no other sample shows.
+fn modes() -> String {
+    let mut words = String::new();
+    for mode in [WriteMode::Overwrite, WriteMode::Append, WriteMode::CreateNew] {
+        writeln!(words, "mode {}", serde_json::to_string(&mode).unwrap()).unwrap();
+    }
+    for kind in [EntryKind::File, EntryKind::Directory, EntryKind::Symlink, EntryKind::Other] {
+        assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        writeln!(words, "type {kind}", kind = kind.as_str()).unwrap();
+    }
+    words
+}
+
+/// The answers to file operations.
+fn answers() -> Vec<Vec<u8>> {
+    let path = || "/io/a\u{fffd}".to_owned();
+    let bytes = || Some(Base64(b"/io/a\xff".into()));
+    let text = TextWindow {
+        text: "a\n".into(),
+        first_line: 1,
+        output_lines: 1,
+        total_lines: 2,
+        truncated_by: Some(TruncatedBy::Lines),
+        footer: Some("[…]".into()),
+    };
+    let bytes_cut = TextWindow { truncated_by: Some(TruncatedBy::Bytes), ..text.clone() };
+    let image = ImageContent { mime_type: "image/png".into(), bytes: 1 };
+    let view = |content| {
+        FromAgent::encode_reply(6, Ok(ViewReply { path: path(), path_b64: bytes(), content }))
+    };
+    [
+        FromAgent::encode_reply(
+            5,
+            Ok(ReadReply { path: path(), path_b64: bytes(), bytes: 1, size: 2 }),
+        ),
+        view(ViewContent::Text(text)),
+        view(ViewContent::Text(bytes_cut)),
+        view(ViewContent::Image(image)),
+        FromAgent::encode_reply(
+            7,
+            Ok(WriteReply { path: path(), path_b64: bytes(), bytes_written: 1, created: true }),
+        ),
+        FromAgent::encode_reply(
+            8,
+            Ok(EditReply { path: path(), path_b64: bytes(), replacements: 1 }),
+        ),
+        FromAgent::encode_reply(
+            9,
+            Ok(ListReply { path: path(), path_b64: bytes(), entries: 1, truncated: true }),
+        ),
+        FromAgent::encode_reply(
+            10,
+            Ok(MkdirReply { path: path(), path_b64: bytes(), created: true }),
+        ),
+        FromAgent::encode_reply(
+            11,
+            Ok(RemoveReply { path: path(), path_b64: bytes(), removed: true, entries: 1 }),
+        ),
+        FromAgent::encode_reply(
+            12,
+            Ok(ExistsReply { path: path(), path_b64: bytes(), kind: Some(EntryKind::File) }),
+        ),
+        FromAgent::encode_reply(
+            13,
+            Ok(StatReply {
+                path: path(),
+                path_b64: bytes(),
+                kind: EntryKind::Symlink,
+                size: 1,
+                permissions: 0o755,
+                uid: 2,
+                gid: 3,
+                modified: time(),
+                accessed: time(),
+                created: None,
+            }),
+        ),
+        FromAgent::encode_reply(
+            14,
+            Ok(RenameReply { from: "/io/a".into(), from_b64: None, to: path(), to_b64: bytes() }),
+        ),
+        FromAgent::Page(Page {
+            request: 9,
+            entries: vec![Entry {
+                name: "sub/a\u{fffd}".into(),
+                name_b64: Some(Base64(b"sub/a\xff".into())),
+                kind: EntryKind::File,
+                size: 1,
+                modified: time(),
+            }],
+        })
+        .encode(),
+    ]
+    .map(Result::unwrap)
+    .into()
 }
 
 fn chunk() -> Chunk {
@@ -154,8 +282,9 @@ fn what_the_agent_sends_is_frozen() {
         FromAgent::Chunk(chunk()).encode(),
         FromAgent::Credit(credit()).encode(),
     ]
-    .map(|line| String::from_utf8(line.unwrap()).unwrap())
-    .concat();
+    .map(Result::unwrap);
+    let lines = [&lines[..], &answers()].concat();
+    let lines = String::from_utf8(lines.concat()).unwrap();
     for line in lines.lines() {
         FromAgent::decode(line).unwrap();
     }
@@ -167,6 +296,7 @@ fn constants_and_error_kinds_are_frozen() {
     let mut text = format!(
         "PROTOCOL_VERSION {PROTOCOL_VERSION}\nMAX_FRAME_BYTES {}\nMAX_CHUNK_BYTES {}\n\
          MAX_NESTING {}\nMAX_VALUE_DEPTH {}\nMAX_IN_FLIGHT {}\nLIST_PAGE {}\n\
+         LIST_PAGE_BYTES {}\nMAX_VIEW_LINES {}\nMAX_VIEW_BYTES {}\n\
          MAX_LOG_ENTRY_BYTES {}\nMAX_SOURCE_BYTES {}\nMAX_RESULT_BYTES {}\nMAX_ARGS_BYTES {}\n\
          MAX_MESSAGE_BYTES {}\nINITIAL_CREDIT {}\n",
         limits::MAX_FRAME_BYTES,
@@ -175,6 +305,9 @@ fn constants_and_error_kinds_are_frozen() {
         limits::MAX_VALUE_DEPTH,
         limits::MAX_IN_FLIGHT,
         limits::LIST_PAGE,
+        limits::LIST_PAGE_BYTES,
+        limits::MAX_VIEW_LINES,
+        limits::MAX_VIEW_BYTES,
         limits::MAX_LOG_ENTRY_BYTES,
         limits::MAX_SOURCE_BYTES,
         limits::MAX_RESULT_BYTES,
@@ -185,5 +318,6 @@ fn constants_and_error_kinds_are_frozen() {
     for kind in ErrorKind::ALL {
         writeln!(text, "error {kind}").unwrap();
     }
+    text += &modes();
     hold_against("constants.txt", &text);
 }

@@ -2,7 +2,8 @@
 //!
 //! It opens its mounts, confines itself, and only then reads what anybody sends it. One thread
 //! reads requests and never waits for anything else (`session`); each run has a thread for the
-//! script and one that watches the clock (`run`); everything that touches a file goes through
+//! script and one that watches the clock (`run`), and file operations have workers (`operation`)
+//! and streams for their content (`stream`); everything that touches a file goes through
 //! `files`. Whatever happens, the end of stdin ends the process.
 
 #![deny(unsafe_code)]
@@ -14,11 +15,13 @@ mod files;
 pub mod fuzz;
 mod log;
 mod luau;
+mod operation;
 mod outbox;
 mod proc;
 mod run;
 mod session;
 mod source;
+mod stream;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -124,8 +127,10 @@ impl Agent {
     }
 }
 
-/// Ends the process at once: no destructor, no exit handler, no wait for a thread.
+/// Ends the process at once: no destructor, no exit handler, no wait for a thread. Only files that
+/// are not finished go first.
 pub fn exit(exit: Exit) -> ! {
+    files::remove_temporaries();
     #[expect(unsafe_code, reason = "std has no _exit, and exit handlers may wait for the VM")]
     // SAFETY: _exit has no preconditions.
     unsafe {

@@ -13,14 +13,17 @@ use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_IN_FLIGHT, MAX_VALUE_DEPTH};
 use sandbox_protocol::message::{
     Cancel, CancelReply, Confinement, Hello, HelloReply, Limits, Policy, Request, Run, Shutdown,
 };
+use sandbox_protocol::stream::StreamError;
 use sandbox_protocol::{DecodeError, ErrorKind, PROTOCOL_VERSION, ToAgent, WireError};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::files::{Files, Lifetime, Mounts, PathPolicy};
+use crate::operation::{Operation, Operations};
 use crate::outbox::{Outbox, Replier, Stdout};
 use crate::proc::Proc;
 use crate::run::{Job, Runner};
+use crate::stream::Streams;
 use crate::{Exit, die};
 
 /// One read of stdin.
@@ -37,10 +40,22 @@ pub fn serve(mounts: Mounts, confinement: Confinement, proc: Proc) -> io::Result
     let proc = Arc::new(proc);
     let outbox = Arc::new(Outbox::new(Stdout));
     let replier = Replier::start(outbox.clone())?;
-    let runner = Runner::new(outbox.clone(), replier.clone(), proc.clone());
+    let runner = Arc::new(Runner::new(outbox.clone(), replier.clone(), proc.clone()));
+    let streams = Arc::new(Streams::default());
+    let operations = Operations::new(outbox.clone(), streams.clone());
     let mounts = Arc::new(mounts);
-    let mut session =
-        Session { mounts, confinement, proc, outbox, replier, runner, rules: None, ending: false };
+    let mut session = Session {
+        mounts,
+        confinement,
+        proc,
+        outbox,
+        replier,
+        runner,
+        streams,
+        operations,
+        rules: None,
+        ending: false,
+    };
     let mut decoder = FrameDecoder::new();
     let mut buffer = vec![0; READ_BYTES];
     loop {
@@ -82,7 +97,9 @@ struct Session {
     proc: Arc<Proc>,
     outbox: Arc<Outbox>,
     replier: Replier,
-    runner: Runner,
+    runner: Arc<Runner>,
+    streams: Arc<Streams>,
+    operations: Operations,
     rules: Option<Rules>,
     /// `shutdown` has come.
     ending: bool,
@@ -101,9 +118,8 @@ impl Session {
     fn take(&mut self, line: &str) {
         match ToAgent::decode(line) {
             Ok(ToAgent::Request { id, request }) => self.request(id, request),
-            // No request of this wire opens a stream yet.
-            Ok(ToAgent::Chunk(chunk)) => unknown_stream(chunk.stream),
-            Ok(ToAgent::Credit(credit)) => unknown_stream(credit.stream),
+            Ok(ToAgent::Chunk(chunk)) => keep(self.streams.take_chunk(chunk)),
+            Ok(ToAgent::Credit(credit)) => keep(self.streams.take_credit(&credit)),
             Err(DecodeError::Params { method, id: Some(id), source }) => {
                 self.outbox.begin_request();
                 let error = match protocol_of(line) {
@@ -139,13 +155,24 @@ impl Session {
                     self.replier.answer::<()>(id, Err(error));
                 }
             }
+            Request::Read(read) => self.operate(id, Operation::Read(read)),
+            Request::View(view) => self.operate(id, Operation::View(view)),
+            Request::Write(write) => self.operate(id, Operation::Write(write)),
+            Request::Edit(edit) => self.operate(id, Operation::Edit(edit)),
+            Request::List(list) => self.operate(id, Operation::List(list)),
+            Request::Mkdir(mkdir) => self.operate(id, Operation::Mkdir(mkdir)),
+            Request::Remove(remove) => self.operate(id, Operation::Remove(remove)),
+            Request::Exists(exists) => self.operate(id, Operation::Exists(exists)),
+            Request::Stat(stat) => self.operate(id, Operation::Stat(stat)),
+            Request::Rename(rename) => self.operate(id, Operation::Rename(rename)),
             Request::Cancel(Cancel { id: target }) => {
-                let found = self.runner.cancel(target);
+                let found = self.runner.cancel(target) || self.operations.cancel(target);
                 self.replier.answer(id, Ok(CancelReply { found }));
             }
             Request::Shutdown(Shutdown {}) => {
                 self.ending = true;
-                self.runner.shutdown(id);
+                let runner = self.runner.clone();
+                self.operations.end(move || runner.shutdown(id));
             }
         }
     }
@@ -174,9 +201,35 @@ impl Session {
         })
     }
 
+    fn rules(&self) -> Result<&Rules, WireError> {
+        self.rules.as_ref().ok_or_else(|| invalid("'hello' comes first"))
+    }
+
+    /// The files of the request `id`.
+    fn files(&self, rules: &Rules, id: u64) -> Files {
+        Files::new(
+            self.mounts.clone(),
+            rules.paths.clone(),
+            &rules.limits,
+            rules.lifetime.clone(),
+            self.outbox.clone(),
+            id,
+        )
+    }
+
+    fn operate(&self, id: u64, operation: Operation) {
+        let started = self.rules().and_then(|rules| {
+            let time = Duration::from_millis(rules.limits.operation_timeout_ms);
+            self.operations.start(id, operation, self.files(rules, id), time)
+        });
+        if let Err(error) = started {
+            self.replier.answer::<()>(id, Err(error));
+        }
+    }
+
     fn run(&self, id: u64, run: Run) -> Result<(), WireError> {
         let accepted = Instant::now();
-        let rules = self.rules.as_ref().ok_or_else(|| invalid("'hello' comes first"))?;
+        let rules = self.rules()?;
         let args = serde_json::to_vec(&run.args).map_err(|error| invalid(&error.to_string()))?;
         if args.len() > MAX_ARGS_BYTES {
             return Err(invalid(&format!("args is longer than {MAX_ARGS_BYTES} bytes")));
@@ -184,16 +237,7 @@ impl Session {
         if run.args.values().map(depth).max().unwrap_or(0) >= MAX_VALUE_DEPTH {
             return Err(invalid(&format!("args is nested deeper than {MAX_VALUE_DEPTH}")));
         }
-        let files = rules.policy.io.then(|| {
-            Arc::new(Files::new(
-                self.mounts.clone(),
-                rules.paths.clone(),
-                &rules.limits,
-                rules.lifetime.clone(),
-                self.outbox.clone(),
-                id,
-            ))
-        });
+        let files = rules.policy.io.then(|| Arc::new(self.files(rules, id)));
         let (limits, io_errors) = (rules.limits.clone(), rules.policy.io_errors);
         self.runner.start(Job { id, run, accepted, limits, io_errors, files })
     }
@@ -213,8 +257,11 @@ fn wrong_version(theirs: u32) -> WireError {
     )
 }
 
-fn unknown_stream(stream: u32) -> ! {
-    die(Exit::Protocol, &format!("there is no stream {stream}"))
+/// After a breach of its rules nothing on a stream has a meaning.
+fn keep(delivered: Result<(), StreamError>) {
+    if let Err(breach) = delivered {
+        die(Exit::Protocol, &breach.to_string());
+    }
 }
 
 /// The version in a `hello` whose other fields this agent cannot read.

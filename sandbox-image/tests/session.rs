@@ -117,7 +117,7 @@ impl Agent {
                 };
                 self.notes.push(format!("{change} {}", touched.path));
             }
-            FromAgent::Chunk(_) | FromAgent::Credit(_) => panic!("{line}"),
+            FromAgent::Page(_) | FromAgent::Chunk(_) | FromAgent::Credit(_) => panic!("{line}"),
         }
         true
     }

@@ -12,20 +12,21 @@ use sandbox_protocol::path::GuestPath;
 use super::mounts::{Place, Spot};
 use super::open::special;
 use super::resolve::{Directory, Root, retry, split};
+use super::temporary::{Existing, rename_to_nothing};
 use super::{FileError, Files, beneath, not_allowed, protected};
 
 /// How deep a directory may be that is renamed.
 const RENAME_DEPTH: usize = 64;
 
 /// A name in an open directory, and what it is.
-struct Entry<'a> {
-    root: &'a Root<'a>,
-    directory: Directory<'a>,
-    name: &'a [u8],
+pub(super) struct Entry<'a> {
+    pub root: &'a Root<'a>,
+    pub directory: Directory<'a>,
+    pub name: &'a [u8],
 }
 
 impl Entry<'_> {
-    fn stat(&self) -> rustix::io::Result<Stat> {
+    pub fn stat(&self) -> rustix::io::Result<Stat> {
         retry(|| statat(&self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW))
     }
 }
@@ -94,6 +95,20 @@ impl Files {
     ///
     /// [`FileError`], and nothing has moved.
     pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<(), FileError> {
+        self.rename_entry(from, to, Existing::Replace).map(drop)
+    }
+
+    /// The same with a choice; gives the two paths.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`], and nothing has moved.
+    pub fn rename_entry(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        existing: Existing,
+    ) -> Result<(GuestPath, GuestPath), FileError> {
         let source = self.locate_to_write(from)?;
         let target = self.locate_to_write(to)?;
         for (place, written) in [(&source, from), (&target, to)] {
@@ -125,10 +140,13 @@ impl Files {
         if !is_directory && (source.wants_directory || target.wants_directory) {
             return Err(fail(Errno::NOTDIR));
         }
+        if replaced.is_some() && existing == Existing::Refuse {
+            return Err(FileError::system(Errno::EXIST, to));
+        }
         let same = |other: &Stat| (other.st_dev, other.st_ino) == (stat.st_dev, stat.st_ino);
         if replaced.as_ref().is_some_and(same) {
             // Two names of one file: POSIX changes nothing, so there is nothing to announce.
-            return Ok(());
+            return Ok((source.path, target.path));
         }
         let moved = if is_directory {
             self.files_below(&old).map_err(|errno| self.too_many(errno, "rename", from))?
@@ -150,15 +168,26 @@ impl Files {
                 ]
             })
             .collect();
-        match retry(|| renameat(&old.directory, old.name, &new.directory, new.name)) {
+        let rename = || retry(|| renameat(&old.directory, old.name, &new.directory, new.name));
+        let renamed = match existing {
+            Existing::Replace => rename(),
+            Existing::Refuse => {
+                rename_to_nothing(&old.directory, old.name, &new.directory, new.name, rename)
+            }
+        };
+        match renamed {
             Ok(()) => {
                 pending.into_iter().for_each(super::touched::Pending::done);
-                Ok(())
+                drop((old, new, paths));
+                Ok((source.path, target.path))
             }
             Err(errno) => {
                 // The last one first: each is taken back as the last word on its path.
                 pending.into_iter().rev().for_each(super::touched::Pending::failed);
-                Err(fail(errno))
+                match (errno, existing) {
+                    (Errno::EXIST, Existing::Refuse) => Err(FileError::system(errno, to)),
+                    (errno, _) => Err(fail(errno)),
+                }
             }
         }
     }
@@ -212,7 +241,10 @@ impl Files {
 }
 
 /// The name that a place is in its directory; `None` for the root of a mount.
-fn entry<'a>(place: &'a Place<'_>, written: &[u8]) -> Result<Option<Entry<'a>>, FileError> {
+pub(super) fn entry<'a>(
+    place: &'a Place<'_>,
+    written: &[u8],
+) -> Result<Option<Entry<'a>>, FileError> {
     let Spot::Beneath(root, relative) = &place.spot else {
         return Err(FileError::system(Errno::BUSY, written));
     };
@@ -225,7 +257,7 @@ fn entry<'a>(place: &'a Place<'_>, written: &[u8]) -> Result<Option<Entry<'a>>, 
 }
 
 /// A name of a FIFO, a socket or a device is as little the sandbox's to change as what is behind.
-fn refuse_special(kind: FileType, written: &[u8]) -> Result<(), FileError> {
+pub(super) fn refuse_special(kind: FileType, written: &[u8]) -> Result<(), FileError> {
     match kind {
         FileType::RegularFile | FileType::Directory | FileType::Symlink => Ok(()),
         _ => Err(special(written)),
@@ -238,7 +270,7 @@ fn descend(path: &GuestPath, below: &[u8]) -> Result<GuestPath, Errno> {
 }
 
 /// Calls `each` with every name but `.` and `..`, and what it is.
-fn read_directory(
+pub(super) fn read_directory(
     directory: &OwnedFd,
     mut each: impl FnMut(&[u8], FileType) -> rustix::io::Result<()>,
 ) -> rustix::io::Result<()> {

@@ -80,7 +80,7 @@ fn kind_of(errno: Errno) -> ErrorKind {
         Errno::NOMEM => ErrorKind::OutOfMemory,
         Errno::TIMEDOUT => ErrorKind::Timeout,
         // Somebody kept changing what was looked up: the same call may succeed.
-        Errno::AGAIN | Errno::STALE => ErrorKind::Busy,
+        Errno::AGAIN | Errno::STALE | Errno::INTR => ErrorKind::Busy,
         Errno::NAMETOOLONG | Errno::INVAL | Errno::ILSEQ => ErrorKind::InvalidPath,
         Errno::XDEV => ErrorKind::InvalidRequest,
         _ => ErrorKind::Internal,

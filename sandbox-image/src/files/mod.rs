@@ -7,23 +7,33 @@
 //!
 //! Hard links are files like others: whoever can make one could have read or written the file.
 
+mod edit;
 mod entries;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 pub mod handle;
+mod list;
 mod mounts;
+mod names;
 mod open;
 mod policy;
 mod quota;
 #[cfg(test)]
 mod races;
+mod read;
+mod remove;
 mod resolve;
+mod temporary;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod text;
 mod touched;
+mod view;
+mod watch;
+mod write;
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, Weak};
@@ -34,10 +44,17 @@ use sandbox_protocol::message::{Access, Change, Limits};
 use sandbox_protocol::path::GuestPath;
 
 pub use error::FileError;
+pub use list::{ListOptions, Listed};
 pub use mounts::{MountError, Mounts};
 pub use policy::PathPolicy;
 pub use quota::Lifetime;
+pub use read::{Range, Reading};
+pub use remove::{Absent, Extent};
+pub use temporary::{Existing, remove_all as remove_temporaries};
 pub use touched::Announce;
+pub use view::Viewed;
+pub use watch::Watch;
+pub use write::{Overwrite, Parents, WriteOptions};
 
 use mounts::Place;
 use quota::Quota;
@@ -93,7 +110,7 @@ pub trait Flush: Send {
 #[derive(Debug, Clone, Copy)]
 pub struct Touch(touched::Word);
 
-/// The files of one run.
+/// The files of one run, or of one file operation.
 pub struct Files {
     mounts: Arc<Mounts>,
     policy: Arc<PathPolicy>,
@@ -101,10 +118,12 @@ pub struct Files {
     announced: Announced,
     handles: Mutex<Vec<Weak<Mutex<dyn Flush>>>>,
     list_entries: usize,
+    list_depth: u64,
+    file_bytes: u64,
 }
 
 impl Files {
-    /// The files of the run `request`, which begins now.
+    /// The files of the run or operation `request`, which begins now.
     #[must_use]
     pub fn new(
         mounts: Arc<Mounts>,
@@ -121,6 +140,8 @@ impl Files {
             announced: Announced::new(announce, request),
             handles: Mutex::default(),
             list_entries: usize::try_from(limits.list_entries).unwrap_or(usize::MAX),
+            list_depth: limits.list_depth,
+            file_bytes: limits.file_bytes,
         }
     }
 
@@ -169,6 +190,15 @@ impl Files {
                 handle.flush_best_effort();
             }
         }
+    }
+
+    /// Refuses what is over `limits.file_bytes`.
+    fn refuse_size(&self, size: u64, written: &[u8]) -> Result<(), FileError> {
+        if size <= self.file_bytes {
+            return Ok(());
+        }
+        let reason = format!("{size} bytes are too many (max {})", self.file_bytes);
+        Err(FileError::rule(ErrorKind::TooLarge, reason, written))
     }
 
     fn locate_to_read(&self, written: &[u8]) -> Result<Place<'_>, FileError> {

@@ -122,6 +122,40 @@ impl Files {
         mode: OpenMode,
         written: &[u8],
     ) -> Result<Option<OwnedFd>, FileError> {
+        let Site { directory, missing, name } = self.site(place, root, relative, written)?;
+        let wanted = missing.len() as u64 + 1;
+        self.quota.take_entries(wanted)?;
+        let pending = self.announced.announce(&place.path, false, mode.change());
+        let mut made = 0;
+        let directory = make_parents(root, directory, &missing, &mut made);
+        let created = directory.and_then(|directory| {
+            // O_EXCL follows no link and opens nothing that was there.
+            let flags =
+                mode.flags() | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            retry(|| openat(&directory, name, flags, Mode::from_raw_mode(0o666)))
+        });
+        match created {
+            Ok(fd) => {
+                self.quota.give_back_entries(wanted - made - 1);
+                pending.done();
+                Ok(Some(fd))
+            }
+            Err(errno) => {
+                self.quota.give_back_entries(wanted - made);
+                pending.failed();
+                if errno == Errno::EXIST { Ok(None) } else { Err(beneath(errno, written)) }
+            }
+        }
+    }
+
+    /// Where a new entry would go; every directory that would be made for it is allowed.
+    pub(super) fn site<'a, 'p>(
+        &self,
+        place: &Place<'_>,
+        root: &Root<'a>,
+        relative: &'p [u8],
+        written: &[u8],
+    ) -> Result<Site<'a, 'p>, FileError> {
         let (parent, name) = split(relative);
         let parents: Vec<&[u8]> =
             parent.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
@@ -140,23 +174,39 @@ impl Files {
                 return Err(not_allowed(written));
             }
         }
-        let wanted = (parents.len() - depth) as u64 + 1;
-        self.quota.take_entries(wanted)?;
-        let pending = self.announced.announce(&place.path, false, mode.change());
-        let mut made = 0;
-        match make(root, directory, &parents[depth..], name, mode, &mut made) {
-            Ok(fd) => {
-                self.quota.give_back_entries(wanted - made);
-                pending.done();
-                Ok(Some(fd))
-            }
-            Err(errno) => {
-                self.quota.give_back_entries(wanted - made);
-                pending.failed();
-                if errno == Errno::EXIST { Ok(None) } else { Err(beneath(errno, written)) }
-            }
-        }
+        Ok(Site { directory, missing: parents[depth..].to_vec(), name })
     }
+}
+
+/// Where a new entry goes.
+#[derive(Debug)]
+pub(super) struct Site<'a, 'p> {
+    /// The deepest directory on the way that is there.
+    pub directory: Directory<'a>,
+    /// The directories that are missing below it.
+    pub missing: Vec<&'p [u8]>,
+    /// The entry's name in the last of them.
+    pub name: &'p [u8],
+}
+
+/// Makes directories, counts what it makes, and gives the last one.
+pub(super) fn make_parents<'a>(
+    root: &Root<'a>,
+    mut directory: Directory<'a>,
+    missing: &[&[u8]],
+    made: &mut u64,
+) -> rustix::io::Result<Directory<'a>> {
+    for &name in missing {
+        match retry(|| mkdirat(&directory, name, Mode::from_raw_mode(0o777))) {
+            Ok(()) => *made += 1,
+            // Somebody else was faster; the open below decides whether it is a directory.
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let next = root.at(directory.as_fd()).open(name, OFlags::PATH | OFlags::DIRECTORY)?;
+        directory = Directory::Inside(next);
+    }
+    Ok(directory)
 }
 
 /// The deepest of these directories that is there, and how many of them lead to it.
@@ -172,38 +222,17 @@ fn deepest<'a>(root: &Root<'a>, parents: &[&[u8]]) -> rustix::io::Result<(Direct
     Ok((directory, parents.len()))
 }
 
-/// Makes directories and a file in the last one, and counts what it makes.
-fn make<'a>(
-    root: &Root<'a>,
-    mut directory: Directory<'a>,
-    parents: &[&[u8]],
-    name: &[u8],
-    mode: OpenMode,
-    made: &mut u64,
-) -> rustix::io::Result<OwnedFd> {
-    for &parent in parents {
-        match retry(|| mkdirat(&directory, parent, Mode::from_raw_mode(0o777))) {
-            Ok(()) => *made += 1,
-            // Somebody else was faster; the open below decides whether it is a directory.
-            Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno),
-        }
-        let next = root.at(directory.as_fd()).open(parent, OFlags::PATH | OFlags::DIRECTORY)?;
-        directory = Directory::Inside(next);
-    }
-    // O_EXCL follows no link and opens nothing that was there.
-    let flags = mode.flags() | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = retry(|| openat(&directory, name, flags, Mode::from_raw_mode(0o666)))?;
-    *made += 1;
-    Ok(fd)
-}
-
 pub(super) fn special(written: &[u8]) -> FileError {
     FileError::rule(ErrorKind::SpecialFile, "not a regular file", written)
 }
 
 /// Why `a/`, or the root, cannot be opened as a file.
-fn no_file(root: &Root<'_>, relative: &[u8], mode: OpenMode, written: &[u8]) -> FileError {
+pub(super) fn no_file(
+    root: &Root<'_>,
+    relative: &[u8],
+    mode: OpenMode,
+    written: &[u8],
+) -> FileError {
     match root.directory(relative) {
         Ok(_) => FileError::system(Errno::ISDIR, written),
         Err(Errno::NOENT) if mode.creates() => FileError::system(Errno::ISDIR, written),
@@ -213,7 +242,7 @@ fn no_file(root: &Root<'_>, relative: &[u8], mode: OpenMode, written: &[u8]) -> 
 
 /// Names an open that failed. A socket, a FIFO without a reader or a device whose driver or
 /// control group refuses give numbers that say little, so look what is there: only to name it.
-fn explain(errno: Errno, root: &Root<'_>, relative: &[u8], written: &[u8]) -> FileError {
+pub(super) fn explain(errno: Errno, root: &Root<'_>, relative: &[u8], written: &[u8]) -> FileError {
     let unclear = matches!(
         errno,
         Errno::NXIO | Errno::NODEV | Errno::ACCESS | Errno::PERM | Errno::OPNOTSUPP

@@ -28,6 +28,16 @@ pub enum Directory<'a> {
     Inside(OwnedFd),
 }
 
+impl Directory<'_> {
+    /// The same directory once more.
+    pub fn try_clone(&self) -> Result<Self> {
+        match self {
+            Self::Root(fd) => Ok(Self::Root(*fd)),
+            Self::Inside(fd) => rustix::io::fcntl_dupfd_cloexec(fd, 3).map(Self::Inside),
+        }
+    }
+}
+
 impl AsFd for Directory<'_> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {

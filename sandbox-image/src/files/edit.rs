@@ -1,0 +1,117 @@
+//! Replacing text in a file: read twice, in bounded memory. The first time counts, so that nothing
+//! is written where the count is wrong; the second writes a new file.
+
+use memchr::memmem::Finder;
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::message::WriteMode;
+use sandbox_protocol::path::GuestPath;
+
+use super::read::{Range, Reading};
+use super::text::Utf8Check;
+use super::write::{Overwrite, Parents, WriteOptions};
+use super::{FileError, Files, Watch};
+
+/// A piece of an edited text.
+enum Piece<'a> {
+    /// It stays.
+    Kept(&'a [u8]),
+    /// One that is replaced.
+    Match,
+}
+
+impl Files {
+    /// Replaces `old`, which must be in the file exactly `count` times, by `new`.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`], and the file is as it was: `invalid_request` where `old` is empty or is there
+    /// another number of times, `encoding` where the file is not UTF-8.
+    pub fn edit(
+        &self,
+        written: &[u8],
+        old: &str,
+        new: &str,
+        count: u64,
+        watch: &Watch,
+    ) -> Result<GuestPath, FileError> {
+        let refuse = |reason: &str| FileError::rule(ErrorKind::InvalidRequest, reason, written);
+        if old.is_empty() {
+            return Err(refuse("the text to replace is empty"));
+        }
+        if count == 0 {
+            return Err(refuse("the count of what to replace is 0"));
+        }
+        let mut reading = self.read(written, Range { offset: 0, limit: None })?;
+        let options = WriteOptions {
+            mode: WriteMode::Overwrite,
+            parents: Parents::Require,
+            overwrite: Overwrite::Atomic,
+        };
+        // Whatever forbids the write is said before the file is read.
+        let mut writing = self.write(written, options)?;
+        let finder = Finder::new(old);
+        let mut check = Utf8Check::default();
+        let found = scan(&mut reading, &finder, watch, Some(&mut check), |_| Ok(()))?;
+        if !check.is_whole() {
+            return Err(super::text::not_utf8(written));
+        }
+        if found != count {
+            return Err(refuse(&wrong_count(found, count)));
+        }
+        reading.rewind()?;
+        let again = scan(&mut reading, &finder, watch, None, |piece| match piece {
+            Piece::Kept(bytes) => writing.put(bytes),
+            Piece::Match => writing.put(new.as_bytes()),
+        })?;
+        if again != found {
+            let reason = "the file changes while it is edited";
+            return Err(FileError::rule(ErrorKind::Busy, reason, written));
+        }
+        writing.commit(watch).map(|written| written.path)
+    }
+}
+
+fn wrong_count(found: u64, count: u64) -> String {
+    match (found, count) {
+        (0, _) => "the text to replace is not in the file".to_owned(),
+        (_, 1) => format!("the text to replace is in the file {found} times, not once"),
+        (1, _) => format!("the text to replace is in the file once, not {count} times"),
+        _ => format!("the text to replace is in the file {found} times, not {count}"),
+    }
+}
+
+/// Cuts a file into what is found and what is not, and says how often it was found. Holds a piece
+/// and the length of what is looked for.
+fn scan(
+    reading: &mut Reading,
+    finder: &Finder<'_>,
+    watch: &Watch,
+    mut check: Option<&mut Utf8Check>,
+    mut each: impl FnMut(Piece<'_>) -> Result<(), FileError>,
+) -> Result<u64, FileError> {
+    let needle = finder.needle().len();
+    let mut held = Vec::new();
+    let mut found = 0;
+    loop {
+        let piece = reading.next(watch)?;
+        let is_last = reading.left() == 0;
+        if let Some(check) = &mut check {
+            check.feed(&piece);
+        }
+        held.extend_from_slice(&piece);
+        let mut done = 0;
+        while let Some(at) = finder.find(&held[done..]) {
+            each(Piece::Kept(&held[done..done + at]))?;
+            each(Piece::Match)?;
+            found += 1;
+            done += at + needle;
+        }
+        // The beginning of another one may stand at the end.
+        let keep = if is_last { 0 } else { (needle - 1).min(held.len() - done) };
+        each(Piece::Kept(&held[done..held.len() - keep]))?;
+        held.drain(..held.len() - keep);
+        if is_last {
+            return Ok(found);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What is known of names, and making directories.
+
+use std::os::fd::AsFd as _;
+
+use rustix::fs::{AtFlags, FileType, OFlags, Stat, StatxFlags, fstat, mkdirat, statat, statx};
+use rustix::io::Errno;
+use sandbox_protocol::message::{EntryKind, Timestamp};
+use sandbox_protocol::path::GuestPath;
+
+use super::mounts::{Place, Spot};
+use super::open::{Site, make_parents};
+use super::resolve::{retry, split};
+use super::write::Parents;
+use super::{FileError, Files, beneath};
+
+/// How often a mkdir starts again because the name appeared or vanished in between.
+const RACES: usize = 8;
+
+/// What is known of a name.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// The name's path.
+    pub path: GuestPath,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Its size.
+    pub size: u64,
+    /// The lowest twelve bits of its mode.
+    pub permissions: u32,
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// When its content changed last.
+    pub modified: Option<Timestamp>,
+    /// When it was read last.
+    pub accessed: Option<Timestamp>,
+    /// When it was made, where the file system keeps that.
+    pub created: Option<Timestamp>,
+}
+
+pub(super) const fn kind_of(file_type: FileType) -> EntryKind {
+    match file_type {
+        FileType::RegularFile => EntryKind::File,
+        FileType::Directory => EntryKind::Directory,
+        FileType::Symlink => EntryKind::Symlink,
+        _ => EntryKind::Other,
+    }
+}
+
+pub(super) fn size_of(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+fn timestamp(seconds: i64, nanoseconds: impl TryInto<u32>) -> Option<Timestamp> {
+    Some(Timestamp { seconds, nanoseconds: nanoseconds.try_into().ok()? })
+}
+
+pub(super) fn modified(stat: &Stat) -> Option<Timestamp> {
+    timestamp(stat.st_mtime, stat.st_mtime_nsec)
+}
+
+impl Files {
+    /// What is known of a name; of a symbolic link itself.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`].
+    pub fn stat(&self, written: &[u8]) -> Result<Facts, FileError> {
+        let place = self.locate_to_read(written)?;
+        let (stat, created) = look(&place, written)?;
+        Ok(Facts {
+            kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
+            size: size_of(&stat),
+            permissions: stat.st_mode & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            modified: modified(&stat),
+            accessed: timestamp(stat.st_atime, stat.st_atime_nsec),
+            created,
+            path: place.path,
+        })
+    }
+
+    /// What a name is, or `None` where nothing is there.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`] where it cannot be known, or the path is refused.
+    pub fn exists(&self, written: &[u8]) -> Result<(GuestPath, Option<EntryKind>), FileError> {
+        let place = self.locate_to_read(written)?;
+        match look(&place, written) {
+            Ok((stat, _)) => {
+                let kind = kind_of(FileType::from_raw_mode(stat.st_mode));
+                Ok((place.path, Some(kind)))
+            }
+            // Below what is no directory there is nothing.
+            Err(FileError { errno: Some(errno), .. })
+                if [Errno::NOENT, Errno::NOTDIR]
+                    .iter()
+                    .any(|absent| absent.raw_os_error() == errno) =>
+            {
+                Ok((place.path, None))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a directory; false where it is there.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`]; nothing has changed, but for parents that were made.
+    pub fn mkdir(&self, written: &[u8], parents: Parents) -> Result<(GuestPath, bool), FileError> {
+        let place = self.locate_to_write(written)?;
+        let Spot::Beneath(root, relative) = &place.spot else {
+            return Err(FileError::system(Errno::EXIST, written));
+        };
+        for _ in 0..RACES {
+            match root.open(relative, OFlags::PATH | OFlags::DIRECTORY) {
+                Ok(_) => return Ok((place.path, false)),
+                Err(Errno::NOENT) => {}
+                Err(Errno::NOTDIR) if look(&place, written).is_ok() => {
+                    return Err(FileError::system(Errno::EXIST, written));
+                }
+                Err(errno) => return Err(beneath(errno, written)),
+            }
+            let Site { directory, missing, name } = self.site(&place, root, relative, written)?;
+            if parents == Parents::Require && !missing.is_empty() {
+                return Err(FileError::system(Errno::NOENT, written));
+            }
+            let wanted = missing.len() as u64 + 1;
+            self.quota.take_entries(wanted)?;
+            let mut made = 0;
+            let result = make_parents(root, directory, &missing, &mut made).and_then(|directory| {
+                let mode = rustix::fs::Mode::from_raw_mode(0o777);
+                retry(|| mkdirat(&directory, name, mode))
+            });
+            made += u64::from(result.is_ok());
+            self.quota.give_back_entries(wanted - made);
+            match result {
+                Ok(()) => return Ok((place.path, true)),
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(beneath(errno, written)),
+            }
+        }
+        Err(FileError::system(Errno::AGAIN, written))
+    }
+}
+
+/// What the kernel knows of a place, and when it was made.
+fn look(place: &Place<'_>, written: &[u8]) -> Result<(Stat, Option<Timestamp>), FileError> {
+    let fail = |errno| beneath(errno, written);
+    let (stat, created) = match &place.spot {
+        Spot::File => {
+            let fd = place.mount.open_file(OFlags::PATH).map_err(fail)?;
+            (fstat(&fd).map_err(fail)?, created(&fd, b""))
+        }
+        Spot::Beneath(root, relative) if relative.is_empty() => {
+            (fstat(root.fd).map_err(fail)?, created(root.fd, b""))
+        }
+        Spot::Beneath(root, relative) => {
+            let (parent, name) = split(relative);
+            let directory = root.directory(parent).map_err(fail)?;
+            let stat = retry(|| statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW));
+            (stat.map_err(fail)?, created(directory.as_fd(), name))
+        }
+    };
+    if place.wants_directory && FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return Err(FileError::system(Errno::NOTDIR, written));
+    }
+    Ok((stat, created))
+}
+
+/// When a file was made, where the file system keeps that and the kernel tells.
+fn created(directory: impl std::os::fd::AsFd, name: &[u8]) -> Option<Timestamp> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+    let found = retry(|| statx(&directory, name, flags, StatxFlags::BTIME)).ok()?;
+    let is_known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+    is_known.then(|| timestamp(found.stx_btime.tv_sec, found.stx_btime.tv_nsec))?
+}

@@ -1,0 +1,92 @@
+//! Reading a file whole, or a range of it.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::fstat;
+use sandbox_protocol::limits::MAX_CHUNK_BYTES;
+use sandbox_protocol::path::GuestPath;
+
+use super::resolve::retry;
+use super::{FileError, Files, OpenMode, Watch};
+
+/// A range of a file.
+#[derive(Debug, Clone, Copy)]
+pub struct Range {
+    /// Where it begins.
+    pub offset: u64,
+    /// How many bytes, at most.
+    pub limit: Option<u64>,
+}
+
+/// A file that is open to be read, and how much of it is.
+pub struct Reading {
+    fd: OwnedFd,
+    /// The file.
+    pub path: GuestPath,
+    /// The size of the whole file when it was opened.
+    pub size: u64,
+    written: Vec<u8>,
+    offset: u64,
+    left: u64,
+}
+
+impl Files {
+    /// Opens a file to read a range of it.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`]; `too_large` where the range has more than `limits.file_bytes`.
+    pub fn read(&self, written: &[u8], range: Range) -> Result<Reading, FileError> {
+        let file = self.open(written, OpenMode::Read)?;
+        let Range { offset, limit } = range;
+        let left = file.size.saturating_sub(offset).min(limit.unwrap_or(u64::MAX));
+        self.refuse_size(left, written)?;
+        let written = written.to_vec();
+        Ok(Reading { fd: file.fd, path: file.path, size: file.size, written, offset, left })
+    }
+}
+
+impl Reading {
+    /// How many bytes are left of the range.
+    #[must_use]
+    pub const fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// The next piece, at most [`MAX_CHUNK_BYTES`]; empty at the end of the range, or of the file
+    /// where it has shrunk.
+    ///
+    /// # Errors
+    ///
+    /// What the system says, and what ends the operation.
+    pub fn next(&mut self, watch: &Watch) -> Result<Vec<u8>, FileError> {
+        watch.check()?;
+        let length = MAX_CHUNK_BYTES.min(usize::try_from(self.left).unwrap_or(MAX_CHUNK_BYTES));
+        let mut piece = vec![0; length];
+        let mut filled = 0;
+        while filled < length {
+            let at = self.offset + filled as u64;
+            let read = retry(|| rustix::io::pread(&self.fd, &mut piece[filled..], at));
+            match read.map_err(|errno| FileError::system(errno, &self.written))? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        piece.truncate(filled);
+        self.offset += filled as u64;
+        self.left = if filled < length { 0 } else { self.left - filled as u64 };
+        Ok(piece)
+    }
+
+    /// Goes back to the beginning of the file.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub(super) fn rewind(&mut self) -> Result<(), FileError> {
+        let stat = fstat(&self.fd).map_err(|errno| FileError::system(errno, &self.written))?;
+        self.offset = 0;
+        self.left = u64::try_from(stat.st_size).unwrap_or(0);
+        Ok(())
+    }
+}

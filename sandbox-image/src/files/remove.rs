@@ -1,0 +1,301 @@
+//! Removing a name, or a tree: by descriptor, from directory to directory, never through a link or
+//! into another file system.
+//!
+//! A tree may be deeper than any path is long and than descriptors last, so only one directory is
+//! open: from there the way down is a name, and the way up is `..`, taken only if it leads to the
+//! very directory that the walk came from. Entries are removed in batches, and a directory is read
+//! again from its beginning until nothing is in it.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, fstat, openat, statat, unlinkat};
+use rustix::io::Errno;
+use sandbox_protocol::message::Change;
+use sandbox_protocol::path::GuestPath;
+
+use super::entries::{Entry, entry, refuse_special};
+use super::list::join;
+use super::resolve::{Root, retry};
+use super::{FileError, Files, Watch, beneath, not_allowed, protected};
+
+/// Names that are held of one directory at a time.
+const BATCH: usize = 2048;
+/// From this depth on, one name is held of each directory: there may be many.
+const DEEP: usize = 16;
+
+/// What may be removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// A file, a link, an empty directory.
+    Entry,
+    /// A directory with all that is in it, too.
+    Tree,
+}
+
+/// What was removed.
+#[derive(Debug, Clone)]
+pub struct Removed {
+    /// What was named.
+    pub path: GuestPath,
+    /// How many entries went; 0 where nothing was there.
+    pub entries: u64,
+}
+
+/// What it means that nothing is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    /// An error.
+    Refuse,
+    /// As good as removed.
+    Accept,
+}
+
+impl Files {
+    /// Removes a file, a symbolic link itself, or a directory.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`]. Of a tree, a part may be gone.
+    pub fn remove_entry(
+        &self,
+        written: &[u8],
+        extent: Extent,
+        absent: Absent,
+        watch: &Watch,
+    ) -> Result<Removed, FileError> {
+        let place = self.locate_to_write(written)?;
+        let removed = self.remove_place(&place, written, extent, watch);
+        let entries = match removed {
+            Err(error)
+                if absent == Absent::Accept && error.errno == Some(Errno::NOENT.raw_os_error()) =>
+            {
+                0
+            }
+            removed => removed?,
+        };
+        Ok(Removed { path: place.path, entries })
+    }
+
+    fn remove_place(
+        &self,
+        place: &super::mounts::Place<'_>,
+        written: &[u8],
+        extent: Extent,
+        watch: &Watch,
+    ) -> Result<u64, FileError> {
+        let fail = |errno| FileError::system(errno, written);
+        let entry = entry(place, written)?.ok_or_else(|| fail(Errno::BUSY))?;
+        let kind = FileType::from_raw_mode(entry.stat().map_err(fail)?.st_mode);
+        if kind != FileType::Directory {
+            refuse_special(kind, written)?;
+            if place.wants_directory {
+                return Err(fail(Errno::NOTDIR));
+            }
+            let pending = self.announced.announce(&place.path, true, Change::Remove);
+            let removed = retry(|| unlinkat(&entry.directory, entry.name, AtFlags::empty()));
+            match removed {
+                Ok(()) => pending.done(),
+                Err(_) => pending.failed(),
+            }
+            return removed.map(|()| 1).map_err(fail);
+        }
+        if self.policy.is_pinned(&place.path) {
+            return Err(protected(written));
+        }
+        if self.policy.is_narrower_below(&place.path) {
+            return Err(not_allowed(written));
+        }
+        let below = match extent {
+            Extent::Entry => 0,
+            Extent::Tree => {
+                let root = entry.root;
+                Tree { files: self, root, path: &place.path, written, watch, removed: 0 }
+                    .empty(&entry)?
+            }
+        };
+        let removed = retry(|| unlinkat(&entry.directory, entry.name, AtFlags::REMOVEDIR));
+        removed.map(|()| below + 1).map_err(fail)
+    }
+}
+
+/// A tree that is being removed.
+struct Tree<'a> {
+    files: &'a Files,
+    root: &'a Root<'a>,
+    /// Where the tree is.
+    path: &'a GuestPath,
+    written: &'a [u8],
+    watch: &'a Watch,
+    removed: u64,
+}
+
+/// A directory on the way to where the walk is.
+struct Level {
+    dev: u64,
+    ino: u64,
+    /// Its name in the one above.
+    name: Vec<u8>,
+    /// Directories in it that are to be emptied before it is read again.
+    inner: Vec<Vec<u8>>,
+}
+
+impl Level {
+    fn new(fd: &OwnedFd, name: &[u8]) -> rustix::io::Result<Self> {
+        let stat = fstat(fd)?;
+        Ok(Self { dev: stat.st_dev, ino: stat.st_ino, name: name.to_vec(), inner: Vec::new() })
+    }
+
+    fn is(&self, fd: &OwnedFd) -> rustix::io::Result<bool> {
+        let stat = fstat(fd)?;
+        Ok((stat.st_dev, stat.st_ino) == (self.dev, self.ino))
+    }
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+
+impl Tree<'_> {
+    /// Removes all that is in the tree's top, and says how much it was.
+    fn empty(mut self, top: &Entry<'_>) -> Result<u64, FileError> {
+        use std::os::fd::AsFd as _;
+        let opened = self.root.at(top.directory.as_fd()).open(top.name, DIRECTORY);
+        let mut here = opened.map_err(|errno| beneath(errno, self.written))?;
+        let mut levels =
+            vec![Level::new(&here, top.name).map_err(|errno| self.fail(&[], b"", errno))?];
+        loop {
+            self.watch.check()?;
+            let level = levels.last_mut().expect("the walk ends at the top");
+            if let Some(name) = level.inner.pop() {
+                match self.root.at(here.as_fd()).open(&name, DIRECTORY) {
+                    Ok(inner) => {
+                        let level = Level::new(&inner, &name);
+                        levels.push(level.map_err(|errno| self.fail(&levels, b"", errno))?);
+                        here = inner;
+                    }
+                    // Gone, or no directory any more: the next reading says what it is now.
+                    Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                    Err(errno) => return Err(self.fail(&levels, &name, errno)),
+                }
+                continue;
+            }
+            let most = if levels.len() < DEEP { BATCH } else { 1 };
+            let batch = read_batch(&here, most).map_err(|errno| self.fail(&levels, b"", errno))?;
+            if !batch.is_empty() {
+                for (name, kind) in batch {
+                    self.watch.check()?;
+                    self.take(&here, &mut levels, name, kind)?;
+                }
+                continue;
+            }
+            let Some(emptied) = levels.pop().filter(|_| !levels.is_empty()) else {
+                return Ok(self.removed);
+            };
+            here = self.up(&here, &levels)?;
+            match retry(|| unlinkat(&here, emptied.name.as_slice(), AtFlags::REMOVEDIR)) {
+                Ok(()) => self.removed += 1,
+                // Somebody has put something there, or taken it away: see when it is read again.
+                Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {}
+                Err(errno) => return Err(self.fail(&levels, &emptied.name, errno)),
+            }
+        }
+    }
+
+    /// Removes an entry, or remembers a directory.
+    fn take(
+        &mut self,
+        here: &OwnedFd,
+        levels: &mut [Level],
+        name: Vec<u8>,
+        kind: FileType,
+    ) -> Result<(), FileError> {
+        let path = self.guest_path(levels, &name);
+        if path.as_ref().is_some_and(|path| self.files.policy.is_protected(path)) {
+            return Err(protected(&self.written_path(levels, &name)));
+        }
+        let level = levels.last_mut().expect("the walk ends at the top");
+        if kind == FileType::Directory {
+            level.inner.push(name);
+            return Ok(());
+        }
+        // A path that is too long to be named cannot be told either.
+        let announced = &self.files.announced;
+        let pending = path.as_ref().map(|path| announced.announce(path, true, Change::Remove));
+        match retry(|| unlinkat(here, name.as_slice(), AtFlags::empty())) {
+            Ok(()) => {
+                self.removed += 1;
+                if let Some(pending) = pending {
+                    pending.done();
+                }
+                Ok(())
+            }
+            Err(errno) => {
+                if let Some(pending) = pending {
+                    pending.failed();
+                }
+                match errno {
+                    // Gone, or another thing by now: see when it is read again.
+                    Errno::NOENT | Errno::ISDIR => Ok(()),
+                    errno => Err(self.fail(levels, &name, errno)),
+                }
+            }
+        }
+    }
+
+    /// The directory that the walk came from.
+    fn up(&self, here: &OwnedFd, levels: &[Level]) -> Result<OwnedFd, FileError> {
+        let flags = DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fail = |errno| self.fail(levels, b"", errno);
+        let above = retry(|| openat(here, "..", flags, Mode::empty())).map_err(fail)?;
+        let level = levels.last().expect("the walk ends at the top");
+        if level.is(&above).map_err(fail)? {
+            Ok(above)
+        } else {
+            // The directory was moved while the walk was in it.
+            Err(fail(Errno::AGAIN))
+        }
+    }
+
+    /// The path below the tree's top.
+    fn below(levels: &[Level], name: &[u8]) -> Vec<u8> {
+        let names = levels.iter().skip(1).map(|level| level.name.as_slice());
+        names.chain([name]).fold(Vec::new(), |path, name| join(&path, name))
+    }
+
+    fn guest_path(&self, levels: &[Level], name: &[u8]) -> Option<GuestPath> {
+        GuestPath::new(join(self.path.as_bytes(), &Self::below(levels, name))).ok()
+    }
+
+    fn written_path(&self, levels: &[Level], name: &[u8]) -> Vec<u8> {
+        join(self.written, &Self::below(levels, name))
+    }
+
+    fn fail(&self, levels: &[Level], name: &[u8], errno: Errno) -> FileError {
+        beneath(errno, &self.written_path(levels, name))
+    }
+}
+
+/// Some entries of a directory, read from its beginning: at most `most`.
+fn read_batch(directory: &OwnedFd, most: usize) -> rustix::io::Result<Vec<(Vec<u8>, FileType)>> {
+    rustix::fs::seek(directory, rustix::fs::SeekFrom::Start(0))?;
+    let mut batch = Vec::new();
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 8 << 10];
+    let mut entries = RawDir::new(directory, &mut buffer);
+    while batch.len() < most
+        && let Some(entry) = entries.next()
+    {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        let kind = match entry.file_type() {
+            FileType::Unknown => match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+                Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(errno),
+            },
+            known => known,
+        };
+        batch.push((name.to_vec(), kind));
+    }
+    Ok(batch)
+}

@@ -1,0 +1,193 @@
+//! Files that are made beside another one, to take its place or become it when they are whole.
+//!
+//! Where the file system can, such a file has no name until then: whatever kills the agent, nothing
+//! is left of it. Elsewhere it has one that nobody can guess, and is removed by whatever ends the
+//! agent in any way that the agent can see.
+
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::Mutex;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, renameat, unlinkat};
+use rustix::io::{Errno, Result};
+
+use super::resolve::{Directory, retry};
+
+/// The names that are in use now, to be removed when the process ends.
+static NAMED: Mutex<Vec<(OwnedFd, String)>> = Mutex::new(Vec::new());
+
+/// Removes every temporary file that has a name. For the end of the process.
+pub fn remove_all() {
+    // Whoever holds the lock is about to be gone; better to leave a file than not to end.
+    if let Ok(mut named) = NAMED.try_lock() {
+        for (directory, name) in named.drain(..) {
+            _ = unlinkat(&directory, name, AtFlags::empty());
+        }
+    }
+}
+
+/// A file in a directory that nobody else can find.
+#[derive(Debug)]
+pub(super) struct Temporary<'a> {
+    directory: Directory<'a>,
+    fd: OwnedFd,
+    name: Option<Name>,
+}
+
+/// A name that goes with its value.
+#[derive(Debug)]
+struct Name(String);
+
+/// What becomes of a file that has a name already which another one is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// It is replaced.
+    Replace,
+    /// It is `EEXIST`.
+    Refuse,
+}
+
+const CREATE: OFlags = OFlags::RDWR
+    .union(OFlags::CREATE)
+    .union(OFlags::EXCL)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+impl<'a> Temporary<'a> {
+    /// Makes an empty file in `directory`.
+    pub fn new(directory: Directory<'a>) -> Result<Self> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        match retry(|| openat(&directory, ".", flags, Mode::from_raw_mode(0o666))) {
+            Ok(fd) => Ok(Self { directory, fd, name: None }),
+            // What file systems and kernels without such files say.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS) => {
+                Self::with_name(directory)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The same with a name.
+    pub fn with_name(directory: Directory<'a>) -> Result<Self> {
+        let name = Name::register(&directory)?;
+        let fd = retry(|| openat(&directory, &name.0, CREATE, Mode::from_raw_mode(0o666)))?;
+        Ok(Self { directory, fd, name: Some(name) })
+    }
+
+    /// The file.
+    pub const fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Gives the file its name in `directory`, at once: before, the file is not there, or the old
+    /// one is. On an error nothing has changed. `copy` fills the file that it is given from this one, where there is no other way.
+    pub fn publish(
+        &self,
+        directory: &Directory<'_>,
+        name: &[u8],
+        existing: Existing,
+        copy: impl FnOnce(&OwnedFd, &OwnedFd) -> Result<()>,
+    ) -> Result<()> {
+        if self.name.is_some() {
+            return self.rename(directory, name, existing);
+        }
+        if existing == Existing::Refuse {
+            match self.link(directory, name) {
+                Err(errno) if is_unable(errno) => {}
+                linked => return linked,
+            }
+        } else {
+            let temporary = Name::register(&self.directory)?;
+            match self.link(&self.directory, temporary.0.as_bytes()) {
+                Ok(()) => {
+                    return retry(|| renameat(&self.directory, &temporary.0, directory, name));
+                }
+                Err(errno) if is_unable(errno) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        // This kernel gives no name to a file without one.
+        let named = Self::with_name(self.directory.try_clone()?)?;
+        copy(&self.fd, &named.fd)?;
+        named.rename(directory, name, existing)
+    }
+
+    fn link(&self, directory: &Directory<'_>, name: &[u8]) -> Result<()> {
+        // Since Linux 6.10 whoever opened a file may; before, it takes a capability.
+        match retry(|| linkat(&self.fd, "", directory, name, AtFlags::EMPTY_PATH)) {
+            Err(errno) if is_unable(errno) => {
+                let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+                retry(|| linkat(CWD, &path, directory, name, AtFlags::SYMLINK_FOLLOW))
+            }
+            linked => linked,
+        }
+    }
+
+    fn rename(&self, directory: &Directory<'_>, name: &[u8], existing: Existing) -> Result<()> {
+        let Some(Name(temporary)) = &self.name else { return Err(Errno::NOENT) };
+        match existing {
+            Existing::Replace => retry(|| renameat(&self.directory, temporary, directory, name)),
+            Existing::Refuse => {
+                rename_to_nothing(&self.directory, temporary.as_bytes(), directory, name, || {
+                    linkat(&self.directory, temporary, directory, name, AtFlags::empty())
+                })
+            }
+        }
+    }
+}
+
+/// Renames where nothing has the new name. `otherwise` does it where the file system cannot.
+pub(super) fn rename_to_nothing(
+    old_directory: &Directory<'_>,
+    old: &[u8],
+    new_directory: &Directory<'_>,
+    new: &[u8],
+    otherwise: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let renamed = retry(|| {
+        rustix::fs::renameat_with(old_directory, old, new_directory, new, RenameFlags::NOREPLACE)
+    });
+    match renamed {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => otherwise(),
+        renamed => renamed,
+    }
+}
+
+/// Whether a link failed because this system cannot make it at all.
+fn is_unable(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOENT
+            | Errno::PERM
+            | Errno::ACCESS
+            | Errno::INVAL
+            | Errno::XDEV
+            | Errno::NOSYS
+            | Errno::OPNOTSUPP
+    )
+}
+
+impl Name {
+    fn register(directory: &Directory<'_>) -> Result<Self> {
+        let mut random = [0_u8; 16];
+        if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?
+            < random.len()
+        {
+            return Err(Errno::AGAIN);
+        }
+        let name = format!(".sandboxctl-{:032x}.tmp", u128::from_ne_bytes(random));
+        let directory = rustix::io::fcntl_dupfd_cloexec(directory, 3)?;
+        NAMED.lock().unwrap().push((directory, name.clone()));
+        Ok(Self(name))
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        let mut named = NAMED.lock().unwrap();
+        if let Some(at) = named.iter().position(|(_, name)| *name == self.0) {
+            // Where it has become a file, or was never made, there is none of this name.
+            let (directory, name) = named.swap_remove(at);
+            _ = unlinkat(&directory, name, AtFlags::empty());
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! A window of a file for people and models.
+
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::media::image_type;
+use sandbox_protocol::message::TextWindow;
+use sandbox_protocol::path::GuestPath;
+
+use super::read::{Range, Reading};
+use super::text::LineWindow;
+use super::{FileError, Files, Watch};
+
+/// What a view shows.
+pub enum Viewed {
+    /// Lines of the text at this path.
+    Text(GuestPath, TextWindow),
+    /// An image of this MIME type, still to be read.
+    Image(&'static str, Reading),
+}
+
+impl Files {
+    /// Lines of a text from number `first` on, or a whole image.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`]; `too_large` for a file over `limits.file_bytes`, `encoding` where the lines
+    /// are not UTF-8, `invalid_request` where there are none.
+    pub fn view(
+        &self,
+        written: &[u8],
+        first: u64,
+        limit: Option<u64>,
+        watch: &Watch,
+    ) -> Result<Viewed, FileError> {
+        let refuse = |reason: &str| FileError::rule(ErrorKind::InvalidRequest, reason, written);
+        if first == 0 {
+            return Err(refuse("lines are counted from 1"));
+        }
+        if limit == Some(0) {
+            return Err(refuse("a view of no lines"));
+        }
+        let mut reading = self.read(written, Range { offset: 0, limit: None })?;
+        let mut piece = reading.next(watch)?;
+        if let Some(mime_type) = image_type(&piece) {
+            reading.rewind()?;
+            return Ok(Viewed::Image(mime_type, reading));
+        }
+        let mut window = LineWindow::new(first, limit);
+        while !piece.is_empty() {
+            window.feed(&piece);
+            piece = reading.next(watch)?;
+        }
+        Ok(Viewed::Text(reading.path, window.finish(written)?))
+    }
+}

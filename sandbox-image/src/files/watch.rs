@@ -1,0 +1,54 @@
+//! What may end a file operation before it is done: its time, and whoever asked for it.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sandbox_protocol::ErrorKind;
+
+use super::FileError;
+use crate::run::{StopFlag, StopReason};
+
+/// Checked inside every walk and copy.
+pub struct Watch {
+    stop: Arc<StopFlag>,
+    limit: Duration,
+    deadline: Cell<Instant>,
+}
+
+impl Watch {
+    /// The watch of an operation that begins now.
+    #[must_use]
+    pub fn new(stop: Arc<StopFlag>, limit: Duration) -> Self {
+        let deadline = Cell::new(Instant::now() + limit);
+        Self { stop, limit, deadline }
+    }
+
+    /// What stops the operation.
+    #[must_use]
+    pub fn stop(&self) -> &StopFlag {
+        &self.stop
+    }
+
+    /// # Errors
+    ///
+    /// `cancelled` or `timeout`, where the operation is to end.
+    pub fn check(&self) -> Result<(), FileError> {
+        match self.stop.reason() {
+            StopReason::None if Instant::now() < self.deadline.get() => Ok(()),
+            StopReason::None | StopReason::Timeout => {
+                let reason = format!("not done within {} ms", self.limit.as_millis());
+                Err(FileError::rule(ErrorKind::Timeout, reason, b""))
+            }
+            StopReason::Cancelled => Err(FileError::rule(ErrorKind::Cancelled, "cancelled", b"")),
+        }
+    }
+
+    /// Waits for the other side, whose time does not count.
+    pub fn wait<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let waited = wait();
+        self.deadline.set(self.deadline.get() + began.elapsed());
+        waited
+    }
+}

@@ -1,0 +1,434 @@
+//! Writing a file whole: the content is collected beside the file, and only a commit changes
+//! anything.
+//!
+//! ```text
+//!   write ──> put* ──> commit ── overwrite ──> the collected file takes the old one's place
+//!                            ├── create_new ─> it becomes the file, if there is none
+//!                            └── append, or not atomic: it is copied into the file that is there
+//! ```
+//!
+//! Dropped before its commit, a [`Writing`] has changed nothing and leaves nothing.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, Mode, OFlags, Stat, fchmod, fstat, ftruncate, statat,
+};
+use rustix::io::Errno;
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::message::{Change, WriteMode};
+use sandbox_protocol::path::GuestPath;
+
+use super::mounts::{Place, Spot};
+use super::open::{Site, explain, make_parents, no_file, special};
+use super::resolve::{Root, retry, split};
+use super::temporary::{Existing, Temporary};
+use super::{FileError, Files, OpenMode, Watch, beneath};
+
+/// How often a commit starts again because the file appeared or vanished in between.
+const RACES: usize = 8;
+/// One piece of a copy.
+const COPY_BYTES: usize = 256 << 10;
+/// Most content for a mount that is a single file: there is no place beside it to collect more.
+const SINGLE_FILE_BYTES: u64 = 4 << 20;
+
+/// How a file is written.
+#[derive(Debug, Clone, Copy)]
+pub struct WriteOptions {
+    /// What becomes of a file that is there.
+    pub mode: WriteMode,
+    /// What becomes of missing directories.
+    pub parents: Parents,
+    /// For [`WriteMode::Overwrite`].
+    pub overwrite: Overwrite,
+}
+
+/// What becomes of missing directories on the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parents {
+    /// They are made.
+    Make,
+    /// They are an error.
+    Require,
+}
+
+/// How an old file is overwritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overwrite {
+    /// A new one takes its place.
+    Atomic,
+    /// Its content is.
+    InPlace,
+}
+
+/// What was written.
+#[derive(Debug)]
+pub struct Written {
+    /// The file.
+    pub path: GuestPath,
+    /// How many bytes.
+    pub bytes: u64,
+    /// It was not there before.
+    pub created: bool,
+}
+
+/// Content that is being collected for a file.
+pub struct Writing<'f> {
+    files: &'f Files,
+    place: Place<'f>,
+    written: Vec<u8>,
+    options: WriteOptions,
+    stage: Stage<'f>,
+    bytes: u64,
+    /// The size of the file that is there, where it is to grow.
+    before: u64,
+}
+
+/// Where content is collected.
+enum Stage<'f> {
+    Beside(Temporary<'f>),
+    Memory(Vec<u8>),
+}
+
+/// A file that is there.
+struct Target {
+    fd: OwnedFd,
+    stat: Stat,
+}
+
+impl Target {
+    fn size(&self) -> u64 {
+        u64::try_from(self.stat.st_size).unwrap_or(0)
+    }
+}
+
+impl Files {
+    /// Begins to write a file.
+    ///
+    /// # Errors
+    ///
+    /// Whatever can be known now; nothing has changed.
+    pub fn write<'f>(
+        &'f self,
+        written: &[u8],
+        options: WriteOptions,
+    ) -> Result<Writing<'f>, FileError> {
+        let place = self.locate_to_write(written)?;
+        let target = find(&place, options.mode, written)?;
+        if target.is_some() && options.mode == WriteMode::CreateNew {
+            return Err(FileError::system(Errno::EXIST, written));
+        }
+        let before = match (&target, options.mode) {
+            (Some(target), WriteMode::Append) => target.size(),
+            _ => 0,
+        };
+        let stage = match &place.spot {
+            Spot::File => Stage::Memory(Vec::new()),
+            &Spot::Beneath(root, ref relative) => {
+                let site = self.site(&place, &root, relative, written)?;
+                if options.parents == Parents::Require && !site.missing.is_empty() {
+                    return Err(FileError::system(Errno::NOENT, written));
+                }
+                let temporary = Temporary::new(site.directory);
+                Stage::Beside(temporary.map_err(|errno| FileError::system(errno, written))?)
+            }
+        };
+        let writing = Writing {
+            files: self,
+            place,
+            written: written.to_vec(),
+            options,
+            stage,
+            bytes: 0,
+            before,
+        };
+        writing.refuse_size(0)?;
+        Ok(writing)
+    }
+}
+
+/// The regular file at a place, opened to be written; `None` where nothing is there.
+fn find(place: &Place<'_>, mode: WriteMode, written: &[u8]) -> Result<Option<Target>, FileError> {
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = if mode == WriteMode::Append { flags | OFlags::APPEND } else { flags };
+    let fail = |errno| FileError::system(errno, written);
+    let fd = match &place.spot {
+        Spot::File if place.wants_directory => return Err(fail(Errno::NOTDIR)),
+        Spot::File => place.mount.open_file(flags).map_err(|errno| beneath(errno, written))?,
+        Spot::Beneath(root, relative) => {
+            if place.wants_directory || relative.is_empty() {
+                return Err(no_file(root, relative, OpenMode::Write, written));
+            }
+            match root.open(relative, flags) {
+                Ok(fd) => fd,
+                Err(Errno::NOENT) => return Ok(None),
+                // Whatever it is, it is in the way of a new file.
+                Err(_) if mode == WriteMode::CreateNew && is_there(root, relative) => {
+                    return Err(fail(Errno::EXIST));
+                }
+                Err(errno) => return Err(explain(errno, root, relative, written)),
+            }
+        }
+    };
+    let stat = fstat(&fd).map_err(fail)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(Some(Target { fd, stat })),
+        _ if mode == WriteMode::CreateNew => Err(fail(Errno::EXIST)),
+        FileType::Directory => Err(fail(Errno::ISDIR)),
+        _ => Err(special(written)),
+    }
+}
+
+fn is_there(root: &Root<'_>, relative: &[u8]) -> bool {
+    let (parent, name) = split(relative);
+    root.directory(parent)
+        .is_ok_and(|directory| statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok())
+}
+
+impl Writing<'_> {
+    /// Collects more content.
+    ///
+    /// # Errors
+    ///
+    /// `too_large`, `write_limit`, `disk_full`; nothing has changed.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<(), FileError> {
+        self.refuse_size(bytes.len() as u64)?;
+        self.files.charge(bytes.len() as u64)?;
+        match &mut self.stage {
+            Stage::Beside(temporary) => write_at(temporary.fd(), bytes, self.bytes)
+                .map_err(|(errno, _)| FileError::system(errno, &self.written))?,
+            Stage::Memory(content) => content.extend_from_slice(bytes),
+        }
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Whether the file would be too large with `more` bytes of content.
+    fn refuse_size(&self, more: u64) -> Result<(), FileError> {
+        let size = self.before.saturating_add(self.bytes).saturating_add(more);
+        self.files.refuse_size(size, &self.written)?;
+        if matches!(self.stage, Stage::Memory(_)) && self.bytes + more > SINGLE_FILE_BYTES {
+            let reason = format!(
+                "a mount that is a single file takes at most {SINGLE_FILE_BYTES} bytes at once"
+            );
+            return Err(FileError::rule(ErrorKind::TooLarge, reason, &self.written));
+        }
+        Ok(())
+    }
+
+    /// Makes the content the file's.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`], and nothing has changed, but for parents that were made, and for a file that
+    /// is overwritten in place when the device fails in the middle.
+    pub fn commit(self, watch: &Watch) -> Result<Written, FileError> {
+        for _ in 0..RACES {
+            watch.check()?;
+            let target = find(&self.place, self.options.mode, &self.written)?;
+            if target.is_some() && self.options.mode == WriteMode::CreateNew {
+                return Err(FileError::system(Errno::EXIST, &self.written));
+            }
+            let in_place = match (self.options.mode, self.options.overwrite) {
+                (WriteMode::CreateNew, _) => false,
+                (WriteMode::Append, _) | (WriteMode::Overwrite, Overwrite::InPlace) => true,
+                (WriteMode::Overwrite, Overwrite::Atomic) => {
+                    matches!(self.stage, Stage::Memory(_))
+                }
+            };
+            let created = target.is_none();
+            let done = match target {
+                Some(target) if in_place => {
+                    self.fill(&target, watch)?;
+                    true
+                }
+                target => self.publish(target.as_ref(), watch)?,
+            };
+            if done {
+                return Ok(Written { path: self.place.path, bytes: self.bytes, created });
+            }
+        }
+        Err(FileError::system(Errno::AGAIN, &self.written))
+    }
+
+    /// Puts the collected file in its place, which is empty where there is no `target`. False
+    /// where a file has appeared there.
+    fn publish(&self, target: Option<&Target>, watch: &Watch) -> Result<bool, FileError> {
+        let fail = |errno| beneath(errno, &self.written);
+        let (Stage::Beside(temporary), Spot::Beneath(root, relative)) =
+            (&self.stage, &self.place.spot)
+        else {
+            // The mount is there, or nothing of it is.
+            return Err(FileError::system(Errno::NOENT, &self.written));
+        };
+        let Site { directory, missing, name } =
+            self.files.site(&self.place, root, relative, &self.written)?;
+        if !missing.is_empty() && self.options.parents == Parents::Require {
+            return Err(FileError::system(Errno::NOENT, &self.written));
+        }
+        if let Some(target) = target {
+            // Its permissions are its file's; bits that give rights away are not passed on.
+            let mode = Mode::from_raw_mode(target.stat.st_mode & 0o777);
+            retry(|| fchmod(temporary.fd(), mode)).map_err(fail)?;
+        }
+        let wanted = match target {
+            Some(_) => 0,
+            None => missing.len() as u64 + 1,
+        };
+        let existing = match target {
+            Some(_) => Existing::Replace,
+            None => Existing::Refuse,
+        };
+        self.files.quota.take_entries(wanted)?;
+        let pending =
+            self.files.announced.announce(&self.place.path, target.is_some(), Change::Write);
+        let mut made = 0;
+        let published = make_parents(root, directory, &missing, &mut made).and_then(|directory| {
+            temporary.publish(&directory, name, existing, |from, to| {
+                copy(from, to, 0, self.bytes, watch).map_err(CopyError::errno)
+            })
+        });
+        match published {
+            Ok(()) => {
+                pending.done();
+                if target.is_none() {
+                    made += 1;
+                }
+                self.files.quota.give_back_entries(wanted.saturating_sub(made));
+                Ok(true)
+            }
+            Err(errno) => {
+                pending.failed();
+                self.files.quota.give_back_entries(wanted.saturating_sub(made));
+                match (errno, self.options.mode) {
+                    (Errno::EXIST, WriteMode::Overwrite | WriteMode::Append) => Ok(false),
+                    (errno, _) => Err(fail(errno)),
+                }
+            }
+        }
+    }
+
+    /// Puts the content into a file that is there: at its end, or in place of its own.
+    fn fill(&self, target: &Target, watch: &Watch) -> Result<(), FileError> {
+        let fail = |errno| FileError::system(errno, &self.written);
+        let (size, start, change) = match self.options.mode {
+            WriteMode::Append => (target.size(), target.size(), Change::Append),
+            WriteMode::Overwrite | WriteMode::CreateNew => (target.size(), 0, Change::Write),
+        };
+        self.files.refuse_size(start.saturating_add(self.bytes), &self.written)?;
+        // A device that is too full says so before anything has changed.
+        if let Err(errno) = reserve(&target.fd, start, self.bytes) {
+            _ = ftruncate(&target.fd, size);
+            return Err(fail(errno));
+        }
+        let pending = self.files.announced.announce(&self.place.path, true, change);
+        let copied = match &self.stage {
+            Stage::Beside(temporary) => copy(temporary.fd(), &target.fd, start, self.bytes, watch),
+            Stage::Memory(content) => write_at(&target.fd, content, start)
+                .map_err(|(errno, copied)| CopyError::System { errno, copied }),
+        };
+        let result = copied.and_then(|()| {
+            let end = start + self.bytes;
+            let shrinks = change == Change::Write && end < size;
+            let shrunk = if shrinks { retry(|| ftruncate(&target.fd, end)) } else { Ok(()) };
+            shrunk.map_err(|errno| CopyError::System { errno, copied: self.bytes })
+        });
+        let Err(error) = result else {
+            pending.done();
+            return Ok(());
+        };
+        // What was added at the end goes again, unless somebody else has added something since.
+        let restored = match change {
+            Change::Append => {
+                let end = size + error.copied();
+                fstat(&target.fd).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(end))
+                    && ftruncate(&target.fd, size).is_ok()
+            }
+            Change::Write | Change::Remove | Change::Failed => error.copied() == 0,
+        };
+        if restored {
+            pending.failed()
+        } else {
+            pending.done()
+        }
+        Err(match error {
+            CopyError::System { errno, .. } => fail(errno),
+            CopyError::Stopped { error, .. } => error,
+        })
+    }
+}
+
+/// Why a copy did not reach its end, and how far it came at least.
+enum CopyError {
+    System { errno: Errno, copied: u64 },
+    Stopped { error: FileError, copied: u64 },
+}
+
+impl CopyError {
+    const fn copied(&self) -> u64 {
+        match self {
+            Self::System { copied, .. } | Self::Stopped { copied, .. } => *copied,
+        }
+    }
+
+    /// For a caller that knows only the system's numbers.
+    fn errno(self) -> Errno {
+        match self {
+            Self::System { errno, .. } => errno,
+            Self::Stopped { .. } => Errno::TIMEDOUT,
+        }
+    }
+}
+
+/// Copies the first `bytes` of one file to where `start` is in another, or to the end of one that
+/// only grows.
+fn copy(
+    from: &OwnedFd,
+    to: &OwnedFd,
+    start: u64,
+    bytes: u64,
+    watch: &Watch,
+) -> Result<(), CopyError> {
+    let mut buffer = vec![0; COPY_BYTES.min(usize::try_from(bytes).unwrap_or(COPY_BYTES))];
+    let mut copied = 0;
+    while copied < bytes {
+        watch.check().map_err(|error| CopyError::Stopped { error, copied })?;
+        let failed = |errno| CopyError::System { errno, copied };
+        let length = buffer.len().min(usize::try_from(bytes - copied).unwrap_or(buffer.len()));
+        let read = retry(|| rustix::io::pread(from, &mut buffer[..length], copied));
+        let read = read.map_err(failed)?;
+        if read == 0 {
+            return Err(failed(Errno::IO));
+        }
+        write_at(to, &buffer[..read], start + copied)
+            .map_err(|(errno, done)| CopyError::System { errno, copied: copied + done })?;
+        copied += read as u64;
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes`; otherwise says how many it wrote. A file that only grows takes them at
+/// its end, whatever `offset` says.
+fn write_at(to: &OwnedFd, bytes: &[u8], offset: u64) -> Result<(), (Errno, u64)> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let at = offset + done as u64;
+        match retry(|| rustix::io::pwrite(to, &bytes[done..], at)) {
+            Ok(0) => return Err((Errno::IO, done as u64)),
+            Ok(count) => done += count,
+            Err(errno) => return Err((errno, done as u64)),
+        }
+    }
+    Ok(())
+}
+
+/// Reserves space, where the file system can.
+fn reserve(file: &OwnedFd, start: u64, bytes: u64) -> rustix::io::Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, start, bytes) {
+        Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => Err(errno),
+        _ => Ok(()),
+    }
+}

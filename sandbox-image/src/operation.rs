@@ -1,0 +1,406 @@
+//! File operations of the controller: taken by the thread that reads requests, done by workers.
+//!
+//! There are as many workers as there may be requests in flight, started when they are first
+//! needed, so an operation that waits (for a disk, for the controller's reading) never keeps
+//! another one waiting. Each operation is answered exactly once, by the worker that did it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use sandbox_protocol::limits::{LIST_PAGE, LIST_PAGE_BYTES, MAX_IN_FLIGHT, encoded_len};
+use sandbox_protocol::message::{
+    Edit, EditReply, Entry, Exists, ExistsReply, ImageContent, List, ListReply, Mkdir, MkdirReply,
+    Page, Read, ReadReply, Remove, RemoveReply, Rename, RenameReply, Stat, StatReply, View,
+    ViewContent, ViewReply, Write, WriteReply,
+};
+use sandbox_protocol::path::{to_wire, written};
+use sandbox_protocol::{ErrorKind, FromAgent, WireError};
+use serde::Serialize;
+
+use crate::files::{
+    Absent, Existing, Extent, FileError, Files, ListOptions, Listed, Overwrite, Parents, Range,
+    Reading, Viewed, Watch, WriteOptions,
+};
+use crate::outbox::Outbox;
+use crate::run::{StopFlag, StopReason};
+use crate::stream::{Stream, Streams, Way};
+
+/// Stack of a worker: the largest frame is a buffer of directory entries.
+const STACK_BYTES: usize = 256 << 10;
+
+/// What an operation is to do.
+#[derive(Debug)]
+pub enum Operation {
+    /// `read`.
+    Read(Read),
+    /// `view`.
+    View(View),
+    /// `write`.
+    Write(Write),
+    /// `edit`.
+    Edit(Edit),
+    /// `list`.
+    List(List),
+    /// `mkdir`.
+    Mkdir(Mkdir),
+    /// `remove`.
+    Remove(Remove),
+    /// `exists`.
+    Exists(Exists),
+    /// `stat`.
+    Stat(Stat),
+    /// `rename`.
+    Rename(Rename),
+}
+
+impl Operation {
+    /// The stream that it opens.
+    const fn stream(&self) -> Option<(u32, Way)> {
+        match self {
+            Self::Read(Read { stream, .. }) | Self::View(View { stream, .. }) => {
+                Some((*stream, Way::Out))
+            }
+            Self::Write(Write { stream, .. }) => Some((*stream, Way::In)),
+            Self::Edit(_)
+            | Self::List(_)
+            | Self::Mkdir(_)
+            | Self::Remove(_)
+            | Self::Exists(_)
+            | Self::Stat(_)
+            | Self::Rename(_) => None,
+        }
+    }
+}
+
+/// The operations under way.
+pub struct Operations {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// There is a job.
+    waiting: Condvar,
+    outbox: Arc<Outbox>,
+    streams: Arc<Streams>,
+}
+
+#[derive(Default)]
+struct State {
+    running: HashMap<u64, Running>,
+    jobs: VecDeque<Job>,
+    workers: usize,
+    idle: usize,
+    /// What to do when none is under way any more.
+    last: Vec<Box<dyn FnOnce() + Send>>,
+    ending: bool,
+}
+
+struct Running {
+    stop: Arc<StopFlag>,
+    stream: Option<Arc<Stream>>,
+}
+
+impl Running {
+    fn cancel(&self) {
+        self.stop.stop(StopReason::Cancelled);
+        if let Some(stream) = &self.stream {
+            stream.wake();
+        }
+    }
+}
+
+/// An operation that is about to begin.
+struct Job {
+    id: u64,
+    operation: Operation,
+    files: Files,
+    time: Duration,
+    stop: Arc<StopFlag>,
+    stream: Option<Arc<Stream>>,
+}
+
+impl Operations {
+    /// None yet.
+    #[must_use]
+    pub fn new(outbox: Arc<Outbox>, streams: Arc<Streams>) -> Self {
+        let shared = Shared { state: Mutex::default(), waiting: Condvar::new(), outbox, streams };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Starts the operation `id`, whose answer comes when it is done. It has `time`, waiting for
+    /// the controller not counted.
+    ///
+    /// # Errors
+    ///
+    /// `invalid_request` where its stream is open, `busy` where the session ends, `internal` where
+    /// no thread can be had.
+    pub fn start(
+        &self,
+        id: u64,
+        operation: Operation,
+        files: Files,
+        time: Duration,
+    ) -> Result<(), WireError> {
+        let mut state = self.shared.state.lock().unwrap();
+        if state.ending {
+            return Err(WireError::new(ErrorKind::Busy, "the session ends"));
+        }
+        if state.idle <= state.jobs.len() && state.workers < MAX_IN_FLIGHT {
+            let shared = self.shared.clone();
+            let worker = std::thread::Builder::new().name("worker".to_owned());
+            match worker.stack_size(STACK_BYTES).spawn(move || shared.work()) {
+                Ok(_) => state.workers += 1,
+                // Those that there are will do it.
+                Err(_) if state.workers > 0 => {}
+                Err(error) => {
+                    let message = format!("cannot start a thread: {error}");
+                    return Err(WireError::new(ErrorKind::Internal, message));
+                }
+            }
+        }
+        let open = |(number, way)| self.shared.streams.open(number, way);
+        let stream = operation.stream().map(open).transpose()?;
+        let stop = Arc::new(StopFlag::default());
+        let running = Running { stop: stop.clone(), stream: stream.clone() };
+        state.running.insert(id, running);
+        state.jobs.push_back(Job { id, operation, files, time, stop, stream });
+        drop(state);
+        self.shared.waiting.notify_one();
+        Ok(())
+    }
+
+    /// Ends the operation with this id early; whether there was one.
+    pub fn cancel(&self, id: u64) -> bool {
+        let state = self.shared.state.lock().unwrap();
+        state.running.get(&id).map(Running::cancel).is_some()
+    }
+
+    /// Ends all operations early, begins no more, and calls `then` when all are answered.
+    pub fn end(&self, then: impl FnOnce() + Send + 'static) {
+        let mut state = self.shared.state.lock().unwrap();
+        state.ending = true;
+        state.running.values().for_each(Running::cancel);
+        if state.running.is_empty() {
+            drop(state);
+            then();
+        } else {
+            state.last.push(Box::new(then));
+        }
+    }
+}
+
+impl Shared {
+    /// A worker's life.
+    fn work(&self) {
+        loop {
+            let mut state = self.state.lock().unwrap();
+            let job = loop {
+                match state.jobs.pop_front() {
+                    Some(job) => break job,
+                    None => {
+                        state.idle += 1;
+                        state = self.waiting.wait(state).unwrap();
+                        state.idle -= 1;
+                    }
+                }
+            };
+            drop(state);
+            self.perform(job);
+        }
+    }
+
+    fn perform(&self, job: Job) {
+        let Job { id, operation, files, time, stop, stream } = job;
+        let watch = Watch::new(stop, time);
+        let task = Task { id, files: &files, watch: &watch, outbox: &self.outbox, stream };
+        match operation {
+            Operation::Read(read) => self.answer(&task, task.read(&read)),
+            Operation::View(view) => self.answer(&task, task.view(&view)),
+            Operation::Write(write) => self.answer(&task, task.write(&write)),
+            Operation::Edit(edit) => self.answer(&task, task.edit(&edit)),
+            Operation::List(list) => self.answer(&task, task.list(&list)),
+            Operation::Mkdir(mkdir) => self.answer(&task, task.mkdir(&mkdir)),
+            Operation::Remove(remove) => self.answer(&task, task.remove(&remove)),
+            Operation::Exists(exists) => self.answer(&task, task.exists(&exists)),
+            Operation::Stat(stat) => self.answer(&task, task.stat(&stat)),
+            Operation::Rename(rename) => self.answer(&task, task.rename(&rename)),
+        }
+    }
+
+    fn answer<T: Serialize>(&self, task: &Task<'_>, result: Result<T, FileError>) {
+        let result = result.map_err(|error| WireError::new(error.kind, error.to_string()));
+        if let Some(stream) = &task.stream {
+            self.streams.close(stream);
+        }
+        let mut last = Vec::new();
+        self.outbox.answer(task.id, result, || {
+            let mut state = self.state.lock().unwrap();
+            state.running.remove(&task.id);
+            if state.running.is_empty() {
+                last = std::mem::take(&mut state.last);
+            }
+        });
+        last.into_iter().for_each(|last| last());
+    }
+}
+
+/// An operation under way.
+struct Task<'a> {
+    id: u64,
+    files: &'a Files,
+    watch: &'a Watch,
+    outbox: &'a Outbox,
+    stream: Option<Arc<Stream>>,
+}
+
+impl Task<'_> {
+    fn stream(&self) -> &Stream {
+        self.stream.as_ref().expect("opened with the request")
+    }
+
+    /// Sends what is left of a file, and says how much it was.
+    fn send(&self, mut reading: Reading) -> Result<u64, FileError> {
+        let mut bytes = 0;
+        loop {
+            let piece = reading.next(self.watch)?;
+            bytes += piece.len() as u64;
+            let is_last = reading.left() == 0;
+            self.stream().send(self.outbox, piece, is_last, self.watch)?;
+            if is_last {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    fn read(&self, request: &Read) -> Result<ReadReply, FileError> {
+        let range = Range { offset: request.offset, limit: request.limit };
+        let reading = self.files.read(written(&request.path, request.path_b64.as_ref()), range)?;
+        let ((path, path_b64), size) = (reading.path.to_wire(), reading.size);
+        Ok(ReadReply { path, path_b64, bytes: self.send(reading)?, size })
+    }
+
+    fn view(&self, request: &View) -> Result<ViewReply, FileError> {
+        let View { path, path_b64, offset, limit, .. } = request;
+        let path = written(path, path_b64.as_ref());
+        match self.files.view(path, *offset, *limit, self.watch)? {
+            Viewed::Text(path, window) => {
+                let (path, path_b64) = path.to_wire();
+                Ok(ViewReply { path, path_b64, content: ViewContent::Text(window) })
+            }
+            Viewed::Image(mime_type, reading) => {
+                let (path, path_b64) = reading.path.to_wire();
+                let mime_type = mime_type.to_owned();
+                let image = ImageContent { mime_type, bytes: self.send(reading)? };
+                Ok(ViewReply { path, path_b64, content: ViewContent::Image(image) })
+            }
+        }
+    }
+
+    fn write(&self, request: &Write) -> Result<WriteReply, FileError> {
+        let options = WriteOptions {
+            mode: request.mode,
+            parents: parents(request.parents),
+            overwrite: if request.atomic { Overwrite::Atomic } else { Overwrite::InPlace },
+        };
+        let path = written(&request.path, request.path_b64.as_ref());
+        let mut writing = self.files.write(path, options)?;
+        while let Some(piece) = self.stream().receive(self.outbox, self.watch)? {
+            self.watch.check()?;
+            writing.put(&piece)?;
+        }
+        let done = writing.commit(self.watch)?;
+        let (path, path_b64) = done.path.to_wire();
+        Ok(WriteReply { path, path_b64, bytes_written: done.bytes, created: done.created })
+    }
+
+    fn edit(&self, request: &Edit) -> Result<EditReply, FileError> {
+        let Edit { path, path_b64, old, new, count } = request;
+        let path = written(path, path_b64.as_ref());
+        let (path, path_b64) = self.files.edit(path, old, new, *count, self.watch)?.to_wire();
+        Ok(EditReply { path, path_b64, replacements: *count })
+    }
+
+    fn list(&self, request: &List) -> Result<ListReply, FileError> {
+        let options = ListOptions { depth: request.max_depth, limit: request.limit };
+        let path = written(&request.path, request.path_b64.as_ref());
+        let mut page = Vec::new();
+        let mut bytes = 0;
+        let end = self.files.list_entries(path, options, self.watch, |listed| {
+            let Listed { path, kind, size, modified } = listed;
+            let (name, name_b64) = to_wire(&path);
+            bytes += encoded_len(&name) + name_b64.as_ref().map_or(0, |_| path.len() * 2);
+            page.push(Entry { name, name_b64, kind, size, modified });
+            if page.len() == LIST_PAGE || bytes >= LIST_PAGE_BYTES {
+                self.turn(&mut page);
+                bytes = 0;
+            }
+            Ok(())
+        })?;
+        if !page.is_empty() {
+            self.turn(&mut page);
+        }
+        let (path, path_b64) = end.path.to_wire();
+        Ok(ListReply { path, path_b64, entries: end.entries, truncated: end.truncated })
+    }
+
+    fn turn(&self, page: &mut Vec<Entry>) {
+        let page = Page { request: self.id, entries: std::mem::take(page) };
+        self.watch.wait(|| self.outbox.notify(&FromAgent::Page(page)));
+    }
+
+    fn mkdir(&self, request: &Mkdir) -> Result<MkdirReply, FileError> {
+        let path = written(&request.path, request.path_b64.as_ref());
+        let (path, created) = self.files.mkdir(path, parents(request.parents))?;
+        let (path, path_b64) = path.to_wire();
+        Ok(MkdirReply { path, path_b64, created })
+    }
+
+    fn remove(&self, request: &Remove) -> Result<RemoveReply, FileError> {
+        let path = written(&request.path, request.path_b64.as_ref());
+        let extent = if request.recursive { Extent::Tree } else { Extent::Entry };
+        let absent = if request.force { Absent::Accept } else { Absent::Refuse };
+        let removed = self.files.remove_entry(path, extent, absent, self.watch)?;
+        let (path, path_b64) = removed.path.to_wire();
+        let entries = removed.entries;
+        Ok(RemoveReply { path, path_b64, removed: entries > 0, entries })
+    }
+
+    fn exists(&self, request: &Exists) -> Result<ExistsReply, FileError> {
+        let path = written(&request.path, request.path_b64.as_ref());
+        let (path, kind) = self.files.exists(path)?;
+        let (path, path_b64) = path.to_wire();
+        Ok(ExistsReply { path, path_b64, kind })
+    }
+
+    fn stat(&self, request: &Stat) -> Result<StatReply, FileError> {
+        let facts = self.files.stat(written(&request.path, request.path_b64.as_ref()))?;
+        let (path, path_b64) = facts.path.to_wire();
+        Ok(StatReply {
+            path,
+            path_b64,
+            kind: facts.kind,
+            size: facts.size,
+            permissions: facts.permissions,
+            uid: facts.uid,
+            gid: facts.gid,
+            modified: facts.modified,
+            accessed: facts.accessed,
+            created: facts.created,
+        })
+    }
+
+    fn rename(&self, request: &Rename) -> Result<RenameReply, FileError> {
+        let from = written(&request.from, request.from_b64.as_ref());
+        let to = written(&request.to, request.to_b64.as_ref());
+        let existing = if request.overwrite { Existing::Replace } else { Existing::Refuse };
+        let (from, to) = self.files.rename_entry(from, to, existing)?;
+        let ((from, from_b64), (to, to_b64)) = (from.to_wire(), to.to_wire());
+        Ok(RenameReply { from, from_b64, to, to_b64 })
+    }
+}
+
+const fn parents(make: bool) -> Parents {
+    if make { Parents::Make } else { Parents::Require }
+}

@@ -1,0 +1,198 @@
+//! Streams of bytes between the controller and an operation.
+//!
+//! The thread that reads requests delivers chunks and credit here and never waits; the operation's
+//! thread waits here, and is woken by what it waits for or by what stops it. What comes for a
+//! stream that is not open was sent before the other side knew, and is dropped.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex};
+
+use sandbox_protocol::limits::MAX_CHUNK_BYTES;
+use sandbox_protocol::message::{Chunk, Credit};
+use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
+use sandbox_protocol::{ErrorKind, FromAgent, WireError};
+
+use crate::files::{FileError, Watch};
+use crate::outbox::Outbox;
+use crate::run::StopReason;
+
+/// The open streams of a session.
+#[derive(Default)]
+pub struct Streams(Mutex<HashMap<u32, Arc<Stream>>>);
+
+/// Which way a stream goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// To the controller.
+    Out,
+    /// To the agent.
+    In,
+}
+
+/// An open stream.
+pub struct Stream {
+    number: u32,
+    end: Mutex<End>,
+    changed: Condvar,
+}
+
+enum End {
+    Sending(SendWindow),
+    Receiving { window: ReceiveWindow, chunks: VecDeque<Chunk> },
+}
+
+impl Streams {
+    /// Opens a stream.
+    ///
+    /// # Errors
+    ///
+    /// `invalid_request` where one of this number is open.
+    pub fn open(&self, number: u32, way: Way) -> Result<Arc<Stream>, WireError> {
+        let mut open = self.0.lock().unwrap();
+        if open.contains_key(&number) {
+            let message = format!("the stream {number} is open already");
+            return Err(WireError::new(ErrorKind::InvalidRequest, message));
+        }
+        let end = match way {
+            Way::Out => End::Sending(SendWindow::new(number)),
+            Way::In => {
+                End::Receiving { window: ReceiveWindow::new(number), chunks: VecDeque::new() }
+            }
+        };
+        let stream = Arc::new(Stream { number, end: Mutex::new(end), changed: Condvar::new() });
+        open.insert(number, stream.clone());
+        Ok(stream)
+    }
+
+    /// Closes a stream, before the answer that ends it is sent.
+    pub fn close(&self, stream: &Stream) {
+        self.0.lock().unwrap().remove(&stream.number);
+    }
+
+    fn find(&self, number: u32) -> Option<Arc<Stream>> {
+        self.0.lock().unwrap().get(&number).cloned()
+    }
+
+    /// Delivers a chunk.
+    ///
+    /// # Errors
+    ///
+    /// Where the controller broke the rules of the stream.
+    pub fn take_chunk(&self, chunk: Chunk) -> Result<(), StreamError> {
+        match self.find(chunk.stream) {
+            Some(stream) => stream.take_chunk(chunk),
+            None => Ok(()),
+        }
+    }
+
+    /// Delivers credit.
+    ///
+    /// # Errors
+    ///
+    /// Where the controller broke the rules of the stream.
+    pub fn take_credit(&self, credit: &Credit) -> Result<(), StreamError> {
+        match self.find(credit.stream) {
+            Some(stream) => stream.take_credit(credit),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Stream {
+    fn take_chunk(&self, chunk: Chunk) -> Result<(), StreamError> {
+        match &mut *self.end.lock().unwrap() {
+            End::Receiving { window, chunks } => {
+                window.receive(&chunk)?;
+                chunks.push_back(chunk);
+            }
+            // Nobody sends on a stream that is received: there is no credit for it.
+            End::Sending(_) => return Err(StreamError::CreditOverrun),
+        }
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn take_credit(&self, credit: &Credit) -> Result<(), StreamError> {
+        match &mut *self.end.lock().unwrap() {
+            End::Sending(window) => window.grant(credit)?,
+            End::Receiving { .. } => return Err(StreamError::AbsurdCredit),
+        }
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Wakes who waits, to see that the operation is stopped.
+    pub fn wake(&self) {
+        // Under the lock: who has just seen that nothing stops it is waiting by now.
+        let _end = self.end.lock().unwrap();
+        self.changed.notify_all();
+    }
+
+    /// Waits until `ready` gives something, or the operation is stopped.
+    fn wait<T>(
+        &self,
+        watch: &Watch,
+        mut ready: impl FnMut(&mut End) -> Option<T>,
+    ) -> Result<T, FileError> {
+        let mut end = self.end.lock().unwrap();
+        loop {
+            if let Some(found) = ready(&mut end) {
+                return Ok(found);
+            }
+            if watch.stop().reason() != StopReason::None {
+                watch.check()?;
+            }
+            end = watch.wait(|| self.changed.wait(end)).unwrap();
+        }
+    }
+
+    /// Sends a piece, at most [`MAX_CHUNK_BYTES`], as soon as there is credit for it.
+    ///
+    /// # Errors
+    ///
+    /// What stops the operation.
+    pub fn send(
+        &self,
+        outbox: &Outbox,
+        data: Vec<u8>,
+        last: bool,
+        watch: &Watch,
+    ) -> Result<(), FileError> {
+        assert!(data.len() <= MAX_CHUNK_BYTES, "a piece is a chunk");
+        let mut data = Some(data);
+        let chunk = self.wait(watch, |end| match end {
+            End::Sending(window) => {
+                let fits = data.as_ref().is_some_and(|data| data.len() <= window.capacity());
+                fits.then(|| window.chunk(data.take().unwrap_or_default(), last))
+            }
+            End::Receiving { .. } => Some(Err(StreamError::CreditOverrun)),
+        })?;
+        let chunk = chunk.expect("a chunk within its window");
+        watch.wait(|| outbox.notify(&FromAgent::Chunk(chunk)));
+        Ok(())
+    }
+
+    /// Waits for the next piece; `None` after the last one.
+    ///
+    /// # Errors
+    ///
+    /// What stops the operation.
+    pub fn receive(&self, outbox: &Outbox, watch: &Watch) -> Result<Option<Vec<u8>>, FileError> {
+        let (chunk, credit) = self.wait(watch, |end| match end {
+            End::Receiving { window, chunks } => match chunks.pop_front() {
+                Some(chunk) => {
+                    let credit = window.consumed(chunk.data.0.len() as u64);
+                    let credit = (!chunk.last).then_some(credit);
+                    Some((Some(chunk.data.0), credit))
+                }
+                None if window.is_ended() => Some((None, None)),
+                None => None,
+            },
+            End::Sending(_) => Some((None, None)),
+        })?;
+        if let Some(credit) = credit {
+            watch.wait(|| outbox.notify(&FromAgent::Credit(credit)));
+        }
+        Ok(chunk)
+    }
+}
