@@ -41,14 +41,14 @@ impl Files {
         if count == 0 {
             return Err(refuse("the count of what to replace is 0"));
         }
-        let mut reading = self.read(written, Range { offset: 0, limit: None })?;
         let options = WriteOptions {
             mode: WriteMode::Overwrite,
             parents: Parents::Require,
             overwrite: Overwrite::Atomic,
         };
-        // Whatever forbids the write is said before the file is read.
+        // Whatever forbids the write is said first.
         let mut writing = self.write(written, options)?;
+        let mut reading = self.read(written, Range { offset: 0, limit: None })?;
         let finder = Finder::new(old);
         let mut check = Utf8Check::default();
         let found = scan(&mut reading, &finder, watch, Some(&mut check), |_| Ok(()))?;

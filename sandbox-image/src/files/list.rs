@@ -97,19 +97,16 @@ impl Files {
         };
         walk.descend(b"", 1)?;
         let mut path: Vec<u8> = Vec::new();
+        // Where in it each directory on the way ends; that of the listed one first.
+        let mut ends = vec![0];
         let mut entries = 0;
         while let Some(next) = walk.pending.pop_back() {
             watch.check()?;
             let Pending { depth, name, kind, size, modified } = next;
-            // The path so far leads to the entry before; keep what leads to this one's directory.
-            let parents =
-                path.split(|&byte| byte == b'/').take(usize::try_from(depth - 1).unwrap_or(0));
-            let keep = parents.map(|parent| parent.len() + 1).sum::<usize>().saturating_sub(1);
-            path.truncate(if depth == 1 { 0 } else { keep });
-            if depth > 1 {
-                path.push(b'/');
-            }
-            path.extend_from_slice(&name);
+            ends.truncate(usize::try_from(depth).unwrap_or(usize::MAX));
+            path.truncate(*ends.last().expect("the first one stays"));
+            path = join(&path, &name);
+            ends.push(path.len());
             walk.room -= 1;
             entries += 1;
             each(Listed { path: path.clone(), kind, size, modified })?;
@@ -202,7 +199,7 @@ impl Walk<'_> {
 }
 
 /// A path below another; either may be empty.
-pub(super) fn join(path: &[u8], below: &[u8]) -> Vec<u8> {
+fn join(path: &[u8], below: &[u8]) -> Vec<u8> {
     let mut joined = path.to_vec();
     if !path.is_empty() && !below.is_empty() && !path.ends_with(b"/") {
         joined.push(b'/');

@@ -11,10 +11,9 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, fstat, openat, statat, unlinkat};
 use rustix::io::Errno;
 use sandbox_protocol::message::Change;
-use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 
 use super::entries::{Entry, entry, refuse_special};
-use super::list::join;
 use super::resolve::{Root, retry};
 use super::{FileError, Files, Watch, beneath, not_allowed, protected};
 
@@ -254,18 +253,30 @@ impl Tree<'_> {
         }
     }
 
-    /// The path below the tree's top.
-    fn below(levels: &[Level], name: &[u8]) -> Vec<u8> {
+    /// `top` and the path below it.
+    fn below(top: &[u8], levels: &[Level], name: &[u8]) -> Vec<u8> {
+        let mut path = top.to_vec();
         let names = levels.iter().skip(1).map(|level| level.name.as_slice());
-        names.chain([name]).fold(Vec::new(), |path, name| join(&path, name))
+        for name in names.chain([name]).filter(|name| !name.is_empty()) {
+            if !path.ends_with(b"/") {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
+        path
     }
 
+    /// `None` where it is too long to be one.
     fn guest_path(&self, levels: &[Level], name: &[u8]) -> Option<GuestPath> {
-        GuestPath::new(join(self.path.as_bytes(), &Self::below(levels, name))).ok()
+        // Every level takes two bytes at least.
+        if levels.len() > MAX_PATH_BYTES / 2 {
+            return None;
+        }
+        GuestPath::new(Self::below(self.path.as_bytes(), levels, name)).ok()
     }
 
     fn written_path(&self, levels: &[Level], name: &[u8]) -> Vec<u8> {
-        join(self.written, &Self::below(levels, name))
+        Self::below(self.written, levels, name)
     }
 
     fn fail(&self, levels: &[Level], name: &[u8], errno: Errno) -> FileError {

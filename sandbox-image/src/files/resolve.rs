@@ -33,7 +33,7 @@ impl Directory<'_> {
     pub fn try_clone(&self) -> Result<Self> {
         match self {
             Self::Root(fd) => Ok(Self::Root(*fd)),
-            Self::Inside(fd) => rustix::io::fcntl_dupfd_cloexec(fd, 3).map(Self::Inside),
+            Self::Inside(fd) => again(fd.as_fd()).map(Self::Inside),
         }
     }
 }
@@ -45,6 +45,12 @@ impl AsFd for Directory<'_> {
             Self::Inside(fd) => fd.as_fd(),
         }
     }
+}
+
+/// Opens a directory once more, to name things in it.
+pub fn again(directory: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    retry(|| openat(directory, ".", flags, Mode::empty()))
 }
 
 /// Which resolver this kernel has. A filter that refuses `openat2` counts as a kernel without.

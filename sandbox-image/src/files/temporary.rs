@@ -4,13 +4,13 @@
 //! is left of it. Elsewhere it has one that nobody can guess, and is removed by whatever ends the
 //! agent in any way that the agent can see.
 
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::Mutex;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, renameat, unlinkat};
 use rustix::io::{Errno, Result};
 
-use super::resolve::{Directory, retry};
+use super::resolve::{Directory, again, retry};
 
 /// The names that are in use now, to be removed when the process ends.
 static NAMED: Mutex<Vec<(OwnedFd, String)>> = Mutex::new(Vec::new());
@@ -175,7 +175,7 @@ impl Name {
             return Err(Errno::AGAIN);
         }
         let name = format!(".sandboxctl-{:032x}.tmp", u128::from_ne_bytes(random));
-        let directory = rustix::io::fcntl_dupfd_cloexec(directory, 3)?;
+        let directory = again(directory.as_fd())?;
         NAMED.lock().unwrap().push((directory, name.clone()));
         Ok(Self(name))
     }
@@ -189,5 +189,84 @@ impl Drop for Name {
             let (directory, name) = named.swap_remove(at);
             _ = unlinkat(&directory, name, AtFlags::empty());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    /// A file with and without a name, in a directory that has `old`.
+    fn each(test: impl Fn(&Path, &dyn Fn() -> Temporary<'static>)) {
+        for named in [false, true] {
+            let directory = tempfile::tempdir().unwrap();
+            fs::write(directory.path().join("old"), b"old").unwrap();
+            let make = || {
+                let made = if named {
+                    Temporary::with_name(open(directory.path()))
+                } else {
+                    Temporary::new(open(directory.path()))
+                };
+                let made = made.unwrap();
+                rustix::io::write(made.fd(), b"new").unwrap();
+                made
+            };
+            test(directory.path(), &make);
+        }
+    }
+
+    fn open(directory: &Path) -> Directory<'static> {
+        Directory::Inside(fs::File::open(directory).unwrap().into())
+    }
+
+    fn never(_: &OwnedFd, _: &OwnedFd) -> Result<()> {
+        panic!("there is another way")
+    }
+
+    fn count(directory: &Path) -> usize {
+        fs::read_dir(directory).unwrap().count()
+    }
+
+    #[test]
+    fn a_file_without_a_name_is_seen_by_nobody_and_one_with_a_name_goes_with_its_value() {
+        each(|directory, make| {
+            let made = make();
+            assert_eq!(count(directory), 1 + usize::from(made.name.is_some()));
+            drop(made);
+            assert_eq!(count(directory), 1);
+        });
+    }
+
+    #[test]
+    fn a_published_file_replaces_or_refuses_and_leaves_nothing_else() {
+        each(|directory, make| {
+            let to = open(directory);
+            let refused = make().publish(&to, b"old", Existing::Refuse, never);
+            assert_eq!(refused, Err(Errno::EXIST));
+            assert_eq!(fs::read(directory.join("old")).unwrap(), b"old");
+            make().publish(&to, b"old", Existing::Replace, never).unwrap();
+            assert_eq!(fs::read(directory.join("old")).unwrap(), b"new");
+            make().publish(&to, b"more", Existing::Refuse, never).unwrap();
+            fs::create_dir(directory.join("below")).unwrap();
+            let below = open(&directory.join("below"));
+            make().publish(&below, b"deep", Existing::Refuse, never).unwrap();
+            make().publish(&below, b"deep", Existing::Replace, never).unwrap();
+            assert_eq!(fs::read(directory.join("below/deep")).unwrap(), b"new");
+            assert_eq!((count(directory), count(&directory.join("below"))), (3, 1));
+        });
+    }
+
+    #[test]
+    fn a_file_whose_publishing_fails_leaves_nothing() {
+        each(|directory, make| {
+            fs::create_dir(directory.join("in the way")).unwrap();
+            let made = make();
+            let failed = made.publish(&open(directory), b"in the way", Existing::Replace, never);
+            assert_eq!(failed, Err(Errno::ISDIR));
+            drop(made);
+            assert_eq!(count(directory), 2);
+        });
     }
 }

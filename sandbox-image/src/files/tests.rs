@@ -1,5 +1,7 @@
 //! The promises of this module, on both resolvers, over real directories.
 
+mod operations;
+
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};

@@ -1,0 +1,811 @@
+//! The operations of the controller and of scripts' `fs`: a row of their table each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox_protocol::message::{EntryKind, TextWindow, WriteMode};
+
+use super::super::{
+    Absent, Existing, Extent, ListOptions, Listed, Overwrite, Parents, Range, Viewed, Watch,
+    WriteOptions,
+};
+use super::*;
+use crate::run::{StopFlag, StopReason};
+
+fn watch() -> Watch {
+    Watch::new(Arc::default(), Duration::from_secs(60))
+}
+
+const OVERWRITE: WriteOptions = WriteOptions {
+    mode: WriteMode::Overwrite,
+    parents: Parents::Make,
+    overwrite: Overwrite::Atomic,
+};
+const IN_PLACE: WriteOptions = WriteOptions { overwrite: Overwrite::InPlace, ..OVERWRITE };
+const APPEND: WriteOptions = WriteOptions { mode: WriteMode::Append, ..OVERWRITE };
+const CREATE_NEW: WriteOptions = WriteOptions { mode: WriteMode::CreateNew, ..OVERWRITE };
+const WAYS: [WriteOptions; 4] = [OVERWRITE, IN_PLACE, APPEND, CREATE_NEW];
+
+/// Writes in two pieces; whether the file was made.
+fn put(files: &Files, path: &str, options: WriteOptions, bytes: &[u8]) -> Result<bool, FileError> {
+    let mut writing = files.write(path.as_bytes(), options)?;
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    writing.put(first)?;
+    writing.put(second)?;
+    let written = writing.commit(&watch())?;
+    assert_eq!(written.bytes, bytes.len() as u64);
+    Ok(written.created)
+}
+
+fn get(files: &Files, path: &str, offset: u64, limit: Option<u64>) -> Result<Vec<u8>, FileError> {
+    let mut reading = files.read(path.as_bytes(), Range { offset, limit })?;
+    let mut content = Vec::new();
+    while reading.left() > 0 {
+        content.extend(reading.next(&watch())?);
+    }
+    Ok(content)
+}
+
+fn list(
+    files: &Files,
+    path: &str,
+    depth: Option<u64>,
+    limit: Option<u64>,
+) -> Result<(Vec<Listed>, bool), FileError> {
+    let mut entries = Vec::new();
+    let end =
+        files.list_entries(path.as_bytes(), ListOptions { depth, limit }, &watch(), |entry| {
+            entries.push(entry);
+            Ok(())
+        })?;
+    assert_eq!(end.entries, entries.len() as u64);
+    Ok((entries, end.truncated))
+}
+
+fn paths(entries: &[Listed]) -> Vec<&str> {
+    entries.iter().map(|entry| std::str::from_utf8(&entry.path).unwrap()).collect()
+}
+
+fn remove(files: &Files, path: &str, extent: Extent) -> Result<u64, FileError> {
+    files
+        .remove_entry(path.as_bytes(), extent, Absent::Refuse, &watch())
+        .map(|removed| removed.entries)
+}
+
+fn view(files: &Files, path: &str) -> Result<TextWindow, FileError> {
+    match files.view(path.as_bytes(), 1, None, &watch())? {
+        Viewed::Text(_, window) => Ok(window),
+        Viewed::Image(mime_type, _) => panic!("{mime_type}"),
+    }
+}
+
+fn edit(files: &Files, path: &str, old: &str, new: &str, count: u64) -> Result<(), FileError> {
+    files.edit(path.as_bytes(), old, new, count, &watch()).map(drop)
+}
+
+#[test]
+fn a_read_gives_the_range_that_is_there() {
+    on_both(|io, setup| {
+        let limits = Limits { file_bytes: 200_000, ..LIMITS };
+        let (files, announced) = Setup { limits, ..setup() }.open();
+        let content: Vec<u8> = (0..200_000_u32).map(|n| (n % 251) as u8).collect();
+        fs::write(io.join("f"), &content).unwrap();
+        assert_eq!(get(&files, "f", 0, None).unwrap(), content);
+        assert_eq!(get(&files, "f", 70_000, Some(70_000)).unwrap(), content[70_000..140_000]);
+        assert_eq!(get(&files, "f", 199_999, Some(5)).unwrap(), content[199_999..]);
+        for offset in [200_000, u64::MAX] {
+            assert!(get(&files, "f", offset, None).unwrap().is_empty());
+        }
+        assert_eq!(files.read(b"f", Range { offset: 7, limit: Some(0) }).unwrap().size, 200_000);
+        fs::File::options().append(true).open(io.join("f")).unwrap().write_all(b"x").unwrap();
+        let error = files.read(b"f", Range { offset: 0, limit: None }).map(drop).unwrap_err();
+        assert_eq!(error.to_string(), "f: 200001 bytes are too many (max 200000)");
+        assert_eq!(error.kind, ErrorKind::TooLarge);
+        assert_eq!(get(&files, "f", 1, None).unwrap().len(), 200_000);
+        assert_eq!(kind(get(&files, "no", 0, None)), ErrorKind::NotFound);
+        assert_eq!(kind(get(&files, ".", 0, None)), ErrorKind::IsDirectory);
+        assert_eq!(announced.take(), []);
+    });
+}
+
+#[test]
+fn a_file_that_shrinks_while_it_is_read_gives_what_is_left() {
+    on_both(|io, setup| {
+        let (files, _) = setup().open();
+        fs::write(io.join("f"), vec![1; 200_000]).unwrap();
+        let mut reading = files.read(b"f", Range { offset: 0, limit: None }).unwrap();
+        let first = reading.next(&watch()).unwrap().len();
+        fs::File::options().write(true).open(io.join("f")).unwrap().set_len(100_000).unwrap();
+        let second = reading.next(&watch()).unwrap().len();
+        assert_eq!((first + second, reading.left()), (100_000, 0));
+    });
+}
+
+#[test]
+fn each_way_to_write_does_what_it_says() {
+    on_both(|io, setup| {
+        let (files, announced) = setup().open();
+        for (options, name) in WAYS.into_iter().zip(["o", "i", "a", "c"]) {
+            assert!(put(&files, name, options, b"one").unwrap());
+            assert_eq!(fs::read(io.join(name)).unwrap(), b"one", "{options:?}");
+        }
+        assert_eq!(announced.take().len(), 4);
+        assert!(!put(&files, "o", OVERWRITE, b"three").unwrap());
+        assert!(!put(&files, "i", IN_PLACE, b"2").unwrap());
+        assert!(!put(&files, "a", APPEND, b"two").unwrap());
+        assert_eq!(text(put(&files, "c", CREATE_NEW, b"two")), "c: File exists");
+        let content = ["o", "i", "a", "c"].map(|name| fs::read_to_string(io.join(name)).unwrap());
+        assert_eq!(content, ["three", "2", "onetwo", "one"]);
+        assert!(!put(&files, "o", OVERWRITE, b"").unwrap());
+        assert_eq!(fs::read(io.join("o")).unwrap(), b"");
+        assert_eq!(names(io), ["a", "c", "i", "o"]);
+    });
+}
+
+#[test]
+fn an_atomic_overwrite_leaves_the_old_file_to_those_who_have_it() {
+    on_both(|io, setup| {
+        let (files, _) = setup().open();
+        for (options, other) in [(OVERWRITE, "old"), (IN_PLACE, "new content")] {
+            fs::write(io.join("f"), b"old").unwrap();
+            fs::set_permissions(io.join("f"), fs::Permissions::from_mode(0o4750)).unwrap();
+            fs::hard_link(io.join("f"), io.join("other")).unwrap();
+            put(&files, "f", options, b"new content").unwrap();
+            assert_eq!(fs::read_to_string(io.join("f")).unwrap(), "new content");
+            assert_eq!(fs::read_to_string(io.join("other")).unwrap(), other, "{options:?}");
+            let mode = fs::metadata(io.join("f")).unwrap().mode();
+            assert_eq!(mode & 0o777, 0o750, "what it may is its file's");
+            if options.overwrite == Overwrite::Atomic {
+                assert_eq!(mode & 0o7000, 0, "what gives rights away is not passed on");
+            }
+            fs::remove_file(io.join("f")).unwrap();
+            fs::remove_file(io.join("other")).unwrap();
+        }
+    });
+}
+
+#[test]
+fn nothing_changes_before_the_commit_and_nothing_is_left_without_one() {
+    on_both(|io, setup| {
+        let (files, announced) = setup().open();
+        fs::write(io.join("f"), b"old").unwrap();
+        for options in [OVERWRITE, IN_PLACE, APPEND] {
+            let mut writing = files.write(b"f", options).unwrap();
+            writing.put(&vec![7; 300_000]).unwrap();
+            let mut fresh = files.write(b"a/b/new", options).unwrap();
+            fresh.put(b"x").unwrap();
+            assert_eq!(names(io), ["f"]);
+            assert_eq!(fs::read(io.join("f")).unwrap(), b"old");
+        }
+        assert_eq!((names(io), announced.take()), (vec!["f".to_owned()], vec![]));
+        assert_eq!(files.written(), 900_003);
+    });
+}
+
+#[test]
+fn parents_are_made_where_they_may_be_and_counted() {
+    on_both(|io, setup| {
+        let limits = Limits { entries: 3, ..LIMITS };
+        let (files, _) = Setup { limits, ..setup() }.open();
+        for options in WAYS {
+            let options = WriteOptions { parents: Parents::Require, ..options };
+            assert_eq!(kind(put(&files, "no/f", options, b"x")), ErrorKind::NotFound);
+        }
+        put(&files, "a/b/f", OVERWRITE, b"x").unwrap();
+        put(&files, "a/b/f", OVERWRITE, b"y").unwrap();
+        assert_eq!(kind(put(&files, "a/c", CREATE_NEW, b"x")), ErrorKind::TooManyFiles);
+        assert_eq!(names(&io.join("a")), ["b"]);
+        assert_eq!(kind(files.mkdir(b"d", Parents::Make)), ErrorKind::TooManyFiles);
+    });
+}
+
+#[test]
+fn a_file_over_the_limit_is_refused_with_the_old_one_whole() {
+    on_both(|io, setup| {
+        let limits = Limits { file_bytes: 10, write_bytes: 42, ..LIMITS };
+        let (files, announced) = Setup { limits, ..setup() }.open();
+        fs::write(io.join("f"), b"12345").unwrap();
+        for options in [OVERWRITE, IN_PLACE] {
+            let error = put(&files, "f", options, b"12345678901").unwrap_err();
+            assert_eq!(error.to_string(), "f: 11 bytes are too many (max 10)");
+        }
+        assert_eq!(kind(put(&files, "f", APPEND, b"678901")), ErrorKind::TooLarge);
+        assert_eq!(fs::read(io.join("f")).unwrap(), b"12345");
+        assert!(!put(&files, "f", APPEND, b"67890").unwrap());
+        fs::write(io.join("large"), vec![0; 11]).unwrap();
+        assert_eq!(kind(put(&files, "large", APPEND, b"")), ErrorKind::TooLarge);
+        assert_eq!(announced.take(), [("/io/f".into(), true, Change::Append)]);
+        put(&files, "f", OVERWRITE, &[0; 10]).unwrap();
+        put(&files, "f", OVERWRITE, &[0; 10]).unwrap();
+        let error =
+            put(&files, "f", OVERWRITE, &[1; 10]).and(put(&files, "f", OVERWRITE, &[1; 10]));
+        assert_eq!(kind(error), ErrorKind::WriteLimit);
+        assert_eq!(names(io), ["f", "large"]);
+    });
+}
+
+#[test]
+fn what_is_in_the_way_of_a_write_is_named_and_stays() {
+    on_both(|io, setup| {
+        let outside = io.parent().unwrap().join("secret");
+        fs::write(&outside, b"secret").unwrap();
+        symlink(&outside, io.join("link")).unwrap();
+        symlink("nowhere", io.join("dangling")).unwrap();
+        symlink(io.parent().unwrap(), io.join("up")).unwrap();
+        fs::create_dir(io.join("d")).unwrap();
+        fs::write(io.join("f"), b"f").unwrap();
+        let mode = Mode::from_raw_mode(0o666);
+        mknodat(CWD, io.join("fifo"), FileType::Fifo, mode, 0).unwrap();
+        let (files, announced) = setup().open();
+        let before = names(io);
+        for options in WAYS {
+            let exists = options.mode == WriteMode::CreateNew;
+            let expect = |kind| if exists { ErrorKind::AlreadyExists } else { kind };
+            for (path, expected) in [
+                ("link", expect(ErrorKind::Symlink)),
+                ("dangling", expect(ErrorKind::Symlink)),
+                ("d", expect(ErrorKind::IsDirectory)),
+                ("fifo", expect(ErrorKind::SpecialFile)),
+                ("up/secret", ErrorKind::Symlink),
+                ("up/new", ErrorKind::Symlink),
+                ("f/x", ErrorKind::NotADirectory),
+                ("f/", ErrorKind::NotADirectory),
+                ("d/", ErrorKind::IsDirectory),
+                (".", ErrorKind::IsDirectory),
+                ("../secret", ErrorKind::PathEscape),
+                ("/etc/passwd", ErrorKind::PathEscape),
+                ("", ErrorKind::InvalidPath),
+            ] {
+                let found = kind(put(&files, path, options, b"x"));
+                assert_eq!(found, expected, "{path} {options:?}");
+            }
+        }
+        assert_eq!((names(io), announced.take()), (before, vec![]));
+        assert_eq!(fs::read(outside).unwrap(), b"secret");
+    });
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_file_whole_and_nothing_else() {
+    if !is_root() {
+        // Only root can have a file system of its own here.
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Disk::mount(directory.path(), "size=256k,nr_inodes=64");
+    for resolver in RESOLVERS {
+        let limits = Limits { write_bytes: 1 << 30, ..LIMITS };
+        let (files, announced) = Setup { resolver, limits, ..Setup::io(directory.path()) }.open();
+        fs::write(directory.path().join("f"), vec![1; 64 << 10]).unwrap();
+        let used = || rustix::fs::statvfs(directory.path()).unwrap().f_bfree;
+        let before = used();
+        let full = vec![2; 200 << 10];
+        for options in WAYS {
+            let name = if options.mode == WriteMode::CreateNew { "new" } else { "f" };
+            let error = put(&files, name, options, &full).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::DiskFull, "{options:?}: {error}");
+            assert_eq!(names(directory.path()), ["f"]);
+        }
+        // There is room beside the file, but not for as much in it again.
+        for options in [IN_PLACE, APPEND] {
+            let error = put(&files, "f", options, &full[..130 << 10]).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::DiskFull, "{options:?}: {error}");
+        }
+        assert_eq!(kind(edit_over(&files)), ErrorKind::DiskFull);
+        assert_eq!(fs::read(directory.path().join("f")).unwrap(), vec![1; 64 << 10]);
+        assert_eq!((names(directory.path()), announced.take()), (vec!["f".to_owned()], vec![]));
+        assert_eq!(used(), before, "nothing is held");
+    }
+    drop(disk);
+}
+
+/// An edit whose result does not fit beside the file.
+fn edit_over(files: &Files) -> Result<(), FileError> {
+    edit(files, "f", &"\u{1}".repeat(64 << 10), &"x".repeat(250 << 10), 1)
+}
+
+/// A small file system for a test.
+struct Disk<'a>(&'a Path);
+
+impl<'a> Disk<'a> {
+    fn mount(at: &'a Path, options: &str) -> Self {
+        let options = std::ffi::CString::new(options).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("ops-test", at, "tmpfs", flags, Some(options.as_c_str())).unwrap();
+        Self(at)
+    }
+}
+
+impl Drop for Disk<'_> {
+    fn drop(&mut self) {
+        rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
+}
+
+#[test]
+fn a_mount_that_is_a_single_file_is_written_in_place() {
+    on_both(|io, setup| {
+        let single = io.parent().unwrap().join("single");
+        fs::write(&single, b"one").unwrap();
+        let mounts = vec![("/io", Access::Write, io), ("/out.txt", Access::Write, &single)];
+        let limits = Limits { file_bytes: 1 << 30, ..LIMITS };
+        let (files, _) = Setup { mounts, limits, ..setup() }.open();
+        let inode = fs::metadata(&single).unwrap().ino();
+        assert!(!put(&files, "/out.txt", OVERWRITE, b"longer than before").unwrap());
+        assert!(!put(&files, "/out.txt", IN_PLACE, b"two").unwrap());
+        assert!(!put(&files, "/out.txt", APPEND, b"three").unwrap());
+        edit(&files, "/out.txt", "two", "four", 1).unwrap();
+        assert_eq!(kind(put(&files, "/out.txt", CREATE_NEW, b"")), ErrorKind::AlreadyExists);
+        assert_eq!(kind(put(&files, "/out.txt/", OVERWRITE, b"")), ErrorKind::NotADirectory);
+        let large = vec![0; 5 << 20];
+        assert_eq!(kind(put(&files, "/out.txt", OVERWRITE, &large)), ErrorKind::TooLarge);
+        assert_eq!(fs::read(&single).unwrap(), b"fourthree");
+        assert_eq!(fs::metadata(&single).unwrap().ino(), inode);
+        assert_eq!(files.stat(b"/out.txt").unwrap().size, 9);
+        assert_eq!(files.exists(b"/out.txt").unwrap().1, Some(EntryKind::File));
+        assert_eq!(kind(remove(&files, "/out.txt", Extent::Tree)), ErrorKind::PermissionDenied);
+        assert_eq!(kind(files.mkdir(b"/out.txt", Parents::Make)), ErrorKind::AlreadyExists);
+        assert_eq!(kind(list(&files, "/out.txt", None, None)), ErrorKind::NotADirectory);
+    });
+}
+
+#[test]
+fn an_edit_replaces_what_is_there_exactly_so_often() {
+    on_both(|io, setup| {
+        let (files, announced) = setup().open();
+        let set = |content: &str| fs::write(io.join("f"), content).unwrap();
+        let now = || fs::read_to_string(io.join("f")).unwrap();
+        set("one two two");
+        edit(&files, "f", "one", "1", 1).unwrap();
+        assert_eq!(now(), "1 two two");
+        edit(&files, "f", "two", "", 2).unwrap();
+        assert_eq!(now(), "1  ");
+        assert_eq!(announced.take(), [("/io/f".into(), true, Change::Write)]);
+        for (old, count, message) in [
+            ("no", 1, "the text to replace is not in the file"),
+            ("a", 1, "the text to replace is in the file 3 times, not once"),
+            ("a", 4, "the text to replace is in the file 3 times, not 4"),
+            ("b", 2, "the text to replace is in the file once, not 2 times"),
+            ("", 1, "the text to replace is empty"),
+            ("a", 0, "the count of what to replace is 0"),
+        ] {
+            set("aa b a");
+            let error = edit(&files, "f", old, "x", count).unwrap_err();
+            assert_eq!(error.to_string(), format!("f: {message}"));
+            assert_eq!((error.kind, now()), (ErrorKind::InvalidRequest, "aa b a".into()));
+        }
+        set("aaa");
+        edit(&files, "f", "aa", "b", 1).unwrap();
+        assert_eq!(now(), "ba", "found from the left, without overlap");
+        fs::write(io.join("f"), b"text \xff text2").unwrap();
+        assert_eq!(kind(edit(&files, "f", "text2", "x", 1)), ErrorKind::Encoding);
+        fs::write(io.join("f"), "cut é".as_bytes().split_last().unwrap().1).unwrap();
+        assert_eq!(kind(edit(&files, "f", "cut", "x", 1)), ErrorKind::Encoding);
+        assert_eq!(kind(edit(&files, "no", "cut", "x", 1)), ErrorKind::NotFound);
+        assert_eq!(names(io), ["f"]);
+    });
+}
+
+#[test]
+fn an_edit_finds_text_across_every_border_of_its_pieces() {
+    on_both(|io, setup| {
+        let (files, _) = setup().open();
+        let old = "né\nedle";
+        for at in (65_536 - 10)..(65_536 + 2) {
+            let text = |inner: &str| format!("{}{inner}{}", "x".repeat(at), "y".repeat(70_000));
+            fs::write(io.join("f"), text(old)).unwrap();
+            edit(&files, "f", old, "N", 1).unwrap();
+            assert!(fs::read_to_string(io.join("f")).unwrap() == text("N"), "{at}");
+        }
+        let long = "z".repeat(200_000);
+        fs::write(io.join("f"), format!("{long}!{long}")).unwrap();
+        edit(&files, "f", &format!("{long}!"), "", 1).unwrap();
+        assert!(fs::read_to_string(io.join("f")).unwrap() == long);
+    });
+}
+
+#[test]
+fn a_view_shows_lines_or_says_that_it_is_an_image() {
+    on_both(|io, setup| {
+        let limits = Limits { file_bytes: 200_000, ..LIMITS };
+        let (files, _) = Setup { limits, ..setup() }.open();
+        fs::write(io.join("f"), "line\n".repeat(20_000)).unwrap();
+        let window = view(&files, "f").unwrap();
+        assert_eq!((window.output_lines, window.total_lines), (2000, 20_000));
+        let footer = "[Showing lines 1-2000 of 20000. Use offset=2001 to continue.]";
+        assert_eq!(window.footer.as_deref(), Some(footer));
+        let end = files.view(b"f", 20_000, Some(5), &watch()).unwrap();
+        assert!(matches!(end, Viewed::Text(_, window) if window.text == "line\n"));
+        let image = b"\x89PNG\r\n\x1a\n and more".repeat(9000);
+        fs::write(io.join("i"), &image).unwrap();
+        let Viewed::Image(mime_type, mut reading) = files.view(b"i", 1, None, &watch()).unwrap()
+        else {
+            panic!("it is an image")
+        };
+        let mut content = Vec::new();
+        while reading.left() > 0 {
+            content.extend(reading.next(&watch()).unwrap());
+        }
+        assert_eq!((mime_type, content), ("image/png", image));
+        fs::write(io.join("binary"), b"\0\xfe\xff").unwrap();
+        let error = view(&files, "binary").unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Encoding);
+        assert!(error.to_string().ends_with("(read it with the encoding base64)"), "{error}");
+        fs::write(io.join("large"), vec![b'x'; 200_001]).unwrap();
+        assert_eq!(kind(view(&files, "large")), ErrorKind::TooLarge);
+        for (first, limit) in [(0, None), (1, Some(0)), (20_001, None)] {
+            let refused = files.view(b"f", first, limit, &watch()).map(drop);
+            assert_eq!(kind(refused), ErrorKind::InvalidRequest);
+        }
+    });
+}
+
+#[test]
+fn a_list_has_every_entry_in_order_and_follows_no_link() {
+    on_both(|io, setup| {
+        let (files, announced) = setup().open();
+        assert_eq!(list(&files, ".", None, None).unwrap(), (vec![], false));
+        for directory in ["a", "a/x", "empty"] {
+            fs::create_dir(io.join(directory)).unwrap();
+        }
+        for (name, content) in [("a/x/deep", "1"), ("a.txt", "12"), ("a-b", ""), ("z", "1234")] {
+            fs::write(io.join(name), content).unwrap();
+        }
+        symlink("..", io.join("a/up")).unwrap();
+        symlink(io.parent().unwrap(), io.join("out")).unwrap();
+        let mode = Mode::from_raw_mode(0o666);
+        mknodat(CWD, io.join("fifo"), FileType::Fifo, mode, 0).unwrap();
+        let (entries, truncated) = list(&files, ".", None, None).unwrap();
+        assert!(!truncated);
+        let expected = [
+            ("a", EntryKind::Directory),
+            ("a/up", EntryKind::Symlink),
+            ("a/x", EntryKind::Directory),
+            ("a/x/deep", EntryKind::File),
+            ("a-b", EntryKind::File),
+            ("a.txt", EntryKind::File),
+            ("empty", EntryKind::Directory),
+            ("fifo", EntryKind::Other),
+            ("out", EntryKind::Symlink),
+            ("z", EntryKind::File),
+        ];
+        let found: Vec<_> =
+            paths(&entries).into_iter().zip(entries.iter().map(|entry| entry.kind)).collect();
+        assert_eq!(found, expected);
+        assert_eq!(entries[5].size, 2);
+        let modified = fs::metadata(io.join("z")).unwrap();
+        let seen = entries[9].modified.unwrap();
+        let seen = (seen.seconds, i64::from(seen.nanoseconds));
+        assert_eq!(seen, (modified.mtime(), modified.mtime_nsec()));
+        let (flat, truncated) = list(&files, "/io/a/", Some(1), None).unwrap();
+        assert_eq!((paths(&flat), truncated), (vec!["up", "x"], false));
+        for (path, expected) in [
+            ("a/up", ErrorKind::Symlink),
+            ("out/x", ErrorKind::Symlink),
+            ("z", ErrorKind::NotADirectory),
+            ("fifo", ErrorKind::NotADirectory),
+            ("no", ErrorKind::NotFound),
+            ("..", ErrorKind::PathEscape),
+        ] {
+            assert_eq!(kind(list(&files, path, None, None)), expected, "{path}");
+        }
+        assert_eq!(announced.take(), []);
+    });
+}
+
+#[test]
+fn a_list_is_cut_at_its_bounds_and_says_so() {
+    on_both(|io, setup| {
+        let limits = Limits { list_entries: 7, list_depth: 2, ..LIMITS };
+        let (files, _) = Setup { limits, ..setup() }.open();
+        fs::create_dir_all(io.join("b/b/b")).unwrap();
+        for name in ["a", "b/a", "b/c", "c", "d"] {
+            fs::write(io.join(name), b"").unwrap();
+        }
+        let all = ["a", "b", "b/a", "b/b", "b/c", "c", "d"];
+        let (entries, truncated) = list(&files, ".", None, None).unwrap();
+        assert_eq!((paths(&entries), truncated), (all.to_vec(), true), "there is more below b/b");
+        let (entries, truncated) = list(&files, ".", Some(2), Some(100)).unwrap();
+        assert_eq!((paths(&entries), truncated), (all.to_vec(), false), "as deep as asked");
+        let (_, truncated) = list(&files, ".", Some(3), None).unwrap();
+        assert!(truncated, "asked for more than there may be");
+        for limit in 1..7 {
+            let (entries, truncated) = list(&files, ".", Some(2), Some(limit as u64)).unwrap();
+            assert_eq!((paths(&entries), truncated), (all[..limit].to_vec(), true));
+        }
+        fs::write(io.join("e"), b"").unwrap();
+        let (entries, truncated) = list(&files, ".", Some(2), None).unwrap();
+        assert_eq!((paths(&entries), truncated), (all.to_vec(), true));
+        for (depth, limit) in [(Some(0), None), (None, Some(0))] {
+            assert_eq!(kind(list(&files, ".", depth, limit)), ErrorKind::InvalidRequest);
+        }
+    });
+}
+
+#[test]
+fn of_a_huge_directory_the_first_entries_are_given() {
+    // With one resolver: the directory is opened once, and its size is the matter.
+    let directory = tempfile::tempdir().unwrap();
+    let limits = Limits { list_entries: 1000, ..LIMITS };
+    let (files, _) = Setup { limits, ..Setup::io(directory.path()) }.open();
+    let huge = directory.path().join("d");
+    fs::create_dir(&huge).unwrap();
+    let here = fs::File::open(&huge).unwrap();
+    for number in 0..100_000 {
+        // Links are the cheapest entries to make.
+        rustix::fs::symlinkat("x", &here, format!("{number:05}")).unwrap();
+    }
+    let (entries, truncated) = list(&files, "d", None, None).unwrap();
+    let expected: Vec<_> = (0..1000).map(|number| format!("{number:05}")).collect();
+    let expected = expected.iter().map(String::as_str).collect();
+    assert_eq!((paths(&entries), truncated), (expected, true));
+    assert_eq!(remove(&files, "d", Extent::Tree).unwrap(), 100_001);
+    assert_eq!(kind(remove(&files, ".", Extent::Tree)), ErrorKind::PermissionDenied);
+    assert!(names(directory.path()).is_empty());
+}
+
+#[test]
+fn names_that_are_not_utf8_are_names_like_others() {
+    on_both(|_, setup| {
+        let (files, _) = setup().open();
+        let mut writing = files.write(b"d\xff/f\xfe", OVERWRITE).unwrap();
+        writing.put(b"x").unwrap();
+        assert_eq!(writing.commit(&watch()).unwrap().path.as_bytes(), b"/io/d\xff/f\xfe");
+        let mut found = Vec::new();
+        let all = ListOptions { depth: None, limit: None };
+        let each = |entry: Listed| {
+            found.push(entry.path);
+            Ok(())
+        };
+        files.list_entries(b".", all, &watch(), each).unwrap();
+        assert_eq!(found, [b"d\xff".to_vec(), b"d\xff/f\xfe".to_vec()]);
+        assert_eq!(files.stat(b"d\xff/f\xfe").unwrap().size, 1);
+        let removed = files.remove_entry(b"d\xff", Extent::Tree, Absent::Refuse, &watch());
+        assert_eq!(removed.unwrap().entries, 2);
+    });
+}
+
+#[test]
+fn a_directory_is_made_once() {
+    on_both(|io, setup| {
+        let (files, announced) = setup().open();
+        let make = |path: &str, parents| files.mkdir(path.as_bytes(), parents).map(|made| made.1);
+        assert_eq!(make("a/b/c", Parents::Make), Ok(true));
+        assert_eq!(make("a/b/c/", Parents::Make), Ok(false));
+        assert_eq!(make(".", Parents::Make), Ok(false));
+        assert_eq!(make("a/d", Parents::Require), Ok(true));
+        assert_eq!(text(make("e/f", Parents::Require)), "e/f: No such file or directory");
+        fs::write(io.join("file"), b"").unwrap();
+        symlink("a", io.join("link")).unwrap();
+        assert_eq!(kind(make("file", Parents::Make)), ErrorKind::AlreadyExists);
+        assert_eq!(kind(make("file/x", Parents::Make)), ErrorKind::NotADirectory);
+        assert_eq!(kind(make("link", Parents::Make)), ErrorKind::Symlink);
+        assert_eq!(kind(make("link/x", Parents::Make)), ErrorKind::Symlink);
+        assert_eq!(kind(make("../x", Parents::Make)), ErrorKind::PathEscape);
+        assert_eq!(names(io), ["a", "file", "link"]);
+        assert_eq!(announced.take(), [], "directories are no files that a run leaves");
+    });
+}
+
+#[test]
+fn a_remove_takes_what_it_is_asked_to_and_no_more() {
+    on_both(|io, setup| {
+        let outside = io.parent().unwrap().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("kept"), b"kept").unwrap();
+        fs::create_dir_all(io.join("d/inner/empty")).unwrap();
+        fs::write(io.join("d/f"), b"").unwrap();
+        fs::write(io.join("d/inner/f"), b"").unwrap();
+        symlink(&outside, io.join("d/link")).unwrap();
+        symlink(outside.join("kept"), io.join("d/inner/link")).unwrap();
+        symlink(&outside, io.join("link")).unwrap();
+        let mode = Mode::from_raw_mode(0o666);
+        mknodat(CWD, io.join("d/fifo"), FileType::Fifo, mode, 0).unwrap();
+        mknodat(CWD, io.join("fifo"), FileType::Fifo, mode, 0).unwrap();
+        let (files, announced) = setup().open();
+        assert_eq!(text(remove(&files, "d", Extent::Entry)), "d: Directory not empty");
+        assert_eq!(kind(remove(&files, "link/kept", Extent::Tree)), ErrorKind::Symlink);
+        assert_eq!(kind(remove(&files, "fifo", Extent::Tree)), ErrorKind::SpecialFile);
+        assert_eq!(kind(remove(&files, "d/f/", Extent::Tree)), ErrorKind::NotADirectory);
+        assert_eq!(kind(remove(&files, "d/f/x", Extent::Tree)), ErrorKind::NotADirectory);
+        assert_eq!(kind(remove(&files, "no", Extent::Tree)), ErrorKind::NotFound);
+        let absent = files.remove_entry(b"no/no", Extent::Tree, Absent::Accept, &watch());
+        assert_eq!(absent.unwrap().entries, 0);
+        assert_eq!(announced.take(), []);
+        assert_eq!(remove(&files, "d/inner/empty", Extent::Entry).unwrap(), 1);
+        assert_eq!(remove(&files, "link", Extent::Tree).unwrap(), 1);
+        assert_eq!(remove(&files, "d", Extent::Tree).unwrap(), 7);
+        assert_eq!(names(io), ["fifo"]);
+        assert_eq!(fs::read(outside.join("kept")).unwrap(), b"kept");
+        let mut removed: Vec<_> = announced.take().into_iter().map(|(path, ..)| path).collect();
+        removed.sort();
+        let expected = ["/io/d/f", "/io/d/fifo", "/io/d/inner/f", "/io/d/inner/link", "/io/d/link"];
+        assert_eq!(removed, [&expected[..], &["/io/link"]].concat());
+    });
+}
+
+#[test]
+fn a_tree_deeper_than_any_path_is_removed_with_few_descriptors() {
+    on_both(|io, setup| {
+        let (files, announced) = setup().open();
+        // Each level by descriptor, as a program would make it.
+        let mut here = fs::File::open(io).unwrap();
+        let name = "level-with-a-long-name-".repeat(4);
+        for depth in 0..2000 {
+            rustix::fs::mkdirat(&here, &name, Mode::from_raw_mode(0o755)).unwrap();
+            let flags = rustix::fs::OFlags::RDONLY;
+            let next = rustix::fs::openat(&here, &name, flags, Mode::empty()).unwrap();
+            here = fs::File::from(next);
+            if depth % 100 == 0 {
+                let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
+                rustix::fs::openat(&here, "f", flags, Mode::from_raw_mode(0o644)).unwrap();
+            }
+        }
+        assert_eq!(remove(&files, &name, Extent::Tree).unwrap(), 2020);
+        assert!(names(io).is_empty());
+        assert_eq!(announced.take().len(), 1, "what has no path cannot be named");
+    });
+}
+
+#[test]
+fn a_name_is_known_for_what_it_is() {
+    on_both(|io, setup| {
+        let (files, _) = setup().open();
+        fs::write(io.join("f"), b"123").unwrap();
+        fs::set_permissions(io.join("f"), fs::Permissions::from_mode(0o2640)).unwrap();
+        fs::create_dir(io.join("d")).unwrap();
+        symlink("nowhere", io.join("dangling")).unwrap();
+        mknodat(CWD, io.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        for (path, expected) in [
+            ("f", Some(EntryKind::File)),
+            ("d", Some(EntryKind::Directory)),
+            ("d/", Some(EntryKind::Directory)),
+            (".", Some(EntryKind::Directory)),
+            ("/io", Some(EntryKind::Directory)),
+            ("dangling", Some(EntryKind::Symlink)),
+            ("fifo", Some(EntryKind::Other)),
+            ("no", None),
+            ("no/no", None),
+            ("f/x", None),
+            ("f/", None),
+        ] {
+            assert_eq!(files.exists(path.as_bytes()).unwrap().1, expected, "{path}");
+            let stat = files.stat(path.as_bytes()).map(|facts| facts.kind).ok();
+            assert_eq!(stat, expected, "{path}");
+        }
+        assert_eq!(kind(files.exists(b"dangling/x")), ErrorKind::Symlink);
+        assert_eq!(kind(files.exists(b"/etc/passwd")), ErrorKind::PathEscape);
+        assert_eq!(kind(files.exists(b"../io")), ErrorKind::PathEscape);
+        assert_eq!(text(files.stat(b"no")), "no: No such file or directory");
+        let facts = files.stat(b"f").unwrap();
+        let real = fs::metadata(io.join("f")).unwrap();
+        assert_eq!((facts.size, facts.permissions), (3, 0o2640));
+        assert_eq!((facts.uid, facts.gid), (real.uid(), real.gid()));
+        assert_eq!(facts.path.to_string(), "/io/f");
+        let seconds = |time: Option<sandbox_protocol::message::Timestamp>| time.unwrap().seconds;
+        assert_eq!(seconds(facts.modified), real.mtime());
+        assert_eq!(seconds(facts.accessed), real.atime());
+        if let Ok(made) = real.created() {
+            let made = made.duration_since(std::time::UNIX_EPOCH).unwrap();
+            let found = facts.created.unwrap();
+            assert_eq!(found.seconds, i64::try_from(made.as_secs()).unwrap());
+            assert_eq!(found.nanoseconds, made.subsec_nanos());
+        }
+    });
+}
+
+#[test]
+fn a_rename_that_may_not_replace_does_not() {
+    on_both(|io, setup| {
+        let (files, announced) = setup().open();
+        fs::write(io.join("a"), b"a").unwrap();
+        fs::write(io.join("b"), b"b").unwrap();
+        fs::create_dir(io.join("d")).unwrap();
+        fs::hard_link(io.join("a"), io.join("twin")).unwrap();
+        symlink("nowhere", io.join("link")).unwrap();
+        for to in ["b", "d", "link", "twin", "a"] {
+            let refused = files.rename_entry(b"a", to.as_bytes(), Existing::Refuse);
+            assert_eq!(text(refused), format!("{to}: File exists"));
+        }
+        assert_eq!(announced.take(), []);
+        let (from, to) = files.rename_entry(b"a", b"~/c", Existing::Refuse).unwrap();
+        assert_eq!((from.to_string(), to.to_string()), ("/io/a".into(), "/io/c".into()));
+        files.rename_entry(b"d", b"e", Existing::Refuse).unwrap();
+        files.rename_entry(b"c", b"b", Existing::Replace).unwrap();
+        assert_eq!(fs::read(io.join("b")).unwrap(), b"a");
+        assert_eq!(names(io), ["b", "e", "link", "twin"]);
+    });
+}
+
+#[test]
+fn the_mounts_and_the_owner_bind_each_operation() {
+    on_both(|io, setup| {
+        let input = io.parent().unwrap().join("input");
+        fs::create_dir_all(input.join("d")).unwrap();
+        fs::write(input.join("f"), b"in").unwrap();
+        for directory in ["keep", "hidden", "rw/keep", "rw/.git/hooks", "pin"] {
+            fs::create_dir_all(io.join(directory)).unwrap();
+        }
+        fs::write(io.join("keep/f"), b"kept").unwrap();
+        fs::write(io.join("pin/.bashrc"), b"kept").unwrap();
+        let mounts = vec![("/io", Access::Write, io), ("/in", Access::Read, &input)];
+        let allowed = vec![
+            ("/in", Access::Write),
+            ("/io", Access::Write),
+            ("/io/keep", Access::Read),
+            ("/io/rw/keep", Access::Read),
+        ];
+        let protected = vec![".bashrc", ".git/hooks"];
+        let (files, announced) = Setup { mounts, allowed, protected, ..setup() }.open();
+        let change = |path: &str| {
+            [
+                put(&files, path, OVERWRITE, b"x").map(drop),
+                put(&files, path, CREATE_NEW, b"x").map(drop),
+                put(&files, path, APPEND, b"x").map(drop),
+                edit(&files, path, "kept", "x", 1),
+                files.mkdir(path.as_bytes(), Parents::Make).map(drop),
+                remove(&files, path, Extent::Tree).map(drop),
+                files.rename_entry(path.as_bytes(), b"/io/new", Existing::Refuse).map(drop),
+            ]
+        };
+        for (path, expected) in [
+            ("/in/f", ErrorKind::ReadOnly),
+            ("/in/d/new", ErrorKind::ReadOnly),
+            ("keep/f", ErrorKind::NotAllowed),
+            ("pin/.bashrc", ErrorKind::Protected),
+            ("rw/.git/hooks", ErrorKind::Protected),
+            ("rw/.git/hooks/x", ErrorKind::Protected),
+            ("pin/.BASHRC/x", ErrorKind::Protected),
+        ] {
+            for result in change(path) {
+                assert_eq!(kind(result), expected, "{path}");
+            }
+        }
+        assert_eq!(kind(remove(&files, "rw/.git", Extent::Tree)), ErrorKind::Protected);
+        assert_eq!(kind(remove(&files, "rw", Extent::Tree)), ErrorKind::NotAllowed);
+        let error = remove(&files, "pin", Extent::Tree).unwrap_err();
+        assert_eq!(error.to_string(), "pin/.bashrc: a protected name");
+        assert_eq!(announced.take(), []);
+        assert_eq!(get(&files, "/in/f", 0, None).unwrap(), b"in");
+        assert_eq!(get(&files, "keep/f", 0, None).unwrap(), b"kept");
+        assert_eq!(files.stat(b"pin/.bashrc").unwrap().size, 4);
+        let narrow = vec![("/io/keep", Access::Read)];
+        let (files, _) = Setup { allowed: narrow, ..setup() }.open();
+        assert_eq!(kind(files.stat(b"hidden")), ErrorKind::NotAllowed);
+        assert_eq!(kind(files.exists(b".")), ErrorKind::NotAllowed);
+        assert_eq!(kind(list(&files, "hidden", None, None)), ErrorKind::NotAllowed);
+        assert_eq!(kind(view(&files, "hidden")), ErrorKind::NotAllowed);
+        assert_eq!(paths(&list(&files, "keep", None, None).unwrap().0), ["f"]);
+    });
+}
+
+#[test]
+fn whatever_takes_time_ends_when_it_is_stopped_or_out_of_time() {
+    on_both(|io, setup| {
+        let (files, _) = setup().open();
+        fs::create_dir(io.join("d")).unwrap();
+        fs::write(io.join("d/f"), b"x").unwrap();
+        let stopped = Arc::new(StopFlag::default());
+        stopped.stop(StopReason::Cancelled);
+        for (watch, expected) in [
+            (Watch::new(stopped, Duration::from_secs(60)), ErrorKind::Cancelled),
+            (Watch::new(Arc::default(), Duration::ZERO), ErrorKind::Timeout),
+        ] {
+            let all = ListOptions { depth: None, limit: None };
+            let whole = Range { offset: 0, limit: None };
+            for result in [
+                files.read(b"d/f", whole).and_then(|mut reading| reading.next(&watch)).map(drop),
+                files.view(b"d/f", 1, None, &watch).map(drop),
+                files.edit(b"d/f", "x", "y", 1, &watch).map(drop),
+                files.list_entries(b".", all, &watch, |_| Ok(())).map(drop),
+                files.remove_entry(b"d", Extent::Tree, Absent::Refuse, &watch).map(drop),
+                files.write(b"new", OVERWRITE).and_then(|new| new.commit(&watch)).map(drop),
+                files.write(b"d/f", APPEND).and_then(|new| new.commit(&watch)).map(drop),
+            ] {
+                assert_eq!(kind(result), expected);
+            }
+        }
+        assert_eq!(names(io), ["d"]);
+        assert_eq!(fs::read(io.join("d/f")).unwrap(), b"x");
+    });
+}
