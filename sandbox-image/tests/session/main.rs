@@ -1,5 +1,7 @@
 //! The agent as a process: real frames over real pipes.
 
+mod operations;
+
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -13,10 +15,11 @@ use sandbox_protocol::limits::{
     MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_SOURCE_BYTES,
 };
 use sandbox_protocol::message::{
-    Access, AllowedPath, Call, Cancel, Change, Hello, IoErrors, Limits, Policy, Request, Run,
-    RunEnd, RunReply, ScriptError, Shutdown,
+    Access, AllowedPath, Call, Cancel, Change, Entry, Hello, IoErrors, Limits, Policy, Request,
+    Run, RunEnd, RunReply, ScriptError, Shutdown,
 };
 use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
 use sandbox_protocol::{ErrorKind, FromAgent, PROTOCOL_VERSION, ToAgent, WireError};
 
 /// How the agent ends, as `sandbox_agent::Exit` has it.
@@ -36,6 +39,12 @@ struct Agent {
     /// Answers that were read while another one was awaited.
     answers: HashMap<u64, Result<String, WireError>>,
     notes: Vec<String>,
+    /// Entries of lists, by request.
+    entries: HashMap<u64, Vec<Entry>>,
+    /// What has come on each stream, and its window.
+    received: HashMap<u32, (ReceiveWindow, Vec<u8>)>,
+    /// The windows of streams to the agent.
+    sending: HashMap<u32, SendWindow>,
 }
 
 impl Agent {
@@ -52,7 +61,17 @@ impl Agent {
             .unwrap();
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        Self { child, stdin, stdout, last_id: 0, answers: HashMap::new(), notes: Vec::new() }
+        Self {
+            child,
+            stdin,
+            stdout,
+            last_id: 0,
+            answers: HashMap::new(),
+            notes: Vec::new(),
+            entries: HashMap::new(),
+            received: HashMap::new(),
+            sending: HashMap::new(),
+        }
     }
 
     /// An agent whose only mount, home and working directory is `directory`.
@@ -117,7 +136,22 @@ impl Agent {
                 };
                 self.notes.push(format!("{change} {}", touched.path));
             }
-            FromAgent::Page(_) | FromAgent::Chunk(_) | FromAgent::Credit(_) => panic!("{line}"),
+            FromAgent::Page(page) => {
+                self.assert_under_way(page.request);
+                self.entries.entry(page.request).or_default().extend(page.entries);
+            }
+            FromAgent::Chunk(chunk) => {
+                let (window, content) = self.received.get_mut(&chunk.stream).expect("a stream");
+                window.receive(&chunk).unwrap();
+                let credit = window.consumed(chunk.data.0.len() as u64);
+                content.extend_from_slice(&chunk.data.0);
+                // Late credit, for a stream that has ended, hurts nobody.
+                let line = ToAgent::Credit(credit).encode().unwrap();
+                self.raw(&line);
+            }
+            FromAgent::Credit(credit) => {
+                self.sending.get_mut(&credit.stream).expect("a stream").grant(&credit).unwrap();
+            }
         }
         true
     }
@@ -304,8 +338,8 @@ fn malformed_params_are_answered_and_malformed_envelopes_end_the_agent() {
         "hello\n",
         "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"nothing\",\"params\":{}}\n",
         "{\"jsonrpc\":\"2.0\",\"method\":\"shutdown\",\"params\":{}}\n",
-        "{\"jsonrpc\":\"2.0\",\"method\":\"credit\",\"params\":{\"stream\":1,\"bytes\":1}}\n",
-        "{\"jsonrpc\":\"2.0\",\"method\":\"chunk\",\"params\":{\"stream\":1,\"seq\":0,\"data\":\"\",\"last\":true}}\n",
+        "{\"jsonrpc\":\"2.0\",\"method\":\"credit\",\"params\":{\"stream\":1}}\n",
+        "{\"jsonrpc\":\"2.0\",\"method\":\"chunk\",\"params\":{\"stream\":1,\"seq\":0,\"data\":\"?\",\"last\":true}}\n",
         "\u{0}\n",
         &deep,
         &long,

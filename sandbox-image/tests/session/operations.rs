@@ -1,0 +1,446 @@
+//! File operations over the wire: requests, streams, pages, cancel.
+
+use std::os::unix::ffi::OsStrExt as _;
+
+use sandbox_protocol::Base64;
+use sandbox_protocol::limits::{INITIAL_CREDIT, LIST_PAGE, MAX_CHUNK_BYTES};
+use sandbox_protocol::message::{
+    Chunk, Credit, Edit, EntryKind, Exists, List, Mkdir, Read, Remove, Rename, Stat, View,
+    ViewContent, Write, WriteMode, WriteReply,
+};
+
+use super::*;
+
+fn read(path: &str, stream: u32) -> Read {
+    Read { path: path.into(), path_b64: None, offset: 0, limit: None, stream }
+}
+
+fn write(path: &str, stream: u32) -> Write {
+    Write {
+        path: path.into(),
+        path_b64: None,
+        mode: WriteMode::Overwrite,
+        parents: true,
+        atomic: true,
+        stream,
+    }
+}
+
+fn list(path: &str) -> List {
+    List { path: path.into(), path_b64: None, max_depth: None, limit: None }
+}
+
+fn exists(path: &str) -> Exists {
+    Exists { path: path.into(), path_b64: None }
+}
+
+impl Agent {
+    /// Reads a file whole.
+    fn content(&mut self, path: &str) -> Result<Vec<u8>, WireError> {
+        let stream = self.incoming();
+        let answer = self.call(read(path, stream));
+        let (window, content) = self.received.remove(&stream).unwrap();
+        answer.map(|reply| {
+            assert_eq!(reply.bytes, content.len() as u64);
+            assert!(window.is_ended());
+            content
+        })
+    }
+
+    /// The number of a new stream from the agent.
+    fn incoming(&mut self) -> u32 {
+        let stream = u32::try_from(self.last_id).unwrap() + 1000;
+        self.received.insert(stream, (ReceiveWindow::new(stream), Vec::new()));
+        stream
+    }
+
+    /// Begins to write a file.
+    fn begin(&mut self, path: &str) -> (u64, u32) {
+        let stream = u32::try_from(self.last_id).unwrap() + 1000;
+        self.sending.insert(stream, SendWindow::new(stream));
+        (self.send(write(path, stream)), stream)
+    }
+
+    /// Sends content as far as there is credit; stops where the request is answered.
+    fn feed(&mut self, id: u64, stream: u32, mut content: &[u8], last: bool) {
+        loop {
+            let room = self.sending[&stream].capacity().min(content.len());
+            let (piece, rest) = content.split_at(room);
+            let is_last = last && rest.is_empty();
+            if room > 0 || is_last {
+                let window = self.sending.get_mut(&stream).unwrap();
+                let chunk = window.chunk(piece.to_vec(), is_last).unwrap();
+                self.raw(&ToAgent::Chunk(chunk).encode().unwrap());
+                content = rest;
+            }
+            if content.is_empty() || self.answers.contains_key(&id) {
+                return;
+            }
+            if self.sending[&stream].capacity() == 0 {
+                assert!(Agent::read(self));
+            }
+        }
+    }
+
+    fn put(&mut self, path: &str, content: &[u8]) -> Result<WriteReply, WireError> {
+        let (id, stream) = self.begin(path);
+        self.feed(id, stream, content, true);
+        self.reply::<Write>(id)
+    }
+
+    fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+}
+
+fn kind<T>(answer: Result<T, WireError>) -> ErrorKind {
+    answer.map(drop).unwrap_err().kind()
+}
+
+#[test]
+fn each_operation_is_answered_with_its_data() {
+    let directory = temporary();
+    let root = io(directory.path()).to_string();
+    let at = |name: &str| format!("{root}/{name}");
+    let mut agent = Agent::greeted(directory.path());
+    let mkdir = |path: &str| Mkdir { path: path.into(), path_b64: None, parents: true };
+    let made = agent.call(mkdir("sub")).unwrap();
+    assert_eq!((made.path, made.created), (at("sub"), true));
+    assert!(!agent.call(mkdir("sub")).unwrap().created);
+    let written = agent.put("sub/./a.txt", b"one\ntwo\nthree\n").unwrap();
+    assert_eq!((written.path, written.bytes_written, written.created), (at("sub/a.txt"), 14, true));
+    assert_eq!(agent.content("sub/a.txt").unwrap(), b"one\ntwo\nthree\n");
+    let stream = agent.incoming();
+    let range = Read { offset: 4, limit: Some(3), ..read("sub/a.txt", stream) };
+    let ranged = agent.call(range).unwrap();
+    assert_eq!((ranged.bytes, ranged.size), (3, 14));
+    assert_eq!(agent.received[&stream].1, b"two");
+    let stream = agent.incoming();
+    let view =
+        |path: &str| View { path: path.into(), path_b64: None, offset: 2, limit: Some(1), stream };
+    let ViewContent::Text(window) = agent.call(view("sub/a.txt")).unwrap().content else {
+        panic!("it is text")
+    };
+    assert_eq!((window.text.as_str(), window.total_lines), ("two\n", 3));
+    let image = b"GIF89a and so on";
+    fs::write(directory.path().join("i.gif"), image).unwrap();
+    let ViewContent::Image(shown) = agent.call(view("i.gif")).unwrap().content else {
+        panic!("it is an image")
+    };
+    assert_eq!((shown.mime_type.as_str(), shown.bytes), ("image/gif", 16));
+    assert_eq!(agent.received[&stream].1, image);
+    let edit = Edit {
+        path: "sub/a.txt".into(),
+        path_b64: None,
+        old: "two".into(),
+        new: "2".into(),
+        count: 1,
+    };
+    assert_eq!(agent.call(edit.clone()).unwrap().replacements, 1);
+    assert_eq!(kind(agent.call(edit)), ErrorKind::InvalidRequest);
+    let id = agent.send(list("."));
+    let listed = agent.reply::<List>(id).unwrap();
+    assert_eq!((listed.entries, listed.truncated), (3, false));
+    let names: Vec<_> = agent.entries[&id].iter().map(|entry| entry.name.as_str()).collect();
+    assert_eq!(names, ["i.gif", "sub", "sub/a.txt"]);
+    let stat = agent.call(Stat { path: "~/sub/a.txt".into(), path_b64: None }).unwrap();
+    assert_eq!((stat.kind, stat.size, stat.permissions), (EntryKind::File, 12, 0o644));
+    let rename = |overwrite| Rename {
+        from: "sub/a.txt".into(),
+        from_b64: None,
+        to: "i.gif".into(),
+        to_b64: None,
+        overwrite,
+    };
+    assert_eq!(kind(agent.call(rename(false))), ErrorKind::AlreadyExists);
+    let renamed = agent.call(rename(true)).unwrap();
+    assert_eq!((renamed.from, renamed.to), (at("sub/a.txt"), at("i.gif")));
+    assert_eq!(agent.call(exists("sub/a.txt")).unwrap().kind, None);
+    assert_eq!(agent.call(exists("sub")).unwrap().kind, Some(EntryKind::Directory));
+    let remove = |path: &str, recursive, force| Remove {
+        path: path.into(),
+        path_b64: None,
+        recursive,
+        force,
+    };
+    fs::write(directory.path().join("sub/x"), "").unwrap();
+    assert_eq!(kind(agent.call(remove("sub", false, true))), ErrorKind::NotEmpty);
+    let removed = agent.call(remove("sub", true, false)).unwrap();
+    assert_eq!((removed.removed, removed.entries), (true, 2));
+    let removed = agent.call(remove("sub", true, true)).unwrap();
+    assert_eq!((removed.removed, removed.entries), (false, 0));
+    let error = agent.content("sub/a.txt").unwrap_err();
+    assert_eq!(error.message, "sub/a.txt: No such file or directory");
+    assert_eq!(kind(agent.content("/etc/passwd")), ErrorKind::PathEscape);
+    let changes =
+        ["write sub/a.txt", "write sub/a.txt", "remove sub/a.txt", "write i.gif", "remove sub/x"];
+    let changes = changes.map(|change| {
+        let (change, path) = change.split_once(' ').unwrap();
+        format!("{change} {}", at(path))
+    });
+    assert_eq!(agent.notes, changes, "each operation says what it changes");
+    agent.send(Shutdown {});
+    assert_eq!(agent.exit_code(), DONE);
+}
+
+#[test]
+fn names_that_are_not_utf8_travel_as_bytes() {
+    let directory = temporary();
+    let mut agent = Agent::greeted(directory.path());
+    let name = b"n\xff.txt";
+    let path = directory.path().join(std::ffi::OsStr::from_bytes(name));
+    fs::write(&path, "x").unwrap();
+    let id = agent.send(list("."));
+    agent.reply::<List>(id).unwrap();
+    let entry = agent.entries[&id][0].clone();
+    assert_eq!(
+        (entry.name.as_str(), &entry.name_b64),
+        ("n\u{fffd}.txt", &Some(Base64(name.into())))
+    );
+    let stream = agent.incoming();
+    let by_bytes = Read { path: entry.name, path_b64: entry.name_b64, ..read("", stream) };
+    let reply = agent.call(by_bytes).unwrap();
+    assert_eq!(reply.path_b64.map(|bytes| bytes.0), Some(path.as_os_str().as_bytes().to_vec()));
+    assert_eq!(agent.received[&stream].1, b"x");
+    assert_eq!(kind(agent.content("n\u{fffd}.txt")), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_list_comes_in_pages() {
+    let directory = temporary();
+    let mut agent = Agent::greeted(directory.path());
+    let count = 2 * LIST_PAGE + 1;
+    for number in 0..count {
+        fs::write(directory.path().join(format!("{number:04}")), "").unwrap();
+    }
+    let id = agent.send(list("."));
+    let mut pages = Vec::new();
+    while !agent.answers.contains_key(&id) {
+        let before = agent.entries.get(&id).map_or(0, Vec::len);
+        assert!(Agent::read(&mut agent));
+        pages.push(agent.entries.get(&id).map_or(0, Vec::len) - before);
+    }
+    assert_eq!(pages, [LIST_PAGE, LIST_PAGE, 1, 0]);
+    assert!(agent.entries[&id].is_sorted_by_key(|entry| entry.name.clone()));
+}
+
+#[test]
+fn content_of_any_size_moves_in_bounded_memory() {
+    let directory = temporary();
+    let mut agent = Agent::over(directory.path());
+    let mut hello = hello(directory.path());
+    hello.limits.file_bytes = 1 << 30;
+    hello.limits.write_bytes = 1 << 30;
+    agent.call(hello).unwrap();
+    let content: Vec<u8> =
+        (0..32_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    agent.put("warm", &content[..1 << 20]).unwrap();
+    assert!(agent.content("warm").unwrap() == content[..1 << 20]);
+    let before = agent.peak_memory();
+    agent.put("large", &content).unwrap();
+    assert!(agent.content("large").unwrap() == content);
+    let append = Write { mode: WriteMode::Append, ..write("large", 1) };
+    agent.sending.insert(1, SendWindow::new(1));
+    let id = agent.send(append);
+    agent.feed(id, 1, &content, true);
+    assert_eq!(agent.reply::<Write>(id).unwrap().bytes_written, content.len() as u64);
+    assert_eq!(fs::metadata(directory.path().join("large")).unwrap().len(), 64 << 20);
+    let grown = agent.peak_memory() - before;
+    assert!(grown < 8 << 20, "{grown} bytes");
+}
+
+#[test]
+fn an_operation_that_waits_keeps_nobody_waiting() {
+    let directory = temporary();
+    fs::write(directory.path().join("f"), "here").unwrap();
+    let mut agent = Agent::greeted(directory.path());
+    let mut writers: Vec<_> =
+        (0..MAX_IN_FLIGHT - 1).map(|number| agent.begin(&format!("w{number}"))).collect();
+    // Fifteen wait for content; the sixteenth is done all the same.
+    assert_eq!(agent.content("f").unwrap(), b"here");
+    writers.push(agent.begin("last"));
+    assert_eq!(kind(agent.call(exists("f"))), ErrorKind::Busy);
+    // What ends work is never refused.
+    let (first, _) = writers.remove(0);
+    assert!(agent.call(Cancel { id: first }).unwrap().found);
+    assert_eq!(kind(agent.reply::<Write>(first)), ErrorKind::Cancelled);
+    assert!(!agent.call(Cancel { id: first }).unwrap().found);
+    assert_eq!(agent.call(exists("f")).unwrap().kind, Some(EntryKind::File));
+    for (id, stream) in writers.drain(1..) {
+        agent.feed(id, stream, b"content", true);
+        assert!(agent.reply::<Write>(id).unwrap().created);
+    }
+    assert_eq!(agent.call(exists("w1")).unwrap().kind, None, "it still waits");
+    assert_eq!(agent.call(exists("w2")).unwrap().kind, Some(EntryKind::File));
+    agent.send(Shutdown {});
+    let (status, complaint) = agent.wait();
+    assert_eq!((status.code(), complaint.as_str()), (Some(DONE), ""));
+    assert!(!directory.path().join("w1").exists());
+}
+
+#[test]
+fn operations_go_on_beside_a_run_and_see_its_files() {
+    let directory = temporary();
+    let mut agent = Agent::greeted(directory.path());
+    let source = "io.open('made', 'w'):write('x'):close() print('made') while true do end";
+    let run = agent.send(script(source, LONG));
+    while !agent.notes.iter().any(|note| note == "log made") {
+        assert!(Agent::read(&mut agent));
+    }
+    assert_eq!(agent.content("made").unwrap(), b"x");
+    agent.put("from outside", b"y").unwrap();
+    assert!(agent.call(Cancel { id: run }).unwrap().found);
+    let end = agent.reply::<Run>(run).unwrap().end;
+    assert!(matches!(end, RunEnd::Failed(error) if error.kind == ErrorKind::Cancelled));
+    assert_eq!(agent.content("from outside").unwrap(), b"y");
+}
+
+#[test]
+fn a_read_stops_at_its_credit_and_at_a_cancel() {
+    let directory = temporary();
+    let content = vec![7; 1 << 20];
+    fs::write(directory.path().join("f"), &content).unwrap();
+    let mut agent = Agent::greeted(directory.path());
+    let id = agent.send(read("f", 1));
+    let mut window = ReceiveWindow::new(1);
+    let mut received = 0;
+    while received < INITIAL_CREDIT {
+        received += agent.chunk(&mut window);
+    }
+    assert_eq!(received, INITIAL_CREDIT);
+    // Nothing else comes on the stream; other answers do.
+    assert_eq!(agent.call(exists("f")).unwrap().kind, Some(EntryKind::File));
+    let credit = window.consumed(MAX_CHUNK_BYTES as u64);
+    agent.raw(&ToAgent::Credit(credit).encode().unwrap());
+    assert_eq!(agent.chunk(&mut window), MAX_CHUNK_BYTES as u64);
+    assert!(agent.call(Cancel { id }).unwrap().found);
+    assert_eq!(kind(agent.reply::<Read>(id)), ErrorKind::Cancelled);
+    assert!(!window.is_ended(), "what was cut short has no last chunk");
+    // The number is free again, and late credit is for nobody.
+    agent.raw(&ToAgent::Credit(Credit { stream: 1, bytes: 1 }).encode().unwrap());
+    agent.received.insert(1, (ReceiveWindow::new(1), Vec::new()));
+    agent.call(read("f", 1)).unwrap();
+    assert!(agent.received[&1].1 == content);
+}
+
+impl Agent {
+    /// Reads one message, which is a chunk, without giving credit back; its size.
+    fn chunk(&mut self, window: &mut ReceiveWindow) -> u64 {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        let FromAgent::Chunk(chunk) = FromAgent::decode(line.trim_end()).unwrap() else {
+            panic!("{line}")
+        };
+        window.receive(&chunk).unwrap();
+        chunk.data.0.len() as u64
+    }
+}
+
+#[test]
+fn a_write_that_is_refused_or_cancelled_changes_nothing_and_the_session_goes_on() {
+    let directory = temporary();
+    let file = directory.path().join("f");
+    fs::write(&file, "old").unwrap();
+    let mut agent = Agent::greeted(directory.path());
+    // The limit is 10 MiB.
+    let error = agent.put("f", &vec![0; 11 << 20]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    assert!(error.message.ends_with("are too many (max 10485760)"), "{}", error.message);
+    let (id, stream) = agent.begin("missing/../x");
+    assert_eq!(kind(agent.reply::<Write>(id)), ErrorKind::PathEscape);
+    // What was on its way for a stream that has ended is dropped.
+    agent.feed(id, stream, b"late", true);
+    let (id, stream) = agent.begin("f");
+    agent.feed(id, stream, &vec![1; 1 << 20], false);
+    assert!(agent.call(Cancel { id }).unwrap().found);
+    assert_eq!(kind(agent.reply::<Write>(id)), ErrorKind::Cancelled);
+    agent.feed(id, stream, b"late", true);
+    assert_eq!(agent.content("f").unwrap(), b"old");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    assert!(agent.notes.is_empty(), "{:?}", agent.notes);
+}
+
+#[test]
+fn a_controller_that_dies_in_the_middle_of_a_write_leaves_the_old_file_and_nothing_else() {
+    let directory = temporary();
+    fs::write(directory.path().join("f"), "old").unwrap();
+    for path in ["f", "new", "a/b/new"] {
+        let mut agent = Agent::greeted(directory.path());
+        let (id, stream) = agent.begin(path);
+        agent.feed(id, stream, &vec![1; 1 << 20], false);
+        assert_eq!(agent.hang_up(), LOST);
+        assert_eq!(fs::read(directory.path().join("f")).unwrap(), b"old");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn a_stream_has_one_request_and_its_rules_are_kept() {
+    let directory = temporary();
+    let mut agent = Agent::greeted(directory.path());
+    let (id, stream) = agent.begin("f");
+    let error = agent.call(write("g", stream)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+    assert_eq!(error.message, format!("the stream {stream} is open already"));
+    agent.feed(id, stream, b"", true);
+    agent.reply::<Write>(id).unwrap();
+    let chunk = |seq, data| Chunk { stream: 7, seq, data: Base64(data), last: false };
+    let full = vec![0; MAX_CHUNK_BYTES];
+    for (breach, complaint) in [
+        (chunk(1, vec![]), "out of order"),
+        (chunk(0, vec![0; MAX_CHUNK_BYTES + 1]), "has more than 65536 bytes"),
+    ] {
+        let mut agent = Agent::greeted(directory.path());
+        agent.send(write("f", 7));
+        agent.raw(&ToAgent::Chunk(breach).encode().unwrap());
+        let (status, said) = agent.wait();
+        assert_eq!(status.code(), Some(PROTOCOL), "{said}");
+        assert!(said.contains(complaint), "{said}");
+    }
+    // Credit is given for what is sent, and chunks come only where they are awaited.
+    let mut agent = Agent::greeted(directory.path());
+    fs::write(directory.path().join("large"), vec![0; 1 << 20]).unwrap();
+    agent.received.insert(7, (ReceiveWindow::new(7), Vec::new()));
+    agent.send(read("large", 7));
+    agent.raw(&ToAgent::Chunk(chunk(0, full)).encode().unwrap());
+    let (status, said) = agent.wait();
+    assert_eq!(status.code(), Some(PROTOCOL), "{said}");
+}
+
+#[test]
+fn an_operation_out_of_time_says_so_and_one_before_hello_is_refused() {
+    let directory = temporary();
+    let mut agent = Agent::over(directory.path());
+    assert_eq!(kind(agent.call(exists("f"))), ErrorKind::InvalidRequest);
+    let mut hello = hello(directory.path());
+    hello.limits.operation_timeout_ms = 0;
+    agent.call(hello).unwrap();
+    fs::write(directory.path().join("f"), "x").unwrap();
+    let error = agent.call(list(".")).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.message.as_str()),
+        (ErrorKind::Timeout, "not done within 0 ms")
+    );
+    assert_eq!(kind(agent.content("f")), ErrorKind::Timeout);
+}
+
+#[test]
+fn a_request_with_other_options_is_refused_by_name() {
+    let directory = temporary();
+    let mut agent = Agent::greeted(directory.path());
+    for (params, named) in [
+        (r#"{"path":"a","parents":true,"mode":"777"}"#, "unknown field `mode`"),
+        (r#"{"parents":true}"#, "missing field `path`"),
+        (r#"{"path":"a","parents":"yes"}"#, "invalid type: string"),
+    ] {
+        agent.last_id += 1;
+        let id = agent.last_id;
+        let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"mkdir","params":{params}}}"#);
+        agent.raw(format!("{line}\n").as_bytes());
+        let error = agent.reply::<Mkdir>(id).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+        assert!(error.message.contains(named), "{}", error.message);
+    }
+}
