@@ -16,6 +16,7 @@ pub use files::{
     Edit, EditReply, Entry, EntryKind, Exists, ExistsReply, ImageContent, List, ListReply, Mkdir,
     MkdirReply, Page, Read, ReadReply, Remove, RemoveReply, Rename, RenameReply, Stat, StatReply,
     TextWindow, Timestamp, TruncatedBy, View, ViewContent, ViewReply, Write, WriteMode, WriteReply,
+    permissions_text,
 };
 
 use crate::{Base64, ErrorKind};

@@ -458,3 +458,40 @@ pub struct RenameReply {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_b64: Option<Base64>,
 }
+
+/// Permissions as `ls` shows them, without the type: `rwxr-xr-x`.
+#[must_use]
+pub fn permissions_text(permissions: u32) -> String {
+    let bits = [0o4000, 0o2000, 0o1000].into_iter().enumerate().flat_map(|(who, special)| {
+        let shift = 6 - 3 * who;
+        let has = |bit: u32| permissions >> shift & bit != 0;
+        let letter = if who == 2 { 't' } else { 's' };
+        let execute = match (has(1), permissions & special != 0) {
+            (true, true) => letter,
+            (false, true) => letter.to_ascii_uppercase(),
+            (true, false) => 'x',
+            (false, false) => '-',
+        };
+        [if has(4) { 'r' } else { '-' }, if has(2) { 'w' } else { '-' }, execute]
+    });
+    bits.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_are_shown_as_ls_does() {
+        for (permissions, text) in [
+            (0o644, "rw-r--r--"),
+            (0o755, "rwxr-xr-x"),
+            (0o000, "---------"),
+            (0o7777, "rwsrwsrwt"),
+            (0o7000, "--S--S--T"),
+            (0o4750, "rwsr-x---"),
+        ] {
+            assert_eq!(permissions_text(permissions), text);
+        }
+    }
+}

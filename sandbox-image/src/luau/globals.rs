@@ -132,7 +132,10 @@ pub(super) fn with_hint(
             r#"{message} (there is no file.save: io.open(name, "w"):write(data):close())"#
         );
     }
-    if !has_files && message.contains("attempt to index nil with '") && names("io.") {
+    if !has_files
+        && message.contains("attempt to index nil with '")
+        && ["io.", "fs."].into_iter().any(names)
+    {
         return format!("{message} (io is off in this run)");
     }
     if is_nil("attempt to call a nil value")

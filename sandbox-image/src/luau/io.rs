@@ -1,8 +1,10 @@
-//! Files for scripts: `io`, the methods of handles, `os.remove` and `os.rename`.
+//! Files for scripts: `io`, the methods of handles, `os.remove` and `os.rename`, and beside them
+//! [`fs`].
 //!
 //! As Lua 5.4's, with two differences: failures raise unless the sandbox says otherwise, and a
 //! line's `\r\n` is one line end.
 
+mod fs;
 mod read;
 
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -19,7 +21,7 @@ use read::{io_lines, lines, read};
 
 const CLOSED: &str = "attempt to use a closed file";
 
-/// Sets `io`, the file functions of `os`, and the methods of handles.
+/// Sets `io`, `fs`, the file functions of `os`, and the methods of handles.
 pub(super) fn install(call: &mut Call<'_>) {
     let methods = call.push_table(0, 6);
     call.push_function(c"read", read, 0);
@@ -66,6 +68,8 @@ pub(super) fn install(call: &mut Call<'_>) {
     call.push_function(c"rename", os_rename, 0);
     call.set_field(os, c"rename");
     call.truncate(os.number() - 1);
+
+    fs::install(call);
 }
 
 // --- errors ----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 //! Scripts, and what comes of them.
 
 mod files;
+mod fs;
 mod language;
 mod limits;
 mod types;

@@ -6,12 +6,12 @@ use super::*;
 fn the_globals_are_these() {
     let source = "local names = {} for name in _G do table.insert(names, name) end \
                   table.sort(names) return table.concat(names, ' ')";
-    let with_io = "_G _VERSION args assert bit32 buffer coroutine debug error getmetatable \
-                   io ipairs json math next os pairs pcall print rawequal rawget rawlen rawset \
+    let with_io = "_G _VERSION args assert bit32 buffer coroutine debug error fs \
+                   getmetatable io ipairs json math next os pairs pcall print rawequal rawget rawlen rawset \
                    select setmetatable string table tonumber tostring type typeof unpack utf8 \
                    vector warn xpcall";
     assert_eq!(value(source), json!(with_io));
-    let without_io = with_io.replace(" io ", " ");
+    let without_io = with_io.replace(" io ", " ").replace(" fs ", " ");
     assert_eq!(Sandbox::without_files().value(source), json!(without_io));
 }
 
@@ -19,10 +19,11 @@ fn the_globals_are_these() {
 fn libraries_hold_only_what_is_documented() {
     let list = "local function list(t) local names = {} for name in t do \
                 table.insert(names, name) end table.sort(names) return table.concat(names, ' ') end ";
-    let source = format!("{list} return list(os), list(io), list(json), list(debug)");
+    let source = format!("{list} return list(os), list(io), list(fs), list(json), list(debug)");
     let all = json!([
         "clock date difftime remove rename time",
         "lines list open type",
+        "exists list mkdir read remove stat write",
         "array decode encode null",
         "info traceback",
     ]);
@@ -37,6 +38,7 @@ fn every_registered_table_is_read_only() {
     for table in [
         "os",
         "io",
+        "fs",
         "json",
         "string",
         "table",

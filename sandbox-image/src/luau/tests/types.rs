@@ -48,7 +48,10 @@ fn declared() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut inside = String::new();
     for line in DECLARATIONS.lines() {
-        if let Some(rest) = line.strip_prefix("declare extern type ") {
+        if line.starts_with("export type ") {
+            // What a type has, no table of the machine does.
+            inside.clear();
+        } else if let Some(rest) = line.strip_prefix("declare extern type ") {
             inside = format!("{}:", name(rest));
         } else if let Some(rest) = line.strip_prefix("declare ") {
             let global = name(rest.strip_prefix("function ").unwrap_or(rest));
@@ -56,6 +59,7 @@ fn declared() -> BTreeSet<String> {
             inside = format!("{global}.");
         } else if let Some(field) = line.strip_prefix('\t')
             && field.starts_with(|c: char| c.is_ascii_lowercase())
+            && !inside.is_empty()
         {
             let field = field.strip_prefix("function ").unwrap_or(field);
             names.insert(format!("{inside}{}", name(field)));
@@ -68,7 +72,7 @@ fn declared() -> BTreeSet<String> {
 fn the_declarations_are_what_the_vm_has() {
     let source = "local names = {} \
                   for global in _G do table.insert(names, global) end \
-                  for _, library in {'io', 'os', 'json'} do \
+                  for _, library in {'io', 'fs', 'os', 'json'} do \
                       for field in _G[library] do table.insert(names, library .. '.' .. field) end \
                   end \
                   local f = io.open('f', 'w') \

@@ -1,0 +1,289 @@
+//! `fs`: files whole, directories, and what is known of names. The same operations as the
+//! controller's, under the same rules. Failures raise, whatever `io.errors` says: standard Lua has
+//! nothing of the kind that a script could expect.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::message::{Timestamp, WriteMode, permissions_text};
+
+use super::{files, path, raise, raised};
+use crate::files::{
+    Absent, Extent, FileError, ListOptions, Listed, Overwrite, Parents, Range, Watch, WriteOptions,
+};
+use crate::luau::ffi::{Call, Kind, Raise, Results, Slot};
+
+/// Sets `fs`.
+pub(super) fn install(call: &mut Call<'_>) {
+    let fs = call.push_table(0, 7);
+    call.push_function(c"read", read, 0);
+    call.set_field(fs, c"read");
+    call.push_function(c"write", write, 0);
+    call.set_field(fs, c"write");
+    call.push_function(c"list", list, 0);
+    call.set_field(fs, c"list");
+    call.push_function(c"mkdir", mkdir, 0);
+    call.set_field(fs, c"mkdir");
+    call.push_function(c"remove", remove, 0);
+    call.set_field(fs, c"remove");
+    call.push_function(c"exists", exists, 0);
+    call.set_field(fs, c"exists");
+    call.push_function(c"stat", stat, 0);
+    call.set_field(fs, c"stat");
+    call.set_global(c"fs");
+}
+
+/// Ends with the run, or when the operation has had its time.
+fn watch(call: &Call<'_>) -> Watch {
+    let host = call.host();
+    let limit = Duration::from_millis(host.limits.operation_timeout_ms);
+    Watch::new(Arc::clone(&host.stop), limit)
+}
+
+// --- options ---------------------------------------------------------------------------------
+
+/// Checks that an options table has none but these.
+fn options(call: &mut Call<'_>, table: Slot, function: &str, known: &[&str]) -> Result<(), Raise> {
+    match call.kind(table) {
+        Kind::None | Kind::Nil => return Ok(()),
+        Kind::Table => {}
+        _ => return Err(Raise::expected(call, table, function, "table")),
+    }
+    let top = call.len();
+    let mut position = 0;
+    while let Some(next) = call.next(table, position) {
+        position = next;
+        let key = Slot::arg(top + 1);
+        let is_known =
+            call.string(key).is_some_and(|key| known.iter().any(|name| name.as_bytes() == key));
+        if !is_known {
+            call.push_display(key);
+            let name = String::from_utf8_lossy(call.string(call.top()).unwrap_or_default());
+            return Err(Raise::Error(format!("unknown option: '{name}'")));
+        }
+        call.truncate(top);
+    }
+    Ok(())
+}
+
+/// Takes an option, by `take`, from a table that may not be there.
+fn option<T>(
+    call: &mut Call<'_>,
+    table: Slot,
+    name: &str,
+    expected: &str,
+    take: impl FnOnce(&Call<'_>, Slot) -> Option<T>,
+) -> Result<Option<T>, Raise> {
+    if call.is_nil(table) {
+        return Ok(None);
+    }
+    let top = call.len();
+    call.push_field(table, name.as_bytes());
+    let value = call.top();
+    let taken = if call.is_nil(value) {
+        Ok(None)
+    } else {
+        take(call, value).map(Some).ok_or_else(|| {
+            let got = call.type_name(value);
+            Raise::Error(format!("invalid option '{name}' ({expected} expected, got {got})"))
+        })
+    };
+    call.truncate(top);
+    taken
+}
+
+fn flag(call: &mut Call<'_>, table: Slot, name: &str) -> Result<Option<bool>, Raise> {
+    option(call, table, name, "boolean", |call, value| {
+        (call.kind(value) == Kind::Boolean).then(|| call.is_true(value))
+    })
+}
+
+fn count(call: &mut Call<'_>, table: Slot, name: &str) -> Result<Option<u64>, Raise> {
+    option(call, table, name, "whole number from 1", |call, value| {
+        let number = call.number(value).filter(|n| n.fract() == 0.0 && (1.0..=1e15).contains(n))?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
+        Some(number as u64)
+    })
+}
+
+// --- functions -------------------------------------------------------------------------------
+
+fn read(call: &mut Call<'_>) -> Results {
+    let path = path(call, Slot::arg(1), "read")?;
+    let watch = watch(call);
+    let whole = Range { offset: 0, limit: None };
+    let mut reading = files(call)?.read(&path, whole).map_err(|error| raised(&error))?;
+    call.push_text(|text| {
+        // At once, or not at all: a string that is too large costs nothing.
+        text.reserve(usize::try_from(reading.left()).unwrap_or(usize::MAX))?;
+        while reading.left() > 0 {
+            text.push(&reading.next(&watch)?)?;
+        }
+        Ok::<_, super::Failure>(())
+    })
+    .map_err(raise)?;
+    Ok(call.results(1))
+}
+
+fn write(call: &mut Call<'_>) -> Results {
+    let path = path(call, Slot::arg(1), "write")?;
+    let (data, table) = (Slot::arg(2), Slot::arg(3));
+    if call.text(data).is_none() {
+        return Err(Raise::expected(call, data, "write", "string"));
+    }
+    options(call, table, "write", &["append", "create_new"])?;
+    let append = flag(call, table, "append")? == Some(true);
+    let create_new = flag(call, table, "create_new")? == Some(true);
+    let mode = match (append, create_new) {
+        (false, false) => WriteMode::Overwrite,
+        (true, false) => WriteMode::Append,
+        (false, true) => WriteMode::CreateNew,
+        (true, true) => {
+            let message = "the options 'append' and 'create_new' exclude each other";
+            return Err(Raise::Error(message.to_owned()));
+        }
+    };
+    let options = WriteOptions { mode, parents: Parents::Make, overwrite: Overwrite::Atomic };
+    let watch = watch(call);
+    let written = files(call)?.write(&path, options).and_then(|mut writing| {
+        writing.put(call.string(data).unwrap_or_default())?;
+        writing.commit(&watch).map(drop)
+    });
+    written.map_err(|error| raised(&error))?;
+    call.push_boolean(true);
+    Ok(call.results(1))
+}
+
+fn list(call: &mut Call<'_>) -> Results {
+    let directory = match call.is_nil(Slot::arg(1)) {
+        true => b".".to_vec(),
+        false => path(call, Slot::arg(1), "list")?,
+    };
+    let table = Slot::arg(2);
+    options(call, table, "list", &["recursive", "max_depth"])?;
+    let recursive = flag(call, table, "recursive")? == Some(true);
+    let depth = match (recursive, count(call, table, "max_depth")?) {
+        (true, depth) => depth,
+        (false, None) => Some(1),
+        (false, Some(_)) => {
+            let message = "the option 'max_depth' is for lists that are recursive";
+            return Err(Raise::Error(message.to_owned()));
+        }
+    };
+    let watch = watch(call);
+    let mut entries = Vec::new();
+    let listed = files(call)?.list_entries(
+        &directory,
+        ListOptions { depth, limit: None },
+        &watch,
+        |entry| {
+            entries.push(entry);
+            Ok(())
+        },
+    );
+    let end = listed.map_err(|error| raised(&error))?;
+    if end.truncated {
+        let limits = &call.host().limits;
+        let reason = if end.entries == limits.list_entries {
+            format!("too many entries to list (max {})", limits.list_entries)
+        } else {
+            format!("directories are nested deeper than {} (see max_depth)", limits.list_depth)
+        };
+        return Err(raised(&FileError::rule(ErrorKind::TooLarge, reason, &directory)));
+    }
+    let array = call.push_table(entries.len(), 0);
+    for (index, Listed { path, kind, size, .. }) in entries.iter().enumerate() {
+        let entry = call.push_table(0, 4);
+        call.push_string(path.rsplit(|&byte| byte == b'/').next().unwrap_or_default());
+        call.set_field(entry, c"name");
+        let above = end.path.as_bytes();
+        call.push_string([above, if above == b"/" { b"" } else { b"/" }, path].concat());
+        call.set_field(entry, c"path");
+        call.push_string(kind.as_str());
+        call.set_field(entry, c"type");
+        push_integer(call, *size);
+        call.set_field(entry, c"size");
+        call.set_element(array, index + 1)?;
+    }
+    Ok(call.results(1))
+}
+
+fn mkdir(call: &mut Call<'_>) -> Results {
+    let path = path(call, Slot::arg(1), "mkdir")?;
+    let table = Slot::arg(2);
+    options(call, table, "mkdir", &["parents"])?;
+    let parents = match flag(call, table, "parents")? {
+        Some(false) => Parents::Require,
+        Some(true) | None => Parents::Make,
+    };
+    let (_, created) = files(call)?.mkdir(&path, parents).map_err(|error| raised(&error))?;
+    call.push_boolean(created);
+    Ok(call.results(1))
+}
+
+fn remove(call: &mut Call<'_>) -> Results {
+    let path = path(call, Slot::arg(1), "remove")?;
+    let table = Slot::arg(2);
+    options(call, table, "remove", &["recursive"])?;
+    let extent = match flag(call, table, "recursive")? {
+        Some(true) => Extent::Tree,
+        Some(false) | None => Extent::Entry,
+    };
+    let watch = watch(call);
+    let removed = files(call)?.remove_entry(&path, extent, Absent::Refuse, &watch);
+    removed.map_err(|error| raised(&error))?;
+    call.push_boolean(true);
+    Ok(call.results(1))
+}
+
+fn exists(call: &mut Call<'_>) -> Results {
+    let path = path(call, Slot::arg(1), "exists")?;
+    let (_, kind) = files(call)?.exists(&path).map_err(|error| raised(&error))?;
+    match kind {
+        Some(kind) => call.push_string(kind.as_str()),
+        None => call.push_boolean(false),
+    }
+    Ok(call.results(1))
+}
+
+fn stat(call: &mut Call<'_>) -> Results {
+    let path = path(call, Slot::arg(1), "stat")?;
+    let facts = files(call)?.stat(&path).map_err(|error| raised(&error))?;
+    let table = call.push_table(0, 9);
+    call.push_string(facts.path.as_bytes());
+    call.set_field(table, c"path");
+    call.push_string(facts.kind.as_str());
+    call.set_field(table, c"type");
+    push_integer(call, facts.size);
+    call.set_field(table, c"size");
+    call.push_string(permissions_text(facts.permissions));
+    call.set_field(table, c"permissions");
+    call.push_number(facts.uid.into());
+    call.set_field(table, c"uid");
+    call.push_number(facts.gid.into());
+    call.set_field(table, c"gid");
+    push_time(call, facts.modified);
+    call.set_field(table, c"modified");
+    push_time(call, facts.accessed);
+    call.set_field(table, c"accessed");
+    push_time(call, facts.created);
+    call.set_field(table, c"created");
+    Ok(call.results(1))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "the VM's numbers are doubles")]
+fn push_integer(call: &mut Call<'_>, value: u64) {
+    call.push_number(value as f64);
+}
+
+/// Seconds, as `os.time` counts them, or nil.
+#[expect(clippy::cast_precision_loss, reason = "the VM's numbers are doubles")]
+fn push_time(call: &mut Call<'_>, time: Option<Timestamp>) {
+    match time {
+        Some(Timestamp { seconds, nanoseconds }) => {
+            call.push_number(seconds as f64 + f64::from(nanoseconds) / 1e9);
+        }
+        None => call.push_nil(),
+    }
+}

@@ -1,0 +1,171 @@
+//! `fs`: the operations behind it have their own tests; here is what a script sees of them.
+
+use super::*;
+
+/// What `source` raises.
+#[track_caller]
+fn raises(sandbox: &Sandbox, call: &str) -> String {
+    let source =
+        format!("local ok, e = pcall(function() return {call} end) assert(not ok) return e");
+    let message = sandbox.value(&source);
+    let message = message.as_str().unwrap();
+    message.strip_prefix("script:1: ").unwrap_or_else(|| panic!("{message}")).to_owned()
+}
+
+#[test]
+fn files_go_in_and_out_whole() {
+    let sandbox = Sandbox::new();
+    let source = "assert(fs.write('a/b.txt', 'one') == true) \
+                  fs.write('a/b.txt', 'two', {append = true}) \
+                  fs.write('n', 12) \
+                  fs.write('new', '', {create_new = true, append = false}) \
+                  return fs.read('a/b.txt'), fs.read('n'), fs.read('new')";
+    assert_eq!(sandbox.value(source), json!(["onetwo", "12", ""]));
+    let bytes = "local all = {} for byte = 0, 255 do all[byte + 1] = string.char(byte) end \
+                 local text = string.rep(table.concat(all), 1000) \
+                 fs.write('bytes', text) return fs.read('bytes') == text";
+    assert_eq!(sandbox.value(bytes), json!(true));
+    assert_eq!(std::fs::metadata(sandbox.path().join("bytes")).unwrap().len(), 256_000);
+}
+
+#[test]
+fn directories_are_made_listed_and_removed() {
+    let sandbox = Sandbox::new();
+    let source = "local r = {fs.mkdir('d/e'), fs.mkdir('d/e', {parents = false})} \
+                  fs.write('d/e/f', 'xyz') \
+                  for _, entry in fs.list(nil, {recursive = true}) do \
+                      table.insert(r, `{entry.name} {entry.path} {entry.type} {entry.size}`) end \
+                  table.insert(r, #fs.list('d')) \
+                  table.insert(r, #fs.list('/io', {recursive = true, max_depth = 2})) \
+                  table.insert(r, fs.exists('d/e/f')) table.insert(r, fs.exists('d')) \
+                  table.insert(r, fs.exists('no')) \
+                  fs.remove('d/e/f') fs.write('d/x', '') \
+                  table.insert(r, fs.remove('d', {recursive = true})) \
+                  table.insert(r, #fs.list()) return r";
+    let found = sandbox.value(source);
+    let size = |name: &str| {
+        let found = found.as_array().unwrap().iter().filter_map(Value::as_str);
+        found.filter(|line| line.starts_with(name)).map(str::to_owned).next().unwrap()
+    };
+    assert!(size("d /io/d directory").len() > 5 && size("e /io/d/e directory").len() > 5);
+    assert_eq!(size("f "), "f /io/d/e/f file 3");
+    assert_eq!(found.as_array().unwrap()[..2], [json!(true), json!(false)]);
+    let rest = &found.as_array().unwrap()[5..];
+    assert_eq!(json!(rest), json!([1, 2, "file", "directory", false, true, 0]));
+}
+
+#[test]
+fn what_is_known_of_a_name_is_a_table() {
+    let sandbox = Sandbox::new();
+    let source = "local now = os.time() fs.write('f', 'x') local s = fs.stat('./f') \
+                  assert(math.abs(s.modified - now) < 86400 and s.accessed) \
+                  assert(s.created == nil or type(s.created) == 'number') \
+                  return {s.path, s.type, s.size, s.permissions, type(s.uid), type(s.gid)}";
+    let expected = json!(["/io/f", "file", 1, "rw-r--r--", "number", "number"]);
+    assert_eq!(sandbox.value(source), expected);
+}
+
+#[test]
+fn failures_raise_in_both_modes() {
+    for io_errors in [IoErrors::Raise, IoErrors::Return] {
+        let sandbox = Sandbox { io_errors, ..Sandbox::new() };
+        std::fs::write(sandbox.path().join("f"), "x").unwrap();
+        std::fs::create_dir_all(sandbox.path().join("d/e")).unwrap();
+        for (call, message) in [
+            ("fs.read('no')", "no: No such file or directory"),
+            ("fs.read('d')", "d: Is a directory"),
+            ("fs.read('../x')", "../x: '..' is not allowed in a path"),
+            ("fs.write('d', 'x')", "d: Is a directory"),
+            ("fs.write('f', 'x', {create_new = true})", "f: File exists"),
+            ("fs.remove('d')", "d: Directory not empty"),
+            ("fs.remove('no')", "no: No such file or directory"),
+            ("fs.mkdir('f')", "f: File exists"),
+            ("fs.mkdir('n/n', {parents = false})", "n/n: No such file or directory"),
+            ("fs.list('f')", "f: Not a directory"),
+            ("fs.stat('no')", "no: No such file or directory"),
+            ("fs.exists('/etc')", "/etc: outside the sandbox's directories"),
+        ] {
+            assert_eq!(raises(&sandbox, call), message, "{call}");
+        }
+    }
+}
+
+#[test]
+fn arguments_and_options_that_are_none_raise_before_anything_changes() {
+    let sandbox = Sandbox::new();
+    for (call, message) in [
+        ("fs.read()", "missing argument #1 to 'read' (string expected)"),
+        ("fs.write('f')", "missing argument #2 to 'write' (string expected)"),
+        ("fs.write('f', {})", "invalid argument #2 to 'write' (string expected, got table)"),
+        ("fs.write('f', '', 1)", "invalid argument #3 to 'write' (table expected, got number)"),
+        ("fs.write('f', '', {apend = true})", "unknown option: 'apend'"),
+        ("fs.write('f', '', {true})", "unknown option: '1'"),
+        (
+            "fs.write('f', '', {append = 1})",
+            "invalid option 'append' (boolean expected, got number)",
+        ),
+        (
+            "fs.write('f', '', {append = true, create_new = true})",
+            "the options 'append' and 'create_new' exclude each other",
+        ),
+        ("fs.list('.', {max_depth = 2})", "the option 'max_depth' is for lists that are recursive"),
+        (
+            "fs.list('.', {recursive = true, max_depth = 0})",
+            "invalid option 'max_depth' (whole number from 1 expected, got number)",
+        ),
+    ] {
+        assert_eq!(raises(&sandbox, call), message, "{call}");
+    }
+    assert_eq!(std::fs::read_dir(sandbox.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn the_limits_hold_for_fs_and_end_a_run_that_does_not_catch_them() {
+    let mut sandbox = Sandbox::new();
+    sandbox.limits.file_bytes = 100;
+    sandbox.limits.write_bytes = 150;
+    sandbox.limits.entries = 3;
+    sandbox.limits.list_entries = 2;
+    sandbox.limits.list_depth = 1;
+    let message = raises(&sandbox, "fs.write('f', string.rep('x', 101))");
+    assert_eq!(message, "f: 101 bytes are too many (max 100)");
+    let error = sandbox.error("for i = 1, 3 do fs.write('f', string.rep('x', 60)) end");
+    assert_eq!(error.kind, ErrorKind::WriteLimit);
+    let error = sandbox.error("for i = 1, 4 do fs.mkdir('d' .. i) end");
+    assert_eq!(error.kind, ErrorKind::TooManyFiles);
+    assert_eq!(raises(&sandbox, "fs.list()"), ".: too many entries to list (max 2)");
+    let deep = Sandbox { limits: sandbox.limits.clone(), ..Sandbox::new() };
+    deep.value("fs.mkdir('a/b')");
+    let message = raises(&deep, "fs.list('.', {recursive = true})");
+    assert_eq!(message, ".: directories are nested deeper than 1 (see max_depth)");
+    assert_eq!(deep.value("return #fs.list()"), json!(1));
+}
+
+#[test]
+fn a_file_larger_than_the_machines_memory_is_no_string() {
+    let mut sandbox = Sandbox::new();
+    sandbox.limits.vm_memory_bytes = 8 << 20;
+    sandbox.limits.file_bytes = 1 << 30;
+    let large = std::fs::File::create(sandbox.path().join("large")).unwrap();
+    large.set_len(64 << 20).unwrap();
+    let caught = "local ok, e = pcall(fs.read, 'large') return e";
+    assert_eq!(sandbox.value(caught), json!("not enough memory"));
+    assert_eq!(sandbox.error("fs.read('large')").kind, ErrorKind::OutOfMemory);
+}
+
+#[test]
+fn a_run_that_is_stopped_leaves_its_operation() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.path().join("d")).unwrap();
+    sandbox.stop.stop(StopReason::Cancelled);
+    let error = sandbox.error("fs.remove('d', {recursive = true})");
+    assert_eq!(error.kind, ErrorKind::Cancelled);
+}
+
+#[test]
+fn without_io_there_is_no_fs() {
+    let sandbox = Sandbox::without_files();
+    assert_eq!(sandbox.value("return fs == nil"), json!(true));
+    let error = sandbox.error("fs.read('x')");
+    assert!(error.message.ends_with("(io is off in this run)"), "{}", error.message);
+}
