@@ -2,6 +2,8 @@
 //! for directories, links for files, anything for anything. Nothing outside is touched, and every
 //! answer is a success or an error with a name, within an operation's time.
 
+mod operations;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -1,0 +1,190 @@
+//! The whole-file and tree operations in the same races.
+
+use std::sync::Arc;
+
+use sandbox_protocol::message::WriteMode;
+
+use super::super::{
+    Absent, Existing, Extent, ListOptions, Overwrite, Parents, Range, Viewed, Watch, WriteOptions,
+};
+use super::*;
+
+const OVERWRITE: WriteOptions = WriteOptions {
+    mode: WriteMode::Overwrite,
+    parents: Parents::Make,
+    overwrite: Overwrite::Atomic,
+};
+
+fn watch() -> Watch {
+    Watch::new(Arc::default(), Duration::from_millis(LIMITS.operation_timeout_ms))
+}
+
+fn put(files: &Files, path: &[u8], mode: WriteMode, overwrite: Overwrite) -> Result<(), FileError> {
+    let mut writing = files.write(path, WriteOptions { mode, overwrite, ..OVERWRITE })?;
+    writing.put(b"inside")?;
+    writing.commit(&watch()).map(drop)
+}
+
+fn get(files: &Files, path: &[u8]) -> Result<(), FileError> {
+    let mut reading = files.read(path, Range { offset: 0, limit: None })?;
+    while reading.left() > 0 {
+        let piece = reading.next(&watch())?;
+        assert!(!piece.starts_with(b"a secret"), "the secret is out");
+    }
+    Ok(())
+}
+
+fn view(files: &Files, path: &[u8]) -> Result<(), FileError> {
+    if let Viewed::Text(_, window) = files.view(path, 1, None, &watch())? {
+        assert!(!window.text.starts_with("a secret"), "the secret is out");
+    }
+    Ok(())
+}
+
+fn list(files: &Files, path: &[u8]) -> Result<(), FileError> {
+    let all = ListOptions { depth: None, limit: None };
+    files.list_entries(path, all, &watch(), |entry| {
+        assert!(!entry.path.ends_with(b"empty"), "it lists what is outside");
+        assert_ne!(entry.size, SECRET.len() as u64, "it tells what is outside");
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn stat(files: &Files, path: &[u8]) -> Result<(), FileError> {
+    let facts = files.stat(path)?;
+    assert_ne!(facts.size, SECRET.len() as u64, "it tells what is outside");
+    Ok(())
+}
+
+fn remove(files: &Files, path: &[u8]) -> Result<(), FileError> {
+    files.remove_entry(path, Extent::Tree, Absent::Accept, &watch()).map(drop)
+}
+
+/// How an operation is called; those that give something check it.
+type Act<'a> = (&'a str, &'a dyn Fn() -> Result<(), FileError>);
+
+/// Tries each operation in turn in a race, until every one of them has both succeeded and met a
+/// link.
+#[track_caller]
+fn race_all(swap: impl Fn() + Sync, tidy: impl Fn(), acts: &[Act<'_>]) {
+    let mut tallies: Vec<Tally> = acts.iter().map(|_| Tally::default()).collect();
+    race(swap, |round| {
+        for ((_, act), tally) in acts.iter().zip(&mut tallies) {
+            tally.note(act);
+        }
+        if round % 16 == 0 {
+            tidy();
+        }
+        tallies.iter().all(Tally::both)
+    });
+}
+
+#[test]
+fn operations_below_a_directory_that_turns_into_a_link_stay_inside() {
+    on_both(|arena| {
+        let files = &*arena.files;
+        let make = || {
+            // One of the two names is the directory at any time; links are not followed here.
+            for at in ["d", "link"] {
+                if fs::symlink_metadata(arena.path(at)).is_ok_and(|stat| stat.is_dir()) {
+                    _ = fs::create_dir_all(arena.path(at).join("d"));
+                }
+            }
+        };
+        fs::create_dir_all(arena.path("d/d")).unwrap();
+        symlink(&arena.outside, arena.path("link")).unwrap();
+        let (a, b) = (arena.path("d"), arena.path("link"));
+        let acts: [Act<'_>; 14] = [
+            ("overwrite", &|| put(files, b"d/file", WriteMode::Overwrite, Overwrite::Atomic)),
+            ("in place", &|| put(files, b"d/file", WriteMode::Overwrite, Overwrite::InPlace)),
+            ("append", &|| put(files, b"d/file", WriteMode::Append, Overwrite::Atomic)),
+            ("parents", &|| put(files, b"d/n/n/file", WriteMode::Overwrite, Overwrite::Atomic)),
+            ("mkdir", &|| files.mkdir(b"d/m/m", Parents::Make).map(drop)),
+            ("read", &|| get(files, b"d/file")),
+            ("view", &|| view(files, b"d/file")),
+            ("edit", &|| match files.edit(b"d/file", "inside", "i", 1, &watch()) {
+                // Appended to, it may be there twice; that is not what is tried here.
+                Err(error) if error.kind == ErrorKind::InvalidRequest => Ok(()),
+                other => other.map(drop),
+            }),
+            ("list", &|| list(files, b"d")),
+            ("exists", &|| files.exists(b"d/file").map(drop)),
+            ("stat", &|| stat(files, b"d/d")),
+            ("rename", &|| files.rename_entry(b"d/file", b"d/new", Existing::Replace).map(drop)),
+            ("remove", &|| remove(files, b"d/new")),
+            ("remove tree", &|| remove(files, b"d/n")),
+        ];
+        race_all(|| exchange(&a, &b), make, &acts);
+    });
+}
+
+#[test]
+fn a_tree_whose_directories_turn_into_links_is_removed_and_nothing_else() {
+    on_both(|arena| {
+        let files = &*arena.files;
+        let (a, b) = (arena.path("t/a/d"), arena.path("t/link"));
+        let tree = arena.path("t");
+        let make = || {
+            // Away from the swapper, so that nothing here goes through its links.
+            if fs::symlink_metadata(&tree).is_err() {
+                fs::create_dir_all(arena.path("new/a/d/d/d")).unwrap();
+                symlink(&arena.outside, arena.path("new/link")).unwrap();
+                fs::write(arena.path("new/a/d/file"), "inside").unwrap();
+                fs::rename(arena.path("new"), &tree).unwrap();
+            }
+        };
+        make();
+        let mut outcomes = BTreeSet::new();
+        race(
+            || exchange(&a, &b),
+            |_| {
+                // The tree is the swapper's too: what it says may be any error with a name.
+                let mut tally = Tally::default();
+                tally.note(|| list(files, b"t"));
+                tally.note(|| remove(files, b"t"));
+                outcomes.insert(fs::symlink_metadata(&tree).is_ok());
+                make();
+                outcomes.contains(&false)
+            },
+        );
+    });
+}
+
+#[test]
+fn a_target_that_turns_into_a_link_is_replaced_or_refused_and_never_followed() {
+    on_both(|arena| {
+        let files = &*arena.files;
+        fs::create_dir(arena.path("d")).unwrap();
+        let (a, b) = (arena.path("d/file"), arena.path("d/link"));
+        let make = || {
+            _ = fs::remove_file(&b);
+            _ = symlink(arena.outside.join("file"), &b);
+            _ = fs::File::options().create_new(true).write(true).open(&a);
+        };
+        make();
+        let acts: [Act<'_>; 7] = [
+            ("overwrite", &|| put(files, b"d/file", WriteMode::Overwrite, Overwrite::Atomic)),
+            ("in place", &|| put(files, b"d/file", WriteMode::Overwrite, Overwrite::InPlace)),
+            ("append", &|| put(files, b"d/file", WriteMode::Append, Overwrite::Atomic)),
+            ("read", &|| get(files, b"d/file")),
+            ("view", &|| view(files, b"d/file")),
+            ("mkdir below", &|| match files.mkdir(b"d/file/x", Parents::Make) {
+                // Where it is a file there is nothing to succeed with.
+                Err(error) if error.kind == ErrorKind::NotADirectory => Ok(()),
+                other => other.map(drop),
+            }),
+            ("list", &|| match list(files, b"d/file") {
+                Err(error) if error.kind == ErrorKind::NotADirectory => Ok(()),
+                other => other,
+            }),
+        ];
+        let make_each_round = || {
+            exchange(&a, &b);
+            make();
+        };
+        race_all(|| exchange(&a, &b), make_each_round, &acts);
+        let left: Vec<_> = fs::read_dir(arena.path("d")).unwrap().collect();
+        assert!(left.len() <= 2, "temporary files are left: {left:?}");
+    });
+}
