@@ -25,15 +25,18 @@ use seccompiler::{
 const ALLOWED: &[libc::c_long] = &[
     // Files, by descriptor or beneath one. Landlock says which.
     libc::SYS_close,
+    libc::SYS_fallocate,
     libc::SYS_fstat,
     libc::SYS_ftruncate,
     libc::SYS_getdents64,
+    libc::SYS_linkat,
     libc::SYS_lseek,
     libc::SYS_newfstatat,
     libc::SYS_pread64,
     libc::SYS_pwrite64,
     libc::SYS_read,
     libc::SYS_renameat,
+    libc::SYS_renameat2,
     libc::SYS_statx,
     libc::SYS_unlinkat,
     libc::SYS_write,
@@ -136,6 +139,7 @@ fn program(pid: u32) -> Result<BpfProgram, BackendError> {
     // What is made in the io dir stays there when the sandbox is gone: never set-uid.
     only(libc::SYS_openat, vec![argument(3, Dword, MaskedEq(SPECIAL_MODES), 0)?])?;
     only(libc::SYS_mkdirat, vec![argument(2, Dword, MaskedEq(SPECIAL_MODES), 0)?])?;
+    only(libc::SYS_fchmod, vec![argument(1, Dword, MaskedEq(SPECIAL_MODES), 0)?])?;
 
     let refused = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
     let architecture = TargetArch::try_from(std::env::consts::ARCH)?;
