@@ -9,7 +9,10 @@ use serde_json::value::RawValue;
 
 use crate::frame::{FrameDecoder, FrameError, encode};
 use crate::limits::{MAX_FRAME_BYTES, MAX_NESTING};
-use crate::message::{CancelReply, HelloReply, Request, RunReply, ShutdownReply};
+use crate::message::{
+    CancelReply, EditReply, ExistsReply, HelloReply, ListReply, MkdirReply, ReadReply, RemoveReply,
+    RenameReply, Request, RunReply, ShutdownReply, StatReply, ViewReply, WriteReply,
+};
 use crate::{DecodeError, FromAgent, ToAgent};
 
 /// A stream of frames. The first byte says how many bytes follow that say how the rest is cut.
@@ -87,10 +90,20 @@ pub fn messages(data: &[u8]) {
                 reply::<RunReply>(raw);
                 reply::<CancelReply>(raw);
                 reply::<ShutdownReply>(raw);
+                reply::<ReadReply>(raw);
+                reply::<ViewReply>(raw);
+                reply::<WriteReply>(raw);
+                reply::<EditReply>(raw);
+                reply::<ListReply>(raw);
+                reply::<MkdirReply>(raw);
+                reply::<RemoveReply>(raw);
+                reply::<ExistsReply>(raw);
+                reply::<StatReply>(raw);
+                reply::<RenameReply>(raw);
             }
         }
         Err(DecodeError::Params { method, id, .. }) => {
-            let known = ["log", "touched", "chunk", "credit"];
+            let known = ["log", "touched", "page", "chunk", "credit"];
             assert!(id.is_none() && known.contains(&method.as_str()), "'{method}'");
         }
         Err(DecodeError::Envelope(_)) => {}

@@ -318,7 +318,7 @@ impl Writing<'_> {
         self.files.refuse_size(start.saturating_add(self.bytes), &self.written)?;
         // A device that is too full says so before anything has changed.
         if let Err(errno) = reserve(&target.fd, start, self.bytes) {
-            _ = ftruncate(&target.fd, size);
+            give_up_reserve(&target.fd, size);
             return Err(fail(errno));
         }
         let pending = self.files.announced.announce(&self.place.path, true, change);
@@ -430,5 +430,13 @@ fn reserve(file: &OwnedFd, start: u64, bytes: u64) -> rustix::io::Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, start, bytes) {
         Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => Err(errno),
         _ => Ok(()),
+    }
+}
+
+/// Gives back what a reservation that failed has reserved behind the end of a file, unless the
+/// file has grown since.
+fn give_up_reserve(file: &OwnedFd, size: u64) {
+    if fstat(file).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(size)) {
+        _ = ftruncate(file, size);
     }
 }
