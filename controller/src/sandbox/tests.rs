@@ -328,6 +328,7 @@ impl Scripted {
                 Request::Shutdown(_) => return self.agent.answer(id, ShutdownReply {}).await,
                 Request::Run(_) => self.returned(id, "null").await,
                 Request::Cancel(_) | Request::Hello(_) => {}
+                other => panic!("{other:?}"),
             }
         }
     }
@@ -943,6 +944,7 @@ async fn an_agent_that_answers_no_cancel_is_killed_when_it_has_no_place_left_for
                 // The run is answered, the cancel never: its place stays taken.
                 Request::Cancel(_) => agent.returned(run, "null").await,
                 Request::Hello(_) | Request::Shutdown(_) => {}
+                other => panic!("{other:?}"),
             }
         }
     });
