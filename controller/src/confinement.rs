@@ -48,6 +48,7 @@ pub(crate) fn check(
 /// asked.
 pub(crate) fn kernel_landlock() -> Option<u32> {
     const CREATE_RULESET_VERSION: u32 = 1;
+    #[expect(unsafe_code, reason = "neither rustix nor the landlock crate asks only that")]
     // SAFETY: with a null pointer, size 0 and this flag the call reads no memory and makes
     // nothing: it returns the version, or -1.
     let abi = unsafe {

@@ -16,6 +16,8 @@
 //! The library reads no environment, home directory or terminal: [`Config`] says it all.
 //! What a script did is data, an [`Outcome`]; an [`Error`] means that our side failed.
 
+#![deny(unsafe_code)]
+
 mod agent;
 mod changes;
 mod check;
