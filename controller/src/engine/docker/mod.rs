@@ -1,5 +1,6 @@
 //! Docker Engine from API 1.41 on, or Podman's socket. The only place that knows bollard.
 
+mod archive;
 mod context;
 mod create;
 mod endpoint;
@@ -38,7 +39,7 @@ use crate::engine::{
     ImageTar, Images, Listed, Output, Progress, UserMapping,
 };
 use crate::error::{Error, Step, Tried};
-use crate::image::{ImageInfo, Rebuild};
+use crate::image::ImageInfo;
 use crate::outcome::{ExitEvidence, KILLED};
 
 /// For bollard, in seconds. Every call has a shorter limit of ours around it, so this is only
@@ -523,8 +524,8 @@ impl Images for DockerEngine {
         self.other_image.is_some() || self.image.remembered().is_some()
     }
 
-    async fn build(&self, rebuild: Rebuild, progress: Progress<'_>) -> Result<String, EngineError> {
-        self.image.build(&self.docker, rebuild, progress).await
+    async fn build(&self, progress: Progress<'_>) -> Result<String, EngineError> {
+        self.image.build(&self.docker, progress).await
     }
 
     async fn list(&self) -> Result<Vec<ImageInfo>, EngineError> {
