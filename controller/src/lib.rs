@@ -32,6 +32,7 @@ mod failpoint;
 mod image;
 mod iodir;
 mod limits;
+mod made;
 mod outcome;
 mod plan;
 mod reap;

@@ -101,10 +101,9 @@ impl Sandbox {
         let plan = Plan::new(&spec, shared.confinement)?;
         let inputs = std::mem::take(&mut spec.inputs);
         let inputs = open_inputs(inputs, &shared.instance.spool_dir())?;
-        let kept = Kept {
-            io_dir: spec.io_dir.as_deref().map(IoDir::open).transpose()?.map(Arc::new),
-            inputs,
-        };
+        let make = |dir| IoDir::make(dir, &shared.instance.made_dir());
+        let io_dir = spec.io_dir.as_deref().map(make).transpose()?.map(Arc::new);
+        let kept = Kept { io_dir, inputs };
         failpoint(Point::Opened).await;
         let engine = shared.engine.clone();
         let owner = kept.io_dir.as_ref().map(|io_dir| io_dir.owner());
@@ -463,7 +462,7 @@ struct Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(io_dir) = &self.io_dir {
-            io_dir.remove_if_made_and_empty();
+            io_dir.release();
         }
     }
 }
