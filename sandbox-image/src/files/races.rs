@@ -18,17 +18,8 @@ use rustix::fs::{
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::Limits;
 
-use super::testing::{LIMITS, RESOLVERS, Recorded, Setup};
+use super::testing::{EVERY_MODE, LIMITS, RESOLVERS, Recorded, Setup};
 use super::{FileError, Files, OpenMode};
-
-const EVERY_MODE: [OpenMode; 6] = [
-    OpenMode::Read,
-    OpenMode::Write,
-    OpenMode::Append,
-    OpenMode::ReadUpdate,
-    OpenMode::WriteUpdate,
-    OpenMode::AppendUpdate,
-];
 
 /// How often each operation is tried against a swapper, at least.
 const ROUNDS: usize = 1500;
