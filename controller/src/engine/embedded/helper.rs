@@ -112,7 +112,7 @@ struct Inner {
 struct Spares {
     ready: Vec<Helper>,
     starting: usize,
-    /// Whether a second container was asked for: then there will be a third.
+    /// Containers that were asked for: where there is a second, there will be a third.
     taken: usize,
 }
 
