@@ -14,7 +14,7 @@ use sandbox_helper::wire::Filter;
 
 use crate::executor::Agent;
 use crate::place::{self, Place};
-use crate::{Error, loopback};
+use crate::{Error, inside};
 
 /// How long the kernel may take to end a container's processes.
 const DEATH: Duration = Duration::from_secs(10);
@@ -71,7 +71,7 @@ impl Container {
             let pid = container.pid().and_then(|pid| Pid::from_raw(pid.as_raw()));
             let pid = pid.ok_or("the container has no process")?;
             let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-            loopback::up(pid)?;
+            inside::finish(pid)?;
             // libcontainer would set the helper's own.
             fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE_ADJ)?;
             Ok((container, pid, pidfd))
