@@ -3,7 +3,8 @@
 //! not be able to make, and prints what came of it. Pointers are bad and numbers wrong wherever a
 //! call would reach beyond the test's own folders, so that it hurts nobody where nothing stops it.
 //!
-//! `attacker LAYERS UID ATTACK MOUNT INPUTS OUTSIDE PID PORT SOCKET`, see [`main`].
+//! `attacker LAYERS UID ATTACK MOUNT INPUTS OUTSIDE PID PORT SOCKET`, see [`main`]; or, in the agent's
+//! place in a sandbox, the agent's own arguments: see [`in_sandbox`].
 
 use std::ffi::CString;
 use std::fs::File;
@@ -47,7 +48,7 @@ type Answer = Result<usize, c_int>;
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [layers, uid, attack, mount, inputs, outside, pid, port, socket] = &args[..] else {
-        panic!("the words are: LAYERS UID ATTACK MOUNT INPUTS OUTSIDE PID PORT SOCKET");
+        return in_sandbox(args);
     };
     let target = Target {
         mount: mount.clone(),
@@ -63,6 +64,35 @@ fn main() {
         Ok(_) => println!("done"),
         Err(errno) => println!("{errno}"),
     }
+}
+
+/// In the agent's place, with its arguments: confines itself as the agent does, makes the attacks
+/// that the file `attacks` in the io dir names, a line each, writes what came of them to `report`
+/// beside it, and ends without a word to the controller.
+fn in_sandbox(args: Vec<String>) {
+    seal().expect("sealed");
+    let args = AgentArgs::parse(args).expect("the agent's arguments");
+    let io_dir = args.mounts.iter().find(|mount| mount.access == Access::Write);
+    let target = Target {
+        mount: io_dir.expect("an io dir").path.to_string(),
+        inputs: "/in".to_owned(),
+        outside: "/proc".to_owned(),
+        pid: 1,
+        port: 1,
+        socket: "none".to_owned(),
+    };
+    let attacks = std::fs::read_to_string(format!("{}/attacks", target.mount)).expect("attacks");
+    // Its descriptors stay open, as the agent's do.
+    let _agent = Agent::prepare(&args).expect("confined");
+    let mut report = String::new();
+    for attack in attacks.lines() {
+        let outcome = match strike(attack, &target) {
+            Ok(_) => "done".to_owned(),
+            Err(errno) => errno.to_string(),
+        };
+        report += &format!("{attack}: {outcome}\n");
+    }
+    std::fs::write(format!("{}/report", target.mount), report).expect("a report");
 }
 
 fn become_user(uid: u32) {
