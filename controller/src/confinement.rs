@@ -7,7 +7,7 @@ use sandbox_protocol::message::Confinement;
 use crate::error::Error;
 
 /// The oldest Landlock that counts: the one before it forbids renames between directories.
-const LEAST_LANDLOCK: u32 = 2;
+pub(crate) const LEAST_LANDLOCK: u32 = 2;
 
 /// Refuses a sandbox whose agent is confined by less than the policy wants. `kernel_landlock` is
 /// what the agent's kernel has, where that is known from outside.

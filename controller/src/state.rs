@@ -225,7 +225,7 @@ fn age(path: &Path) -> Duration {
 }
 
 /// Makes a folder that is ours alone, or finds it so.
-fn private_folder(path: &Path) -> io::Result<()> {
+pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     // Made or found: either way it is judged as it is now, and a link is none.
     let metadata = fs::symlink_metadata(path)?;
