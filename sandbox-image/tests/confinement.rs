@@ -4,6 +4,7 @@
 //! else it would prove nothing.
 
 use std::fs;
+use std::io::Read as _;
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -238,7 +239,13 @@ struct Field {
 impl Field {
     fn new(uid: u32) -> Self {
         let mut other = Command::new("cat");
-        other.stdin(Stdio::piped()).stdout(Stdio::null());
+        other.stdout(Stdio::null());
+        Self::aimed_at(uid, other)
+    }
+
+    /// With another process of the user's that is not `cat`.
+    fn aimed_at(uid: u32, mut other: Command) -> Self {
+        other.stdin(Stdio::piped());
         if geteuid().is_root() {
             other.uid(uid).gid(uid);
         }
@@ -375,6 +382,32 @@ fn the_filter_alone_refuses_every_call_that_the_agent_does_not_need() {
         "userfaultfd",
     ];
     assert!(unproven.iter().all(|attack| optional.contains(attack)), "{unproven:?}");
+}
+
+#[test]
+fn a_sealed_process_is_closed_to_others_of_its_user() {
+    // Not root, to whom every process is open.
+    let uid = if geteuid().is_root() { 4321 } else { geteuid().as_raw() };
+    // Where that user may execute and read it: else the kernel would close it by itself. Copied by
+    // another program: a child of another test's could hold ours open for writing, and what is
+    // written to cannot be executed.
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("attacker");
+    let mut copy = Command::new("install");
+    copy.args(["-m", "755", env!("CARGO_BIN_EXE_attacker")]).arg(&program);
+    assert!(copy.status().unwrap().success());
+    for (layers, expected) in [("seal", Outcome::Errno(libc::EACCES)), ("none", Outcome::Done)] {
+        let mut other = Command::new(&program);
+        other.args([layers, &uid.to_string(), "wait", "/", "/", "/", "0", "0", "none"]);
+        other.stdout(Stdio::piped());
+        let mut field = Field::aimed_at(uid, other);
+        let mut ready = [0; 6];
+        field.other.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+        for attack in ["read-environ-of-another", "list-descriptors-of-another"] {
+            assert_eq!(field.attack("none", attack), expected, "{attack} after {layers}");
+        }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -114,6 +114,7 @@ fn become_user(uid: u32) {
 fn take(layers: &str, target: &Target) {
     match layers {
         "none" => {}
+        "seal" => seal().expect("sealed"),
         "landlock" => {
             seal().expect("sealed");
             let mount = File::open(&target.mount).expect("the mount");
@@ -187,6 +188,16 @@ fn strike(attack: &str, target: &Target) -> Answer {
             Ok(thread) => thread.join().map(|()| 0).map_err(|_| 0),
             Err(error) => Err(error.raw_os_error().unwrap_or(0)),
         },
+
+        // To be attacked itself, until stdin ends.
+        "wait" => {
+            println!("ready");
+            Ok(std::io::stdin().lines().count())
+        }
+        "read-environ-of-another" => open(&c(&format!("/proc/{pid}/environ")), libc::O_RDONLY),
+        "list-descriptors-of-another" => {
+            open(&c(&format!("/proc/{pid}/fd")), libc::O_RDONLY | libc::O_DIRECTORY)
+        }
 
         // Files elsewhere.
         "read-etc-passwd" => open(&c("/etc/passwd"), libc::O_RDONLY),
