@@ -182,7 +182,7 @@ pub struct Usage {
     pub wall_ms: u64,
     /// Processor time.
     pub cpu_ms: Option<u64>,
-    /// Largest resident size.
+    /// Largest resident size, of the sandbox so far.
     pub peak_memory_bytes: Option<u64>,
     /// Bytes written to files.
     pub written_bytes: Option<u64>,
