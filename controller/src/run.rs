@@ -354,6 +354,7 @@ impl Conductor {
             })
         });
         usage.wall_ms = millis(wall);
+        let answered = truncated.is_some();
         self.record.close(truncated);
         let outcome = match end {
             Ok(end) => self.judge(end, &mut usage).await,
@@ -378,6 +379,7 @@ impl Conductor {
             limits: inner.limits,
             usage,
             confinement: inner.confinement.clone(),
+            answered,
         })
     }
 

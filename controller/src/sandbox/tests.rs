@@ -499,6 +499,22 @@ async fn what_the_engine_saw_decides_where_the_agent_said_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn memory_that_ran_out_in_the_container_is_raised_by_its_own_limit_whoever_tells_usage() {
+    for usage in
+        [None, Some(ContainerUsage { cpu: Duration::from_secs(1), peak_memory: 256 << 20 })]
+    {
+        let world = greeted(async move |mut agent: Scripted, fake: Arc<Fake>| {
+            agent.run_request().await;
+            fake.ends_with(Some(137), true);
+            fake.exit.lock().unwrap().usage = usage;
+        });
+        let result = world.run().await;
+        assert_eq!(result.usage.cpu_ms, usage.map(|_| 1000));
+        assert_eq!(result.hint().as_deref(), Some("--memory raises the limit"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
     for what in [
         "flood",
