@@ -21,6 +21,8 @@ const LIST_ENTRIES: u64 = 10_000;
 const LIST_DEPTH: u64 = 10;
 /// Bytes of a command's collected output that are kept, a stream.
 const COLLECTED_BYTES: u64 = 1_000_000;
+/// Processor time beyond the deadline, in seconds.
+const SPARE_CPU_SECONDS: u64 = 5;
 
 /// A number of bytes. Written with a unit: `10B`, `64KiB`, `10MB`, `1GiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -490,6 +492,14 @@ impl Limits {
                 ceiling: ceiling.0.get(key).to_string(),
             }),
         }
+    }
+
+    /// The most processor time that a run can take: its deadline's on every processor that it
+    /// has, and a little to start and to end.
+    pub(crate) fn most_cpu(&self) -> Duration {
+        let processors = u64::from(self.cpus.thousandths()).div_ceil(1000);
+        let seconds = self.timeout.as_secs().saturating_add(SPARE_CPU_SECONDS);
+        Duration::from_secs(seconds.saturating_mul(processors))
     }
 
     /// The same, each lowered to its ceiling where it is above it.

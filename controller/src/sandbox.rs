@@ -170,6 +170,7 @@ impl Sandbox {
             lifetime_is_over: Arc::new(AtomicBool::new(false)),
             is_closing: AtomicBool::new(false),
             runs: AtomicU64::new(0),
+            cpu_told: AtomicU64::new(0),
             io_dir,
             io_mount: plan.io.clone(),
             remains,
@@ -206,6 +207,8 @@ pub(crate) struct Inner {
     /// What ends from now on ends by its owner's will.
     is_closing: AtomicBool,
     runs: AtomicU64,
+    /// Processor time of the runs so far, as the agent told it last, in milliseconds.
+    cpu_told: AtomicU64,
     io_dir: Option<Arc<IoDir>>,
     io_mount: Option<GuestPath>,
     remains: Remains,
@@ -240,6 +243,11 @@ impl Inner {
     /// Whether all that the container used is the first run's.
     pub fn has_run_once(&self) -> bool {
         self.runs.load(Ordering::Relaxed) == 1
+    }
+
+    /// What is new of the processor time that the agent tells: it counts from its beginning on.
+    pub fn cpu_of_this_run(&self, told: u64) -> u64 {
+        told.saturating_sub(self.cpu_told.swap(told, Ordering::Relaxed))
     }
 
     /// The first run has the sandbox's id, so that its container is found by its result.

@@ -138,3 +138,18 @@ fn on_a_machine_without_docker_auto_takes_it_and_says_so() {
     let quiet = run(&["run", "--quiet", report.to_str().unwrap()]);
     assert_eq!(quiet.assert_code(0).stderr, "");
 }
+
+#[test]
+fn without_root_it_is_125_with_what_to_do_instead() {
+    let place = Place::new();
+    place.write("one.luau", "return 1");
+    // In a user namespace of its own, where nobody is root.
+    let mut command = Command::new("unshare");
+    command.arg("--user").arg(sandboxctl()).args(["run", "one.luau"]);
+    place.equip(&mut command);
+    let ended = finish(command);
+    ended.assert_code(125);
+    assert!(ended.stderr.contains("it needs root"), "{ended:#?}");
+    assert!(ended.stderr.contains("hint: run it as root, or without root: rootless"), "{ended:#?}");
+    assert!(!place.path("sandbox-files").exists());
+}

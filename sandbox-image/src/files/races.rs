@@ -477,7 +477,7 @@ fn every_byte_makes_a_name_like_others() {
 }
 
 #[test]
-fn devices_of_every_kind_are_refused_unopened() {
+fn devices_of_every_kind_are_special_files_to_every_operation() {
     if !rustix::process::geteuid().is_root() {
         return;
     }

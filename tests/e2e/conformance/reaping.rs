@@ -62,6 +62,7 @@ fn assert_nothing_is_left(place: &Place, at: &str) {
         })
         .collect();
     assert_eq!(left, Vec::<std::path::PathBuf>::new(), "{at}");
+    // The io dir was made by the dead one: it goes, unless the script has left something in it.
     let io_dir = place.path("sandbox-files");
     let files = files_below(&io_dir);
     assert!(!io_dir.exists() || files == [io_dir.join("f")], "{at}: {files:?}");
@@ -79,6 +80,9 @@ fn a_controller_that_is_killed_at_any_point_leaves_nothing_that_the_next_does_no
         let before = place.containers();
         place.sandboxctl(["gc"]).assert_code(0);
         assert_eq!(place.containers(), before, "{point}");
+        // From the second point to the removal there is an io dir that it made.
+        let is_made = place.path("sandbox-files").exists();
+        assert_eq!(is_made, *point != "Registered", "{point}");
         child.kill().unwrap();
         child.wait().unwrap();
         assert_nothing_is_left(&place, point);
