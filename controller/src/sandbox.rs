@@ -115,7 +115,7 @@ impl Sandbox {
         };
 
         let id = crate::random_hex::<8>();
-        let name = format!("sandboxctl-{id}");
+        let name = reap::container_name(&id);
         let expires = SystemTime::now() + spec.lifetime;
         let labels = reap::labels(&shared.instance, &id, expires);
         let sources: Vec<Source> = kept

@@ -233,6 +233,8 @@ pub(crate) enum Output {
 pub(crate) struct Listed {
     /// The engine's id of it.
     pub id: String,
+    /// What its maker named it.
+    pub name: String,
     /// Its labels.
     pub labels: Vec<(String, String)>,
     /// Whether it is running now.

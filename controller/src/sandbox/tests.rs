@@ -1081,7 +1081,8 @@ async fn a_limit_over_its_ceiling_is_refused_before_anything_is_made() {
 fn container_of(instance: &Instance, id: &str) -> Listed {
     let created = SystemTime::now();
     let labels = reap::labels(instance, id, created + Duration::from_secs(3600));
-    Listed { id: id.to_owned(), labels, running: true, created }
+    let name = reap::container_name(id);
+    Listed { id: id.to_owned(), name, labels, running: true, created }
 }
 
 #[tokio::test(start_paused = true)]

@@ -396,6 +396,7 @@ impl Engine for DockerEngine {
             .filter_map(|container| {
                 Some(Listed {
                     id: container.id?,
+                    name: own_name(&container.names.unwrap_or_default()).to_owned(),
                     labels: container.labels.unwrap_or_default().into_iter().collect(),
                     running: container.state == Some(ContainerSummaryStateEnum::RUNNING),
                     created: unix_time(container.created.unwrap_or(0)),
@@ -548,6 +549,12 @@ impl Images for DockerEngine {
     ) -> Result<String, EngineError> {
         self.image.load(&self.docker, tar).await
     }
+}
+
+/// The engine writes a slash before a name, and one between names of links.
+fn own_name(names: &[String]) -> &str {
+    let mut names = names.iter().filter_map(|name| name.strip_prefix('/'));
+    names.find(|name| !name.contains('/')).unwrap_or_default()
 }
 
 fn unix_time(seconds: i64) -> SystemTime {
