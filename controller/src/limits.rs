@@ -4,6 +4,7 @@
 use std::fmt;
 use std::num::{IntErrorKind, NonZeroU32};
 use std::str::FromStr;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use sandbox_protocol::limits::MAX_RESULT_BYTES;
@@ -95,8 +96,11 @@ impl Cpus {
     /// The processors of this machine.
     #[must_use]
     pub fn of_this_machine() -> Self {
-        let count = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        Self(NonZeroU32::new(count.saturating_mul(1000)).unwrap_or(NonZeroU32::MIN))
+        // The standard library reads a dozen files for it each time.
+        static COUNT: LazyLock<u32> = LazyLock::new(|| {
+            std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
+        });
+        Self(NonZeroU32::new(COUNT.saturating_mul(1000)).unwrap_or(NonZeroU32::MIN))
     }
 }
 

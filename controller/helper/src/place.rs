@@ -47,9 +47,13 @@ impl Place {
             MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
         )?;
         let copy = OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::OPEN_TREE_CLONE;
-        let recursive = copy | OpenTreeFlags::AT_RECURSIVE;
         let proc = rustix::mount::open_tree(CWD, "/proc", copy)?;
-        let cgroup = rustix::mount::open_tree(CWD, "/sys/fs/cgroup", recursive)?;
+        // libcontainer makes a group in every hierarchy that it sees.
+        let hierarchies = Hierarchies::here()?;
+        let cgroups: Vec<_> = hierarchies
+            .used()
+            .map(|point| rustix::mount::open_tree(CWD, point, copy).map(|tree| (point, tree)))
+            .collect::<Result<_, _>>()?;
         let agent = rustix::mount::open_tree(CWD, agent, copy)?;
 
         let base = data_dir.join("mnt");
@@ -59,7 +63,14 @@ impl Place {
             fs::create_dir_all(base.join(folder))?;
         }
         move_to(&proc, &base.join("proc"))?;
-        move_to(&cgroup, &base.join("sys/fs/cgroup"))?;
+        for (point, hierarchy) in &cgroups {
+            let mut at = base.join("sys/fs/cgroup");
+            if hierarchies.is_v1() {
+                at.extend(point.file_name());
+                fs::create_dir_all(&at)?;
+            }
+            move_to(hierarchy, &at)?;
+        }
         let rootfs = base.join("rootfs");
         rustix::mount::mount("tmpfs", &rootfs, "tmpfs", flags, c"mode=0755,size=256k")?;
 
