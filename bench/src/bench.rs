@@ -302,6 +302,9 @@ impl Bench {
                 delete.output().await.map_err(start)?;
             }
         }
+        // While the state folder is there, by which ours are known.
+        let start = |source| Error::Start { program: "sandboxctl".to_owned(), source };
+        self.sandboxctl(["gc"]).output().await.map_err(start)?;
         let path = self.place.path().to_owned();
         self.place.close().map_err(Error::file("remove", path))
     }

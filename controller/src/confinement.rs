@@ -7,7 +7,7 @@ use sandbox_protocol::message::Confinement;
 use crate::error::Error;
 
 /// The oldest Landlock that counts: the one before it forbids renames between directories.
-const LEAST_LANDLOCK: u32 = 2;
+pub(crate) const LEAST_LANDLOCK: u32 = 2;
 
 /// Refuses a sandbox whose agent is confined by less than the policy wants. `kernel_landlock` is
 /// what the agent's kernel has, where that is known from outside.
@@ -48,6 +48,7 @@ pub(crate) fn check(
 /// asked.
 pub(crate) fn kernel_landlock() -> Option<u32> {
     const CREATE_RULESET_VERSION: u32 = 1;
+    #[expect(unsafe_code, reason = "neither rustix nor the landlock crate asks only that")]
     // SAFETY: with a null pointer, size 0 and this flag the call reads no memory and makes
     // nothing: it returns the version, or -1.
     let abi = unsafe {

@@ -153,7 +153,7 @@ impl Controller {
         if let (Rebuild::IfMissing, Some(image)) = (rebuild, current) {
             return Ok(image);
         }
-        let id = step(Step::Image, images.build(rebuild, &mut progress)).await?;
+        let id = step(Step::Image, images.build(&mut progress)).await?;
         self.image(&id).await
     }
 

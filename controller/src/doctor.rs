@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::config::Config;
-use crate::confinement::{self, kernel_landlock};
+use crate::confinement::{self, LEAST_LANDLOCK, kernel_landlock};
 use crate::controller::Controller;
 use crate::engine::{EngineFacts, EngineKind, UserMapping};
 use crate::error::Error;
@@ -252,7 +252,7 @@ fn kernel() -> Check {
         None => format!("no Landlock (active: {})", lsm.trim()),
     };
     let detail = format!("{release}: {openat2}, {landlock}");
-    if openat2 == "openat2" && kernel_landlock().is_some_and(|abi| abi >= 2) {
+    if openat2 == "openat2" && kernel_landlock().is_some_and(|abi| abi >= LEAST_LANDLOCK) {
         Check::ok("kernel", detail)
     } else {
         Check::warn("kernel", detail, "Linux 5.19 or newer with Landlock has all that is used")

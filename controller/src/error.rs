@@ -110,6 +110,12 @@ pub enum Error {
     /// The embedded engine cannot be used here.
     #[error("the embedded engine cannot be used")]
     Embedded(#[source] EmbeddedProblem),
+    /// Something was asked of the embedded engine that only Docker has.
+    #[error("the embedded engine takes no {what}: engine.{what} is for Docker")]
+    DockerOnly {
+        /// The key, in `engine`.
+        what: &'static str,
+    },
     /// Something was to be done with an image, and the engine needs none.
     #[error("the {engine} engine has no images: it runs the agent itself")]
     NoImages {
@@ -301,7 +307,9 @@ impl Error {
             | Self::NotUp { .. }
             | Self::Unconfined { .. }
             | Self::IoDirElsewhere { .. } => ErrorKind::Engine,
-            Self::Endpoint { .. } | Self::Context { .. } => ErrorKind::Config,
+            Self::DockerOnly { .. } | Self::Endpoint { .. } | Self::Context { .. } => {
+                ErrorKind::Config
+            }
             Self::AgentMismatch { .. } | Self::Agent { .. } | Self::ImageStream { .. } => {
                 ErrorKind::Image
             }
@@ -342,6 +350,7 @@ impl Error {
                 "install and start Docker or Podman, or name a running engine with --host"
             }
             Self::Embedded(problem) => problem.hint(),
+            Self::DockerOnly { .. } => "unset it, or name Docker: --engine docker",
             Self::NoImages { .. } => "--engine docker names one that has",
             Self::Endpoint { .. } => "unix:// and tcp:// endpoints can be used",
             Self::Context { .. } => {
@@ -428,6 +437,7 @@ fn list_tried(tried: &[Tried]) -> String {
         .collect();
     lines.join("; ")
 }
+
 /// Makes a call to the engine within the step's time limit.
 pub(crate) async fn step<T>(
     step: Step,

@@ -1,12 +1,11 @@
 //! The io dir and the inputs on the host: opened once, held, and never found by path again.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -14,6 +13,7 @@ use sandbox_protocol::path::MAX_COMPONENT_BYTES;
 
 use crate::engine::{Source, UserMapping};
 use crate::error::Error;
+use crate::made::{Made, hold};
 use crate::spec::{Input, InputSource};
 
 /// The user of a sandbox without an io dir: a number that nobody has. It is below 65534, so that
@@ -46,67 +46,79 @@ pub(crate) struct IoDir {
     source: Source,
     identity: Identity,
     owner: (u32, u32),
-    /// What was made for it, outermost first.
-    made: Vec<Made>,
+    /// Says to others that it is in use.
+    hold: Mutex<Option<OwnedFd>>,
+    /// What was made for it.
+    made: Option<Made>,
 }
 
-/// A directory that was made.
-#[derive(Debug)]
-struct Made {
-    /// The one that it was made in. Held, so that whatever the names above come to mean, no other
-    /// is removed in its place.
-    parent: OwnedFd,
-    name: OsString,
-    identity: Identity,
-}
-
-impl Made {
-    /// Removes it, if it is still where it was made, and empty.
-    fn remove(&self) -> Result<(), Errno> {
-        let stat = rustix::fs::statat(&self.parent, &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if Identity::of(&stat) != self.identity {
-            return Err(Errno::NOENT);
-        }
-        // What has come there since the look above is removed only if it is an empty directory.
-        rustix::fs::unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR)
-    }
-}
+/// How often an io dir is looked for that others remove at the same time.
+const TRIES: usize = 100;
 
 impl IoDir {
-    /// Opens the io dir, and makes it where it is missing.
+    /// Opens the io dir, makes it where it is missing, and records in `records` what was made.
+    pub fn make(given: &Path, records: &Path) -> Result<Self, Error> {
+        let refuse = |reason: String| Error::IoDir { path: given.to_owned(), reason };
+        let path = absolute(given).map_err(refuse)?;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match Self::make_at(&path, records) {
+                Ok(io_dir) => return Ok(io_dir),
+                Err(reason) if tries == TRIES || is_something_else(&path) => {
+                    return Err(refuse(reason));
+                }
+                // Perhaps another run had made it, and removes it as we come.
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    }
+
+    fn make_at(path: &Path, records: &Path) -> Result<Self, String> {
+        let made = Made::make(path, records).map_err(|error| error.to_string())?;
+        let held = Self::open_at(path).and_then(|io_dir| match hold(io_dir.fd()) {
+            Ok(hold) => Ok(Self { hold: Mutex::new(hold), ..io_dir }),
+            Err(errno) => Err(io::Error::from(errno).to_string()),
+        });
+        match held {
+            Ok(io_dir) => Ok(Self { made: Some(made), ..io_dir }),
+            Err(reason) => {
+                made.remove_if_empty();
+                Err(reason)
+            }
+        }
+    }
+
+    /// Opens an io dir that is there.
     ///
     /// A link as the last component is refused: the default io dir lies in the working directory,
     /// which may be somebody else's repository, with a link to anywhere in it.
     pub fn open(given: &Path) -> Result<Self, Error> {
         let refuse = |reason: String| Error::IoDir { path: given.to_owned(), reason };
-        let io = |error: io::Error| refuse(error.to_string());
-        if given.as_os_str().is_empty() {
-            return Err(refuse("the path is empty".to_owned()));
-        }
-        // Collected from its components: a slash at the end would follow a link.
-        let path: PathBuf = std::path::absolute(given).map_err(io)?.components().collect();
-        let made = make_missing(&path).map_err(io)?;
-        let metadata = fs::symlink_metadata(&path).map_err(io)?;
+        absolute(given).and_then(|path| Self::open_at(&path)).map_err(refuse)
+    }
+
+    fn open_at(path: &Path) -> Result<Self, String> {
+        let io = |error: io::Error| error.to_string();
+        let metadata = fs::symlink_metadata(path).map_err(io)?;
         if metadata.is_symlink() {
-            let target = fs::canonicalize(&path).unwrap_or_default();
-            let reason = format!("it is a symbolic link; name its target, {}", target.display());
-            return Err(refuse(reason));
+            let target = fs::canonicalize(path).unwrap_or_default();
+            return Err(format!("it is a symbolic link; name its target, {}", target.display()));
         }
         if !metadata.is_dir() {
-            return Err(refuse("it is not a directory".to_owned()));
+            return Err("it is not a directory".to_owned());
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| io(errno.into()))?;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io(errno.into()))?;
         let stat = rustix::fs::fstat(&fd).map_err(|errno| io(errno.into()))?;
         let path = path_of(&fd).map_err(io)?;
         if path == Path::new("/") {
-            return Err(refuse("it is the root of the whole system".to_owned()));
+            return Err("it is the root of the whole system".to_owned());
         }
-        let text =
-            path.to_str().ok_or_else(|| refuse("its path is not UTF-8".to_owned()))?.to_owned();
+        let text = path.to_str().ok_or_else(|| "its path is not UTF-8".to_owned())?.to_owned();
         let source = Source { path: text, file: Arc::new(fd) };
-        let owner = (stat.st_uid, stat.st_gid);
-        Ok(Self { path, source, identity: Identity::of(&stat), owner, made })
+        let (identity, owner) = (Identity::of(&stat), (stat.st_uid, stat.st_gid));
+        Ok(Self { path, source, identity, owner, hold: Mutex::default(), made: None })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -152,14 +164,30 @@ impl IoDir {
         Ok(nonce)
     }
 
-    /// Removes what was made for the io dir and is empty.
-    pub fn remove_if_made_and_empty(&self) {
-        for made in self.made.iter().rev() {
-            if made.remove().is_err() {
-                return;
-            }
+    /// Ends the use of the io dir. What was made for it and is empty goes.
+    pub fn release(&self) {
+        *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Some(made) = &self.made {
+            made.remove_if_empty();
         }
     }
+}
+
+fn is_something_else(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| !found.is_dir())
+}
+
+/// The path without what would lead elsewhere, before anything is made there.
+fn absolute(given: &Path) -> Result<PathBuf, String> {
+    if given.as_os_str().is_empty() {
+        return Err("the path is empty".to_owned());
+    }
+    if given.to_str().is_none() {
+        return Err("its path is not UTF-8".to_owned());
+    }
+    // Collected from its components: a slash at the end would follow a link.
+    let path = std::path::absolute(given).map_err(|error| error.to_string())?;
+    Ok(path.components().collect())
 }
 
 /// A file whose content only somebody who sees the io dir can tell. Removed when dropped.
@@ -174,34 +202,6 @@ impl Drop for Nonce<'_> {
         // The agent removes it too.
         _ = rustix::fs::unlinkat(self.io_dir.fd(), &self.name, AtFlags::empty());
     }
-}
-
-/// Makes a directory and those above it, each by the descriptor of the one before, and gives those
-/// that were made, outermost first.
-fn make_missing(path: &Path) -> io::Result<Vec<Made>> {
-    let is_missing = |directory: &&Path| matches!(fs::symlink_metadata(directory), Err(error) if error.kind() == io::ErrorKind::NotFound);
-    let mut missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
-    missing.reverse();
-    let mut made = Vec::new();
-    let Some(above) = missing.first().and_then(|first| first.parent()) else { return Ok(made) };
-    // What is there may be reached through links: that is the caller's own word.
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let mut parent = rustix::fs::open(above, flags, Mode::empty())?;
-    for name in missing.iter().filter_map(|directory| directory.file_name()) {
-        // Where another run was quicker it is that one's to remove.
-        let is_new = match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
-            Ok(()) => true,
-            Err(Errno::EXIST) => false,
-            Err(error) => return Err(error.into()),
-        };
-        let next = rustix::fs::openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
-        let parent = std::mem::replace(&mut parent, next);
-        if is_new {
-            let made_here = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
-            made.push(Made { parent, name: name.to_owned(), identity: Identity::of(&made_here) });
-        }
-    }
-    Ok(made)
 }
 
 fn path_of(fd: &OwnedFd) -> io::Result<PathBuf> {
@@ -359,14 +359,16 @@ mod tests {
     fn a_missing_io_dir_is_made_and_removed_again_if_it_is_empty() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/b");
-        let io_dir = IoDir::open(&path).unwrap();
+        let make = || IoDir::make(&path, &dir.path().join("records")).unwrap();
+        let io_dir = make();
         assert!(path.is_dir());
         fs::write(path.join("f"), "").unwrap();
-        io_dir.remove_if_made_and_empty();
+        io_dir.release();
         assert!(path.is_dir());
-        fs::remove_file(path.join("f")).unwrap();
-        io_dir.remove_if_made_and_empty();
+        fs::remove_dir_all(dir.path().join("a")).unwrap();
+        make().release();
         assert!(!dir.path().join("a").exists());
+        assert_eq!(fs::read_dir(dir.path().join("records")).unwrap().count(), 0);
     }
 
     #[test]
@@ -376,10 +378,10 @@ mod tests {
         fs::create_dir_all(at("outside/b")).unwrap();
 
         // A link above leads to an empty directory of the same name.
-        let io_dir = IoDir::open(&at("a/b")).unwrap();
+        let io_dir = IoDir::make(&at("a/b"), &at("records")).unwrap();
         fs::rename(at("a"), at("moved")).unwrap();
         symlink(at("outside"), at("a")).unwrap();
-        io_dir.remove_if_made_and_empty();
+        io_dir.release();
         assert!(at("outside/b").is_dir() && at("a").is_symlink());
         assert!(!at("moved/b").exists() && at("moved").is_dir());
 
@@ -390,10 +392,10 @@ mod tests {
             |at| symlink("outside", at).unwrap(),
             |at| fs::write(at, "").unwrap(),
         ] {
-            let io_dir = IoDir::open(&at("made")).unwrap();
+            let io_dir = IoDir::make(&at("made"), &at("records")).unwrap();
             fs::rename(at("made"), at("elsewhere")).unwrap();
             replace(&at("made"));
-            io_dir.remove_if_made_and_empty();
+            io_dir.release();
             assert!(at("made").symlink_metadata().is_ok() && at("elsewhere").is_dir());
             fs::rename(at("made"), at("gone")).unwrap();
             _ = fs::remove_file(at("gone"));
@@ -429,8 +431,29 @@ mod tests {
     #[test]
     fn an_io_dir_that_was_there_stays() {
         let dir = tempfile::tempdir().unwrap();
-        IoDir::open(dir.path()).unwrap().remove_if_made_and_empty();
-        assert!(dir.path().is_dir());
+        IoDir::make(dir.path(), &dir.path().join("records")).unwrap().release();
+        assert!(dir.path().is_dir() && !dir.path().join("records").exists());
+    }
+
+    #[test]
+    fn runs_that_share_an_io_dir_never_lose_it_under_each_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, records) = (dir.path().join("a/b"), dir.path().join("records"));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let io_dir = IoDir::make(&path, &records).unwrap();
+                        let stat = rustix::fs::stat(&path).unwrap();
+                        assert_eq!(Identity::of(&stat), io_dir.identity());
+                        io_dir.release();
+                    }
+                });
+            }
+        });
+        // What one left because another used it then, the next sweep removes.
+        crate::made::reap(&records);
+        assert!(!path.exists() && !records.exists());
     }
 
     #[test]
@@ -440,14 +463,15 @@ mod tests {
         fs::create_dir(dir.path().join("d")).unwrap();
         symlink("d", dir.path().join("link")).unwrap();
         symlink("nowhere", dir.path().join("dangling")).unwrap();
-        assert!(reason(IoDir::open(&dir.path().join("f"))).contains("not a directory"));
+        let open = |path: &Path| IoDir::make(path, &dir.path().join("records"));
+        assert!(reason(open(&dir.path().join("f"))).contains("not a directory"));
         for link in ["link", "link/", "link/.", "dangling"] {
-            let reason = reason(IoDir::open(&dir.path().join(link)));
+            let reason = reason(open(&dir.path().join(link)));
             assert!(reason.contains("symbolic link"), "{link}: {reason}");
         }
-        assert!(reason(IoDir::open(Path::new("/"))).contains("root"));
-        assert!(reason(IoDir::open(Path::new(""))).contains("empty"));
-        assert!(IoDir::open(&dir.path().join("f/x")).is_err());
+        assert!(reason(open(Path::new("/"))).contains("root"));
+        assert!(reason(open(Path::new(""))).contains("empty"));
+        assert!(open(&dir.path().join("f/x")).is_err());
     }
 
     #[test]

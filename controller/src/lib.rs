@@ -16,6 +16,8 @@
 //! The library reads no environment, home directory or terminal: [`Config`] says it all.
 //! What a script did is data, an [`Outcome`]; an [`Error`] means that our side failed.
 
+#![deny(unsafe_code)]
+
 mod agent;
 mod changes;
 mod check;
@@ -30,6 +32,7 @@ mod failpoint;
 mod image;
 mod iodir;
 mod limits;
+mod made;
 mod outcome;
 mod plan;
 mod reap;

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::num::{IntErrorKind, NonZeroU32};
 use std::str::FromStr;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use sandbox_protocol::limits::MAX_RESULT_BYTES;
@@ -21,6 +22,8 @@ const LIST_ENTRIES: u64 = 10_000;
 const LIST_DEPTH: u64 = 10;
 /// Bytes of a command's collected output that are kept, a stream.
 const COLLECTED_BYTES: u64 = 1_000_000;
+/// Processor time beyond the deadline, in seconds.
+const SPARE_CPU_SECONDS: u64 = 5;
 
 /// A number of bytes. Written with a unit: `10B`, `64KiB`, `10MB`, `1GiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,8 +96,11 @@ impl Cpus {
     /// The processors of this machine.
     #[must_use]
     pub fn of_this_machine() -> Self {
-        let count = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        Self(NonZeroU32::new(count.saturating_mul(1000)).unwrap_or(NonZeroU32::MIN))
+        // The standard library reads a dozen files for it each time.
+        static COUNT: LazyLock<u32> = LazyLock::new(|| {
+            std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
+        });
+        Self(NonZeroU32::new(COUNT.saturating_mul(1000)).unwrap_or(NonZeroU32::MIN))
     }
 }
 
@@ -490,6 +496,14 @@ impl Limits {
                 ceiling: ceiling.0.get(key).to_string(),
             }),
         }
+    }
+
+    /// The most processor time that a run can take: its deadline's on every processor that it
+    /// has, and a little to start and to end.
+    pub(crate) fn most_cpu(&self) -> Duration {
+        let processors = u64::from(self.cpus.thousandths()).div_ceil(1000);
+        let seconds = self.timeout.as_secs().saturating_add(SPARE_CPU_SECONDS);
+        Duration::from_secs(seconds.saturating_mul(processors))
     }
 
     /// The same, each lowered to its ceiling where it is above it.

@@ -19,8 +19,6 @@ const SPARE_DESCRIPTORS: i64 = 62;
 const MOUNT_DESCRIPTORS: usize = 2;
 /// No file of a sandbox grows beyond it. The agent's own count is far lower; this is behind it.
 const MAX_FILE_BYTES: i64 = 64 << 30;
-/// Processor time beyond the deadline, in seconds.
-const SPARE_CPU_SECONDS: u64 = 5;
 
 /// Where everything is in the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,9 +143,8 @@ impl Plan {
         ];
         if lifespan == Lifespan::OneRun {
             // It counts over the whole life of the agent, so only where that is one run.
-            let seconds = limits.timeout.as_secs() + SPARE_CPU_SECONDS;
-            let cpus = u64::from(limits.cpus.thousandths()).div_ceil(1000);
-            ulimits.push(("cpu", i64::try_from(seconds * cpus).unwrap_or(i64::MAX)));
+            let seconds = limits.most_cpu().as_secs();
+            ulimits.push(("cpu", i64::try_from(seconds).unwrap_or(i64::MAX)));
         }
         ContainerSpec {
             name,

@@ -169,6 +169,11 @@ impl Reaper {
     }
 }
 
+/// The name of a sandbox's container.
+pub(crate) fn container_name(sandbox: &str) -> String {
+    format!("sandboxctl-{sandbox}")
+}
+
 /// The labels of a sandbox's container.
 pub(crate) fn labels(
     instance: &Instance,
@@ -277,10 +282,15 @@ struct Labels {
 }
 
 impl Labels {
-    /// `None` where they are not what a controller writes: then it is not ours to judge.
+    /// `None` where they are not what a controller writes: then it is not ours to judge. Labels
+    /// alone prove nothing: whoever makes an image gives them to every container of it. A name
+    /// comes from whoever makes the container.
     fn read(listed: Listed) -> Option<Self> {
         let mut labels: HashMap<String, String> = listed.labels.into_iter().collect();
         let expires: u64 = labels.get(LABEL_EXPIRES)?.parse().ok()?;
+        if listed.name != container_name(labels.get(LABEL_SANDBOX)?) {
+            return None;
+        }
         Some(Self {
             sandbox: labels.remove(LABEL_SANDBOX)?,
             instance: labels.remove(LABEL_INSTANCE)?,
@@ -357,6 +367,7 @@ mod tests {
         let expires = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
         let good = Listed {
             id: "c".into(),
+            name: "sandboxctl-s".into(),
             labels: super::labels(&me, "s", expires),
             running: true,
             created: SystemTime::UNIX_EPOCH,
@@ -371,6 +382,8 @@ mod tests {
             bad.labels[index].1 = value.into();
             assert!(Labels::read(bad).is_none(), "{value}");
         }
+        // An image's labels are every container's that is made from it.
+        assert!(Labels::read(Listed { name: "database".into(), ..good.clone() }).is_none());
         for index in 0..4 {
             let mut bad = good.clone();
             bad.labels.remove(index);

@@ -43,6 +43,8 @@ pub struct RunResult {
     pub usage: Usage,
     /// What confined the agent beyond its container.
     pub confinement: Confinement,
+    /// The agent told how it ended, before its own end.
+    pub(crate) answered: bool,
 }
 
 impl RunResult {
@@ -61,8 +63,8 @@ impl RunResult {
         };
         let limit = match kind {
             ErrorKind::Timeout => LimitKey::Timeout,
-            // An agent that could still count was not the one that was killed: its VM was full.
-            ErrorKind::OutOfMemory if self.usage.cpu_ms.is_some() => LimitKey::VmMemory,
+            // An agent that could still tell was not killed: its VM was full.
+            ErrorKind::OutOfMemory if self.answered => LimitKey::VmMemory,
             ErrorKind::OutOfMemory => LimitKey::Memory,
             ErrorKind::WriteLimit => LimitKey::MaxWrite,
             ErrorKind::TooManyFiles => LimitKey::Entries,
@@ -182,7 +184,7 @@ pub struct Usage {
     pub wall_ms: u64,
     /// Processor time.
     pub cpu_ms: Option<u64>,
-    /// Largest resident size.
+    /// Largest resident size, of the sandbox so far.
     pub peak_memory_bytes: Option<u64>,
     /// Bytes written to files.
     pub written_bytes: Option<u64>,

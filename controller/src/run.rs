@@ -32,6 +32,9 @@ const GRACE: Duration = Duration::from_secs(1);
 const LAST_BREATH: Duration = Duration::from_secs(2);
 /// How long the look at changed files may take. A filesystem of the network can hang.
 const LOOK: Duration = Duration::from_secs(30);
+/// How much of an agent's resident memory may not count against its container's limit: pages of
+/// its program, which are whoever's read them first.
+const FOREIGN_MEMORY: u64 = 16 << 20;
 
 /// A run under way. Dropped without [`wait`](Self::wait): cancelled.
 #[derive(Debug)]
@@ -283,14 +286,21 @@ struct Answer {
     usage: Usage,
 }
 
-impl From<RunReply> for Answer {
-    fn from(RunReply { end, logs_truncated, usage }: RunReply) -> Self {
+impl Answer {
+    /// What the agent counted is its word: a figure that the container's limits rule out is no
+    /// knowledge, and is not passed on.
+    fn new(RunReply { end, logs_truncated, usage }: RunReply, inner: &Inner) -> Self {
+        let limits = &inner.limits;
+        let most_memory = limits.memory.as_u64().saturating_add(FOREIGN_MEMORY);
         let usage = Usage {
             wall_ms: 0,
-            cpu_ms: Some(usage.cpu_ms),
+            cpu_ms: Some(inner.cpu_of_this_run(usage.cpu_ms))
+                .filter(|&ms| ms <= millis(limits.most_cpu())),
             // Nobody uses none: 0 says that the agent could not know.
-            peak_memory_bytes: Some(usage.peak_memory_bytes).filter(|&bytes| bytes > 0),
-            written_bytes: Some(usage.written_bytes),
+            peak_memory_bytes: Some(usage.peak_memory_bytes)
+                .filter(|&bytes| bytes > 0 && bytes <= most_memory),
+            written_bytes: Some(usage.written_bytes)
+                .filter(|&bytes| bytes <= limits.max_write.as_u64()),
         };
         Self { end, logs_truncated, usage }
     }
@@ -344,6 +354,7 @@ impl Conductor {
             })
         });
         usage.wall_ms = millis(wall);
+        let answered = truncated.is_some();
         self.record.close(truncated);
         let outcome = match end {
             Ok(end) => self.judge(end, &mut usage).await,
@@ -368,6 +379,7 @@ impl Conductor {
             limits: inner.limits,
             usage,
             confinement: inner.confinement.clone(),
+            answered,
         })
     }
 
@@ -445,7 +457,7 @@ impl Conductor {
         match answer {
             Ok(answer) => match over_its_limit(&answer.end) {
                 Some(what) => self.give_up(OurKill::Breach(what.to_owned())).await,
-                None => Ok(Some(answer.into())),
+                None => Ok(Some(Answer::new(answer, &self.inner))),
             },
             Err(CallError::Over) => {
                 if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
@@ -473,7 +485,7 @@ impl Conductor {
                     self.our_kill = Some(OurKill::Breach(what.to_owned()));
                     Ok(None)
                 }
-                None => Ok(Some(answer.into())),
+                None => Ok(Some(Answer::new(answer, &self.inner))),
             },
             Ok(Err(CallError::Over)) => {
                 if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {

@@ -101,10 +101,9 @@ impl Sandbox {
         let plan = Plan::new(&spec, shared.confinement)?;
         let inputs = std::mem::take(&mut spec.inputs);
         let inputs = open_inputs(inputs, &shared.instance.spool_dir())?;
-        let kept = Kept {
-            io_dir: spec.io_dir.as_deref().map(IoDir::open).transpose()?.map(Arc::new),
-            inputs,
-        };
+        let make = |dir| IoDir::make(dir, &shared.instance.made_dir());
+        let io_dir = spec.io_dir.as_deref().map(make).transpose()?.map(Arc::new);
+        let kept = Kept { io_dir, inputs };
         failpoint(Point::Opened).await;
         let engine = shared.engine.clone();
         let owner = kept.io_dir.as_ref().map(|io_dir| io_dir.owner());
@@ -116,7 +115,7 @@ impl Sandbox {
         };
 
         let id = crate::random_hex::<8>();
-        let name = format!("sandboxctl-{id}");
+        let name = reap::container_name(&id);
         let expires = SystemTime::now() + spec.lifetime;
         let labels = reap::labels(&shared.instance, &id, expires);
         let sources: Vec<Source> = kept
@@ -171,6 +170,7 @@ impl Sandbox {
             lifetime_is_over: Arc::new(AtomicBool::new(false)),
             is_closing: AtomicBool::new(false),
             runs: AtomicU64::new(0),
+            cpu_told: AtomicU64::new(0),
             io_dir,
             io_mount: plan.io.clone(),
             remains,
@@ -207,6 +207,8 @@ pub(crate) struct Inner {
     /// What ends from now on ends by its owner's will.
     is_closing: AtomicBool,
     runs: AtomicU64,
+    /// Processor time of the runs so far, as the agent told it last, in milliseconds.
+    cpu_told: AtomicU64,
     io_dir: Option<Arc<IoDir>>,
     io_mount: Option<GuestPath>,
     remains: Remains,
@@ -241,6 +243,11 @@ impl Inner {
     /// Whether all that the container used is the first run's.
     pub fn has_run_once(&self) -> bool {
         self.runs.load(Ordering::Relaxed) == 1
+    }
+
+    /// What is new of the processor time that the agent tells: it counts from its beginning on.
+    pub fn cpu_of_this_run(&self, told: u64) -> u64 {
+        told.saturating_sub(self.cpu_told.swap(told, Ordering::Relaxed))
     }
 
     /// The first run has the sandbox's id, so that its container is found by its result.
@@ -463,7 +470,7 @@ struct Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(io_dir) = &self.io_dir {
-            io_dir.remove_if_made_and_empty();
+            io_dir.release();
         }
     }
 }

@@ -13,9 +13,11 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::error::Error;
+use crate::made;
 
 const LOCK_SUFFIX: &str = "lock";
 const SPOOL_SUFFIX: &str = "spool";
+const MADE_SUFFIX: &str = "made";
 /// What is being written, before it has its name.
 const PART_SUFFIX: &str = "part";
 /// How long what a dead controller left is kept, for an engine that may still be making what that
@@ -87,6 +89,7 @@ impl StateDir {
             match suffix {
                 PART_SUFFIX if age > GRACE => _ = fs::remove_file(&path),
                 SPOOL_SUFFIX if self.lock_of(id) != Lock::Held => _ = fs::remove_dir_all(&path),
+                MADE_SUFFIX if self.lock_of(id) != Lock::Held => made::reap(&path),
                 LOCK_SUFFIX if self.lock_of(id) == Lock::Free => {
                     let endpoint = fs::read_to_string(&path).unwrap_or_default();
                     if age > FORGOTTEN || (age > GRACE && is_done(id, &endpoint)) {
@@ -185,9 +188,16 @@ impl Instance {
         self.state.file(&self.id, SPOOL_SUFFIX)
     }
 
+    /// Where this instance records which folders it made.
+    pub fn made_dir(&self) -> PathBuf {
+        self.state.file(&self.id, MADE_SUFFIX)
+    }
+
     /// Forgets the instance: nothing of it is left anywhere.
     pub fn unregister(&self) {
         _ = fs::remove_dir_all(self.spool_dir());
+        // Records that are left, of folders that another sandbox uses, the next sweep looks at.
+        _ = fs::remove_dir(self.made_dir());
         _ = fs::remove_file(self.state.file(&self.id, LOCK_SUFFIX));
     }
 }
@@ -215,7 +225,7 @@ fn age(path: &Path) -> Duration {
 }
 
 /// Makes a folder that is ours alone, or finds it so.
-fn private_folder(path: &Path) -> io::Result<()> {
+pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     // Made or found: either way it is judged as it is now, and a link is none.
     let metadata = fs::symlink_metadata(path)?;

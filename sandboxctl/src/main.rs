@@ -1,4 +1,4 @@
-//! `sandboxctl`: runs untrusted Luau scripts and commands, each in a fresh container.
+//! `sandboxctl`: runs untrusted Luau scripts, each in a fresh container.
 
 fn main() -> std::process::ExitCode {
     sandboxctl::main()

@@ -1,5 +1,8 @@
-//! The program in the agent's place (`tests/programs/agent.rs`).
+//! The programs in the agent's place: one that plays what it is told (`tests/programs/agent.rs`),
+//! and one that confines itself as the agent does and then attacks
+//! (`sandbox-image/tests/programs/attacker.rs`).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
@@ -9,12 +12,13 @@ use serde_json::Value;
 use crate::ENGINE;
 use crate::place::{Ended, Place, finish, spawn, wait_and_watch, workspace};
 
-/// Places that have an [`Actor`] now: the last one removes its image.
-static ACTORS: Mutex<usize> = Mutex::new(0);
+/// Places that have an [`Actor`] of each program now: the last one removes its image.
+static ACTORS: Mutex<BTreeMap<&Path, usize>> = Mutex::new(BTreeMap::new());
 
-/// A place whose sandboxes have the scripted agent.
+/// A place whose sandboxes have a program of ours in the agent's place.
 pub struct Actor {
     pub place: Place,
+    program: &'static Path,
 }
 
 /// How a run with the scripted agent went.
@@ -27,18 +31,28 @@ pub struct Played {
 }
 
 impl Actor {
+    /// With the scripted agent.
     pub fn new() -> Self {
-        *ACTORS.lock().unwrap() += 1;
+        Self::with(scripted())
+    }
+
+    /// With the one that attacks.
+    pub fn attacker() -> Self {
+        Self::with(attacker())
+    }
+
+    fn with(program: &'static Path) -> Self {
+        *ACTORS.lock().unwrap().entry(program).or_default() += 1;
         let place = Place::new();
         // Whoever it belongs to, the agent can read what it is to play.
         std::fs::create_dir(place.path("sandbox-files")).unwrap();
         place.write("unused.luau", "return 1");
-        Self { place }
+        Self { place, program }
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.place.command(args);
-        command.env("SANDBOX_AGENT", program());
+        command.env("SANDBOX_AGENT", self.program);
         command
     }
 
@@ -55,6 +69,7 @@ impl Actor {
 impl Drop for Actor {
     fn drop(&mut self) {
         let mut actors = ACTORS.lock().unwrap();
+        let actors = actors.entry(self.program).or_default();
         *actors -= 1;
         if *actors > 0 || !ENGINE.has_images() || std::thread::panicking() {
             return;
@@ -68,8 +83,8 @@ impl Drop for Actor {
     }
 }
 
-/// The program, built once for all tests.
-fn program() -> &'static Path {
+/// The scripted agent, built once for all tests.
+fn scripted() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
@@ -94,5 +109,37 @@ fn program() -> &'static Path {
             .unwrap();
         assert!(built.success(), "building the scripted agent failed");
         program
+    })
+}
+
+/// The program that attacks, built once for all tests: beside the agent and as `controller/build.rs`
+/// builds that, so that nothing but itself is compiled.
+fn attacker() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("static-agent");
+        let cargo_home = std::env::var("CARGO_HOME")
+            .unwrap_or_else(|_| format!("{}/.cargo", std::env::var("HOME").unwrap()));
+        let flags = [
+            "-Ctarget-feature=+crt-static".to_owned(),
+            format!("--remap-path-prefix={}=/src", workspace().display()),
+            format!("--remap-path-prefix={cargo_home}=/cargo"),
+        ];
+        let mut cargo = Command::new(env!("CARGO"));
+        for variable in ["RUSTFLAGS", "CARGO_TARGET_DIR", "CARGO_BUILD_TARGET", "LD_LIBRARY_PATH"] {
+            cargo.env_remove(variable);
+        }
+        let built = cargo
+            .current_dir(workspace())
+            .args(["build", "--locked", "--profile", "agent", "--package", "sandbox-agent"])
+            .args(["--bin", "attacker", "--target", &target, "--target-dir"])
+            .arg(&folder)
+            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+            .env("LUAU_CXXFLAGS", "-DNDEBUG")
+            .status()
+            .unwrap();
+        assert!(built.success(), "building the program that attacks failed");
+        folder.join(target).join("agent/attacker")
     })
 }

@@ -158,6 +158,37 @@ fn an_engine_that_is_restarted_after_its_controller_died_is_swept_all_the_same()
     assert_eq!(daemon.containers(), Vec::<String>::new());
 }
 
+/// A container with the labels of a sandbox's, never started.
+fn labelled(image: &str, name: &str, id: &str, host: &str, expires: &str) -> String {
+    let (id, host) = (format!("sandboxctl.sandbox={id}"), format!("sandboxctl.host={host}"));
+    let labels = [&id, "sandboxctl.instance=0123456789abcdef", &host, expires];
+    let labels = labels.into_iter().flat_map(|label| ["--label", label]);
+    let args: Vec<&str> = ["create", "--name", name].into_iter().chain(labels).collect();
+    docker_lines(&[&args[..], &[image]].concat()).remove(0)
+}
+
+#[test]
+fn a_container_that_has_the_labels_of_its_image_is_nobodys_sandbox() {
+    let place = Place::new();
+    place.run_json("return 1", &["--no-io"]);
+    let images: Value =
+        serde_json::from_str(&place.sandboxctl(["image", "ls", "--json"]).stdout).unwrap();
+    let image = images.as_array().unwrap().iter().find(|image| image["current"] == true).unwrap();
+    let name = format!("sandboxctls-database-{}", std::process::id());
+    let image = image["id"].as_str().unwrap();
+    // Long past its end, whoever made it.
+    let made = labelled(image, &name, "1", "x", "sandboxctl.expires=5");
+    let listed = place.sandboxctl(["ps", "--json"]);
+    let removed = place.sandboxctl(["gc", "--force", "--dry-run", "--json"]);
+    place.sandboxctl(["gc"]).assert_code(0);
+    let left = docker_lines(&["ps", "--all", "--quiet", "--no-trunc"]);
+    docker(&["rm", "--force", &made]);
+    assert!(left.contains(&made), "somebody's container was removed");
+    for told in [listed, removed] {
+        assert!(!told.assert_code(0).stdout.contains(&made), "{told:#?}");
+    }
+}
+
 #[test]
 fn containers_of_other_users_and_machines_are_left_alone() {
     let place = Place::new();
@@ -179,13 +210,10 @@ fn containers_of_other_users_and_machines_are_left_alone() {
     let expires = format!("sandboxctl.expires={}", far.as_secs() + 3600);
     let made: Vec<String> = others
         .iter()
-        .map(|host| {
-            let host = format!("sandboxctl.host={host}");
-            let labels =
-                ["sandboxctl.sandbox=1", "sandboxctl.instance=0123456789abcdef", &host, &expires];
-            let labels = labels.iter().flat_map(|label| ["--label", label]);
-            let args: Vec<&str> = ["create"].into_iter().chain(labels).chain([image]).collect();
-            docker_lines(&args).remove(0)
+        .enumerate()
+        .map(|(index, host)| {
+            let id = format!("{}-{index}", std::process::id());
+            labelled(image, &format!("sandboxctl-{id}"), &id, host, &expires)
         })
         .collect();
     let listed = place.sandboxctl(["ps", "--json"]);

@@ -124,7 +124,7 @@ fn records(place: &Place) -> Vec<String> {
     names
 }
 
-/// The control groups of a container: one in every hierarchy.
+/// The control groups of a container, in whatever hierarchies.
 fn groups(container: &str) -> Vec<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
     let hierarchies = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());

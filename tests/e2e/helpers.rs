@@ -6,6 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::ENGINE;
+use crate::agent::Actor;
 use crate::engine::helpers;
 use crate::place::{Place, eventually, finish, sandboxctl, spawn, wait, workspace};
 
@@ -65,6 +66,47 @@ fn a_controller_and_its_helpers_that_are_killed_at_once_leave_nothing_that_the_n
 }
 
 #[test]
+fn a_sandbox_that_runs_as_root_can_write_to_its_io_dir_alone() {
+    let actor = Actor::new();
+    let io_dir = actor.place.path("sandbox-files");
+    std::os::unix::fs::chown(io_dir, Some(0), Some(0)).unwrap();
+    let played = actor.play("probe", &[]);
+    assert_eq!(played.document["status"], "ok", "{:#?}", played.ended);
+    let seen = &played.document["result"];
+    assert!(seen["status"].as_str().unwrap().contains("Uid:\t0\t0\t0\t0\n"), "{seen:#}");
+    assert_eq!(seen["writable"], json!([]));
+    let dev = seen["mountinfo"].as_str().unwrap().lines().find(|line| line.contains(" /dev "));
+    assert!(dev.unwrap().contains(" ro,nosuid,noexec"), "{dev:?}");
+}
+
+#[test]
+fn a_helper_holds_nothing_of_whoever_started_it() {
+    let place = Place::new();
+    let held = place.write("held", "");
+    place.write("loop.luau", LOOP);
+    // A descriptor that is not closed on exec, as a program that embeds the engine may have.
+    let mut command = Command::new("sh");
+    let script = "exec 9<\"$1\" && shift && exec \"$@\"";
+    command.args(["-c", script, "sh"]).arg(&held).arg(sandboxctl());
+    command.args(["run", "--json", "--timeout", "60s", "loop.luau"]);
+    place.equip(&mut command);
+    let mut child = spawn(command);
+    eventually("the script writes", || place.path("sandbox-files/f").exists().then_some(()));
+    let helpers = helpers(&place);
+    assert!(!helpers.is_empty());
+    for helper in helpers {
+        let folder = format!("/proc/{}/fd", helper.as_raw_nonzero());
+        let open = std::fs::read_dir(folder).unwrap().flatten();
+        let open: Vec<_> = open.flat_map(|fd| std::fs::read_link(fd.path())).collect();
+        assert!(!open.contains(&held), "{open:?}");
+    }
+    place.expect_a_dead_instance();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_nothing_is_left(&place);
+}
+
+#[test]
 fn helpers_that_are_not_needed_end_with_their_controller() {
     let place = Place::new();
     place.expect_a_dead_instance();
@@ -95,4 +137,19 @@ fn on_a_machine_without_docker_auto_takes_it_and_says_so() {
     assert!(place.path("sandbox-files/sales.csv").exists());
     let quiet = run(&["run", "--quiet", report.to_str().unwrap()]);
     assert_eq!(quiet.assert_code(0).stderr, "");
+}
+
+#[test]
+fn without_root_it_is_125_with_what_to_do_instead() {
+    let place = Place::new();
+    place.write("one.luau", "return 1");
+    // In a user namespace of its own, where nobody is root.
+    let mut command = Command::new("unshare");
+    command.arg("--user").arg(sandboxctl()).args(["run", "one.luau"]);
+    place.equip(&mut command);
+    let ended = finish(command);
+    ended.assert_code(125);
+    assert!(ended.stderr.contains("it needs root"), "{ended:#?}");
+    assert!(ended.stderr.contains("hint: run it as root, or without root: rootless"), "{ended:#?}");
+    assert!(!place.path("sandbox-files").exists());
 }

@@ -1,10 +1,11 @@
 //! The sandbox image: built once, found by its label, saved and loaded.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::engine::docker_lines;
+use crate::engine::{docker, docker_lines};
 use crate::place::{Place, finish, sandboxctl, workspace};
 
 /// An agent that works like the built one and is another file: its image is this test's alone.
@@ -123,16 +124,56 @@ fn only_what_was_loaded_counts_as_loaded() {
 }
 
 #[test]
-fn a_rebuild_uses_nothing_of_an_earlier_build() {
+fn a_rebuild_gives_another_image_which_is_in_use_from_then_on() {
     let place = Place::new();
     let images = Images { place: &place, agent: agent_of_this_test(&place, "rebuild") };
+    let built = |args: &[&str]| -> String {
+        let ended = images.sandboxctl(args);
+        let image: Value = serde_json::from_str(&ended.assert_code(0).stdout).unwrap();
+        image["id"].as_str().unwrap().to_owned()
+    };
+    let mut ids = vec![built(&["image", "build", "--json"])];
+    // Several within a second: their times, in seconds, do not tell them apart.
+    for _ in 0..3 {
+        let id = built(&["image", "build", "--rebuild", "--json"]);
+        assert!(!ids.contains(&id), "{id} {ids:?}");
+        assert_eq!(images.current().unwrap()["id"], *id);
+        ids.push(id);
+    }
+    for id in &ids {
+        images.sandboxctl(&["image", "rm", id]).assert_code(0);
+    }
+}
+
+#[test]
+fn an_image_that_only_claims_to_be_ours_is_not_used() {
+    let place = Place::new();
+    let images = Images { place: &place, agent: agent_of_this_test(&place, "claim") };
+    place.write("one.luau", "return 1");
     images.sandboxctl(&["image", "build"]).assert_code(0);
-    let first = images.current().unwrap();
-    images.sandboxctl(&["image", "build", "--rebuild"]).assert_code(0);
-    let second = images.current().unwrap();
-    assert_ne!(first["id"], second["id"]);
-    images.remove(&second);
-    images.remove(&first);
+    let ours = images.current().unwrap();
+    let id = ours["id"].as_str().unwrap();
+    let label = "{{index .Config.Labels \"sandboxctl.image\"}}";
+    let label = docker_lines(&["image", "inspect", "--format", label, id]).remove(0);
+    images.remove(&ours);
+
+    place.write("root/.sandbox/agent", "#!/bin/sh");
+    let tar = place.path("claim.tar");
+    let root = place.path("root");
+    let status = Command::new("tar").arg("-cf").arg(&tar).arg("-C").arg(root).arg(".").status();
+    assert!(status.unwrap().success());
+    let label = format!("LABEL sandboxctl.image={label}");
+    let entrypoint = "ENTRYPOINT [\"/.sandbox/agent\"]";
+    let tar = tar.to_str().unwrap();
+    let claim = docker_lines(&["import", "--change", &label, "--change", entrypoint, tar]);
+    // Podman says it twice.
+    let claim = claim[0].split(": ").next().unwrap();
+    assert_eq!(images.current(), None, "it is newer than any, and none");
+    images.sandboxctl(&["run", "one.luau", "--no-io"]).assert_code(0);
+    let used = images.current().expect("the run built its own");
+    assert_ne!(used["id"], *claim);
+    images.remove(&used);
+    docker(&["image", "rm", "--force", claim]);
 }
 
 #[test]

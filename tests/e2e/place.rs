@@ -213,7 +213,8 @@ impl Place {
         // The image's id is remembered on purpose: it spares the next command a question.
         let expected = |file: &PathBuf| {
             let name = file.file_name().unwrap_or_default().to_string_lossy();
-            let dead = self.dead_instance.load(Ordering::Relaxed) && name.ends_with(".lock");
+            let dead = self.dead_instance.load(Ordering::Relaxed)
+                && (name.ends_with(".lock") || is_record(file));
             name.starts_with("image-") || dead
         };
         let left: Vec<PathBuf> =
@@ -255,6 +256,12 @@ impl Ended {
         assert!(self.stderr.contains(text), "no {text:?} in {self:#?}");
         self
     }
+}
+
+/// Whether a file says which folders a controller made: the next command reads it.
+fn is_record(file: &Path) -> bool {
+    let folder = file.parent().and_then(Path::extension);
+    folder.is_some_and(|suffix| suffix == "made")
 }
 
 /// Every file below `folder`, by its path.

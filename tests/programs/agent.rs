@@ -508,7 +508,7 @@ fn readable() -> String {
     let paths = [
         "/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/interrupts",
         "/proc/kallsyms", "/proc/slabinfo", "/proc/kpagecount", "/proc/kpageflags",
-        "/proc/kpagecgroup", "/proc/latency_stats", "/proc/timer_stats", "/proc/acpi",
+        "/proc/kpagecgroup", "/proc/latency_stats", "/proc/pressure", "/proc/timer_stats", "/proc/acpi",
         "/proc/asound", "/proc/scsi", "/sys/firmware", "/sys/devices", "/sys/class",
         "/sys/kernel/debug", "/etc/shadow", "/var/run/docker.sock",
         "/run/docker.sock", "/dev/mem", "/dev/kmsg", "/dev/sda", "/dev/fuse", "/dev/tty",
@@ -530,7 +530,7 @@ fn writable() -> String {
     });
     let written = [
         "/proc/sys/kernel/hostname", "/proc/sys/kernel/core_pattern", "/proc/sys/vm/drop_caches",
-        "/proc/sysrq-trigger", "/.sandbox/agent",
+        "/proc/sysrq-trigger", "/proc/pressure/memory", "/.sandbox/agent",
         "/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/memory/cgroup.procs",
         "/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/pids/pids.max",
         "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/release_agent",

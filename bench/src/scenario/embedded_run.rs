@@ -27,7 +27,7 @@ pub const SCENARIO: Scenario = Scenario {
 };
 
 /// Paths that look empty in a sandbox.
-const MASKED: [&str; 15] = [
+const MASKED: [&str; 16] = [
     "/proc/asound",
     "/proc/acpi",
     "/proc/interrupts",
@@ -38,6 +38,7 @@ const MASKED: [&str; 15] = [
     "/proc/kpagecount",
     "/proc/kpageflags",
     "/proc/latency_stats",
+    "/proc/pressure",
     "/proc/scsi",
     "/proc/slabinfo",
     "/proc/sched_debug",

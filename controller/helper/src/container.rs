@@ -14,7 +14,7 @@ use sandbox_helper::wire::Filter;
 
 use crate::executor::Agent;
 use crate::place::{self, Place};
-use crate::{Error, loopback};
+use crate::{Error, inside};
 
 /// How long the kernel may take to end a container's processes.
 const DEATH: Duration = Duration::from_secs(10);
@@ -55,7 +55,7 @@ impl Container {
         let records = place.records.try_clone()?;
         let mut remains = Remains { name, groups, records, _record: record };
         let made = (|| {
-            write_config(config)?;
+            let limits = write_config(config, place.homes.is_some())?;
             let helper = rustix::process::getpid();
             let helper = rustix::process::pidfd_open(helper, PidfdFlags::empty())?;
             let builder = ContainerBuilder::new(remains.name.clone(), SyscallType::Linux)
@@ -67,11 +67,23 @@ impl Container {
                 .as_init(place::BUNDLE)
                 .with_systemd(false)
                 .with_detach(true);
-            let container = builder.build()?;
+            let container = match &place.homes {
+                None => builder.build()?,
+                Some(homes) => {
+                    let built = match remains.groups.visit() {
+                        Ok(()) => builder.build().map_err(Error::from),
+                        Err(error) => Err(error.into()),
+                    };
+                    homes.return_to()?;
+                    let built = built?;
+                    set_limits(&remains.groups, &limits)?;
+                    built
+                }
+            };
             let pid = container.pid().and_then(|pid| Pid::from_raw(pid.as_raw()));
             let pid = pid.ok_or("the container has no process")?;
             let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-            loopback::up(pid)?;
+            inside::finish(pid)?;
             // libcontainer would set the helper's own.
             fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE_ADJ)?;
             Ok((container, pid, pidfd))
@@ -138,12 +150,51 @@ impl Remains {
     }
 }
 
-/// libcontainer reads it from a file of this name.
-fn write_config(config: OwnedFd) -> io::Result<()> {
+/// libcontainer reads it from a file of this name; without the resources where those are ours to
+/// limit.
+fn write_config(config: OwnedFd, take_resources: bool) -> Result<serde_json::Value, Error> {
     let mut text = Vec::new();
     rustix::fs::seek(&config, rustix::fs::SeekFrom::Start(0))?;
     File::from(config).read_to_end(&mut text)?;
-    fs::write(Path::new(place::BUNDLE).join("config.json"), text)
+    let mut resources = serde_json::Value::Null;
+    if take_resources {
+        let mut config: serde_json::Value = serde_json::from_slice(&text)?;
+        resources = config["linux"]["resources"].take();
+        if let Some(linux) = config["linux"].as_object_mut() {
+            linux.remove("resources");
+        }
+        text = serde_json::to_vec(&config)?;
+    }
+    fs::write(Path::new(place::BUNDLE).join("config.json"), text)?;
+    Ok(resources)
+}
+
+/// Device numbers that a container may use: those of `null`, `zero`, `full`, `tty`, `random` and
+/// `urandom`.
+const DEVICES: &[&str] =
+    &["c 1:3 rwm", "c 1:5 rwm", "c 1:7 rwm", "c 5:0 rwm", "c 1:8 rwm", "c 1:9 rwm"];
+
+/// On version 1.
+fn set_limits(groups: &Groups, resources: &serde_json::Value) -> Result<(), Error> {
+    for (pointer, file) in [
+        ("/memory/limit", "memory.limit_in_bytes"),
+        ("/memory/swap", "memory.memsw.limit_in_bytes"),
+        ("/pids/limit", "pids.max"),
+        ("/cpu/period", "cpu.cfs_period_us"),
+        ("/cpu/quota", "cpu.cfs_quota_us"),
+    ] {
+        match resources.pointer(pointer) {
+            Some(value) => groups.set(file, &value.to_string())?,
+            None if pointer == "/memory/swap" => {}
+            None => return Err(format!("the configuration has no {pointer}").into()),
+        }
+    }
+    groups.set("memory.max_usage_in_bytes", "0")?;
+    groups.set("devices.deny", "a")?;
+    for device in DEVICES {
+        groups.set("devices.allow", device)?;
+    }
+    Ok(())
 }
 
 /// Ends what libcontainer started and did not finish.

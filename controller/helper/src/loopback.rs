@@ -1,13 +1,9 @@
 //! Brings `lo` up in a container's network namespace: the one device that it has.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
 
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-use rustix::process::Pid;
-use rustix::thread::LinkNameSpaceType;
 
 const RTM_NEWLINK: u16 = 16;
 const NLM_F_REQUEST_ACK: u16 = 1 | 4;
@@ -17,18 +13,8 @@ const IFF_UP: u32 = 1;
 const LOOPBACK_INDEX: u32 = 1;
 const MESSAGE_BYTES: u32 = 32;
 
-/// Brings it up in the namespace of a process.
-pub fn up(pid: Pid) -> io::Result<()> {
-    let network = Some(LinkNameSpaceType::Network);
-    let home = File::open("/proc/self/ns/net")?;
-    let there = File::open(format!("/proc/{pid}/ns/net"))?;
-    rustix::thread::move_into_link_name_space(there.as_fd(), network)?;
-    let result = bring_up();
-    rustix::thread::move_into_link_name_space(home.as_fd(), network)?;
-    result
-}
-
-fn bring_up() -> io::Result<()> {
+/// Brings it up in the network namespace that we are in.
+pub fn up() -> io::Result<()> {
     let socket = rustix::net::socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,

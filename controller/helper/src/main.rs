@@ -10,6 +10,7 @@
 
 mod container;
 mod executor;
+mod inside;
 mod loopback;
 mod place;
 
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
 
 /// Takes the control socket from stdin, and this process out of whatever it was started in.
 fn detach() -> Result<OwnedFd, Error> {
+    close_inherited()?;
     rustix::process::setsid()?;
     for signal in executor::IGNORED {
         executor::set_disposition(*signal, libc::SIG_IGN);
@@ -53,6 +55,21 @@ fn detach() -> Result<OwnedFd, Error> {
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     Ok(control)
+}
+
+/// Closes every descriptor over 2: a program that embeds the engine may have some that it does not
+/// close on exec, and a helper lives for as long as its container.
+#[expect(unsafe_code, reason = "descriptors that no Rust value owns can only be closed raw")]
+fn close_inherited() -> std::io::Result<()> {
+    // SAFETY: nothing in this process owns a descriptor over 2 yet.
+    if unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) } == 0 {
+        return Ok(());
+    }
+    match std::io::Error::last_os_error() {
+        // Before Linux 5.9: they stay the helper's. No container ever gets them.
+        error if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        error => Err(error),
+    }
 }
 
 #[expect(unsafe_code, reason = "no safe interface sets a process's groups")]

@@ -16,7 +16,7 @@ use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
 };
 use rustix::thread::UnshareFlags;
-use sandbox_helper::cgroup::Hierarchies;
+use sandbox_helper::cgroup::{Hierarchies, Homes};
 
 /// The container's root, to be.
 pub const ROOT: &str = "/rootfs";
@@ -33,6 +33,8 @@ pub struct Place {
     pub records: OwnedFd,
     /// Control groups.
     pub hierarchies: Hierarchies,
+    /// The groups of this process, where libcontainer sees none.
+    pub homes: Option<Homes>,
     root: OwnedFd,
 }
 
@@ -47,19 +49,35 @@ impl Place {
             MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
         )?;
         let copy = OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::OPEN_TREE_CLONE;
-        let recursive = copy | OpenTreeFlags::AT_RECURSIVE;
         let proc = rustix::mount::open_tree(CWD, "/proc", copy)?;
-        let cgroup = rustix::mount::open_tree(CWD, "/sys/fs/cgroup", recursive)?;
+        // libcontainer makes a group in every hierarchy that it sees.
+        let hierarchies = Hierarchies::here()?;
+        let cgroups: Vec<_> = hierarchies
+            .used()
+            .map(|point| rustix::mount::open_tree(CWD, point, copy).map(|tree| (point, tree)))
+            .collect::<Result<_, _>>()?;
+        let homes = Homes::open(&hierarchies);
         let agent = rustix::mount::open_tree(CWD, agent, copy)?;
 
         let base = data_dir.join("mnt");
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         rustix::mount::mount("tmpfs", &base, "tmpfs", flags, c"mode=0700,size=1m")?;
-        for folder in ["proc", "sys/fs/cgroup", "rootfs", "bundle", "state"] {
+        for folder in ["proc", "sys/fs/cgroup", "cgroup", "rootfs", "bundle", "state"] {
             fs::create_dir_all(base.join(folder))?;
         }
         move_to(&proc, &base.join("proc"))?;
-        move_to(&cgroup, &base.join("sys/fs/cgroup"))?;
+        for (index, (point, hierarchy)) in cgroups.iter().enumerate() {
+            let at = match (hierarchies.is_v1(), homes.is_some()) {
+                (false, _) => base.join("sys/fs/cgroup"),
+                (true, false) => {
+                    base.join("sys/fs/cgroup").join(point.file_name().unwrap_or_default())
+                }
+                // libcontainer finds them by their names: here it finds none.
+                (true, true) => base.join("cgroup").join(index.to_string()),
+            };
+            fs::create_dir_all(&at)?;
+            move_to(hierarchy, &at)?;
+        }
         let rootfs = base.join("rootfs");
         rustix::mount::mount("tmpfs", &rootfs, "tmpfs", flags, c"mode=0755,size=256k")?;
 
@@ -68,7 +86,7 @@ impl Place {
         rustix::mount::unmount(".", UnmountFlags::DETACH)?;
         rustix::process::chdir("/")?;
         let root = rustix::fs::open(ROOT, folder, Mode::empty())?;
-        let place = Self { records, hierarchies: Hierarchies::here()?, root };
+        let place = Self { records, hierarchies: Hierarchies::here()?, homes, root };
         place.attach(&agent, AGENT, MountFlags::RDONLY)?;
         Ok(place)
     }

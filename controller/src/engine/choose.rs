@@ -18,7 +18,10 @@ const NOTICE: &str = "no Docker or Podman socket is there: using the embedded en
 pub(crate) async fn connect(config: &Config) -> Result<Arc<dyn Engine>, Error> {
     match config.engine.kind {
         EngineChoice::Docker => docker(config).await,
-        EngineChoice::Embedded => embedded(config, None, Ahead::Start),
+        EngineChoice::Embedded => {
+            nothing_is_asked_of_docker(&config.engine)?;
+            embedded(config, None, Ahead::Start)
+        }
         EngineChoice::Auto
             if rustix::process::geteuid().is_root() && nothing_is_dockers(&config.engine)? =>
         {
@@ -49,6 +52,16 @@ pub(crate) async fn reach(config: &Config) -> Result<Vec<Arc<dyn Engine>>, Error
 /// Whether nobody has named anything of Docker's, and there is none.
 fn nothing_is_dockers(engine: &EngineConfig) -> Result<bool, Error> {
     Ok(engine.runtime.is_none() && engine.image.is_none() && docker::is_absent(&engine.docker)?)
+}
+
+/// The embedded engine has neither a runtime nor an image to choose. Somebody who asks for gVisor
+/// must not be given less without a word.
+fn nothing_is_asked_of_docker(engine: &EngineConfig) -> Result<(), Error> {
+    match (&engine.runtime, &engine.image) {
+        (Some(_), _) => Err(Error::DockerOnly { what: "runtime" }),
+        (None, Some(_)) => Err(Error::DockerOnly { what: "image" }),
+        (None, None) => Ok(()),
+    }
 }
 
 async fn docker(config: &Config) -> Result<Arc<dyn Engine>, Error> {
@@ -91,5 +104,21 @@ mod tests {
         for engine in [by_runtime, by_image, by_host, by_flag, nothing] {
             assert!(!nothing_is_dockers(&engine).unwrap(), "{engine:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_embedded_engine_refuses_a_runtime_and_an_image_in_place_of_ignoring_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::new(dir.path().join("state"));
+        config.engine.kind = EngineChoice::Embedded;
+        config.engine.embedded.data_dir = dir.path().join("data");
+        config.engine.image = Some("x".to_owned());
+        let refused = |config: Config| async move { connect(&config).await.err() };
+        let error = refused(config.clone()).await;
+        assert!(matches!(error, Some(Error::DockerOnly { what: "image" })), "{error:?}");
+        config.engine.runtime = Some("runsc".to_owned());
+        let error = refused(config).await;
+        assert!(matches!(error, Some(Error::DockerOnly { what: "runtime" })), "{error:?}");
+        assert!(!dir.path().join("data").exists());
     }
 }

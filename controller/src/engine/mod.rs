@@ -25,7 +25,7 @@ use tokio::io::AsyncWrite;
 
 pub(crate) use self::choose::{connect, reach};
 pub use self::embedded::EmbeddedProblem;
-use crate::image::{ImageInfo, Rebuild};
+use crate::image::ImageInfo;
 use crate::outcome::ExitEvidence;
 
 /// Which engine it is.
@@ -233,6 +233,8 @@ pub(crate) enum Output {
 pub(crate) struct Listed {
     /// The engine's id of it.
     pub id: String,
+    /// What its maker named it.
+    pub name: String,
     /// Its labels.
     pub labels: Vec<(String, String)>,
     /// Whether it is running now.
@@ -309,7 +311,7 @@ pub(crate) trait Images: Send + Sync {
 
     /// Builds the image, also where there is one, and gives its id. `progress` gets the engine's
     /// lines.
-    async fn build(&self, rebuild: Rebuild, progress: Progress<'_>) -> Result<String, EngineError>;
+    async fn build(&self, progress: Progress<'_>) -> Result<String, EngineError>;
 
     /// All sandbox images, newest first.
     async fn list(&self) -> Result<Vec<ImageInfo>, EngineError>;

@@ -500,6 +500,22 @@ async fn what_the_engine_saw_decides_where_the_agent_said_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn memory_that_ran_out_in_the_container_is_raised_by_its_own_limit_whoever_tells_usage() {
+    for usage in
+        [None, Some(ContainerUsage { cpu: Duration::from_secs(1), peak_memory: 256 << 20 })]
+    {
+        let world = greeted(async move |mut agent: Scripted, fake: Arc<Fake>| {
+            agent.run_request().await;
+            fake.ends_with(Some(137), true);
+            fake.exit.lock().unwrap().usage = usage;
+        });
+        let result = world.run().await;
+        assert_eq!(result.usage.cpu_ms, usage.map(|_| 1000));
+        assert_eq!(result.hint().as_deref(), Some("--memory raises the limit"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
     for what in [
         "flood",
@@ -990,6 +1006,48 @@ async fn an_input_that_is_another_file_than_the_one_opened_is_refused() {
     }
 }
 
+/// What the results of runs say was used, where their agent says so one after another.
+async fn told_of(says: &'static [(u64, u64, u64)]) -> Vec<(Option<u64>, Option<u64>, Option<u64>)> {
+    let world = greeted(async move |mut agent: Scripted, _| {
+        for &(cpu_ms, peak_memory_bytes, written_bytes) in says {
+            let id = agent.run_request().await;
+            let end = RunEnd::Returned(RawValue::from_string("1".into()).unwrap());
+            let usage = AgentUsage { cpu_ms, peak_memory_bytes, written_bytes };
+            agent.agent.answer(id, RunReply { end, logs_truncated: false, usage }).await;
+        }
+        agent.rest().await;
+    });
+    let sandbox = world.launch().await.unwrap();
+    let mut told = Vec::new();
+    for _ in says {
+        let result = sandbox.run(Script::new("return 1")).await.unwrap();
+        assert_eq!(result.outcome.status(), Status::Ok);
+        let Usage { cpu_ms, peak_memory_bytes, written_bytes, .. } = result.usage;
+        told.push((cpu_ms, peak_memory_bytes, written_bytes));
+    }
+    sandbox.close().await.unwrap();
+    told
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_run_could_use_is_not_told_as_used() {
+    const MOST: (u64, u64, u64) = (35_000, 272 << 20, 50 << 20);
+    const MORE: (u64, u64, u64) = (35_001, (272 << 20) + 1, (50 << 20) + 1);
+    const ALL: (u64, u64, u64) = (u64::MAX, u64::MAX, u64::MAX);
+    assert_eq!(told_of(&[MOST]).await, [(Some(35_000), Some(272 << 20), Some(50 << 20))]);
+    assert_eq!(told_of(&[MORE]).await, [(None, None, None)]);
+    assert_eq!(told_of(&[ALL]).await, [(None, None, None)]);
+    // A kernel that does not tell.
+    assert_eq!(told_of(&[(0, 0, 0)]).await, [(Some(0), None, Some(0))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_run_of_a_sandbox_is_told_its_own_processor_time() {
+    let told = told_of(&[(100, 7, 1), (130, 7, 2), (120, 7, 0)]).await;
+    let cpu: Vec<Option<u64>> = told.iter().map(|told| told.0).collect();
+    assert_eq!(cpu, [Some(100), Some(30), Some(0)]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_no_agent_could_run_is_judged_without_asking_it() {
     let world = greeted(async |mut agent: Scripted, _| agent.rest().await);
@@ -1025,7 +1083,8 @@ async fn a_limit_over_its_ceiling_is_refused_before_anything_is_made() {
 fn container_of(instance: &Instance, id: &str) -> Listed {
     let created = SystemTime::now();
     let labels = reap::labels(instance, id, created + Duration::from_secs(3600));
-    Listed { id: id.to_owned(), labels, running: true, created }
+    let name = reap::container_name(id);
+    Listed { id: id.to_owned(), name, labels, running: true, created }
 }
 
 #[tokio::test(start_paused = true)]

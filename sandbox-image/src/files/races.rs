@@ -20,17 +20,8 @@ use rustix::fs::{
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::Limits;
 
-use super::testing::{LIMITS, RESOLVERS, Recorded, Setup};
+use super::testing::{EVERY_MODE, LIMITS, RESOLVERS, Recorded, Setup};
 use super::{FileError, Files, OpenMode};
-
-const EVERY_MODE: [OpenMode; 6] = [
-    OpenMode::Read,
-    OpenMode::Write,
-    OpenMode::Append,
-    OpenMode::ReadUpdate,
-    OpenMode::WriteUpdate,
-    OpenMode::AppendUpdate,
-];
 
 /// How often each operation is tried against a swapper, at least.
 const ROUNDS: usize = 1500;
@@ -488,7 +479,7 @@ fn every_byte_makes_a_name_like_others() {
 }
 
 #[test]
-fn devices_of_every_kind_are_refused_unopened() {
+fn devices_of_every_kind_are_special_files_to_every_operation() {
     if !rustix::process::geteuid().is_root() {
         return;
     }

@@ -10,7 +10,7 @@ use sandbox_protocol::message::{
 use sandbox_protocol::path::GuestPath;
 
 use super::mounts::Mount;
-use super::{Announce, Files, Lifetime, Mounts, PathPolicy};
+use super::{Announce, Files, Lifetime, Mounts, OpenMode, PathPolicy};
 
 /// Limits that a test does not meet by accident.
 pub(crate) const LIMITS: Limits = Limits {
@@ -31,6 +31,16 @@ pub(crate) const LIMITS: Limits = Limits {
 
 /// Both ways to resolve a path.
 pub(crate) const RESOLVERS: [Resolver; 2] = [Resolver::Openat2, Resolver::Walk];
+
+/// Every way to open a file.
+pub(crate) const EVERY_MODE: [OpenMode; 6] = [
+    OpenMode::Read,
+    OpenMode::Write,
+    OpenMode::Append,
+    OpenMode::ReadUpdate,
+    OpenMode::WriteUpdate,
+    OpenMode::AppendUpdate,
+];
 
 /// What was announced, in order.
 #[derive(Default)]

@@ -11,17 +11,8 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Access, Change, Limits, Resolver};
 
-use super::testing::{LIMITS, RESOLVERS, Setup};
+use super::testing::{EVERY_MODE, LIMITS, RESOLVERS, Setup};
 use super::{FileError, Files, OpenFile, OpenMode};
-
-const EVERY_MODE: [OpenMode; 6] = [
-    OpenMode::Read,
-    OpenMode::Write,
-    OpenMode::Append,
-    OpenMode::ReadUpdate,
-    OpenMode::WriteUpdate,
-    OpenMode::AppendUpdate,
-];
 
 /// A fresh directory and its files, once with each resolver.
 fn on_both(test: impl for<'a> Fn(&'a Path, &dyn Fn() -> Setup<'a>)) {

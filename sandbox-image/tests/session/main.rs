@@ -2,15 +2,18 @@
 
 mod operations;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::fs::{CWD, OFlags, mkfifoat};
-use sandbox_protocol::argv::{AgentArgs, CheckReply, ConfinementPolicy, Mode, Mount};
+use sandbox_protocol::argv::{
+    AgentArgs, CheckReply, ConfinementPolicy, EXIT_UNCONFINED, Mode, Mount,
+};
 use sandbox_protocol::limits::{
     MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_SOURCE_BYTES,
 };
@@ -21,6 +24,7 @@ use sandbox_protocol::message::{
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
 use sandbox_protocol::{ErrorKind, FromAgent, PROTOCOL_VERSION, ToAgent, WireError};
+use seccompiler::{BpfProgram, SeccompAction};
 
 /// How the agent ends, as `sandbox_agent::Exit` has it.
 const DONE: i32 = 0;
@@ -250,6 +254,81 @@ fn failed(reply: RunReply) -> ScriptError {
 
 fn temporary() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
+}
+
+/// Puts a filter over the agent, as whoever starts it may: a call that fails with an errno.
+#[expect(unsafe_code, reason = "only between fork and exec can the filter be the agent's alone")]
+fn refuse(agent: &mut Command, call: libc::c_long, errno: libc::c_int) {
+    let filter = seccompiler::SeccompFilter::new(
+        BTreeMap::from([(call, Vec::new())]),
+        SeccompAction::Allow,
+        SeccompAction::Errno(errno.unsigned_abs()),
+        std::env::consts::ARCH.try_into().unwrap(),
+    );
+    let program = BpfProgram::try_from(filter.unwrap()).unwrap();
+    // SAFETY: two system calls, and no memory is allocated where they succeed.
+    unsafe {
+        agent.pre_exec(move || {
+            seccompiler::apply_filter(&program).map_err(|_| io::Error::last_os_error())
+        });
+    }
+}
+
+/// An agent over `directory` that is refused a call.
+fn refused(
+    directory: &Path,
+    confinement: ConfinementPolicy,
+    call: libc::c_long,
+    errno: libc::c_int,
+) -> Agent {
+    let args = AgentArgs { confinement, ..arguments(directory, Mode::Script) };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sandbox-agent"));
+    command.args(args.to_args());
+    refuse(&mut command, call, errno);
+    Agent::start(&mut command)
+}
+
+/// The calls that put a layer in force.
+const LAYERS: [libc::c_long; 3] =
+    [libc::SYS_landlock_create_ruleset, libc::SYS_landlock_restrict_self, libc::SYS_seccomp];
+
+#[test]
+fn an_agent_that_is_refused_a_layer_ends_before_it_reads_a_byte() {
+    let directory = temporary();
+    for call in LAYERS {
+        let mut agent = refused(directory.path(), ConfinementPolicy::Required, call, libc::EPERM);
+        agent.send(hello(directory.path()));
+        assert!(!agent.read(), "it answered");
+        let (status, complaint) = agent.wait();
+        assert_eq!(status.code(), Some(EXIT_UNCONFINED), "{complaint}");
+        assert!(complaint.contains("cannot confine the agent"), "{complaint}");
+    }
+}
+
+#[test]
+fn by_best_effort_an_agent_goes_on_and_says_which_layer_it_was_refused() {
+    let directory = temporary();
+    for call in LAYERS {
+        let mut agent = refused(directory.path(), ConfinementPolicy::BestEffort, call, libc::EPERM);
+        let confinement = agent.call(hello(directory.path())).unwrap().confinement;
+        let has_filter = call != libc::SYS_seccomp;
+        assert_eq!(confinement.seccomp, has_filter, "{confinement:?}");
+        assert_eq!(confinement.landlock_abi.is_some(), !has_filter, "{confinement:?}");
+        assert_eq!(confinement.missing.len(), 1, "{confinement:?}");
+        assert_eq!(returned(agent.run("return 1").unwrap()), "1");
+    }
+}
+
+#[test]
+fn a_kernel_without_landlock_is_told_and_no_refusal() {
+    let directory = temporary();
+    let call = libc::SYS_landlock_create_ruleset;
+    for errno in [libc::ENOSYS, libc::EOPNOTSUPP] {
+        let mut agent = refused(directory.path(), ConfinementPolicy::Required, call, errno);
+        let confinement = agent.call(hello(directory.path())).unwrap().confinement;
+        assert!(confinement.seccomp && confinement.landlock_abi.is_none(), "{confinement:?}");
+        assert!(confinement.missing[0].contains("Landlock"), "{confinement:?}");
+    }
 }
 
 #[test]
@@ -643,7 +722,7 @@ fn a_descriptor_that_was_inherited_is_closed() {
     match fs::read_dir(format!("/proc/{}/fd", agent.child.id())) {
         Ok(open) => assert_eq!(open.count(), 5, "three streams, a mount, its own status"),
         // The agent is undumpable: its descriptors are root's to see.
-        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
+        Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied),
     }
 }
 

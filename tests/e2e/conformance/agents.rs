@@ -142,6 +142,11 @@ fn what_an_agent_says_of_files_is_looked_up() {
     for name in ["never", "gone/deep", "link"] {
         assert!(of(name).is_none_or(|file| file["bytes"] == 0), "{touched:#}");
     }
+    // It says that it used all there is, which no limit would have let it.
+    let usage = &played.document["usage"];
+    for key in ["cpu_ms", "peak_memory_bytes", "written_bytes"] {
+        assert_eq!(usage[key], json!(null), "{usage:#}");
+    }
 }
 
 #[test]

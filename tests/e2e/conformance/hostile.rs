@@ -1,6 +1,10 @@
 //! Scripts and io dirs that mean harm: nothing outside the io dir is read, written or named.
 
 use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use serde_json::json;
 
@@ -95,4 +99,112 @@ fn what_a_script_is_told_names_no_host_path() {
     assert_eq!(document["status"], "ok", "{document:#}");
     let told = document["result"].to_string();
     assert!(!told.contains(host) && !told.contains("outside/"), "{told}");
+}
+
+/// Exchanges two names as fast as it can, until it is dropped.
+struct Swapper {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Swapper {
+    fn start(a: PathBuf, b: PathBuf) -> Self {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        let over = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&over);
+        let thread = std::thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                // The script may just have moved one of them away.
+                _ = renameat_with(CWD, &a, CWD, &b, RenameFlags::EXCHANGE);
+            }
+        });
+        Self { over, thread: Some(thread) }
+    }
+}
+
+impl Drop for Swapper {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}
+
+#[test]
+fn a_host_that_swaps_directories_and_links_during_a_run_leads_it_nowhere() {
+    let place = Place::new();
+    planted(&place);
+    place.write("outside/file", "a secret");
+    place.write("sandbox-files/real/mine", "inside");
+    let at = |name: &str| place.path("sandbox-files").join(name);
+    let swappers = [Swapper::start(at("real"), at("dir")), Swapper::start(at("one"), at("link"))];
+    let document = place.run_json(
+        r#"
+            local done, refused, stolen = 0, 0, 0
+            local function try(f, ...)
+                local ok, answer = pcall(f, ...)
+                if ok then done += 1 else refused += 1 end
+                return if ok then answer else nil
+            end
+            local function read(name)
+                local f = io.open(name)
+                local text = f:read("a")
+                f:close()
+                if string.find(text, "secret") then stolen += 1 end
+            end
+            local function write(name, mode)
+                local f = io.open(name, mode)
+                f:write("inside")
+                f:close()
+            end
+            local round = 0
+            repeat
+                round += 1
+                try(read, "real/file") try(read, "real/secret") try(read, "one")
+                try(write, "real/file", "w") try(write, "real/more", "a") try(write, "one", "w")
+                try(write, "real/new/deep/file", "w") try(os.remove, "real/new/deep/file")
+                try(os.rename, "real/file", "real/moved") try(os.rename, "real/moved", "real/file")
+                try(os.remove, "real/secret") try(os.remove, "real/more")
+                for _, name in try(io.list, "real") or {} do
+                    if name == "secret" then stolen += 1 end
+                end
+            until round >= 30000 or (round >= 300 and done > 100 and refused > 100)
+            return { done = done > 100, refused = refused > 100, stolen = stolen }
+        "#,
+        &[],
+    );
+    drop(swappers);
+    assert_eq!(document["status"], "ok", "{document:#}");
+    let expected = json!({ "done": true, "refused": true, "stolen": 0 });
+    assert_eq!(document["result"], expected, "{document:#}");
+    assert_eq!(place.read("outside/secret"), "secret");
+    assert_eq!(place.read("outside/file"), "a secret");
+    assert_eq!(std::fs::read_dir(place.path("outside")).unwrap().count(), 2);
+}
+
+#[test]
+fn every_byte_in_a_name_reaches_the_result_and_none_of_them_the_terminal() {
+    let place = Place::new();
+    let source = r#"
+        for byte = 1, 255 do
+            local name = string.char(byte)
+            if name ~= "/" and name ~= "." then io.open("./" .. name, "w"):close() end
+        end
+        io.open("\27[2J\u{202e}\u{9b}31m", "w"):close()
+    "#;
+    let document = place.run_json(source, &[]);
+    assert_eq!(document["status"], "ok", "{document:#}");
+    let touched = document["files_touched"].as_array().unwrap();
+    assert_eq!(touched.len(), 254);
+    // What is not UTF-8 is there as bytes too.
+    let exact = touched.iter().filter(|file| file["name_b64"].is_null()).count();
+    assert_eq!(exact, 125 + 1, "{document:#}");
+    assert_eq!(std::fs::read_dir(place.path("sandbox-files")).unwrap().count(), 254);
+
+    place.write("script.luau", r#"io.open("\27[2J\u{202e}\u{9b}31m/there is none")"#);
+    let ended = place.sandboxctl(["run", "script.luau"]);
+    ended.assert_code(1).assert_stderr_has("there is none");
+    let shown = ended.stderr.replace('\n', "");
+    assert!(!shown.contains(char::is_control) && !shown.contains('\u{202e}'), "{shown:?}");
 }

@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::ENGINE;
 use crate::agent::Actor;
 use crate::engines::{Feature, has};
+use crate::place::finish;
 
 /// What the probe saw, and who it was to be.
 struct Seen {
@@ -277,6 +278,50 @@ fn no_system_call_leads_out_of_it() {
         let errno = seen.seen["calls"][call].as_u64().unwrap();
         assert!([1, 38].contains(&errno), "{call}: {errno} on {}", ENGINE.name());
     }
+}
+
+/// What `sandbox-image/tests/confinement.rs` proves on the host, in a container: its walls let the
+/// agent put up its own.
+#[test]
+fn native_code_in_the_confined_agent_gets_nowhere() {
+    const EACCES: &str = "13";
+    const ENOSYS: &str = "38";
+    let attacks = [
+        ("read the mount", "done"),
+        ("make a folder in the mount", "done"),
+        ("list-root", EACCES),
+        ("read-proc-of-another", EACCES),
+        ("socket-inet", ENOSYS),
+        ("socket-unix", ENOSYS),
+        ("io_uring_setup", ENOSYS),
+        ("ptrace", ENOSYS),
+        ("process_vm_readv", ENOSYS),
+        ("execve", ENOSYS),
+        ("fork", ENOSYS),
+        ("clone-new-user", ENOSYS),
+        ("unshare-mount", ENOSYS),
+        ("map-executable", ENOSYS),
+        ("memfd_create", ENOSYS),
+        ("openat-set-uid", ENOSYS),
+        ("fchmodat", ENOSYS),
+        ("symlinkat", ENOSYS),
+        ("prctl-dumpable", ENOSYS),
+        ("kill", ENOSYS),
+    ];
+    if !has(Feature::SharedKernel) {
+        // The other kernel has no Landlock.
+        return;
+    }
+    let actor = Actor::attacker();
+    let names = attacks.map(|(attack, _)| attack).join("\n");
+    actor.place.write("sandbox-files/attacks", &names);
+    actor.place.write("sandbox-files/file", "content");
+    let ended = finish(actor.command(&["run", "--json", "unused.luau"]));
+    // It never spoke, so nothing ran.
+    ended.assert_code(125);
+    let report = std::fs::read_to_string(actor.place.path("sandbox-files/report")).unwrap();
+    let expected = attacks.map(|(attack, outcome)| format!("{attack}: {outcome}\n")).concat();
+    assert_eq!(report, expected, "{ended:#?}");
 }
 
 #[test]

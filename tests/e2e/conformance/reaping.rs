@@ -19,6 +19,8 @@ const SCRIPT: &str = "io.open('f', 'w'):write('x'):close() print(io.open('/in/x'
 const POINTS: &[&str] = &[
     "Registered",
     "Opened",
+    "Before(Image)",
+    "After(Image)",
     "Before(Create)",
     "After(Create)",
     "Before(Attach)",
@@ -33,10 +35,19 @@ const POINTS: &[&str] = &[
     "Closed",
 ];
 
+/// The points of a run's end where the container has to be asked how it ended.
+const POINTS_WITHOUT_AN_ANSWER: &[&str] =
+    &["Before(Exit)", "After(Exit)", "Before(Evidence)", "After(Evidence)"];
+
 /// A run that is held at `point`.
 fn held_at(place: &Place, point: &str, args: &[&str]) -> Child {
+    held_in(place, SCRIPT, point, args)
+}
+
+/// A run of `script` that is held at `point`.
+fn held_in(place: &Place, script: &str, point: &str, args: &[&str]) -> Child {
     let reached = place.home().join(point);
-    place.write("script.luau", SCRIPT);
+    place.write("script.luau", script);
     let mut command = Command::new(sandboxctl_with_failpoints());
     command.args(["run", "--timeout", "60s", "--in", "-:x"]).args(args).arg("script.luau");
     place.equip(&mut command);
@@ -62,9 +73,10 @@ fn assert_nothing_is_left(place: &Place, at: &str) {
         })
         .collect();
     assert_eq!(left, Vec::<std::path::PathBuf>::new(), "{at}");
+    // The io dir was made by the dead one: it goes, unless the script has left something in it.
     let io_dir = place.path("sandbox-files");
     let files = files_below(&io_dir);
-    assert!(files.is_empty() || files == [io_dir.join("f")], "{at}: {files:?}");
+    assert!(!io_dir.exists() || files == [io_dir.join("f")], "{at}: {files:?}");
     _ = std::fs::remove_dir_all(io_dir);
 }
 
@@ -79,6 +91,25 @@ fn a_controller_that_is_killed_at_any_point_leaves_nothing_that_the_next_does_no
         let before = place.containers();
         place.sandboxctl(["gc"]).assert_code(0);
         assert_eq!(place.containers(), before, "{point}");
+        // From the second point to the removal there is an io dir that it made.
+        let is_made = place.path("sandbox-files").exists();
+        assert_eq!(is_made, *point != "Registered", "{point}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_nothing_is_left(&place, point);
+    }
+}
+
+#[test]
+fn a_controller_that_is_killed_while_it_asks_how_a_container_ended_leaves_nothing_either() {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    place.run_json("return 1", &["--no-io"]);
+    // The kernel ends its agent.
+    let eat = "local t = {} for i = 1, 1e9 do t[i] = string.rep('x', 1e6) .. i end";
+    for point in POINTS_WITHOUT_AN_ANSWER {
+        let limits = ["--memory", "32MiB", "--vm-memory", "512MiB"];
+        let mut child = held_in(&place, eat, point, &limits);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_nothing_is_left(&place, point);

@@ -161,6 +161,7 @@ fn memory_of_the_vm_and_of_the_container_are_limits() {
     let document = place.run_json(eat, &[]);
     assert_eq!(document["status"], "limit", "{document:#}");
     assert_eq!(document["error"]["kind"], "out_of_memory");
+    assert_eq!(document["error"]["hint"], "--vm-memory raises the limit", "{document:#}");
     assert_eq!(document["logs"], json!(["start"]));
 
     let caught = place.run_json(&format!("return pcall(function() {eat} end)"), &[]);
@@ -173,6 +174,9 @@ fn memory_of_the_vm_and_of_the_container_are_limits() {
     assert_eq!(document["exit_code"], code);
     assert_eq!(document["error"]["kind"], kind);
     assert!(document["error"]["message"].as_str().unwrap().contains("memory"), "{document:#}");
+    if status == "limit" {
+        assert_eq!(document["error"]["hint"], "--memory raises the limit", "{document:#}");
+    }
     assert_eq!(document["logs"], json!(["start"]));
     let peak = &document["usage"]["peak_memory_bytes"];
     assert_eq!(peak.is_null(), !crate::ENGINE.tells_usage(), "{document:#}");

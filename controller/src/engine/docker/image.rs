@@ -1,44 +1,40 @@
-//! The sandbox image on Docker: built through the API, found again by its label.
+//! The sandbox image on Docker: loaded from an [archive](super::archive) of our own, found again
+//! by its label.
 //!
-//! Nothing is pulled, and no tag is trusted: containers are made from an image's id. The id is
-//! remembered in the state folder, which saves a round trip a run; an engine that does not know
-//! it any more says so when a container is to be made.
+//! Nothing is pulled, and neither tag nor label is trusted: an image is looked into before it is
+//! used, and containers are made from its id. The id is remembered in the state folder, which
+//! saves a round trip a run; an engine that does not know it any more says so when a container is
+//! to be made.
 
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use bollard::Docker;
 use bollard::models::ImageSummary;
 use bollard::query_parameters::{
-    BuildImageOptionsBuilder, ImportImageOptionsBuilder, ListImagesOptionsBuilder,
-    RemoveImageOptionsBuilder, TagImageOptionsBuilder,
+    ImportImageOptionsBuilder, ListImagesOptionsBuilder, RemoveImageOptionsBuilder,
+    TagImageOptionsBuilder,
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use sha2::{Digest, Sha256};
 
+use super::archive::{LABEL_AGENT, LABEL_IMAGE, Recipe};
 use super::{engine_error, unix_time};
 use crate::agent::Agent;
 use crate::engine::{EngineError, EngineKind, Progress};
-use crate::image::{ImageInfo, Rebuild};
+use crate::image::ImageInfo;
 use crate::state::Cache;
 
-/// The sha256 of the Dockerfile and the agent.
-const LABEL_IMAGE: &str = "sandboxctl.image";
-/// The sha256 of the agent alone.
-const LABEL_AGENT: &str = "sandboxctl.agent";
 /// An untagged image is dangling, and `docker image prune` takes it.
 const REPOSITORY: &str = "sandboxctl/agent";
-const ENTRYPOINT: &str = "/.sandbox/agent";
 
 /// The image that this controller uses.
 pub(super) struct Image {
-    agent: Agent,
-    dockerfile: &'static str,
-    /// The value of [`LABEL_IMAGE`].
-    digest: String,
+    recipe: Recipe,
     /// The id, as far as it is known.
     id: Mutex<Option<String>>,
     /// Where it is remembered.
@@ -47,15 +43,14 @@ pub(super) struct Image {
 
 impl Image {
     pub fn new(agent: Agent, dockerfile: &'static str, endpoint: &str, state_dir: &Path) -> Self {
-        let digest = crate::hex(
-            &Sha256::new_with_prefix(dockerfile)
-                .chain_update([0])
-                .chain_update(agent.sha256())
-                .finalize(),
-        );
-        let key = crate::hex(&Sha256::digest(format!("{endpoint}\n{digest}")));
+        let recipe = Recipe::new(dockerfile, agent);
+        let key = crate::hex(&Sha256::digest(format!("{endpoint}\n{}", recipe.digest)));
         let cache = Cache::new(state_dir, &key[..16]);
-        Self { agent, dockerfile, digest, id: Mutex::new(cache.read()), cache }
+        Self { recipe, id: Mutex::new(cache.read()), cache }
+    }
+
+    fn tag(&self) -> &str {
+        &self.recipe.digest[..12]
     }
 
     /// The id, as far as it is remembered. It may be gone since.
@@ -88,12 +83,12 @@ impl Image {
                 self.remember(&id);
                 Ok(id)
             }
-            None => self.build(docker, Rebuild::IfMissing, &mut |_| {}).await,
+            None => self.build(docker, &mut |_| {}).await,
         }
     }
 
     async fn find(&self, docker: &Docker) -> Result<Option<String>, EngineError> {
-        let label = format!("{LABEL_IMAGE}={}", self.digest);
+        let label = format!("{LABEL_IMAGE}={}", self.recipe.digest);
         // The label is only a claim, of whoever made the image.
         for image in list_by_label(docker, &label).await? {
             match self.verify(docker, &image.id, "it").await {
@@ -104,54 +99,16 @@ impl Image {
         Ok(None)
     }
 
-    /// Builds it, also where there is one: from what the engine keeps of earlier builds, or with
-    /// [`Rebuild::Always`] anew. Two processes that build at once both succeed.
+    /// Makes it, also where there is one. Two processes that do so at once both succeed.
     pub async fn build(
         &self,
         docker: &Docker,
-        rebuild: Rebuild,
         progress: Progress<'_>,
     ) -> Result<String, EngineError> {
-        let labels = HashMap::from([
-            (LABEL_IMAGE, self.digest.as_str()),
-            (LABEL_AGENT, self.agent.sha256()),
-        ]);
-        let tag = format!("{REPOSITORY}:{}", &self.digest[..12]);
-        let options = BuildImageOptionsBuilder::new()
-            .dockerfile("Dockerfile")
-            .t(&tag)
-            .labels(&labels)
-            .nocache(rebuild == Rebuild::Always)
-            .rm(true)
-            .forcerm(true)
-            .build();
-        let context = self.context().map_err(|error| EngineError::Connection(error.to_string()))?;
-        let mut lines = docker.build_image(options, None, Some(bollard::body_full(context)));
-        let mut failure = None;
-        while let Some(line) = lines.next().await {
-            match line {
-                Ok(line) => {
-                    if let Some(message) = line.error_detail.and_then(|detail| detail.message) {
-                        failure = Some(EngineError::Refused(message));
-                    }
-                    if let Some(text) = line.stream {
-                        text.lines()
-                            .filter(|line| !line.trim().is_empty())
-                            .for_each(&mut *progress);
-                    }
-                }
-                // The stream's decoder can fail on what is left at its end, after a build that
-                // went well: whether there is an image decides.
-                Err(error) => failure = Some(engine_error(error)),
-            }
-        }
-        match self.verify(docker, &tag, "what was built").await {
-            Ok(id) => {
-                self.remember(&id);
-                Ok(id)
-            }
-            Err(error) => Err(failure.unwrap_or(error)),
-        }
+        let tag = format!("{REPOSITORY}:{}", self.tag());
+        let archive = self.recipe.archive(&tag, SystemTime::now());
+        let pieces = futures_util::stream::once(async { Ok(archive) });
+        self.load_from(docker, pieces, "what was built", progress).await
     }
 
     /// The id of the image called so, where it is this controller's image. `which` is what
@@ -168,51 +125,28 @@ impl Image {
                 EngineError::NotFound(_) => unusable("names no image that the engine has"),
                 error => error,
             })?;
-        let config = image.config.as_ref();
-        let label = config
-            .and_then(|config| config.labels.as_ref())
-            .and_then(|labels| labels.get(LABEL_IMAGE));
-        let entrypoint = config.and_then(|config| config.entrypoint.as_deref());
-        if label != Some(&self.digest) || entrypoint != Some(&[ENTRYPOINT.to_owned()]) {
+        if !self.recipe.is_that_of(&image) {
             return Err(unusable("is not the sandbox image of this version"));
         }
         image.id.ok_or_else(|| EngineError::Nonsense("an image without an id".to_owned()))
     }
 
-    /// The build context: a tar of the Dockerfile and the agent.
-    fn context(&self) -> io::Result<Bytes> {
-        let agent = self.agent.bytes();
-        let mut tar = tar::Builder::new(Vec::with_capacity(agent.len() + 4096));
-        let mut add = |name: &str, mode: u32, content: &[u8]| {
-            let mut header = tar::Header::new_gnu();
-            header.set_size(content.len() as u64);
-            header.set_mode(mode);
-            // No time and no owner of this machine: the same bytes give the same image.
-            header.set_mtime(0);
-            tar.append_data(&mut header, name, content)
-        };
-        add("Dockerfile", 0o644, self.dockerfile.as_bytes())?;
-        add("agent", 0o755, agent)?;
-        Ok(tar.into_inner()?.into())
-    }
-
     pub async fn list(&self, docker: &Docker) -> Result<Vec<ImageInfo>, EngineError> {
         let images = list_by_label(docker, LABEL_IMAGE).await?;
-        let mut infos: Vec<ImageInfo> = Vec::with_capacity(images.len());
-        for image in images {
-            let label = |name| image.labels.get(name).cloned().unwrap_or_default();
-            // Of two that are alike, the newer is the one that is used: the other is stale.
-            let is_first = infos.iter().all(|info| !info.current);
-            infos.push(ImageInfo {
-                agent: label(LABEL_AGENT),
-                current: is_first && label(LABEL_IMAGE) == self.digest,
-                engine: EngineKind::Docker,
-                created: unix_time(image.created),
-                size: u64::try_from(image.size).unwrap_or(0),
-                id: image.id,
-            });
-        }
-        Ok(infos)
+        // Of those that are alike the one that a run would take is in use: the others are stale.
+        let current = match self.remembered() {
+            Some(id) if images.iter().any(|image| image.id == id) => Some(id),
+            _ => self.find(docker).await?,
+        };
+        let info = |image: ImageSummary| ImageInfo {
+            agent: image.labels.get(LABEL_AGENT).cloned().unwrap_or_default(),
+            current: current.as_ref() == Some(&image.id),
+            engine: EngineKind::Docker,
+            created: unix_time(image.created),
+            size: u64::try_from(image.size).unwrap_or(0),
+            id: image.id,
+        };
+        Ok(images.into_iter().map(info).collect())
     }
 
     pub async fn remove(&self, docker: &Docker, id: &str) -> Result<(), EngineError> {
@@ -233,7 +167,7 @@ impl Image {
         id: &str,
     ) -> Result<impl Stream<Item = Result<Bytes, EngineError>> + use<>, EngineError> {
         // It is asked for by its tag, or the tag would not be in the tar.
-        let tag = &self.digest[..12];
+        let tag = self.tag();
         let options = TagImageOptionsBuilder::new().repo(REPOSITORY).tag(tag).build();
         docker.tag_image(id, Some(options)).await.map_err(engine_error)?;
         let docker = docker.clone();
@@ -241,25 +175,43 @@ impl Image {
         Ok(docker.export_image(&name).map(|piece| piece.map_err(engine_error)))
     }
 
-    /// Loads what [`save`](Self::save) wrote. That the image is there afterwards says nothing, it
-    /// may have been before: the engine must say that it loaded it.
+    /// Loads what [`save`](Self::save) wrote.
     pub async fn load(
         &self,
         docker: &Docker,
         tar: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
     ) -> Result<String, EngineError> {
+        self.load_from(docker, tar, "what was loaded", &mut |_| {}).await
+    }
+
+    /// That the image is there afterwards says nothing, it may have been before: the engine must
+    /// say that it loaded it. `which` is what messages call it.
+    async fn load_from(
+        &self,
+        docker: &Docker,
+        tar: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+        which: &str,
+        progress: Progress<'_>,
+    ) -> Result<String, EngineError> {
         let options = ImportImageOptionsBuilder::new().quiet(true).build();
         let mut lines = Box::pin(docker.import_image_stream(options, tar, None));
-        let mut loaded = Vec::new();
-        while let Some(line) = lines.next().await {
-            let text = line.map_err(engine_error)?.stream.unwrap_or_default();
-            loaded.extend(text.lines().filter_map(loaded_name).map(str::to_owned));
-        }
-        let which = "what was loaded";
         let mut failure = EngineError::UnusableImage {
             which: which.to_owned(),
             reason: "is not the sandbox image of this version",
         };
+        let mut loaded = Vec::new();
+        while let Some(line) = lines.next().await {
+            match line {
+                Ok(line) => {
+                    let text = line.stream.unwrap_or_default();
+                    text.lines().filter(|line| !line.trim().is_empty()).for_each(&mut *progress);
+                    loaded.extend(text.lines().filter_map(loaded_name).map(str::to_owned));
+                }
+                // The decoder can fail on what is left at the end, after all went well: what the
+                // engine says that it loaded decides.
+                Err(error) => failure = engine_error(error),
+            }
+        }
         for name in loaded {
             match self.verify(docker, &name, which).await {
                 Ok(id) => {

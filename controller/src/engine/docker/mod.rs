@@ -1,5 +1,6 @@
 //! Docker Engine from API 1.41 on, or Podman's socket. The only place that knows bollard.
 
+mod archive;
 mod context;
 mod create;
 mod endpoint;
@@ -38,7 +39,7 @@ use crate::engine::{
     ImageTar, Images, Listed, Output, Progress, UserMapping,
 };
 use crate::error::{Error, Step, Tried};
-use crate::image::{ImageInfo, Rebuild};
+use crate::image::ImageInfo;
 use crate::outcome::{ExitEvidence, KILLED};
 
 /// For bollard, in seconds. Every call has a shorter limit of ours around it, so this is only
@@ -395,6 +396,7 @@ impl Engine for DockerEngine {
             .filter_map(|container| {
                 Some(Listed {
                     id: container.id?,
+                    name: own_name(&container.names.unwrap_or_default()).to_owned(),
                     labels: container.labels.unwrap_or_default().into_iter().collect(),
                     running: container.state == Some(ContainerSummaryStateEnum::RUNNING),
                     created: unix_time(container.created.unwrap_or(0)),
@@ -523,8 +525,8 @@ impl Images for DockerEngine {
         self.other_image.is_some() || self.image.remembered().is_some()
     }
 
-    async fn build(&self, rebuild: Rebuild, progress: Progress<'_>) -> Result<String, EngineError> {
-        self.image.build(&self.docker, rebuild, progress).await
+    async fn build(&self, progress: Progress<'_>) -> Result<String, EngineError> {
+        self.image.build(&self.docker, progress).await
     }
 
     async fn list(&self) -> Result<Vec<ImageInfo>, EngineError> {
@@ -547,6 +549,12 @@ impl Images for DockerEngine {
     ) -> Result<String, EngineError> {
         self.image.load(&self.docker, tar).await
     }
+}
+
+/// The engine writes a slash before a name, and one between names of links.
+fn own_name(names: &[String]) -> &str {
+    let mut names = names.iter().filter_map(|name| name.strip_prefix('/'));
+    names.find(|name| !name.contains('/')).unwrap_or_default()
 }
 
 fn unix_time(seconds: i64) -> SystemTime {

@@ -59,7 +59,7 @@ impl Live {
     pub async fn create(
         spec: &ContainerSpec,
         record: File,
-        helper: Helper,
+        mut helper: Helper,
         groups: Groups,
         swap: oci::Swap,
     ) -> Result<Self, EngineError> {

@@ -6,13 +6,14 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::StatVfsMountFlags;
 
 use super::EmbeddedProblem;
+use crate::state::private_folder;
 
 /// How long a program that nobody uses any more is kept: some controller of another version may
 /// have been started with it.
@@ -104,23 +105,10 @@ fn forget_unused(folder: &Path) {
     }
 }
 
-/// Makes a folder that is ours alone, or finds it so.
-fn private_folder(path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    let metadata = fs::symlink_metadata(path)?;
-    if !metadata.is_dir() {
-        return Err(io::Error::other("it is not a directory"));
-    }
-    if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
-        return Err(io::Error::other("others can write to it"));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     const PROGRAM: Program<'_> = Program { name: "agent", bytes: b"\x7fELF", sha256: "0123" };
 
@@ -144,7 +132,7 @@ mod tests {
     #[test]
     fn what_nobody_has_used_for_long_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let data = DataDir::open(dir.path()).unwrap();
+        let data = DataDir::open(&dir.path().join("data")).unwrap();
         let old = data.install(&Program { sha256: "old", ..PROGRAM }).unwrap();
         let long_ago = SystemTime::now() - 2 * KEPT;
         File::open(&old).unwrap().set_modified(long_ago).unwrap();
@@ -153,11 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_others_can_write_to_is_refused() {
+    fn a_folder_that_others_can_enter_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let error = DataDir::open(dir.path()).unwrap_err();
-        assert!(matches!(error, EmbeddedProblem::DataDir { .. }), "{error}");
+        for mode in [0o777, 0o755] {
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let error = DataDir::open(dir.path()).unwrap_err();
+            assert!(matches!(error, EmbeddedProblem::DataDir { .. }), "{error}");
+        }
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
         assert!(DataDir::open(&file).is_err());

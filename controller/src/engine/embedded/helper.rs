@@ -24,6 +24,8 @@ pub(super) struct Helper {
     socket: AsyncFd<OwnedFd>,
     pidfd: OwnedFd,
     exited: JoinHandle<()>,
+    /// Answers that are still to come: of a question whose asker did not wait, too.
+    unanswered: usize,
 }
 
 impl Helper {
@@ -38,17 +40,23 @@ impl Helper {
             .map_err(|error| lost(&error))
     }
 
-    /// Asks, and waits for the answer.
+    /// Asks, and waits for the answer. Whoever stops waiting leaves it to the next to pass over.
     pub async fn call(
-        &self,
+        &mut self,
         request: &Request,
         beside: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), EngineError> {
         self.send(request, beside).await?;
-        let answer = self.ready(|| receive(self.socket.get_ref()), Direction::In).await;
-        match answer.map_err(|error| lost(&error))? {
-            (Reply::Failed { reason }, _) => Err(EngineError::Refused(reason)),
-            answer => Ok(answer),
+        self.unanswered += 1;
+        loop {
+            let answer = self.ready(|| receive(self.socket.get_ref()), Direction::In).await;
+            let answer = answer.map_err(|error| lost(&error))?;
+            self.unanswered -= 1;
+            match answer {
+                _ if self.unanswered > 0 => {}
+                (Reply::Failed { reason }, _) => return Err(EngineError::Refused(reason)),
+                answer => return Ok(answer),
+            }
         }
     }
 
@@ -112,7 +120,7 @@ struct Inner {
 struct Spares {
     ready: Vec<Helper>,
     starting: usize,
-    /// Whether a second container was asked for: then there will be a third.
+    /// Containers that were asked for: where there is a second, there will be a third.
     taken: usize,
 }
 
@@ -190,7 +198,7 @@ impl Inner {
                 tracing::debug!(%error, "cannot wait for a helper");
             }
         });
-        Ok(Helper { socket: watch(ours)?, pidfd, exited })
+        Ok(Helper { socket: watch(ours)?, pidfd, exited, unanswered: 0 })
     }
 }
 
@@ -206,4 +214,44 @@ pub(super) fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 /// Descriptors for [`Helper::call`].
 pub(super) fn borrowed<const N: usize>(descriptors: [&OwnedFd; N]) -> [BorrowedFd<'_>; N] {
     descriptors.map(AsFd::as_fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_that_nobody_waited_for_is_not_taken_for_the_next() {
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        for socket in [&ours, &theirs] {
+            rustix::io::ioctl_fionbio(socket, true).unwrap();
+        }
+        let pidfd = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
+        let mut helper = Helper {
+            socket: watch(ours).unwrap(),
+            pidfd: pidfd.unwrap(),
+            exited: tokio::spawn(async {}),
+            unanswered: 0,
+        };
+        let heard = async {
+            while wire::receive::<Request>(&theirs).is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        // Given up once it was asked.
+        tokio::select! {
+            answer = helper.call(&Request::Start, &[]) => panic!("{answer:?}"),
+            () = heard => {}
+        }
+        wire::send(&theirs, &Reply::Failed { reason: "the start's".to_owned() }, &[]).unwrap();
+        wire::send(&theirs, &Reply::Exited { code: 137 }, &[]).unwrap();
+        let (answer, _) = helper.call(&Request::Wait, &[]).await.unwrap();
+        assert_eq!(answer, Reply::Exited { code: 137 });
+    }
 }

@@ -79,7 +79,8 @@ impl Records {
                     if labels.iter().any(|(name, _)| name == label) {
                         let running = hierarchies.of(&name).has_processes();
                         let created = SystemTime::UNIX_EPOCH + Duration::from_secs(created);
-                        listed.push(Listed { id: name, labels, running, created });
+                        let id = name.clone();
+                        listed.push(Listed { id, name, labels, running, created });
                     }
                 }
                 None => self.forget_unfinished(&name),

@@ -1,0 +1,444 @@
+//! Each layer of the agent's confinement alone, without a container and without Luau: native code
+//! (`tests/programs/attacker.rs`) takes one layer upon itself, by the agent's own functions, and
+//! attacks, a process an attack. The same attack without the layer must be answered otherwise:
+//! else it would prove nothing.
+
+use std::fs;
+use std::io::Read as _;
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::geteuid;
+use sandbox_agent::confine::landlock::{Support, support};
+
+/// What came of an attack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    Errno(i32),
+    Signal(i32),
+}
+
+/// What the agent may do, and must be able to.
+const INSIDE: &[&str] = &[
+    "read the mount",
+    "write in the mount",
+    "make a file in the mount",
+    "make a folder in the mount",
+    "rename in the mount",
+    "remove in the mount",
+    "list the mount",
+    "read the inputs",
+    "start a thread",
+];
+
+/// What Landlock refuses, the first of its versions that does, and how.
+const OUTSIDE: &[(&str, u32, &[i32])] = &[
+    ("read-etc-passwd", 2, &[libc::EACCES]),
+    ("read-outside", 2, &[libc::EACCES]),
+    ("read-proc-of-another", 2, &[libc::EACCES]),
+    ("list-root", 2, &[libc::EACCES]),
+    ("list-outside", 2, &[libc::EACCES]),
+    ("write-outside", 2, &[libc::EACCES]),
+    ("append-outside", 2, &[libc::EACCES]),
+    ("truncate-by-open", 3, &[libc::EACCES]),
+    ("truncate-outside", 3, &[libc::EACCES]),
+    ("make-outside", 2, &[libc::EACCES]),
+    ("mkdir-outside", 2, &[libc::EACCES]),
+    ("fifo-outside", 2, &[libc::EACCES]),
+    ("unix-socket-outside", 2, &[libc::EACCES]),
+    ("symlink-outside", 2, &[libc::EACCES]),
+    ("link-outside", 2, &[libc::EACCES]),
+    ("link-in", 2, &[libc::EACCES, libc::EXDEV]),
+    ("rename-outside", 2, &[libc::EACCES]),
+    ("rename-in", 2, &[libc::EACCES, libc::EXDEV]),
+    ("rename-out", 2, &[libc::EACCES, libc::EXDEV]),
+    ("unlink-outside", 2, &[libc::EACCES]),
+    ("rmdir-outside", 2, &[libc::EACCES]),
+    ("write-inputs", 2, &[libc::EACCES]),
+    ("truncate-inputs", 3, &[libc::EACCES]),
+    ("make-in-inputs", 2, &[libc::EACCES]),
+    ("unlink-inputs", 2, &[libc::EACCES]),
+    ("rename-to-inputs", 2, &[libc::EACCES, libc::EXDEV]),
+    ("rename-from-inputs", 2, &[libc::EACCES, libc::EXDEV]),
+    ("device-in-mount", 2, &[libc::EACCES]),
+    ("execute-in-mount", 2, &[libc::EACCES]),
+    ("connect-tcp", 4, &[libc::EACCES]),
+    ("bind-tcp", 4, &[libc::EACCES]),
+    ("connect-abstract", 6, &[libc::EPERM]),
+    ("signal-another", 6, &[libc::EPERM]),
+];
+
+/// What the filter refuses, as a kernel would that has no such call.
+const CALLS: &[&str] = &[
+    // The network, and whoever listens.
+    "socket-inet",
+    "socket-inet6",
+    "socket-unix",
+    "socket-netlink",
+    "socket-packet",
+    "socket-vsock",
+    "socket-alg",
+    "socketpair",
+    "sendmsg",
+    "recvmsg",
+    // Ways around a filter, and large doors of the kernel.
+    "io_uring_setup",
+    "io_uring_enter",
+    "io_uring_register",
+    "io_setup",
+    "userfaultfd",
+    "bpf",
+    "perf_event_open",
+    "keyctl",
+    "add_key",
+    "request_key",
+    "seccomp",
+    "landlock_create_ruleset",
+    // Other processes.
+    "ptrace",
+    "process_vm_readv",
+    "process_vm_writev",
+    "process_madvise",
+    "kcmp",
+    "kill",
+    "tkill",
+    "tgkill-another",
+    "rt_sigqueueinfo",
+    "pidfd_open",
+    "pidfd_getfd",
+    "pidfd_send_signal",
+    "prlimit64",
+    "setrlimit",
+    "sched_setaffinity",
+    "setpriority",
+    "setpgid",
+    // New programs and processes.
+    "execve",
+    "execveat",
+    "memfd_create",
+    "fork",
+    "clone-untraced",
+    "clone-with-memory",
+    "clone3",
+    "personality",
+    "map-executable",
+    "map-file",
+    "map-shared",
+    "mprotect-executable",
+    "pkey_mprotect",
+    // Namespaces and mounts.
+    "clone-new-user",
+    "clone-new-mount",
+    "clone-new-network",
+    "clone-new-pid",
+    "unshare-user",
+    "unshare-mount",
+    "setns",
+    "mount",
+    "umount2",
+    "pivot_root",
+    "chroot",
+    "chdir",
+    "fchdir",
+    "open_tree",
+    "move_mount",
+    "fsopen",
+    "mount_setattr",
+    // Files beyond what the agent does with them, and what outlives the sandbox.
+    "openat2",
+    "open_by_handle_at",
+    "name_to_handle_at",
+    "openat-set-uid",
+    "openat-set-gid",
+    "mkdirat-set-gid",
+    "fchmod",
+    "fchmodat",
+    "fchown",
+    "fchownat",
+    "mknodat",
+    "symlinkat",
+    "linkat",
+    "renameat2",
+    "setxattr",
+    "utimensat",
+    "fallocate",
+    "copy_file_range",
+    "sendfile",
+    "splice",
+    "vmsplice",
+    "pipe2",
+    "dup3",
+    "inotify_init1",
+    "fanotify_init",
+    "shmget",
+    "mq_open",
+    "ioctl-type-into-terminal",
+    "fcntl-set-flags",
+    "fcntl-set-owner",
+    "fcntl-duplicate",
+    // What it took from itself, and who it is.
+    "prctl-dumpable",
+    "prctl-death-signal",
+    "setuid",
+    "setgroups",
+    "capset",
+    // The machine.
+    "init_module",
+    "finit_module",
+    "delete_module",
+    "reboot",
+    "sethostname",
+    "syslog",
+    "swapon",
+    "swapoff",
+    "quotactl",
+    "acct",
+    "clock_settime",
+    "adjtimex",
+];
+
+/// The same, of the calls and older names that this architecture alone has.
+#[cfg(target_arch = "x86_64")]
+const CALLS_OF_X86: &[&str] = &[
+    "open",
+    "creat",
+    "mkdir",
+    "mknod",
+    "chmod",
+    "chown",
+    "link",
+    "symlink",
+    "unlink",
+    "rename",
+    "fork-by-its-name",
+    "vfork",
+    "modify_ldt",
+    "arch_prctl",
+    "ioperm",
+    "iopl",
+    "kexec_load",
+];
+#[cfg(not(target_arch = "x86_64"))]
+const CALLS_OF_X86: &[&str] = &[];
+
+/// Whom attacks are aimed at: folders are made anew for each, the rest does not change.
+struct Field {
+    uid: u32,
+    other: Child,
+    tcp: TcpListener,
+    _unix: UnixListener,
+    socket: String,
+}
+
+impl Field {
+    fn new(uid: u32) -> Self {
+        let mut other = Command::new("cat");
+        other.stdout(Stdio::null());
+        Self::aimed_at(uid, other)
+    }
+
+    /// With another process of the user's that is not `cat`.
+    fn aimed_at(uid: u32, mut other: Command) -> Self {
+        other.stdin(Stdio::piped());
+        if geteuid().is_root() {
+            other.uid(uid).gid(uid);
+        }
+        // Nobody else listens on that port, so nobody else has that name.
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = format!("sandboxctl-confinement-{}", tcp.local_addr().unwrap().port());
+        let address = SocketAddr::from_abstract_name(&socket).unwrap();
+        Self {
+            uid,
+            other: other.spawn().unwrap(),
+            tcp,
+            _unix: UnixListener::bind_addr(&address).unwrap(),
+            socket,
+        }
+    }
+
+    /// A field a user: root, where the tests are root's, and one without rights.
+    fn of_all_users() -> Vec<Self> {
+        let uids = if geteuid().is_root() { vec![0, 4321] } else { vec![geteuid().as_raw()] };
+        uids.into_iter().map(Self::new).collect()
+    }
+
+    fn attack(&self, layers: &str, attack: &str) -> Outcome {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, content) in [
+            ("mount/dir", None),
+            ("mount/file", Some("content")),
+            ("mount/program", Some("no program")),
+            ("inputs", None),
+            ("inputs/file", Some("content")),
+            ("outside/dir", None),
+            ("outside/secret", Some("secret")),
+        ] {
+            let path = folder.path().join(name);
+            match content {
+                Some(content) => fs::write(path, content).unwrap(),
+                None => fs::create_dir_all(path).unwrap(),
+            }
+        }
+        let program = folder.path().join("mount/program");
+        fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
+        self.give(folder.path());
+        let at = |name: &str| folder.path().join(name).into_os_string().into_string().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_attacker"))
+            .args([layers, &self.uid.to_string(), attack])
+            .args([at("mount"), at("inputs"), at("outside")])
+            .args([self.other.id().to_string(), self.tcp.local_addr().unwrap().port().to_string()])
+            .arg(&self.socket)
+            .output()
+            .unwrap();
+        if let Some(signal) = output.status.signal() {
+            return Outcome::Signal(signal);
+        }
+        let said = String::from_utf8(output.stdout).unwrap();
+        match said.trim() {
+            "done" => Outcome::Done,
+            // Silence, as of a panic, is no answer.
+            errno => Outcome::Errno(errno.parse().unwrap_or_else(|_| {
+                panic!("{attack}: {:?} {}", output.status, String::from_utf8_lossy(&output.stderr))
+            })),
+        }
+    }
+
+    /// Everything in it belongs to the user.
+    fn give(&self, path: &Path) {
+        if !geteuid().is_root() {
+            return;
+        }
+        chown(path, Some(self.uid), Some(self.uid)).unwrap();
+        if path.is_dir() {
+            for entry in fs::read_dir(path).unwrap() {
+                self.give(&entry.unwrap().path());
+            }
+        }
+    }
+}
+
+impl Drop for Field {
+    fn drop(&mut self) {
+        _ = self.other.kill();
+        _ = self.other.wait();
+    }
+}
+
+/// What the kernel's Landlock refuses.
+fn outside() -> impl Iterator<Item = (&'static str, &'static [i32])> {
+    let Ok(Support::Abi(abi)) = support() else {
+        panic!("the kernel of the tests has no Landlock");
+    };
+    OUTSIDE.iter().filter(move |(_, least, _)| *least <= abi).map(|&(name, _, how)| (name, how))
+}
+
+fn calls() -> impl Iterator<Item = &'static str> {
+    CALLS.iter().chain(CALLS_OF_X86).copied()
+}
+
+#[test]
+fn landlock_alone_keeps_native_code_in_its_mounts() {
+    for field in Field::of_all_users() {
+        for (attack, errnos) in outside() {
+            let refused = |outcome| matches!(outcome, Outcome::Errno(it) if errnos.contains(&it));
+            let outcome = field.attack("landlock", attack);
+            assert!(refused(outcome), "{attack} as {}: {outcome:?}", field.uid);
+            let control = field.attack("none", attack);
+            assert!(!refused(control), "{attack} is refused without Landlock too: {control:?}");
+        }
+    }
+}
+
+#[test]
+fn the_filter_alone_refuses_every_call_that_the_agent_does_not_need() {
+    // What no privilege allows is what nobody can do: the strongest user attacks.
+    let field = Field::new(geteuid().as_raw());
+    let refused = Outcome::Errno(libc::ENOSYS);
+    let mut unproven = Vec::new();
+    for attack in calls() {
+        assert_eq!(field.attack("seccomp", attack), refused, "{attack}");
+        if field.attack("none", attack) == refused {
+            unproven.push(attack);
+        }
+    }
+    // Calls that a kernel may be built without.
+    let optional = [
+        "acct",
+        "delete_module",
+        "finit_module",
+        "init_module",
+        "ioperm",
+        "iopl",
+        "kexec_load",
+        "modify_ldt",
+        "quotactl",
+        "socket-alg",
+        "userfaultfd",
+    ];
+    assert!(unproven.iter().all(|attack| optional.contains(attack)), "{unproven:?}");
+}
+
+#[test]
+fn a_sealed_process_is_closed_to_others_of_its_user() {
+    // Not root, to whom every process is open.
+    let uid = if geteuid().is_root() { 4321 } else { geteuid().as_raw() };
+    // Where that user may execute and read it: else the kernel would close it by itself. Copied by
+    // another program: a child of another test's could hold ours open for writing, and what is
+    // written to cannot be executed.
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("attacker");
+    let mut copy = Command::new("install");
+    copy.args(["-m", "755", env!("CARGO_BIN_EXE_attacker")]).arg(&program);
+    assert!(copy.status().unwrap().success());
+    for (layers, expected) in [("seal", Outcome::Errno(libc::EACCES)), ("none", Outcome::Done)] {
+        let mut other = Command::new(&program);
+        other.args([layers, &uid.to_string(), "wait", "/", "/", "/", "0", "0", "none"]);
+        other.stdout(Stdio::piped());
+        let mut field = Field::aimed_at(uid, other);
+        let mut ready = [0; 6];
+        field.other.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+        for attack in ["read-environ-of-another", "list-descriptors-of-another"] {
+            assert_eq!(field.attack("none", attack), expected, "{attack} after {layers}");
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_call_by_another_architectures_numbers_ends_the_process() {
+    let field = Field::new(geteuid().as_raw());
+    for attack in ["x32", "int-0x80"] {
+        for layers in ["seccomp", "all"] {
+            assert_eq!(field.attack(layers, attack), Outcome::Signal(libc::SIGSYS), "{attack}");
+        }
+        assert_ne!(field.attack("none", attack), Outcome::Signal(libc::SIGSYS), "{attack}");
+    }
+}
+
+#[test]
+fn confined_as_the_agent_is_native_code_can_do_its_work_and_nothing_else() {
+    for field in Field::of_all_users() {
+        for layers in ["landlock", "seccomp", "all"] {
+            for &work in INSIDE {
+                let outcome = field.attack(layers, work);
+                assert_eq!(outcome, Outcome::Done, "{work} under {layers} as {}", field.uid);
+            }
+        }
+        for attack in outside().map(|(attack, _)| attack).chain(calls()) {
+            let outcome = field.attack("all", attack);
+            let refusals = [libc::EACCES, libc::EXDEV, libc::EPERM, libc::ENOSYS];
+            assert!(
+                matches!(outcome, Outcome::Errno(errno) if refusals.contains(&errno)),
+                "{attack} as {}: {outcome:?}",
+                field.uid
+            );
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! The agent with its virtual machine's rules off, for tests: native code that takes the agent's
+//! own confinement upon itself, or one layer of it, then makes one system call that the agent must
+//! not be able to make, and prints what came of it. Pointers are bad and numbers wrong wherever a
+//! call would reach beyond the test's own folders, so that it hurts nobody where nothing stops it.
+//!
+//! `attacker LAYERS UID ATTACK MOUNT INPUTS OUTSIDE PID PORT SOCKET`, see [`main`]; or, in the agent's
+//! place in a sandbox, the agent's own arguments: see [`in_sandbox`].
+
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::AsFd as _;
+
+use libc::{c_int, c_long};
+use sandbox_agent::Agent;
+use sandbox_agent::confine::landlock::{Grant, GrantKind, restrict};
+use sandbox_agent::confine::{seal, seccomp};
+use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount};
+use sandbox_protocol::message::Access;
+use sandbox_protocol::path::GuestPath;
+
+/// A pointer that points nowhere.
+const BAD: usize = 1;
+/// Not a descriptor.
+const NO_FD: usize = usize::MAX;
+const CWD: usize = libc::AT_FDCWD as usize;
+
+/// What the attacks are aimed at.
+struct Target {
+    /// A mount that may be written to.
+    mount: String,
+    /// A mount that may not.
+    inputs: String,
+    /// No mount.
+    outside: String,
+    /// Another process of the same user.
+    pid: usize,
+    /// Where something listens on the loopback.
+    port: u16,
+    /// The name of an abstract socket on which something listens.
+    socket: String,
+}
+
+/// What a system call gave, or its errno.
+type Answer = Result<usize, c_int>;
+
+/// Confines itself by the layers that are named, makes the attack that is named, and prints `done`
+/// or the errno.
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [layers, uid, attack, mount, inputs, outside, pid, port, socket] = &args[..] else {
+        return in_sandbox(args);
+    };
+    let target = Target {
+        mount: mount.clone(),
+        inputs: inputs.clone(),
+        outside: outside.clone(),
+        pid: pid.parse().expect("a pid"),
+        port: port.parse().expect("a port"),
+        socket: socket.clone(),
+    };
+    become_user(uid.parse().expect("a uid"));
+    take(layers, &target);
+    match strike(attack, &target) {
+        Ok(_) => println!("done"),
+        Err(errno) => println!("{errno}"),
+    }
+}
+
+/// In the agent's place, with its arguments: confines itself as the agent does, makes the attacks
+/// that the file `attacks` in the io dir names, a line each, writes what came of them to `report`
+/// beside it, and ends without a word to the controller.
+fn in_sandbox(args: Vec<String>) {
+    seal().expect("sealed");
+    let args = AgentArgs::parse(args).expect("the agent's arguments");
+    let io_dir = args.mounts.iter().find(|mount| mount.access == Access::Write);
+    let target = Target {
+        mount: io_dir.expect("an io dir").path.to_string(),
+        inputs: "/in".to_owned(),
+        outside: "/proc".to_owned(),
+        pid: 1,
+        port: 1,
+        socket: "none".to_owned(),
+    };
+    let attacks = std::fs::read_to_string(format!("{}/attacks", target.mount)).expect("attacks");
+    // Its descriptors stay open, as the agent's do.
+    let _agent = Agent::prepare(&args).expect("confined");
+    let mut report = String::new();
+    for attack in attacks.lines() {
+        let outcome = match strike(attack, &target) {
+            Ok(_) => "done".to_owned(),
+            Err(errno) => errno.to_string(),
+        };
+        report += &format!("{attack}: {outcome}\n");
+    }
+    std::fs::write(format!("{}/report", target.mount), report).expect("a report");
+}
+
+fn become_user(uid: u32) {
+    let now = rustix::process::geteuid().as_raw();
+    if uid == now {
+        return;
+    }
+    // Groups first: a user that is not root cannot change them.
+    let id = usize::try_from(uid).expect("64 bits");
+    for (number, args) in [
+        (libc::SYS_setgroups, [0, 0, 0]),
+        (libc::SYS_setresgid, [id, id, id]),
+        (libc::SYS_setresuid, [id, id, id]),
+    ] {
+        call(number, args).expect("root can become anybody");
+    }
+}
+
+fn take(layers: &str, target: &Target) {
+    match layers {
+        "none" => {}
+        "seal" => seal().expect("sealed"),
+        "landlock" => {
+            seal().expect("sealed");
+            let mount = File::open(&target.mount).expect("the mount");
+            let inputs = File::open(&target.inputs).expect("the inputs");
+            let kind = GrantKind::Directory;
+            let grants = [
+                Grant { fd: mount.as_fd(), access: Access::Write, kind },
+                Grant { fd: inputs.as_fd(), access: Access::Read, kind },
+            ];
+            restrict(grants.into_iter()).expect("Landlock");
+        }
+        "seccomp" => {
+            seal().expect("sealed");
+            seccomp::install().expect("the filter");
+        }
+        "all" => {
+            seal().expect("sealed");
+            let path = |path: &str| GuestPath::new(path).expect("a path");
+            let agent = Agent::prepare(&AgentArgs {
+                mode: Mode::Script,
+                mounts: vec![
+                    Mount { path: path(&target.mount), access: Access::Write },
+                    Mount { path: path(&target.inputs), access: Access::Read },
+                ],
+                home: None,
+                workdir: None,
+                confinement: ConfinementPolicy::Required,
+            });
+            // Its descriptors stay open, as the agent's do.
+            std::mem::forget(agent.expect("confined"));
+        }
+        other => panic!("no layers {other}"),
+    }
+}
+
+fn strike(attack: &str, target: &Target) -> Answer {
+    let Target { mount, inputs, outside, pid, port, socket } = target;
+    let at = |folder: &str, name: &str| c(&format!("{folder}/{name}"));
+    let secret = at(outside, "secret");
+    let made = at(outside, "made");
+    let file = at(mount, "file");
+    let new = at(mount, "new");
+    let input = at(inputs, "file");
+    let open =
+        |path: &CString, flags: c_int| call(libc::SYS_openat, [CWD, ptr(path), bits(flags), 0o600]);
+    let rename =
+        |from: &CString, to: &CString| call(libc::SYS_renameat, [CWD, ptr(from), CWD, ptr(to)]);
+    let mknod = |path: &CString, mode: libc::mode_t| {
+        call(libc::SYS_mknodat, [CWD, ptr(path), usize::try_from(mode).expect("64 bits"), 0])
+    };
+    let create = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
+    let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let map = |protection: c_int| {
+        call(libc::SYS_mmap, [0, 4096, bits(protection), bits(anonymous), NO_FD, 0])
+    };
+    let socket_of =
+        |family: c_int, kind: c_int| call(libc::SYS_socket, [bits(family), bits(kind), 0]);
+    let new_process = |flags: c_int| child(call(libc::SYS_clone, [bits(flags | libc::SIGCHLD)]));
+    let execute = c("execute");
+    match attack {
+        // Inside the mounts.
+        "read the mount" => open(&file, libc::O_RDONLY),
+        "write in the mount" => open(&file, libc::O_WRONLY | libc::O_TRUNC),
+        "make a file in the mount" => open(&new, create),
+        "make a folder in the mount" => call(libc::SYS_mkdirat, [CWD, ptr(&new), 0o755]),
+        "rename in the mount" => rename(&file, &at(mount, "dir/moved")),
+        "remove in the mount" => call(libc::SYS_unlinkat, [CWD, ptr(&file), 0]),
+        "list the mount" => open(&c(mount), libc::O_RDONLY | libc::O_DIRECTORY),
+        "read the inputs" => open(&input, libc::O_RDONLY),
+        "start a thread" => match std::thread::Builder::new().spawn(|| ()) {
+            Ok(thread) => thread.join().map(|()| 0).map_err(|_| 0),
+            Err(error) => Err(error.raw_os_error().unwrap_or(0)),
+        },
+
+        // To be attacked itself, until stdin ends.
+        "wait" => {
+            println!("ready");
+            Ok(std::io::stdin().lines().count())
+        }
+        "read-environ-of-another" => open(&c(&format!("/proc/{pid}/environ")), libc::O_RDONLY),
+        "list-descriptors-of-another" => {
+            open(&c(&format!("/proc/{pid}/fd")), libc::O_RDONLY | libc::O_DIRECTORY)
+        }
+
+        // Files elsewhere.
+        "read-etc-passwd" => open(&c("/etc/passwd"), libc::O_RDONLY),
+        "read-outside" => open(&secret, libc::O_RDONLY),
+        "read-proc-of-another" => open(&c(&format!("/proc/{pid}/cmdline")), libc::O_RDONLY),
+        "list-root" => open(&c("/"), libc::O_RDONLY | libc::O_DIRECTORY),
+        "list-outside" => open(&c(outside), libc::O_RDONLY | libc::O_DIRECTORY),
+        "write-outside" => open(&secret, libc::O_WRONLY),
+        "append-outside" => open(&secret, libc::O_WRONLY | libc::O_APPEND),
+        "truncate-by-open" => open(&secret, libc::O_RDONLY | libc::O_TRUNC),
+        "truncate-outside" => call(libc::SYS_truncate, [ptr(&secret), 0]),
+        "make-outside" => open(&made, create),
+        "mkdir-outside" => call(libc::SYS_mkdirat, [CWD, ptr(&made), 0o755]),
+        "fifo-outside" => mknod(&made, libc::S_IFIFO | 0o600),
+        "unix-socket-outside" => mknod(&made, libc::S_IFSOCK | 0o600),
+        "symlink-outside" => call(libc::SYS_symlinkat, [ptr(&secret), CWD, ptr(&made)]),
+        "link-outside" => call(libc::SYS_linkat, [CWD, ptr(&secret), CWD, ptr(&made), 0]),
+        "link-in" => call(libc::SYS_linkat, [CWD, ptr(&secret), CWD, ptr(&new), 0]),
+        "rename-outside" => rename(&secret, &made),
+        "rename-in" => rename(&secret, &new),
+        "rename-out" => rename(&file, &made),
+        "unlink-outside" => call(libc::SYS_unlinkat, [CWD, ptr(&secret), 0]),
+        "rmdir-outside" => {
+            call(libc::SYS_unlinkat, [CWD, ptr(&at(outside, "dir")), bits(libc::AT_REMOVEDIR)])
+        }
+        "write-inputs" => open(&input, libc::O_WRONLY),
+        "truncate-inputs" => call(libc::SYS_truncate, [ptr(&input), 0]),
+        "make-in-inputs" => open(&at(inputs, "new"), create),
+        "unlink-inputs" => call(libc::SYS_unlinkat, [CWD, ptr(&input), 0]),
+        "rename-to-inputs" => rename(&file, &at(inputs, "new")),
+        "rename-from-inputs" => rename(&input, &new),
+        // A kind of device that anybody may make.
+        "device-in-mount" => mknod(&new, libc::S_IFCHR),
+        "execute-in-mount" => call(libc::SYS_execve, [ptr(&at(mount, "program")), 0, 0]),
+
+        // Others, by way of the kernel.
+        "connect-tcp" => connect_tcp(*port),
+        "bind-tcp" => bind_tcp(),
+        "connect-abstract" => connect_abstract(socket),
+        "signal-another" => call(libc::SYS_kill, [*pid, 0]),
+
+        // What the filter is for.
+        "socket-inet" => socket_of(libc::AF_INET, libc::SOCK_STREAM),
+        "socket-inet6" => socket_of(libc::AF_INET6, libc::SOCK_STREAM),
+        "socket-unix" => socket_of(libc::AF_UNIX, libc::SOCK_STREAM),
+        "socket-netlink" => socket_of(libc::AF_NETLINK, libc::SOCK_RAW),
+        "socket-packet" => socket_of(libc::AF_PACKET, libc::SOCK_RAW),
+        "socket-vsock" => socket_of(libc::AF_VSOCK, libc::SOCK_STREAM),
+        "socket-alg" => socket_of(libc::AF_ALG, libc::SOCK_SEQPACKET),
+        "socketpair" => call(libc::SYS_socketpair, [1, 1, 0, BAD]),
+        "sendmsg" => call(libc::SYS_sendmsg, [NO_FD, BAD, 0]),
+        "recvmsg" => call(libc::SYS_recvmsg, [NO_FD, BAD, 0]),
+        "io_uring_setup" => call(libc::SYS_io_uring_setup, [1, BAD]),
+        "io_uring_enter" => call(libc::SYS_io_uring_enter, [NO_FD, 0, 0, 0, 0, 0]),
+        "io_uring_register" => call(libc::SYS_io_uring_register, [NO_FD, 0, 0, 0]),
+        "io_setup" => call(libc::SYS_io_setup, [0, BAD]),
+        "userfaultfd" => call(libc::SYS_userfaultfd, [NO_FD]),
+        "ptrace" => call(libc::SYS_ptrace, [99, *pid, 0, 0]),
+        "process_vm_readv" => call(libc::SYS_process_vm_readv, [*pid, BAD, 1, BAD, 1, 0]),
+        "process_vm_writev" => call(libc::SYS_process_vm_writev, [*pid, BAD, 1, BAD, 1, 0]),
+        "process_madvise" => call(libc::SYS_process_madvise, [NO_FD, BAD, 1, 0, 0]),
+        "kcmp" => call(libc::SYS_kcmp, [*pid, *pid, 99, 0, 0]),
+        "execve" => call(libc::SYS_execve, [BAD, 0, 0]),
+        "execveat" => call(libc::SYS_execveat, [CWD, BAD, 0, 0, 0]),
+        "memfd_create" => call(libc::SYS_memfd_create, [ptr(&execute), 0]),
+        "fork" => new_process(0),
+        "clone-untraced" => new_process(libc::CLONE_UNTRACED),
+        "clone-with-memory" => call(libc::SYS_clone, [bits(libc::CLONE_SIGHAND)]),
+        "clone-new-user" => new_process(libc::CLONE_NEWUSER),
+        "clone-new-mount" => new_process(libc::CLONE_NEWNS),
+        "clone-new-network" => new_process(libc::CLONE_NEWNET),
+        "clone-new-pid" => new_process(libc::CLONE_NEWPID),
+        "clone3" => call(libc::SYS_clone3, [BAD, 0]),
+        "unshare-user" => call(libc::SYS_unshare, [bits(libc::CLONE_NEWUSER)]),
+        "unshare-mount" => call(libc::SYS_unshare, [bits(libc::CLONE_NEWNS)]),
+        "setns" => call(libc::SYS_setns, [NO_FD, 0]),
+        "mount" => call(libc::SYS_mount, [BAD, BAD, BAD, 0, BAD]),
+        "umount2" => call(libc::SYS_umount2, [BAD, 0]),
+        "pivot_root" => call(libc::SYS_pivot_root, [BAD, BAD]),
+        "chroot" => call(libc::SYS_chroot, [BAD]),
+        "chdir" => call(libc::SYS_chdir, [BAD]),
+        "fchdir" => call(libc::SYS_fchdir, [NO_FD]),
+        "open_tree" => call(libc::SYS_open_tree, [CWD, BAD, 0]),
+        "move_mount" => call(libc::SYS_move_mount, [NO_FD, BAD, NO_FD, BAD, 0]),
+        "fsopen" => call(libc::SYS_fsopen, [BAD, 0]),
+        "mount_setattr" => call(libc::SYS_mount_setattr, [CWD, BAD, 0, BAD, 0]),
+        "bpf" => call(libc::SYS_bpf, [0, BAD, 0]),
+        "perf_event_open" => call(libc::SYS_perf_event_open, [BAD, 0, 0, NO_FD, 0]),
+        "keyctl" => call(libc::SYS_keyctl, [9999, 0, 0, 0, 0]),
+        "add_key" => call(libc::SYS_add_key, [BAD, BAD, 0, 0, 0]),
+        "request_key" => call(libc::SYS_request_key, [BAD, BAD, 0, 0]),
+        "kill" => call(libc::SYS_kill, [*pid, 0]),
+        "tkill" => call(libc::SYS_tkill, [*pid, 0]),
+        "tgkill-another" => call(libc::SYS_tgkill, [*pid, *pid, 0]),
+        "rt_sigqueueinfo" => call(libc::SYS_rt_sigqueueinfo, [*pid, 0, BAD]),
+        "pidfd_open" => call(libc::SYS_pidfd_open, [*pid, 0]),
+        "pidfd_getfd" => call(libc::SYS_pidfd_getfd, [NO_FD, 0, 0]),
+        "pidfd_send_signal" => call(libc::SYS_pidfd_send_signal, [NO_FD, 0, 0, 0]),
+        "open_by_handle_at" => call(libc::SYS_open_by_handle_at, [CWD, BAD, 0]),
+        "name_to_handle_at" => call(libc::SYS_name_to_handle_at, [CWD, BAD, BAD, BAD, 0]),
+        "prlimit64" => call(libc::SYS_prlimit64, [*pid, 7, 0, 0]),
+        "setrlimit" => call(libc::SYS_setrlimit, [7, BAD]),
+        "sched_setaffinity" => call(libc::SYS_sched_setaffinity, [*pid, 8, BAD]),
+        "setpriority" => call(libc::SYS_setpriority, [99, 0, 0]),
+        "personality" => call(libc::SYS_personality, [0xffff_ffff]),
+        "fchmod" => call(libc::SYS_fchmod, [NO_FD, 0o4755]),
+        "fchmodat" => call(libc::SYS_fchmodat, [CWD, ptr(&file), 0o4755]),
+        "fchown" => call(libc::SYS_fchown, [NO_FD, 0, 0]),
+        "fchownat" => call(libc::SYS_fchownat, [CWD, BAD, 0, 0, 0]),
+        "mknodat" => mknod(&new, libc::S_IFIFO | 0o600),
+        "symlinkat" => call(libc::SYS_symlinkat, [ptr(&secret), CWD, ptr(&new)]),
+        "linkat" => call(libc::SYS_linkat, [CWD, ptr(&file), CWD, ptr(&new), 0]),
+        "renameat2" => call(libc::SYS_renameat2, [CWD, BAD, CWD, BAD, 0]),
+        "openat2" => call(libc::SYS_openat2, [CWD, BAD, BAD, 24]),
+        "openat-set-uid" => call(libc::SYS_openat, [CWD, ptr(&new), bits(create), 0o4755]),
+        "openat-set-gid" => call(libc::SYS_openat, [CWD, ptr(&new), bits(create), 0o2755]),
+        "mkdirat-set-gid" => call(libc::SYS_mkdirat, [CWD, ptr(&new), 0o2755]),
+        "setxattr" => call(libc::SYS_setxattr, [BAD, BAD, BAD, 0, 0]),
+        "utimensat" => call(libc::SYS_utimensat, [CWD, BAD, BAD, 0]),
+        "fallocate" => call(libc::SYS_fallocate, [NO_FD, 0, 0, 1]),
+        "copy_file_range" => call(libc::SYS_copy_file_range, [NO_FD, 0, NO_FD, 0, 1, 0]),
+        "sendfile" => call(libc::SYS_sendfile, [NO_FD, NO_FD, 0, 1]),
+        "splice" => call(libc::SYS_splice, [NO_FD, 0, NO_FD, 0, 1, 0]),
+        "vmsplice" => call(libc::SYS_vmsplice, [NO_FD, BAD, 1, 0]),
+        "pipe2" => call(libc::SYS_pipe2, [BAD, 0]),
+        "dup3" => call(libc::SYS_dup3, [NO_FD, 9, 0]),
+        "inotify_init1" => call(libc::SYS_inotify_init1, [0]),
+        "fanotify_init" => call(libc::SYS_fanotify_init, [NO_FD, 0]),
+        "map-executable" => map(libc::PROT_READ | libc::PROT_EXEC),
+        "map-file" => {
+            let fd = open(&file, libc::O_RDONLY).expect("the file");
+            let kind = bits(libc::MAP_PRIVATE);
+            call(libc::SYS_mmap, [0, 4096, bits(libc::PROT_READ), kind, fd, 0])
+        }
+        "map-shared" => {
+            let kind = bits(libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+            call(libc::SYS_mmap, [0, 4096, bits(libc::PROT_READ), kind, NO_FD, 0])
+        }
+        "mprotect-executable" => {
+            let page = map(libc::PROT_READ | libc::PROT_WRITE).expect("a page");
+            call(libc::SYS_mprotect, [page, 4096, bits(libc::PROT_READ | libc::PROT_EXEC)])
+        }
+        "pkey_mprotect" => call(libc::SYS_pkey_mprotect, [BAD, 1, 0, NO_FD]),
+        "shmget" => call(libc::SYS_shmget, [0, 0, 0]),
+        "mq_open" => call(libc::SYS_mq_open, [BAD, 0, 0, 0]),
+        "ioctl-type-into-terminal" => call(libc::SYS_ioctl, [NO_FD, 0x5412, BAD]),
+        "fcntl-set-flags" => call(libc::SYS_fcntl, [1, bits(libc::F_SETFL), 0]),
+        "fcntl-set-owner" => call(libc::SYS_fcntl, [NO_FD, bits(libc::F_SETOWN), 1]),
+        "fcntl-duplicate" => call(libc::SYS_fcntl, [1, bits(libc::F_DUPFD), 9]),
+        "prctl-dumpable" => call(libc::SYS_prctl, [bits(libc::PR_SET_DUMPABLE), 1, 0, 0, 0]),
+        "prctl-death-signal" => call(libc::SYS_prctl, [bits(libc::PR_SET_PDEATHSIG), 0, 0, 0, 0]),
+        "seccomp" => call(libc::SYS_seccomp, [99, 0, 0]),
+        "landlock_create_ruleset" => call(libc::SYS_landlock_create_ruleset, [0, 0, 1]),
+        "setuid" => call(libc::SYS_setresuid, [NO_FD, NO_FD, NO_FD]),
+        "setgroups" => call(libc::SYS_setgroups, [usize::from(u16::MAX), BAD]),
+        "capset" => call(libc::SYS_capset, [BAD, BAD]),
+        "setpgid" => call(libc::SYS_setpgid, [NO_FD, 0]),
+        "init_module" => call(libc::SYS_init_module, [BAD, 1, BAD]),
+        "finit_module" => call(libc::SYS_finit_module, [NO_FD, BAD, 0]),
+        "delete_module" => call(libc::SYS_delete_module, [BAD, 0]),
+        "reboot" => call(libc::SYS_reboot, [0, 0, 0, 0]),
+        "sethostname" => call(libc::SYS_sethostname, [BAD, NO_FD]),
+        "syslog" => call(libc::SYS_syslog, [99, 0, 0]),
+        "swapon" => call(libc::SYS_swapon, [BAD, 0]),
+        "swapoff" => call(libc::SYS_swapoff, [BAD]),
+        "quotactl" => call(libc::SYS_quotactl, [NO_FD, BAD, 0, BAD]),
+        "acct" => call(libc::SYS_acct, [BAD]),
+        "clock_settime" => call(libc::SYS_clock_settime, [NO_FD, BAD]),
+        "adjtimex" => call(libc::SYS_adjtimex, [BAD]),
+        #[cfg(target_arch = "x86_64")]
+        other => x86::strike(other, [&secret, &file, &new]),
+        #[cfg(not(target_arch = "x86_64"))]
+        other => panic!("no attack {other}"),
+    }
+}
+
+/// The calls and the numbers that this architecture alone has.
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::asm;
+
+    use super::{Answer, BAD, CString, answer, bits, call, child, ptr};
+
+    pub fn strike(attack: &str, [secret, file, new]: [&CString; 3]) -> Answer {
+        match attack {
+            // The older names of calls that are refused, or only allowed by the newer.
+            "open" => call(libc::SYS_open, [ptr(secret), 0, 0]),
+            "creat" => call(libc::SYS_creat, [ptr(new), 0o600]),
+            "mkdir" => call(libc::SYS_mkdir, [ptr(new), 0o755]),
+            "mknod" => call(libc::SYS_mknod, [ptr(new), 0o010_600, 0]),
+            "chmod" => call(libc::SYS_chmod, [ptr(file), 0o4755]),
+            "chown" => call(libc::SYS_chown, [BAD, 0, 0]),
+            "link" => call(libc::SYS_link, [ptr(file), ptr(new)]),
+            "symlink" => call(libc::SYS_symlink, [ptr(secret), ptr(new)]),
+            "unlink" => call(libc::SYS_unlink, [ptr(file)]),
+            "rename" => call(libc::SYS_rename, [ptr(file), ptr(new)]),
+            "fork-by-its-name" => child(call(libc::SYS_fork, [])),
+            "vfork" => vfork(),
+            "modify_ldt" => call(libc::SYS_modify_ldt, [99, 0, 0]),
+            "arch_prctl" => call(libc::SYS_arch_prctl, [bits(0x1004), BAD]),
+            "ioperm" => call(libc::SYS_ioperm, [usize::MAX, 1, 1]),
+            "iopl" => call(libc::SYS_iopl, [99]),
+            "kexec_load" => call(libc::SYS_kexec_load, [0, usize::MAX, 0, usize::MAX]),
+            "x32" => call(0x4000_0000 | libc::SYS_getpid, []),
+            "int-0x80" => int_0x80(),
+            other => panic!("no attack {other}"),
+        }
+    }
+
+    /// The child shares the stack, so it ends before it comes back.
+    #[expect(unsafe_code, reason = "no function may return in the child")]
+    fn vfork() -> Answer {
+        let mut result = libc::SYS_vfork;
+        // SAFETY: the child leaves by exit (60) from the very next instructions and touches no
+        // memory; the kernel clobbers what is named.
+        unsafe {
+            asm!(
+                "syscall",
+                "test rax, rax",
+                "jnz 2f",
+                "xor edi, edi",
+                "mov eax, 60",
+                "syscall",
+                "2:",
+                inout("rax") result,
+                out("rdi") _, out("rcx") _, out("r11") _,
+            );
+        }
+        answer(result)
+    }
+
+    /// `getpid`, by the 32-bit number and door.
+    #[expect(unsafe_code, reason = "only an instruction goes through that door")]
+    fn int_0x80() -> Answer {
+        let mut result: i64 = 20;
+        // SAFETY: 32-bit getpid has no argument; the kernel clears r8 to r11.
+        unsafe {
+            asm!(
+                "int 0x80",
+                inout("rax") result,
+                out("r8") _, out("r9") _, out("r10") _, out("r11") _,
+            );
+        }
+        answer(result)
+    }
+}
+
+/// A kernel's answer, as it is in the register.
+#[cfg(target_arch = "x86_64")]
+fn answer(register: c_long) -> Answer {
+    usize::try_from(register).map_err(|_| c_int::try_from(-register).expect("an errno"))
+}
+
+/// One system call.
+#[expect(unsafe_code, reason = "attacks are system calls that nothing safe makes")]
+fn call<const N: usize>(number: c_long, args: [usize; N]) -> Answer {
+    let at = |place: usize| args.get(place).copied().unwrap_or(0);
+    // SAFETY: every pointer is to a string that outlives the call, or to no memory at all, which
+    // the kernel answers with an error.
+    let result = unsafe { libc::syscall(number, at(0), at(1), at(2), at(3), at(4), at(5)) };
+    usize::try_from(result).map_err(|_| {
+        std::io::Error::last_os_error().raw_os_error().expect("the errno of a system call")
+    })
+}
+
+/// Ends the new process, if that is who comes here.
+fn child(answer: Answer) -> Answer {
+    if answer == Ok(0) {
+        sandbox_agent::exit(sandbox_agent::Exit::Done);
+    }
+    answer
+}
+
+fn c(text: &str) -> CString {
+    CString::new(text).expect("no NUL")
+}
+
+fn ptr(text: &CString) -> usize {
+    text.as_ptr() as usize
+}
+
+fn bits(flags: c_int) -> usize {
+    usize::try_from(flags).expect("no flag is a sign")
+}
+
+/// A socket and its address, for `number`: bind or connect.
+fn with_address(number: c_long, family: c_int, address: &[u8]) -> Answer {
+    let socket = call(libc::SYS_socket, [bits(family), bits(libc::SOCK_STREAM), 0])?;
+    call(number, [socket, address.as_ptr() as usize, address.len()])
+}
+
+fn internet(port: u16) -> [u8; 16] {
+    let mut address = [0; 16];
+    let family = u16::try_from(libc::AF_INET).expect("short");
+    address[..2].copy_from_slice(&family.to_ne_bytes());
+    address[2..4].copy_from_slice(&port.to_be_bytes());
+    address[4..8].copy_from_slice(&[127, 0, 0, 1]);
+    address
+}
+
+fn connect_tcp(port: u16) -> Answer {
+    with_address(libc::SYS_connect, libc::AF_INET, &internet(port))
+}
+
+fn bind_tcp() -> Answer {
+    with_address(libc::SYS_bind, libc::AF_INET, &internet(0))
+}
+
+fn connect_abstract(name: &str) -> Answer {
+    let family = u16::try_from(libc::AF_UNIX).expect("short");
+    let address = [&family.to_ne_bytes()[..], &[0], name.as_bytes()].concat();
+    with_address(libc::SYS_connect, libc::AF_UNIX, &address)
+}
