@@ -26,7 +26,7 @@ use tokio::io::AsyncWrite;
 pub(crate) use self::choose::{connect, reach};
 pub use self::embedded::EmbeddedProblem;
 use crate::image::ImageInfo;
-use crate::outcome::ExitEvidence;
+use crate::outcome::{ContainerUsage, ExitEvidence};
 
 /// Which engine it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -301,6 +301,9 @@ pub(crate) trait Container: Send + Sync {
 
     /// How it ended; `None` where it still runs.
     async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError>;
+
+    /// What it used in its whole life, where the engine counts that. Its end is waited for.
+    async fn usage(&self) -> Option<ContainerUsage>;
 }
 
 /// The sandbox images of an engine that needs one to make containers.

@@ -53,6 +53,7 @@ struct Fake {
     task: Mutex<Option<AbortHandle>>,
     running: watch::Sender<bool>,
     exit: Mutex<ExitEvidence>,
+    usage: Mutex<Option<ContainerUsage>>,
     /// What it lists.
     listed: Mutex<Vec<Listed>>,
     me: Weak<Fake>,
@@ -173,6 +174,9 @@ impl Container for FakeContainer {
         self.0.call("evidence").await?;
         Ok(Some(*self.0.exit.lock().unwrap()))
     }
+    async fn usage(&self) -> Option<ContainerUsage> {
+        *self.0.usage.lock().unwrap()
+    }
 }
 
 struct World {
@@ -215,6 +219,7 @@ impl World {
             task: Mutex::new(None),
             running: watch::Sender::new(false),
             exit: Mutex::new(ExitEvidence { code: Some(0), ..ExitEvidence::default() }),
+            usage: Mutex::default(),
             listed: Mutex::default(),
             me: me.clone(),
         });
@@ -430,7 +435,7 @@ async fn what_a_killed_agent_cannot_tell_of_its_usage_the_engine_may() {
                 }
             }
         });
-        world.fake.exit.lock().unwrap().usage = Some(used);
+        *world.fake.usage.lock().unwrap() = Some(used);
         let sandbox = world.launch().await.unwrap();
         for _ in 0..earlier {
             sandbox.run(Script::new("short")).await.unwrap();
@@ -506,7 +511,7 @@ async fn memory_that_ran_out_in_the_container_is_raised_by_its_own_limit_whoever
         let world = greeted(async move |mut agent: Scripted, fake: Arc<Fake>| {
             agent.run_request().await;
             fake.ends_with(Some(137), true);
-            fake.exit.lock().unwrap().usage = usage;
+            *fake.usage.lock().unwrap() = usage;
         });
         let result = world.run().await;
         assert_eq!(result.usage.cpu_ms, usage.map(|_| 1000));

@@ -40,7 +40,7 @@ use crate::engine::{
 };
 use crate::error::{Error, Step, Tried};
 use crate::image::ImageInfo;
-use crate::outcome::{ExitEvidence, KILLED};
+use crate::outcome::{ContainerUsage, ExitEvidence, KILLED};
 
 /// For bollard, in seconds. Every call has a shorter limit of ours around it, so this is only
 /// there because there must be one.
@@ -486,14 +486,18 @@ impl Container for DockerContainer {
         if state.running == Some(true) || state.paused == Some(true) {
             return Ok(None);
         }
-        // Of a container that has ended it tells no usage.
         let code = state.exit_code;
         let oom_killed = match state.oom_killed {
             Some(true) => Some(true),
             _ if code == Some(KILLED) => self.has_run_out_of_memory().await,
             _ => Some(false),
         };
-        Ok(Some(ExitEvidence { code, oom_killed, ..ExitEvidence::default() }))
+        Ok(Some(ExitEvidence { code, oom_killed, removed: false }))
+    }
+
+    async fn usage(&self) -> Option<ContainerUsage> {
+        // Of a container that has ended it tells none.
+        None
     }
 }
 
