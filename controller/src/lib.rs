@@ -52,7 +52,9 @@ pub use config::{
 };
 pub use controller::Controller;
 pub use doctor::{Check, CheckStatus, examine};
-pub use engine::{EmbeddedProblem, EngineError, EngineFacts, EngineInfo, EngineKind};
+pub use engine::{
+    EmbeddedProblem, EngineError, EngineFacts, EngineInfo, EngineKind, MASKED_PATHS, READONLY_PATHS,
+};
 pub use error::{Error, Step, Tried};
 pub use image::{ImageInfo, ImageSelector, Rebuild};
 pub use limits::{

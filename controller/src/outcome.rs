@@ -241,8 +241,6 @@ pub(crate) struct ExitEvidence {
     pub oom_killed: Option<bool>,
     /// Somebody else has removed it: nothing else is known.
     pub removed: bool,
-    /// What it used in its whole life, where the engine counted.
-    pub usage: Option<ContainerUsage>,
 }
 
 /// What a container used in its whole life.

@@ -403,7 +403,8 @@ impl Conductor {
         })
     }
 
-    async fn give_up(&mut self, our_kill: OurKill) -> Result<Option<Answer>, Error> {
+    /// Kills it: what was waited for will not come.
+    async fn give_up<T>(&mut self, our_kill: OurKill) -> Result<Option<T>, Error> {
         self.our_kill = Some(our_kill);
         self.inner.kill().await?;
         Ok(None)
@@ -504,12 +505,17 @@ impl Conductor {
     /// How it ended; and what it used, where only the engine can tell any more.
     async fn judge(&mut self, answer: Option<RunEnd>, usage: &mut Usage) -> Result<Outcome, Error> {
         let cancel = self.cancel.or(self.inner.is_closing().then_some(CancelCause::Caller));
-        // The engine's word is asked for only where it tells something new.
+        let by_us = self.our_kill.is_some() || cancel.is_some();
+        // The engine's word is asked for only where it decides.
         let exit = match answer {
-            Some(_) => None,
-            None => self.exit(cancel).await?,
+            None if !by_us => self.exit().await?,
+            _ => None,
         };
-        if let Some(used) = exit.and_then(|exit| exit.usage).filter(|_| self.inner.has_run_once()) {
+        if answer.is_none()
+            && (by_us || exit.is_some())
+            && self.inner.has_run_once()
+            && let Some(used) = self.inner.usage(LAST_BREATH).await
+        {
             usage.cpu_ms = Some(millis(used.cpu));
             usage.peak_memory_bytes = Some(used.peak_memory);
         }
@@ -533,18 +539,14 @@ impl Conductor {
     }
 
     /// What the engine saw of the container's end, after the agent ended without an answer.
-    async fn exit(&mut self, cancel: Option<CancelCause>) -> Result<Option<ExitEvidence>, Error> {
-        let ended = tokio::time::timeout(LAST_BREATH, self.inner.exited()).await;
-        if self.our_kill.is_some() || cancel.is_some() {
-            // How it ended is known; what the engine adds may be missing.
-            return Ok(ended.ok().and_then(Result::ok).flatten());
+    async fn exit(&mut self) -> Result<Option<ExitEvidence>, Error> {
+        match tokio::time::timeout(LAST_BREATH, self.inner.exited()).await {
+            Ok(exit) => exit,
+            Err(_) => {
+                let detail = "the agent closed its stdout and went on".to_owned();
+                self.give_up(OurKill::Breach(detail)).await
+            }
         }
-        if let Ok(exit) = ended {
-            return exit;
-        }
-        self.our_kill = Some(OurKill::Breach("the agent closed its stdout and went on".to_owned()));
-        self.inner.kill().await?;
-        Ok(None)
     }
 
     /// The final state of what was changed.

@@ -22,7 +22,7 @@ use crate::error::{Error, Step, step};
 use crate::failpoint::{Point, failpoint};
 use crate::iodir::{Identity, IoDir, OpenInput, container_user, open_inputs};
 use crate::limits::Limits;
-use crate::outcome::ExitEvidence;
+use crate::outcome::{ContainerUsage, ExitEvidence};
 use crate::plan::Plan;
 use crate::reap;
 use crate::report::RunResult;
@@ -284,6 +284,11 @@ impl Inner {
     pub async fn exited(&self) -> Result<Option<ExitEvidence>, Error> {
         step(Step::Exit, self.container.wait()).await?;
         step(Step::Evidence, self.container.evidence()).await
+    }
+
+    /// What the container used until its end, where the engine counts that and soon tells.
+    pub async fn usage(&self, soon: std::time::Duration) -> Option<ContainerUsage> {
+        tokio::time::timeout(soon, self.container.usage()).await.ok()?
     }
 
     pub fn call_error(&self, error: CallError) -> Error {

@@ -161,22 +161,11 @@ fn nesting(line: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::decoded;
     use proptest::prelude::*;
 
     fn frames(pieces: &[&[u8]]) -> (Vec<String>, Result<(), FrameError>) {
-        let mut decoder = FrameDecoder::new();
-        let mut seen = Vec::new();
-        for piece in pieces {
-            decoder.extend(piece);
-            loop {
-                match decoder.next_frame() {
-                    Ok(Some(frame)) => seen.push(frame.to_owned()),
-                    Ok(None) => break,
-                    Err(error) => return (seen, Err(error)),
-                }
-            }
-        }
-        (seen, decoder.finish())
+        decoded(pieces.iter().copied())
     }
 
     #[test]

@@ -135,7 +135,7 @@ fn depth(value: &Value) -> usize {
 }
 
 /// All frames of a stream, and how it ends.
-fn decoded<'a>(
+pub(crate) fn decoded<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<String>, Result<(), FrameError>) {
     let mut decoder = FrameDecoder::new();

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
+use sandbox_controller::{MASKED_PATHS, READONLY_PATHS};
 use serde_json::{Value, json};
 
 use super::Scenario;
@@ -25,28 +26,6 @@ pub const SCENARIO: Scenario = Scenario {
     measure,
     work: None,
 };
-
-/// Paths that look empty in a sandbox.
-const MASKED: [&str; 16] = [
-    "/proc/asound",
-    "/proc/acpi",
-    "/proc/interrupts",
-    "/proc/kallsyms",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/kpagecgroup",
-    "/proc/kpagecount",
-    "/proc/kpageflags",
-    "/proc/latency_stats",
-    "/proc/pressure",
-    "/proc/scsi",
-    "/proc/slabinfo",
-    "/proc/sched_debug",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-];
-const READ_ONLY: [&str; 5] =
-    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Error>> {
     async move {
@@ -171,8 +150,8 @@ fn config(io: &Path, name: &str) -> Value {
                 "cpu": {"period": 100_000, "quota": 100_000},
                 "pids": {"limit": 64},
             },
-            "maskedPaths": MASKED,
-            "readonlyPaths": READ_ONLY,
+            "maskedPaths": MASKED_PATHS,
+            "readonlyPaths": READONLY_PATHS,
         },
     })
 }

@@ -2,7 +2,7 @@
 //! with nothing. Engines only translate it.
 
 /// Paths that look empty: the usual ones of container engines, and what tells of the host besides.
-pub(crate) const MASKED_PATHS: &[&str] = &[
+pub const MASKED_PATHS: &[&str] = &[
     "/proc/asound",
     "/proc/acpi",
     "/proc/interrupts",
@@ -26,7 +26,7 @@ pub(crate) const MASKED_PATHS: &[&str] = &[
 ];
 
 /// Paths that nothing can be written to.
-pub(crate) const READONLY_PATHS: &[&str] =
+pub const READONLY_PATHS: &[&str] =
     &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Where memory is short, a sandbox goes first.

@@ -25,8 +25,9 @@ use tokio::io::AsyncWrite;
 
 pub(crate) use self::choose::{connect, reach};
 pub use self::embedded::EmbeddedProblem;
+pub use self::hardening::{MASKED_PATHS, READONLY_PATHS};
 use crate::image::ImageInfo;
-use crate::outcome::ExitEvidence;
+use crate::outcome::{ContainerUsage, ExitEvidence};
 
 /// Which engine it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -301,6 +302,9 @@ pub(crate) trait Container: Send + Sync {
 
     /// How it ended; `None` where it still runs.
     async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError>;
+
+    /// What it used in its whole life, where the engine counts that. Its end is waited for.
+    async fn usage(&self) -> Option<ContainerUsage>;
 }
 
 /// The sandbox images of an engine that needs one to make containers.
@@ -332,3 +336,26 @@ pub(crate) type Progress<'a> = &'a mut (dyn FnMut(&str) + Send);
 
 /// The pieces of an image's tar.
 pub(crate) type ImageTar = BoxStream<'static, Result<Bytes, EngineError>>;
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::{Bind, ContainerSpec};
+
+    /// A container with something in every field.
+    pub fn spec() -> ContainerSpec {
+        ContainerSpec {
+            name: "sandboxctl-1".into(),
+            labels: vec![("sandboxctl.sandbox".into(), "1".into())],
+            args: vec!["script".into(), "--write".into(), "/io".into()],
+            user: (1000, 100),
+            mounts: vec![
+                Bind { source: "/home/me/out".into(), target: "/io".into(), read_only: false },
+                Bind { source: "/home/me/a".into(), target: "/in/a".into(), read_only: true },
+            ],
+            memory: 256 << 20,
+            nano_cpus: 1_500_000_000,
+            pids: 64,
+            ulimits: vec![("core", 0), ("nofile", 128)],
+        }
+    }
+}

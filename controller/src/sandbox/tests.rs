@@ -1,353 +1,29 @@
 //! Sandboxes on a scripted engine with a scripted agent: every way that either can fail.
 
+mod fake;
+
 use std::os::unix::fs::MetadataExt;
-use std::sync::Weak;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use futures_util::future::BoxFuture;
 use sandbox_protocol::FromAgent;
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_MESSAGE_BYTES};
 use sandbox_protocol::message::{
-    AgentUsage, Change, Log, LogLevel, MountIdentity, Request, Resolver, RunEnd, RunReply,
-    ScriptError, ShutdownReply, Touched,
+    AgentUsage, Change, Log, LogLevel, Request, RunEnd, RunReply, ScriptError, ShutdownReply,
 };
 use serde_json::value::RawValue;
-use tokio::sync::watch;
-use tokio::task::AbortHandle;
 
+use self::fake::{Fake, Scripted, World, greeted, hello_reply};
 use super::*;
-use crate::cleanup::Cleanup;
 use crate::config::Sweep;
 use crate::controller::Controller;
-use crate::engine::{
-    Attached, Engine, EngineFacts, EngineInfo, EngineKind, Images, Listed, UserMapping,
-};
-use crate::limits::{ByteSize, Ceiling};
+use crate::engine::{Listed, UserMapping};
+use crate::limits::ByteSize;
 use crate::outcome::{CancelCause, ContainerUsage, Outcome, Status};
 use crate::report::{FileOp, ResultDocument, Usage};
-use crate::session::testing::{FakeAgent, pipe};
+use crate::session::testing::FakeAgent;
 use crate::spec::Input;
-use crate::state::{Instance, StateDir};
-
-const BOOT_ID: &str = "boot";
-
-type Behaviour = Box<dyn FnOnce(FakeAgent, Arc<Fake>) -> BoxFuture<'static, ()> + Send>;
-
-/// An engine that makes one container, whose agent is a function.
-struct Fake {
-    info: EngineInfo,
-    calls: Mutex<Vec<&'static str>>,
-    /// The call that never returns.
-    hangs: Option<&'static str>,
-    /// The calls that fail, once something is started.
-    is_dead: AtomicBool,
-    /// The image is not there until it is prepared again.
-    lacks_its_image: AtomicBool,
-    likely_mapping: Mutex<UserMapping>,
-    /// Of the container.
-    user: Mutex<(u32, u32)>,
-    behaviour: Mutex<Option<Behaviour>>,
-    agent: Mutex<Option<FakeAgent>>,
-    task: Mutex<Option<AbortHandle>>,
-    running: watch::Sender<bool>,
-    exit: Mutex<ExitEvidence>,
-    /// What it lists.
-    listed: Mutex<Vec<Listed>>,
-    me: Weak<Fake>,
-}
-
-impl Fake {
-    async fn call(&self, name: &'static str) -> Result<(), EngineError> {
-        self.calls.lock().unwrap().push(name);
-        if self.hangs == Some(name) {
-            std::future::pending::<()>().await;
-        }
-        if self.is_dead.load(Ordering::Relaxed) {
-            return Err(EngineError::Connection("the engine died".into()));
-        }
-        Ok(())
-    }
-
-    fn calls(&self) -> Vec<&'static str> {
-        self.calls.lock().unwrap().clone()
-    }
-
-    fn ends_with(&self, code: Option<i64>, oom_killed: bool) {
-        let mut exit = self.exit.lock().unwrap();
-        (exit.code, exit.oom_killed) = (code, Some(oom_killed));
-    }
-
-    fn stop(&self) {
-        if let Some(task) = self.task.lock().unwrap().take() {
-            task.abort();
-        }
-        self.agent.lock().unwrap().take();
-        self.running.send_replace(false);
-    }
-}
-
-#[async_trait]
-impl Engine for Fake {
-    fn info(&self) -> &EngineInfo {
-        &self.info
-    }
-    async fn facts(&self) -> Result<EngineFacts, EngineError> {
-        Ok(EngineFacts::default())
-    }
-    fn likely_user_mapping(&self) -> UserMapping {
-        *self.likely_mapping.lock().unwrap()
-    }
-    async fn user_mapping(&self) -> Result<UserMapping, EngineError> {
-        self.call("user_mapping").await.map(|()| UserMapping::Identity)
-    }
-    async fn clock(&self) -> Result<SystemTime, EngineError> {
-        Ok(SystemTime::now())
-    }
-    async fn prepare(&self) -> Result<(), EngineError> {
-        self.call("prepare").await
-    }
-    fn images(&self) -> Option<&dyn Images> {
-        None
-    }
-    async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError> {
-        self.call("create").await?;
-        *self.user.lock().unwrap() = spec.user;
-        match self.lacks_its_image.swap(false, Ordering::Relaxed) {
-            true => Err(EngineError::ImageMissing),
-            false => Ok(Box::new(FakeContainer(self.me.upgrade().unwrap()))),
-        }
-    }
-    async fn remove(&self, container: &str) -> Result<(), EngineError> {
-        self.call("remove").await?;
-        self.listed.lock().unwrap().retain(|listed| listed.id != container);
-        self.stop();
-        Ok(())
-    }
-    async fn list(&self, _: &str) -> Result<Vec<Listed>, EngineError> {
-        self.call("list").await?;
-        Ok(self.listed.lock().unwrap().clone())
-    }
-}
-
-/// Its container.
-struct FakeContainer(Arc<Fake>);
-
-#[async_trait]
-impl Container for FakeContainer {
-    fn id(&self) -> &str {
-        "c1"
-    }
-    async fn attach(&self) -> Result<Attached, EngineError> {
-        self.0.call("attach").await?;
-        let (attached, agent) = pipe();
-        *self.0.agent.lock().unwrap() = Some(agent);
-        Ok(attached)
-    }
-    async fn start(&self) -> Result<(), EngineError> {
-        self.0.call("start").await?;
-        self.0.running.send_replace(true);
-        let agent = self.0.agent.lock().unwrap().take().unwrap();
-        let behaviour = self.0.behaviour.lock().unwrap().take().unwrap();
-        let me = self.0.clone();
-        let task = tokio::spawn(async move {
-            behaviour(agent, me.clone()).await;
-            me.running.send_replace(false);
-        });
-        *self.0.task.lock().unwrap() = Some(task.abort_handle());
-        Ok(())
-    }
-    async fn wait(&self) -> Result<(), EngineError> {
-        self.0.call("wait").await?;
-        _ = self.0.running.subscribe().wait_for(|running| !running).await;
-        Ok(())
-    }
-    async fn kill(&self) -> Result<(), EngineError> {
-        self.0.call("kill").await?;
-        self.0.ends_with(Some(137), false);
-        self.0.stop();
-        Ok(())
-    }
-    async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError> {
-        self.0.call("evidence").await?;
-        Ok(Some(*self.0.exit.lock().unwrap()))
-    }
-}
-
-struct World {
-    fake: Arc<Fake>,
-    shared: Arc<Shared>,
-    io: tempfile::TempDir,
-    _state: tempfile::TempDir,
-}
-
-impl World {
-    fn new<F, B>(behaviour: B) -> Self
-    where
-        B: FnOnce(FakeAgent, Arc<Fake>) -> F + Send + 'static,
-        F: Future<Output = ()> + Send + 'static,
-    {
-        Self::with(None, behaviour)
-    }
-
-    fn with<F, B>(hangs: Option<&'static str>, behaviour: B) -> Self
-    where
-        B: FnOnce(FakeAgent, Arc<Fake>) -> F + Send + 'static,
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let behaviour: Behaviour = Box::new(move |agent, fake| Box::pin(behaviour(agent, fake)));
-        let fake = Arc::new_cyclic(|me| Fake {
-            info: EngineInfo {
-                kind: EngineKind::Docker,
-                endpoint: "fake".into(),
-                why: "a test".into(),
-                notice: None,
-            },
-            calls: Mutex::default(),
-            hangs,
-            is_dead: AtomicBool::new(false),
-            lacks_its_image: AtomicBool::new(false),
-            likely_mapping: Mutex::default(),
-            user: Mutex::default(),
-            behaviour: Mutex::new(Some(behaviour)),
-            agent: Mutex::new(None),
-            task: Mutex::new(None),
-            running: watch::Sender::new(false),
-            exit: Mutex::new(ExitEvidence { code: Some(0), ..ExitEvidence::default() }),
-            listed: Mutex::default(),
-            me: me.clone(),
-        });
-        let state = tempfile::tempdir().unwrap();
-        let folder = StateDir::open(&state.path().join("s"), BOOT_ID).unwrap();
-        let instance = Instance::register(folder, "fake").unwrap();
-        let shared = Arc::new(Shared {
-            engine: fake.clone(),
-            instance,
-            cleanup: Cleanup::new(),
-            ceiling: Ceiling::default(),
-            boot_id: BOOT_ID.into(),
-            confinement: ConfinementPolicy::Required,
-        });
-        Self { fake, shared, io: tempfile::tempdir().unwrap(), _state: state }
-    }
-
-    fn spec(&self) -> SandboxSpec {
-        SandboxSpec::new().io_dir(self.io.path())
-    }
-
-    async fn launch(&self) -> Result<Sandbox, Error> {
-        Sandbox::launch(self.shared.clone(), self.spec()).await
-    }
-
-    async fn run(&self) -> RunResult {
-        let sandbox = self.launch().await.unwrap();
-        let result = sandbox.run(Script::new("x")).await.unwrap();
-        sandbox.close().await.unwrap();
-        self.assert_removed().await;
-        result
-    }
-
-    async fn assert_removed(&self) {
-        self.shared.cleanup.finish().await;
-        assert_eq!(self.fake.calls().iter().filter(|&&call| call == "remove").count(), 1);
-    }
-}
-
-fn hello_reply(io: &Path) -> HelloReply {
-    let metadata = std::fs::metadata(io).unwrap();
-    HelloReply {
-        protocol: PROTOCOL_VERSION,
-        agent: "0".into(),
-        confinement: Confinement {
-            no_new_privileges: true,
-            undumpable: true,
-            landlock_abi: Some(2),
-            seccomp: true,
-            missing: Vec::new(),
-        },
-        resolver: Resolver::Openat2,
-        boot_id: BOOT_ID.into(),
-        mounts: vec![MountIdentity {
-            path: "/io".into(),
-            dev: metadata.dev(),
-            ino: metadata.ino(),
-        }],
-        nonce: None,
-    }
-}
-
-/// An agent on one io dir. What a test does not say it does as an honest agent.
-struct Scripted {
-    agent: FakeAgent,
-    /// The run's request, once it has come.
-    run: u64,
-}
-
-impl Scripted {
-    /// Answers `hello` as an agent that sees `io`.
-    async fn greet(mut agent: FakeAgent, io: &Path) -> Self {
-        let (id, request) = agent.request().await.unwrap();
-        assert!(matches!(request, Request::Hello(_)));
-        agent.answer(id, hello_reply(io)).await;
-        Self { agent, run: 0 }
-    }
-
-    async fn run_request(&mut self) -> u64 {
-        let (id, request) = self.agent.request().await.unwrap();
-        assert!(matches!(request, Request::Run(_)), "{request:?}");
-        self.run = id;
-        id
-    }
-
-    async fn notify(&mut self, message: FromAgent<'_>) {
-        self.agent.send(message.encode().unwrap()).await;
-    }
-
-    async fn log(&mut self, text: &str) {
-        let (request, level, text) = (self.run, LogLevel::Print, text.to_owned());
-        self.notify(FromAgent::Log(Log { request, level, text, lossy: false, cut: false })).await;
-    }
-
-    async fn touched(&mut self, path: &str, change: Change) {
-        let (request, path) = (self.run, path.to_owned());
-        let (path_b64, existed) = (None, false);
-        self.notify(FromAgent::Touched(Touched { request, path, path_b64, existed, change })).await;
-    }
-
-    async fn returned(&mut self, id: u64, json: &str) {
-        let end = RunEnd::Returned(RawValue::from_string(json.into()).unwrap());
-        let usage = AgentUsage { cpu_ms: 1, peak_memory_bytes: 2, written_bytes: 3 };
-        self.agent.answer(id, RunReply { end, logs_truncated: false, usage }).await;
-    }
-
-    /// Serves what is asked until `shutdown`, or the end of stdin.
-    async fn rest(&mut self) {
-        while let Some((id, request)) = self.agent.request().await {
-            match request {
-                Request::Shutdown(_) => return self.agent.answer(id, ShutdownReply {}).await,
-                Request::Run(_) => self.returned(id, "null").await,
-                Request::Cancel(_) | Request::Hello(_) => {}
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-}
-
-/// A world whose agent greets honestly and then does as it is told.
-fn greeted<F>(act: impl FnOnce(Scripted, Arc<Fake>) -> F + Send + 'static) -> World
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let io: Arc<Mutex<std::path::PathBuf>> = Arc::default();
-    let place = io.clone();
-    let world = World::new(async move |agent, fake| {
-        let io = place.lock().unwrap().clone();
-        act(Scripted::greet(agent, &io).await, fake).await;
-    });
-    *io.lock().unwrap() = world.io.path().to_owned();
-    world
-}
+use crate::state::Instance;
 
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_goes_through_its_life_in_order() {
@@ -431,7 +107,7 @@ async fn what_a_killed_agent_cannot_tell_of_its_usage_the_engine_may() {
                 }
             }
         });
-        world.fake.exit.lock().unwrap().usage = Some(used);
+        *world.fake.usage.lock().unwrap() = Some(used);
         let sandbox = world.launch().await.unwrap();
         for _ in 0..earlier {
             sandbox.run(Script::new("short")).await.unwrap();
@@ -507,7 +183,7 @@ async fn memory_that_ran_out_in_the_container_is_raised_by_its_own_limit_whoever
         let world = greeted(async move |mut agent: Scripted, fake: Arc<Fake>| {
             agent.run_request().await;
             fake.ends_with(Some(137), true);
-            fake.exit.lock().unwrap().usage = usage;
+            *fake.usage.lock().unwrap() = usage;
         });
         let result = world.run().await;
         assert_eq!(result.usage.cpu_ms, usage.map(|_| 1000));

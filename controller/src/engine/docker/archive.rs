@@ -50,7 +50,7 @@ impl Recipe {
     /// The archive, with an image of this tag, made at this time.
     pub fn archive(&self, tag: &str, created: SystemTime) -> Bytes {
         let layer = self.layer();
-        let layer_digest = self.layer_digest();
+        let layer_digest = self.digest_of(|| layer.clone());
         let config = json!({
             "architecture": architecture(),
             "os": "linux",
@@ -84,7 +84,7 @@ impl Recipe {
         let is_unset = |list: &Option<Vec<String>>| list.as_ref().is_none_or(Vec::is_empty);
         let is_empty = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
         labels.and_then(|labels| labels.get(LABEL_IMAGE)) == Some(&self.digest)
-            && layer.strip_prefix("sha256:") == Some(self.layer_digest())
+            && layer.strip_prefix("sha256:") == Some(self.digest_of(|| self.layer()))
             && config.entrypoint.as_deref() == Some(&path)
             && config.env.iter().flatten().all(|variable| variable == USUAL_PATH)
             && is_unset(&config.cmd)
@@ -97,8 +97,9 @@ impl Recipe {
             && matches!(config.working_dir.as_deref(), None | Some("" | "/"))
     }
 
-    fn layer_digest(&self) -> &str {
-        self.layer.get_or_init(|| crate::hex(&Sha256::digest(self.layer())))
+    /// The layer's digest, for which the layer is made only where nobody asked before.
+    fn digest_of(&self, layer: impl FnOnce() -> Bytes) -> &str {
+        self.layer.get_or_init(|| crate::hex(&Sha256::digest(layer())))
     }
 
     /// The image's one layer.

@@ -140,23 +140,7 @@ fn mount(bind: &Bind) -> Mount {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn spec() -> ContainerSpec {
-        ContainerSpec {
-            name: "sandboxctl-1".into(),
-            labels: vec![("sandboxctl.sandbox".into(), "1".into())],
-            args: vec!["script".into(), "--write".into(), "/io".into()],
-            user: (1000, 100),
-            mounts: vec![
-                Bind { source: "/home/me/out".into(), target: "/io".into(), read_only: false },
-                Bind { source: "/home/me/a".into(), target: "/in/a".into(), read_only: true },
-            ],
-            memory: 256 << 20,
-            nano_cpus: 1_500_000_000,
-            pids: 64,
-            ulimits: vec![("core", 0), ("nofile", 128)],
-        }
-    }
+    use crate::engine::testing::spec;
 
     /// What goes over the wire, without what is not set.
     fn json() -> Value {

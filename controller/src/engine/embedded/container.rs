@@ -140,8 +140,6 @@ impl Live {
             code,
             oom_killed: usage.map(|usage| usage.oom_kills > 0),
             removed: code.is_none() && usage.is_none(),
-            usage: usage
-                .map(|usage| ContainerUsage { cpu: usage.cpu, peak_memory: usage.peak_memory }),
         }
     }
 }
@@ -187,6 +185,12 @@ impl Container for Handle {
             return Ok(None);
         }
         Ok(Some(*self.0.evidence.get_or_init(|| self.0.read_evidence()).await))
+    }
+
+    async fn usage(&self) -> Option<ContainerUsage> {
+        self.wait().await.ok()?;
+        let usage = self.0.groups.usage()?;
+        Some(ContainerUsage { cpu: usage.cpu, peak_memory: usage.peak_memory })
     }
 }
 

@@ -91,25 +91,7 @@ fn quota(nano_cpus: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Bind;
-
-    fn spec() -> ContainerSpec {
-        ContainerSpec {
-            name: "sandboxctl-1".into(),
-            labels: vec![("sandboxctl.sandbox".into(), "1".into())],
-            args: vec!["script".into(), "--write".into(), "/io".into()],
-            user: (1000, 100),
-            mounts: vec![Bind {
-                source: "/home/me/out".into(),
-                target: "/io".into(),
-                read_only: false,
-            }],
-            memory: 256 << 20,
-            nano_cpus: 1_500_000_000,
-            pids: 64,
-            ulimits: vec![("core", 0), ("nofile", 128)],
-        }
-    }
+    use crate::engine::testing::spec;
 
     #[test]
     fn every_setting_of_the_hardening_table_is_in_it() {

@@ -1,0 +1,357 @@
+//! An engine and an agent that do what a test says.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use sandbox_protocol::argv::ConfinementPolicy;
+use sandbox_protocol::message::{
+    AgentUsage, Change, Confinement, HelloReply, Log, LogLevel, MountIdentity, Request, Resolver,
+    RunEnd, RunReply, ShutdownReply, Touched,
+};
+use sandbox_protocol::{FromAgent, PROTOCOL_VERSION};
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::cleanup::Cleanup;
+use crate::engine::{
+    Attached, Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind,
+    Images, Listed, UserMapping,
+};
+use crate::error::Error;
+use crate::limits::Ceiling;
+use crate::outcome::{ContainerUsage, ExitEvidence};
+use crate::report::RunResult;
+use crate::sandbox::Sandbox;
+use crate::session::testing::{FakeAgent, pipe};
+use crate::shared::Shared;
+use crate::spec::{SandboxSpec, Script};
+use crate::state::{Instance, StateDir};
+
+pub const BOOT_ID: &str = "boot";
+
+pub type Behaviour = Box<dyn FnOnce(FakeAgent, Arc<Fake>) -> BoxFuture<'static, ()> + Send>;
+
+/// An engine that makes one container, whose agent is a function.
+pub struct Fake {
+    pub info: EngineInfo,
+    pub calls: Mutex<Vec<&'static str>>,
+    /// The call that never returns.
+    pub hangs: Option<&'static str>,
+    /// The calls that fail, once something is started.
+    pub is_dead: AtomicBool,
+    /// The image is not there until it is prepared again.
+    pub lacks_its_image: AtomicBool,
+    pub likely_mapping: Mutex<UserMapping>,
+    /// Of the container.
+    pub user: Mutex<(u32, u32)>,
+    pub behaviour: Mutex<Option<Behaviour>>,
+    pub agent: Mutex<Option<FakeAgent>>,
+    pub task: Mutex<Option<AbortHandle>>,
+    pub running: watch::Sender<bool>,
+    pub exit: Mutex<ExitEvidence>,
+    pub usage: Mutex<Option<ContainerUsage>>,
+    /// What it lists.
+    pub listed: Mutex<Vec<Listed>>,
+    pub me: Weak<Fake>,
+}
+
+impl Fake {
+    pub async fn call(&self, name: &'static str) -> Result<(), EngineError> {
+        self.calls.lock().unwrap().push(name);
+        if self.hangs == Some(name) {
+            std::future::pending::<()>().await;
+        }
+        if self.is_dead.load(Ordering::Relaxed) {
+            return Err(EngineError::Connection("the engine died".into()));
+        }
+        Ok(())
+    }
+
+    pub fn calls(&self) -> Vec<&'static str> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    pub fn ends_with(&self, code: Option<i64>, oom_killed: bool) {
+        let mut exit = self.exit.lock().unwrap();
+        (exit.code, exit.oom_killed) = (code, Some(oom_killed));
+    }
+
+    pub fn stop(&self) {
+        if let Some(task) = self.task.lock().unwrap().take() {
+            task.abort();
+        }
+        self.agent.lock().unwrap().take();
+        self.running.send_replace(false);
+    }
+}
+
+#[async_trait]
+impl Engine for Fake {
+    fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+    async fn facts(&self) -> Result<EngineFacts, EngineError> {
+        Ok(EngineFacts::default())
+    }
+    fn likely_user_mapping(&self) -> UserMapping {
+        *self.likely_mapping.lock().unwrap()
+    }
+    async fn user_mapping(&self) -> Result<UserMapping, EngineError> {
+        self.call("user_mapping").await.map(|()| UserMapping::Identity)
+    }
+    async fn clock(&self) -> Result<SystemTime, EngineError> {
+        Ok(SystemTime::now())
+    }
+    async fn prepare(&self) -> Result<(), EngineError> {
+        self.call("prepare").await
+    }
+    fn images(&self) -> Option<&dyn Images> {
+        None
+    }
+    async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError> {
+        self.call("create").await?;
+        *self.user.lock().unwrap() = spec.user;
+        match self.lacks_its_image.swap(false, Ordering::Relaxed) {
+            true => Err(EngineError::ImageMissing),
+            false => Ok(Box::new(FakeContainer(self.me.upgrade().unwrap()))),
+        }
+    }
+    async fn remove(&self, container: &str) -> Result<(), EngineError> {
+        self.call("remove").await?;
+        self.listed.lock().unwrap().retain(|listed| listed.id != container);
+        self.stop();
+        Ok(())
+    }
+    async fn list(&self, _: &str) -> Result<Vec<Listed>, EngineError> {
+        self.call("list").await?;
+        Ok(self.listed.lock().unwrap().clone())
+    }
+}
+
+/// Its container.
+pub struct FakeContainer(Arc<Fake>);
+
+#[async_trait]
+impl Container for FakeContainer {
+    fn id(&self) -> &str {
+        "c1"
+    }
+    async fn attach(&self) -> Result<Attached, EngineError> {
+        self.0.call("attach").await?;
+        let (attached, agent) = pipe();
+        *self.0.agent.lock().unwrap() = Some(agent);
+        Ok(attached)
+    }
+    async fn start(&self) -> Result<(), EngineError> {
+        self.0.call("start").await?;
+        self.0.running.send_replace(true);
+        let agent = self.0.agent.lock().unwrap().take().unwrap();
+        let behaviour = self.0.behaviour.lock().unwrap().take().unwrap();
+        let me = self.0.clone();
+        let task = tokio::spawn(async move {
+            behaviour(agent, me.clone()).await;
+            me.running.send_replace(false);
+        });
+        *self.0.task.lock().unwrap() = Some(task.abort_handle());
+        Ok(())
+    }
+    async fn wait(&self) -> Result<(), EngineError> {
+        self.0.call("wait").await?;
+        _ = self.0.running.subscribe().wait_for(|running| !running).await;
+        Ok(())
+    }
+    async fn kill(&self) -> Result<(), EngineError> {
+        self.0.call("kill").await?;
+        self.0.ends_with(Some(137), false);
+        self.0.stop();
+        Ok(())
+    }
+    async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError> {
+        self.0.call("evidence").await?;
+        Ok(Some(*self.0.exit.lock().unwrap()))
+    }
+    async fn usage(&self) -> Option<ContainerUsage> {
+        *self.0.usage.lock().unwrap()
+    }
+}
+
+pub struct World {
+    pub fake: Arc<Fake>,
+    pub shared: Arc<Shared>,
+    pub io: tempfile::TempDir,
+    pub _state: tempfile::TempDir,
+}
+
+impl World {
+    pub fn new<F, B>(behaviour: B) -> Self
+    where
+        B: FnOnce(FakeAgent, Arc<Fake>) -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        Self::with(None, behaviour)
+    }
+
+    pub fn with<F, B>(hangs: Option<&'static str>, behaviour: B) -> Self
+    where
+        B: FnOnce(FakeAgent, Arc<Fake>) -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let behaviour: Behaviour = Box::new(move |agent, fake| Box::pin(behaviour(agent, fake)));
+        let fake = Arc::new_cyclic(|me| Fake {
+            info: EngineInfo {
+                kind: EngineKind::Docker,
+                endpoint: "fake".into(),
+                why: "a test".into(),
+                notice: None,
+            },
+            calls: Mutex::default(),
+            hangs,
+            is_dead: AtomicBool::new(false),
+            lacks_its_image: AtomicBool::new(false),
+            likely_mapping: Mutex::default(),
+            user: Mutex::default(),
+            behaviour: Mutex::new(Some(behaviour)),
+            agent: Mutex::new(None),
+            task: Mutex::new(None),
+            running: watch::Sender::new(false),
+            exit: Mutex::new(ExitEvidence { code: Some(0), ..ExitEvidence::default() }),
+            usage: Mutex::default(),
+            listed: Mutex::default(),
+            me: me.clone(),
+        });
+        let state = tempfile::tempdir().unwrap();
+        let folder = StateDir::open(&state.path().join("s"), BOOT_ID).unwrap();
+        let instance = Instance::register(folder, "fake").unwrap();
+        let shared = Arc::new(Shared {
+            engine: fake.clone(),
+            instance,
+            cleanup: Cleanup::new(),
+            ceiling: Ceiling::default(),
+            boot_id: BOOT_ID.into(),
+            confinement: ConfinementPolicy::Required,
+        });
+        Self { fake, shared, io: tempfile::tempdir().unwrap(), _state: state }
+    }
+
+    pub fn spec(&self) -> SandboxSpec {
+        SandboxSpec::new().io_dir(self.io.path())
+    }
+
+    pub async fn launch(&self) -> Result<Sandbox, Error> {
+        Sandbox::launch(self.shared.clone(), self.spec()).await
+    }
+
+    pub async fn run(&self) -> RunResult {
+        let sandbox = self.launch().await.unwrap();
+        let result = sandbox.run(Script::new("x")).await.unwrap();
+        sandbox.close().await.unwrap();
+        self.assert_removed().await;
+        result
+    }
+
+    pub async fn assert_removed(&self) {
+        self.shared.cleanup.finish().await;
+        assert_eq!(self.fake.calls().iter().filter(|&&call| call == "remove").count(), 1);
+    }
+}
+
+pub fn hello_reply(io: &Path) -> HelloReply {
+    let metadata = std::fs::metadata(io).unwrap();
+    HelloReply {
+        protocol: PROTOCOL_VERSION,
+        agent: "0".into(),
+        confinement: Confinement {
+            no_new_privileges: true,
+            undumpable: true,
+            landlock_abi: Some(2),
+            seccomp: true,
+            missing: Vec::new(),
+        },
+        resolver: Resolver::Openat2,
+        boot_id: BOOT_ID.into(),
+        mounts: vec![MountIdentity {
+            path: "/io".into(),
+            dev: metadata.dev(),
+            ino: metadata.ino(),
+        }],
+        nonce: None,
+    }
+}
+
+/// An agent on one io dir. What a test does not say it does as an honest agent.
+pub struct Scripted {
+    pub agent: FakeAgent,
+    /// The run's request, once it has come.
+    pub run: u64,
+}
+
+impl Scripted {
+    /// Answers `hello` as an agent that sees `io`.
+    pub async fn greet(mut agent: FakeAgent, io: &Path) -> Self {
+        let (id, request) = agent.request().await.unwrap();
+        assert!(matches!(request, Request::Hello(_)));
+        agent.answer(id, hello_reply(io)).await;
+        Self { agent, run: 0 }
+    }
+
+    pub async fn run_request(&mut self) -> u64 {
+        let (id, request) = self.agent.request().await.unwrap();
+        assert!(matches!(request, Request::Run(_)), "{request:?}");
+        self.run = id;
+        id
+    }
+
+    pub async fn notify(&mut self, message: FromAgent<'_>) {
+        self.agent.send(message.encode().unwrap()).await;
+    }
+
+    pub async fn log(&mut self, text: &str) {
+        let (request, level, text) = (self.run, LogLevel::Print, text.to_owned());
+        self.notify(FromAgent::Log(Log { request, level, text, lossy: false, cut: false })).await;
+    }
+
+    pub async fn touched(&mut self, path: &str, change: Change) {
+        let (request, path) = (self.run, path.to_owned());
+        let (path_b64, existed) = (None, false);
+        self.notify(FromAgent::Touched(Touched { request, path, path_b64, existed, change })).await;
+    }
+
+    pub async fn returned(&mut self, id: u64, json: &str) {
+        let end = RunEnd::Returned(RawValue::from_string(json.into()).unwrap());
+        let usage = AgentUsage { cpu_ms: 1, peak_memory_bytes: 2, written_bytes: 3 };
+        self.agent.answer(id, RunReply { end, logs_truncated: false, usage }).await;
+    }
+
+    /// Serves what is asked until `shutdown`, or the end of stdin.
+    pub async fn rest(&mut self) {
+        while let Some((id, request)) = self.agent.request().await {
+            match request {
+                Request::Shutdown(_) => return self.agent.answer(id, ShutdownReply {}).await,
+                Request::Run(_) => self.returned(id, "null").await,
+                Request::Cancel(_) | Request::Hello(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// A world whose agent greets honestly and then does as it is told.
+pub fn greeted<F>(act: impl FnOnce(Scripted, Arc<Fake>) -> F + Send + 'static) -> World
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let io: Arc<Mutex<std::path::PathBuf>> = Arc::default();
+    let place = io.clone();
+    let world = World::new(async move |agent, fake| {
+        let io = place.lock().unwrap().clone();
+        act(Scripted::greet(agent, &io).await, fake).await;
+    });
+    *io.lock().unwrap() = world.io.path().to_owned();
+    world
+}
