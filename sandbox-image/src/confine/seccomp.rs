@@ -25,18 +25,15 @@ use seccompiler::{
 const ALLOWED: &[libc::c_long] = &[
     // Files, by descriptor or beneath one. Landlock says which.
     libc::SYS_close,
-    libc::SYS_fallocate,
     libc::SYS_fstat,
     libc::SYS_ftruncate,
     libc::SYS_getdents64,
-    libc::SYS_linkat,
     libc::SYS_lseek,
     libc::SYS_newfstatat,
     libc::SYS_pread64,
     libc::SYS_pwrite64,
     libc::SYS_read,
     libc::SYS_renameat,
-    libc::SYS_renameat2,
     libc::SYS_statx,
     libc::SYS_unlinkat,
     libc::SYS_write,
@@ -140,6 +137,15 @@ fn program(pid: u32) -> Result<BpfProgram, BackendError> {
     only(libc::SYS_openat, vec![argument(3, Dword, MaskedEq(SPECIAL_MODES), 0)?])?;
     only(libc::SYS_mkdirat, vec![argument(2, Dword, MaskedEq(SPECIAL_MODES), 0)?])?;
     only(libc::SYS_fchmod, vec![argument(1, Dword, MaskedEq(SPECIAL_MODES), 0)?])?;
+    // Space for what is about to be written; no holes, and no other way to change content.
+    only(libc::SYS_fallocate, vec![argument(1, Dword, Eq, bits(libc::FALLOC_FL_KEEP_SIZE))?])?;
+    // A whole file takes its name where nothing has it: by a rename, or by a link, for a file
+    // without a name by its descriptor.
+    let nothing_there = u64::from(libc::RENAME_NOREPLACE);
+    only(libc::SYS_renameat2, vec![argument(4, Dword, Eq, nothing_there)?])?;
+    for flags in [0, libc::AT_EMPTY_PATH, libc::AT_SYMLINK_FOLLOW] {
+        only(libc::SYS_linkat, vec![argument(4, Dword, Eq, bits(flags))?])?;
+    }
 
     let refused = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
     let architecture = TargetArch::try_from(std::env::consts::ARCH)?;

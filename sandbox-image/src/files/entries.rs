@@ -196,7 +196,7 @@ impl Files {
     /// than a list may have.
     fn files_below(&self, entry: &Entry<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let top = entry.root.at(entry.directory.as_fd()).open(entry.name, flags)?;
+        let top = entry.root.child(entry.directory.as_fd(), entry.name, flags)?;
         let mut files = Vec::new();
         let mut seen = 0;
         let mut open: Vec<(OwnedFd, Vec<u8>, usize)> = vec![(top, Vec::new(), 1)];
@@ -222,7 +222,7 @@ impl Files {
                 return Err(Errno::OVERFLOW);
             }
             for (name, below) in inner {
-                let next = entry.root.at(directory.as_fd()).open(&name, flags)?;
+                let next = entry.root.child(directory.as_fd(), &name, flags)?;
                 open.push((next, below, depth + 1));
             }
         }

@@ -203,7 +203,7 @@ pub(super) fn make_parents<'a>(
             Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
-        let next = root.at(directory.as_fd()).open(name, OFlags::PATH | OFlags::DIRECTORY)?;
+        let next = root.child(directory.as_fd(), name, OFlags::PATH | OFlags::DIRECTORY)?;
         directory = Directory::Inside(next);
     }
     Ok(directory)
@@ -213,7 +213,7 @@ pub(super) fn make_parents<'a>(
 fn deepest<'a>(root: &Root<'a>, parents: &[&[u8]]) -> rustix::io::Result<(Directory<'a>, usize)> {
     let mut directory = Directory::Root(root.fd);
     for (depth, name) in parents.iter().enumerate() {
-        match root.at(directory.as_fd()).open(name, OFlags::PATH | OFlags::DIRECTORY) {
+        match root.child(directory.as_fd(), name, OFlags::PATH | OFlags::DIRECTORY) {
             Ok(next) => directory = Directory::Inside(next),
             Err(Errno::NOENT) => return Ok((directory, depth)),
             Err(errno) => return Err(errno),

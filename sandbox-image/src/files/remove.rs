@@ -156,7 +156,7 @@ impl Tree<'_> {
     /// Removes all that is in the tree's top, and says how much it was.
     fn empty(mut self, top: &Entry<'_>) -> Result<u64, FileError> {
         use std::os::fd::AsFd as _;
-        let opened = self.root.at(top.directory.as_fd()).open(top.name, DIRECTORY);
+        let opened = self.root.child(top.directory.as_fd(), top.name, DIRECTORY);
         let mut here = opened.map_err(|errno| beneath(errno, self.written))?;
         let mut levels =
             vec![Level::new(&here, top.name).map_err(|errno| self.fail(&[], b"", errno))?];
@@ -164,7 +164,7 @@ impl Tree<'_> {
             self.watch.check()?;
             let level = levels.last_mut().expect("the walk ends at the top");
             if let Some(name) = level.inner.pop() {
-                match self.root.at(here.as_fd()).open(&name, DIRECTORY) {
+                match self.root.child(here.as_fd(), &name, DIRECTORY) {
                     Ok(inner) => {
                         let level = Level::new(&inner, &name);
                         levels.push(level.map_err(|errno| self.fail(&levels, b"", errno))?);

@@ -80,9 +80,11 @@ impl<'a> Root<'a> {
         self.open(relative, OFlags::PATH | OFlags::DIRECTORY).map(Directory::Inside)
     }
 
-    /// The same rules from another directory of this mount.
-    pub const fn at<'b>(&self, fd: BorrowedFd<'b>) -> Root<'b> {
-        Root { fd, dev: self.dev, resolver: self.resolver }
+    /// Opens a name in another directory of this mount, under the same rules. Not by `openat2`,
+    /// which answers `EXDEV` also where what it has opened is moved elsewhere in the mount: for one
+    /// component there is nothing that it would do better.
+    pub fn child(&self, directory: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd> {
+        retry(|| self.step(directory, name, flags))
     }
 
     fn by_walking(&self, relative: &[u8], flags: OFlags) -> Result<OwnedFd> {

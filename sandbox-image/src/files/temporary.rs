@@ -79,7 +79,8 @@ impl<'a> Temporary<'a> {
     }
 
     /// Gives the file its name in `directory`, at once: before, the file is not there, or the old
-    /// one is. On an error nothing has changed. `copy` fills the file that it is given from this one, where there is no other way.
+    /// one is. On an error nothing has changed. `copy` fills the file that it is given from this
+    /// one, where there is no other way.
     pub fn publish(
         &self,
         directory: &Directory<'_>,

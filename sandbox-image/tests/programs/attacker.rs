@@ -162,6 +162,10 @@ fn strike(attack: &str, target: &Target) -> Answer {
         |path: &CString, flags: c_int| call(libc::SYS_openat, [CWD, ptr(path), bits(flags), 0o600]);
     let rename =
         |from: &CString, to: &CString| call(libc::SYS_renameat, [CWD, ptr(from), CWD, ptr(to)]);
+    let rename_with = |from: &CString, to: &CString, flags: libc::c_uint| {
+        let flags = usize::try_from(flags).expect("64 bits");
+        call(libc::SYS_renameat2, [CWD, ptr(from), CWD, ptr(to), flags])
+    };
     let mknod = |path: &CString, mode: libc::mode_t| {
         call(libc::SYS_mknodat, [CWD, ptr(path), usize::try_from(mode).expect("64 bits"), 0])
     };
@@ -181,6 +185,25 @@ fn strike(attack: &str, target: &Target) -> Answer {
         "make a file in the mount" => open(&new, create),
         "make a folder in the mount" => call(libc::SYS_mkdirat, [CWD, ptr(&new), 0o755]),
         "rename in the mount" => rename(&file, &at(mount, "dir/moved")),
+        "rename to nothing in the mount" => rename_with(&file, &new, libc::RENAME_NOREPLACE),
+        "link in the mount" => call(libc::SYS_linkat, [CWD, ptr(&file), CWD, ptr(&new), 0]),
+        "name a file without a name in the mount" => {
+            let unnamed = open(&c(mount), libc::O_TMPFILE | libc::O_WRONLY)?;
+            // Before Linux 6.10 that takes a capability: no file, but not for the filter.
+            let flags = bits(libc::AT_EMPTY_PATH);
+            match call(libc::SYS_linkat, [unnamed, ptr(&c("")), CWD, ptr(&new), flags]) {
+                Err(libc::ENOENT) => Ok(0),
+                linked => linked,
+            }
+        }
+        "reserve in the mount" => {
+            let opened = open(&file, libc::O_WRONLY)?;
+            call(libc::SYS_fallocate, [opened, bits(libc::FALLOC_FL_KEEP_SIZE), 0, 4096])
+        }
+        "change a mode in the mount" => {
+            let opened = open(&file, libc::O_WRONLY)?;
+            call(libc::SYS_fchmod, [opened, 0o600])
+        }
         "remove in the mount" => call(libc::SYS_unlinkat, [CWD, ptr(&file), 0]),
         "list the mount" => open(&c(mount), libc::O_RDONLY | libc::O_DIRECTORY),
         "read the inputs" => open(&input, libc::O_RDONLY),
@@ -216,6 +239,10 @@ fn strike(attack: &str, target: &Target) -> Answer {
         "symlink-outside" => call(libc::SYS_symlinkat, [ptr(&secret), CWD, ptr(&made)]),
         "link-outside" => call(libc::SYS_linkat, [CWD, ptr(&secret), CWD, ptr(&made), 0]),
         "link-in" => call(libc::SYS_linkat, [CWD, ptr(&secret), CWD, ptr(&new), 0]),
+        "link-from-inputs" => call(libc::SYS_linkat, [CWD, ptr(&input), CWD, ptr(&new), 0]),
+        "link-to-inputs" => {
+            call(libc::SYS_linkat, [CWD, ptr(&file), CWD, ptr(&at(inputs, "new")), 0])
+        }
         "rename-outside" => rename(&secret, &made),
         "rename-in" => rename(&secret, &new),
         "rename-out" => rename(&file, &made),
@@ -303,21 +330,36 @@ fn strike(attack: &str, target: &Target) -> Answer {
         "sched_setaffinity" => call(libc::SYS_sched_setaffinity, [*pid, 8, BAD]),
         "setpriority" => call(libc::SYS_setpriority, [99, 0, 0]),
         "personality" => call(libc::SYS_personality, [0xffff_ffff]),
-        "fchmod" => call(libc::SYS_fchmod, [NO_FD, 0o4755]),
+        "fchmod-set-uid" => call(libc::SYS_fchmod, [NO_FD, 0o4755]),
+        "fchmod-set-gid" => call(libc::SYS_fchmod, [NO_FD, 0o2755]),
+        "fchmod-sticky" => call(libc::SYS_fchmod, [NO_FD, 0o1755]),
+        "fchmodat2" => call(libc::SYS_fchmodat2, [CWD, ptr(&file), 0o4755, 0]),
         "fchmodat" => call(libc::SYS_fchmodat, [CWD, ptr(&file), 0o4755]),
         "fchown" => call(libc::SYS_fchown, [NO_FD, 0, 0]),
         "fchownat" => call(libc::SYS_fchownat, [CWD, BAD, 0, 0, 0]),
         "mknodat" => mknod(&new, libc::S_IFIFO | 0o600),
         "symlinkat" => call(libc::SYS_symlinkat, [ptr(&secret), CWD, ptr(&new)]),
-        "linkat" => call(libc::SYS_linkat, [CWD, ptr(&file), CWD, ptr(&new), 0]),
-        "renameat2" => call(libc::SYS_renameat2, [CWD, BAD, CWD, BAD, 0]),
+        "linkat-follow-by-descriptor" => {
+            let flags = bits(libc::AT_EMPTY_PATH | libc::AT_SYMLINK_FOLLOW);
+            call(libc::SYS_linkat, [NO_FD, BAD, CWD, BAD, flags])
+        }
+        "renameat2-replace" => call(libc::SYS_renameat2, [CWD, BAD, CWD, BAD, 0]),
+        "renameat2-exchange" => rename_with(&file, &at(mount, "dir"), libc::RENAME_EXCHANGE),
+        "renameat2-whiteout" => rename_with(&file, &new, libc::RENAME_WHITEOUT),
         "openat2" => call(libc::SYS_openat2, [CWD, BAD, BAD, 24]),
         "openat-set-uid" => call(libc::SYS_openat, [CWD, ptr(&new), bits(create), 0o4755]),
         "openat-set-gid" => call(libc::SYS_openat, [CWD, ptr(&new), bits(create), 0o2755]),
         "mkdirat-set-gid" => call(libc::SYS_mkdirat, [CWD, ptr(&new), 0o2755]),
         "setxattr" => call(libc::SYS_setxattr, [BAD, BAD, BAD, 0, 0]),
         "utimensat" => call(libc::SYS_utimensat, [CWD, BAD, BAD, 0]),
-        "fallocate" => call(libc::SYS_fallocate, [NO_FD, 0, 0, 1]),
+        "fallocate-grow" => call(libc::SYS_fallocate, [NO_FD, 0, 0, 1]),
+        "fallocate-punch-hole" => {
+            let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            call(libc::SYS_fallocate, [NO_FD, bits(flags), 0, 1])
+        }
+        "fallocate-zero" => {
+            call(libc::SYS_fallocate, [NO_FD, bits(libc::FALLOC_FL_ZERO_RANGE), 0, 1])
+        }
         "copy_file_range" => call(libc::SYS_copy_file_range, [NO_FD, 0, NO_FD, 0, 1, 0]),
         "sendfile" => call(libc::SYS_sendfile, [NO_FD, NO_FD, 0, 1]),
         "splice" => call(libc::SYS_splice, [NO_FD, 0, NO_FD, 0, 1, 0]),

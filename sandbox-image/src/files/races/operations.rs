@@ -158,9 +158,11 @@ fn a_target_that_turns_into_a_link_is_replaced_or_refused_and_never_followed() {
         fs::create_dir(arena.path("d")).unwrap();
         let (a, b) = (arena.path("d/file"), arena.path("d/link"));
         let make = || {
+            // Where one of them is gone there is no exchange, so there is one of each again.
+            _ = fs::remove_file(&a);
             _ = fs::remove_file(&b);
-            _ = symlink(arena.outside.join("file"), &b);
-            _ = fs::File::options().create_new(true).write(true).open(&a);
+            symlink(arena.outside.join("file"), &b).unwrap();
+            fs::File::options().create_new(true).write(true).open(&a).unwrap();
         };
         make();
         let acts: [Act<'_>; 7] = [
