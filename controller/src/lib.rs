@@ -43,6 +43,7 @@ mod session;
 mod shared;
 mod spec;
 mod state;
+mod time;
 
 pub use agent::{AGENT, AGENT_SHA256};
 pub use check::check_script;

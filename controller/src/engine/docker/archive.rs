@@ -14,6 +14,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::agent::Agent;
+use crate::time::rfc3339;
 
 /// The sha256 of the Dockerfile and the agent.
 pub(super) const LABEL_IMAGE: &str = "sandboxctl.image";
@@ -51,10 +52,11 @@ impl Recipe {
     pub fn archive(&self, tag: &str, created: SystemTime) -> Bytes {
         let layer = self.layer();
         let layer_digest = self.digest_of(|| layer.clone());
+        let created = created.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let config = json!({
             "architecture": architecture(),
             "os": "linux",
-            "created": humantime::format_rfc3339_nanos(created).to_string(),
+            "created": rfc3339(created.as_secs().cast_signed(), created.subsec_nanos()),
             "config": {
                 "Entrypoint": [self.path],
                 "Labels": { LABEL_IMAGE: self.digest, LABEL_AGENT: self.agent.sha256() },
@@ -214,7 +216,7 @@ mod tests {
         assert_eq!(config_name, format!("{}.json", digest(config)));
         let config: Value = serde_json::from_slice(config).unwrap();
         assert_eq!(config["rootfs"]["diff_ids"], json!([format!("sha256:{}", digest(layer))]));
-        assert_eq!(config["created"], "1970-01-01T00:00:01.500000000Z");
+        assert_eq!(config["created"], "1970-01-01T00:00:01.5Z");
         let layer = read(layer);
         assert_eq!(layer.keys().collect::<Vec<_>>(), [".sandbox/", ".sandbox/agent"]);
         assert!(layer[".sandbox/agent"] == (0o755, crate::AGENT.to_vec()));
