@@ -393,7 +393,7 @@ limits! {
     Entries, entries: NonZeroU32, "limits.entries", None,
         nonzero(10_000), [nonzero(1_000_000)], nonzero(1);
     /// Size of a file that one operation reads or writes whole.
-    MaxFileSize, max_file_size: ByteSize, "filesystem.max_file_size", None,
+    MaxFileSize, max_file_size: ByteSize, "filesystem.max_file_size", Some("--max-file-size"),
         ByteSize(10 * MIB), [ByteSize(GIB)], ByteSize(0);
     /// File handles open at one time.
     OpenHandles, open_handles: NonZeroU32, "io.max_open_handles", None,

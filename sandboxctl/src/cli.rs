@@ -290,25 +290,61 @@ pub struct RunArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// The files of the script.
+    // A hyphen begins a negative number, of which we say what is wrong with it.
+    #[arg(long, value_name = "TIME", help_heading = "Limits", help = limit(LimitKey::Timeout).help(),
+        value_parser = value_of(limit(LimitKey::Timeout)), value_hint = ValueHint::Other,
+        allow_hyphen_values = true)]
+    timeout: Option<Value>,
+
+    #[arg(long, value_name = "SIZE", help_heading = "Limits",
+        help = limit(LimitKey::VmMemory).help(),
+        value_parser = value_of(limit(LimitKey::VmMemory)), value_hint = ValueHint::Other,
+        allow_hyphen_values = true)]
+    vm_memory: Option<Value>,
+
+    /// The sandbox.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
+
+    /// Give the script no files at all
+    #[arg(long, help_heading = "Files",
+        conflicts_with_all = ["io_dir", "inputs", "mount_path", "workdir"])]
+    no_io: bool,
+
+    #[arg(long, value_name = "HOW", help_heading = "Files", help = Key::IoErrors.help(),
+        value_parser = word_of(Key::IoErrors))]
+    io_errors: Option<Value>,
+}
+
+impl RunArgs {
+    /// Adds the settings among these flags.
+    pub fn add_flags(&self, flags: &mut Flags) {
+        self.sandbox.add_flags(flags);
+        flags.set(Key::IoEnabled, self.no_io.then_some(Value::Switch(false)));
+        flags.set(Key::IoErrors, self.io_errors.clone());
+        flags.set(limit(LimitKey::Timeout), self.timeout.clone());
+        flags.set(limit(LimitKey::VmMemory), self.vm_memory.clone());
+    }
+}
+
+/// A sandbox: what every command that launches one takes.
+#[derive(Debug, Args)]
+pub struct SandboxArgs {
+    /// Its files.
     #[command(flatten)]
     pub files: FileArgs,
 
-    /// What the run may use.
+    /// What it may use.
     #[command(flatten)]
     limits: LimitArgs,
 }
 
-/// The files of a script.
+/// The files of a sandbox.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Files")]
 pub struct FileArgs {
     #[arg(long, value_name = "DIR", help = Key::IoDir.help(), value_hint = ValueHint::DirPath)]
     io_dir: Option<PathBuf>,
-
-    /// Give the script no files at all
-    #[arg(long, conflicts_with_all = ["io_dir", "inputs", "mount_path", "workdir"])]
-    no_io: bool,
 
     /// Show a file or directory read-only at /in/NAME; - is stdin; repeatable
     // A hyphen begins `-:NAME`.
@@ -324,34 +360,20 @@ pub struct FileArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest_path())]
     pub workdir: Option<String>,
 
-    #[arg(long, value_name = "HOW", help = Key::IoErrors.help(),
-        value_parser = word_of(Key::IoErrors))]
-    io_errors: Option<Value>,
-
     /// Run as this user and group [default: the owner of the io dir]
     #[arg(long, value_name = "UID:GID", value_hint = ValueHint::Other,
         allow_hyphen_values = true, value_parser = text::<User>())]
     pub user: Option<User>,
 }
 
-/// What a run may use. A hyphen begins a negative number, of which we say what is wrong with it.
+/// What a sandbox may use. A hyphen begins a negative number, of which we say what is wrong.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
-    #[arg(long, value_name = "TIME", help = limit(LimitKey::Timeout).help(),
-        value_parser = value_of(limit(LimitKey::Timeout)), value_hint = ValueHint::Other,
-        allow_hyphen_values = true)]
-    timeout: Option<Value>,
-
     #[arg(long, value_name = "SIZE", help = limit(LimitKey::Memory).help(),
         value_parser = value_of(limit(LimitKey::Memory)), value_hint = ValueHint::Other,
         allow_hyphen_values = true)]
     memory: Option<Value>,
-
-    #[arg(long, value_name = "SIZE", help = limit(LimitKey::VmMemory).help(),
-        value_parser = value_of(limit(LimitKey::VmMemory)), value_hint = ValueHint::Other,
-        allow_hyphen_values = true)]
-    vm_memory: Option<Value>,
 
     #[arg(long, value_name = "NUMBER", help = limit(LimitKey::Cpus).help(),
         value_parser = value_of(limit(LimitKey::Cpus)), value_hint = ValueHint::Other,
@@ -367,27 +389,28 @@ struct LimitArgs {
         value_parser = value_of(limit(LimitKey::MaxWrite)), value_hint = ValueHint::Other,
         allow_hyphen_values = true)]
     max_write: Option<Value>,
+
+    #[arg(long, value_name = "SIZE", help = limit(LimitKey::MaxFileSize).help(),
+        value_parser = value_of(limit(LimitKey::MaxFileSize)), value_hint = ValueHint::Other,
+        allow_hyphen_values = true)]
+    max_file_size: Option<Value>,
 }
 
-impl RunArgs {
+impl SandboxArgs {
     /// Adds the settings among these flags.
     pub fn add_flags(&self, flags: &mut Flags) {
-        let FileArgs { io_dir, no_io, io_errors, .. } = &self.files;
-        if let Some(dir) = io_dir {
+        if let Some(dir) = &self.files.io_dir {
             // Any directory: whoever types it means it.
             flags.set(Key::IoDir, Some(Value::Path(dir.clone())));
             flags.values.push((Key::IoEnabled, Value::Switch(true), "--io-dir"));
         }
-        flags.set(Key::IoEnabled, no_io.then_some(Value::Switch(false)));
-        flags.set(Key::IoErrors, io_errors.clone());
-        let LimitArgs { timeout, memory, vm_memory, cpus, pids, max_write } = &self.limits;
+        let LimitArgs { memory, cpus, pids, max_write, max_file_size } = &self.limits;
         for (key, value) in [
-            (LimitKey::Timeout, timeout),
             (LimitKey::Memory, memory),
-            (LimitKey::VmMemory, vm_memory),
             (LimitKey::Cpus, cpus),
             (LimitKey::Pids, pids),
             (LimitKey::MaxWrite, max_write),
+            (LimitKey::MaxFileSize, max_file_size),
         ] {
             flags.set(limit(key), value.clone());
         }
@@ -595,7 +618,7 @@ mod tests {
             panic!("it is a command line")
         };
         let inputs = ["-:words", "y"].map(|text| InputArgument::parse(text.as_ref()).unwrap());
-        assert_eq!(args.files.inputs, inputs);
+        assert_eq!(args.sandbox.files.inputs, inputs);
         assert!(parse(&["-"]).is_ok());
         assert!(parse(&["x.luau", "--in", "--json"]).is_err(), "a flag is no input");
     }

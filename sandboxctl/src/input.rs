@@ -86,7 +86,7 @@ impl InputArgument {
         let source = Path::new(OsStr::from_bytes(source));
         let name = match name {
             Some(name) => name.to_str().ok_or("the input's name is not UTF-8 text")?,
-            None if source == Path::new(STDIN) => {
+            None if is_stdin(source) => {
                 return Err("stdin needs a name: -:NAME".to_owned());
             }
             None => Input::default_name(source).ok_or_else(|| {
@@ -102,7 +102,7 @@ impl InputArgument {
     }
 
     fn is_stdin(&self) -> bool {
-        self.source == Path::new(STDIN)
+        is_stdin(&self.source)
     }
 
     /// The input, with stdin read to its end.
@@ -144,6 +144,11 @@ pub struct Given {
     pub name: String,
 }
 
+/// Whether `file`, as it was given, stands for stdin.
+pub fn is_stdin(file: &Path) -> bool {
+    file == Path::new(STDIN)
+}
+
 /// Reads a script.
 ///
 /// # Errors
@@ -151,7 +156,7 @@ pub struct Given {
 /// Where it is not there or cannot be read.
 pub fn script(script: &Path) -> Result<Given, Error> {
     let most = MAX_SOURCE_BYTES as u64;
-    let read = if script == Path::new(STDIN) {
+    let read = if is_stdin(script) {
         return read_bounded(io::stdin().lock(), most)
             .map(|source| Given { source, name: "stdin".to_owned() })
             .map_err(|error| Error::usage("SCRIPT", format!("stdin: {}", reason(&error))));
@@ -208,9 +213,10 @@ fn object(file: &Path) -> Result<Map<String, Value>, String> {
 ///
 /// # Errors
 ///
-/// Where one is not there or cannot be read, or two have one name, or stdin is asked for twice.
-pub fn inputs(inputs: &[InputArgument], script: &Path) -> Result<Vec<Input>, Error> {
-    let mut stdin = (script == Path::new(STDIN)).then(|| "SCRIPT -".to_owned());
+/// Where one is not there or cannot be read, or two have one name, or stdin is asked for twice:
+/// `stdin` says which argument has it already.
+pub fn inputs(inputs: &[InputArgument], stdin: Option<&str>) -> Result<Vec<Input>, Error> {
+    let mut stdin = stdin.map(str::to_owned);
     for (index, input) in inputs.iter().enumerate() {
         let flag = format!("--in {}", input.written);
         if let Some(other) = inputs[..index].iter().find(|other| other.name == input.name) {
@@ -306,7 +312,7 @@ mod tests {
         std::fs::write(at("deep.json"), deep).unwrap();
         std::fs::write(at("inexact.json"), r#"{"id": 9007199254740993}"#).unwrap();
         let input = |text: &str| InputArgument::parse(text.as_ref()).unwrap();
-        let open = |text: String| inputs(&[input(&text)], Path::new("s")).unwrap_err();
+        let open = |text: String| inputs(&[input(&text)], None).unwrap_err();
         let here = folder.path().display().to_string();
         let same = ["x:a", "y:a"].map(input);
         let stdin = ["-:a"].map(input);
@@ -321,8 +327,8 @@ mod tests {
             arguments(Some(&at("inexact.json")), &[]).unwrap_err(),
             open(format!("{here}/none.csv")),
             open("/dev/null".to_owned()),
-            inputs(&same, Path::new("s")).unwrap_err(),
-            inputs(&stdin, Path::new("-")).unwrap_err(),
+            inputs(&same, None).unwrap_err(),
+            inputs(&stdin, Some("SCRIPT -")).unwrap_err(),
         ]
         .map(|error| error.to_text().replace(&here, ""));
         let texts = texts.join("\n");

@@ -5,6 +5,7 @@ mod config;
 mod doctor;
 mod gc;
 mod image;
+mod launch;
 mod manual;
 mod ps;
 mod run;

@@ -1,0 +1,147 @@
+//! A sandbox for a command: from flags and settings to one that is up.
+
+use std::time::Duration;
+
+use sandbox_controller::{Controller, Error as ControllerError, Rebuild, Sandbox, SandboxSpec};
+
+use super::Context;
+use crate::cli::SandboxArgs;
+use crate::config::{Key, Settings};
+use crate::error::Error;
+use crate::input;
+use crate::signals::Signals;
+
+/// A launch that takes longer is worth a word.
+const SLOW: Duration = Duration::from_millis(700);
+
+/// What is asked of the controller, by what every command that launches a sandbox takes. What is
+/// wrong is told before an engine is asked. `stdin` says which argument has it already.
+pub fn spec(
+    context: &Context<'_>,
+    args: &SandboxArgs,
+    settings: &Settings,
+    stdin: Option<&str>,
+) -> Result<SandboxSpec, Error> {
+    let files = &args.files;
+    let mut spec = SandboxSpec::new()
+        .limits(settings.allowed_limits()?)
+        .user(files.user.map(|user| (user.0, user.1)));
+    if settings.io_enabled() {
+        spec = spec.io_dir(settings.io_dir(&context.environment.working_directory)?);
+    } else if !files.inputs.is_empty() {
+        let why = format!("there are no files at all by {}", settings.named(Key::IoEnabled));
+        return Err(Error::usage("--in", why));
+    } else {
+        spec = spec.no_io();
+    }
+    if let Some(path) = &files.mount_path {
+        spec = spec.mount_path(path);
+    }
+    if let Some(path) = &files.workdir {
+        spec = spec.workdir(path);
+    }
+    if let Some(paths) = settings.allowed_paths() {
+        spec = spec.allowed_paths(paths);
+    }
+    let inputs = input::inputs(&files.inputs, stdin)?;
+    Ok(inputs.into_iter().fold(spec, SandboxSpec::input))
+}
+
+/// Launches it, and says what takes long.
+pub async fn launch(
+    context: &Context<'_>,
+    settings: &Settings,
+    controller: &Controller,
+    signals: &mut Signals,
+    spec: SandboxSpec,
+) -> Result<Sandbox, Error> {
+    let output = context.output;
+    let launch = async {
+        if !controller.knows_its_image() {
+            let mut told = false;
+            let tell = |_: &str| {
+                if !std::mem::replace(&mut told, true) {
+                    output.progress("building the sandbox image, as the first run does");
+                }
+            };
+            controller.image_build(Rebuild::IfMissing, tell).await?;
+        }
+        let launch = controller.launch(spec);
+        tokio::pin!(launch);
+        match tokio::time::timeout(SLOW, &mut launch).await {
+            Ok(launched) => launched,
+            Err(_) => {
+                output.progress("waiting for the engine");
+                launch.await
+            }
+        }
+    };
+    tokio::pin!(launch);
+    match signals.guard(&mut launch).await {
+        Ok(launched) => launched.map_err(|error| named(error, settings)),
+        Err(signalled) => {
+            // An engine makes what it was asked for, whoever still waits: so it is waited
+            // for, and then removed. Another signal does not wait.
+            output.progress("cleaning up");
+            if let Ok(Ok(sandbox)) = signals.guard(launch).await {
+                _ = signals.guard(sandbox.close()).await;
+            }
+            Err(signalled)
+        }
+    }
+}
+
+/// An error of the controller's, with the flag or key of ours that is the reason for it.
+fn named(error: ControllerError, settings: &Settings) -> Error {
+    let what = match &error {
+        ControllerError::WorkdirOutside { .. } => "--workdir".to_owned(),
+        ControllerError::GuestPath { what: "the working directory", .. } => "--workdir".to_owned(),
+        ControllerError::GuestPath { what: "the mount path", .. } => "--mount-path".to_owned(),
+        ControllerError::MountTaken { .. } => "--mount-path".to_owned(),
+        ControllerError::IoDir { .. } => settings.named(Key::IoDir),
+        ControllerError::Input { .. } => "--in".to_owned(),
+        ControllerError::Engine { source, .. } => {
+            let message = source.to_string();
+            match settings.text(Key::EngineRuntime) {
+                Some(name) if message.contains("runtime") && message.contains(name) => {
+                    let what = settings.named(Key::EngineRuntime);
+                    return Error::usage(what, message)
+                        .with_hint("`sandboxctl doctor` lists the runtimes that the engine has");
+                }
+                _ => return error.into(),
+            }
+        }
+        _ => return error.into(),
+    };
+    Error::Usage { what, why: error.full_message(), hint: error.hint() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Flags, Value};
+    use crate::environment::Environment;
+
+    #[test]
+    fn what_the_controller_refuses_names_its_flag_or_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment =
+            Environment::made_up(folder.path(), &[("SANDBOXCTL_ENGINE_RUNTIME", "nope")]);
+        let mut flags = Flags::default();
+        flags.set(Key::IoDir, Some(Value::Path("/x".into())));
+        let settings = Settings::load(&environment, flags).unwrap();
+        let text = |error| named(error, &settings).to_text();
+
+        let error = ControllerError::IoDir { path: "/x".into(), reason: "it is a link".into() };
+        assert_eq!(text(error), "--io-dir: cannot use /x as the io dir: it is a link");
+        let error = ControllerError::MountTaken { path: "/".into(), taken: "/proc".into() };
+        let words = "--mount-path: the io dir cannot be at /: /proc is the sandbox's own";
+        assert_eq!(text(error), words);
+        let error = ControllerError::WorkdirOutside { workdir: "/tmp".into() };
+        assert!(text(error).starts_with("--workdir: "));
+        assert_eq!(
+            settings.named(Key::EngineRuntime),
+            "engine.runtime (SANDBOXCTL_ENGINE_RUNTIME)"
+        );
+    }
+}
