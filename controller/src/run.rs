@@ -2,15 +2,18 @@
 //!
 //! A task of its own conducts it, so that the deadline holds whatever the caller does meanwhile.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{
-    MAX_LOG_ENTRY_BYTES, MAX_MESSAGE_BYTES, MAX_RESULT_BYTES, MAX_SOURCE_BYTES, encoded_len,
+    MAX_LOG_ENTRY_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSALS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES,
+    encoded_len,
 };
-use sandbox_protocol::message::{self, Cancel, Log, RunEnd, RunReply, ScriptError, Touched};
-use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::message::{
+    self, Cancel, Log, Refused, RunEnd, RunReply, ScriptError, Touched,
+};
+use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES, written};
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -18,7 +21,7 @@ use tokio::time::Instant;
 use crate::changes::Announced;
 use crate::error::{Error, Step};
 use crate::failpoint::{Point, failpoint};
-use crate::limits::{Limits, millis};
+use crate::limits::millis;
 use crate::outcome::{CancelCause, Evidence, ExitEvidence, OurKill, Outcome};
 use crate::report::{FilesTouched, LogEntry, LogLevel, RunResult, Usage};
 use crate::sandbox::Inner;
@@ -118,10 +121,11 @@ impl Run {
     pub(crate) async fn start(inner: Arc<Inner>, script: Script) -> Result<Self, Error> {
         Script::check_args(&script.args)?;
         let turn = inner.turn().await?;
-        let record = Arc::new(Record::new(&inner.limits, inner.io_mount().cloned()));
+        let id = inner.next_run_id();
+        let record = Arc::new(Record::new(id.clone(), &inner));
         let cancel = CancelHandle::new();
         let conductor = Conductor {
-            id: inner.next_run_id(),
+            id,
             inner,
             record: record.clone(),
             cancelled: cancel.0.subscribe(),
@@ -145,6 +149,10 @@ impl Drop for Run {
 /// What a run leaves as it goes.
 #[derive(Debug)]
 struct Record {
+    /// The run's.
+    id: String,
+    /// Whom refusals are told. Not owned: it owns the session that holds this.
+    inner: Weak<Inner>,
     state: Mutex<RecordState>,
     /// Entries were added, or no more will be.
     changed: Notify,
@@ -160,6 +168,7 @@ struct RecordState {
     /// Encoded.
     bytes: u64,
     touched: Announced,
+    refusals: usize,
     closed: bool,
     /// The last entry was cut because the log was full.
     is_cut_short: bool,
@@ -168,13 +177,16 @@ struct RecordState {
 }
 
 impl Record {
-    fn new(limits: &Limits, mount: Option<GuestPath>) -> Self {
+    fn new(id: String, inner: &Arc<Inner>) -> Self {
+        let limits = &inner.limits;
         Self {
+            id,
+            inner: Arc::downgrade(inner),
             state: Mutex::default(),
             changed: Notify::new(),
             max_bytes: limits.log_bytes.as_u64(),
             max_lines: limits.log_lines.get().into(),
-            mount,
+            mount: inner.io_mount().cloned(),
         }
     }
 
@@ -232,6 +244,28 @@ impl Sink for Record {
 
     fn touched(&self, touched: Touched) -> Result<(), String> {
         self.lock().touched.take(&touched, self.mount.as_ref())
+    }
+
+    fn refused(&self, refused: Refused) -> Result<(), String> {
+        if !refused.kind.is_refusal() {
+            return Err(format!("a refusal by no rule ({})", refused.kind));
+        }
+        // What is not UTF-8 has at most three bytes of text for each.
+        if written(&refused.path, refused.path_b64.as_ref()).len() > MAX_PATH_BYTES
+            || refused.path.len() > 3 * MAX_PATH_BYTES
+        {
+            return Err("a refused path over its limit".to_owned());
+        }
+        let mut state = self.lock();
+        if state.refusals == MAX_REFUSALS {
+            return Err(format!("more than {MAX_REFUSALS} refusals"));
+        }
+        state.refusals += 1;
+        drop(state);
+        if let Some(inner) = self.inner.upgrade() {
+            inner.refused(&self.id, &refused);
+        }
+        Ok(())
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use sandbox_protocol::argv::EXIT_UNCONFINED;
-use sandbox_protocol::message::{Confinement, Hello, HelloReply, MountIdentity, Shutdown};
+use sandbox_protocol::message::{Confinement, Hello, HelloReply, MountIdentity, Refused, Shutdown};
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -256,6 +256,12 @@ impl Inner {
             0 => self.id.clone(),
             earlier => format!("{}-{}", self.id, earlier + 1),
         }
+    }
+
+    /// Takes note that a rule kept the script of the run `execution` from a path.
+    pub fn refused(&self, execution: &str, refused: &Refused) {
+        let Refused { operation, path, kind, .. } = refused;
+        tracing::info!(execution, operation = operation.as_str(), ?path, %kind, "refused");
     }
 
     /// Waits for the run under way, and holds the place of the next one.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::StreamExt;
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len};
-use sandbox_protocol::message::{Call, Log, Touched};
+use sandbox_protocol::message::{Call, Log, Refused, Touched};
 use sandbox_protocol::{FromAgent, ToAgent, WireError};
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt;
@@ -55,6 +55,8 @@ pub(crate) trait Sink: Send + Sync {
     fn log(&self, log: Log) -> Result<(), String>;
     /// A path is about to change. An error is a breach.
     fn touched(&self, touched: Touched) -> Result<(), String>;
+    /// A script was kept from a path. An error is a breach.
+    fn refused(&self, refused: Refused) -> Result<(), String>;
 }
 
 /// The controller's end of a session.
@@ -229,6 +231,10 @@ impl Shared {
                 Some(sink) => sink.touched(touched),
                 None => Err(format!("a changed path of no run (id {})", touched.request)),
             },
+            FromAgent::Refused(refused) => match self.sink(refused.request) {
+                Some(sink) => sink.refused(refused),
+                None => Err(format!("a refusal of no run (id {})", refused.request)),
+            },
             FromAgent::Page(page) => Err(format!("entries of no list (id {})", page.request)),
             FromAgent::Chunk(chunk) => Err(format!("a chunk of no stream ({})", chunk.stream)),
             FromAgent::Credit(credit) => Err(format!("credit for no stream ({})", credit.stream)),
@@ -369,8 +375,11 @@ pub(crate) mod testing {
 mod tests {
     use super::testing::{FakeAgent, pipe};
     use super::*;
+    use sandbox_protocol::ErrorKind;
     use sandbox_protocol::limits::MAX_FRAME_BYTES;
-    use sandbox_protocol::message::{self, Cancel, CancelReply, Change, LogLevel, Shutdown};
+    use sandbox_protocol::message::{
+        self, Cancel, CancelReply, Change, LogLevel, ScriptOperation, Shutdown,
+    };
 
     async fn breach_of(talk: impl AsyncFnOnce(&mut FakeAgent, u64)) -> SessionEnd {
         let (attached, mut agent) = pipe();
@@ -424,6 +433,15 @@ mod tests {
                 change,
             }))
         };
+        let refused = |request| {
+            note(FromAgent::Refused(Refused {
+                request,
+                operation: ScriptOperation::Read,
+                path: "..".to_owned(),
+                path_b64: None,
+                kind: ErrorKind::PathEscape,
+            }))
+        };
         for (line, words) in [
             (reply(99), "no request"),
             ("garbage\n".to_owned(), "malformed envelope"),
@@ -433,6 +451,7 @@ mod tests {
             (log(99), "no run (id 99)"),
             (log(0), "no run (id 0)"),
             (touched(0), "no run (id 0)"),
+            (refused(0), "no run (id 0)"),
             (
                 r#"{"jsonrpc":"2.0","method":"chunk","params":{"stream":1,"seq":0,"data":"","last":true}}"#
                     .to_owned()

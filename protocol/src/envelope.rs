@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use crate::WireError;
 use crate::frame::{FrameError, encode};
-use crate::message::{Chunk, Credit, Log, Page, Request, RequestMethod, Touched};
+use crate::message::{Chunk, Credit, Log, Page, Refused, Request, RequestMethod, Touched};
 
 /// A line that is not a message of this wire.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +57,8 @@ pub enum FromAgent<'a> {
     Log(Log),
     /// A path is about to change.
     Touched(Touched),
+    /// A script was kept from a path.
+    Refused(Refused),
     /// Entries of a list.
     Page(Page),
     /// A piece of a stream from the agent.
@@ -101,6 +103,7 @@ enum StreamMethod {
 enum AgentMethod {
     Log,
     Touched,
+    Refused,
     Page,
     Chunk,
     Credit,
@@ -248,6 +251,7 @@ impl<'a> FromAgent<'a> {
             } => match method::<AgentMethod>(name)? {
                 AgentMethod::Log => params(name, raw).map(Self::Log),
                 AgentMethod::Touched => params(name, raw).map(Self::Touched),
+                AgentMethod::Refused => params(name, raw).map(Self::Refused),
                 AgentMethod::Page => params(name, raw).map(Self::Page),
                 AgentMethod::Chunk => params(name, raw).map(Self::Chunk),
                 AgentMethod::Credit => params(name, raw).map(Self::Credit),
@@ -266,6 +270,7 @@ impl<'a> FromAgent<'a> {
             Self::Reply { id, result } => Self::encode_reply(*id, result.clone()),
             Self::Log(log) => notification("log", log),
             Self::Touched(touched) => notification("touched", touched),
+            Self::Refused(refused) => notification("refused", refused),
             Self::Page(page) => notification("page", page),
             Self::Chunk(chunk) => notification("chunk", chunk),
             Self::Credit(credit) => notification("credit", credit),

@@ -132,6 +132,20 @@ impl ErrorKind {
                 | Self::ResultTooLarge
         )
     }
+
+    /// Whether a rule of the sandbox kept somebody from a path.
+    #[must_use]
+    pub const fn is_refusal(self) -> bool {
+        matches!(
+            self,
+            Self::PathEscape
+                | Self::NotAllowed
+                | Self::Protected
+                | Self::ReadOnly
+                | Self::Symlink
+                | Self::SpecialFile
+        )
+    }
 }
 
 impl std::fmt::Display for ErrorKind {

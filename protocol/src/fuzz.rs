@@ -103,7 +103,7 @@ pub fn messages(data: &[u8]) {
             }
         }
         Err(DecodeError::Params { method, id, .. }) => {
-            let known = ["log", "touched", "page", "chunk", "credit"];
+            let known = ["log", "touched", "refused", "page", "chunk", "credit"];
             assert!(id.is_none() && known.contains(&method.as_str()), "'{method}'");
         }
         Err(DecodeError::Envelope(_)) => {}

@@ -46,6 +46,9 @@ pub const MAX_ARGS_BYTES: usize = 1 << 20;
 /// Longest message or traceback of an error, in encoded bytes; a longer one is cut.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
 
+/// Most `refused` notifications of one run; more refusals are not told.
+pub const MAX_REFUSALS: usize = 1000;
+
 /// Credit of a stream at its start, in bytes: what the sender may send before the first `credit`.
 pub const INITIAL_CREDIT: u64 = 256 << 10;
 

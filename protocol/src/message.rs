@@ -1,8 +1,8 @@
 //! The whole vocabulary: what the two sides say to each other.
 //!
 //! Controller to agent: the requests ([`Request`]) and, either way, [`Chunk`] and [`Credit`].
-//! Agent to controller: one answer a request, the notifications [`Log`], [`Touched`] and [`Page`],
-//! and again [`Chunk`] and [`Credit`]. A session is `hello`, any requests, `shutdown`; the end of
+//! Agent to controller: one answer a request, the notifications [`Log`], [`Touched`], [`Refused`] and
+//! [`Page`], and again [`Chunk`] and [`Credit`]. A session is `hello`, any requests, `shutdown`; the end of
 //! stdin without `shutdown` ends the agent at once.
 //!
 //! Every size is in bytes, every time in milliseconds.
@@ -393,6 +393,78 @@ pub struct Touched {
     pub existed: bool,
     /// What is about to happen.
     pub change: Change,
+}
+
+/// `refused`: a rule of the sandbox kept a script from a path. Sent before the script hears of it,
+/// once for the same refusal of the same path, and at most
+/// [`MAX_REFUSALS`](crate::limits::MAX_REFUSALS) times a run. What a request itself is refused
+/// is its answer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refused {
+    /// The id of the run, which is not answered yet.
+    pub request: u64,
+    /// What the script wanted.
+    pub operation: ScriptOperation,
+    /// The normalised guest path, or what the script wrote where it has none; at most
+    /// [`MAX_PATH_BYTES`](crate::path::MAX_PATH_BYTES) of it, lossy where they are not UTF-8.
+    pub path: String,
+    /// The path's bytes, where they are not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_b64: Option<Base64>,
+    /// Which rule: one for which [`ErrorKind::is_refusal`] holds.
+    pub kind: ErrorKind,
+}
+
+/// What a script does with a path, by the names of the file operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScriptOperation {
+    /// `fs.read`, `io.lines`, `io.open` to read only.
+    Read,
+    /// `fs.write`, `io.open` in every other mode.
+    Write,
+    /// `fs.list`, `io.list`.
+    List,
+    /// `fs.mkdir`.
+    Mkdir,
+    /// `fs.remove`, `os.remove`.
+    Remove,
+    /// `fs.exists`.
+    Exists,
+    /// `fs.stat`.
+    Stat,
+    /// `os.rename`.
+    Rename,
+}
+
+impl ScriptOperation {
+    /// Every one of them.
+    pub const ALL: [Self; 8] = [
+        Self::Read,
+        Self::Write,
+        Self::List,
+        Self::Mkdir,
+        Self::Remove,
+        Self::Exists,
+        Self::Stat,
+        Self::Rename,
+    ];
+
+    /// The operation's name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::List => "list",
+            Self::Mkdir => "mkdir",
+            Self::Remove => "remove",
+            Self::Exists => "exists",
+            Self::Stat => "stat",
+            Self::Rename => "rename",
+        }
+    }
 }
 
 /// What is about to happen to a path.

@@ -283,7 +283,16 @@ fn what_the_agent_sends_is_frozen() {
         FromAgent::Credit(credit()).encode(),
     ]
     .map(Result::unwrap);
-    let lines = [&lines[..], &answers()].concat();
+    let refused = ScriptOperation::ALL.map(|operation| {
+        let (path, path_b64) = sandbox_protocol::path::to_wire(b"../\xff");
+        let kind = ErrorKind::PathEscape;
+        let refused = Refused { request: 2, operation, path, path_b64, kind };
+        let line = FromAgent::Refused(refused).encode().unwrap();
+        let named = format!("\"operation\":\"{}\"", operation.as_str());
+        assert!(String::from_utf8_lossy(&line).contains(&named), "{named}");
+        line
+    });
+    let lines = [&lines[..], &refused, &answers()].concat();
     let lines = String::from_utf8(lines.concat()).unwrap();
     for line in lines.lines() {
         FromAgent::decode(line).unwrap();
@@ -297,6 +306,7 @@ fn constants_and_error_kinds_are_frozen() {
         "PROTOCOL_VERSION {PROTOCOL_VERSION}\nMAX_FRAME_BYTES {}\nMAX_CHUNK_BYTES {}\n\
          MAX_NESTING {}\nMAX_VALUE_DEPTH {}\nMAX_IN_FLIGHT {}\nLIST_PAGE {}\n\
          LIST_PAGE_BYTES {}\nMAX_VIEW_LINES {}\nMAX_VIEW_BYTES {}\n\
+         MAX_REFUSALS {}\n\
          MAX_LOG_ENTRY_BYTES {}\nMAX_SOURCE_BYTES {}\nMAX_RESULT_BYTES {}\nMAX_ARGS_BYTES {}\n\
          MAX_MESSAGE_BYTES {}\nINITIAL_CREDIT {}\n",
         limits::MAX_FRAME_BYTES,
@@ -308,6 +318,7 @@ fn constants_and_error_kinds_are_frozen() {
         limits::LIST_PAGE_BYTES,
         limits::MAX_VIEW_LINES,
         limits::MAX_VIEW_BYTES,
+        limits::MAX_REFUSALS,
         limits::MAX_LOG_ENTRY_BYTES,
         limits::MAX_SOURCE_BYTES,
         limits::MAX_RESULT_BYTES,

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use sandbox_protocol::frame::FrameError;
-use sandbox_protocol::message::Touched;
+use sandbox_protocol::message::{Refused, Touched};
 use sandbox_protocol::{ErrorKind, FromAgent, WireError};
 use serde::Serialize;
 
@@ -90,6 +90,10 @@ impl Outbox {
 impl Announce for Outbox {
     fn announce(&self, touched: Touched) {
         self.notify(&FromAgent::Touched(touched));
+    }
+
+    fn refuse(&self, refused: Refused) {
+        self.notify(&FromAgent::Refused(refused));
     }
 }
 

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use sandbox_protocol::FromAgent;
 use sandbox_protocol::argv::ConfinementPolicy;
-use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_MESSAGE_BYTES};
+use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_REFUSALS};
 use sandbox_protocol::message::{
     AgentUsage, Change, Log, LogLevel, Request, RunEnd, RunReply, ScriptError, ShutdownReply,
 };
+use sandbox_protocol::path::MAX_PATH_BYTES;
 use serde_json::value::RawValue;
 
 use self::fake::{Fake, Scripted, World, greeted, hello_reply};
@@ -197,6 +198,10 @@ async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
         "flood",
         "lines",
         "outside",
+        "refusals",
+        "a refusal by no rule",
+        "a refused path that is long",
+        "a refused path that is long in bytes",
         "garbage",
         "huge result",
         "huge error",
@@ -219,6 +224,20 @@ async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
                     }
                 }
                 "outside" => agent.touched("/etc/passwd", Change::Write).await,
+                "refusals" => {
+                    for _ in 0..=MAX_REFUSALS {
+                        agent.refused("..", None, ErrorKind::PathEscape).await;
+                    }
+                }
+                "a refusal by no rule" => agent.refused("a", None, ErrorKind::NotFound).await,
+                "a refused path that is long" => {
+                    let long = "x".repeat(MAX_PATH_BYTES + 1);
+                    agent.refused(&long, None, ErrorKind::Symlink).await;
+                }
+                "a refused path that is long in bytes" => {
+                    let long = Some(vec![0xff; MAX_PATH_BYTES + 1]);
+                    agent.refused("x", long, ErrorKind::Symlink).await;
+                }
                 "garbage" => agent.agent.send("}\n").await,
                 "huge error" | "huge traceback" => {
                     let long = "x".repeat(MAX_MESSAGE_BYTES + 1);

@@ -15,8 +15,8 @@ pub struct FileError {
     pub errno: Option<i32>,
     /// strerror's words, or ours.
     pub reason: String,
-    /// The path as the caller wrote it, lossy; empty where the reason stands alone.
-    pub path: String,
+    /// The path as the caller wrote it; empty where the reason stands alone.
+    pub path: Vec<u8>,
 }
 
 impl FileError {
@@ -34,22 +34,21 @@ impl FileError {
             kind: kind_of(errno),
             errno: Some(errno.raw_os_error()),
             reason: strerror(errno),
-            path: String::from_utf8_lossy(path).into_owned(),
+            path: path.to_vec(),
         }
     }
 
     /// A broken rule of the sandbox.
     #[must_use]
     pub fn rule(kind: ErrorKind, reason: impl Into<String>, path: &[u8]) -> Self {
-        let path = String::from_utf8_lossy(path).into_owned();
-        Self { kind, errno: None, reason: reason.into(), path }
+        Self { kind, errno: None, reason: reason.into(), path: path.to_vec() }
     }
 }
 
 impl fmt::Display for FileError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.path.is_empty() {
-            write!(formatter, "{}: ", self.path)?;
+            write!(formatter, "{}: ", String::from_utf8_lossy(&self.path))?;
         }
         formatter.write_str(&self.reason)
     }

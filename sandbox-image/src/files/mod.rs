@@ -40,7 +40,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::{Access, Change, Limits};
+use sandbox_protocol::message::{Access, Change, Limits, ScriptOperation};
 use sandbox_protocol::path::GuestPath;
 
 pub use error::FileError;
@@ -190,6 +190,26 @@ impl Files {
                 handle.flush_best_effort();
             }
         }
+    }
+
+    /// Passes on what came of a script's operation, and tells the controller of it where a rule of
+    /// the sandbox refused it.
+    ///
+    /// # Errors
+    ///
+    /// The one that it is given.
+    pub fn told<T>(
+        &self,
+        operation: ScriptOperation,
+        result: Result<T, FileError>,
+    ) -> Result<T, FileError> {
+        result.inspect_err(|error| {
+            if error.kind.is_refusal() {
+                let meant = self.mounts.meant(&error.path);
+                let path = meant.as_ref().map_or(error.path.as_slice(), GuestPath::as_bytes);
+                self.announced.refuse(operation, path, error.kind);
+            }
+        })
     }
 
     /// Refuses what is over `limits.file_bytes`.

@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, unlinkat};
 use rustix::io::Errno;
 use sandbox_protocol::argv::AgentArgs;
 use sandbox_protocol::message::{Access, MountIdentity, Resolver};
-use sandbox_protocol::path::{GuestPath, INPUTS};
+use sandbox_protocol::path::{GuestPath, INPUTS, PathError, ResolvedPath};
 use sandbox_protocol::{ErrorKind, argv};
 
 use super::FileError;
@@ -172,9 +172,20 @@ impl Mounts {
         (content.len() as u64 <= NONCE_BYTES).then_some(content)
     }
 
+    /// What a path means by the pure rules alone.
+    fn resolve(&self, written: &[u8]) -> Result<ResolvedPath, PathError> {
+        GuestPath::resolve(written, &self.workdir, self.home.as_ref())
+    }
+
+    /// The path that was meant, where it is one.
+    pub(super) fn meant(&self, written: &[u8]) -> Option<GuestPath> {
+        self.resolve(written).ok().map(|resolved| resolved.path)
+    }
+
     /// The pure rules, and the mount.
     pub(super) fn locate(&self, written: &[u8]) -> Result<Place<'_>, FileError> {
-        let resolved = GuestPath::resolve(written, &self.workdir, self.home.as_ref())
+        let resolved = self
+            .resolve(written)
             .map_err(|error| FileError::rule(error.kind(), error.to_string(), written))?;
         let (mount, relative) = self
             .mounts

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use sandbox_protocol::argv;
 use sandbox_protocol::message::{
-    Access, AllowedPath, Change, IoErrors, Limits, Policy, Resolver, Touched,
+    Access, AllowedPath, Change, IoErrors, Limits, Policy, Refused, Resolver, Touched,
 };
 use sandbox_protocol::path::GuestPath;
 
@@ -50,6 +50,9 @@ impl Announce for Recorded {
     fn announce(&self, touched: Touched) {
         self.0.lock().unwrap().push(touched);
     }
+
+    // The tests of the session look at these.
+    fn refuse(&self, _: Refused) {}
 }
 
 impl Recorded {

@@ -1,11 +1,13 @@
-//! Which paths a run changes: announced before the change, so that an agent that is killed in the
-//! middle loses none.
+//! What is told of the paths of a run: which ones it changes, announced before the change so that
+//! an agent that is killed in the middle loses none, and from which ones a rule keeps it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use sandbox_protocol::message::{Change, Touched};
-use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::limits::MAX_REFUSALS;
+use sandbox_protocol::message::{Change, Refused, ScriptOperation, Touched};
+use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES, to_wire};
 
 /// Memory for paths that were announced. Beyond it a path is announced at every change, which is
 /// right too, only longer.
@@ -17,6 +19,8 @@ const ENTRY_BYTES: usize = 64;
 pub trait Announce: Send + Sync {
     /// Sends one.
     fn announce(&self, touched: Touched);
+    /// The same of a refusal.
+    fn refuse(&self, refused: Refused);
 }
 
 /// What was announced in this run.
@@ -25,6 +29,7 @@ pub(super) struct Announced {
     /// What causes the changes.
     request: u64,
     state: Mutex<State>,
+    refused: Mutex<HashSet<Refused>>,
 }
 
 #[derive(Default)]
@@ -61,7 +66,7 @@ enum Before {
 
 impl Announced {
     pub fn new(out: Arc<dyn Announce>, request: u64) -> Self {
-        Self { out, request, state: Mutex::default() }
+        Self { out, request, state: Mutex::default(), refused: Mutex::default() }
     }
 
     /// Announces `change`, where it is of another kind than what was announced for the path.
@@ -101,6 +106,16 @@ impl Announced {
         Pending { announced: self, path, existed, word }.failed();
     }
 
+    /// Tells of a refusal, where it was not told before.
+    pub fn refuse(&self, operation: ScriptOperation, path: &[u8], kind: ErrorKind) {
+        let (path, path_b64) = to_wire(cut(path));
+        let refused = Refused { request: self.request, operation, path, path_b64, kind };
+        let mut told = self.refused.lock().unwrap();
+        if told.len() < MAX_REFUSALS && told.insert(refused.clone()) {
+            self.out.refuse(refused);
+        }
+    }
+
     fn send(&self, path: &GuestPath, existed: bool, change: Change) {
         let (path, path_b64) = path.to_wire();
         self.out.announce(Touched { request: self.request, path, path_b64, existed, change });
@@ -136,6 +151,18 @@ impl Pending<'_> {
     }
 }
 
+/// As much of what a script wrote as could be a path; of text, whole characters.
+fn cut(path: &[u8]) -> &[u8] {
+    if path.len() <= MAX_PATH_BYTES {
+        return path;
+    }
+    let head = &path[..MAX_PATH_BYTES];
+    match std::str::from_utf8(head) {
+        Err(error) if error.error_len().is_none() => &head[..error.valid_up_to()],
+        _ => head,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,6 +173,10 @@ mod tests {
     impl Announce for Recorded {
         fn announce(&self, touched: Touched) {
             self.0.lock().unwrap().push((touched.path, touched.existed, touched.change));
+        }
+
+        fn refuse(&self, refused: Refused) {
+            panic!("{refused:?}");
         }
     }
 
@@ -211,5 +242,52 @@ mod tests {
         announced.announce(&path, true, Change::Write).failed();
         assert_eq!(out.0.lock().unwrap().len(), 2);
         assert!(announced.state.lock().unwrap().last.is_empty());
+    }
+
+    #[derive(Default)]
+    struct Refusals(Mutex<Vec<Refused>>);
+
+    impl Announce for Refusals {
+        fn announce(&self, touched: Touched) {
+            panic!("{touched:?}");
+        }
+
+        fn refuse(&self, refused: Refused) {
+            self.0.lock().unwrap().push(refused);
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_told_once_and_so_many_are_told_at_most() {
+        let out = Arc::new(Refusals::default());
+        let announced = Announced::new(out.clone(), 7);
+        let refuse =
+            |operation, path: &str, kind| announced.refuse(operation, path.as_bytes(), kind);
+        for _ in 0..2 {
+            refuse(ScriptOperation::Read, "../a", ErrorKind::PathEscape);
+            refuse(ScriptOperation::Write, "../a", ErrorKind::PathEscape);
+            refuse(ScriptOperation::Read, "/io/l", ErrorKind::Symlink);
+        }
+        let told = |out: &Refusals| out.0.lock().unwrap().len();
+        assert_eq!(told(&out), 3);
+        for number in 0..2 * MAX_REFUSALS {
+            refuse(ScriptOperation::Read, &format!("../{number}"), ErrorKind::PathEscape);
+        }
+        assert_eq!(told(&out), MAX_REFUSALS);
+        assert!(out.0.lock().unwrap().iter().all(|refused| refused.request == 7));
+    }
+
+    #[test]
+    fn of_what_is_no_path_only_so_much_is_told() {
+        let out = Arc::new(Refusals::default());
+        let announced = Announced::new(out.clone(), 1);
+        let long = format!("..{}", "ä".repeat(MAX_PATH_BYTES));
+        for path in [long.as_bytes(), &[0xff; 2 * MAX_PATH_BYTES]] {
+            announced.refuse(ScriptOperation::Read, path, ErrorKind::PathEscape);
+        }
+        let told = out.0.lock().unwrap();
+        assert_eq!((told[0].path.len(), &told[0].path_b64), (MAX_PATH_BYTES - 1, &None));
+        assert!(long.starts_with(&told[0].path));
+        assert_eq!(told[1].path_b64.as_ref().unwrap().0, [0xff; MAX_PATH_BYTES]);
     }
 }

@@ -10,7 +10,7 @@ mod read;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::IoErrors;
+use sandbox_protocol::message::{IoErrors, ScriptOperation};
 
 use super::ffi::{Call, Kind, Pushed, Raise, Results, Slot};
 use super::globals::LOCKED;
@@ -135,6 +135,16 @@ fn files<'a>(call: &Call<'a>) -> Result<&'a Arc<Files>, Raise> {
     call.host().files.as_ref().ok_or_else(none)
 }
 
+/// Does something with the files, and tells the controller what a rule refused.
+fn told<T>(
+    call: &Call<'_>,
+    operation: ScriptOperation,
+    act: impl FnOnce(&Files) -> Result<T, FileError>,
+) -> Result<Result<T, FileError>, Raise> {
+    let files = files(call)?;
+    Ok(files.told(operation, act(files)))
+}
+
 fn path(call: &mut Call<'_>, slot: Slot, function: &str) -> Result<Vec<u8>, Raise> {
     match call.text(slot) {
         Some(path) => Ok(path.to_vec()),
@@ -188,7 +198,15 @@ fn push_open(call: &mut Call<'_>, path: &[u8], mode: OpenMode) -> Result<(), Fai
         }
     }
     let files = files(call)?;
-    let file = files.open(path, mode)?;
+    let operation = match mode {
+        OpenMode::Read => ScriptOperation::Read,
+        OpenMode::Write
+        | OpenMode::Append
+        | OpenMode::ReadUpdate
+        | OpenMode::WriteUpdate
+        | OpenMode::AppendUpdate => ScriptOperation::Write,
+    };
+    let file = files.told(operation, files.open(path, mode))?;
     let handle = Arc::new(Mutex::new(Handle::new(Arc::clone(files), file, path)));
     let flush: Weak<Mutex<dyn Flush>> =
         Arc::downgrade(&(Arc::clone(&handle) as Arc<Mutex<dyn Flush>>));
@@ -244,7 +262,8 @@ fn io_list(call: &mut Call<'_>) -> Results {
         true => b".".to_vec(),
         false => path(call, Slot::arg(1), "list")?,
     };
-    let names = files(call)?.list(&directory).map_err(|error| raised(&error))?;
+    let names = told(call, ScriptOperation::List, |files| files.list(&directory))?;
+    let names = names.map_err(|error| raised(&error))?;
     let table = call.push_table(names.len(), 0);
     for (index, name) in names.iter().enumerate() {
         call.push_string(name);
@@ -255,14 +274,14 @@ fn io_list(call: &mut Call<'_>) -> Results {
 
 fn os_remove(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "remove")?;
-    let removed = files(call)?.remove(&path);
+    let removed = told(call, ScriptOperation::Remove, |files| files.remove(&path))?;
     done(call, removed)
 }
 
 fn os_rename(call: &mut Call<'_>) -> Results {
     let from = path(call, Slot::arg(1), "rename")?;
     let to = path(call, Slot::arg(2), "rename")?;
-    let renamed = files(call)?.rename(&from, &to);
+    let renamed = told(call, ScriptOperation::Rename, |files| files.rename(&from, &to))?;
     done(call, renamed)
 }
 

@@ -18,8 +18,8 @@ use sandbox_protocol::limits::{
     MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_SOURCE_BYTES,
 };
 use sandbox_protocol::message::{
-    Access, AllowedPath, Call, Cancel, Change, Entry, Hello, IoErrors, Limits, Policy, Request,
-    Run, RunEnd, RunReply, ScriptError, Shutdown,
+    Access, AllowedPath, Call, Cancel, Change, Entry, Hello, IoErrors, Limits, Policy, Refused,
+    Request, Run, RunEnd, RunReply, ScriptError, Shutdown,
 };
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
@@ -129,6 +129,11 @@ impl Agent {
             FromAgent::Log(log) => {
                 self.assert_under_way(log.request);
                 self.notes.push(format!("log {}", log.text));
+            }
+            FromAgent::Refused(refused) => {
+                self.assert_under_way(refused.request);
+                let Refused { operation, path, kind, .. } = refused;
+                self.notes.push(format!("refused {} {path} {kind}", operation.as_str()));
             }
             FromAgent::Touched(touched) => {
                 self.assert_under_way(touched.request);
@@ -515,6 +520,79 @@ fn announcements_and_log_entries_come_in_the_order_of_the_script() {
     let reply = agent.run("io.open('f', 'w'):write('x'):close()").unwrap();
     assert_eq!(reply.usage.written_bytes, 1);
     assert_eq!(agent.notes, [format!("write {file}")]);
+}
+
+#[test]
+fn each_rule_that_keeps_a_script_from_a_path_is_told_once() {
+    let (directory, inputs) = (temporary(), temporary());
+    fs::create_dir_all(directory.path().join("hidden")).unwrap();
+    fs::create_dir_all(directory.path().join("tree/.git/hooks")).unwrap();
+    std::os::unix::fs::symlink("/etc", directory.path().join("link")).unwrap();
+    mkfifoat(CWD, directory.path().join("fifo"), 0o600.into()).unwrap();
+    fs::write(inputs.path().join("in"), "x").unwrap();
+    let mut args = arguments(directory.path(), Mode::Script);
+    args.mounts.push(Mount { path: io(inputs.path()), access: Access::Read });
+    let mut agent = Agent::spawn(&args.to_args());
+    let mut rules = hello(directory.path());
+    rules.policy.io_errors = IoErrors::Return;
+    let at = |path: &str, access| AllowedPath { path: path.to_owned(), access };
+    let (home, input) = (io(directory.path()).to_string(), io(inputs.path()).to_string());
+    rules.policy.allowed_paths = vec![
+        at(&format!("{home}/tree"), Access::Write),
+        at(&format!("{home}/link"), Access::Write),
+        at(&format!("{home}/fifo"), Access::Write),
+        at(&input, Access::Write),
+    ];
+    rules.policy.protected = vec![".git/hooks".to_owned()];
+    agent.call(rules).unwrap();
+    let source = format!(
+        "local input = '{input}/in'
+        for _ = 1, 2 do
+            for _, act in {{
+                function() io.open('hidden/f') end,
+                function() io.open('./hidden//f', 'r+') end,
+                function() io.open(input, 'a') end,
+                function() io.lines('../x') end,
+                function() io.list('link') end,
+                function() os.remove('tree/.git/hooks/x') end,
+                function() os.rename('tree/x', 'hidden/x') end,
+                function() fs.read('link/passwd') end,
+                function() fs.write('fifo', 'x') end,
+                function() fs.list('/etc') end,
+                function() fs.mkdir('tree/.git/hooks/x') end,
+                function() fs.remove('tree', {{recursive = true}}) end,
+                function() fs.exists('hidden') end,
+                function() fs.stat('~/hidden') end,
+                function() io.open('tree/none') fs.read('tree') end,
+                function() io.open(input):write('x') end,
+            }} do pcall(act) end
+        end"
+    );
+    assert_eq!(returned(agent.run(&source).unwrap()), "null");
+    let expected = [
+        format!("refused read {home}/hidden/f not_allowed"),
+        format!("refused write {home}/hidden/f not_allowed"),
+        format!("refused write {input}/in read_only"),
+        "refused read ../x path_escape".to_owned(),
+        format!("refused list {home}/link symlink"),
+        format!("refused remove {home}/tree/.git/hooks/x protected"),
+        format!("refused rename {home}/hidden/x not_allowed"),
+        format!("refused read {home}/link/passwd symlink"),
+        format!("refused write {home}/fifo special_file"),
+        "refused list /etc path_escape".to_owned(),
+        format!("refused mkdir {home}/tree/.git/hooks/x protected"),
+        format!("refused remove {home}/tree/.git/hooks protected"),
+        format!("refused exists {home}/hidden not_allowed"),
+        format!("refused stat {home}/hidden not_allowed"),
+    ];
+    assert_eq!(agent.notes, expected);
+    // The next run is told its own; what the controller is refused is the answer alone.
+    agent.notes.clear();
+    agent.run("pcall(io.open, 'hidden/f')").unwrap();
+    assert_eq!(agent.notes, expected[..1]);
+    let stat = sandbox_protocol::message::Stat { path: "hidden".into(), path_b64: None };
+    assert_eq!(agent.call(stat).unwrap_err().kind(), ErrorKind::NotAllowed);
+    assert_eq!(agent.notes.len(), 1);
 }
 
 #[test]

@@ -10,10 +10,10 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{
-    AgentUsage, Change, Confinement, HelloReply, Log, LogLevel, MountIdentity, Request, Resolver,
-    RunEnd, RunReply, ShutdownReply, Touched,
+    AgentUsage, Change, Confinement, HelloReply, Log, LogLevel, MountIdentity, Refused, Request,
+    Resolver, RunEnd, RunReply, ScriptOperation, ShutdownReply, Touched,
 };
-use sandbox_protocol::{FromAgent, PROTOCOL_VERSION};
+use sandbox_protocol::{Base64, ErrorKind, FromAgent, PROTOCOL_VERSION};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -320,6 +320,13 @@ impl Scripted {
         let (request, path) = (self.run, path.to_owned());
         let (path_b64, existed) = (None, false);
         self.notify(FromAgent::Touched(Touched { request, path, path_b64, existed, change })).await;
+    }
+
+    pub async fn refused(&mut self, path: &str, bytes: Option<Vec<u8>>, kind: ErrorKind) {
+        let (request, path, path_b64) = (self.run, path.to_owned(), bytes.map(Base64));
+        let operation = ScriptOperation::Read;
+        let refused = Refused { request, operation, path, path_b64, kind };
+        self.notify(FromAgent::Refused(refused)).await;
     }
 
     pub async fn returned(&mut self, id: u64, json: &str) {

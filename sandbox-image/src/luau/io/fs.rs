@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::{Timestamp, WriteMode, permissions_text};
+use sandbox_protocol::message::{ScriptOperation, Timestamp, WriteMode, permissions_text};
 
-use super::{files, path, raise, raised};
+use super::{path, raise, raised, told};
 use crate::files::{
     Absent, Extent, FileError, ListOptions, Listed, Overwrite, Parents, Range, Watch, WriteOptions,
 };
@@ -113,7 +113,8 @@ fn read(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "read")?;
     let watch = watch(call);
     let whole = Range { offset: 0, limit: None };
-    let mut reading = files(call)?.read(&path, whole).map_err(|error| raised(&error))?;
+    let reading = told(call, ScriptOperation::Read, |files| files.read(&path, whole))?;
+    let mut reading = reading.map_err(|error| raised(&error))?;
     call.push_text(|text| {
         // At once, or not at all: a string that is too large costs nothing.
         text.reserve(usize::try_from(reading.left()).unwrap_or(usize::MAX))?;
@@ -146,10 +147,11 @@ fn write(call: &mut Call<'_>) -> Results {
     };
     let options = WriteOptions { mode, parents: Parents::Make, overwrite: Overwrite::Atomic };
     let watch = watch(call);
-    let written = files(call)?.write(&path, options).and_then(|mut writing| {
+    let written = told(call, ScriptOperation::Write, |files| {
+        let mut writing = files.write(&path, options)?;
         writing.put(call.string(data).unwrap_or_default())?;
         writing.commit(&watch).map(drop)
-    });
+    })?;
     written.map_err(|error| raised(&error))?;
     call.push_boolean(true);
     Ok(call.results(1))
@@ -173,15 +175,12 @@ fn list(call: &mut Call<'_>) -> Results {
     };
     let watch = watch(call);
     let mut entries = Vec::new();
-    let listed = files(call)?.list_entries(
-        &directory,
-        ListOptions { depth, limit: None },
-        &watch,
-        |entry| {
+    let listed = told(call, ScriptOperation::List, |files| {
+        files.list_entries(&directory, ListOptions { depth, limit: None }, &watch, |entry| {
             entries.push(entry);
             Ok(())
-        },
-    );
+        })
+    })?;
     let end = listed.map_err(|error| raised(&error))?;
     if end.truncated {
         let limits = &call.host().limits;
@@ -217,7 +216,8 @@ fn mkdir(call: &mut Call<'_>) -> Results {
         Some(false) => Parents::Require,
         Some(true) | None => Parents::Make,
     };
-    let (_, created) = files(call)?.mkdir(&path, parents).map_err(|error| raised(&error))?;
+    let made = told(call, ScriptOperation::Mkdir, |files| files.mkdir(&path, parents))?;
+    let (_, created) = made.map_err(|error| raised(&error))?;
     call.push_boolean(created);
     Ok(call.results(1))
 }
@@ -231,7 +231,9 @@ fn remove(call: &mut Call<'_>) -> Results {
         Some(false) | None => Extent::Entry,
     };
     let watch = watch(call);
-    let removed = files(call)?.remove_entry(&path, extent, Absent::Refuse, &watch);
+    let removed = told(call, ScriptOperation::Remove, |files| {
+        files.remove_entry(&path, extent, Absent::Refuse, &watch)
+    })?;
     removed.map_err(|error| raised(&error))?;
     call.push_boolean(true);
     Ok(call.results(1))
@@ -239,7 +241,8 @@ fn remove(call: &mut Call<'_>) -> Results {
 
 fn exists(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "exists")?;
-    let (_, kind) = files(call)?.exists(&path).map_err(|error| raised(&error))?;
+    let found = told(call, ScriptOperation::Exists, |files| files.exists(&path))?;
+    let (_, kind) = found.map_err(|error| raised(&error))?;
     match kind {
         Some(kind) => call.push_string(kind.as_str()),
         None => call.push_boolean(false),
@@ -249,7 +252,8 @@ fn exists(call: &mut Call<'_>) -> Results {
 
 fn stat(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "stat")?;
-    let facts = files(call)?.stat(&path).map_err(|error| raised(&error))?;
+    let facts = told(call, ScriptOperation::Stat, |files| files.stat(&path))?;
+    let facts = facts.map_err(|error| raised(&error))?;
     let table = call.push_table(0, 9);
     call.push_string(facts.path.as_bytes());
     call.set_field(table, c"path");
