@@ -24,6 +24,9 @@ pub struct Config {
     pub confinement: ConfinementPolicy,
     /// Whether what dead controllers left is removed.
     pub sweep: Sweep,
+    /// The file that each operation, run and refusal is written to, a JSON line each: appended to,
+    /// or made for its owner alone. A FIFO must have its reader. `None`: nothing is.
+    pub audit: Option<PathBuf>,
 }
 
 impl Config {
@@ -37,6 +40,7 @@ impl Config {
             agent: AgentSource::Embedded,
             confinement: ConfinementPolicy::default(),
             sweep: Sweep::Regularly,
+            audit: None,
         }
     }
 }

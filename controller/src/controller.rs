@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
+use crate::audit::{Audit, AuditReport};
 use crate::cleanup::Cleanup;
 use crate::config::{Config, Sweep};
 use crate::engine::{self, EngineFacts, EngineInfo, Images, UserMapping};
@@ -76,6 +77,7 @@ impl Controller {
     ///
     /// [`Error`] where none answers, or the configuration is wrong.
     pub async fn connect(config: Config) -> Result<Self, Error> {
+        let audit = config.audit.as_deref().map_or(Ok(Audit::off()), Audit::open)?;
         let boot_id = state::boot_id()?;
         let state = StateDir::open(&config.state_dir, &boot_id)?;
         let engine = engine::connect(&config).await?;
@@ -90,6 +92,7 @@ impl Controller {
             ceiling: config.ceiling,
             boot_id,
             confinement: config.confinement,
+            audit,
         };
         Ok(Self::new(Arc::new(shared), config.sweep))
     }
@@ -236,8 +239,9 @@ impl Controller {
         step(Step::Connect, self.shared.engine.user_mapping()).await
     }
 
-    /// Waits until everything that is to be removed is.
-    pub async fn close(self) {
+    /// Waits until everything that is to be removed is, and tells what became of the audit, where
+    /// there is one. A file that takes nothing is not waited for beyond 2 s.
+    pub async fn close(self) -> Option<AuditReport> {
         if let Some(sweeper) = self.sweeper {
             sweeper.looked().await;
         }
@@ -245,5 +249,6 @@ impl Controller {
             failpoint(Point::Closed).await;
             self.shared.instance.unregister();
         }
+        self.shared.audit.flush().await
     }
 }

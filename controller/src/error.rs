@@ -257,6 +257,14 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The audit cannot be written.
+    #[error("cannot write the audit to {}: {reason}", .path.display())]
+    Audit {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// The sandbox has ended and runs nothing any more.
     #[error("the sandbox has ended: {detail}")]
     Ended {
@@ -307,9 +315,10 @@ impl Error {
             | Self::NotUp { .. }
             | Self::Unconfined { .. }
             | Self::IoDirElsewhere { .. } => ErrorKind::Engine,
-            Self::DockerOnly { .. } | Self::Endpoint { .. } | Self::Context { .. } => {
-                ErrorKind::Config
-            }
+            Self::DockerOnly { .. }
+            | Self::Endpoint { .. }
+            | Self::Context { .. }
+            | Self::Audit { .. } => ErrorKind::Config,
             Self::AgentMismatch { .. } | Self::Agent { .. } | Self::ImageStream { .. } => {
                 ErrorKind::Image
             }
@@ -394,6 +403,9 @@ impl Error {
             Self::ArgsTooLarge { .. } => "give large data as an input: --in SRC[:NAME]",
             Self::State { .. } => {
                 "the state folder must be yours alone and writable: name another one"
+            }
+            Self::Audit { .. } => {
+                "name a file outside of the io dir that can be written, or a FIFO that is read"
             }
             Self::ImageId { .. } => "`sandboxctl image ls` lists them",
             Self::IoDir { .. }

@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 
 mod agent;
+mod audit;
 mod changes;
 mod check;
 mod cleanup;
@@ -46,6 +47,7 @@ mod state;
 mod time;
 
 pub use agent::{AGENT, AGENT_SHA256};
+pub use audit::AuditReport;
 pub use check::check_script;
 pub use config::{
     AgentSource, Config, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig, Sweep,

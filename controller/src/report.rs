@@ -177,6 +177,18 @@ pub enum FileOp {
     Remove,
 }
 
+impl FileOp {
+    /// The word in documents.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Append => "append",
+            Self::Remove => "remove",
+        }
+    }
+}
+
 /// What a run used. `None` is what nobody can know any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Usage {

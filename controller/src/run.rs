@@ -18,12 +18,13 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::audit::{self, By, Event};
 use crate::changes::Announced;
 use crate::error::{Error, Step};
 use crate::failpoint::{Point, failpoint};
 use crate::limits::millis;
 use crate::outcome::{CancelCause, Evidence, ExitEvidence, OurKill, Outcome};
-use crate::report::{FilesTouched, LogEntry, LogLevel, RunResult, Usage};
+use crate::report::{FilesTouched, LogEntry, LogLevel, RunResult, TouchedFile, Usage};
 use crate::sandbox::Inner;
 use crate::session::{CallError, Reply, SessionEnd, Sink};
 use crate::spec::Script;
@@ -119,6 +120,15 @@ impl Run {
     }
 
     pub(crate) async fn start(inner: Arc<Inner>, script: Script) -> Result<Self, Error> {
+        let started = Self::begin(inner.clone(), script).await;
+        if started.is_err() {
+            let outcome = audit::outcome(&started);
+            inner.audit().record(&Event { outcome, ..Event::new(inner.id(), "run") });
+        }
+        started
+    }
+
+    async fn begin(inner: Arc<Inner>, script: Script) -> Result<Self, Error> {
         Script::check_args(&script.args)?;
         let turn = inner.turn().await?;
         let id = inner.next_run_id();
@@ -294,6 +304,26 @@ fn over_its_limit(end: &RunEnd) -> Option<&'static str> {
     }
 }
 
+/// Tells the audit what a script changed: the final state, as the result has it.
+fn record_changes(inner: &Inner, result: &RunResult) {
+    let Some(mount) = inner.io_mount() else { return };
+    let FilesTouched { files, truncated, .. } = &result.files_touched;
+    for TouchedFile { name, name_b64, op, bytes } in files {
+        let name = name_b64.as_ref().map_or(name.as_bytes(), |exact| &exact.0);
+        let path = [mount.as_bytes(), b"/", name].concat();
+        inner.audit().record(&Event {
+            by: By::Script,
+            path: Some(&path),
+            bytes: Some(*bytes),
+            ..Event::new(&result.id, op.as_str())
+        });
+    }
+    if *truncated {
+        let event = Event::new(&result.id, "changes");
+        inner.audit().record(&Event { by: By::Script, outcome: "truncated", ..event });
+    }
+}
+
 /// Conducts a run from its request to its result.
 struct Conductor {
     id: String,
@@ -348,8 +378,30 @@ impl From<ScriptError> for Answer {
 }
 
 impl Conductor {
-    async fn conduct(mut self, script: Script) -> Result<RunResult, Error> {
+    async fn conduct(self, script: Script) -> Result<RunResult, Error> {
         let started = Instant::now();
+        let (inner, id) = (self.inner.clone(), self.id.clone());
+        let ended = self.conduct_unrecorded(script, started).await;
+        let event = Event { duration: Some(started.elapsed()), ..Event::new(&id, "run") };
+        match &ended {
+            Ok(result) => {
+                record_changes(&inner, result);
+                inner.audit().record(&Event {
+                    outcome: result.outcome.status().as_str(),
+                    bytes: result.usage.written_bytes,
+                    ..event
+                });
+            }
+            Err(_) => inner.audit().record(&Event { outcome: audit::outcome(&ended), ..event }),
+        }
+        ended
+    }
+
+    async fn conduct_unrecorded(
+        mut self,
+        script: Script,
+        started: Instant,
+    ) -> Result<RunResult, Error> {
         let answer = match self.request(script) {
             Err(error) => Ok(Some(error.into())),
             Ok(request) => {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use sandbox_protocol::argv::EXIT_UNCONFINED;
 use sandbox_protocol::message::{Confinement, Hello, HelloReply, MountIdentity, Refused, Shutdown};
@@ -16,6 +16,7 @@ use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use crate::audit::{self, Audit, Event};
 use crate::confinement;
 use crate::engine::{Container, ContainerSpec, EngineError, EngineInfo, Source};
 use crate::error::{Error, Step, step};
@@ -96,7 +97,23 @@ impl Sandbox {
     }
 
     /// Launches a sandbox.
-    pub(crate) async fn launch(shared: Arc<Shared>, mut spec: SandboxSpec) -> Result<Self, Error> {
+    pub(crate) async fn launch(shared: Arc<Shared>, spec: SandboxSpec) -> Result<Self, Error> {
+        let started = Instant::now();
+        let id = crate::random_hex::<8>();
+        let launched = Self::launch_as(id.clone(), shared.clone(), spec).await;
+        shared.audit.record(&Event {
+            outcome: audit::outcome(&launched),
+            duration: Some(started.elapsed()),
+            ..Event::new(&id, "launch")
+        });
+        launched
+    }
+
+    async fn launch_as(
+        id: String,
+        shared: Arc<Shared>,
+        mut spec: SandboxSpec,
+    ) -> Result<Self, Error> {
         spec.limits.check(&shared.ceiling)?;
         let plan = Plan::new(&spec, shared.confinement)?;
         let inputs = std::mem::take(&mut spec.inputs);
@@ -104,6 +121,12 @@ impl Sandbox {
         let make = |dir| IoDir::make(dir, &shared.instance.made_dir());
         let io_dir = spec.io_dir.as_deref().map(make).transpose()?.map(Arc::new);
         let kept = Kept { io_dir, inputs };
+        if let Some(io_dir) = &kept.io_dir
+            && let Some(file) = shared.audit.lies_in(io_dir.identity())
+        {
+            let reason = "it lies in the io dir, where a script could change it".to_owned();
+            return Err(Error::Audit { path: file.to_owned(), reason });
+        }
         failpoint(Point::Opened).await;
         let engine = shared.engine.clone();
         let owner = kept.io_dir.as_ref().map(|io_dir| io_dir.owner());
@@ -114,7 +137,6 @@ impl Sandbox {
             Err(_) => user_by(mapping().await?)?,
         };
 
-        let id = crate::random_hex::<8>();
         let name = reap::container_name(&id);
         let expires = SystemTime::now() + spec.lifetime;
         let labels = reap::labels(&shared.instance, &id, expires);
@@ -137,7 +159,7 @@ impl Sandbox {
             .chain(kept.inputs.iter().map(|input| input.identity))
             .collect();
         // From here on there may be a container, known by its name, whatever becomes of us.
-        let remains = Remains::new(shared.clone(), name.clone(), kept);
+        let remains = Remains::new(shared.clone(), id.clone(), name.clone(), kept);
         // Made for the likely user while the engine is asked, which saves its answer's time.
         let (made, mapping) = tokio::join!(remains.create(container.clone()), mapping());
         let user = user_by(mapping?)?;
@@ -220,6 +242,10 @@ impl Inner {
         self.shared.engine.info()
     }
 
+    pub fn audit(&self) -> &Audit {
+        &self.shared.audit
+    }
+
     pub const fn session(&self) -> &Session {
         &self.session
     }
@@ -248,6 +274,10 @@ impl Inner {
     /// What is new of the processor time that the agent tells: it counts from its beginning on.
     pub fn cpu_of_this_run(&self, told: u64) -> u64 {
         told.saturating_sub(self.cpu_told.swap(told, Ordering::Relaxed))
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
     }
 
     /// The first run has the sandbox's id, so that its container is found by its result.
@@ -463,6 +493,8 @@ impl Inner {
 /// What there is to remove of a sandbox, and what is kept until then.
 pub(crate) struct Remains {
     shared: Arc<Shared>,
+    /// The sandbox's id.
+    id: String,
     /// The container's name: its id is not known before it is made.
     name: String,
     /// Held while the container is being made.
@@ -487,8 +519,8 @@ impl Drop for Kept {
 }
 
 impl Remains {
-    fn new(shared: Arc<Shared>, name: String, kept: Kept) -> Self {
-        Self { shared, name, creating: Arc::default(), kept: Mutex::new(Some(kept)) }
+    fn new(shared: Arc<Shared>, id: String, name: String, kept: Kept) -> Self {
+        Self { shared, id, name, creating: Arc::default(), kept: Mutex::new(Some(kept)) }
     }
 
     /// Makes the container. In a task of its own: whoever gives up on the launch in the middle
@@ -526,12 +558,17 @@ impl Remains {
     /// [`Controller::close`]: crate::Controller::close
     fn remove(&self) -> Option<oneshot::Receiver<Result<(), Error>>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let engine = self.shared.engine.clone();
-        let name = self.name.clone();
+        let (shared, id, name) = (self.shared.clone(), self.id.clone(), self.name.clone());
         let creating = self.creating.clone();
         let removal = async move {
+            let started = Instant::now();
             drop(creating.lock().await);
-            let result = step(Step::Remove, engine.remove(&name)).await;
+            let result = step(Step::Remove, shared.engine.remove(&name)).await;
+            shared.audit.record(&Event {
+                outcome: audit::outcome(&result),
+                duration: Some(started.elapsed()),
+                ..Event::new(&id, "close")
+            });
             // Only now: the container had it mounted.
             drop(kept);
             result

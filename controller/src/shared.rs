@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sandbox_protocol::argv::ConfinementPolicy;
 
+use crate::audit::Audit;
 use crate::cleanup::Cleanup;
 use crate::engine::Engine;
 use crate::limits::Ceiling;
@@ -17,4 +18,5 @@ pub(crate) struct Shared {
     pub ceiling: Ceiling,
     pub boot_id: String,
     pub confinement: ConfinementPolicy,
+    pub audit: Audit,
 }

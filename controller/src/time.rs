@@ -16,6 +16,11 @@ pub(crate) fn rfc3339(seconds: i64, nanoseconds: u32) -> Option<String> {
     (!text.starts_with('-')).then_some(text)
 }
 
+/// The clock's time, to the millisecond: every one is written with three digits.
+pub(crate) fn now() -> String {
+    format!("{:.3}", Timestamp::now())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,6 +54,13 @@ mod tests {
                 assert_eq!(rfc3339(seconds, nanoseconds), None);
             }
         }
+    }
+
+    #[test]
+    fn now_has_milliseconds() {
+        let text = now();
+        assert_eq!(text.len(), "2026-11-21T22:00:00.000Z".len(), "{text}");
+        assert!(text.ends_with('Z') && text[19..].starts_with('.'), "{text}");
     }
 
     proptest! {

@@ -1,5 +1,6 @@
 //! Sandboxes on a scripted engine with a scripted agent: every way that either can fail.
 
+mod audited;
 mod fake;
 
 use std::os::unix::fs::MetadataExt;

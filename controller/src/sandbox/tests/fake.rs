@@ -18,6 +18,7 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use crate::audit::Audit;
 use crate::cleanup::Cleanup;
 use crate::engine::{
     Attached, Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind,
@@ -235,8 +236,15 @@ impl World {
             ceiling: Ceiling::default(),
             boot_id: BOOT_ID.into(),
             confinement: ConfinementPolicy::Required,
+            audit: Audit::off(),
         });
         Self { fake, shared, io: tempfile::tempdir().unwrap(), _state: state }
+    }
+
+    /// With an audit in this file.
+    pub fn audited(mut self, file: &Path) -> Self {
+        Arc::get_mut(&mut self.shared).unwrap().audit = Audit::open(file).unwrap();
+        self
     }
 
     pub fn spec(&self) -> SandboxSpec {

@@ -1,0 +1,136 @@
+//! What stands in the audit of a sandbox's life.
+
+use std::path::Path;
+
+use sandbox_protocol::message::Change;
+use serde_json::{Value, json};
+
+use super::fake::{Scripted, World, greeted};
+use super::*;
+use crate::config::Sweep;
+use crate::controller::Controller;
+
+/// The lines, without what differs each time; the sandbox's id is `ID`.
+fn lines(file: &Path, id: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(file).unwrap().replace(id, "ID");
+    let line = |line| {
+        let mut line: Value = serde_json::from_str(line).unwrap();
+        let members = line.as_object_mut().unwrap();
+        assert!(members.remove("time").is_some_and(|time| time.is_string()));
+        members.remove("duration_ms").unwrap();
+        line
+    };
+    text.lines().map(line).collect()
+}
+
+fn whole(operation: &str, outcome: &str, bytes: Option<u64>) -> Value {
+    json!({
+        "execution": "ID", "operation": operation, "by": "caller", "path": null,
+        "outcome": outcome, "bytes": bytes,
+    })
+}
+
+async fn closed(world: &World) {
+    let report = Controller::new(world.shared.clone(), Sweep::Never).close().await.unwrap();
+    assert_eq!((report.lost, report.failure), (0, None));
+}
+
+#[tokio::test]
+async fn the_audit_has_a_sandboxs_life_and_what_its_runs_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.log");
+    let world = greeted(async |mut agent: Scripted, _| {
+        let id = agent.run_request().await;
+        agent.touched("/io/b", Change::Append).await;
+        agent.touched("/io/a", Change::Write).await;
+        agent.touched("/io/gone", Change::Remove).await;
+        agent.touched("/io/never-made", Change::Write).await;
+        agent.returned(id, "1").await;
+        let id = agent.run_request().await;
+        agent.returned(id, "2").await;
+        agent.rest().await;
+    })
+    .audited(&file);
+    std::fs::write(world.io.path().join("a"), "12345").unwrap();
+    std::fs::write(world.io.path().join("b"), "1").unwrap();
+
+    let sandbox = world.launch().await.unwrap();
+    sandbox.run(Script::new("x")).await.unwrap();
+    sandbox.run(Script::new("x")).await.unwrap();
+    let id = sandbox.id().to_owned();
+    sandbox.close().await.unwrap();
+    closed(&world).await;
+
+    let changed = |operation: &str, path: &str, bytes: u64| {
+        json!({
+            "execution": "ID", "operation": operation, "by": "script", "path": path,
+            "outcome": "ok", "bytes": bytes,
+        })
+    };
+    let mut second = whole("run", "ok", Some(3));
+    second["execution"] = "ID-2".into();
+    assert_eq!(
+        lines(&file, &id),
+        [
+            whole("launch", "ok", None),
+            changed("write", "/io/a", 5),
+            changed("write", "/io/b", 1),
+            changed("remove", "/io/gone", 0),
+            whole("run", "ok", Some(3)),
+            second,
+            whole("close", "ok", None),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn what_is_refused_before_anything_is_sent_has_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.log");
+    let world = greeted(async |mut agent: Scripted, _| agent.rest().await).audited(&file);
+
+    let sandbox = world.launch().await.unwrap();
+    let args = serde_json::from_value(json!({"n": u64::MAX})).unwrap();
+    sandbox.run(Script::new("x").args(args)).await.unwrap_err();
+    let id = sandbox.id().to_owned();
+    drop(sandbox);
+    world.shared.cleanup.finish().await;
+
+    let limits = Limits { memory: ByteSize::b(1 << 50), ..Limits::default() };
+    Sandbox::launch(world.shared.clone(), world.spec().limits(limits)).await.unwrap_err();
+    closed(&world).await;
+
+    let lines = lines(&file, &id);
+    let refused = &lines[3];
+    assert_eq!(refused["outcome"], "policy");
+    assert_ne!(refused["execution"], "ID");
+    assert_eq!(
+        lines[..3],
+        [whole("launch", "ok", None), whole("run", "usage", None), whole("close", "ok", None)]
+    );
+}
+
+#[tokio::test]
+async fn an_audit_in_the_io_dir_is_refused() {
+    let world = greeted(async |mut agent: Scripted, _| agent.rest().await);
+    let file = world.io.path().join("audit.log");
+    let world = world.audited(&file);
+    let error = world.launch().await.unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    assert!(error.to_string().contains("where a script could change it"), "{error}");
+    assert!(world.fake.calls().is_empty());
+}
+
+#[tokio::test]
+async fn a_full_disk_ends_no_run_and_is_told_at_the_end() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        let id = agent.run_request().await;
+        agent.returned(id, "1").await;
+        agent.rest().await;
+    })
+    .audited(Path::new("/dev/full"));
+    assert_eq!(world.run().await.outcome.status(), Status::Ok);
+    let report = Controller::new(world.shared.clone(), Sweep::Never).close().await.unwrap();
+    assert_eq!((report.written, report.lost), (0, 3));
+    assert!(report.failure.unwrap().contains("No space left"));
+}
