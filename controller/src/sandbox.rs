@@ -12,11 +12,11 @@ use std::time::{Instant, SystemTime};
 
 use sandbox_protocol::argv::EXIT_UNCONFINED;
 use sandbox_protocol::message::{Confinement, Hello, HelloReply, MountIdentity, Refused, Shutdown};
-use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::path::{GuestPath, written};
 use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::audit::{self, Audit, Event};
+use crate::audit::{self, Audit, By, Event};
 use crate::confinement;
 use crate::engine::{Container, ContainerSpec, EngineError, EngineInfo, Source};
 use crate::error::{Error, Step, step};
@@ -290,8 +290,13 @@ impl Inner {
 
     /// Takes note that a rule kept the script of the run `execution` from a path.
     pub fn refused(&self, execution: &str, refused: &Refused) {
-        let Refused { operation, path, kind, .. } = refused;
-        tracing::info!(execution, operation = operation.as_str(), ?path, %kind, "refused");
+        let Refused { operation, path, path_b64, kind, .. } = refused;
+        self.audit().record(&Event {
+            by: By::Script,
+            path: Some(written(path, path_b64.as_ref())),
+            outcome: kind.as_str(),
+            ..Event::new(execution, operation.as_str())
+        });
     }
 
     /// Waits for the run under way, and holds the place of the next one.

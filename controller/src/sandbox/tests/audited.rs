@@ -44,6 +44,7 @@ async fn the_audit_has_a_sandboxs_life_and_what_its_runs_changed() {
         agent.touched("/io/b", Change::Append).await;
         agent.touched("/io/a", Change::Write).await;
         agent.touched("/io/gone", Change::Remove).await;
+        agent.refused("../x", None, ErrorKind::PathEscape).await;
         agent.touched("/io/never-made", Change::Write).await;
         agent.returned(id, "1").await;
         let id = agent.run_request().await;
@@ -73,6 +74,10 @@ async fn the_audit_has_a_sandboxs_life_and_what_its_runs_changed() {
         lines(&file, &id),
         [
             whole("launch", "ok", None),
+            json!({
+                "execution": "ID", "operation": "read", "by": "script", "path": "../x",
+                "outcome": "path_escape", "bytes": null,
+            }),
             changed("write", "/io/a", 5),
             changed("write", "/io/b", 1),
             changed("remove", "/io/gone", 0),
