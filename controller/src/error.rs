@@ -271,6 +271,12 @@ pub enum Error {
         /// What is known.
         detail: String,
     },
+    /// A file operation was refused, or failed, in the sandbox.
+    #[error(transparent)]
+    Operation {
+        /// What went wrong.
+        source: sandbox_protocol::WireError,
+    },
     /// The agent refused a request of ours.
     #[error("the agent refused a request: {source}")]
     Refused {
@@ -309,6 +315,7 @@ impl Error {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
+            Self::Operation { source } => source.kind(),
             Self::NoEngine { .. }
             | Self::Embedded(_)
             | Self::Engine { .. }
@@ -340,9 +347,10 @@ impl Error {
     /// The exit code of a command that ends by this error.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
-        match self.kind() {
-            ErrorKind::Usage | ErrorKind::Config => 2,
-            ErrorKind::Policy => 121,
+        match (self, self.kind()) {
+            (Self::Operation { .. }, kind) => operation_exit_code(kind),
+            (_, ErrorKind::Usage | ErrorKind::Config) => 2,
+            (_, ErrorKind::Policy) => 121,
             _ => 125,
         }
     }
@@ -370,6 +378,7 @@ impl Error {
                 "a sandbox needs the image of this very version: `sandboxctl image save` writes it \
                  for `sandboxctl image load`, and without engine.image a run builds it"
             }
+            Self::Operation { source } => return operation_hint(source.kind()).map(str::to_owned),
             // There is no sandbox then that something could be left of.
             Self::Engine {
                 step: Step::Connect | Step::Image | Step::RemoveImage | Step::List,
@@ -437,6 +446,46 @@ impl Error {
         }
         message
     }
+}
+
+/// The exit code of a command whose file operation ended by such an error.
+const fn operation_exit_code(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::InvalidRequest => 2,
+        ErrorKind::TooLarge => 120,
+        kind if kind.is_limit() => 120,
+        ErrorKind::NotAllowed
+        | ErrorKind::Protected
+        | ErrorKind::PathEscape
+        | ErrorKind::ReadOnly => 121,
+        ErrorKind::AgentLost => 122,
+        ErrorKind::Timeout => 124,
+        ErrorKind::Internal => 125,
+        ErrorKind::Cancelled => 130,
+        _ => 1,
+    }
+}
+
+/// What to do about a file operation that ended by such an error, where there is something.
+const fn operation_hint(kind: ErrorKind) -> Option<&'static str> {
+    Some(match kind {
+        ErrorKind::IsDirectory => "`list` shows what is in a directory",
+        ErrorKind::NotEmpty => "`recursive` removes a directory with all that is in it",
+        ErrorKind::PathEscape => {
+            "paths are relative to the working directory, or absolute under a mount: /io/…, /in/…"
+        }
+        ErrorKind::NotAllowed => "filesystem.allowed_paths says which paths may be used",
+        ErrorKind::Protected => "filesystem.protected names what no operation may change",
+        ErrorKind::Symlink => "links are never followed: name what the link leads to",
+        ErrorKind::TooLarge => {
+            "filesystem.max_file_size bounds a file; `offset` and `limit` read a part of one"
+        }
+        ErrorKind::WriteLimit => "io.max_bytes bounds what is written",
+        ErrorKind::TooManyFiles => "limits.entries bounds how many files and directories are made",
+        ErrorKind::Encoding => "the encoding base64 takes and gives any bytes",
+        ErrorKind::Timeout => "filesystem.timeout bounds an operation",
+        _ => return None,
+    })
 }
 
 fn list_tried(tried: &[Tried]) -> String {

@@ -18,6 +18,7 @@
 
 #![deny(unsafe_code)]
 
+mod activity;
 mod agent;
 mod audit;
 mod changes;
@@ -30,11 +31,14 @@ mod doctor;
 mod engine;
 mod error;
 mod failpoint;
+pub mod files;
 mod image;
 mod iodir;
 mod limits;
 mod made;
 mod outcome;
+mod owner;
+mod places;
 mod plan;
 mod reap;
 mod report;
@@ -76,7 +80,8 @@ pub use sandbox::Sandbox;
 pub use sandbox_protocol::ErrorKind;
 pub use sandbox_protocol::argv::ConfinementPolicy;
 pub use sandbox_protocol::message::{Access, AllowedPath, Confinement, IoErrors, ScriptError};
-pub use spec::{DEFAULT_LIFETIME, Input, Lifespan, SandboxSpec, Script};
+pub use sandbox_protocol::path::GuestPath;
+pub use spec::{DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, Input, Lifespan, SandboxSpec, Script};
 
 /// Lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {

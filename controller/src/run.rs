@@ -18,6 +18,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::activity::Active;
 use crate::audit::{self, By, Event};
 use crate::changes::Announced;
 use crate::error::{Error, Step};
@@ -131,6 +132,7 @@ impl Run {
     async fn begin(inner: Arc<Inner>, script: Script) -> Result<Self, Error> {
         Script::check_args(&script.args)?;
         let turn = inner.turn().await?;
+        let active = inner.activity.begin();
         let id = inner.next_run_id();
         let record = Arc::new(Record::new(id.clone(), &inner));
         let cancel = CancelHandle::new();
@@ -141,6 +143,7 @@ impl Run {
             cancelled: cancel.0.subscribe(),
             cancel: None,
             our_kill: None,
+            _active: active,
             _turn: turn,
         };
         let task = tokio::spawn(conductor.conduct(script));
@@ -332,6 +335,7 @@ struct Conductor {
     cancelled: watch::Receiver<Cancelled>,
     cancel: Option<CancelCause>,
     our_kill: Option<OurKill>,
+    _active: Active,
     /// The next run waits for it.
     _turn: OwnedSemaphorePermit,
 }

@@ -5,10 +5,10 @@
 //! engine is gone) carries labels by which the next command does ([`reap`](crate::reap)).
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use sandbox_protocol::argv::EXIT_UNCONFINED;
 use sandbox_protocol::message::{Confinement, Hello, HelloReply, MountIdentity, Refused, Shutdown};
@@ -16,14 +16,18 @@ use sandbox_protocol::path::{GuestPath, written};
 use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use crate::activity::Activity;
 use crate::audit::{self, Audit, By, Event};
 use crate::confinement;
-use crate::engine::{Container, ContainerSpec, EngineError, EngineInfo, Source};
+use crate::engine::{Container, ContainerSpec, EngineError, EngineInfo, Source, UserMapping};
 use crate::error::{Error, Step, step};
 use crate::failpoint::{Point, failpoint};
+use crate::files::Encoding;
 use crate::iodir::{Identity, IoDir, OpenInput, container_user, open_inputs};
 use crate::limits::Limits;
 use crate::outcome::{ContainerUsage, ExitEvidence};
+use crate::owner;
+use crate::places::Places;
 use crate::plan::Plan;
 use crate::reap;
 use crate::report::RunResult;
@@ -31,6 +35,9 @@ use crate::run::Run;
 use crate::session::{CallError, Session, SessionEnd};
 use crate::shared::Shared;
 use crate::spec::{Lifespan, SandboxSpec, Script};
+
+/// How long the engine may take to say how a container ended whose agent left a request unanswered.
+const LAST_WORD: Duration = Duration::from_secs(2);
 
 /// A sandbox: one container, which serves it alone. Dropped without [`close`](Self::close): killed
 /// and removed.
@@ -67,6 +74,26 @@ impl Sandbox {
     #[must_use]
     pub fn confinement(&self) -> &Confinement {
         &self.inner.confinement
+    }
+
+    /// Where a file or directory of the host appears in the sandbox; `None` where it does not, or
+    /// its path is relative or has `..` in it. The path is not looked at: what is there may be a
+    /// link, or nothing.
+    #[must_use]
+    pub fn guest_path(&self, host: impl AsRef<Path>) -> Option<GuestPath> {
+        self.inner.places.guest(host.as_ref())
+    }
+
+    /// Where a guest path, written as operations take it, is on the host; `None` where that is
+    /// outside the mounts. What is there belongs to the guest: open it only if you would open what
+    /// any script may have put there.
+    #[must_use]
+    pub fn host_path(&self, guest: impl AsRef<[u8]>) -> Option<PathBuf> {
+        self.inner.places.host(&self.inner.resolve(guest.as_ref())?)
+    }
+
+    pub(crate) const fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     /// Runs a script to its end: [`start`](Self::start) and [`Run::wait`].
@@ -151,6 +178,14 @@ impl Sandbox {
         let mut container =
             plan.container(name.clone(), labels, likely_user, &sources, limits, lifespan);
 
+        let places = Places::new(
+            plan.args
+                .mounts
+                .iter()
+                .zip(&sources)
+                .map(|(mount, source)| (mount.path.clone(), PathBuf::from(&source.path))),
+        );
+
         step(Step::Image, engine.prepare()).await?;
         let io_dir = kept.io_dir.clone();
         let identities: Vec<Identity> = io_dir
@@ -162,7 +197,8 @@ impl Sandbox {
         let remains = Remains::new(shared.clone(), id.clone(), name.clone(), kept);
         // Made for the likely user while the engine is asked, which saves its answer's time.
         let (made, mapping) = tokio::join!(remains.create(container.clone()), mapping());
-        let user = user_by(mapping?)?;
+        let user_mapping = mapping?;
+        let user = user_by(user_mapping)?;
         let container: Arc<dyn Container> = if user == likely_user {
             made?
         } else {
@@ -189,12 +225,18 @@ impl Sandbox {
             },
             session: Session::start(attached),
             turn: Arc::new(Semaphore::new(1)),
-            lifetime_is_over: Arc::new(AtomicBool::new(false)),
+            outlived: Arc::default(),
+            activity: Activity::new(),
             is_closing: AtomicBool::new(false),
             runs: AtomicU64::new(0),
             cpu_told: AtomicU64::new(0),
             io_dir,
             io_mount: plan.io.clone(),
+            home: plan.args.home.clone(),
+            workdir: plan.args.base(),
+            places,
+            default_encoding: spec.default_encoding,
+            user_mapping,
             remains,
             shared,
         };
@@ -202,7 +244,7 @@ impl Sandbox {
         inner.check_confinement(&reply)?;
         inner.prove_mounts(&plan, &identities, &reply).await?;
         inner.confinement = reply.confinement;
-        inner.guard(spec.lifetime);
+        inner.guard(spec.lifetime, spec.idle_limit);
         failpoint(Point::Greeted).await;
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -225,7 +267,9 @@ pub(crate) struct Inner {
     session: Session,
     /// Held by the run under way.
     turn: Arc<Semaphore>,
-    lifetime_is_over: Arc<AtomicBool>,
+    /// Why it had to go, where it was its time.
+    outlived: Arc<OnceLock<&'static str>>,
+    pub activity: Activity,
     /// What ends from now on ends by its owner's will.
     is_closing: AtomicBool,
     runs: AtomicU64,
@@ -233,6 +277,11 @@ pub(crate) struct Inner {
     cpu_told: AtomicU64,
     io_dir: Option<Arc<IoDir>>,
     io_mount: Option<GuestPath>,
+    home: Option<GuestPath>,
+    workdir: GuestPath,
+    places: Places,
+    pub default_encoding: Encoding,
+    user_mapping: UserMapping,
     remains: Remains,
     shared: Arc<Shared>,
 }
@@ -258,8 +307,21 @@ impl Inner {
         self.io_mount.as_ref()
     }
 
+    /// The normalised form of a path as a caller wrote it.
+    pub fn resolve(&self, written: &[u8]) -> Option<GuestPath> {
+        GuestPath::resolve(written, &self.workdir, self.home.as_ref()).ok().map(|it| it.path)
+    }
+
+    /// The names of an owner and a group, as far as the sandbox's numbers are this machine's.
+    pub async fn owner_names(&self, uid: u32, gid: u32) -> (String, String) {
+        match self.user_mapping {
+            UserMapping::Identity => owner::names(uid, gid).await,
+            _ => (uid.to_string(), gid.to_string()),
+        }
+    }
+
     pub fn lifetime_is_over(&self) -> bool {
-        self.lifetime_is_over.load(Ordering::Relaxed)
+        self.outlived.get().is_some()
     }
 
     pub fn is_closing(&self) -> bool {
@@ -301,20 +363,44 @@ impl Inner {
 
     /// Waits for the run under way, and holds the place of the next one.
     pub async fn turn(&self) -> Result<OwnedSemaphorePermit, Error> {
-        let ended = |detail: &str| Error::Ended { detail: detail.to_owned() };
-        let turn =
-            self.turn.clone().acquire_owned().await.map_err(|_| ended("it served its one run"))?;
-        if let Some(end) = self.session.end() {
-            return Err(match end {
-                SessionEnd::Eof if self.lifetime_is_over() => ended("its lifetime is over"),
-                SessionEnd::Eof => ended("its agent is gone"),
-                SessionEnd::Breach(detail) => ended(&detail),
-            });
+        let turn = self
+            .turn
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|_| Error::Ended { detail: "it served its one run".to_owned() })?;
+        if let Some(error) = self.ended() {
+            return Err(error);
         }
         if self.lifespan == Lifespan::OneRun {
             self.turn.close();
         }
         Ok(turn)
+    }
+
+    /// Why nothing can be asked of it any more, where that is so.
+    pub fn ended(&self) -> Option<Error> {
+        let detail = match self.session.end()? {
+            SessionEnd::Eof => (*self.outlived.get().unwrap_or(&"its agent is gone")).to_owned(),
+            SessionEnd::Breach(detail) => format!("the agent broke the protocol: {detail}"),
+        };
+        Some(Error::Ended { detail })
+    }
+
+    /// As [`ended`](Self::ended), for somebody who was not answered: with what the engine knows of
+    /// the end.
+    pub async fn why_ended(&self) -> Error {
+        if self.is_closing() {
+            return Error::Ended { detail: "it was closed meanwhile".to_owned() };
+        }
+        let by_itself =
+            self.outlived.get().is_none() && self.session.end() == Some(SessionEnd::Eof);
+        if by_itself
+            && let Ok(Ok(Some(exit))) = tokio::time::timeout(LAST_WORD, self.exited()).await
+        {
+            return Error::Ended { detail: how_it_ended(&exit) };
+        }
+        self.ended().unwrap_or_else(|| Error::Ended { detail: "its agent is gone".to_owned() })
     }
 
     pub async fn kill(&self) -> Result<(), Error> {
@@ -328,7 +414,7 @@ impl Inner {
     }
 
     /// What the container used until its end, where the engine counts that and soon tells.
-    pub async fn usage(&self, soon: std::time::Duration) -> Option<ContainerUsage> {
+    pub async fn usage(&self, soon: Duration) -> Option<ContainerUsage> {
         tokio::time::timeout(soon, self.container.usage()).await.ok()?
     }
 
@@ -376,17 +462,13 @@ impl Inner {
             Err(error) => return error,
         };
         let how = match exit {
-            Some(ExitEvidence { oom_killed: Some(true), .. }) => "it ran out of memory".to_owned(),
-            Some(ExitEvidence { code: Some(code), .. }) if code == i64::from(EXIT_UNCONFINED) => {
+            Some(ExitEvidence { code: Some(code), oom_killed, .. })
+                if code == i64::from(EXIT_UNCONFINED) && oom_killed != Some(true) =>
+            {
                 return Error::Unconfined { detail: self.session.stderr() };
             }
-            Some(ExitEvidence { code: Some(code), .. }) => {
-                format!("the agent ended with exit code {code}")
-            }
-            Some(ExitEvidence { removed: true, .. }) => {
-                "its container was removed from outside".to_owned()
-            }
-            Some(ExitEvidence { code: None, .. }) | None => "the agent ended".to_owned(),
+            Some(exit) => how_it_ended(&exit),
+            None => "the agent ended".to_owned(),
         };
         let detail = match self.session.stderr() {
             stderr if stderr.is_empty() => how,
@@ -454,19 +536,33 @@ impl Inner {
         }
     }
 
-    /// Kills the container when its agent breaks the protocol, or its lifetime is over, also
-    /// while nothing runs.
-    fn guard(&self, lifetime: std::time::Duration) {
+    /// Kills the container when its agent breaks the protocol, its lifetime is over, also while
+    /// something runs, or nothing has been asked of it for too long.
+    fn guard(&self, lifetime: Duration, idle_limit: Option<Duration>) {
         let ended = self.session.subscribe_end();
         let container = self.container.clone();
-        let is_over = self.lifetime_is_over.clone();
+        let outlived = self.outlived.clone();
+        let idle = idle_limit.map(|limit| self.activity.idle(limit));
+        let idle = async move {
+            match idle {
+                Some(idle) => idle.await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::spawn(async move {
-            match tokio::time::timeout(lifetime, ended).await {
-                Ok(SessionEnd::Eof) => return,
-                Ok(SessionEnd::Breach(detail)) => {
-                    tracing::warn!(detail, "the agent broke the protocol");
-                }
-                Err(_) => is_over.store(true, Ordering::Relaxed),
+            let why = tokio::select! {
+                end = ended => match end {
+                    SessionEnd::Eof => return,
+                    SessionEnd::Breach(detail) => {
+                        tracing::warn!(detail, "the agent broke the protocol");
+                        None
+                    }
+                },
+                () = tokio::time::sleep(lifetime) => Some("its lifetime is over"),
+                () = idle => Some("nothing was asked of it for as long as its idle limit"),
+            };
+            if let Some(why) = why {
+                _ = outlived.set(why);
             }
             if let Err(error) = step(Step::Kill, container.kill()).await {
                 tracing::debug!(%error, "cannot kill a container that is to be removed");
@@ -492,6 +588,16 @@ impl Inner {
             }),
             None => Ok(()),
         }
+    }
+}
+
+/// How the engine saw an end that nobody asked for.
+fn how_it_ended(exit: &ExitEvidence) -> String {
+    match exit {
+        ExitEvidence { oom_killed: Some(true), .. } => "it ran out of memory".to_owned(),
+        ExitEvidence { code: Some(code), .. } => format!("the agent ended with exit code {code}"),
+        ExitEvidence { removed: true, .. } => "its container was removed from outside".to_owned(),
+        ExitEvidence { code: None, .. } => "the agent ended".to_owned(),
     }
 }
 

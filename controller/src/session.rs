@@ -7,18 +7,26 @@
 //! One task reads and never waits for anything but the agent; one task writes. What a run leaves
 //! (log and changed paths) is collected as it comes, so that a killed agent loses none of it.
 
+mod streams;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt;
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len};
+<<<<<<< HEAD
 use sandbox_protocol::message::{Call, Log, Refused, Touched};
+=======
+use sandbox_protocol::message::{Call, Log, Page, Touched};
+>>>>>>> c760bdd (File operations of the library: typed calls, streams, and the same as data)
 use sandbox_protocol::{FromAgent, ToAgent, WireError};
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
+use self::streams::Streams;
+pub(crate) use self::streams::{Incoming, Outgoing};
 use crate::engine::{Attached, Output};
 
 /// Lines that wait for the agent to read. With the bound on requests it is never full for long.
@@ -49,20 +57,37 @@ pub(crate) enum CallError {
     TooLarge(sandbox_protocol::frame::FrameError),
 }
 
-/// Takes what the agent says of a request before its answer.
+/// Takes what the agent says of a request before its answer. An error is a breach.
 pub(crate) trait Sink: Send + Sync {
+<<<<<<< HEAD
     /// An entry of the log. An error is a breach.
     fn log(&self, log: Log) -> Result<(), String>;
     /// A path is about to change. An error is a breach.
     fn touched(&self, touched: Touched) -> Result<(), String>;
     /// A script was kept from a path. An error is a breach.
     fn refused(&self, refused: Refused) -> Result<(), String>;
+=======
+    /// An entry of the log.
+    fn log(&self, log: Log) -> Result<(), String> {
+        Err(format!("a log entry of no run (id {})", log.request))
+    }
+    /// A path is about to change.
+    fn touched(&self, touched: Touched) -> Result<(), String> {
+        Err(format!("a changed path of a request that changes none (id {})", touched.request))
+    }
+    /// Entries of a list.
+    fn page(&self, page: Page) -> Result<(), String> {
+        Err(format!("entries of no list (id {})", page.request))
+    }
+>>>>>>> c760bdd (File operations of the library: typed calls, streams, and the same as data)
 }
 
 /// The controller's end of a session.
 pub(crate) struct Session {
     outgoing: mpsc::Sender<Vec<u8>>,
     in_flight: Arc<Semaphore>,
+    /// Places of `cancel` and `shutdown`, which must not wait for what they are to end.
+    control: Arc<Semaphore>,
     shared: Arc<Shared>,
 }
 
@@ -75,6 +100,7 @@ struct Shared {
 struct State {
     next_id: u64,
     pending: HashMap<u64, Pending>,
+    streams: Streams,
     stderr: Vec<u8>,
 }
 
@@ -83,8 +109,10 @@ type Deliver = Box<dyn FnOnce(Result<&RawValue, WireError>) -> Result<(), String
 
 struct Pending {
     deliver: Deliver,
-    /// What the agent says of it meanwhile; it may of a `run`.
+    /// What the agent says of it meanwhile.
     sink: Option<Arc<dyn Sink>>,
+    /// The stream that it opened.
+    stream: Option<u32>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -129,7 +157,8 @@ impl Session {
             }
         });
         tokio::spawn(read(attached.output, shared.clone()));
-        Self { outgoing, in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)), shared }
+        let places = || Arc::new(Semaphore::new(MAX_IN_FLIGHT));
+        Self { outgoing, in_flight: places(), control: places(), shared }
     }
 
     /// Makes a request and waits for its answer. It waits for as long as it takes: the caller
@@ -150,7 +179,58 @@ impl Session {
     where
         C::Reply: Send + 'static,
     {
-        let permit = self.in_flight.clone().acquire_owned().await.map_err(|_| CallError::Over)?;
+        self.open(sink, |_| (params, None, ())).await.map(|(reply, ())| reply)
+    }
+
+    /// Makes a request that opens a stream, on which the agent sends `most` bytes at most.
+    pub async fn receive<C: Call>(
+        &self,
+        most: u64,
+        params: impl FnOnce(u32) -> C,
+    ) -> Result<(Reply<C::Reply>, Incoming), CallError>
+    where
+        C::Reply: Send + 'static,
+    {
+        let open = |streams: &mut Streams| {
+            let (number, pieces) = streams.incoming(most);
+            let incoming =
+                Incoming::new(number, pieces, self.outgoing.clone(), self.shared.clone());
+            (params(number), Some(number), incoming)
+        };
+        self.open(None, open).await
+    }
+
+    /// Makes a request that opens a stream, on which we send.
+    pub async fn send<C: Call>(
+        &self,
+        sink: Option<Arc<dyn Sink>>,
+        params: impl FnOnce(u32) -> C,
+    ) -> Result<(Reply<C::Reply>, Outgoing), CallError>
+    where
+        C::Reply: Send + 'static,
+    {
+        let open = |streams: &mut Streams| {
+            let (number, changed) = streams.outgoing();
+            let outgoing =
+                Outgoing::new(number, changed, self.outgoing.clone(), self.shared.clone());
+            (params(number), Some(number), outgoing)
+        };
+        self.open(sink, open).await
+    }
+
+    /// Makes the request that `make` gives, with the stream that it opens and our end of that.
+    async fn open<C: Call, T>(
+        &self,
+        sink: Option<Arc<dyn Sink>>,
+        make: impl FnOnce(&mut Streams) -> (C, Option<u32>, T),
+    ) -> Result<(Reply<C::Reply>, T), CallError>
+    where
+        C::Reply: Send + 'static,
+    {
+        let places = if C::IS_CONTROL { &self.control } else { &self.in_flight };
+        let permit = places.clone().acquire_owned().await.map_err(|_| CallError::Over)?;
+        // Whoever gives up on the request before this has not made it.
+        let slot = self.outgoing.reserve().await.map_err(|_| CallError::Over)?;
         let (sender, answer) = oneshot::channel();
         let deliver: Deliver = Box::new(move |answer| {
             let answer = match answer {
@@ -165,21 +245,35 @@ impl Session {
             _ = sender.send(answer);
             Ok(())
         });
-        let (id, line) = {
+        let (id, line, end_of_stream) = {
             let mut state = self.shared.lock();
             if self.shared.end.borrow().is_some() {
                 return Err(CallError::Over);
             }
             let id = state.next_id;
+            let (params, stream, ours) = make(&mut state.streams);
             let message = ToAgent::Request { id, request: params.into() };
-            let line = message.encode().map_err(CallError::TooLarge)?;
+            let line = match message.encode() {
+                Ok(line) => line,
+                Err(error) => {
+                    if let Some(stream) = stream {
+                        state.streams.close(stream);
+                    }
+                    return Err(CallError::TooLarge(error));
+                }
+            };
             state.next_id += 1;
-            state.pending.insert(id, Pending { deliver, sink, _permit: permit });
-            (id, line)
+            state.pending.insert(id, Pending { deliver, sink, stream, _permit: permit });
+            (id, line, ours)
         };
-        self.outgoing.send(line).await.map_err(|_| CallError::Over)?;
+        slot.send(line);
         let end = self.shared.end.subscribe();
-        Ok(Reply { id, answer, is_lost: false, end })
+        Ok((Reply { id, answer, is_lost: false, end }, end_of_stream))
+    }
+
+    /// Ends the session: what the agent said contradicts itself.
+    pub fn breach(&self, detail: impl Into<String>) {
+        self.shared.finish(SessionEnd::Breach(detail.into()));
     }
 
     /// Waits for the end of the session, and says why it ended.
@@ -218,7 +312,14 @@ impl Shared {
     fn take(&self, line: &str) -> Result<(), String> {
         match FromAgent::decode(line).map_err(|error| error.to_string())? {
             FromAgent::Reply { id, result } => {
-                let pending = self.lock().pending.remove(&id);
+                let pending = {
+                    let mut state = self.lock();
+                    let pending = state.pending.remove(&id);
+                    if let Some(stream) = pending.as_ref().and_then(|pending| pending.stream) {
+                        state.streams.close(stream);
+                    }
+                    pending
+                };
                 let pending =
                     pending.ok_or_else(|| format!("an answer to no request (id {id})"))?;
                 (pending.deliver)(result)
@@ -231,6 +332,7 @@ impl Shared {
                 Some(sink) => sink.touched(touched),
                 None => Err(format!("a changed path of no run (id {})", touched.request)),
             },
+<<<<<<< HEAD
             FromAgent::Refused(refused) => match self.sink(refused.request) {
                 Some(sink) => sink.refused(refused),
                 None => Err(format!("a refusal of no run (id {})", refused.request)),
@@ -238,6 +340,14 @@ impl Shared {
             FromAgent::Page(page) => Err(format!("entries of no list (id {})", page.request)),
             FromAgent::Chunk(chunk) => Err(format!("a chunk of no stream ({})", chunk.stream)),
             FromAgent::Credit(credit) => Err(format!("credit for no stream ({})", credit.stream)),
+=======
+            FromAgent::Page(page) => match self.sink(page.request) {
+                Some(sink) => sink.page(page),
+                None => Err(format!("entries of no list (id {})", page.request)),
+            },
+            FromAgent::Chunk(chunk) => self.lock().streams.chunk(chunk),
+            FromAgent::Credit(credit) => self.lock().streams.credit(credit),
+>>>>>>> c760bdd (File operations of the library: typed calls, streams, and the same as data)
         }
     }
 
@@ -247,10 +357,15 @@ impl Shared {
 
     fn finish(&self, end: SessionEnd) {
         let mut state = self.lock();
-        // Under the lock: no request is added after this.
-        self.end.send_replace(Some(end));
-        // Whoever waits for an answer hears that there is none.
+        // Under the lock: no request is added after this. The first end is the one that counts.
+        self.end.send_if_modified(|known| {
+            let is_first = known.is_none();
+            known.get_or_insert(end);
+            is_first
+        });
+        // Whoever waits for an answer, or for a stream, hears that there is none.
         state.pending.clear();
+        state.streams.clear();
     }
 }
 

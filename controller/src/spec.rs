@@ -8,10 +8,14 @@ use sandbox_protocol::message::{AllowedPath, IoErrors};
 use serde_json::{Map, Value};
 
 use crate::error::Error;
+use crate::files::Encoding;
 use crate::limits::Limits;
 
 /// How long a sandbox may live at most.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(3600);
+
+/// How long nothing may be asked of a sandbox that is kept.
+pub const DEFAULT_IDLE_LIMIT: Duration = Duration::from_secs(600);
 
 /// A sandbox to launch. Every limit is set; without an [`io_dir`](Self::io_dir) it has no files.
 #[derive(Debug, Clone)]
@@ -27,6 +31,8 @@ pub struct SandboxSpec {
     pub(crate) protected: Vec<String>,
     pub(crate) user: Option<(u32, u32)>,
     pub(crate) lifetime: Duration,
+    pub(crate) idle_limit: Option<Duration>,
+    pub(crate) default_encoding: Encoding,
     pub(crate) lifespan: Lifespan,
 }
 
@@ -54,6 +60,8 @@ impl Default for SandboxSpec {
             protected: Vec::new(),
             user: None,
             lifetime: DEFAULT_LIFETIME,
+            idle_limit: None,
+            default_encoding: Encoding::default(),
             lifespan: Lifespan::default(),
         }
     }
@@ -143,6 +151,22 @@ impl SandboxSpec {
     #[must_use]
     pub fn lifetime(mut self, lifetime: Duration) -> Self {
         self.lifetime = lifetime;
+        self
+    }
+
+    /// How long nothing may be asked of the sandbox before it ends; by default only its lifetime
+    /// bounds that. [`DEFAULT_IDLE_LIMIT`] is what a sandbox that is kept for others should have.
+    #[must_use]
+    pub fn idle_limit(mut self, limit: Option<Duration>) -> Self {
+        self.idle_limit = limit;
+        self
+    }
+
+    /// The encoding of [`Sandbox::read`](crate::Sandbox::read) and of operations as data, where
+    /// they name none; UTF-8 by default.
+    #[must_use]
+    pub fn default_encoding(mut self, encoding: Encoding) -> Self {
+        self.default_encoding = encoding;
         self
     }
 

@@ -108,6 +108,13 @@ pub struct CheckReply {
 }
 
 impl AgentArgs {
+    /// What a relative path is relative to: the working directory, else the home, else `/`, where
+    /// no mount is.
+    #[must_use]
+    pub fn base(&self) -> GuestPath {
+        self.workdir.clone().or_else(|| self.home.clone()).unwrap_or_else(GuestPath::root)
+    }
+
     /// The arguments after the program's name.
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {

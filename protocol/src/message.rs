@@ -25,6 +25,9 @@ use crate::{Base64, ErrorKind};
 pub trait Call: Into<Request> {
     /// What the agent answers with.
     type Reply: DeserializeOwned;
+    /// It ends what is under way, and takes no place of the
+    /// [requests in flight](crate::limits::MAX_IN_FLIGHT).
+    const IS_CONTROL: bool;
 }
 
 macro_rules! requests {
@@ -72,7 +75,10 @@ macro_rules! requests {
             impl From<$variant> for Request {
                 fn from(params: $variant) -> Self { Self::$variant(params) }
             }
-            impl Call for $variant { type Reply = $reply; }
+            impl Call for $variant {
+                type Reply = $reply;
+                const IS_CONTROL: bool = matches!($method.as_bytes(), b"cancel" | b"shutdown");
+            }
         )+
     };
 }

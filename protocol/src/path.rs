@@ -72,6 +72,12 @@ impl PathError {
 }
 
 impl GuestPath {
+    /// `/`, which is in no mount.
+    #[must_use]
+    pub fn root() -> Self {
+        Self(b"/".to_vec())
+    }
+
     /// Takes an absolute path as a caller wrote it.
     ///
     /// # Errors

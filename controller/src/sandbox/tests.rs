@@ -317,7 +317,7 @@ async fn an_agent_that_answers_before_anything_is_asked_runs_nothing() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_sees_other_mounts_is_refused() {
     for what in ["none", "one more", "another name", "another directory", "another version"] {
-        let io: Arc<Mutex<std::path::PathBuf>> = Arc::default();
+        let io: Arc<Mutex<PathBuf>> = Arc::default();
         let place = io.clone();
         let world = World::new(async move |mut agent: FakeAgent, _| {
             let mut reply = hello_reply(&place.lock().unwrap().clone());
@@ -454,7 +454,7 @@ async fn an_agent_that_could_not_confine_itself_is_told_apart() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_confined_by_less_than_the_policy_wants_is_refused_before_any_run() {
     for policy in ConfinementPolicy::ALL {
-        let io: Arc<Mutex<std::path::PathBuf>> = Arc::default();
+        let io: Arc<Mutex<PathBuf>> = Arc::default();
         let place = io.clone();
         let mut world = World::new(async move |mut agent: FakeAgent, _| {
             let mut reply = hello_reply(&place.lock().unwrap());
@@ -511,7 +511,7 @@ async fn an_engine_that_dies_in_the_middle_is_our_failure() {
 
 #[tokio::test(start_paused = true)]
 async fn a_kill_that_hangs_ends_the_log_and_loses_nothing_of_the_run() {
-    let io: Arc<Mutex<std::path::PathBuf>> = Arc::default();
+    let io: Arc<Mutex<PathBuf>> = Arc::default();
     let place = io.clone();
     let world = World::with(Some("kill"), async move |agent, _| {
         let io = place.lock().unwrap().clone();
@@ -620,7 +620,7 @@ async fn a_sandbox_ends_with_its_lifetime() {
 async fn an_engine_that_sees_another_directory_is_told_by_the_nonce() {
     // Another kernel's numbers, and the same directory.
     let answers = |sees_it: bool| {
-        let io: Arc<Mutex<std::path::PathBuf>> = Arc::default();
+        let io: Arc<Mutex<PathBuf>> = Arc::default();
         let place = io.clone();
         let world = World::new(async move |mut agent: FakeAgent, _| {
             let io = place.lock().unwrap().clone();
@@ -678,7 +678,7 @@ async fn an_input_that_is_another_file_than_the_one_opened_is_refused() {
         (tempfile::NamedTempFile::new().unwrap(), tempfile::NamedTempFile::new().unwrap());
     for (seen, is_refused) in [(right.path(), false), (wrong.path(), true)] {
         let metadata = std::fs::metadata(seen).unwrap();
-        let io: Arc<Mutex<std::path::PathBuf>> = Arc::default();
+        let io: Arc<Mutex<PathBuf>> = Arc::default();
         let place = io.clone();
         let world = World::new(async move |mut agent: FakeAgent, _| {
             let io = place.lock().unwrap().clone();

@@ -102,7 +102,7 @@ fn located(written: &[u8]) {
             let mount = argv::Mount { path: path(at), access: Access::Write };
             Mount::open(&mount, Path::new("/")).expect("the root is there")
         });
-        Mounts::new(mounts.into(), Some(path("/io")), Some(path("/io/work")))
+        Mounts::new(mounts.into(), Some(path("/io")), path("/io/work"))
     });
     static POLICY: LazyLock<PathPolicy> = LazyLock::new(|| {
         let allowed = ALLOWED.map(|(path, access)| AllowedPath { path: path.into(), access });

@@ -93,20 +93,10 @@ impl Mounts {
             PathBuf::from(std::ffi::OsStr::from_bytes(mount.path.as_bytes()))
         };
         let mounts = args.mounts.iter().map(|mount| Mount::open(mount, &path_of(mount)));
-        Ok(Self::new(
-            mounts.collect::<Result<_, _>>()?,
-            args.home.clone(),
-            args.workdir.clone().or_else(|| args.home.clone()),
-        ))
+        Ok(Self::new(mounts.collect::<Result<_, _>>()?, args.home.clone(), args.base()))
     }
 
-    /// Without a working directory, relative paths start at `/`, where no mount is.
-    pub(super) fn new(
-        mounts: Vec<Mount>,
-        home: Option<GuestPath>,
-        workdir: Option<GuestPath>,
-    ) -> Self {
-        let workdir = workdir.unwrap_or_else(|| GuestPath::new("/").expect("a path"));
+    pub(super) fn new(mounts: Vec<Mount>, home: Option<GuestPath>, workdir: GuestPath) -> Self {
         Self { mounts, home, workdir, resolver: Resolver::Walk }
     }
 

@@ -90,7 +90,7 @@ impl<'a> Setup<'a> {
         let mounts = self.mounts.iter().map(|&(guest, access, host)| {
             Mount::open(&argv::Mount { path: path(guest), access }, host).unwrap()
         });
-        let mounts = Mounts::new(mounts.collect(), Some(path("/io")), Some(path("/io")))
+        let mounts = Mounts::new(mounts.collect(), Some(path("/io")), path("/io"))
             .with_resolver(self.resolver);
         let allowed = self.allowed.iter();
         let policy = Policy {

@@ -1,0 +1,465 @@
+//! File operations on a sandbox: the calls, what they take and give, and the same as data.
+//!
+//! The agent does them, under the path rules, policies and limits that bind scripts too. Here is
+//! what is the controller's: encodings, the streams' ends, the deadline of each, and that nothing a
+//! hostile agent answers is taken for more than it can be.
+//!
+//! Any number may be awaited at once on one [`Sandbox`](crate::Sandbox); 16 are under way at a time.
+//! One whose future is dropped is cancelled.
+
+mod data;
+mod encoding;
+mod operation;
+mod transfer;
+mod under_way;
+
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sandbox_protocol::limits::INITIAL_CREDIT;
+use sandbox_protocol::media::image_type;
+use sandbox_protocol::message::{self, Page, Touched, ViewContent};
+use sandbox_protocol::path::{GuestPath, to_wire};
+use sandbox_protocol::{Base64, ErrorKind, WireError};
+
+pub(crate) use self::data::Extent;
+pub use self::data::{
+    EditData, Entry, EntryKind, ExistsData, ImageView, ListData, ListOptions, MkdirData,
+    MkdirOptions, ReadData, ReadOptions, RemoveData, RemoveOptions, RenameData, RenameOptions,
+    StatData, TextView, Timestamp, TruncatedBy, ViewData, ViewOptions, WriteData, WriteMode,
+    WriteOptions,
+};
+pub use self::encoding::{Encoding, EncodingError, UnknownEncoding};
+pub use self::operation::{Envelope, Metadata, Operation};
+pub use self::transfer::{FileReader, FileWriter};
+use self::transfer::{Reading, Writing};
+use self::under_way::UnderWay;
+use crate::changes::Announced;
+use crate::error::Error;
+use crate::sandbox::{Inner, Sandbox};
+use crate::session::Sink;
+
+/// Each takes a path as a script writes one: relative to the working directory, `~/…`, or absolute
+/// under a mount. Its bytes are any but NUL.
+///
+/// Each fails with [`Error::Operation`] where the sandbox refuses it or it fails there, which
+/// changes nothing unless it says so; and with [`Error::Ended`] where the sandbox is gone.
+impl Sandbox {
+    /// Reads a file, or a range of it, as text in an encoding.
+    ///
+    /// # Errors
+    ///
+    /// As of every operation; `too_large` for more than `filesystem.max_file_size`, `encoding` for
+    /// content that is not in the encoding.
+    pub async fn read(
+        &self,
+        path: impl AsRef<[u8]>,
+        options: ReadOptions,
+    ) -> Result<ReadData, Error> {
+        let encoding = options.encoding.unwrap_or(self.inner().default_encoding);
+        let mut reading = self.reading(path.as_ref(), options.offset, options.limit).await?;
+        let read = async {
+            let content = reading.rest().await?;
+            let (path, path_b64) = reading.path()?.to_wire();
+            let mime_type = mime_type(&content).to_owned();
+            let bytes = content.len() as u64;
+            let content = encoding.decode(content).map_err(|error| refused(&path, &error))?;
+            Ok(ReadData { path, path_b64, content, encoding, bytes, mime_type })
+        };
+        let read = read.await;
+        reading.end(read)
+    }
+
+    /// Reads a file, or a range of it: from `offset` on, `limit` bytes or to the end.
+    ///
+    /// # Errors
+    ///
+    /// As of [`read`](Self::read), without an encoding.
+    pub async fn read_bytes(
+        &self,
+        path: impl AsRef<[u8]>,
+        offset: u64,
+        limit: Option<u64>,
+    ) -> Result<Vec<u8>, Error> {
+        let mut reading = self.reading(path.as_ref(), offset, limit).await?;
+        let content = reading.rest().await;
+        reading.end(content)
+    }
+
+    /// Reads a file piece by piece, in bounded memory however large it is.
+    ///
+    /// # Errors
+    ///
+    /// As of [`read_bytes`](Self::read_bytes). What fails later is an error of the reader.
+    pub async fn reader(
+        &self,
+        path: impl AsRef<[u8]>,
+        offset: u64,
+        limit: Option<u64>,
+    ) -> Result<FileReader, Error> {
+        self.reading(path.as_ref(), offset, limit).await.map(FileReader::new)
+    }
+
+    /// Gives a window of a file for people and models: lines of UTF-8 text, or an image.
+    ///
+    /// # Errors
+    ///
+    /// As of every operation; `invalid_request` for a window behind the end, `encoding` for what is
+    /// neither text nor an image.
+    pub async fn view(
+        &self,
+        path: impl AsRef<[u8]>,
+        options: ViewOptions,
+    ) -> Result<ViewData, Error> {
+        let under_way = self.begin("view", path.as_ref());
+        let result = under_way.view(options).await;
+        under_way.end(result)
+    }
+
+    /// Writes a file: all of `content`, or on any error nothing.
+    ///
+    /// # Errors
+    ///
+    /// As of every operation; `too_large`, `write_limit`, `too_many_files`, `disk_full`,
+    /// `already_exists`.
+    pub async fn write(
+        &self,
+        path: impl AsRef<[u8]>,
+        content: impl AsRef<[u8]>,
+        options: WriteOptions,
+    ) -> Result<WriteData, Error> {
+        let mut writing = self.writing(path.as_ref(), options).await?;
+        let write = async {
+            writing.put(content.as_ref()).await?;
+            writing.commit().await
+        };
+        let written = write.await;
+        writing.end(written)
+    }
+
+    /// Writes a file piece by piece, in bounded memory however large it is. Nothing changes before
+    /// [`FileWriter::finish`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`write`](Self::write), some of which only the writer meets.
+    pub async fn writer(
+        &self,
+        path: impl AsRef<[u8]>,
+        options: WriteOptions,
+    ) -> Result<FileWriter, Error> {
+        self.writing(path.as_ref(), options).await.map(FileWriter::new)
+    }
+
+    /// Replaces text in a UTF-8 file where it is there exactly `count` times.
+    ///
+    /// # Errors
+    ///
+    /// As of every operation; `invalid_request` for another count. The file is then unchanged.
+    pub async fn edit(
+        &self,
+        path: impl AsRef<[u8]>,
+        old: &str,
+        new: &str,
+        count: NonZeroU64,
+    ) -> Result<EditData, Error> {
+        let under_way = self.begin("edit", path.as_ref());
+        let (path, path_b64) = under_way.wire();
+        let (old, new, count) = (old.to_owned(), new.to_owned(), count.get());
+        let result = async {
+            let request = message::Edit { path, path_b64, old, new, count };
+            let reply = under_way.change(request).await?;
+            let (path, path_b64) = under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+            Ok(EditData { path, path_b64, replacements: reply.replacements })
+        }
+        .await;
+        under_way.end(result)
+    }
+
+    /// Lists a directory.
+    ///
+    /// # Errors
+    ///
+    /// As of every operation. What is over a limit is no error but `truncated`.
+    pub async fn list(
+        &self,
+        path: impl AsRef<[u8]>,
+        options: ListOptions,
+    ) -> Result<ListData, Error> {
+        let under_way = self.begin("list", path.as_ref());
+        let result = under_way.list(options).await;
+        under_way.end(result)
+    }
+
+    /// Makes a directory; one that is there already is fine.
+    ///
+    /// # Errors
+    ///
+    /// As of every operation; `already_exists` where something else is there.
+    pub async fn mkdir(
+        &self,
+        path: impl AsRef<[u8]>,
+        options: MkdirOptions,
+    ) -> Result<MkdirData, Error> {
+        let under_way = self.begin("mkdir", path.as_ref());
+        let (path, path_b64) = under_way.wire();
+        let result = async {
+            let request = message::Mkdir { path, path_b64, parents: options.parents };
+            let reply = under_way.change(request).await?;
+            let (path, path_b64) = under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+            Ok(MkdirData { path, path_b64, created: reply.created })
+        }
+        .await;
+        under_way.end(result)
+    }
+
+    /// Removes a file, a symbolic link itself, an empty directory; with `recursive` a directory
+    /// with all that is in it.
+    ///
+    /// # Errors
+    ///
+    /// As of every operation; `not_empty` for a directory without `recursive`. An error in the
+    /// middle of a directory leaves the part that was not removed.
+    pub async fn remove(
+        &self,
+        path: impl AsRef<[u8]>,
+        options: RemoveOptions,
+    ) -> Result<RemoveData, Error> {
+        let under_way = self.begin("remove", path.as_ref());
+        let (path, path_b64) = under_way.wire();
+        let RemoveOptions { recursive, force } = options;
+        let result = async {
+            let request = message::Remove { path, path_b64, recursive, force };
+            let reply = under_way.change(request).await?;
+            let (path, path_b64) = under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+            Ok(RemoveData { path, path_b64, removed: reply.removed, entries: reply.entries })
+        }
+        .await;
+        under_way.end(result)
+    }
+
+    /// Says whether something has a name, and what.
+    ///
+    /// # Errors
+    ///
+    /// As of every operation, also where it cannot be told: a link on the way, a path outside.
+    pub async fn exists(&self, path: impl AsRef<[u8]>) -> Result<ExistsData, Error> {
+        let under_way = self.begin("exists", path.as_ref());
+        let (path, path_b64) = under_way.wire();
+        let result = async {
+            let reply = under_way.ask(message::Exists { path, path_b64 }).await?;
+            let (path, path_b64) = under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+            Ok(ExistsData { path, path_b64, exists: reply.kind.is_some(), kind: reply.kind })
+        }
+        .await;
+        under_way.end(result)
+    }
+
+    /// Says what is known of a name. A link is told of itself.
+    ///
+    /// # Errors
+    ///
+    /// As of every operation.
+    pub async fn stat(&self, path: impl AsRef<[u8]>) -> Result<StatData, Error> {
+        let under_way = self.begin("stat", path.as_ref());
+        let (path, path_b64) = under_way.wire();
+        let result = async {
+            let reply = under_way.ask(message::Stat { path, path_b64 }).await?;
+            let (path, path_b64) = under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+            let (owner, group) = self.inner().owner_names(reply.uid, reply.gid).await;
+            Ok(StatData {
+                path,
+                path_b64,
+                kind: reply.kind,
+                size: reply.size,
+                permissions: message::permissions_text(reply.permissions),
+                mode: format!("{:04o}", reply.permissions & 0o7777),
+                uid: reply.uid,
+                gid: reply.gid,
+                owner,
+                group,
+                modified: reply.modified,
+                accessed: reply.accessed,
+                created: reply.created,
+            })
+        }
+        .await;
+        under_way.end(result)
+    }
+
+    /// Gives a name to what has another one, within one mount. A link is renamed itself.
+    ///
+    /// # Errors
+    ///
+    /// As of every operation; `already_exists` without `overwrite`.
+    pub async fn rename(
+        &self,
+        from: impl AsRef<[u8]>,
+        to: impl AsRef<[u8]>,
+        options: RenameOptions,
+    ) -> Result<RenameData, Error> {
+        let under_way = self.begin("rename", from.as_ref()).to(to.as_ref());
+        let (from, from_b64) = under_way.wire();
+        let (wire_to, wire_to_b64) = to_wire(to.as_ref());
+        let result = async {
+            let request = message::Rename {
+                from,
+                from_b64,
+                to: wire_to,
+                to_b64: wire_to_b64,
+                overwrite: options.overwrite,
+            };
+            let reply = under_way.change(request).await?;
+            let (from, from_b64) = under_way.checked(&reply.from, reply.from_b64.as_ref())?;
+            let expected = self.inner().resolve(to.as_ref());
+            let (to, to_b64) = under_way.checked_as(expected, &reply.to, reply.to_b64.as_ref())?;
+            Ok(RenameData { from, from_b64, to, to_b64 })
+        }
+        .await;
+        under_way.end(result)
+    }
+
+    fn begin(&self, operation: &'static str, path: &[u8]) -> UnderWay {
+        UnderWay::new(self.inner().clone(), operation, path)
+    }
+
+    async fn reading(
+        &self,
+        path: &[u8],
+        offset: u64,
+        limit: Option<u64>,
+    ) -> Result<Reading, Error> {
+        Reading::start(self.begin("read", path), offset, limit).await
+    }
+
+    async fn writing(&self, path: &[u8], options: WriteOptions) -> Result<Writing, Error> {
+        Writing::start(self.begin("write", path), options).await
+    }
+}
+
+impl UnderWay {
+    async fn view(&self, options: ViewOptions) -> Result<ViewData, Error> {
+        let inner = self.inner();
+        let (path, path_b64) = self.wire();
+        let ViewOptions { offset, limit } = options;
+        let request = |stream| message::View { path, path_b64, offset, limit, stream };
+        let most = inner.limits.max_file_size.as_u64();
+        let (reply, mut incoming) = self.within(inner.session().receive(most, request)).await?;
+        let reply = self.answer_to(reply);
+        let mut content = Vec::new();
+        while let Some(piece) = self.in_time(incoming.next()).await? {
+            content.extend_from_slice(&piece);
+        }
+        let reply = reply.answer().await?;
+        let (path, path_b64) = self.checked(&reply.path, reply.path_b64.as_ref())?;
+        let view = match reply.content {
+            ViewContent::Text(window) => {
+                if !content.is_empty() {
+                    return Err(self.breach("bytes of a text on the stream of an image"));
+                }
+                ViewData::Text(TextView {
+                    path,
+                    path_b64,
+                    text: window.text,
+                    first_line: window.first_line,
+                    output_lines: window.output_lines,
+                    total_lines: window.total_lines,
+                    truncated: window.truncated_by.is_some(),
+                    truncated_by: window.truncated_by,
+                    footer: window.footer,
+                })
+            }
+            ViewContent::Image(image) => {
+                let bytes = content.len() as u64;
+                if image.bytes != bytes || image_type(&content) != Some(&*image.mime_type) {
+                    return Err(self.breach("an image that is another one"));
+                }
+                let mime_type = image.mime_type;
+                let content = Base64(content);
+                ViewData::Image(ImageView { path, path_b64, content, mime_type, bytes })
+            }
+        };
+        Ok(view)
+    }
+
+    async fn list(&self, options: ListOptions) -> Result<ListData, Error> {
+        let inner = self.inner();
+        let (path, path_b64) = self.wire();
+        let max_depth = if options.recursive { options.max_depth } else { Some(1) };
+        let limits = inner.limits.for_agent();
+        let most = options.limit.unwrap_or(limits.list_entries).min(limits.list_entries);
+        let pages = Arc::new(Pages { most, entries: Mutex::default() });
+        let request = message::List { path, path_b64, max_depth, limit: options.limit };
+        let reply = self.within(inner.session().begin(request, Some(pages.clone()))).await?;
+        let reply = self.answer_to(reply).answer().await?;
+        let (path, path_b64) = self.checked(&reply.path, reply.path_b64.as_ref())?;
+        let listed = self.resolved().ok_or_else(|| self.breach("a list of no path"))?;
+        let entries = std::mem::take(&mut *pages.lock());
+        if reply.entries != entries.len() as u64 {
+            return Err(self.breach("a list of another length"));
+        }
+        let entry = |entry: message::Entry| {
+            let below = sandbox_protocol::path::written(&entry.name, entry.name_b64.as_ref());
+            let path = GuestPath::resolve(below, &listed, None).ok().map(|resolved| resolved.path);
+            let path = path.filter(|path| path.strip_prefix(&listed) == Some(below))?;
+            let (name, name_b64) = to_wire(path.name());
+            let (text, path_b64) = path.to_wire();
+            let message::Entry { kind, size, modified, .. } = entry;
+            Some(Entry { name, name_b64, path: text, path_b64, kind, size, modified })
+        };
+        let entries: Option<Vec<Entry>> = entries.into_iter().map(entry).collect();
+        let entries = entries.ok_or_else(|| self.breach("an entry outside of its list"))?;
+        Ok(ListData { path, path_b64, entries, truncated: reply.truncated })
+    }
+}
+
+/// The entries of a list as they come.
+struct Pages {
+    most: u64,
+    entries: Mutex<Vec<message::Entry>>,
+}
+
+impl Pages {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<message::Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sink for Pages {
+    fn page(&self, page: Page) -> Result<(), String> {
+        let mut entries = self.lock();
+        if entries.len() as u64 + page.entries.len() as u64 > self.most {
+            return Err("more entries than were asked for".to_owned());
+        }
+        entries.extend(page.entries);
+        Ok(())
+    }
+}
+
+/// What an operation is about to change: checked, and not kept.
+struct Changes(Arc<Inner>);
+
+impl Sink for Changes {
+    fn touched(&self, touched: Touched) -> Result<(), String> {
+        Announced::default().take(&touched, self.0.io_mount())
+    }
+}
+
+/// What content is, by its bytes.
+fn mime_type(content: &[u8]) -> &'static str {
+    image_type(content).unwrap_or_else(|| match std::str::from_utf8(content) {
+        Ok(_) => "text/plain",
+        Err(_) => "application/octet-stream",
+    })
+}
+
+/// Content that is not in its encoding.
+fn refused(path: &str, error: &EncodingError) -> Error {
+    let message = format!("{path}: {error}");
+    Error::Operation { source: WireError::new(ErrorKind::Encoding, message) }
+}
+
+const _: () = assert!(INITIAL_CREDIT <= 1 << 20, "what a reader that stands still holds");
+
+#[cfg(test)]
+mod tests;

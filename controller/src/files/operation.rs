@@ -1,0 +1,403 @@
+//! File operations as data: a JSON object in, an envelope out. The same for every front end.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use sandbox_protocol::path::written;
+use sandbox_protocol::{Base64, ErrorKind, WireError};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use super::data::{
+    Extent, ListOptions, MkdirOptions, ReadOptions, RemoveOptions, RenameOptions, ViewOptions,
+    WriteMode, WriteOptions,
+};
+use super::{Encoding, refused};
+use crate::error::Error;
+use crate::limits::millis;
+use crate::report::ErrorDocument;
+use crate::sandbox::Sandbox;
+
+/// A file operation with all of its options, read from
+/// `{"operation": "read", "path": "a.txt", …}`.
+///
+/// A path or name that is not UTF-8 is lossy text beside its bytes in `path_b64`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operation(Request);
+
+macro_rules! requests {
+    ($($word:literal $variant:ident {
+        $($field:ident: $kind:ty $(= $default:expr)?,)*
+    })+) => {
+        $(
+            #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+            #[serde(deny_unknown_fields)]
+            struct $variant {
+                $($(#[serde(default = $default)])? $field: $kind,)*
+            }
+        )+
+
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        enum Request {
+            $($variant($variant),)+
+        }
+
+        impl Request {
+            fn new(operation: &str, options: Map<String, Value>) -> Result<Self, Error> {
+                match operation {
+                    $($word => options_of(operation, options).map(Self::$variant),)+
+                    _ => {
+                        let words = [$($word),+].join(", ");
+                        Err(invalid(format!("unknown operation '{operation}': it is one of {words}")))
+                    }
+                }
+            }
+
+            const fn word(&self) -> &'static str {
+                match self { $(Self::$variant(_) => $word,)+ }
+            }
+        }
+    };
+}
+
+requests! {
+    "read" Read {
+        path: String,
+        path_b64: Option<Base64> = "none",
+        encoding: Option<Encoding> = "none",
+        offset: u64 = "u64::default",
+        limit: Option<u64> = "none",
+    }
+    "view" View {
+        path: String,
+        path_b64: Option<Base64> = "none",
+        lines: Lines = "Lines::default",
+    }
+    "write" Write {
+        path: String,
+        path_b64: Option<Base64> = "none",
+        content: String,
+        encoding: Option<Encoding> = "none",
+        mode: WriteMode = "overwrite",
+        parents: bool = "yes",
+        atomic: bool = "yes",
+    }
+    "edit" Edit {
+        path: String,
+        path_b64: Option<Base64> = "none",
+        old: String,
+        new: String,
+        count: NonZeroU64 = "once",
+    }
+    "list" List {
+        path: String = "here",
+        path_b64: Option<Base64> = "none",
+        recursive: bool = "bool::default",
+        max_depth: Option<u64> = "none",
+        limit: Option<u64> = "none",
+    }
+    "mkdir" Mkdir {
+        path: String,
+        path_b64: Option<Base64> = "none",
+        parents: bool = "yes",
+    }
+    "remove" Remove {
+        path: String,
+        path_b64: Option<Base64> = "none",
+        recursive: bool = "bool::default",
+        force: bool = "bool::default",
+    }
+    "exists" Exists {
+        path: String,
+        path_b64: Option<Base64> = "none",
+    }
+    "stat" Stat {
+        path: String,
+        path_b64: Option<Base64> = "none",
+    }
+    "rename" Rename {
+        from: String,
+        from_b64: Option<Base64> = "none",
+        to: String,
+        to_b64: Option<Base64> = "none",
+        overwrite: bool = "bool::default",
+    }
+}
+
+/// The lines of a view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Lines {
+    offset: u64,
+    limit: Option<u64>,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        let ViewOptions { offset, limit } = ViewOptions::default();
+        Self { offset, limit }
+    }
+}
+
+const fn none<T>() -> Option<T> {
+    None
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn once() -> NonZeroU64 {
+    NonZeroU64::MIN
+}
+
+const fn overwrite() -> WriteMode {
+    WriteMode::Overwrite
+}
+
+fn here() -> String {
+    ".".to_owned()
+}
+
+fn invalid(message: impl AsRef<str>) -> Error {
+    Error::Operation { source: WireError::new(ErrorKind::InvalidRequest, message) }
+}
+
+/// Reads an operation's options; an error names the key.
+fn options_of<T: DeserializeOwned>(
+    operation: &str,
+    options: Map<String, Value>,
+) -> Result<T, Error> {
+    serde_path_to_error::deserialize(Value::Object(options)).map_err(|error| {
+        let key = error.path().to_string();
+        let what = error.inner();
+        // A key that is unknown or missing is named by the message itself.
+        invalid(match &*key {
+            "." => format!("{operation}: {what}"),
+            key => format!("{operation}: {key}: {what}"),
+        })
+    })
+}
+
+impl Operation {
+    /// Reads an operation.
+    ///
+    /// # Errors
+    ///
+    /// `invalid_request`, which names the key that is unknown, missing, or of a wrong type.
+    pub fn from_json(json: &str) -> Result<Self, Error> {
+        let object = serde_json::from_str::<Map<String, Value>>(json);
+        Self::from_object(object.map_err(|error| invalid(format!("not a JSON object: {error}")))?)
+    }
+
+    /// As [`from_json`](Self::from_json), of an object that is read already.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn from_object(mut object: Map<String, Value>) -> Result<Self, Error> {
+        match object.remove("operation") {
+            Some(Value::String(operation)) => Request::new(&operation, object).map(Self),
+            Some(_) => Err(invalid("operation: it is no text")),
+            None => Err(invalid("missing field `operation`")),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.0.word()
+    }
+
+    /// Performs it. How it went, an error too, is in the envelope.
+    pub async fn perform(self, sandbox: &Sandbox) -> Envelope {
+        let started = Instant::now();
+        let result = self.result(sandbox).await;
+        Envelope::new(started.elapsed(), result)
+    }
+
+    async fn result(self, sandbox: &Sandbox) -> Result<Performed, Error> {
+        match self.0 {
+            Request::Read(Read { path, path_b64, encoding, offset, limit }) => {
+                let options = ReadOptions { encoding, offset, limit };
+                Performed::new(sandbox.read(written(&path, path_b64.as_ref()), options).await?)
+            }
+            Request::View(View { path, path_b64, lines: Lines { offset, limit } }) => {
+                let options = ViewOptions { offset, limit };
+                Performed::new(sandbox.view(written(&path, path_b64.as_ref()), options).await?)
+            }
+            Request::Write(write) => {
+                let Write { path, path_b64, content, encoding, mode, parents, atomic } = write;
+                let encoding = encoding.unwrap_or(sandbox.inner().default_encoding);
+                let content = encoding.encode(&content).map_err(|error| refused(&path, &error))?;
+                let options = WriteOptions { mode, parents, atomic };
+                let path = written(&path, path_b64.as_ref());
+                Performed::new(sandbox.write(path, content, options).await?)
+            }
+            Request::Edit(Edit { path, path_b64, old, new, count }) => {
+                let path = written(&path, path_b64.as_ref());
+                Performed::new(sandbox.edit(path, &old, &new, count).await?)
+            }
+            Request::List(List { path, path_b64, recursive, max_depth, limit }) => {
+                let options = ListOptions { recursive, max_depth, limit };
+                Performed::new(sandbox.list(written(&path, path_b64.as_ref()), options).await?)
+            }
+            Request::Mkdir(Mkdir { path, path_b64, parents }) => {
+                let options = MkdirOptions { parents };
+                Performed::new(sandbox.mkdir(written(&path, path_b64.as_ref()), options).await?)
+            }
+            Request::Remove(Remove { path, path_b64, recursive, force }) => {
+                let options = RemoveOptions { recursive, force };
+                Performed::new(sandbox.remove(written(&path, path_b64.as_ref()), options).await?)
+            }
+            Request::Exists(Exists { path, path_b64 }) => {
+                Performed::new(sandbox.exists(written(&path, path_b64.as_ref())).await?)
+            }
+            Request::Stat(Stat { path, path_b64 }) => {
+                Performed::new(sandbox.stat(written(&path, path_b64.as_ref())).await?)
+            }
+            Request::Rename(Rename { from, from_b64, to, to_b64, overwrite }) => {
+                let (from, to) = (written(&from, from_b64.as_ref()), written(&to, to_b64.as_ref()));
+                Performed::new(sandbox.rename(from, to, RenameOptions { overwrite }).await?)
+            }
+        }
+    }
+}
+
+/// Data, and what is said of its extent.
+struct Performed {
+    data: Box<RawValue>,
+    bytes: Option<u64>,
+    items: Option<u64>,
+}
+
+impl Performed {
+    fn new<T: Extent + Serialize>(data: T) -> Result<Self, Error> {
+        let (bytes, items) = (data.bytes(), data.items());
+        Ok(Self { data: raw(&data)?, bytes, items })
+    }
+}
+
+fn raw(data: &impl Serialize) -> Result<Box<RawValue>, Error> {
+    serde_json::value::to_raw_value(data).map_err(|error| Error::Operation {
+        source: WireError::new(ErrorKind::Internal, error.to_string()),
+    })
+}
+
+/// How an operation went: `{"success":true,"data":{…},"error":null,"metadata":{…}}`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Envelope {
+    /// Whether it did.
+    pub success: bool,
+    /// The operation's data; null where it failed.
+    pub data: Option<Box<RawValue>>,
+    /// Why it failed.
+    pub error: Option<ErrorDocument>,
+    /// Beside the data.
+    pub metadata: Metadata,
+}
+
+/// What an [`Envelope`] tells beside the data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Metadata {
+    /// How long it took, in milliseconds.
+    pub duration_ms: u64,
+    /// Bytes of content that were read or written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Entries that were listed or removed, places that were edited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items: Option<u64>,
+}
+
+impl Envelope {
+    fn new(took: Duration, result: Result<Performed, Error>) -> Self {
+        match result {
+            Ok(performed) => Self::succeeded(took, performed),
+            Err(error) => Self::failed(took, ErrorDocument::from(&error)),
+        }
+    }
+
+    fn succeeded(took: Duration, Performed { data, bytes, items }: Performed) -> Self {
+        let metadata = Metadata { duration_ms: millis(took), bytes, items };
+        Self { success: true, data: Some(data), error: None, metadata }
+    }
+
+    /// The envelope of data that a caller has, with the bytes of content that were moved for it.
+    ///
+    /// # Errors
+    ///
+    /// Only for data that JSON cannot hold, which is none of this module's.
+    pub fn of(took: Duration, data: &impl Serialize, bytes: Option<u64>) -> Result<Self, Error> {
+        Ok(Self::succeeded(took, Performed { data: raw(data)?, bytes, items: None }))
+    }
+
+    /// The envelope of a failure, also of one before there was a sandbox.
+    #[must_use]
+    pub fn failed(took: Duration, error: ErrorDocument) -> Self {
+        let metadata = Metadata { duration_ms: millis(took), bytes: None, items: None };
+        Self { success: false, data: None, error: Some(error), metadata }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(json: &str) -> String {
+        let error = Operation::from_json(json).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+        error.to_string()
+    }
+
+    #[test]
+    fn an_operation_is_read_with_its_defaults() {
+        let read = Operation::from_json(r#"{"operation":"read","path":"a"}"#).unwrap();
+        assert_eq!(read.name(), "read");
+        let Request::Write(write) =
+            Operation::from_json(r#"{"operation":"write","path":"a","content":""}"#).unwrap().0
+        else {
+            panic!("another one")
+        };
+        assert_eq!((write.mode, write.parents, write.atomic), (WriteMode::Overwrite, true, true));
+        let Request::Edit(edit) =
+            Operation::from_json(r#"{"operation":"edit","path":"a","old":"x","new":""}"#)
+                .unwrap()
+                .0
+        else {
+            panic!("another one")
+        };
+        assert_eq!(edit.count.get(), 1);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let cases = [
+            ("[]", "not a JSON object"),
+            ("{", "not a JSON object"),
+            (r#"{"path":"a"}"#, "missing field `operation`"),
+            (r#"{"operation":7,"path":"a"}"#, "operation: it is no text"),
+            (r#"{"operation":"reed","path":"a"}"#, "'reed': it is one of read, view"),
+            (r#"{"operation":"read"}"#, "read: missing field `path`"),
+            (r#"{"operation":"read","path":"a","lines":1}"#, "unknown field `lines`"),
+            (r#"{"operation":"read","path":7}"#, "read: path: invalid type"),
+            (r#"{"operation":"read","path":"a","limit":"1"}"#, "read: limit: invalid type"),
+            (r#"{"operation":"read","path":"a","offset":-1}"#, "read: offset: invalid value"),
+            (r#"{"operation":"read","path":"a","encoding":"utf-7"}"#, "encoding 'utf-7'"),
+            (r#"{"operation":"view","path":"a","lines":{"offset":"x"}}"#, "lines.offset"),
+            (r#"{"operation":"view","path":"a","lines":{"from":1}}"#, "unknown field `from`"),
+            (r#"{"operation":"write","path":"a"}"#, "write: missing field `content`"),
+            (r#"{"operation":"write","path":"a","content":"","mode":"x"}"#, "write: mode"),
+            (r#"{"operation":"edit","path":"a","old":"a","new":"b","count":0}"#, "edit: count"),
+            (r#"{"operation":"rename","from":"a"}"#, "rename: missing field `to`"),
+            (r#"{"operation":"stat","path":"a","path_b64":"!"}"#, "stat: path_b64"),
+        ];
+        for (json, part) in cases {
+            let refusal = refusal(json);
+            assert!(refusal.contains(part), "{json}: {refusal}");
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Content on its way: files read and written piece by piece.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use sandbox_protocol::message::{self, ReadReply, WriteReply};
+use sandbox_protocol::path::GuestPath;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_util::io::StreamReader;
+
+use super::Changes;
+use super::data::{WriteData, WriteOptions};
+use super::under_way::{Answer, UnderWay};
+use crate::error::Error;
+use crate::session::{Incoming, Outgoing};
+
+/// What a writer takes before it waits for the agent.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// A file that is being read.
+pub(super) struct Reading {
+    under_way: UnderWay,
+    incoming: Incoming,
+    /// `None` once it has come.
+    answer: Option<Answer<ReadReply>>,
+    /// The first piece, by which the start was known to succeed.
+    first: Option<Vec<u8>>,
+    bytes: u64,
+}
+
+impl Reading {
+    /// Asks for the content, and waits until it comes or is refused.
+    pub async fn start(
+        under_way: UnderWay,
+        offset: u64,
+        limit: Option<u64>,
+    ) -> Result<Self, Error> {
+        let inner = under_way.inner();
+        let most = inner.limits.max_file_size.as_u64();
+        let most = limit.map_or(most, |limit| limit.min(most));
+        let (path, path_b64) = under_way.wire();
+        let request = |stream| message::Read { path, path_b64, offset, limit, stream };
+        let begun = under_way.within(inner.session().receive(most, request)).await;
+        let (reply, incoming) = match begun {
+            Ok(begun) => begun,
+            Err(error) => return under_way.end_with(None, Err(error)),
+        };
+        let answer = Some(under_way.answer_to(reply));
+        let mut reading = Self { under_way, incoming, answer, first: None, bytes: 0 };
+        match reading.piece().await {
+            Ok(first) => Ok(Self { first, ..reading }),
+            Err(error) => reading.under_way.end_with(None, Err(error)),
+        }
+    }
+
+    /// The next piece; `None` at the end, when all has come that was to come.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        match self.first.take() {
+            Some(first) => Ok(Some(first)),
+            None => self.piece().await,
+        }
+    }
+
+    async fn piece(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        if self.answer.is_none() {
+            return Ok(None);
+        }
+        if let Some(piece) = self.under_way.in_time(self.incoming.next()).await? {
+            self.bytes += piece.len() as u64;
+            return Ok(Some(piece));
+        }
+        let Some(answer) = self.answer.take() else { return Ok(None) };
+        let reply = answer.answer().await?;
+        self.under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+        if reply.bytes != self.bytes {
+            return Err(self.under_way.breach("a file of another length"));
+        }
+        Ok(None)
+    }
+
+    /// Ends it.
+    pub fn end<T>(self, result: Result<T, Error>) -> Result<T, Error> {
+        self.under_way.end_with(Some(self.bytes), result)
+    }
+
+    /// The file, once something of it was given.
+    pub fn path(&self) -> Result<GuestPath, Error> {
+        self.under_way.resolved().ok_or_else(|| self.under_way.breach("a file at no path"))
+    }
+
+    /// All that is left of it.
+    pub async fn rest(&mut self) -> Result<Vec<u8>, Error> {
+        let mut content = Vec::new();
+        while let Some(piece) = self.next().await? {
+            content.extend_from_slice(&piece);
+        }
+        Ok(content)
+    }
+}
+
+/// The content of a file, by [`Sandbox::reader`](crate::Sandbox::reader). An error of it has an
+/// [`Error`] inside. Dropped before its end: the reading is cancelled.
+///
+/// What is not taken holds at most 256 KiB, and keeps one of the sandbox's 16 places.
+pub struct FileReader(StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>);
+
+impl FileReader {
+    pub(super) fn new(reading: Reading) -> Self {
+        let pieces = stream::unfold(Some(reading), |reading| async {
+            let mut reading = reading?;
+            match reading.next().await {
+                Ok(Some(piece)) => Some((Ok(Bytes::from(piece)), Some(reading))),
+                Ok(None) => {
+                    _ = reading.end(Ok(()));
+                    None
+                }
+                Err(error) => {
+                    let error = reading.end(Err::<(), _>(error)).err();
+                    error.map(|error| (Err(io::Error::other(error)), None))
+                }
+            }
+        });
+        Self(StreamReader::new(pieces.boxed()))
+    }
+}
+
+impl AsyncRead for FileReader {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl fmt::Debug for FileReader {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("FileReader").finish_non_exhaustive()
+    }
+}
+
+/// A file that is being written.
+pub(super) struct Writing {
+    under_way: UnderWay,
+    outgoing: Outgoing,
+    /// `None` once it has come.
+    answer: Option<Answer<WriteReply>>,
+    bytes: u64,
+}
+
+impl Writing {
+    /// Announces the content.
+    pub async fn start(under_way: UnderWay, options: WriteOptions) -> Result<Self, Error> {
+        let inner = under_way.inner();
+        let (path, path_b64) = under_way.wire();
+        let WriteOptions { mode, parents, atomic } = options;
+        let request = |stream| message::Write { path, path_b64, mode, parents, atomic, stream };
+        let sink = Arc::new(Changes(inner.clone()));
+        let begun = under_way.within(inner.session().send(Some(sink), request)).await;
+        match begun {
+            Ok((reply, outgoing)) => {
+                let answer = Some(under_way.answer_to(reply));
+                Ok(Self { under_way, outgoing, answer, bytes: 0 })
+            }
+            Err(error) => under_way.end_with(None, Err(error)),
+        }
+    }
+
+    /// Sends some of it.
+    pub async fn put(&mut self, mut content: &[u8]) -> Result<(), Error> {
+        while !content.is_empty() {
+            match self.under_way.in_time(self.outgoing.send(content)).await? {
+                Ok(sent) => {
+                    content = &content[sent..];
+                    self.bytes += sent as u64;
+                }
+                Err(_) => return Err(self.refused().await),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends its end: the file changes now.
+    pub async fn commit(&mut self) -> Result<WriteData, Error> {
+        if self.under_way.in_time(self.outgoing.finish()).await?.is_err() {
+            return Err(self.refused().await);
+        }
+        let reply = match self.answer.take() {
+            Some(answer) => answer.answer().await?,
+            None => return Err(self.under_way.breach("a write that was answered twice")),
+        };
+        let (path, path_b64) = self.under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+        let (bytes_written, created) = (reply.bytes_written, reply.created);
+        if bytes_written != self.bytes {
+            return Err(self.under_way.breach("a write of another length"));
+        }
+        Ok(WriteData { path, path_b64, bytes_written, created })
+    }
+
+    /// Why it ended before all was sent.
+    async fn refused(&mut self) -> Error {
+        if let Some(answer) = self.answer.take()
+            && let Err(error) = answer.answer().await
+        {
+            return error;
+        }
+        self.under_way.breach("a write was done before its end")
+    }
+
+    /// Ends it.
+    pub fn end<T>(self, result: Result<T, Error>) -> Result<T, Error> {
+        self.under_way.end_with(Some(self.bytes), result)
+    }
+}
+
+/// A file to write to, by [`Sandbox::writer`](crate::Sandbox::writer). Nothing changes before
+/// [`finish`](Self::finish); dropped without it, nothing does.
+pub struct FileWriter {
+    pipe: DuplexStream,
+    /// Says that what came is all there is. Dropped: it is not.
+    whole: oneshot::Sender<()>,
+    task: AbortOnDrop<Result<WriteData, Error>>,
+}
+
+impl FileWriter {
+    pub(super) fn new(mut writing: Writing) -> Self {
+        let (pipe, mut content) = tokio::io::duplex(BUFFER_BYTES);
+        let (whole, is_whole) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            let mut piece = vec![0; BUFFER_BYTES];
+            loop {
+                let sent = match content.read(&mut piece).await {
+                    // The other end of the pipe is gone, and the writer with it, or done.
+                    Ok(0) | Err(_) => break,
+                    Ok(length) => writing.put(&piece[..length]).await,
+                };
+                if let Err(error) = sent {
+                    return writing.end(Err(error));
+                }
+            }
+            // Without its word this is dropped, which cancels.
+            let Ok(()) = is_whole.await else {
+                return Err(Error::Ended { detail: "the writer was dropped".to_owned() });
+            };
+            let written = writing.commit().await;
+            writing.end(written)
+        });
+        Self { pipe, whole, task: AbortOnDrop(task) }
+    }
+
+    /// Ends the content and waits until the file has it.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Sandbox::write`](crate::Sandbox::write), also what the writer met before.
+    pub async fn finish(mut self) -> Result<WriteData, Error> {
+        // A pipe that is closed has its reason, which the task gives.
+        _ = self.pipe.shutdown().await;
+        _ = self.whole.send(());
+        drop(self.pipe);
+        (&mut self.task.0).await.unwrap_or_else(|error| {
+            Err(Error::Ended { detail: format!("the writer's task ended: {error}") })
+        })
+    }
+}
+
+impl AsyncWrite for FileWriter {
+    /// `BrokenPipe` says that the sandbox takes no more; [`finish`](FileWriter::finish) says why.
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.pipe).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_shutdown(context)
+    }
+}
+
+impl fmt::Debug for FileWriter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("FileWriter").finish_non_exhaustive()
+    }
+}
+
+struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
