@@ -252,6 +252,12 @@ impl ErrorDocument {
     }
 }
 
+impl From<&Error> for ErrorDocument {
+    fn from(error: &Error) -> Self {
+        Self::new(error.kind(), error.full_message(), error.hint())
+    }
+}
+
 impl From<ScriptError> for ErrorDocument {
     fn from(error: ScriptError) -> Self {
         let ScriptError { kind, message, line, traceback } = error;

@@ -661,7 +661,7 @@ async fn an_agent_that_answers_no_cancel_is_killed_when_it_has_no_place_left_for
         }
     });
     let sandbox = world.launch().await.unwrap();
-    for _ in 0..MAX_IN_FLIGHT {
+    for _ in 0..=MAX_IN_FLIGHT {
         let run = sandbox.start(Script::new("x")).await.unwrap();
         run.cancel_handle().cancel(CancelCause::Caller);
         assert!(!world.fake.calls().contains(&"kill"));
