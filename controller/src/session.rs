@@ -15,11 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::StreamExt;
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len};
-<<<<<<< HEAD
-use sandbox_protocol::message::{Call, Log, Refused, Touched};
-=======
-use sandbox_protocol::message::{Call, Log, Page, Touched};
->>>>>>> c760bdd (File operations of the library: typed calls, streams, and the same as data)
+use sandbox_protocol::message::{Call, Log, Page, Refused, Touched};
 use sandbox_protocol::{FromAgent, ToAgent, WireError};
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt;
@@ -59,14 +55,6 @@ pub(crate) enum CallError {
 
 /// Takes what the agent says of a request before its answer. An error is a breach.
 pub(crate) trait Sink: Send + Sync {
-<<<<<<< HEAD
-    /// An entry of the log. An error is a breach.
-    fn log(&self, log: Log) -> Result<(), String>;
-    /// A path is about to change. An error is a breach.
-    fn touched(&self, touched: Touched) -> Result<(), String>;
-    /// A script was kept from a path. An error is a breach.
-    fn refused(&self, refused: Refused) -> Result<(), String>;
-=======
     /// An entry of the log.
     fn log(&self, log: Log) -> Result<(), String> {
         Err(format!("a log entry of no run (id {})", log.request))
@@ -75,11 +63,14 @@ pub(crate) trait Sink: Send + Sync {
     fn touched(&self, touched: Touched) -> Result<(), String> {
         Err(format!("a changed path of a request that changes none (id {})", touched.request))
     }
+    /// A script was kept from a path.
+    fn refused(&self, refused: Refused) -> Result<(), String> {
+        Err(format!("a refusal of no run (id {})", refused.request))
+    }
     /// Entries of a list.
     fn page(&self, page: Page) -> Result<(), String> {
         Err(format!("entries of no list (id {})", page.request))
     }
->>>>>>> c760bdd (File operations of the library: typed calls, streams, and the same as data)
 }
 
 /// The controller's end of a session.
@@ -332,22 +323,16 @@ impl Shared {
                 Some(sink) => sink.touched(touched),
                 None => Err(format!("a changed path of no run (id {})", touched.request)),
             },
-<<<<<<< HEAD
             FromAgent::Refused(refused) => match self.sink(refused.request) {
                 Some(sink) => sink.refused(refused),
                 None => Err(format!("a refusal of no run (id {})", refused.request)),
             },
-            FromAgent::Page(page) => Err(format!("entries of no list (id {})", page.request)),
-            FromAgent::Chunk(chunk) => Err(format!("a chunk of no stream ({})", chunk.stream)),
-            FromAgent::Credit(credit) => Err(format!("credit for no stream ({})", credit.stream)),
-=======
             FromAgent::Page(page) => match self.sink(page.request) {
                 Some(sink) => sink.page(page),
                 None => Err(format!("entries of no list (id {})", page.request)),
             },
             FromAgent::Chunk(chunk) => self.lock().streams.chunk(chunk),
             FromAgent::Credit(credit) => self.lock().streams.credit(credit),
->>>>>>> c760bdd (File operations of the library: typed calls, streams, and the same as data)
         }
     }
 
