@@ -450,14 +450,19 @@ pub(crate) mod testing {
     impl FakeAgent {
         /// The next request; `None` where stdin has ended.
         pub async fn request(&mut self) -> Option<(u64, Request)> {
+            match self.message().await? {
+                ToAgent::Request { id, request } => Some((id, request)),
+                other => panic!("{other:?}"),
+            }
+        }
+
+        /// The next message; `None` where stdin has ended.
+        pub async fn message(&mut self) -> Option<ToAgent> {
             let mut line = String::new();
             if self.input.read_line(&mut line).await.ok()? == 0 {
                 return None;
             }
-            match ToAgent::decode(line.trim_end()).expect("the controller is honest") {
-                ToAgent::Request { id, request } => Some((id, request)),
-                other => panic!("{other:?}"),
-            }
+            Some(ToAgent::decode(line.trim_end()).expect("the controller is honest"))
         }
 
         pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {

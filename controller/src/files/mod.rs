@@ -460,6 +460,3 @@ fn refused(path: &str, error: &EncodingError) -> Error {
 }
 
 const _: () = assert!(INITIAL_CREDIT <= 1 << 20, "what a reader that stands still holds");
-
-#[cfg(test)]
-mod tests;

@@ -2,6 +2,7 @@
 
 mod audited;
 mod fake;
+mod operations;
 
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;

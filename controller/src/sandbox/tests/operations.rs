@@ -1,0 +1,441 @@
+//! File operations with a scripted agent: what an honest one may do late, and a hostile one at all.
+
+use std::time::Duration;
+
+use sandbox_protocol::limits::{INITIAL_CREDIT, LIST_PAGE, MAX_CHUNK_BYTES};
+use sandbox_protocol::message::{
+    CancelReply, Chunk, Credit, Entry, EntryKind, ExistsReply, ListReply, Page, Read, ReadReply,
+    Rename, RenameReply, Touched, Write, WriteReply,
+};
+use sandbox_protocol::{Base64, ErrorKind, ToAgent, WireError};
+use serde::Serialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::fake::{Scripted, World, greeted};
+use super::*;
+use crate::files::{ListOptions, ReadOptions, RenameOptions, WriteOptions};
+
+type Line = Vec<u8>;
+
+fn chunk(stream: u32, seq: u64, bytes: usize, last: bool) -> Line {
+    let data = Base64(vec![b'x'; bytes]);
+    FromAgent::Chunk(Chunk { stream, seq, data, last }).encode().unwrap()
+}
+
+fn credit(stream: u32, bytes: u64) -> Line {
+    FromAgent::Credit(Credit { stream, bytes }).encode().unwrap()
+}
+
+fn page(request: u64, names: &[&str]) -> Line {
+    let entry = |name: &&str| Entry {
+        name: (*name).to_owned(),
+        name_b64: None,
+        kind: EntryKind::File,
+        size: 1,
+        modified: None,
+    };
+    let entries = names.iter().map(entry).collect();
+    FromAgent::Page(Page { request, entries }).encode().unwrap()
+}
+
+fn reply(id: u64, reply: impl Serialize) -> Line {
+    FromAgent::encode_reply(id, Ok(reply)).unwrap()
+}
+
+fn refusal(id: u64, kind: ErrorKind) -> Line {
+    FromAgent::encode_reply::<()>(id, Err(WireError::new(kind, "a: no"))).unwrap()
+}
+
+fn read_reply(id: u64, path: &str, bytes: u64) -> Line {
+    reply(id, ReadReply { path: path.into(), path_b64: None, bytes, size: bytes })
+}
+
+fn write_reply(id: u64, bytes_written: u64) -> Line {
+    reply(id, WriteReply { path: "/io/a".into(), path_b64: None, bytes_written, created: true })
+}
+
+fn list_reply(id: u64, path: &str, entries: u64) -> Line {
+    reply(id, ListReply { path: path.into(), path_b64: None, entries, truncated: false })
+}
+
+/// The stream that a request opens.
+const fn stream_of(request: &Request) -> u32 {
+    match request {
+        Request::Read(Read { stream, .. }) | Request::Write(Write { stream, .. }) => *stream,
+        _ => 0,
+    }
+}
+
+/// A world whose agent says `lines` at the first request, and then nothing.
+fn says(lines: impl FnOnce(u64, u32) -> Vec<Line> + Send + 'static) -> World {
+    greeted(move |mut agent: Scripted, _| async move {
+        let (id, request) = agent.agent.request().await.unwrap();
+        for line in lines(id, stream_of(&request)) {
+            agent.agent.send(line).await;
+        }
+        while agent.agent.message().await.is_some() {}
+    })
+}
+
+/// The error of an operation whose agent breaks the protocol, which ends the sandbox.
+async fn breach<T>(world: World, work: impl AsyncFnOnce(&Sandbox) -> Result<T, Error>) -> String {
+    let sandbox = world.launch().await.unwrap();
+    let Err(error) = work(&sandbox).await else { panic!("it was taken for an answer") };
+    assert_eq!(error.kind(), ErrorKind::AgentLost, "{error}");
+    let mut running = world.fake.running.subscribe();
+    running.wait_for(|running| !running).await.unwrap();
+    assert!(world.fake.calls().contains(&"kill"), "{error}");
+    let next = sandbox.exists("a").await.unwrap_err();
+    assert!(matches!(next, Error::Ended { .. }), "{next}");
+    error.to_string()
+}
+
+async fn read(sandbox: &Sandbox) -> Result<String, Error> {
+    sandbox.read("a", ReadOptions::default()).await.map(|read| read.content)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_is_its_chunks_in_order() {
+    let world = says(|id, stream| {
+        vec![chunk(stream, 0, 3, false), chunk(stream, 1, 2, true), read_reply(id, "/io/a", 5)]
+    });
+    let sandbox = world.launch().await.unwrap();
+    let read = sandbox.read("./a", ReadOptions::default()).await.unwrap();
+    assert_eq!((&*read.path, &*read.content, read.bytes), ("/io/a", "xxxxx", 5));
+    assert_eq!(read.mime_type, "text/plain");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_contradicts_itself_or_its_request_ends_the_sandbox() {
+    type Play = fn(u64, u32) -> Vec<Line>;
+    let plays: [(&str, Play); 11] = [
+        ("out of order", |_, stream| vec![chunk(stream, 1, 1, false)]),
+        ("no stream", |_, stream| vec![chunk(stream + 1, 0, 1, false)]),
+        ("after the last", |_, stream| vec![chunk(stream, 0, 1, true), chunk(stream, 1, 1, true)]),
+        ("too large a chunk", |_, stream| vec![chunk(stream, 0, MAX_CHUNK_BYTES + 1, true)]),
+        ("fewer bytes told", |id, stream| {
+            vec![chunk(stream, 0, 2, true), read_reply(id, "/io/a", 1)]
+        }),
+        ("more bytes told", |id, stream| {
+            vec![chunk(stream, 0, 2, true), read_reply(id, "/io/a", 3)]
+        }),
+        ("another path", |id, stream| vec![chunk(stream, 0, 2, true), read_reply(id, "/io/b", 2)]),
+        ("a path of another form", |id, stream| {
+            vec![chunk(stream, 0, 2, true), read_reply(id, "/io/./a", 2)]
+        }),
+        ("after its answer", |id, stream| {
+            vec![refusal(id, ErrorKind::NotFound), chunk(stream, 0, 1, true)]
+        }),
+        ("credit for what we receive", |_, stream| vec![credit(stream, 1)]),
+        ("entries of no list", |id, _| vec![page(id, &["a"])]),
+    ];
+    for (what, play) in plays {
+        let error = breach(says(play), async |sandbox: &Sandbox| {
+            // An honest refusal may be taken before the breach is.
+            match read(sandbox).await {
+                Err(error) if error.kind() == ErrorKind::NotFound => read(sandbox).await,
+                other => other,
+            }
+        })
+        .await;
+        assert!(error.contains("ended"), "{what}: {error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_brings_more_than_was_asked_for_ends_the_sandbox() {
+    let world = says(|_, stream| vec![chunk(stream, 0, 4, false)]);
+    breach(world, async |sandbox: &Sandbox| sandbox.read_bytes("a", 0, Some(3)).await).await;
+    // Without a limit of its own it is a file's.
+    let world = says(|_, stream| vec![chunk(stream, 0, 1001, false)]);
+    let mut spec = world.spec();
+    spec.limits.max_file_size = ByteSize::b(1000);
+    let sandbox = Sandbox::launch(world.shared.clone(), spec).await.unwrap();
+    assert_eq!(read(&sandbox).await.unwrap_err().kind(), ErrorKind::AgentLost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_stands_still_gives_no_credit() {
+    let chunks = INITIAL_CREDIT / MAX_CHUNK_BYTES as u64;
+    let world = greeted(move |mut agent: Scripted, fake| async move {
+        let (_, request) = agent.agent.request().await.unwrap();
+        let stream = stream_of(&request);
+        for seq in 0..chunks {
+            agent.agent.send(chunk(stream, seq, MAX_CHUNK_BYTES, false)).await;
+        }
+        // The start took one chunk, and no more was taken since.
+        let bytes = MAX_CHUNK_BYTES as u64;
+        assert_eq!(agent.agent.message().await, Some(ToAgent::Credit(Credit { stream, bytes })));
+        agent.agent.send(chunk(stream, chunks, MAX_CHUNK_BYTES, false)).await;
+        agent.agent.send(chunk(stream, chunks + 1, 1, false)).await;
+        fake.running.subscribe().wait_for(|running| !running).await.unwrap();
+    });
+    let sandbox = world.launch().await.unwrap();
+    let mut reader = sandbox.reader("a", 0, None).await.unwrap();
+    world.fake.running.subscribe().wait_for(|running| !running).await.unwrap();
+    // What had come before is still given; then the truth.
+    let mut content = Vec::new();
+    let error = reader.read_to_end(&mut content).await.unwrap_err();
+    let error = error.get_ref().and_then(|error| error.downcast_ref::<Error>()).unwrap();
+    assert_eq!(error.kind(), ErrorKind::AgentLost);
+    assert_eq!(content.len() as u64, INITIAL_CREDIT + MAX_CHUNK_BYTES as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_goes_as_fast_as_the_agent_takes_it() {
+    let world = greeted(|mut agent: Scripted, _| async move {
+        let (id, request) = agent.agent.request().await.unwrap();
+        let stream = stream_of(&request);
+        let (mut left, mut bytes) = (INITIAL_CREDIT, 0);
+        loop {
+            let Some(ToAgent::Chunk(chunk)) = agent.agent.message().await else { panic!("more") };
+            let length = chunk.data.0.len() as u64;
+            (left, bytes) = (left - length, bytes + length);
+            if chunk.last {
+                break;
+            }
+            if left == 0 {
+                left += 100_000;
+                agent.agent.send(credit(stream, 100_000)).await;
+            }
+        }
+        agent.agent.send(write_reply(id, bytes)).await;
+        agent.rest().await;
+    });
+    let sandbox = world.launch().await.unwrap();
+    let content = vec![7; 1_000_000];
+    let written = sandbox.write("a", &content, WriteOptions::default()).await.unwrap();
+    assert_eq!(
+        (&*written.path, written.bytes_written, written.created),
+        ("/io/a", 1_000_000, true)
+    );
+    sandbox.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_refused_early_says_why() {
+    let world = says(|id, _| vec![refusal(id, ErrorKind::TooLarge)]);
+    let sandbox = world.launch().await.unwrap();
+    let content = vec![7; 1_000_000];
+    let error = sandbox.write("a", &content, WriteOptions::default()).await.unwrap_err();
+    assert_eq!((error.kind(), error.exit_code()), (ErrorKind::TooLarge, 120));
+
+    let world = says(|id, _| vec![refusal(id, ErrorKind::DiskFull)]);
+    let sandbox = world.launch().await.unwrap();
+    let mut writer = sandbox.writer("a", WriteOptions::default()).await.unwrap();
+    let broken = async {
+        loop {
+            if let Err(error) = writer.write_all(&content).await {
+                break error.kind();
+            }
+        }
+    };
+    assert_eq!(broken.await, std::io::ErrorKind::BrokenPipe);
+    assert_eq!(writer.finish().await.unwrap_err().kind(), ErrorKind::DiskFull);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_contradicts_itself_ends_the_sandbox() {
+    type Play = fn(u64, u32) -> Vec<Line>;
+    let plays: [(&str, Play); 6] = [
+        ("done before its end", |id, _| vec![write_reply(id, 1_000_000)]),
+        ("absurd credit", |_, stream| vec![credit(stream, u64::MAX); 2]),
+        ("credit for no stream", |_, stream| vec![credit(stream + 1, 1)]),
+        ("chunks of what we send", |_, stream| vec![chunk(stream, 0, 1, false)]),
+        ("a log", |request, _| {
+            let (level, text) = (LogLevel::Print, "x".to_owned());
+            vec![
+                FromAgent::Log(Log { request, level, text, lossy: false, cut: false })
+                    .encode()
+                    .unwrap(),
+            ]
+        }),
+        ("a change outside the mounts", |request, _| {
+            let (path, path_b64) = ("/etc/passwd".to_owned(), None);
+            let (existed, change) = (true, Change::Write);
+            vec![
+                FromAgent::Touched(Touched { request, path, path_b64, existed, change })
+                    .encode()
+                    .unwrap(),
+            ]
+        }),
+    ];
+    for (what, play) in plays {
+        let content = vec![7; 1_000_000];
+        let error = breach(says(play), async |sandbox: &Sandbox| {
+            sandbox.write("a", &content, WriteOptions::default()).await
+        })
+        .await;
+        assert!(error.contains("ended"), "{what}: {error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_that_is_dropped_changes_nothing() {
+    let world = greeted(|mut agent: Scripted, _| async move {
+        let (id, _) = agent.agent.request().await.unwrap();
+        loop {
+            match agent.agent.message().await.unwrap() {
+                ToAgent::Chunk(chunk) => assert!(!chunk.last, "it was told to be whole"),
+                ToAgent::Request { id: cancel, request: Request::Cancel(asked) } => {
+                    assert_eq!(asked.id, id);
+                    agent.agent.send(refusal(id, ErrorKind::Cancelled)).await;
+                    agent.agent.answer(cancel, CancelReply { found: true }).await;
+                    break;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        agent.rest().await;
+    });
+    let sandbox = world.launch().await.unwrap();
+    let mut writer = sandbox.writer("a", WriteOptions::default()).await.unwrap();
+    writer.write_all(b"half").await.unwrap();
+    drop(writer);
+    sandbox.close().await.unwrap();
+    assert!(!world.fake.calls().contains(&"kill"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_that_nobody_waits_for_is_cancelled_and_its_place_is_free_again() {
+    let world = greeted(|mut agent: Scripted, _| async move {
+        let mut asked = Vec::new();
+        for _ in 0..MAX_IN_FLIGHT {
+            asked.push(agent.agent.request().await.unwrap().0);
+        }
+        for _ in 0..MAX_IN_FLIGHT {
+            let (id, Request::Cancel(cancel)) = agent.agent.request().await.unwrap() else {
+                panic!("another request while all places are taken")
+            };
+            asked.retain(|&id| id != cancel.id);
+            agent.agent.send(refusal(cancel.id, ErrorKind::Cancelled)).await;
+            agent.agent.answer(id, CancelReply { found: true }).await;
+        }
+        assert!(asked.is_empty());
+        let (id, _) = agent.agent.request().await.unwrap();
+        let (path, path_b64, kind) = ("/io/a".to_owned(), None, None);
+        agent.agent.answer(id, ExistsReply { path, path_b64, kind }).await;
+        agent.rest().await;
+    });
+    let sandbox = world.launch().await.unwrap();
+    let all = futures_util::future::join_all((0..MAX_IN_FLIGHT).map(|_| sandbox.stat("a")));
+    assert!(tokio::time::timeout(Duration::from_secs(1), all).await.is_err());
+    assert!(!sandbox.exists("a").await.unwrap().exists);
+    sandbox.close().await.unwrap();
+    assert!(!world.fake.calls().contains(&"kill"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_never_answers_has_its_deadline_and_then_its_end() {
+    let world = says(|_, _| Vec::new());
+    let sandbox = world.launch().await.unwrap();
+    let error = sandbox.stat("a").await.unwrap_err();
+    assert_eq!((error.kind(), error.exit_code()), (ErrorKind::Timeout, 124));
+    assert!(error.to_string().contains("filesystem.timeout (5s)"), "{error}");
+    // It was told to cancel, and does not answer that either.
+    world.fake.running.subscribe().wait_for(|running| !running).await.unwrap();
+    let error = sandbox.exists("a").await.unwrap_err();
+    assert!(error.to_string().contains("never answered"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_dies_in_the_middle_is_told_by_what_the_engine_saw() {
+    let world = greeted(|mut agent: Scripted, fake| async move {
+        let (_, request) = agent.agent.request().await.unwrap();
+        agent.agent.send(chunk(stream_of(&request), 0, 3, false)).await;
+        fake.ends_with(Some(137), true);
+    });
+    let sandbox = world.launch().await.unwrap();
+    let error = read(&sandbox).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AgentLost);
+    assert!(error.to_string().contains("it ran out of memory"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_its_pages() {
+    let world =
+        says(|id, _| vec![page(id, &["a", "d"]), page(id, &["d/b"]), list_reply(id, "/io", 3)]);
+    let sandbox = world.launch().await.unwrap();
+    let options = ListOptions { recursive: true, ..ListOptions::default() };
+    let list = sandbox.list(".", options).await.unwrap();
+    let entries = list.entries.iter().map(|entry| (&*entry.name, &*entry.path));
+    let expected = [("a", "/io/a"), ("d", "/io/d"), ("b", "/io/d/b")];
+    assert_eq!(entries.collect::<Vec<_>>(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_contradicts_itself_or_its_request_ends_the_sandbox() {
+    type Play = fn(u64, u32) -> Vec<Line>;
+    let plays: [(&str, Play); 8] = [
+        ("more than asked for", |id, _| vec![page(id, &["a"; LIST_PAGE])]),
+        ("fewer than told", |id, _| vec![page(id, &["a"]), list_reply(id, "/io", 2)]),
+        ("another directory", |id, _| vec![list_reply(id, "/in", 0)]),
+        ("above the directory", |id, _| vec![page(id, &["../x"]), list_reply(id, "/io", 1)]),
+        ("an absolute name", |id, _| vec![page(id, &["/etc"]), list_reply(id, "/io", 1)]),
+        ("no name", |id, _| vec![page(id, &[""]), list_reply(id, "/io", 1)]),
+        ("a name of another form", |id, _| vec![page(id, &["a//b"]), list_reply(id, "/io", 1)]),
+        ("the list of another request", |id, _| vec![page(id + 1, &["a"])]),
+    ];
+    for (what, play) in plays {
+        let error = breach(says(play), async |sandbox: &Sandbox| {
+            let limit = Some(LIST_PAGE as u64 - 1);
+            sandbox.list(".", ListOptions { limit, ..ListOptions::default() }).await
+        })
+        .await;
+        assert!(error.contains("ended"), "{what}: {error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rename_is_answered_about_both_of_its_paths() {
+    let answers = |to: &'static str| {
+        greeted(move |mut agent: Scripted, _| async move {
+            let (id, Request::Rename(Rename { overwrite, .. })) =
+                agent.agent.request().await.unwrap()
+            else {
+                panic!("another request")
+            };
+            assert!(!overwrite);
+            let (from, to) = ("/io/a".to_owned(), to.to_owned());
+            let reply = RenameReply { from, from_b64: None, to, to_b64: None };
+            agent.agent.answer(id, reply).await;
+            while agent.agent.message().await.is_some() {}
+        })
+    };
+    let rename =
+        async |sandbox: &Sandbox| sandbox.rename("a", "~/d/b", RenameOptions::default()).await;
+    let world = answers("/io/d/b");
+    assert_eq!(rename(&world.launch().await.unwrap()).await.unwrap().to, "/io/d/b");
+    breach(answers("/io/d/c"), rename).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_is_asked_nothing_ends_at_its_idle_limit_and_says_so() {
+    let world = greeted(|mut agent: Scripted, _| async move {
+        while let Some((id, request)) = agent.agent.request().await {
+            match request {
+                Request::Exists(_) => {
+                    let (path, path_b64, kind) = ("/io/a".to_owned(), None, None);
+                    agent.agent.answer(id, ExistsReply { path, path_b64, kind }).await;
+                }
+                Request::Run(_) => {
+                    tokio::time::sleep(Duration::from_secs(25)).await;
+                    agent.returned(id, "null").await;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    let spec = world.spec().idle_limit(Some(Duration::from_secs(10)));
+    let sandbox = Sandbox::launch(world.shared.clone(), spec).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    sandbox.exists("a").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    // What runs is not idle, however long it takes.
+    sandbox.run(Script::new("x")).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    assert!(*world.fake.running.borrow());
+    world.fake.running.subscribe().wait_for(|running| !running).await.unwrap();
+    let error = sandbox.exists("a").await.unwrap_err();
+    assert!(error.to_string().contains("idle limit"), "{error}");
+}
