@@ -48,7 +48,9 @@ impl Files {
         };
         // Whatever forbids the write is said first.
         let mut writing = self.write(written, options)?;
+        let turn = writing.turn(watch)?;
         let mut reading = self.read(written, Range { offset: 0, limit: None })?;
+        let version = reading.version()?;
         let finder = Finder::new(old);
         let mut check = Utf8Check::default();
         let found = scan(&mut reading, &finder, watch, Some(&mut check), |_| Ok(()))?;
@@ -63,12 +65,17 @@ impl Files {
             Piece::Kept(bytes) => writing.put(bytes),
             Piece::Match => writing.put(new.as_bytes()),
         })?;
-        if again != found {
-            let reason = "the file changes while it is edited";
-            return Err(FileError::rule(ErrorKind::Busy, reason, written));
+        // By a program that is no operation, or from outside the sandbox.
+        if again != found || reading.version()? != version {
+            return Err(changing(written));
         }
-        writing.commit(watch).map(|written| written.path)
+        writing.commit_over(version, turn, watch).map(|written| written.path)
     }
+}
+
+/// Somebody else changes the file that is edited.
+pub(super) fn changing(written: &[u8]) -> FileError {
+    FileError::rule(ErrorKind::Busy, "the file changes while it is edited", written)
 }
 
 fn wrong_count(found: u64, count: u64) -> String {

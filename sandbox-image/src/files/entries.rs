@@ -12,7 +12,7 @@ use sandbox_protocol::path::GuestPath;
 use super::mounts::{Place, Spot};
 use super::open::special;
 use super::resolve::{Directory, Root, retry, split};
-use super::temporary::{Existing, rename_to_nothing};
+use super::temporary::{Existing, is_temporary, rename_to_nothing};
 use super::{FileError, Files, beneath, not_allowed, protected};
 
 /// How deep a directory may be that is renamed.
@@ -46,6 +46,9 @@ impl Files {
         let directory = directory.map_err(|errno| beneath(errno, written))?;
         let mut names = Vec::new();
         read_directory(&directory, |name, _| {
+            if is_temporary(name) {
+                return Ok(());
+            }
             if names.len() == self.list_entries {
                 return Err(Errno::OVERFLOW);
             }
@@ -123,9 +126,8 @@ impl Files {
             return Err(FileError::system(Errno::XDEV, from));
         }
         let fail = |errno| FileError::system(errno, from);
-        let busy = || fail(Errno::BUSY);
-        let old = entry(&source, from)?.ok_or_else(busy)?;
-        let new = entry(&target, to)?.ok_or_else(busy)?;
+        let old = entry(&source, from)?.ok_or_else(|| FileError::mount_root(from))?;
+        let new = entry(&target, to)?.ok_or_else(|| FileError::mount_root(to))?;
         let stat = old.stat().map_err(fail)?;
         refuse_special(FileType::from_raw_mode(stat.st_mode), from)?;
         let replaced = match new.stat() {
@@ -203,6 +205,9 @@ impl Files {
         while let Some((directory, path, depth)) = open.pop() {
             let mut inner = Vec::new();
             read_directory(&directory, |name, kind| {
+                if is_temporary(name) {
+                    return Ok(());
+                }
                 seen += 1;
                 if seen > self.list_entries {
                     return Err(Errno::OVERFLOW);
@@ -246,7 +251,7 @@ pub(super) fn entry<'a>(
     written: &[u8],
 ) -> Result<Option<Entry<'a>>, FileError> {
     let Spot::Beneath(root, relative) = &place.spot else {
-        return Err(FileError::system(Errno::BUSY, written));
+        return Err(FileError::mount_root(written));
     };
     if relative.is_empty() {
         return Ok(None);
@@ -277,13 +282,16 @@ pub(super) fn read_directory(
     let mut buffer = [MaybeUninit::uninit(); 32 << 10];
     let mut entries = RawDir::new(directory, &mut buffer);
     while let Some(entry) = entries.next() {
-        let entry = entry?;
+        let entry = match entry {
+            Err(Errno::INTR) => continue,
+            entry => entry?,
+        };
         let name = entry.file_name().to_bytes();
         if name == b"." || name == b".." {
             continue;
         }
         let kind = match entry.file_type() {
-            FileType::Unknown => statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+            FileType::Unknown => retry(|| statat(directory, name, AtFlags::SYMLINK_NOFOLLOW))
                 .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
             known => known,
         };

@@ -38,6 +38,12 @@ impl FileError {
         }
     }
 
+    /// What is asked of the root of a mount can be asked of nothing that is in use like that.
+    #[must_use]
+    pub fn mount_root(path: &[u8]) -> Self {
+        Self { kind: ErrorKind::PermissionDenied, ..Self::system(Errno::BUSY, path) }
+    }
+
     /// A broken rule of the sandbox.
     #[must_use]
     pub fn rule(kind: ErrorKind, reason: impl Into<String>, path: &[u8]) -> Self {
@@ -69,7 +75,7 @@ fn kind_of(errno: Errno) -> ErrorKind {
         Errno::ISDIR => ErrorKind::IsDirectory,
         Errno::NOTDIR => ErrorKind::NotADirectory,
         Errno::NOTEMPTY => ErrorKind::NotEmpty,
-        Errno::ACCESS | Errno::PERM | Errno::BUSY | Errno::TXTBSY => ErrorKind::PermissionDenied,
+        Errno::ACCESS | Errno::PERM | Errno::TXTBSY => ErrorKind::PermissionDenied,
         Errno::ROFS | Errno::BADF => ErrorKind::ReadOnly,
         Errno::LOOP => ErrorKind::Symlink,
         Errno::NXIO | Errno::NODEV => ErrorKind::SpecialFile,
@@ -78,8 +84,8 @@ fn kind_of(errno: Errno) -> ErrorKind {
         Errno::MFILE | Errno::NFILE => ErrorKind::TooManyHandles,
         Errno::NOMEM => ErrorKind::OutOfMemory,
         Errno::TIMEDOUT => ErrorKind::Timeout,
-        // Somebody kept changing what was looked up: the same call may succeed.
-        Errno::AGAIN | Errno::STALE | Errno::INTR => ErrorKind::Busy,
+        // In use, or somebody kept changing what was looked up: the same call may succeed.
+        Errno::BUSY | Errno::AGAIN | Errno::STALE | Errno::INTR => ErrorKind::Busy,
         Errno::NAMETOOLONG | Errno::INVAL | Errno::ILSEQ => ErrorKind::InvalidPath,
         Errno::XDEV => ErrorKind::InvalidRequest,
         _ => ErrorKind::Internal,

@@ -15,7 +15,8 @@ use sandbox_protocol::path::GuestPath;
 use super::entries::read_directory;
 use super::mounts::Spot;
 use super::names::{kind_of, modified, size_of};
-use super::resolve::Root;
+use super::resolve::{Root, retry};
+use super::temporary::is_temporary;
 use super::{FileError, Files, Watch, beneath};
 
 /// What a list is to have at most; the sandbox's limits bound both.
@@ -144,6 +145,11 @@ impl Walk<'_> {
             Ok(directory) => directory,
             // It was a directory a moment ago, and is none any more: it has no entries.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if !is_top => return Ok(()),
+            // Another file system, which no operation looks into.
+            Err(Errno::XDEV) if !is_top => {
+                self.truncated = true;
+                return Ok(());
+            }
             Err(errno) => return Err(beneath(errno, &join(self.written, below))),
         };
         // The first ones in order, as many as there is room for.
@@ -153,6 +159,9 @@ impl Walk<'_> {
             if let Err(error) = self.watch.check() {
                 stopped = Some(error);
                 return Err(Errno::INTR);
+            }
+            if is_temporary(name) {
+                return Ok(());
             }
             if first.len() < self.room {
                 first.push(name.to_vec());
@@ -175,7 +184,7 @@ impl Walk<'_> {
             read => read.map_err(|errno| beneath(errno, &join(self.written, below)))?,
         }
         for name in first.into_sorted_vec().into_iter().rev() {
-            match statat(&directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
+            match retry(|| statat(&directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)) {
                 Ok(stat) => self.pending.push_back(Pending {
                     depth,
                     kind: kind_of(FileType::from_raw_mode(stat.st_mode)),

@@ -31,6 +31,7 @@ pub(crate) mod testing;
 mod tests;
 mod text;
 mod touched;
+mod turns;
 mod view;
 mod watch;
 mod write;

@@ -13,6 +13,7 @@ use sandbox_protocol::{ErrorKind, argv};
 
 use super::FileError;
 use super::resolve::{self, Root};
+use super::turns::Turns;
 use crate::confine::landlock::{Grant, GrantKind};
 
 /// Longest nonce.
@@ -25,6 +26,7 @@ pub struct Mounts {
     home: Option<GuestPath>,
     workdir: GuestPath,
     resolver: Resolver,
+    turns: Turns,
 }
 
 /// One mount.
@@ -97,7 +99,7 @@ impl Mounts {
     }
 
     pub(super) fn new(mounts: Vec<Mount>, home: Option<GuestPath>, workdir: GuestPath) -> Self {
-        Self { mounts, home, workdir, resolver: Resolver::Walk }
+        Self { mounts, home, workdir, resolver: Resolver::Walk, turns: Turns::default() }
     }
 
     /// Resolves by `resolver` from now on.
@@ -160,6 +162,11 @@ impl Mounts {
         // Where this fails, on a read-only mount say, whoever made the file removes it.
         _ = unlinkat(root.directory(parent).ok()?, name, AtFlags::empty());
         (content.len() as u64 <= NONCE_BYTES).then_some(content)
+    }
+
+    /// Whose turn it is to change a file.
+    pub(super) const fn turns(&self) -> &Turns {
+        &self.turns
     }
 
     /// What a path means by the pure rules alone.
@@ -257,6 +264,11 @@ impl Mount {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = resolve::retry(|| openat(parent, name.as_slice(), flags, Mode::empty()))?;
         let stat = fstat(&fd)?;
-        if (stat.st_dev, stat.st_ino) == (self.dev, self.ino) { Ok(fd) } else { Err(Errno::XDEV) }
+        match FileType::from_raw_mode(stat.st_mode) {
+            // With O_PATH a link is opened itself.
+            FileType::Symlink => Err(Errno::LOOP),
+            _ if (stat.st_dev, stat.st_ino) != (self.dev, self.ino) => Err(Errno::XDEV),
+            _ => Ok(fd),
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::fs::fstat;
+use rustix::fs::{Stat, fstat};
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::path::GuestPath;
 
@@ -28,6 +28,27 @@ pub struct Reading {
     written: Vec<u8>,
     offset: u64,
     left: u64,
+}
+
+/// Which content of which file: it differs after every change that the file system has noted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Version {
+    dev: u64,
+    ino: u64,
+    size: i64,
+    changed: (i64, i64),
+}
+
+impl Version {
+    #[expect(clippy::unnecessary_cast, reason = "the types differ by architecture")]
+    pub fn of(stat: &Stat) -> Self {
+        Self {
+            dev: stat.st_dev,
+            ino: stat.st_ino,
+            size: stat.st_size,
+            changed: (stat.st_ctime, stat.st_ctime_nsec as i64),
+        }
+    }
 }
 
 impl Files {
@@ -76,6 +97,16 @@ impl Reading {
         self.offset += filled as u64;
         self.left = if filled < length { 0 } else { self.left - filled as u64 };
         Ok(piece)
+    }
+
+    /// What differs once the file has changed, or another one has its name.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub(super) fn version(&self) -> Result<Version, FileError> {
+        let stat = fstat(&self.fd).map_err(|errno| FileError::system(errno, &self.written))?;
+        Ok(Version::of(&stat))
     }
 
     /// Goes back to the beginning of the file.

@@ -15,12 +15,14 @@ use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 
 use super::entries::{Entry, entry, refuse_special};
 use super::resolve::{Root, retry};
+use super::temporary::is_temporary;
 use super::{FileError, Files, Watch, beneath, not_allowed, protected};
 
-/// Names that are held of one directory at a time.
+/// Entries that are read of a directory at a time.
 const BATCH: usize = 2048;
-/// From this depth on, one name is held of each directory: there may be many.
-const DEEP: usize = 16;
+/// Names of directories that are held of all levels together; beyond it one of each, for there may
+/// be any number of levels.
+const HELD: usize = 16 << 10;
 
 /// What may be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +85,7 @@ impl Files {
         watch: &Watch,
     ) -> Result<u64, FileError> {
         let fail = |errno| FileError::system(errno, written);
-        let entry = entry(place, written)?.ok_or_else(|| fail(Errno::BUSY))?;
+        let entry = entry(place, written)?.ok_or_else(|| FileError::mount_root(written))?;
         let kind = FileType::from_raw_mode(entry.stat().map_err(fail)?.st_mode);
         if kind != FileType::Directory {
             refuse_special(kind, written)?;
@@ -108,7 +110,7 @@ impl Files {
             Extent::Entry => 0,
             Extent::Tree => {
                 let root = entry.root;
-                Tree { files: self, root, path: &place.path, written, watch, removed: 0 }
+                Tree { files: self, root, path: &place.path, written, watch, removed: 0, held: 0 }
                     .empty(&entry)?
             }
         };
@@ -126,6 +128,8 @@ struct Tree<'a> {
     written: &'a [u8],
     watch: &'a Watch,
     removed: u64,
+    /// Names of directories that are held.
+    held: usize,
 }
 
 /// A directory on the way to where the walk is.
@@ -136,12 +140,15 @@ struct Level {
     name: Vec<u8>,
     /// Directories in it that are to be emptied before it is read again.
     inner: Vec<Vec<u8>>,
+    /// It was read to its end, and all that was found goes: it need not be read again.
+    is_done: bool,
 }
 
 impl Level {
     fn new(fd: &OwnedFd, name: &[u8]) -> rustix::io::Result<Self> {
         let stat = fstat(fd)?;
-        Ok(Self { dev: stat.st_dev, ino: stat.st_ino, name: name.to_vec(), inner: Vec::new() })
+        let (dev, ino) = (stat.st_dev, stat.st_ino);
+        Ok(Self { dev, ino, name: name.to_vec(), inner: Vec::new(), is_done: false })
     }
 
     fn is(&self, fd: &OwnedFd) -> rustix::io::Result<bool> {
@@ -164,6 +171,7 @@ impl Tree<'_> {
             self.watch.check()?;
             let level = levels.last_mut().expect("the walk ends at the top");
             if let Some(name) = level.inner.pop() {
+                self.held -= 1;
                 match self.root.child(here.as_fd(), &name, DIRECTORY) {
                     Ok(inner) => {
                         let level = Level::new(&inner, &name);
@@ -171,19 +179,27 @@ impl Tree<'_> {
                         here = inner;
                     }
                     // Gone, or no directory any more: the next reading says what it is now.
-                    Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                    Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => level.is_done = false,
                     Err(errno) => return Err(self.fail(&levels, &name, errno)),
                 }
                 continue;
             }
-            let most = if levels.len() < DEEP { BATCH } else { 1 };
-            let batch = read_batch(&here, most).map_err(|errno| self.fail(&levels, b"", errno))?;
-            if !batch.is_empty() {
-                for (name, kind) in batch {
+            if !level.is_done {
+                let directories = HELD.saturating_sub(self.held).max(1);
+                let batch = read_batch(&here, directories);
+                let batch = batch.map_err(|errno| self.fail(&levels, b"", errno))?;
+                let is_empty = batch.entries.is_empty();
+                // The top is read until nothing is in it: nobody reads it again after that.
+                if let Some(below_top) = levels.get_mut(1..).and_then(<[Level]>::last_mut) {
+                    below_top.is_done = batch.is_all;
+                }
+                for (name, kind) in batch.entries {
                     self.watch.check()?;
                     self.take(&here, &mut levels, name, kind)?;
                 }
-                continue;
+                if !is_empty {
+                    continue;
+                }
             }
             let Some(emptied) = levels.pop().filter(|_| !levels.is_empty()) else {
                 return Ok(self.removed);
@@ -192,7 +208,9 @@ impl Tree<'_> {
             match retry(|| unlinkat(&here, emptied.name.as_slice(), AtFlags::REMOVEDIR)) {
                 Ok(()) => self.removed += 1,
                 // Somebody has put something there, or taken it away: see when it is read again.
-                Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {}
+                Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {
+                    levels.last_mut().expect("the walk ends at the top").is_done = false;
+                }
                 Err(errno) => return Err(self.fail(&levels, &emptied.name, errno)),
             }
         }
@@ -213,10 +231,12 @@ impl Tree<'_> {
         let level = levels.last_mut().expect("the walk ends at the top");
         if kind == FileType::Directory {
             level.inner.push(name);
+            self.held += 1;
             return Ok(());
         }
-        // A path that is too long to be named cannot be told either.
+        // A path that is too long to be named cannot be told either, and our own is not.
         let announced = &self.files.announced;
+        let path = path.filter(|_| !is_temporary(&name));
         let pending = path.as_ref().map(|path| announced.announce(path, true, Change::Remove));
         match retry(|| unlinkat(here, name.as_slice(), AtFlags::empty())) {
             Ok(()) => {
@@ -232,7 +252,10 @@ impl Tree<'_> {
                 }
                 match errno {
                     // Gone, or another thing by now: see when it is read again.
-                    Errno::NOENT | Errno::ISDIR => Ok(()),
+                    Errno::NOENT | Errno::ISDIR => {
+                        level.is_done = false;
+                        Ok(())
+                    }
                     errno => Err(self.fail(levels, &name, errno)),
                 }
             }
@@ -284,29 +307,44 @@ impl Tree<'_> {
     }
 }
 
-/// Some entries of a directory, read from its beginning: at most `most`.
-fn read_batch(directory: &OwnedFd, most: usize) -> rustix::io::Result<Vec<(Vec<u8>, FileType)>> {
-    rustix::fs::seek(directory, rustix::fs::SeekFrom::Start(0))?;
-    let mut batch = Vec::new();
+/// Some entries of a directory.
+struct Batch {
+    entries: Vec<(Vec<u8>, FileType)>,
+    /// There are no more.
+    is_all: bool,
+}
+
+/// Reads a directory from its beginning, until there are enough entries or so many directories.
+fn read_batch(directory: &OwnedFd, directories: usize) -> rustix::io::Result<Batch> {
+    retry(|| rustix::fs::seek(directory, rustix::fs::SeekFrom::Start(0)))?;
+    let mut batch = Batch { entries: Vec::new(), is_all: false };
+    let mut left = directories;
     let mut buffer = [std::mem::MaybeUninit::uninit(); 8 << 10];
     let mut entries = RawDir::new(directory, &mut buffer);
-    while batch.len() < most
-        && let Some(entry) = entries.next()
-    {
-        let entry = entry?;
+    while batch.entries.len() < BATCH && left > 0 {
+        let entry = match entries.next() {
+            None => {
+                batch.is_all = true;
+                break;
+            }
+            Some(Err(Errno::INTR)) => continue,
+            Some(entry) => entry?,
+        };
         let name = entry.file_name().to_bytes();
         if name == b"." || name == b".." {
             continue;
         }
         let kind = match entry.file_type() {
-            FileType::Unknown => match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            FileType::Unknown => match retry(|| statat(directory, name, AtFlags::SYMLINK_NOFOLLOW))
+            {
                 Ok(stat) => FileType::from_raw_mode(stat.st_mode),
                 Err(Errno::NOENT) => continue,
                 Err(errno) => return Err(errno),
             },
             known => known,
         };
-        batch.push((name.to_vec(), kind));
+        left -= usize::from(kind == FileType::Directory);
+        batch.entries.push((name.to_vec(), kind));
     }
     Ok(batch)
 }

@@ -25,6 +25,21 @@ pub fn remove_all() {
     }
 }
 
+const PREFIX: &str = ".sandboxctl-";
+const SUFFIX: &str = ".tmp";
+/// Digits between the two.
+const DIGITS: usize = 32;
+
+/// Whether this is a name of such a file: this agent's, another sandbox's over the same directory, or
+/// one that a killed agent has left. Lists leave it out.
+pub(super) fn is_temporary(name: &[u8]) -> bool {
+    let digits = name
+        .strip_prefix(PREFIX.as_bytes())
+        .and_then(|rest| rest.strip_suffix(SUFFIX.as_bytes()))
+        .unwrap_or_default();
+    digits.len() == DIGITS && digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// A file in a directory that nobody else can find.
 #[derive(Debug)]
 pub(super) struct Temporary<'a> {
@@ -58,8 +73,9 @@ impl<'a> Temporary<'a> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         match retry(|| openat(&directory, ".", flags, Mode::from_raw_mode(0o666))) {
             Ok(fd) => Ok(Self { directory, fd, name: None }),
-            // What file systems and kernels without such files say.
-            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS) => {
+            // What file systems and kernels without such files say; and ext4 of a directory that is
+            // no more, for which a file with a name has the right number.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS | Errno::PERM) => {
                 Self::with_name(directory)
             }
             Err(errno) => Err(errno),
@@ -175,7 +191,7 @@ impl Name {
         {
             return Err(Errno::AGAIN);
         }
-        let name = format!(".sandboxctl-{:032x}.tmp", u128::from_ne_bytes(random));
+        let name = format!("{PREFIX}{:0DIGITS$x}{SUFFIX}", u128::from_ne_bytes(random));
         let directory = again(directory.as_fd())?;
         NAMED.lock().unwrap().push((directory, name.clone()));
         Ok(Self(name))
@@ -238,6 +254,25 @@ mod tests {
             drop(made);
             assert_eq!(count(directory), 1);
         });
+    }
+
+    #[test]
+    fn names_of_such_files_are_known_and_no_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let made = Temporary::with_name(open(directory.path())).unwrap();
+        let name = made.name.as_ref().unwrap().0.clone();
+        assert!(is_temporary(name.as_bytes()), "{name}");
+        for other in [
+            "",
+            ".sandboxctl-.tmp",
+            &name[1..],
+            &name[..name.len() - 1],
+            &name.replace(".tmp", "0.tmp"),
+            &name.to_uppercase(),
+            &format!(".sandboxctl-{}.tmp", "g".repeat(32)),
+        ] {
+            assert!(!is_temporary(other.as_bytes()), "{other}");
+        }
     }
 
     #[test]

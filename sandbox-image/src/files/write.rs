@@ -19,10 +19,13 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Change, WriteMode};
 use sandbox_protocol::path::GuestPath;
 
+use super::edit::changing;
 use super::mounts::{Place, Spot};
 use super::open::{Site, explain, make_parents, no_file, special};
+use super::read::Version;
 use super::resolve::{Root, retry, split};
 use super::temporary::{Existing, Temporary};
+use super::turns::Turn;
 use super::{FileError, Files, OpenMode, Watch, beneath};
 
 /// How often a commit starts again because the file appeared or vanished in between.
@@ -185,7 +188,7 @@ fn is_there(root: &Root<'_>, relative: &[u8]) -> bool {
         .is_ok_and(|directory| statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok())
 }
 
-impl Writing<'_> {
+impl<'f> Writing<'f> {
     /// Collects more content.
     ///
     /// # Errors
@@ -223,9 +226,43 @@ impl Writing<'_> {
     /// [`FileError`], and nothing has changed, but for parents that were made, and for a file that
     /// is overwritten in place when the device fails in the middle.
     pub fn commit(self, watch: &Watch) -> Result<Written, FileError> {
+        let turn = self.turn(watch)?;
+        self.commit_in_turn(None, turn, watch)
+    }
+
+    /// The same where the content was made of this version of the file: another one is not
+    /// overwritten.
+    ///
+    /// # Errors
+    ///
+    /// The same, and `busy` where there is another one.
+    pub(super) fn commit_over(
+        self,
+        version: Version,
+        turn: Turn<'_>,
+        watch: &Watch,
+    ) -> Result<Written, FileError> {
+        self.commit_in_turn(Some(version), turn, watch)
+    }
+
+    /// Waits for the turn to change the file.
+    pub(super) fn turn(&self, watch: &Watch) -> Result<Turn<'f>, FileError> {
+        self.files.mounts.turns().take(&self.place.path, watch)
+    }
+
+    fn commit_in_turn(
+        self,
+        version: Option<Version>,
+        _turn: Turn<'_>,
+        watch: &Watch,
+    ) -> Result<Written, FileError> {
         for _ in 0..RACES {
             watch.check()?;
             let target = find(&self.place, self.options.mode, &self.written)?;
+            let found = target.as_ref().map(|target| Version::of(&target.stat));
+            if version.is_some() && found != version {
+                return Err(changing(&self.written));
+            }
             if target.is_some() && self.options.mode == WriteMode::CreateNew {
                 return Err(FileError::system(Errno::EXIST, &self.written));
             }

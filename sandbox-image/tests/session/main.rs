@@ -24,7 +24,7 @@ use sandbox_protocol::message::{
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
 use sandbox_protocol::{ErrorKind, FromAgent, PROTOCOL_VERSION, ToAgent, WireError};
-use seccompiler::{BpfProgram, SeccompAction};
+use seccompiler::{BpfProgram, SeccompAction, SeccompRule};
 
 /// How the agent ends, as `sandbox_agent::Exit` has it.
 const DONE: i32 = 0;
@@ -261,11 +261,12 @@ fn temporary() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Puts a filter over the agent, as whoever starts it may: a call that fails with an errno.
+/// Puts a filter over the agent, as whoever starts it may: a call that fails with an errno, where
+/// one of the rules says so or there are none.
 #[expect(unsafe_code, reason = "only between fork and exec can the filter be the agent's alone")]
-fn refuse(agent: &mut Command, call: libc::c_long, errno: libc::c_int) {
+fn refuse(agent: &mut Command, call: libc::c_long, rules: Vec<SeccompRule>, errno: libc::c_int) {
     let filter = seccompiler::SeccompFilter::new(
-        BTreeMap::from([(call, Vec::new())]),
+        BTreeMap::from([(call, rules)]),
         SeccompAction::Allow,
         SeccompAction::Errno(errno.unsigned_abs()),
         std::env::consts::ARCH.try_into().unwrap(),
@@ -289,7 +290,7 @@ fn refused(
     let args = AgentArgs { confinement, ..arguments(directory, Mode::Script) };
     let mut command = Command::new(env!("CARGO_BIN_EXE_sandbox-agent"));
     command.args(args.to_args());
-    refuse(&mut command, call, errno);
+    refuse(&mut command, call, Vec::new(), errno);
     Agent::start(&mut command)
 }
 

@@ -444,3 +444,81 @@ fn a_request_with_other_options_is_refused_by_name() {
         assert!(error.message.contains(named), "{}", error.message);
     }
 }
+
+/// An agent over `directory`, on a file system that has no files without names.
+fn without_nameless_files(directory: &Path) -> Agent {
+    let flags = u64::try_from(libc::O_TMPFILE).unwrap();
+    let is_nameless = seccompiler::SeccompCondition::new(
+        2,
+        seccompiler::SeccompCmpArgLen::Dword,
+        seccompiler::SeccompCmpOp::MaskedEq(flags),
+        flags,
+    );
+    let rule = SeccompRule::new(vec![is_nameless.unwrap()]).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sandbox-agent"));
+    command.args(arguments(directory, Mode::Script).to_args());
+    refuse(&mut command, libc::SYS_openat, vec![rule], libc::EOPNOTSUPP);
+    let mut agent = Agent::start(&mut command);
+    agent.call(hello(directory)).unwrap();
+    agent
+}
+
+#[test]
+fn a_write_beside_a_named_file_is_listed_by_nobody_and_leaves_nothing() {
+    let directory = temporary();
+    let names = || {
+        let entries = fs::read_dir(directory.path()).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let mut agent = without_nameless_files(directory.path());
+    agent.put("f", b"one").unwrap();
+    agent.put("f", b"two").unwrap();
+    let stream = agent.incoming();
+    agent.received.remove(&stream);
+    agent.sending.insert(stream, SendWindow::new(stream));
+    let append = agent.send(Write { mode: WriteMode::Append, ..write("f", stream) });
+    agent.feed(append, stream, b"three", true);
+    agent.reply::<Write>(append).unwrap();
+    assert_eq!(agent.content("f").unwrap(), b"twothree");
+    assert_eq!(names(), ["f"]);
+    let (id, stream) = agent.begin("f");
+    agent.feed(id, stream, &vec![1; 1 << 20], false);
+    // It has answered this, so the content before it has come.
+    let listed = agent.send(list("."));
+    assert_eq!(agent.reply::<List>(listed).unwrap().entries, 1);
+    assert_eq!(returned(agent.run("return #io.list(), #fs.list()").unwrap()), "[1,1]");
+    let found = names();
+    assert!(found.len() == 2 && found[0].starts_with(".sandboxctl-"), "{found:?}");
+    assert!(agent.call(Cancel { id }).unwrap().found);
+    assert_eq!(kind(agent.reply::<Write>(id)), ErrorKind::Cancelled);
+    assert_eq!(names(), ["f"]);
+    assert_eq!(agent.put("f", &vec![0; 11 << 20]).unwrap_err().kind(), ErrorKind::TooLarge);
+    assert_eq!(names(), ["f"]);
+    for path in ["f", "new"] {
+        let (id, stream) = agent.begin(path);
+        agent.feed(id, stream, &vec![1; 1 << 20], false);
+    }
+    assert_eq!(agent.hang_up(), LOST);
+    assert_eq!(names(), ["f"]);
+    assert_eq!(fs::read(directory.path().join("f")).unwrap(), b"twothree");
+}
+
+#[test]
+fn a_failure_that_may_pass_is_tried_again_and_then_busy() {
+    let directory = temporary();
+    fs::write(directory.path().join("f"), "x").unwrap();
+    let mut agent =
+        refused(directory.path(), ConfinementPolicy::Required, libc::SYS_unlinkat, libc::EBUSY);
+    agent.call(hello(directory.path())).unwrap();
+    let remove =
+        |path: &str| Remove { path: path.into(), path_b64: None, recursive: true, force: false };
+    let error = agent.call(remove("f")).unwrap_err();
+    assert_eq!((error.kind(), &*error.message), (ErrorKind::Busy, "f: Device or resource busy"));
+    // What is never going to pass is not the same.
+    assert_eq!(kind(agent.call(remove("."))), ErrorKind::PermissionDenied);
+    let file = directory.path().join("f").display().to_string();
+    assert_eq!(agent.notes, [format!("remove {file}"), format!("failed {file}")]);
+}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbox_protocol::message::WriteMode;
+use sandbox_protocol::message::{EntryKind, WriteMode};
 
 use super::super::{
     Absent, Existing, Extent, ListOptions, Overwrite, Parents, Range, Viewed, Watch, WriteOptions,
@@ -165,18 +165,27 @@ fn a_target_that_turns_into_a_link_is_replaced_or_refused_and_never_followed() {
             fs::File::options().create_new(true).write(true).open(&a).unwrap();
         };
         make();
-        let acts: [Act<'_>; 7] = [
-            ("overwrite", &|| put(files, b"d/file", WriteMode::Overwrite, Overwrite::Atomic)),
-            ("in place", &|| put(files, b"d/file", WriteMode::Overwrite, Overwrite::InPlace)),
-            ("append", &|| put(files, b"d/file", WriteMode::Append, Overwrite::Atomic)),
-            ("read", &|| get(files, b"d/file")),
-            ("view", &|| view(files, b"d/file")),
+        let file = b"d/file";
+        let edit = || match files.edit(file, "inside", "i", 1, &watch()) {
+            // It may be there any number of times, and whoever swaps changes it.
+            Err(error) if matches!(error.kind, ErrorKind::InvalidRequest | ErrorKind::Busy) => {
+                Ok(())
+            }
+            other => other.map(drop),
+        };
+        let acts: [Act<'_>; 8] = [
+            ("overwrite", &|| put(files, file, WriteMode::Overwrite, Overwrite::Atomic)),
+            ("in place", &|| put(files, file, WriteMode::Overwrite, Overwrite::InPlace)),
+            ("append", &|| put(files, file, WriteMode::Append, Overwrite::Atomic)),
+            ("edit", &edit),
+            ("read", &|| get(files, file)),
+            ("view", &|| view(files, file)),
             ("mkdir below", &|| match files.mkdir(b"d/file/x", Parents::Make) {
                 // Where it is a file there is nothing to succeed with.
                 Err(error) if error.kind == ErrorKind::NotADirectory => Ok(()),
                 other => other.map(drop),
             }),
-            ("list", &|| match list(files, b"d/file") {
+            ("list", &|| match list(files, file) {
                 Err(error) if error.kind == ErrorKind::NotADirectory => Ok(()),
                 other => other,
             }),
@@ -189,4 +198,129 @@ fn a_target_that_turns_into_a_link_is_replaced_or_refused_and_never_followed() {
         let left: Vec<_> = fs::read_dir(arena.path("d")).unwrap().collect();
         assert!(left.len() <= 2, "temporary files are left: {left:?}");
     });
+}
+
+#[test]
+fn what_names_a_link_itself_names_it_and_not_its_target() {
+    on_both(|arena| {
+        let files = &*arena.files;
+        fs::create_dir(arena.path("d")).unwrap();
+        let (a, b) = (arena.path("d/file"), arena.path("d/link"));
+        let mut tallies: [Tally; 6] = Default::default();
+        race(
+            || exchange(&a, &b),
+            |_| {
+                _ = fs::remove_file(&a);
+                _ = fs::remove_file(&b);
+                symlink(arena.outside.join("file"), &b).unwrap();
+                fs::write(&a, "x").unwrap();
+                let [stat_it, exists, new, away, back, remove] = &mut tallies;
+                stat_it.note(|| stat(files, b"d/file"));
+                let kind = exists.note(|| files.exists(b"d/file")).unwrap().1;
+                assert!(matches!(kind, Some(EntryKind::File | EntryKind::Symlink)), "{kind:?}");
+                // Whatever it is, it is in the way.
+                let made =
+                    new.note(|| put(files, b"d/file", WriteMode::CreateNew, Overwrite::Atomic));
+                assert_eq!(made, None);
+                away.note(|| files.rename_entry(b"d/file", b"d/moved", Existing::Refuse));
+                back.note(|| files.rename_entry(b"d/moved", b"d/link", Existing::Replace));
+                remove
+                    .note(|| files.remove_entry(b"d/link", Extent::Tree, Absent::Refuse, &watch()));
+                true
+            },
+        );
+        let outcomes = tallies.map(|tally| tally.outcomes);
+        assert_eq!(outcomes[0], BTreeSet::from([None]));
+        assert_eq!(outcomes[2], BTreeSet::from([Some("already_exists")]));
+        assert!(outcomes[3..].iter().all(|outcomes| outcomes.contains(&None)), "{outcomes:?}");
+    });
+}
+
+#[test]
+fn a_name_that_is_everything_in_turn_is_answered_at_once_by_every_operation() {
+    on_both(|arena| {
+        let files = &*arena.files;
+        let name = arena.path("x");
+        let rwx = Mode::from_raw_mode(0o777);
+        let turns: [&(dyn Fn() + Sync); 5] = [
+            &|| _ = fs::create_dir(&name),
+            &|| _ = fs::write(&name, "inside"),
+            &|| _ = symlink(&arena.outside, &name),
+            &|| _ = mknodat(CWD, &name, FileType::Fifo, rwx, 0),
+            &|| _ = mknodat(CWD, &name, FileType::Socket, rwx, 0),
+        ];
+        let mut tally = Tally::default();
+        race(
+            || {
+                for turn in turns {
+                    turn();
+                    // Never through the name: it may be a link by now.
+                    _ = rustix::fs::unlinkat(CWD, &name, AtFlags::empty());
+                    _ = rustix::fs::unlinkat(CWD, &name, AtFlags::REMOVEDIR);
+                }
+            },
+            |_| {
+                for path in [&b"x"[..], b"x/file"] {
+                    for (mode, overwrite) in [
+                        (WriteMode::Overwrite, Overwrite::Atomic),
+                        (WriteMode::Overwrite, Overwrite::InPlace),
+                        (WriteMode::Append, Overwrite::Atomic),
+                        (WriteMode::CreateNew, Overwrite::Atomic),
+                    ] {
+                        tally.note(|| put(files, path, mode, overwrite));
+                    }
+                    tally.note(|| get(files, path));
+                    tally.note(|| view(files, path));
+                    tally.note(|| match files.edit(path, "inside", "inside", 1, &watch()) {
+                        Err(error) if error.kind == ErrorKind::InvalidRequest => Ok(()),
+                        other => other.map(drop),
+                    });
+                    tally.note(|| list(files, path));
+                    tally.note(|| stat(files, path));
+                    tally.note(|| files.exists(path));
+                    tally.note(|| files.mkdir(path, Parents::Make));
+                    tally.note(|| files.rename_entry(path, b"y", Existing::Refuse));
+                    tally.note(|| files.rename_entry(b"y", path, Existing::Replace));
+                    tally.note(|| remove(files, path));
+                    tally.note(|| remove(files, b"y"));
+                }
+                tally.both()
+            },
+        );
+    });
+}
+
+#[test]
+fn a_mount_of_one_file_is_that_file_or_refused_by_every_operation() {
+    use sandbox_protocol::message::Access;
+    let root = tempfile::tempdir().unwrap();
+    let (io, single, link) = ["io", "single", "link"].map(|name| root.path().join(name)).into();
+    fs::create_dir(&io).unwrap();
+    fs::write(root.path().join("secret"), SECRET).unwrap();
+    symlink("secret", &link).unwrap();
+    for resolver in RESOLVERS {
+        fs::write(&single, "inside").unwrap();
+        let mounts = vec![("/io", Access::Write, &*io), ("/one", Access::Write, &*single)];
+        let (files, _) = Setup { mounts, resolver, ..Setup::io(&io) }.open();
+        let files = &*files;
+        let one = b"/one";
+        let acts: [Act<'_>; 7] = [
+            ("overwrite", &|| put(files, one, WriteMode::Overwrite, Overwrite::Atomic)),
+            ("in place", &|| put(files, one, WriteMode::Overwrite, Overwrite::InPlace)),
+            ("append", &|| put(files, one, WriteMode::Append, Overwrite::Atomic)),
+            ("edit", &|| match files.edit(one, "inside", "i", 1, &watch()) {
+                Err(error) if error.kind == ErrorKind::InvalidRequest => Ok(()),
+                other => other.map(drop),
+            }),
+            ("read", &|| get(files, one)),
+            ("view", &|| view(files, one)),
+            ("stat", &|| stat(files, one)),
+        ];
+        race_all(|| exchange(&single, &link), || {}, &acts);
+        // Back where the next one looks for it.
+        if single.symlink_metadata().unwrap().is_symlink() {
+            exchange(&single, &link);
+        }
+        assert_eq!(fs::read(root.path().join("secret")).unwrap(), SECRET);
+    }
 }

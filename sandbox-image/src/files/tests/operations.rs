@@ -305,20 +305,21 @@ fn edit_over(files: &Files) -> Result<(), FileError> {
 }
 
 /// A small file system for a test.
-struct Disk<'a>(&'a Path);
+struct Disk(std::path::PathBuf);
 
-impl<'a> Disk<'a> {
-    fn mount(at: &'a Path, options: &str) -> Self {
+impl Disk {
+    fn mount(at: impl AsRef<Path>, options: &str) -> Self {
+        let at = at.as_ref();
         let options = std::ffi::CString::new(options).unwrap();
         let flags = rustix::mount::MountFlags::empty();
         rustix::mount::mount("ops-test", at, "tmpfs", flags, Some(options.as_c_str())).unwrap();
-        Self(at)
+        Self(at.to_owned())
     }
 }
 
-impl Drop for Disk<'_> {
+impl Drop for Disk {
     fn drop(&mut self) {
-        rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH).unwrap();
+        rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH).unwrap();
     }
 }
 
@@ -542,6 +543,127 @@ fn of_a_huge_directory_the_first_entries_are_given() {
     assert_eq!(remove(&files, "d", Extent::Tree).unwrap(), 100_001);
     assert_eq!(kind(remove(&files, ".", Extent::Tree)), ErrorKind::PermissionDenied);
     assert!(names(directory.path()).is_empty());
+}
+
+#[test]
+fn a_list_looks_into_no_other_file_system_and_says_so() {
+    if !is_root() {
+        // Only root can mount one.
+        return;
+    }
+    on_both(|io, setup| {
+        for directory in ["a", "other", "z"] {
+            fs::create_dir(io.join(directory)).unwrap();
+        }
+        let disk = Disk::mount(io.join("other"), "size=64k");
+        fs::write(io.join("other/inner"), b"").unwrap();
+        let (files, _) = setup().open();
+        let (entries, truncated) = list(&files, ".", None, None).unwrap();
+        assert_eq!((paths(&entries), truncated), (vec!["a", "other", "z"], true));
+        assert_eq!(list(&files, ".", Some(1), None).unwrap().0.len(), 3);
+        assert_eq!(kind(list(&files, "other", None, None)), ErrorKind::PathEscape);
+        assert_eq!(kind(remove(&files, "other", Extent::Tree)), ErrorKind::PathEscape);
+        assert_eq!(names(&io.join("other")), ["inner"]);
+        drop(disk);
+    });
+}
+
+#[test]
+fn files_that_are_still_being_made_are_in_no_list() {
+    on_both(|io, setup| {
+        let limits = Limits { list_entries: 2, ..LIMITS };
+        let (files, announced) = Setup { limits, ..setup() }.open();
+        fs::create_dir(io.join("d")).unwrap();
+        let digits = "0123456789abcdef".repeat(2);
+        for name in ["a".to_owned(), format!(".sandboxctl-{digits}.tmp")] {
+            fs::write(io.join("d").join(name), b"").unwrap();
+        }
+        let (entries, truncated) = list(&files, ".", None, None).unwrap();
+        assert_eq!((paths(&entries), truncated), (vec!["d", "d/a"], false));
+        assert_eq!(files.list(b"d").unwrap(), [b"a"]);
+        files.rename(b"d", b"e").unwrap();
+        // One that was left goes with its directory; neither is told.
+        assert_eq!(remove(&files, "e", Extent::Tree).unwrap(), 3);
+        let told: Vec<_> = announced.take().into_iter().map(|(path, ..)| path).collect();
+        assert_eq!(told, ["/io/d/a", "/io/e/a", "/io/e/a"]);
+    });
+}
+
+#[test]
+fn edits_of_one_file_at_one_time_lose_nothing() {
+    on_both(|io, setup| {
+        let (files, _) = setup().open();
+        let text = |at: usize| format!("<{at:02}>");
+        let all: String = (0..16).map(text).collect();
+        fs::write(io.join("f"), &all).unwrap();
+        fs::write(io.join("other"), "").unwrap();
+        std::thread::scope(|scope| {
+            let files = &files;
+            for at in 0..16 {
+                scope.spawn(move || {
+                    for _ in 0..20 {
+                        edit(files, "f", &text(at), &format!("[{at:02}]"), 1).unwrap();
+                        edit(files, "f", &format!("[{at:02}]"), &text(at), 1).unwrap();
+                        put(files, "other", APPEND, b"line\n").unwrap();
+                        put(files, "f", APPEND, b".").unwrap();
+                    }
+                });
+            }
+        });
+        let end = fs::read_to_string(io.join("f")).unwrap();
+        assert_eq!(end, all + &".".repeat(16 * 20));
+        assert_eq!(fs::read_to_string(io.join("other")).unwrap(), "line\n".repeat(16 * 20));
+        assert_eq!(names(io), ["f", "other"]);
+    });
+}
+
+#[test]
+fn an_edit_overwrites_nothing_that_it_has_not_read() {
+    on_both(|io, setup| {
+        let (files, announced) = setup().open();
+        let whole = Range { offset: 0, limit: None };
+        let changes: [&dyn Fn(); 4] = [
+            &|| fs::write(io.join("f"), "new").unwrap(),
+            &|| fs::rename(io.join("g"), io.join("f")).unwrap(),
+            &|| fs::remove_file(io.join("f")).unwrap(),
+            &|| {
+                fs::remove_file(io.join("f")).unwrap();
+                symlink("g", io.join("f")).unwrap();
+            },
+        ];
+        for change in changes {
+            _ = fs::remove_file(io.join("f"));
+            fs::write(io.join("f"), "old!").unwrap();
+            fs::write(io.join("g"), "another").unwrap();
+            let mut writing = files.write(b"f", OVERWRITE).unwrap();
+            let turn = writing.turn(&watch()).unwrap();
+            let version = files.read(b"f", whole).unwrap().version().unwrap();
+            writing.put(b"edited").unwrap();
+            change();
+            let before = fs::symlink_metadata(io.join("f")).ok().map(|found| found.ino());
+            let error = writing.commit_over(version, turn, &watch()).map(drop).unwrap_err();
+            assert!(matches!(error.kind, ErrorKind::Busy | ErrorKind::Symlink), "{error}");
+            let after = fs::symlink_metadata(io.join("f")).ok().map(|found| found.ino());
+            assert_eq!(after, before);
+        }
+        assert_eq!(announced.take(), []);
+    });
+}
+
+#[test]
+fn whoever_waits_for_its_turn_can_be_stopped() {
+    on_both(|io, setup| {
+        let (files, _) = setup().open();
+        fs::write(io.join("f"), "old").unwrap();
+        let first = files.write(b"f", OVERWRITE).unwrap();
+        let turn = first.turn(&watch()).unwrap();
+        let brief = Watch::new(Arc::default(), Duration::from_millis(1));
+        let second = files.write(b"./f", OVERWRITE).unwrap();
+        assert_eq!(kind(second.commit(&brief)), ErrorKind::Timeout);
+        put(&files, "g", OVERWRITE, b"x").unwrap();
+        drop(turn);
+        put(&files, "f", OVERWRITE, b"new").unwrap();
+    });
 }
 
 #[test]
