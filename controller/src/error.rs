@@ -257,6 +257,14 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// A protected name is none.
+    #[error("cannot protect '{name}': {reason}")]
+    ProtectedName {
+        /// As it was given.
+        name: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
     /// The audit cannot be written.
     #[error("cannot write the audit to {}: {reason}", .path.display())]
     Audit {
@@ -335,6 +343,7 @@ impl Error {
             | Self::GuestPath { .. }
             | Self::MountTaken { .. }
             | Self::WorkdirOutside { .. }
+            | Self::ProtectedName { .. }
             | Self::Args { .. }
             | Self::ArgsTooLarge { .. }
             | Self::NoImages { .. }
@@ -421,6 +430,7 @@ impl Error {
             | Self::GuestPath { .. }
             | Self::MountTaken { .. }
             | Self::WorkdirOutside { .. }
+            | Self::ProtectedName { .. }
             | Self::Args { .. }
             | Self::Ended { .. }
             | Self::Refused { .. }

@@ -81,7 +81,9 @@ pub use sandbox_protocol::ErrorKind;
 pub use sandbox_protocol::argv::ConfinementPolicy;
 pub use sandbox_protocol::message::{Access, AllowedPath, Confinement, IoErrors, ScriptError};
 pub use sandbox_protocol::path::GuestPath;
-pub use spec::{DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, Input, Lifespan, SandboxSpec, Script};
+pub use spec::{
+    DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, Lifespan, SandboxSpec, Script,
+};
 
 /// Lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand, ValueHint};
-use sandbox_controller::LimitKey;
+use sandbox_controller::{DEFAULT_PROTECTED, LimitKey};
 
 use crate::config::{Flags, Key, Value};
 use crate::input::{Argument, InputArgument, User};
@@ -330,6 +330,9 @@ impl RunArgs {
 /// A sandbox: what every command that launches one takes.
 #[derive(Debug, Args)]
 pub struct SandboxArgs {
+    #[arg(long, value_name = "FILE", help = Key::AuditFile.help(), value_hint = ValueHint::FilePath)]
+    audit: Option<PathBuf>,
+
     /// Its files.
     #[command(flatten)]
     pub files: FileArgs,
@@ -359,6 +362,10 @@ pub struct FileArgs {
     /// Guest path that relative paths start from [default: the io dir's root]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest_path())]
     pub workdir: Option<String>,
+
+    /// Refuse writes to names that others run or trust, such as .bashrc, .git, .vscode
+    #[arg(long)]
+    protect: bool,
 
     /// Run as this user and group [default: the owner of the io dir]
     #[arg(long, value_name = "UID:GID", value_hint = ValueHint::Other,
@@ -404,6 +411,11 @@ impl SandboxArgs {
             flags.set(Key::IoDir, Some(Value::Path(dir.clone())));
             flags.values.push((Key::IoEnabled, Value::Switch(true), "--io-dir"));
         }
+        if self.files.protect {
+            let names = DEFAULT_PROTECTED.iter().map(ToString::to_string).collect();
+            flags.set(Key::Protected, Some(Value::Names(names)));
+        }
+        flags.set(Key::AuditFile, self.audit.clone().map(Value::Path));
         let LimitArgs { memory, cpus, pids, max_write, max_file_size } = &self.limits;
         for (key, value) in [
             (LimitKey::Memory, memory),

@@ -166,6 +166,11 @@ impl Output {
         }
     }
 
+    /// Tells that a promise is not kept, also where we are to be quiet.
+    pub fn warning(&self, text: &str) {
+        self.labelled(WARNING, "warning", text);
+    }
+
     /// Tells what is being done, on a terminal.
     pub fn progress(&self, text: &str) {
         if self.chatter == Chatter::Normal && self.stderr_is_terminal {
