@@ -62,7 +62,7 @@ pub use doctor::{Check, CheckStatus, examine};
 pub use engine::{
     EmbeddedProblem, EngineError, EngineFacts, EngineInfo, EngineKind, MASKED_PATHS, READONLY_PATHS,
 };
-pub use error::{Error, Step, Tried};
+pub use error::{Error, Step, Tried, exit_code};
 pub use image::{ImageInfo, ImageSelector, Rebuild};
 pub use limits::{
     ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, OverCeiling,

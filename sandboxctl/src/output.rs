@@ -68,6 +68,18 @@ impl Output {
         self.stderr_colour
     }
 
+    /// Whether stdout is a terminal, which text must not steer.
+    #[must_use]
+    pub const fn stdout_is_terminal(&self) -> bool {
+        self.stdout_is_terminal
+    }
+
+    /// Whether there is someone to whom progress is shown.
+    #[must_use]
+    pub fn shows_progress(&self) -> bool {
+        self.chatter == Chatter::Normal && self.stderr_is_terminal
+    }
+
     /// Writes bytes of ours to stdout.
     ///
     /// # Errors
@@ -173,7 +185,7 @@ impl Output {
 
     /// Tells what is being done, on a terminal.
     pub fn progress(&self, text: &str) {
-        if self.chatter == Chatter::Normal && self.stderr_is_terminal {
+        if self.shows_progress() {
             self.dim(text);
         }
     }
