@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sandbox_protocol::Base64;
-use sandbox_protocol::path::MAX_PATH_BYTES;
+use sandbox_protocol::path::{MAX_PATH_BYTES, to_wire};
 use serde::{Serialize, Serializer};
 use tokio::sync::Notify;
 
@@ -124,14 +124,8 @@ impl<'a> Event<'a> {
     fn line(&self) -> Vec<u8> {
         let [(path, path_b64), (to, to_b64)] = [self.path, self.to].map(|path| {
             let Some(path) = path else { return (None, None) };
-            let path = &path[..path.len().min(MAX_PATH_BYTES)];
-            match str::from_utf8(path) {
-                Ok(text) => (Some(text.to_owned()), None),
-                Err(_) => {
-                    let text = String::from_utf8_lossy(path).into_owned();
-                    (Some(text), Some(Base64(path.to_vec())))
-                }
-            }
+            let (text, bytes) = to_wire(&path[..path.len().min(MAX_PATH_BYTES)]);
+            (Some(text), bytes)
         });
         encode(&Line {
             time: time::now(),

@@ -257,6 +257,14 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// A protected name is none.
+    #[error("cannot protect '{name}': {reason}")]
+    ProtectedName {
+        /// As it was given.
+        name: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
     /// The audit cannot be written.
     #[error("cannot write the audit to {}: {reason}", .path.display())]
     Audit {
@@ -335,6 +343,7 @@ impl Error {
             | Self::GuestPath { .. }
             | Self::MountTaken { .. }
             | Self::WorkdirOutside { .. }
+            | Self::ProtectedName { .. }
             | Self::Args { .. }
             | Self::ArgsTooLarge { .. }
             | Self::NoImages { .. }
@@ -347,12 +356,7 @@ impl Error {
     /// The exit code of a command that ends by this error.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
-        match (self, self.kind()) {
-            (Self::Operation { .. }, kind) => operation_exit_code(kind),
-            (_, ErrorKind::Usage | ErrorKind::Config) => 2,
-            (_, ErrorKind::Policy) => 121,
-            _ => 125,
-        }
+        exit_code(self.kind())
     }
 
     /// The next step, where there is one to name.
@@ -421,6 +425,7 @@ impl Error {
             | Self::GuestPath { .. }
             | Self::MountTaken { .. }
             | Self::WorkdirOutside { .. }
+            | Self::ProtectedName { .. }
             | Self::Args { .. }
             | Self::Ended { .. }
             | Self::Refused { .. }
@@ -448,21 +453,49 @@ impl Error {
     }
 }
 
-/// The exit code of a command whose file operation ended by such an error.
-const fn operation_exit_code(kind: ErrorKind) -> u8 {
+/// The exit code of a command that ends by an error of this kind.
+#[must_use]
+pub const fn exit_code(kind: ErrorKind) -> u8 {
+    use ErrorKind as Kind;
     match kind {
-        ErrorKind::InvalidRequest => 2,
-        ErrorKind::TooLarge => 120,
-        kind if kind.is_limit() => 120,
-        ErrorKind::NotAllowed
-        | ErrorKind::Protected
-        | ErrorKind::PathEscape
-        | ErrorKind::ReadOnly => 121,
-        ErrorKind::AgentLost => 122,
-        ErrorKind::Timeout => 124,
-        ErrorKind::Internal => 125,
-        ErrorKind::Cancelled => 130,
-        _ => 1,
+        // What was asked for failed, or the script did.
+        Kind::NotFound
+        | Kind::AlreadyExists
+        | Kind::IsDirectory
+        | Kind::NotADirectory
+        | Kind::NotEmpty
+        | Kind::PermissionDenied
+        | Kind::Symlink
+        | Kind::SpecialFile
+        | Kind::DiskFull
+        | Kind::Encoding
+        | Kind::Busy
+        | Kind::Syntax
+        | Kind::Runtime
+        | Kind::ResultNotJson => 1,
+        Kind::Usage | Kind::Config | Kind::InvalidRequest | Kind::InvalidPath => 2,
+        Kind::TooLarge
+        | Kind::WriteLimit
+        | Kind::TooManyFiles
+        | Kind::TooManyHandles
+        | Kind::OutOfMemory
+        | Kind::OutputLimit
+        | Kind::SourceTooLarge
+        | Kind::ResultTooLarge => 120,
+        Kind::Policy
+        | Kind::NotAllowed
+        | Kind::Protected
+        | Kind::PathEscape
+        | Kind::ReadOnly
+        | Kind::NetworkRefused => 121,
+        Kind::AgentLost => 122,
+        Kind::Timeout => 124,
+        Kind::NotExecutable => 126,
+        Kind::CommandNotFound => 127,
+        Kind::Cancelled => 130,
+        Kind::Killed => 137,
+        // Our side: engine, image, internal.
+        _ => 125,
     }
 }
 

@@ -62,7 +62,7 @@ pub use doctor::{Check, CheckStatus, examine};
 pub use engine::{
     EmbeddedProblem, EngineError, EngineFacts, EngineInfo, EngineKind, MASKED_PATHS, READONLY_PATHS,
 };
-pub use error::{Error, Step, Tried};
+pub use error::{Error, Step, Tried, exit_code};
 pub use image::{ImageInfo, ImageSelector, Rebuild};
 pub use limits::{
     ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, OverCeiling,
@@ -81,7 +81,9 @@ pub use sandbox_protocol::ErrorKind;
 pub use sandbox_protocol::argv::ConfinementPolicy;
 pub use sandbox_protocol::message::{Access, AllowedPath, Confinement, IoErrors, ScriptError};
 pub use sandbox_protocol::path::GuestPath;
-pub use spec::{DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, Input, Lifespan, SandboxSpec, Script};
+pub use spec::{
+    DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, Lifespan, SandboxSpec, Script,
+};
 
 /// Lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {

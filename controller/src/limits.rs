@@ -18,8 +18,6 @@ const GIB: u64 = 1 << 30;
 
 /// Entries of one list.
 const LIST_ENTRIES: u64 = 10_000;
-/// Depth of one recursive list.
-const LIST_DEPTH: u64 = 10;
 /// Bytes of a command's collected output that are kept, a stream.
 const COLLECTED_BYTES: u64 = 1_000_000;
 /// Processor time beyond the deadline, in seconds.
@@ -395,6 +393,9 @@ limits! {
     /// Size of a file that one operation reads or writes whole.
     MaxFileSize, max_file_size: ByteSize, "filesystem.max_file_size", Some("--max-file-size"),
         ByteSize(10 * MIB), [ByteSize(GIB)], ByteSize(0);
+    /// How deep a recursive list goes, from 1 for the directory alone.
+    ListDepth, list_depth: NonZeroU32, "filesystem.max_depth", None,
+        nonzero(10), [nonzero(100)], nonzero(1);
     /// File handles open at one time.
     OpenHandles, open_handles: NonZeroU32, "io.max_open_handles", None,
         nonzero(64), [nonzero(1024)], nonzero(1);
@@ -531,7 +532,7 @@ impl Limits {
             log_lines: self.log_lines.get().into(),
             result_bytes: MAX_RESULT_BYTES as u64,
             list_entries: LIST_ENTRIES,
-            list_depth: LIST_DEPTH,
+            list_depth: self.list_depth.get().into(),
             operation_timeout_ms: millis(self.operation_timeout),
             output_bytes: self.output_bytes.0,
             collected_bytes: COLLECTED_BYTES,
@@ -557,6 +558,7 @@ impl Serialize for Limits {
         map.serialize_entry("write_bytes", &self.max_write.0)?;
         map.serialize_entry("entries", &self.entries)?;
         map.serialize_entry("file_bytes", &self.max_file_size.0)?;
+        map.serialize_entry("list_depth", &self.list_depth)?;
         map.serialize_entry("open_handles", &self.open_handles)?;
         map.serialize_entry("log_bytes", &self.log_bytes.0)?;
         map.serialize_entry("log_lines", &self.log_lines)?;

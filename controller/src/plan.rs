@@ -94,6 +94,12 @@ impl Plan {
             return Err(Error::WorkdirOutside { workdir: workdir.to_string() });
         }
 
+        for AllowedPath { path, access: _ } in spec.allowed_paths.iter().flatten() {
+            guest("an allowed path", path)?;
+        }
+        for name in &spec.protected {
+            SandboxSpec::check_protected_name(name)?;
+        }
         let allowed_paths = spec.allowed_paths.clone().unwrap_or_else(|| {
             mounts
                 .iter()
@@ -167,6 +173,7 @@ fn bad_workdir(path: &str, source: PathError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::LimitKey;
     use crate::spec::Input;
 
     fn plan(spec: SandboxSpec) -> Result<Plan, String> {
@@ -242,6 +249,36 @@ mod tests {
         for path in ["io", "", "/a/../b"] {
             assert!(at(path).unwrap_err().contains("the mount path"), "{path}");
         }
+    }
+
+    #[test]
+    fn rules_that_no_path_could_meet_are_refused_before_anything_is_launched() {
+        let allowed = |path: &str| AllowedPath { path: path.into(), access: Access::Read };
+        let error = plan(SandboxSpec::new().allowed_paths(vec![allowed("io")])).unwrap_err();
+        assert_eq!(error, "an allowed path 'io' is not usable: the path is not absolute");
+        let error = plan(SandboxSpec::new().protected(vec!["a/../b".into()])).unwrap_err();
+        assert!(error.starts_with("cannot protect 'a/../b'"), "{error}");
+    }
+
+    #[test]
+    fn policy_and_limits_reach_the_agent_as_they_are() {
+        let allowed = vec![AllowedPath { path: "/io/a".into(), access: Access::Write }];
+        let names: Vec<String> = crate::DEFAULT_PROTECTED.iter().map(ToString::to_string).collect();
+        let mut limits = Limits::default();
+        for (key, text) in [
+            (LimitKey::ListDepth, "3"),
+            (LimitKey::MaxFileSize, "5B"),
+            (LimitKey::OperationTimeout, "70ms"),
+        ] {
+            limits.set(key, key.parse(text).unwrap()).unwrap();
+        }
+        let spec = SandboxSpec::new().io_dir("out").limits(limits);
+        let spec = spec.allowed_paths(allowed.clone()).protected(names.clone());
+        let Hello { limits, policy, .. } = plan(spec).unwrap().hello;
+        assert_eq!((policy.allowed_paths, policy.protected), (allowed, names));
+        assert_eq!(limits.list_depth, 3);
+        assert_eq!(limits.file_bytes, 5);
+        assert_eq!(limits.operation_timeout_ms, 70);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_VALUE_DEPTH};
 use sandbox_protocol::message::{AllowedPath, IoErrors};
+use sandbox_protocol::path::MAX_PATH_BYTES;
 use serde_json::{Map, Value};
 
 use crate::error::Error;
@@ -16,6 +17,108 @@ pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(3600);
 
 /// How long nothing may be asked of a sandbox that is kept.
 pub const DEFAULT_IDLE_LIMIT: Duration = Duration::from_secs(600);
+
+/// Names whose files others run or trust: shells, editors, version control, package managers and
+/// agents read them wherever they find them. [`SandboxSpec::protected`] takes them where a sandbox
+/// works on somebody's own files; none is protected unless it is asked for.
+pub const DEFAULT_PROTECTED: &[&str] = &[
+    // Shells, logins.
+    ".bash_aliases",
+    ".bash_login",
+    ".bash_logout",
+    ".bash_profile",
+    ".bashrc",
+    ".config/fish",
+    ".cshrc",
+    ".envrc",
+    ".inputrc",
+    ".kshrc",
+    ".login",
+    ".logout",
+    ".pam_environment",
+    ".profile",
+    ".tcshrc",
+    ".xinitrc",
+    ".xprofile",
+    ".xsession",
+    ".zlogin",
+    ".zlogout",
+    ".zprofile",
+    ".zshenv",
+    ".zshrc",
+    // What starts by itself.
+    ".config/autostart",
+    ".config/environment.d",
+    ".config/systemd",
+    ".local/bin",
+    // Keys, and where they are used.
+    ".aws",
+    ".docker",
+    ".gnupg",
+    ".kube",
+    ".netrc",
+    ".ssh",
+    // Version control.
+    ".config/git",
+    // Its hooks and its config run programs; a file of that name can lead to another config.
+    ".git",
+    ".gitconfig",
+    ".gitmodules",
+    ".hg",
+    ".hgrc",
+    ".husky",
+    ".pre-commit-config.yaml",
+    // Pipelines.
+    ".circleci",
+    ".forgejo",
+    ".gitea",
+    ".github/actions",
+    ".github/workflows",
+    ".gitlab-ci.yml",
+    // Package managers, interpreters.
+    ".cargo/config",
+    ".cargo/config.toml",
+    ".config/pip",
+    ".gemrc",
+    ".npmrc",
+    ".pip",
+    ".pnpmfile.cjs",
+    ".pypirc",
+    ".pythonrc",
+    ".yarn",
+    ".yarnrc",
+    ".yarnrc.yml",
+    // Editors.
+    ".config/nvim",
+    ".devcontainer",
+    ".devcontainer.json",
+    ".emacs",
+    ".emacs.d",
+    ".exrc",
+    ".fleet",
+    ".gdbinit",
+    ".idea",
+    ".lldbinit",
+    ".nvimrc",
+    ".vim",
+    ".vimrc",
+    ".vscode",
+    ".zed",
+    // Agents.
+    ".aider.conf.yml",
+    ".claude",
+    ".claude.json",
+    ".codex",
+    ".continue",
+    ".cursor",
+    ".cursorrules",
+    ".gemini",
+    ".mcp.json",
+    ".windsurf",
+    // Ours.
+    "sandboxctl.toml",
+    ".config/sandboxctl",
+];
 
 /// A sandbox to launch. Every limit is set; without an [`io_dir`](Self::io_dir) it has no files.
 #[derive(Debug, Clone)]
@@ -133,11 +236,34 @@ impl SandboxSpec {
         self
     }
 
-    /// Names that refuse writes wherever they stand, such as `.bashrc` or `.git/hooks`.
+    /// Names that refuse writes wherever they stand, such as `.bashrc` or `.git/hooks`, whatever
+    /// their case; none by default. [`DEFAULT_PROTECTED`] is a list of them.
     #[must_use]
     pub fn protected(mut self, names: Vec<String>) -> Self {
         self.protected = names;
         self
+    }
+
+    /// Whether this can be a name of [`protected`](Self::protected): one component, or several
+    /// with `/` between them. A launch checks it too.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ProtectedName`].
+    pub fn check_protected_name(name: &str) -> Result<(), Error> {
+        let refuse = |reason| Err(Error::ProtectedName { name: name.to_owned(), reason });
+        let name = name.strip_suffix('/').unwrap_or(name);
+        if name.starts_with('/') {
+            return refuse("a name stands anywhere, so it does not begin with '/'");
+        }
+        if name.len() > MAX_PATH_BYTES || name.contains('\0') {
+            return refuse("no path could have it");
+        }
+        let is_none = |part| matches!(part, "" | "." | "..");
+        if name.split('/').any(is_none) {
+            return refuse("a part of it is empty, '.' or '..'");
+        }
+        Ok(())
     }
 
     /// The uid and gid to run as; by default the io dir's owner.
@@ -288,6 +414,23 @@ mod tests {
             assert_eq!(error.exit_code(), 2);
             error.to_string()
         })
+    }
+
+    #[test]
+    fn a_protected_name_is_one_that_a_path_can_have() {
+        let check = SandboxSpec::check_protected_name;
+        for name in DEFAULT_PROTECTED.iter().copied().chain(["a", ".git/hooks/", "..a", "Zoë"]) {
+            check(name).unwrap();
+        }
+        for name in ["", "/", "/io/.bashrc", "a//b", "./a", "a/..", "..", "a\0b", "a//"] {
+            let error = check(name).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+        }
+        let error = check("/io/.bashrc").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "cannot protect '/io/.bashrc': a name stands anywhere, so it does not begin with '/'"
+        );
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The command line: commands, flags, their help. Settings among the flags take their words and
 //! defaults from the table of keys.
 
+pub mod fs;
+
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -8,10 +10,11 @@ use std::sync::LazyLock;
 
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand, ValueHint};
-use sandbox_controller::LimitKey;
+use sandbox_controller::{DEFAULT_PROTECTED, LimitKey};
 
 use crate::config::{Flags, Key, Value};
 use crate::input::{Argument, InputArgument, User};
+use fs::FsArgs;
 
 /// `--version`: ours, and the agent's digest, which is what runs beside the script.
 fn version() -> &'static str {
@@ -177,6 +180,18 @@ Examples:
   zcat log.gz | sandboxctl run access-log.luau --in -:access.log --timeout 2m")]
     Run(Box<RunArgs>),
 
+    /// Read and write files of an io dir as a sandbox does, under the same rules
+    ///
+    /// Every operation is done in a fresh container that has the io dir, and nothing else. Links
+    /// are never followed, and nothing outside of the io dir is touched.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs ls -R
+  sandboxctl fs write notes.txt --content 'hello'
+  sandboxctl fs cp :report.pdf . --io-dir out
+  sandboxctl fs read report.csv --json")]
+    Fs(Box<FsArgs>),
+
     /// Say whether a script compiles, without a container
     #[command(after_long_help = "\
 Examples:
@@ -249,11 +264,19 @@ Examples:
 }
 
 impl Command {
-    /// Whether a JSON document is to be printed, whatever happens.
+    /// What JSON is to be printed, whatever happens.
     #[must_use]
-    pub fn wants_json(&self) -> bool {
+    pub fn json(&self) -> Option<Json> {
+        if let Self::Fs(args) = self {
+            return args.wants_json().then_some(Json::Envelope);
+        }
+        self.wants_json().then_some(Json::Result)
+    }
+
+    fn wants_json(&self) -> bool {
         match self {
             Self::Run(args) => args.json,
+            Self::Fs(args) => args.wants_json(),
             Self::Check(args) => args.json,
             Self::Image(
                 ImageCommand::Build { json, .. }
@@ -269,6 +292,15 @@ impl Command {
             Self::Types | Self::Completions { .. } | Self::Man { .. } => false,
         }
     }
+}
+
+/// How a failure of ours is told in JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Json {
+    /// `sandboxctl.result/1`.
+    Result,
+    /// The envelope of a file operation.
+    Envelope,
 }
 
 /// `run`.
@@ -327,9 +359,14 @@ impl RunArgs {
     }
 }
 
-/// A sandbox: what every command that launches one takes.
+/// A sandbox: what every command that launches one takes, before or after the name of a
+/// subcommand.
 #[derive(Debug, Args)]
 pub struct SandboxArgs {
+    #[arg(long, global = true, value_name = "FILE", help = Key::AuditFile.help(),
+        value_hint = ValueHint::FilePath)]
+    audit: Option<PathBuf>,
+
     /// Its files.
     #[command(flatten)]
     pub files: FileArgs,
@@ -343,25 +380,32 @@ pub struct SandboxArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Files")]
 pub struct FileArgs {
-    #[arg(long, value_name = "DIR", help = Key::IoDir.help(), value_hint = ValueHint::DirPath)]
+    #[arg(long, global = true, value_name = "DIR", help = Key::IoDir.help(),
+        value_hint = ValueHint::DirPath)]
     io_dir: Option<PathBuf>,
 
     /// Show a file or directory read-only at /in/NAME; - is stdin; repeatable
     // A hyphen begins `-:NAME`.
-    #[arg(long = "in", value_name = "SRC[:NAME]", value_hint = ValueHint::AnyPath,
+    #[arg(long = "in", global = true, value_name = "SRC[:NAME]", value_hint = ValueHint::AnyPath,
         allow_hyphen_values = true, value_parser = input())]
     pub inputs: Vec<InputArgument>,
 
     /// Where the io dir appears in the sandbox [default: /io]
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest_path())]
+    #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::Other,
+        value_parser = guest_path())]
     pub mount_path: Option<String>,
 
     /// Guest path that relative paths start from [default: the io dir's root]
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest_path())]
+    #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::Other,
+        value_parser = guest_path())]
     pub workdir: Option<String>,
 
+    /// Refuse writes to names that others run or trust, such as .bashrc, .git, .vscode
+    #[arg(long, global = true)]
+    protect: bool,
+
     /// Run as this user and group [default: the owner of the io dir]
-    #[arg(long, value_name = "UID:GID", value_hint = ValueHint::Other,
+    #[arg(long, global = true, value_name = "UID:GID", value_hint = ValueHint::Other,
         allow_hyphen_values = true, value_parser = text::<User>())]
     pub user: Option<User>,
 }
@@ -370,27 +414,27 @@ pub struct FileArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
-    #[arg(long, value_name = "SIZE", help = limit(LimitKey::Memory).help(),
+    #[arg(long, global = true, value_name = "SIZE", help = limit(LimitKey::Memory).help(),
         value_parser = value_of(limit(LimitKey::Memory)), value_hint = ValueHint::Other,
         allow_hyphen_values = true)]
     memory: Option<Value>,
 
-    #[arg(long, value_name = "NUMBER", help = limit(LimitKey::Cpus).help(),
+    #[arg(long, global = true, value_name = "NUMBER", help = limit(LimitKey::Cpus).help(),
         value_parser = value_of(limit(LimitKey::Cpus)), value_hint = ValueHint::Other,
         allow_hyphen_values = true)]
     cpus: Option<Value>,
 
-    #[arg(long, value_name = "NUMBER", help = limit(LimitKey::Pids).help(),
+    #[arg(long, global = true, value_name = "NUMBER", help = limit(LimitKey::Pids).help(),
         value_parser = value_of(limit(LimitKey::Pids)), value_hint = ValueHint::Other,
         allow_hyphen_values = true)]
     pids: Option<Value>,
 
-    #[arg(long, value_name = "SIZE", help = limit(LimitKey::MaxWrite).help(),
+    #[arg(long, global = true, value_name = "SIZE", help = limit(LimitKey::MaxWrite).help(),
         value_parser = value_of(limit(LimitKey::MaxWrite)), value_hint = ValueHint::Other,
         allow_hyphen_values = true)]
     max_write: Option<Value>,
 
-    #[arg(long, value_name = "SIZE", help = limit(LimitKey::MaxFileSize).help(),
+    #[arg(long, global = true, value_name = "SIZE", help = limit(LimitKey::MaxFileSize).help(),
         value_parser = value_of(limit(LimitKey::MaxFileSize)), value_hint = ValueHint::Other,
         allow_hyphen_values = true)]
     max_file_size: Option<Value>,
@@ -404,6 +448,11 @@ impl SandboxArgs {
             flags.set(Key::IoDir, Some(Value::Path(dir.clone())));
             flags.values.push((Key::IoEnabled, Value::Switch(true), "--io-dir"));
         }
+        if self.files.protect {
+            let names = DEFAULT_PROTECTED.iter().map(ToString::to_string).collect();
+            flags.set(Key::Protected, Some(Value::Names(names)));
+        }
+        flags.set(Key::AuditFile, self.audit.clone().map(Value::Path));
         let LimitArgs { memory, cpus, pids, max_write, max_file_size } = &self.limits;
         for (key, value) in [
             (LimitKey::Memory, memory),
@@ -575,8 +624,12 @@ mod tests {
     fn help_is_as_reviewed() {
         let mut text = String::new();
         for (path, help) in every_help() {
-            // What every command takes is shown once.
-            let help = match help.split_once("Global options:") {
+            // What every command takes is shown once, and what every command of `fs` does.
+            let shared = match path.strip_prefix("sandboxctl fs ") {
+                Some(_) => "Files:",
+                None => "Global options:",
+            };
+            let help = match help.split_once(shared) {
                 Some((own, rest)) if path != "sandboxctl" => {
                     own.to_owned() + rest.find("Examples:").map_or("", |at| &rest[at..])
                 }

@@ -13,43 +13,52 @@ mod input;
 mod output;
 mod render;
 mod signals;
+mod target;
 
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{Parser, ValueEnum};
+use clap::{ArgMatches, CommandFactory, Parser, ValueEnum};
+use sandbox_controller::files::Envelope;
 use sandbox_controller::{ErrorDocument, ErrorKind, ResultDocument};
 
-use cli::{Cli, Global};
+use cli::{Cli, Global, Json};
 use output::{Chatter, Output};
 
 /// Does what the process's arguments say.
 #[must_use]
 pub fn main() -> ExitCode {
+    let since = Instant::now();
     let args: Vec<OsString> = std::env::args_os().collect();
     // First of all: clap's own help and errors have colour too.
     choose_colour(colour_asked_for(&args));
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
-        Err(error) => return usage(error, &args),
+        Err(error) => return usage(error, &args, since),
     };
     trace(&cli.global);
     let chatter = if cli.global.quiet { Chatter::Quiet } else { Chatter::Normal };
     let output = Output::new(chatter);
-    let wants_json = cli.command.wants_json();
+    let json = cli.command.json();
     let code = commands::run(cli, &output).unwrap_or_else(|error| {
         let code = error.exit_code();
-        if wants_json {
-            let document = ResultDocument::failed(error.document(), code);
-            if output.document(&document).is_ok() {
-                return code;
-            }
+        if !json.is_some_and(|json| failed(&output, json, error.document(), code, since)) {
+            output.error(&error);
         }
-        output.error(&error);
         code
     });
     ExitCode::from(code)
+}
+
+/// Tells a failure of ours in JSON. False where stdout takes nothing any more.
+fn failed(output: &Output, json: Json, error: ErrorDocument, code: u8, since: Instant) -> bool {
+    let written = match json {
+        Json::Result => output.document(&ResultDocument::failed(error, code)),
+        Json::Envelope => output.document(&Envelope::failed(since.elapsed(), error)),
+    };
+    written.is_ok()
 }
 
 /// Our own arguments: those before `--`.
@@ -74,7 +83,7 @@ fn colour_asked_for(args: &[OsString]) -> clap::ColorChoice {
 }
 
 /// Help and version, or a command line that is none.
-fn usage(mut error: clap::Error, args: &[OsString]) -> ExitCode {
+fn usage(mut error: clap::Error, args: &[OsString], since: Instant) -> ExitCode {
     let code = u8::try_from(error.exit_code()).unwrap_or(2);
     let unknown = error.get(ContextKind::InvalidArg).map(ToString::to_string);
     if error.kind() == clap::error::ErrorKind::UnknownArgument
@@ -87,14 +96,22 @@ fn usage(mut error: clap::Error, args: &[OsString]) -> ExitCode {
     if error.use_stderr() && flags(args).any(|flag| flag == "--json") {
         let (message, hint) = message_and_hint(&error.to_string());
         let document = ErrorDocument::new(ErrorKind::Usage, message, Some(hint));
-        let written = Output::new(Chatter::Quiet).document(&ResultDocument::failed(document, code));
-        if written.is_ok() {
+        if failed(&Output::new(Chatter::Quiet), json_of(args), document, code, since) {
             return ExitCode::from(code);
         }
     }
     // There is no one left to tell where this fails.
     _ = error.print();
     ExitCode::from(code)
+}
+
+/// How a command line that is none would have told its failures.
+fn json_of(args: &[OsString]) -> Json {
+    let partly = Cli::command().ignore_errors(true).try_get_matches_from(args);
+    match partly.as_ref().ok().and_then(ArgMatches::subcommand_name) {
+        Some("fs") => Json::Envelope,
+        _ => Json::Result,
+    }
 }
 
 /// clap's error in two parts: the first paragraph is the message, and tips may follow.

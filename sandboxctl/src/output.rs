@@ -68,6 +68,18 @@ impl Output {
         self.stderr_colour
     }
 
+    /// Whether stdout is a terminal, which text must not steer.
+    #[must_use]
+    pub const fn stdout_is_terminal(&self) -> bool {
+        self.stdout_is_terminal
+    }
+
+    /// Whether there is someone to whom progress is shown.
+    #[must_use]
+    pub fn shows_progress(&self) -> bool {
+        self.chatter == Chatter::Normal && self.stderr_is_terminal
+    }
+
     /// Writes bytes of ours to stdout.
     ///
     /// # Errors
@@ -166,9 +178,14 @@ impl Output {
         }
     }
 
+    /// Tells that a promise is not kept, also where we are to be quiet.
+    pub fn warning(&self, text: &str) {
+        self.labelled(WARNING, "warning", text);
+    }
+
     /// Tells what is being done, on a terminal.
     pub fn progress(&self, text: &str) {
-        if self.chatter == Chatter::Normal && self.stderr_is_terminal {
+        if self.shows_progress() {
             self.dim(text);
         }
     }

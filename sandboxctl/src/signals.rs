@@ -103,12 +103,30 @@ pub fn cancel(run: CancelHandle) -> Result<Canceller, Error> {
         run.cancel(cause(signals.next().await));
         let second = signals.next().await;
         run.cancel(cause(second));
-        tokio::time::sleep(LAST_GRACE).await;
-        std::process::exit(second.exit_code().into());
+        exit_soon(second).await;
     })))
 }
 
-/// Cancels a run at a signal, while it is kept.
+/// From here on, until the value is dropped, a second signal ends the process, whatever it is
+/// waiting for. What is left of its sandbox then the next command removes.
+///
+/// # Errors
+///
+/// Where the handlers cannot be set.
+pub fn insist() -> Result<Canceller, Error> {
+    let mut signals = Signals::listen()?;
+    Ok(Canceller(tokio::spawn(async move {
+        signals.next().await;
+        exit_soon(signals.next().await).await;
+    })))
+}
+
+async fn exit_soon(signal: Signal) {
+    tokio::time::sleep(LAST_GRACE).await;
+    std::process::exit(signal.exit_code().into());
+}
+
+/// Heeds signals, while it is kept.
 #[derive(Debug)]
 pub struct Canceller(JoinHandle<()>);
 

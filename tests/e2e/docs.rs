@@ -90,9 +90,16 @@ fn every_command_that_the_documents_show_does_what_they_show() {
         let place = Place::new();
         copy_tree(&workspace().join("examples"), &place.path("examples"));
         for Shown { command, output } in shown(&page) {
+            // `cargo test --workspace` has built the examples of the library beside the binary.
+            let this = std::env::current_exe().unwrap();
+            let examples = this.parent().unwrap().with_file_name("examples").join("");
             let line = command
                 .replace("cargo run --release -- ", "sandboxctl ")
-                .replace("./target/release/sandboxctl", "sandboxctl");
+                .replace("./target/release/sandboxctl", "sandboxctl")
+                .replace(
+                    "cargo run -p sandbox-controller --example ",
+                    examples.to_str().expect("a path of UTF-8"),
+                );
             if NOT_RUN_HERE.iter().any(|(start, _)| line.starts_with(start)) {
                 continue;
             }

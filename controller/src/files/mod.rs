@@ -27,7 +27,7 @@ pub use self::data::{
     EditData, Entry, EntryKind, ExistsData, ImageView, ListData, ListOptions, MkdirData,
     MkdirOptions, ReadData, ReadOptions, RemoveData, RemoveOptions, RenameData, RenameOptions,
     StatData, TextView, Timestamp, TruncatedBy, ViewData, ViewOptions, WriteData, WriteMode,
-    WriteOptions,
+    WriteOptions, time_text,
 };
 pub use self::encoding::{Encoding, EncodingError, UnknownEncoding};
 pub use self::operation::{Envelope, Metadata, Operation};

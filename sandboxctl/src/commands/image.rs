@@ -2,12 +2,10 @@
 
 use std::fs;
 use std::io::{self, IsTerminal, Read};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 use sandbox_controller::{Controller, ImageInfo, ImageSelector, Rebuild};
-use tempfile::NamedTempFile;
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 
@@ -16,6 +14,7 @@ use crate::cli::ImageCommand;
 use crate::error::Error;
 use crate::input;
 use crate::render;
+use crate::target::Target;
 
 pub fn image(context: &Context<'_>, command: ImageCommand) -> Result<u8, Error> {
     let output = context.output;
@@ -70,55 +69,6 @@ fn save(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
         Ok::<_, Error>(image)
     })?;
     one(context, &saved, json)
-}
-
-/// Where an image is written to.
-enum Target {
-    /// Beside the file whose place it takes once it is whole: half an image is none, and the one
-    /// that was there may be the only one. Removed where that does not come about.
-    Replaces(NamedTempFile, PathBuf),
-    /// A pipe or a device, which takes it as it comes.
-    Stream(fs::File),
-}
-
-impl Target {
-    fn open(file: &Path) -> io::Result<Self> {
-        let file = match file.metadata() {
-            Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-            Ok(found) if !found.is_file() => {
-                return fs::File::options().write(true).open(file).map(Self::Stream);
-            }
-            // A link goes on leading where it leads.
-            Ok(_) => file.canonicalize()?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => file.to_owned(),
-            Err(error) => return Err(error),
-        };
-        let folder = match file.parent() {
-            Some(folder) if folder != Path::new("") => folder,
-            _ => Path::new("."),
-        };
-        let temporary = tempfile::Builder::new()
-            .prefix(".sandboxctl-")
-            .permissions(fs::Permissions::from_mode(0o666))
-            .tempfile_in(folder)?;
-        Ok(Self::Replaces(temporary, file))
-    }
-
-    fn writer(&self) -> io::Result<fs::File> {
-        match self {
-            Self::Replaces(temporary, _) => temporary.as_file().try_clone(),
-            Self::Stream(file) => file.try_clone(),
-        }
-    }
-
-    fn finish(self) -> io::Result<()> {
-        match self {
-            Self::Replaces(temporary, file) => {
-                temporary.persist(file).map(drop).map_err(|failed| failed.error)
-            }
-            Self::Stream(_) => Ok(()),
-        }
-    }
 }
 
 fn load(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
@@ -194,35 +144,6 @@ fn listing(images: &[ImageInfo]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
-
-    fn names(folder: &Path) -> Vec<String> {
-        let entries = fs::read_dir(folder).unwrap();
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-    }
-
-    #[test]
-    fn an_archive_stays_until_a_whole_one_takes_its_place() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("image.tar");
-        fs::write(&file, "the old one").unwrap();
-        let target = Target::open(&file).unwrap();
-        target.writer().unwrap().write_all(b"half").unwrap();
-        drop(target);
-        assert_eq!(fs::read_to_string(&file).unwrap(), "the old one");
-        assert_eq!(names(folder.path()), ["image.tar"]);
-
-        let link = folder.path().join("link");
-        std::os::unix::fs::symlink("image.tar", &link).unwrap();
-        let target = Target::open(&link).unwrap();
-        target.writer().unwrap().write_all(b"whole").unwrap();
-        target.finish().unwrap();
-        assert_eq!(fs::read_to_string(&file).unwrap(), "whole");
-        assert!(link.is_symlink());
-        assert_eq!(names(folder.path()).len(), 2);
-        assert!(Target::open(folder.path()).is_err());
-        assert!(matches!(Target::open(Path::new("/dev/null")), Ok(Target::Stream(_))));
-    }
 
     #[test]
     fn what_is_no_image_is_known_by_its_first_bytes() {

@@ -43,6 +43,7 @@ pub fn spec(
     if let Some(paths) = settings.allowed_paths() {
         spec = spec.allowed_paths(paths);
     }
+    spec = spec.default_encoding(settings.default_encoding()).protected(settings.protected());
     let inputs = input::inputs(&files.inputs, stdin)?;
     Ok(inputs.into_iter().fold(spec, SandboxSpec::input))
 }
@@ -100,6 +101,7 @@ fn named(error: ControllerError, settings: &Settings) -> Error {
         ControllerError::MountTaken { .. } => "--mount-path".to_owned(),
         ControllerError::IoDir { .. } => settings.named(Key::IoDir),
         ControllerError::Input { .. } => "--in".to_owned(),
+        ControllerError::Audit { .. } => settings.named(Key::AuditFile),
         ControllerError::Engine { source, .. } => {
             let message = source.to_string();
             match settings.text(Key::EngineRuntime) {

@@ -3,6 +3,7 @@
 mod check;
 mod config;
 mod doctor;
+mod fs;
 mod gc;
 mod image;
 mod launch;
@@ -10,7 +11,7 @@ mod manual;
 mod ps;
 mod run;
 
-use sandbox_controller::{Config, Controller, Reaper, Sweep};
+use sandbox_controller::{AuditReport, Config, Controller, Reaper, Sweep};
 
 use crate::cli::{Cli, Command, Global};
 use crate::config::{Flags, Settings};
@@ -39,6 +40,7 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
     let context = Context { global: &global, environment: Environment::capture()?, output };
     match command {
         Command::Run(args) => run::run(&context, &args),
+        Command::Fs(args) => fs::fs(&context, &args),
         Command::Check(args) => check::check(&context, &args),
         Command::Types => output.text(SCRIPT_API).map(|()| 0),
         Command::Image(command) => image::image(&context, command),
@@ -78,13 +80,14 @@ impl Context<'_> {
     where
         Error: From<E>,
     {
-        let config = Config { sweep: Sweep::Never, ..self.controller(&self.settings()?) };
+        let config = self.controller(&self.settings()?);
+        // Nothing of it is audited.
+        let config = Config { sweep: Sweep::Never, audit: None, ..config };
         block_on(async {
             let mut signals = Signals::listen()?;
             let controller = self.connect(config, &mut signals).await?;
             let done = signals.guard(work(&controller)).await;
-            // A second signal does not wait; what is left then is removed by the next command.
-            _ = signals.guard(controller.close()).await;
+            self.close(controller, &mut signals).await;
             Ok(done??)
         })
     }
@@ -100,6 +103,18 @@ impl Context<'_> {
             let work = async { work(&Reaper::connect(&config).await?).await };
             Ok(signals.guard(work).await??)
         })
+    }
+
+    /// Waits until all that is to be removed is, and says what is lost of the audit. A signal
+    /// does not wait; what is left then is removed by the next command.
+    async fn close(&self, controller: Controller, signals: &mut Signals) {
+        let Ok(Some(report)) = signals.guard(controller.close()).await else { return };
+        let AuditReport { file, lost, failure, .. } = report;
+        if lost > 0 || failure.is_some() {
+            let why = failure.map(|why| format!(" ({why})")).unwrap_or_default();
+            let lines = if lost == 1 { "line" } else { "lines" };
+            self.output.warning(&format!("the audit {} lacks {lost} {lines}{why}", file.display()));
+        }
     }
 
     async fn connect(&self, config: Config, signals: &mut Signals) -> Result<Controller, Error> {

@@ -57,9 +57,8 @@ impl Session<'_> {
         let mut signals = Signals::listen()?;
         let controller = self.context.connect(config, &mut signals).await?;
         let ended = self.sandbox(&controller, &mut signals, spec, script).await;
-        // The result is out; what is left to remove does not hold it up. A signal does not wait:
-        // what is left then is removed by the next command.
-        _ = signals.guard(controller.close()).await;
+        // The result is out; what is left to remove does not hold it up.
+        self.context.close(controller, &mut signals).await;
         ended
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use sandbox_controller::files::Encoding;
 use sandbox_controller::{
     Config, ConfinementPolicy, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig,
 };
@@ -35,6 +36,31 @@ impl Settings {
                 Some(Value::Paths(paths)) => Some(paths.clone()),
                 _ => None,
             },
+        }
+    }
+
+    /// The encoding of file operations that name none.
+    #[must_use]
+    pub fn default_encoding(&self) -> Encoding {
+        // The word was checked when it was read.
+        let word = self.text(Key::DefaultEncoding);
+        word.and_then(|word| word.parse().ok()).unwrap_or_default()
+    }
+
+    /// The names that refuse writes.
+    #[must_use]
+    pub fn protected(&self) -> Vec<String> {
+        match &self.setting(Key::Protected).value {
+            Some(Value::Names(names)) => names.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The audit's file, absolute, where there is one.
+    fn audit(&self, working_directory: &Path) -> Option<PathBuf> {
+        match &self.setting(Key::AuditFile).value {
+            Some(Value::Path(file)) => Some(working_directory.join(file)),
+            _ => None,
         }
     }
 
@@ -112,6 +138,7 @@ impl Settings {
             ceiling: self.ceiling(),
             confinement: self.confinement(),
             agent: environment.agent(),
+            audit: self.audit(&environment.working_directory),
             ..Config::new(state_dir)
         }
     }

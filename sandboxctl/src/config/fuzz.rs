@@ -110,6 +110,12 @@ fn is_printed_as_it_is_read(settings: &Settings) {
 fn project_narrows(with: &Settings, without: &Settings) {
     for key in Key::all() {
         let (now, before) = (with.setting(key), without.setting(key));
+        if key == Key::Protected {
+            // Every layer adds.
+            let (now, before) = (with.protected(), without.protected());
+            assert!(before.iter().all(|name| now.contains(name)), "{now:?} {before:?}");
+            continue;
+        }
         if now.layer != Layer::Project {
             assert_eq!(now.value, before.value, "{}", key.name());
             continue;
@@ -128,8 +134,12 @@ fn project_narrows(with: &Settings, without: &Settings) {
                 assert!(*before || !now);
             }
             (Key::AllowedPaths, Value::Paths(paths), Some(Value::Paths(before))) => {
-                for path in paths {
-                    assert!(before.iter().any(|outer| covers(outer, path)), "{path:?}");
+                for AllowedPath { path, access: _ } in paths.iter().chain(before) {
+                    // There and below, where no other rule decides.
+                    for place in [path.clone(), format!("{path}/no-such-name")] {
+                        let (now, before) = (allowed(paths, &place), allowed(before, &place));
+                        assert!(now <= before, "{place}: {now:?}, and {before:?} without");
+                    }
                 }
             }
             (Key::IoDir, Value::Path(dir), _) => {
@@ -148,8 +158,18 @@ fn project_narrows(with: &Settings, without: &Settings) {
     }
 }
 
-fn covers(outer: &AllowedPath, inner: &AllowedPath) -> bool {
-    let path = |allowed: &AllowedPath| GuestPath::new(&allowed.path).expect("it was read");
-    let is_enough = outer.access == Access::Write || inner.access == Access::Read;
-    is_enough && path(inner).is_under(&path(outer))
+/// Whether a place may be read, and whether it may be written.
+fn allowed(rules: &[AllowedPath], place: &str) -> (bool, bool) {
+    let path = |path: &str| GuestPath::new(path).expect("it was read");
+    let place = path(place);
+    // From the place upward: the first that has rules decides, and all of them must agree.
+    let mut above: Vec<GuestPath> = vec![path("/")];
+    for name in place.components() {
+        above.push(above[above.len() - 1].join(name).expect("it is a part of one"));
+    }
+    let decide = above.iter().rev().find_map(|above| {
+        let here: Vec<_> = rules.iter().filter(|rule| path(&rule.path) == *above).collect();
+        (!here.is_empty()).then(|| here.iter().all(|rule| rule.access == Access::Write))
+    });
+    (decide.is_some(), decide == Some(true))
 }

@@ -22,12 +22,16 @@ pub enum Key {
     DefaultEncoding,
     /// Which guest paths may be used.
     AllowedPaths,
+    /// Which names refuse writes.
+    Protected,
     /// A limit.
     Limit(LimitKey),
     /// What a limit may be raised to.
     Ceiling(LimitKey),
     /// What happens where the agent cannot confine itself.
     Confinement,
+    /// Where operations are written down.
+    AuditFile,
     /// Which engine.
     EngineKind,
     /// The engine's address.
@@ -53,11 +57,11 @@ impl Key {
         [Self::IoDir, Self::IoEnabled, Self::IoErrors]
             .into_iter()
             .chain(limits("io.").map(Self::Limit))
-            .chain([Self::DefaultEncoding, Self::AllowedPaths])
+            .chain([Self::DefaultEncoding, Self::AllowedPaths, Self::Protected])
             .chain(limits("filesystem.").map(Self::Limit))
             .chain(limits("limits.").map(Self::Limit))
             .chain(LimitKey::ALL.iter().copied().map(Self::Ceiling))
-            .chain([Self::Confinement])
+            .chain([Self::Confinement, Self::AuditFile])
             .chain([Self::EngineKind, Self::EngineHost, Self::EngineRuntime, Self::EngineImage])
             .chain([Self::EngineDataDir])
     }
@@ -71,12 +75,14 @@ impl Key {
             Self::IoErrors => "io.errors".into(),
             Self::DefaultEncoding => "filesystem.default_encoding".into(),
             Self::AllowedPaths => "filesystem.allowed_paths".into(),
+            Self::Protected => "filesystem.protected".into(),
             Self::Limit(limit) => limit.key().into(),
             Self::Ceiling(limit) => {
                 let name = limit.key();
                 format!("limits.ceiling.{}", name.strip_prefix("limits.").unwrap_or(name))
             }
             Self::Confinement => "policy.confinement".into(),
+            Self::AuditFile => "audit.file".into(),
             Self::EngineKind => "engine.kind".into(),
             Self::EngineHost => "engine.host".into(),
             Self::EngineRuntime => "engine.runtime".into(),
@@ -106,6 +112,8 @@ impl Key {
             Self::IoErrors => Some("--io-errors"),
             Self::Limit(limit) => limit.flag(),
             Self::Confinement => Some("--confinement"),
+            Self::Protected => Some("--protect"),
+            Self::AuditFile => Some("--audit"),
             Self::EngineKind => Some("--engine"),
             Self::EngineHost => Some("--host"),
             Self::EngineRuntime => Some("--runtime"),
@@ -130,11 +138,12 @@ impl Key {
                 AllowedPath { path: "/io".into(), access: Access::Write },
                 AllowedPath { path: "/in".into(), access: Access::Read },
             ])),
+            Self::Protected => Some(Value::Names(Vec::new())),
             Self::Limit(limit) => Some(Value::Limit(limit.default_value())),
             Self::Ceiling(limit) => Some(Value::Limit(limit.default_ceiling())),
             Self::Confinement => text(ConfinementPolicy::Required.as_str()),
             Self::EngineKind => text("auto"),
-            Self::EngineHost | Self::EngineRuntime | Self::EngineImage => None,
+            Self::AuditFile | Self::EngineHost | Self::EngineRuntime | Self::EngineImage => None,
             Self::EngineDataDir => Some(Value::Path(EmbeddedConfig::DATA_DIR.into())),
         }
     }
@@ -158,6 +167,7 @@ impl Key {
         match self {
             Self::IoEnabled => "true or false",
             Self::AllowedPaths => "an array of { path = \"…\", access = \"read\" or \"write\" }",
+            Self::Protected => "an array of names such as \".bashrc\" or \".git/hooks\"",
             Self::Limit(limit) | Self::Ceiling(limit) => match limit.default_value() {
                 LimitValue::Time(_) => "a duration such as \"30s\"",
                 LimitValue::Size(_) => "a size such as \"64MiB\"",
@@ -177,10 +187,14 @@ impl Key {
             Self::IoErrors => "How io tells failures of the system: an error, or nil and a message",
             Self::DefaultEncoding => "Encoding of file operations; scripts always see bytes",
             Self::AllowedPaths => "Guest paths that may be used, by component",
+            Self::Protected => "Names that refuse writes wherever they stand; layers add up",
             Self::Limit(limit) => limit_meaning(limit),
             Self::Ceiling(_) => "What that limit may be raised to",
             Self::Confinement => {
                 "Whether the agent must confine itself, or runs with what it can have"
+            }
+            Self::AuditFile => {
+                "File that a JSON line is appended to for each operation and refusal"
             }
             Self::EngineKind => "Container engine",
             Self::EngineHost => "Address of the Docker engine: unix:///run/docker.sock, tcp://…",
@@ -218,6 +232,7 @@ fn limit_meaning(limit: LimitKey) -> &'static str {
         LimitKey::MaxWrite => "Bytes written to files, overwritten or not",
         LimitKey::Entries => "Files and directories made",
         LimitKey::MaxFileSize => "Size of a file that one operation reads or writes whole",
+        LimitKey::ListDepth => "Depth of a recursive list, from 1 for the directory alone",
         LimitKey::OpenHandles => "File handles open at one time",
         LimitKey::LogBytes => "Bytes of all that a run prints, as JSON",
         LimitKey::LogLines => "Entries that a run prints",
@@ -234,7 +249,7 @@ mod tests {
     #[test]
     fn names_and_variables_are_unique() {
         let count = Key::all().count();
-        assert_eq!(count, 11 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
+        assert_eq!(count, 13 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);
         assert_eq!(Key::all().map(Key::variable).collect::<HashSet<_>>().len(), count);
         for key in Key::all() {

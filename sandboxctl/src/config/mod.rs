@@ -365,7 +365,14 @@ impl Settings {
         Self { settings: Key::all().map(default).collect(), files: Vec::new() }
     }
 
-    fn set(&mut self, key: Key, value: Value, layer: Layer, place: Place) {
+    fn set(&mut self, key: Key, mut value: Value, layer: Layer, place: Place) {
+        // What one layer protects, no other gives up.
+        if let (Value::Names(names), Some(Value::Names(below))) =
+            (&mut value, &self.setting(key).value)
+        {
+            let new = names.iter().filter(|name| !below.contains(name));
+            *names = below.iter().chain(new).cloned().collect();
+        }
         self.settings.insert(key, Setting { value: Some(value), layer, place });
     }
 

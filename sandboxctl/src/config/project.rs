@@ -1,6 +1,7 @@
 //! What a project's file may say. It comes with the project, so it is not trusted: it narrows
 //! what the user, the system or the defaults allow, and never widens it.
 
+use std::cmp::Reverse;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Component;
 
@@ -66,8 +67,11 @@ pub fn check(key: Key, value: &Value, below: Option<&Value>) -> Result<(), Widen
             Some(ConfinementPolicy::BestEffort) | None => Err(Widening::Loosens),
         },
         (Key::AllowedPaths, Value::Paths(paths), Some(Value::Paths(below))) => {
-            match paths.iter().find(|path| !is_covered(path, below)) {
-                Some(path) => Err(Widening::Path { path: path.path.clone() }),
+            // What is allowed changes at the rules' paths alone: those are looked at, of both.
+            let more = |place: &GuestPath| access(place, paths) > access(place, below);
+            let places = paths.iter().chain(below).map(|rule| GuestPath::new(&rule.path));
+            match places.flatten().find(more) {
+                Some(path) => Err(Widening::Path { path: path.to_string() }),
                 None => Ok(()),
             }
         }
@@ -86,8 +90,9 @@ pub fn check(key: Key, value: &Value, below: Option<&Value>) -> Result<(), Widen
                 _ => Err(Widening::Outside),
             })
         }
-        // How failures are told, and how text is read, give nothing away.
-        (Key::IoErrors | Key::DefaultEncoding, _, _) => Ok(()),
+        // How failures are told, and how text is read, give nothing away. What is protected adds
+        // to what is protected below.
+        (Key::IoErrors | Key::DefaultEncoding | Key::Protected, _, _) => Ok(()),
         (
             Key::Limit(_)
             | Key::IoEnabled
@@ -95,6 +100,7 @@ pub fn check(key: Key, value: &Value, below: Option<&Value>) -> Result<(), Widen
             | Key::IoDir
             | Key::Ceiling(_)
             | Key::Confinement
+            | Key::AuditFile
             | Key::EngineKind
             | Key::EngineHost
             | Key::EngineRuntime
@@ -119,15 +125,19 @@ fn is_over(limit: LimitKey, value: LimitValue, bound: LimitValue) -> bool {
     }
 }
 
-fn is_covered(path: &AllowedPath, below: &[AllowedPath]) -> bool {
-    let Ok(guest) = GuestPath::new(&path.path) else { return false };
-    below.iter().any(|outer| {
-        let enough = match (outer.access, path.access) {
-            (Access::Write, _) | (Access::Read, Access::Read) => true,
-            (Access::Read, Access::Write) => false,
+/// What these rules allow at a place, from nothing to writing, as an agent sees it: the most
+/// specific rule decides, and of two with one path the narrower.
+fn access(place: &GuestPath, rules: &[AllowedPath]) -> u8 {
+    let rules = rules.iter().filter_map(|rule| {
+        let path = GuestPath::new(&rule.path).ok()?;
+        let access = match rule.access {
+            Access::Read => 1,
+            Access::Write => 2,
         };
-        enough && GuestPath::new(&outer.path).is_ok_and(|outer| guest.is_under(&outer))
-    })
+        place.is_under(&path).then(|| (path.components().count(), access))
+    });
+    let decides = rules.max_by_key(|&(depth, access)| (depth, Reverse(access)));
+    decides.map_or(0, |(_, access)| access)
 }
 
 #[cfg(test)]
@@ -156,6 +166,8 @@ mod tests {
             ("filesystem.allowed_paths", "[]"),
             ("filesystem.allowed_paths", "[{ path = '/io/a', access = 'write' }]"),
             ("filesystem.allowed_paths", "[{ path = '/in', access = 'read' }]"),
+            ("filesystem.protected", "['.bashrc']"),
+            ("filesystem.max_depth", "9"),
         ] {
             assert_eq!(judged(key, value), Ok(()), "{key} = {value}");
         }
@@ -174,6 +186,8 @@ mod tests {
             ("engine.runtime", "'runc'"),
             ("engine.image", "'x'"),
             ("engine.data_dir", "'/x'"),
+            ("audit.file", "'/x'"),
+            ("filesystem.max_depth", "11"),
             ("io.dir", "'/etc'"),
             ("io.dir", "'.'"),
             ("io.dir", "'.//./'"),
@@ -189,6 +203,24 @@ mod tests {
         });
         let answers = answers.join("\n");
         insta::assert_snapshot!(answers);
+
+        let rules = |rules: &str| Value::from_text(Key::AllowedPaths, rules).unwrap();
+        let below =
+            rules("[{ path = '/io', access = 'write' }, { path = '/io/keep', access = 'read' }]");
+        for (project, widened) in [
+            // What is narrower below stays so, whether it is left out or gone around.
+            ("[{ path = '/io', access = 'write' }]", Some("/io/keep")),
+            ("[{ path = '/io/keep/a', access = 'write' }]", Some("/io/keep/a")),
+            ("[{ path = '/', access = 'read' }]", Some("/")),
+            ("[{ path = '/io', access = 'read' }]", None),
+            ("[{ path = '/io/keep/a', access = 'read' }]", None),
+            ("[{ path = '/io/a', access = 'write' }, { path = '/io/a', access = 'read' }]", None),
+        ] {
+            let judged = check(Key::AllowedPaths, &rules(project), Some(&below));
+            let expected =
+                widened.map_or(Ok(()), |path| Err(Widening::Path { path: path.to_owned() }));
+            assert_eq!(judged, expected, "{project}");
+        }
 
         let below = Some(Value::Switch(false));
         assert_eq!(

@@ -229,7 +229,8 @@ fn any_line() -> impl Strategy<Value = String> {
             (Key::IoDir, _) => {
                 ["'x'", "'/etc'", "'./y/z'", "'.'", "'.git'"][number as usize % 5].to_owned()
             }
-            (Key::EngineDataDir, _) => format!("'/data{number}'"),
+            (Key::EngineDataDir | Key::AuditFile, _) => format!("'/data{number}'"),
+            (Key::Protected, _) => format!("['a{}']", number % 3),
             (key, _) if !key.words().is_empty() => {
                 format!("'{}'", key.words()[number as usize % key.words().len()])
             }
@@ -255,7 +256,10 @@ proptest! {
         prop_assert_eq!(above.limits().check(&Ceiling(below.limits())), Ok(()));
         prop_assert_eq!(above.ceiling(), below.ceiling());
         prop_assert!(below.io_enabled() || !above.io_enabled());
-        for key in Key::all().filter(|key| key.name().starts_with("engine.")) {
+        let (names, kept) = (above.protected(), below.protected());
+        prop_assert!(kept.iter().all(|name| names.contains(name)));
+        let reserved = |key: &Key| key.name().starts_with("engine.") || *key == Key::AuditFile;
+        for key in Key::all().filter(reserved) {
             prop_assert_eq!(&above.setting(key).value, &below.setting(key).value);
         }
         if above.setting(Key::IoDir).layer == Layer::Project {
@@ -278,6 +282,44 @@ proptest! {
             prop_assert!(is_covered, "{}", path.path);
         }
     }
+}
+
+#[test]
+fn what_one_layer_protects_no_other_gives_up() {
+    let protect = |names: &str| format!("[filesystem]\nprotected = {names}\n");
+    let machine =
+        Machine::new(&protect("['a']"), &protect("['b', 'a']"), &protect("['.git/hooks']"));
+    let variables = [("SANDBOXCTL_FILESYSTEM_PROTECTED", "['c']")];
+    let mut flags = Flags::default();
+    flags.set(Key::Protected, Some(Value::Names(vec!["b".into(), "d".into()])));
+    let settings = machine.load(&variables, flags).unwrap();
+    assert_eq!(settings.protected(), ["a", "b", ".git/hooks", "c", "d"]);
+    assert_eq!(settings.setting(Key::Protected).place, Place::Flag("--protect"));
+}
+
+#[test]
+fn the_audits_file_is_the_users_to_name() {
+    let file = "[audit]\nfile = \"/var/log/x\"\n";
+    let machine = Machine::new("", file, "");
+    let audit = |settings: Settings, machine: &Machine| {
+        settings.controller(&machine.environment(&[]), "/s".into()).audit
+    };
+    assert_eq!(
+        audit(machine.load(&[], Flags::default()).unwrap(), &machine),
+        Some("/var/log/x".into())
+    );
+    let mut flags = Flags::default();
+    flags.set(Key::AuditFile, Some(Value::Path("a.log".into())));
+    let settings = machine.load(&[], flags).unwrap();
+    assert_eq!(audit(settings, &machine), Some(machine.path("project/a.log")));
+    let none = Machine::new("", "", "");
+    assert_eq!(audit(none.load(&[], Flags::default()).unwrap(), &none), None);
+
+    let refused = Machine::new("", "", file).refused(&[], Flags::default());
+    assert!(refused.contains("audit.file: a project's file may not set it"), "{refused}");
+    let relative = [("SANDBOXCTL_AUDIT_FILE", "a.log")];
+    let refused = none.refused(&relative, Flags::default());
+    assert!(refused.contains("it is not an absolute path"), "{refused}");
 }
 
 /// The table in the documentation, made from the table of keys.
@@ -309,4 +351,23 @@ fn the_documentation_has_the_table_of_keys() {
     let page = include_str!("../../../docs/src/reference/config.md");
     let table = documented_table();
     assert!(page.contains(&table), "docs/src/reference/config.md is to contain:\n\n{table}");
+}
+
+#[test]
+fn the_documentation_lists_the_names_that_are_protected_by_default() {
+    let page = include_str!("../../../docs/src/reference/config.md");
+    let (_, section) = page.split_once("## Names that `--protect` protects").unwrap();
+    let (section, _) = section.split_once("The library has them").unwrap();
+    let listed: Vec<&str> = section.split('`').skip(1).step_by(2).collect();
+    assert_eq!(listed, sandbox_controller::DEFAULT_PROTECTED);
+}
+
+#[test]
+fn every_word_for_an_encoding_is_one_of_the_operations() {
+    for word in Key::DefaultEncoding.words() {
+        let file = format!("filesystem.default_encoding = '{word}'\n");
+        let machine = Machine::new("", "", &file);
+        let settings = machine.load(&[], Flags::default()).unwrap();
+        assert_eq!(Ok(settings.default_encoding()), word.parse(), "{word}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use sandbox_controller::LimitValue;
+use sandbox_controller::{LimitValue, SandboxSpec};
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::{GuestPath, PathError};
 use serde::{Deserialize, Serialize, Serializer};
@@ -25,6 +25,8 @@ pub enum Value {
     Path(PathBuf),
     /// Guest paths and what may be done below them.
     Paths(Vec<AllowedPath>),
+    /// Names of files and directories.
+    Names(Vec<String>),
 }
 
 /// Why a text or a TOML value is no value of its key.
@@ -65,6 +67,9 @@ pub enum ValueError {
     /// No list of allowed paths.
     #[error("{0}")]
     Paths(String),
+    /// No list of names, or a name that is none.
+    #[error("{0}")]
+    Names(String),
     /// An allowed path that is no guest path.
     #[error("'{path}' is no path in the sandbox: {source}")]
     GuestPath {
@@ -101,6 +106,11 @@ impl Value {
                     .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
                 Self::from_toml(key, &value)
             }
+            Key::Protected => {
+                let value = DeValue::parse(text)
+                    .map_err(|error| ValueError::Names(error.message().to_owned()))?;
+                Self::from_toml(key, &value)
+            }
             Key::IoErrors | Key::DefaultEncoding | Key::Confinement | Key::EngineKind => {
                 let words = key.words();
                 if words.contains(&text) {
@@ -110,6 +120,7 @@ impl Value {
                 }
             }
             Key::IoDir
+            | Key::AuditFile
             | Key::EngineHost
             | Key::EngineRuntime
             | Key::EngineImage
@@ -120,11 +131,11 @@ impl Value {
                 if key == Key::IoDir && text.split('/').any(|name| name == "..") {
                     return Err(ValueError::Parent);
                 }
-                if key == Key::EngineDataDir && !text.starts_with('/') {
+                if matches!(key, Key::EngineDataDir | Key::AuditFile) && !text.starts_with('/') {
                     return Err(ValueError::Relative);
                 }
                 Ok(match key {
-                    Key::IoDir | Key::EngineDataDir => Self::Path(text.into()),
+                    Key::IoDir | Key::AuditFile | Key::EngineDataDir => Self::Path(text.into()),
                     _ => Self::Text(text.to_owned()),
                 })
             }
@@ -149,7 +160,16 @@ impl Value {
                 }
                 Ok(Self::Paths(paths))
             }
-            (Key::AllowedPaths, _) => Err(wrong_type()),
+            (Key::Protected, DeValue::Array(_)) => {
+                let names = Vec::<String>::deserialize(ValueDeserializer::from(value.clone()))
+                    .map_err(|error| ValueError::Names(error.message().to_owned()))?;
+                for name in &names {
+                    SandboxSpec::check_protected_name(name)
+                        .map_err(|error| ValueError::Names(error.to_string()))?;
+                }
+                Ok(Self::Names(names))
+            }
+            (Key::AllowedPaths | Key::Protected, _) => Err(wrong_type()),
             (Key::IoEnabled, DeValue::Boolean(switch)) => Ok(Self::Switch(*switch)),
             (Key::IoEnabled, _) => Err(wrong_type()),
             (Key::Limit(limit) | Key::Ceiling(limit), DeValue::Integer(number)) => {
@@ -180,7 +200,9 @@ impl Value {
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
-            Self::Limit(_) | Self::Switch(_) | Self::Path(_) | Self::Paths(_) => None,
+            Self::Limit(_) | Self::Switch(_) | Self::Path(_) | Self::Paths(_) | Self::Names(_) => {
+                None
+            }
         }
     }
 }
@@ -233,6 +255,10 @@ impl fmt::Display for Value {
                 }
                 formatter.write_str("]")
             }
+            Self::Names(names) => {
+                let names: Vec<_> = names.iter().map(|name| quoted(name.clone())).collect();
+                write!(formatter, "[{}]", names.join(", "))
+            }
         }
     }
 }
@@ -252,6 +278,7 @@ impl Serialize for Value {
             Self::Text(text) => serializer.serialize_str(text),
             Self::Path(path) => serializer.serialize_str(&path.to_string_lossy()),
             Self::Paths(paths) => paths.serialize(serializer),
+            Self::Names(names) => names.serialize(serializer),
         }
     }
 }
@@ -310,6 +337,19 @@ mod tests {
         assert!(toml(Key::IoDir, "\"a/../b\"").unwrap_err().starts_with("'..' is not allowed"));
         assert!(toml(Key::IoDir, "\"a..b\"").is_ok());
         assert_eq!(toml(Key::EngineDataDir, "'x'").unwrap_err(), "it is not an absolute path");
+    }
+
+    #[test]
+    fn protected_names_are_checked() {
+        let value = Value::from_text(Key::Protected, "['.bashrc', '.git/hooks']").unwrap();
+        assert_eq!(value.to_string(), "[\".bashrc\", \".git/hooks\"]");
+        for bad in ["['']", "['/io/.bashrc']", "['a/../b']", "[1]", "'.bashrc'", ".bashrc", "["] {
+            assert!(Value::from_text(Key::Protected, bad).is_err(), "{bad}");
+        }
+        assert_eq!(
+            toml(Key::Protected, "true").unwrap_err(),
+            "expected an array of names such as \".bashrc\" or \".git/hooks\", found true or false"
+        );
     }
 
     #[test]

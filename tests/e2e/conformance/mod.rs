@@ -7,5 +7,6 @@ mod hostile;
 mod io;
 mod isolation;
 mod limits;
+mod policy;
 mod reaping;
 mod run;

@@ -1,0 +1,51 @@
+//! File operations beside scripts: write, transform in the sandbox, read, all on one container.
+
+use std::path::PathBuf;
+
+use sandbox_controller::files::{ListOptions, ReadOptions, WriteOptions};
+use sandbox_controller::{Config, Controller, SandboxSpec, Script};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let state = std::env::var_os("XDG_RUNTIME_DIR").map_or(std::env::temp_dir(), PathBuf::from);
+    let mut config = Config::new(state.join("sandboxctl"));
+    config.engine.docker.env_host = std::env::var("DOCKER_HOST").ok();
+    config.engine.docker.sockets = vec!["/var/run/docker.sock".into()];
+    let controller = Controller::connect(config).await?;
+    let sandbox = controller.launch(SandboxSpec::new().io_dir("files")).await?;
+
+    // Whole files. Missing directories are made, and a reader sees the old file or the new one.
+    sandbox.write("in/names.txt", "ada\ngrace\n", WriteOptions::default()).await?;
+    let source = r#"
+        local out = io.open("out.txt", "w")
+        for name in io.lines("in/names.txt") do out:write(name:upper(), "\n") end
+        out:close()
+    "#;
+    sandbox.run(Script::new(source)).await?;
+    let out = sandbox.read("out.txt", ReadOptions::default()).await?;
+    print!("{}", out.content);
+
+    // Any size in bounded memory. Nothing changes before `finish`.
+    let mut writer = sandbox.writer("numbers.txt", WriteOptions::default()).await?;
+    for number in 0..100_000 {
+        writer.write_all(format!("{number}\n").as_bytes()).await?;
+    }
+    let written = writer.finish().await?;
+    let mut first = [0; 4];
+    sandbox.reader("numbers.txt", 0, Some(4)).await?.read_exact(&mut first).await?;
+    println!("{}: {} bytes, beginning with {first:?}", written.path, written.bytes_written);
+
+    // Any number at once.
+    let (stat, list) =
+        tokio::join!(sandbox.stat("out.txt"), sandbox.list(".", ListOptions::default()));
+    println!("{} {}", stat?.permissions, list?.entries.len());
+
+    // An error has a kind, and often a hint.
+    let error = sandbox.read("../secret", ReadOptions::default()).await.unwrap_err();
+    println!("{}: {error}", error.kind());
+
+    sandbox.close().await?;
+    controller.close().await;
+    Ok(())
+}

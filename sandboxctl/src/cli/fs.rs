@@ -1,0 +1,481 @@
+//! `fs`: its commands, flags and their help.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::num::NonZeroU64;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand, ValueHint};
+use sandbox_controller::LimitKey;
+use sandbox_controller::files::Encoding;
+
+use super::{SandboxArgs, Utf8, limit, text, value_of};
+use crate::config::{Flags, Key, Value};
+use crate::input;
+
+/// `fs`.
+#[derive(Debug, Args)]
+pub struct FsArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: FsCommand,
+
+    /// Print the result as JSON: {"success", "data", "error", "metadata"}
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    /// The sandbox.
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
+
+    // A hyphen begins a negative number, of which we say what is wrong with it.
+    #[arg(long, global = true, value_name = "TIME", help_heading = "Limits",
+        help = limit(LimitKey::OperationTimeout).help(),
+        value_parser = value_of(limit(LimitKey::OperationTimeout)), value_hint = ValueHint::Other,
+        allow_hyphen_values = true)]
+    timeout: Option<Value>,
+}
+
+impl FsArgs {
+    /// Adds the settings among these flags.
+    pub fn add_flags(&self, flags: &mut Flags) {
+        self.sandbox.add_flags(flags);
+        if let Some(timeout) = &self.timeout {
+            // The time of a run has the same flag, and these are none.
+            let key = Key::Limit(LimitKey::OperationTimeout);
+            flags.values.push((key, timeout.clone(), "--timeout"));
+        }
+    }
+
+    /// Whether stdout has JSON, whatever happens.
+    #[must_use]
+    pub const fn wants_json(&self) -> bool {
+        self.json || matches!(self.command, FsCommand::Batch(_))
+    }
+}
+
+/// An operation, or many.
+#[derive(Debug, Subcommand)]
+pub enum FsCommand {
+    /// Print a file's bytes, or some of them
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs read report.csv
+  sandboxctl fs read app.log --lines 100:120
+  sandboxctl fs read photo.png --offset 8 --limit 16 --encoding hex
+  sandboxctl fs read report.csv --json")]
+    Read(ReadArgs),
+
+    /// Write stdin, or a text, to a file
+    ///
+    /// A reader sees the old file or the new one, never a part: nothing changes before all of the
+    /// content is there.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs write notes/today.txt --content 'first line'
+  sort names.txt | sandboxctl fs write names.txt
+  echo 'one more' | sandboxctl fs write log.txt --append")]
+    Write(WriteArgs),
+
+    /// Replace text in a UTF-8 file
+    ///
+    /// The text must be there exactly --count times, or nothing changes.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs edit config.toml --old 'debug = true' --new 'debug = false'
+  sandboxctl fs edit main.lua --old-file old.txt --new-file new.txt --count 2")]
+    Edit(EditArgs),
+
+    /// List a directory
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs ls
+  sandboxctl fs ls reports -l
+  sandboxctl fs ls -R --max-depth 3 --json")]
+    Ls(LsArgs),
+
+    /// Make a directory, and those above it that are missing
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs mkdir reports/2026")]
+    Mkdir {
+        /// The directory
+        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+        path: OsString,
+        /// Make this directory alone
+        #[arg(long)]
+        no_parents: bool,
+    },
+
+    /// Remove a file, or a directory
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs rm old.csv
+  sandboxctl fs rm -rf cache")]
+    Rm {
+        /// What to remove
+        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+        path: OsString,
+        /// Remove a directory with all that is in it
+        #[arg(short, long)]
+        recursive: bool,
+        /// Be content where nothing is there
+        #[arg(short, long)]
+        force: bool,
+    },
+
+    /// Say by the exit code whether something is there: 0, or 1 where nothing is
+    ///
+    /// Any other exit code: it cannot be told.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs exists out.csv && echo yes
+  sandboxctl fs exists out.csv --json")]
+    Exists {
+        /// The name
+        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+        path: OsString,
+    },
+
+    /// Print what is known of a file or directory
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs stat out.csv
+  sandboxctl fs stat out.csv --json")]
+    Stat {
+        /// The name
+        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+        path: OsString,
+    },
+
+    /// Give something another name
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs mv draft.csv report.csv
+  sandboxctl fs mv -f draft.csv report.csv")]
+    Mv {
+        /// The old name
+        #[arg(value_name = "FROM", value_hint = ValueHint::Other, value_parser = guest())]
+        from: OsString,
+        /// The new name
+        #[arg(value_name = "TO", value_hint = ValueHint::Other, value_parser = guest())]
+        to: OsString,
+        /// Replace what has the new name
+        #[arg(short = 'f', long, visible_alias = "force")]
+        overwrite: bool,
+    },
+
+    /// Copy a file into the sandbox, or out of it
+    ///
+    /// A path that begins with a colon is the sandbox's, and - is stdin or stdout. A directory as
+    /// the target gets a file of the same name. The target is the old file or all of the new one.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs cp data.csv :
+  sandboxctl fs cp data.csv :input/data.csv
+  sandboxctl fs cp :report.pdf .
+  sandboxctl fs cp :report.pdf - | lpr")]
+    Cp {
+        /// The file to copy
+        #[arg(value_name = "FROM", value_hint = ValueHint::FilePath, value_parser = side())]
+        from: Side,
+        /// Where to
+        #[arg(value_name = "TO", value_hint = ValueHint::AnyPath, value_parser = side())]
+        to: Side,
+    },
+
+    /// Do many operations in one sandbox: a JSON object a line, and a result a line
+    ///
+    /// The operations are done in order, one after the other. Where one fails the rest is not
+    /// done, and the exit code says how it failed.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs batch operations.ndjson
+  echo '{\"operation\":\"list\",\"path\":\".\"}' | sandboxctl fs batch
+  sandboxctl fs batch --keep-going < operations.ndjson > results.ndjson")]
+    Batch(BatchArgs),
+}
+
+/// `fs read`.
+#[derive(Debug, Args)]
+pub struct ReadArgs {
+    /// The file
+    #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+    pub path: OsString,
+
+    /// Print these lines only, counted from 1: 3, 3:7, 3: or :7
+    #[arg(long, value_name = "A:B", value_hint = ValueHint::Other, allow_hyphen_values = true,
+        value_parser = text::<Lines>(), conflicts_with_all = ["offset", "limit", "encoding"])]
+    pub lines: Option<Lines>,
+
+    /// Begin at this byte, counted from 0
+    #[arg(long, value_name = "BYTES", value_hint = ValueHint::Other, allow_hyphen_values = true)]
+    pub offset: Option<u64>,
+
+    /// Print at most that many bytes
+    #[arg(long, value_name = "BYTES", value_hint = ValueHint::Other, allow_hyphen_values = true)]
+    pub limit: Option<u64>,
+
+    /// Print the content as text: base64 or hex of the bytes, or UTF-8 of text in another encoding
+    #[arg(long, value_name = "ENCODING", value_parser = encoding())]
+    pub encoding: Option<Encoding>,
+}
+
+/// `fs write`.
+#[derive(Debug, Args)]
+pub struct WriteArgs {
+    /// The file
+    #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+    pub path: OsString,
+
+    /// Write this text in place of stdin
+    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other, allow_hyphen_values = true)]
+    pub content: Option<OsString>,
+
+    /// Take the content for text, and write what it stands for: bytes of base64 or hex, or the
+    /// text in another encoding than UTF-8
+    #[arg(long, value_name = "ENCODING", value_parser = encoding())]
+    pub encoding: Option<Encoding>,
+
+    /// Add it to the end of the file
+    #[arg(long, conflicts_with = "create_new")]
+    pub append: bool,
+
+    /// Refuse where something has the name already
+    #[arg(long)]
+    pub create_new: bool,
+
+    /// Make no directories
+    #[arg(long)]
+    pub no_parents: bool,
+
+    /// Write into the file that is there, which keeps its owner and its other names
+    #[arg(long, conflicts_with_all = ["append", "create_new"])]
+    pub in_place: bool,
+}
+
+/// `fs edit`.
+#[derive(Debug, Args)]
+pub struct EditArgs {
+    /// The file
+    #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+    pub path: OsString,
+
+    /// The text to replace
+    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other, allow_hyphen_values = true,
+        value_parser = Utf8(clap::builder::StringValueParser::new()),
+        required_unless_present = "old_file")]
+    pub old: Option<String>,
+
+    /// What to put there
+    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other, allow_hyphen_values = true,
+        value_parser = Utf8(clap::builder::StringValueParser::new()),
+        required_unless_present = "new_file")]
+    pub new: Option<String>,
+
+    /// The text to replace, all of a file of the host's
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "old")]
+    pub old_file: Option<PathBuf>,
+
+    /// What to put there, all of a file of the host's
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "new")]
+    pub new_file: Option<PathBuf>,
+
+    /// How often the text must be there
+    #[arg(long, value_name = "NUMBER", default_value = "1", value_hint = ValueHint::Other,
+        allow_hyphen_values = true)]
+    pub count: NonZeroU64,
+}
+
+/// `fs ls`.
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    /// The directory
+    #[arg(value_name = "PATH", default_value = ".", value_hint = ValueHint::Other,
+        value_parser = guest())]
+    pub path: OsString,
+
+    /// Look into its directories too
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+
+    /// Print a table: type, size, time of the last change
+    #[arg(short, long)]
+    pub long: bool,
+
+    /// Look that deep, where 1 is the directory alone
+    #[arg(long, value_name = "NUMBER", value_hint = ValueHint::Other, requires = "recursive",
+        allow_hyphen_values = true)]
+    pub max_depth: Option<NonZeroU64>,
+
+    /// Print at most that many entries
+    #[arg(long, value_name = "NUMBER", value_hint = ValueHint::Other, allow_hyphen_values = true)]
+    pub limit: Option<NonZeroU64>,
+}
+
+/// `fs batch`.
+#[derive(Debug, Args)]
+pub struct BatchArgs {
+    /// The operations, or - for stdin
+    #[arg(value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+
+    /// Do the rest too where one fails; the exit code is the first failure's
+    #[arg(long)]
+    pub keep_going: bool,
+}
+
+/// Reads a guest path of any bytes, which is not empty.
+fn guest() -> impl TypedValueParser<Value = OsString> {
+    OsStringValueParser::new().try_map(|path| match path.is_empty() {
+        true => Err("it is empty"),
+        false => Ok(path),
+    })
+}
+
+/// Reads one side of a copy.
+fn side() -> impl TypedValueParser<Value = Side> {
+    OsStringValueParser::new().try_map(|written| Side::parse(&written))
+}
+
+/// Reads an encoding by its word.
+fn encoding() -> impl TypedValueParser<Value = Encoding> {
+    let words = Encoding::ALL.iter().map(|&encoding| match encoding {
+        Encoding::Utf8 => PossibleValue::new(encoding.as_str()).alias("utf8"),
+        _ => PossibleValue::new(encoding.as_str()),
+    });
+    Utf8(PossibleValuesParser::new(words).try_map(|word| Encoding::from_str(&word)))
+}
+
+/// Lines of a text, from 1, both ends included: `3`, `3:7`, `3:`, `:7`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lines {
+    /// The first.
+    pub first: NonZeroU64,
+    /// The last; none for the rest of the file.
+    pub last: Option<NonZeroU64>,
+}
+
+impl FromStr for Lines {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| {
+            // Digits alone: Rust's own would take a plus too.
+            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+            let number = text.parse().ok().filter(|_| digits);
+            number.ok_or_else(|| match text {
+                "" => "expected A:B, A:, :B or A".to_owned(),
+                _ => format!("'{text}' is no line: they are counted from 1"),
+            })
+        };
+        let (first, last) = match text.split_once(':') {
+            None => (number(text)?, Some(number(text)?)),
+            Some(("", last)) => (NonZeroU64::MIN, Some(number(last)?)),
+            Some((first, "")) => (number(first)?, None),
+            Some((first, last)) => (number(first)?, Some(number(last)?)),
+        };
+        match last {
+            Some(last) if last < first => Err(format!("line {last} is before line {first}")),
+            _ => Ok(Self { first, last }),
+        }
+    }
+}
+
+/// One side of a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Side {
+    /// A guest path, which was written after a colon.
+    Sandbox(OsString),
+    /// stdin or stdout.
+    Stdio,
+    /// A path of the host.
+    Host(PathBuf),
+}
+
+impl Side {
+    fn parse(written: &OsStr) -> Result<Self, &'static str> {
+        match written.as_bytes() {
+            b"" => Err("it is empty"),
+            // The io dir's root, or wherever relative paths begin.
+            b":" => Ok(Self::Sandbox(".".into())),
+            [b':', path @ ..] => Ok(Self::Sandbox(OsStr::from_bytes(path).to_owned())),
+            _ if input::is_stdin(Path::new(written)) => Ok(Self::Stdio),
+            _ => Ok(Self::Host(written.into())),
+        }
+    }
+}
+
+/// As it is written.
+impl fmt::Display for Side {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sandbox(path) => write!(formatter, ":{}", path.display()),
+            Self::Stdio => formatter.write_str("-"),
+            Self::Host(path) => write!(formatter, "{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn lines(text: &str) -> Result<(u64, Option<u64>), String> {
+        let Lines { first, last } = text.parse()?;
+        Ok((first.get(), last.map(NonZeroU64::get)))
+    }
+
+    #[test]
+    fn lines_are_counted_from_1_with_both_ends() {
+        assert_eq!(lines("3"), Ok((3, Some(3))));
+        assert_eq!(lines("3:7"), Ok((3, Some(7))));
+        assert_eq!(lines("3:"), Ok((3, None)));
+        assert_eq!(lines(":7"), Ok((1, Some(7))));
+        assert_eq!(lines("7:7"), Ok((7, Some(7))));
+        for (text, why) in [
+            ("", "expected A:B"),
+            (":", "expected A:B"),
+            ("0", "'0' is no line"),
+            ("0:3", "'0' is no line"),
+            ("3:0", "'0' is no line"),
+            ("-1", "'-1' is no line"),
+            ("+1", "'+1' is no line"),
+            ("1:2:3", "'2:3' is no line"),
+            ("1-3", "'1-3' is no line"),
+            ("7:3", "line 3 is before line 7"),
+            ("99999999999999999999", "is no line"),
+        ] {
+            let error = lines(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_side_with_a_colon_is_the_sandboxs() {
+        let side = |text: &str| Side::parse(OsStr::new(text)).unwrap();
+        assert_eq!(side(":dir/b.txt"), Side::Sandbox("dir/b.txt".into()));
+        assert_eq!(side(":/io/a"), Side::Sandbox("/io/a".into()));
+        assert_eq!(side(":"), Side::Sandbox(".".into()));
+        assert_eq!(side("::a"), Side::Sandbox(":a".into()));
+        assert_eq!(side("-"), Side::Stdio);
+        assert_eq!(side("./:a"), Side::Host("./:a".into()));
+        assert_eq!(side("a:b"), Side::Host("a:b".into()));
+        assert!(Side::parse(OsStr::new("")).is_err());
+        let bytes = OsStr::from_bytes(b":a\xff");
+        assert_eq!(Side::parse(bytes), Ok(Side::Sandbox(OsStr::from_bytes(b"a\xff").to_owned())));
+    }
+
+    proptest! {
+        #[test]
+        fn lines_that_are_read_are_in_order(text in "[0-9:+-]{0,8}") {
+            if let Ok((first, Some(last))) = lines(&text) {
+                prop_assert!(1 <= first && first <= last);
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! `fs batch`: operations as data, a JSON object a line, and an envelope a line.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use sandbox_controller::files::{Envelope, Operation};
+use sandbox_controller::{ErrorKind, Sandbox, exit_code};
+
+use super::report::Report;
+use super::transfer::{Line, LineSource, Source};
+use super::{failed, refused, still_read};
+use crate::cli::fs::BatchArgs;
+use crate::error::Error;
+use crate::input;
+use crate::output::Output;
+use crate::render::json_for_terminal;
+
+/// The longest line: content travels in it, and all of it is held in memory.
+const MAX_LINE_BYTES: usize = 64 << 20;
+
+/// Operations to come.
+pub struct Batch {
+    lines: LineSource,
+    what: String,
+    keep_going: bool,
+}
+
+impl Batch {
+    /// Opens them.
+    pub fn prepare(args: &BatchArgs) -> Result<Self, Error> {
+        let (source, what) = if input::is_stdin(&args.file) {
+            (Source::stdin().map_err(|error| failed("stdin", error))?, "stdin".to_owned())
+        } else {
+            let file: &Path = &args.file;
+            let what = file.display().to_string();
+            let source = Source::file(file).map_err(|error| {
+                Error::usage("FILE", format!("{what}: {}", input::reason(&error)))
+            })?;
+            (source, what)
+        };
+        let lines = LineSource::new(source, MAX_LINE_BYTES);
+        Ok(Self { lines, what, keep_going: args.keep_going })
+    }
+
+    /// Does them in order. What nobody reads the results of is done too, as a script's run goes on
+    /// where nobody reads what it prints.
+    pub async fn perform(mut self, sandbox: &Sandbox, output: &Output) -> Result<Report, Error> {
+        let mut is_read = true;
+        let mut code = 0;
+        let mut number = 0_u64;
+        while let Some(line) = self.lines.next().await.map_err(|error| failed(&self.what, error))? {
+            number += 1;
+            let envelope = match line {
+                Line::Whole(line) if line.trim_ascii().is_empty() => continue,
+                Line::Whole(line) => match operation(&line) {
+                    Ok(operation) => operation.perform(sandbox).await,
+                    Err(why) => refusal(number, &why),
+                },
+                Line::TooLong => refusal(number, "it is longer than 64 MiB"),
+            };
+            let kind = envelope.error.as_ref().map(|error| error.kind);
+            is_read = is_read && tell(&envelope, output).await?;
+            let Some(kind) = kind else { continue };
+            if code == 0 {
+                code = exit_code(kind);
+            }
+            // Nothing can be done in a sandbox that is gone.
+            if !self.keep_going || kind == ErrorKind::AgentLost {
+                break;
+            }
+        }
+        Ok(Report::done().code(code))
+    }
+}
+
+fn operation(line: &[u8]) -> Result<Operation, String> {
+    let line = std::str::from_utf8(line).map_err(|_| "it is not UTF-8 text".to_owned())?;
+    Operation::from_json(line).map_err(|error| error.full_message())
+}
+
+fn refusal(number: u64, why: &str) -> Envelope {
+    let error = refused(ErrorKind::InvalidRequest, format!("line {number}: {why}"));
+    Envelope::failed(Duration::ZERO, error.document())
+}
+
+/// Writes an envelope to stdout, on one line. False where nobody reads it any more.
+async fn tell(envelope: &Envelope, output: &Output) -> Result<bool, Error> {
+    let mut json =
+        serde_json::to_string(envelope).map_err(|error| Error::Stdout { source: error.into() })?;
+    json.push('\n');
+    if output.stdout_is_terminal() {
+        json = json_for_terminal(&json).into_owned();
+    }
+    // Not here, where a reader that does not read would hold up a signal. At once, so that nothing
+    // comes in between.
+    let write = move || {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(json.as_bytes()).and_then(|()| stdout.flush())
+    };
+    let written = tokio::task::spawn_blocking(write).await;
+    still_read(written.unwrap_or_else(|error| Err(io::Error::other(error))), "stdout")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_operation_names_its_line() {
+        let why = |line: &[u8]| {
+            let refusal = refusal(3, &operation(line).unwrap_err());
+            let error = refusal.error.unwrap();
+            assert_eq!(error.kind, ErrorKind::InvalidRequest);
+            error.message
+        };
+        assert!(why(b"{").starts_with("line 3: not a JSON object"));
+        assert!(why(b"\xff").starts_with("line 3: it is not UTF-8"));
+        let unknown = why(br#"{"operation":"read","path":"a","lines":1}"#);
+        assert!(unknown.contains("unknown field `lines`"), "{unknown}");
+        assert!(operation(br#"{"operation":"stat","path":"a"}"#).is_ok());
+    }
+}

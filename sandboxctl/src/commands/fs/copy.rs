@@ -1,0 +1,224 @@
+//! `fs cp`: a file from the host into the sandbox, or out of it.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use sandbox_controller::Sandbox;
+use sandbox_controller::files::{EntryKind, WriteOptions};
+use serde::Serialize;
+use tokio::io::AsyncWriteExt;
+
+use super::progress::Progress;
+use super::report::Report;
+use super::transfer::{Sink, Source};
+use super::{failed, fill, piece, pour, stdout};
+use crate::cli::fs::Side;
+use crate::error::Error;
+use crate::input;
+use crate::output::Output;
+use crate::target::Target;
+
+/// A copy whose host's side is open.
+pub struct Copy<'a> {
+    from: From<'a>,
+    to: To<'a>,
+}
+
+enum From<'a> {
+    Sandbox(&'a OsStr),
+    Host { source: Source, written: &'a Side, name: Option<OsString> },
+}
+
+enum To<'a> {
+    Sandbox(&'a OsStr),
+    Stdout,
+    Host { target: Target, path: PathBuf },
+}
+
+/// What `--json` tells of it: both sides as `cp` takes them.
+#[derive(Debug, Serialize)]
+struct Copied {
+    from: String,
+    to: String,
+    bytes: u64,
+}
+
+impl<'a> Copy<'a> {
+    /// Opens what is the host's. Nothing changes yet.
+    pub fn prepare(from: &'a Side, to: &'a Side) -> Result<Self, Error> {
+        if !matches!((from, to), (Side::Sandbox(_), _) | (_, Side::Sandbox(_))) {
+            return Err(Error::usage("TO", "neither of the two is in the sandbox")
+                .with_hint("a path that begins with a colon is the sandbox's: cp data.csv :"));
+        }
+        let unusable = |what: &str, path: &Path, error: &io::Error| {
+            Error::usage(what, format!("{}: {}", path.display(), input::reason(error)))
+        };
+        let from = match from {
+            Side::Sandbox(path) => From::Sandbox(path),
+            Side::Stdio => From::Host {
+                source: Source::stdin().map_err(|error| failed("stdin", error))?,
+                written: from,
+                name: None,
+            },
+            Side::Host(path) => From::Host {
+                source: Source::file(path).map_err(|error| match error.kind() {
+                    io::ErrorKind::IsADirectory => unusable("FROM", path, &error)
+                        .with_hint("cp copies one file; `tar c DIR | sandboxctl fs cp - :dir.tar` makes one of many"),
+                    _ => unusable("FROM", path, &error),
+                })?,
+                written: from,
+                name: path.file_name().map(OsStr::to_owned),
+            },
+        };
+        let to = match to {
+            Side::Sandbox(path) => To::Sandbox(path),
+            Side::Stdio => To::Stdout,
+            Side::Host(path) => {
+                let name = match &from {
+                    From::Sandbox(path) => last_name(path.as_bytes()),
+                    From::Host { .. } => None,
+                };
+                let path = match (names_directory(path), name) {
+                    (true, Some(name)) => path.join(name),
+                    _ => path.clone(),
+                };
+                let target = Target::open(&path).map_err(|error| unusable("TO", &path, &error))?;
+                To::Host { target, path }
+            }
+        };
+        Ok(Self { from, to })
+    }
+
+    pub async fn perform(self, sandbox: &Sandbox, output: &Output) -> Result<Report, Error> {
+        let told = |path: &OsStr| format!(":{}", path.to_string_lossy());
+        let (from, to, bytes) = match (self.from, self.to) {
+            (From::Host { mut source, written, name }, To::Sandbox(path)) => {
+                let path = inside(sandbox, path, name.as_deref()).await?;
+                let mut progress = Progress::shown(output, source.size());
+                let mut writer = sandbox.writer(path, WriteOptions::default()).await?;
+                let what = written.to_string();
+                fill(&mut writer, &mut source, &mut progress, &what).await?;
+                let copied = writer.finish().await?;
+                (what, format!(":{}", copied.path), copied.bytes_written)
+            }
+            (From::Sandbox(from), To::Host { target, path }) => {
+                let mut progress = progress_of(sandbox, from, output).await?;
+                let mut reader = sandbox.reader(from.as_bytes(), 0, None).await?;
+                let what = path.display().to_string();
+                let sink = target.writer().and_then(Sink::new);
+                let sink = sink.map_err(|error| failed(&what, error))?;
+                pour(&mut reader, sink, &mut progress, &what).await?;
+                target.finish().map_err(|error| failed(&what, error))?;
+                (told(from), what, progress.bytes())
+            }
+            (From::Sandbox(from), To::Stdout) => {
+                let mut reader = sandbox.reader(from.as_bytes(), 0, None).await?;
+                pour(&mut reader, stdout(output)?, &mut Progress::hidden(), "stdout").await?;
+                return Ok(Report::done());
+            }
+            (From::Sandbox(from), To::Sandbox(to)) => {
+                let name = last_name(from.as_bytes());
+                let to = inside(sandbox, to, name.as_deref()).await?;
+                let mut progress = progress_of(sandbox, from, output).await?;
+                let mut reader = sandbox.reader(from.as_bytes(), 0, None).await?;
+                let mut writer = sandbox.writer(to, WriteOptions::default()).await?;
+                while let Some(piece) = piece(&mut reader).await? {
+                    progress.add(piece.len());
+                    if writer.write_all(&piece).await.is_err() {
+                        // It takes no more; why, its end says.
+                        break;
+                    }
+                }
+                let copied = writer.finish().await?;
+                (told(from), format!(":{}", copied.path), copied.bytes_written)
+            }
+            // `prepare` has refused it.
+            (From::Host { .. }, To::Host { .. } | To::Stdout) => return Ok(Report::done()),
+        };
+        Ok(Report::silent(&Copied { from, to, bytes })?.bytes(bytes))
+    }
+}
+
+/// How far a copy out of the sandbox is. The size is asked for only where someone sees it.
+async fn progress_of(sandbox: &Sandbox, path: &OsStr, output: &Output) -> Result<Progress, Error> {
+    if !output.shows_progress() {
+        return Ok(Progress::hidden());
+    }
+    let size = sandbox.stat(path.as_bytes()).await?.size;
+    Ok(Progress::shown(output, Some(size)))
+}
+
+/// The guest path to write to: a directory gets a file of that name.
+async fn inside(sandbox: &Sandbox, path: &OsStr, name: Option<&OsStr>) -> Result<Vec<u8>, Error> {
+    let mut path = path.as_bytes().to_vec();
+    let Some(name) = name else { return Ok(path) };
+    let is_directory =
+        path.ends_with(b"/") || sandbox.exists(&path).await?.kind == Some(EntryKind::Directory);
+    if is_directory {
+        if !path.ends_with(b"/") {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name.as_bytes());
+    }
+    Ok(path)
+}
+
+/// The last name of a guest path; none of one that ends in a mount's root, or here.
+fn last_name(path: &[u8]) -> Option<OsString> {
+    let end = path.iter().rposition(|&byte| byte != b'/')? + 1;
+    let path = &path[..end];
+    let start = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+    match &path[start..] {
+        b"." | b".." | b"~" => None,
+        name => Some(OsString::from_vec(name.to_vec())),
+    }
+}
+
+/// Whether a path of the host is a directory's, there or not.
+fn names_directory(path: &Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b"/") || path.is_dir()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_gets_a_file_of_the_same_name() {
+        let name = |path: &[u8]| last_name(path).map(OsString::into_vec);
+        assert_eq!(name(b"a/b.txt").unwrap(), b"b.txt");
+        assert_eq!(name(b"/io/b\xff").unwrap(), b"b\xff");
+        assert_eq!(name(b"a/b//").unwrap(), b"b");
+        assert_eq!(name(b"b").unwrap(), b"b");
+        for none in [&b""[..], b"/", b".", "~".as_bytes(), b"a/.."] {
+            assert_eq!(name(none), None);
+        }
+        assert!(names_directory(Path::new("/tmp")));
+        assert!(names_directory(Path::new("none/")));
+        assert!(!names_directory(Path::new("/dev/null")));
+    }
+
+    #[test]
+    fn a_copy_has_the_sandbox_on_one_side() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = |name: &str| Side::Host(folder.path().join(name));
+        let refused = |from: &Side, to: &Side| match Copy::prepare(from, to) {
+            Ok(_) => panic!("it is taken"),
+            Err(error) => error.to_text().replace(folder.path().to_str().unwrap(), ""),
+        };
+        let guest = Side::Sandbox("a".into());
+        let texts = [
+            refused(&host("a"), &host("b")),
+            refused(&Side::Stdio, &Side::Stdio),
+            refused(&host("none"), &guest),
+            refused(&host(""), &guest),
+            refused(&guest, &host("none/a")),
+            refused(&Side::Sandbox(".".into()), &host("")),
+        ];
+        insta::assert_snapshot!(texts.join("\n"));
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+        assert!(Copy::prepare(&guest, &host("")).is_ok());
+    }
+}

@@ -1,0 +1,465 @@
+//! `fs`: file operations on an io dir, in one sandbox for the command.
+//!
+//! What is wrong on the host's side is told before an engine is asked. Then the sandbox comes up,
+//! while stdin is read ahead; one operation is done, or many; and how it went is text, or with
+//! `--json` an envelope, also where our side failed.
+
+mod batch;
+mod copy;
+mod progress;
+mod report;
+mod text;
+mod transfer;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Instant;
+
+use sandbox_controller::files::{
+    Encoding, Envelope, FileReader, FileWriter, ListOptions, MkdirOptions, ReadOptions,
+    RemoveOptions, RenameOptions, ViewOptions, WriteMode, WriteOptions,
+};
+use sandbox_controller::{
+    Config, Controller, Error as ControllerError, ErrorDocument, ErrorKind, Sandbox, SandboxSpec,
+};
+use sandbox_protocol::WireError;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use self::batch::Batch;
+use self::copy::Copy;
+use self::progress::Progress;
+use self::report::Report;
+use self::text::LineCut;
+use self::transfer::{Sink, Source};
+use super::{Context, block_on, launch};
+use crate::cli::fs::{BatchArgs, EditArgs, FsArgs, FsCommand, LsArgs, ReadArgs, Side, WriteArgs};
+use crate::config::Settings;
+use crate::error::Error;
+use crate::input;
+use crate::output::Output;
+use crate::signals::{self, Signals};
+
+/// Most bytes of a text to replace, or to put there: they travel in one message.
+const MAX_EDIT_BYTES: u64 = 1 << 20;
+
+/// The longest piece that is asked of a reader.
+const PIECE_BYTES: usize = 64 << 10;
+
+pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
+    let settings = context.settings_with(|flags| args.add_flags(flags))?;
+    let spec = launch::spec(context, &args.sandbox, &settings, stdin(&args.command))?;
+    let work = Work::prepare(args)?;
+    let config = context.controller(&settings);
+    let session = Session { context, args, settings: &settings };
+    block_on(session.run(config, spec, work))
+}
+
+/// What of the arguments has stdin.
+fn stdin(command: &FsCommand) -> Option<&'static str> {
+    match command {
+        FsCommand::Write(WriteArgs { content: None, .. }) => Some("fs write without --content"),
+        FsCommand::Cp { from: Side::Stdio, .. } => Some("FROM -"),
+        FsCommand::Batch(BatchArgs { file, .. }) if input::is_stdin(file) => Some("FILE -"),
+        _ => None,
+    }
+}
+
+/// What is to be done, with all that it needs of the host.
+enum Work<'a> {
+    Read(&'a ReadArgs),
+    Write(&'a WriteArgs, Content),
+    Edit { path: &'a OsStr, old: String, new: String, args: &'a EditArgs },
+    List(&'a LsArgs),
+    Mkdir(&'a OsStr, MkdirOptions),
+    Remove(&'a OsStr, RemoveOptions),
+    Exists(&'a OsStr),
+    Stat(&'a OsStr),
+    Rename(&'a OsStr, &'a OsStr, RenameOptions),
+    Copy(Copy<'a>),
+    Batch(Batch),
+}
+
+/// What is written to a file.
+enum Content {
+    /// That.
+    Bytes(Vec<u8>),
+    /// What comes.
+    Stream(Source),
+    /// What the text stands for that comes.
+    Text(Source, Encoding),
+}
+
+impl<'a> Work<'a> {
+    /// Reads and opens what it takes of the host.
+    fn prepare(args: &'a FsArgs) -> Result<Self, Error> {
+        Ok(match &args.command {
+            FsCommand::Read(args) => Self::Read(args),
+            FsCommand::Write(args) => Self::Write(args, Content::of(args)?),
+            FsCommand::Edit(args) => Self::Edit {
+                path: &args.path,
+                old: edited(args.old.as_deref(), args.old_file.as_deref(), "--old-file")?,
+                new: edited(args.new.as_deref(), args.new_file.as_deref(), "--new-file")?,
+                args,
+            },
+            FsCommand::Ls(args) => Self::List(args),
+            FsCommand::Mkdir { path, no_parents } => {
+                Self::Mkdir(path, MkdirOptions { parents: !no_parents })
+            }
+            &FsCommand::Rm { ref path, recursive, force } => {
+                Self::Remove(path, RemoveOptions { recursive, force })
+            }
+            FsCommand::Exists { path } => Self::Exists(path),
+            FsCommand::Stat { path } => Self::Stat(path),
+            &FsCommand::Mv { ref from, ref to, overwrite } => {
+                Self::Rename(from, to, RenameOptions { overwrite })
+            }
+            FsCommand::Cp { to: Side::Stdio, .. } if args.json => {
+                return Err(Error::usage("--json", "stdout is taken by the file"));
+            }
+            FsCommand::Cp { from, to } => Self::Copy(Copy::prepare(from, to)?),
+            FsCommand::Batch(args) => Self::Batch(Batch::prepare(args)?),
+        })
+    }
+}
+
+impl Content {
+    fn of(args: &WriteArgs) -> Result<Self, Error> {
+        let stdin =
+            || Source::stdin().map_err(|source| Error::System { what: "stdin".to_owned(), source });
+        Ok(match (&args.content, args.encoding) {
+            (Some(content), None) => Self::Bytes(content.as_bytes().to_vec()),
+            (Some(content), Some(encoding)) => {
+                let text = content.to_str();
+                let text = text.ok_or_else(|| Error::usage("--content", "it is not UTF-8 text"))?;
+                Self::Bytes(
+                    encoding.encode(text).map_err(|error| {
+                        refused(ErrorKind::Encoding, format!("--content: {error}"))
+                    })?,
+                )
+            }
+            (None, None) => Self::Stream(stdin()?),
+            (None, Some(encoding)) => Self::Text(stdin()?, encoding),
+        })
+    }
+}
+
+/// A text of `edit`: as it is given, or all of a file.
+fn edited(text: Option<&str>, file: Option<&Path>, flag: &str) -> Result<String, Error> {
+    let Some(file) = file else { return Ok(text.unwrap_or_default().to_owned()) };
+    let unusable = |why: &str| Error::usage(flag.to_owned(), format!("{}: {why}", file.display()));
+    let mut text = Vec::new();
+    File::open(file)
+        .and_then(|file| file.take(MAX_EDIT_BYTES + 1).read_to_end(&mut text))
+        .map_err(|error| unusable(&input::reason(&error)))?;
+    if text.len() as u64 > MAX_EDIT_BYTES {
+        return Err(unusable("it is longer than 1 MiB"));
+    }
+    String::from_utf8(text).map_err(|_| unusable("it is not UTF-8 text"))
+}
+
+/// One command, from the engine to its end.
+struct Session<'a> {
+    context: &'a Context<'a>,
+    args: &'a FsArgs,
+    settings: &'a Settings,
+}
+
+impl Session<'_> {
+    async fn run(&self, config: Config, spec: SandboxSpec, work: Work<'_>) -> Result<u8, Error> {
+        let mut signals = Signals::listen()?;
+        // A stdout that nobody reads would else be waited for.
+        let _insistence = signals::insist()?;
+        let controller = self.context.connect(config, &mut signals).await?;
+        let ended = self.sandbox(&controller, &mut signals, spec, work).await;
+        // The result is out; what is left to remove does not hold it up.
+        self.context.close(controller, &mut signals).await;
+        ended
+    }
+
+    async fn sandbox(
+        &self,
+        controller: &Controller,
+        signals: &mut Signals,
+        spec: SandboxSpec,
+        work: Work<'_>,
+    ) -> Result<u8, Error> {
+        let sandbox =
+            launch::launch(self.context, self.settings, controller, signals, spec).await?;
+        let started = Instant::now();
+        // What a signal ends is dropped: a write that is not whole, a file of the host's that is
+        // not either.
+        let done = signals.guard(self.perform(&sandbox, work)).await.and_then(|done| done);
+        let told = self.tell(started, done);
+        // What was reported is done; that its container could not be removed yet is worth a word
+        // and changes nothing.
+        if let Ok(Err(error)) = signals.guard(sandbox.close()).await {
+            self.context.output.notice(&error.full_message());
+        }
+        told
+    }
+
+    /// Shows how it went, and gives the exit code.
+    fn tell(&self, started: Instant, done: Result<Report, Error>) -> Result<u8, Error> {
+        let output = self.context.output;
+        let report = match done {
+            Ok(report) => report,
+            Err(error) => {
+                let told = error.document();
+                let hint = hint(&self.args.command, error.kind());
+                let told = ErrorDocument { hint: hint.or(told.hint), ..told };
+                if self.args.wants_json() {
+                    output.document(&Envelope::failed(started.elapsed(), told))?;
+                } else {
+                    output.failure(&told.message, told.hint.as_deref());
+                }
+                // Where it cannot be told, that is not 1, which says that nothing is there.
+                return Ok(match (&self.args.command, error.exit_code()) {
+                    (FsCommand::Exists { .. }, 1) => 2,
+                    (_, code) => code,
+                });
+            }
+        };
+        if let Some(notice) = &report.notice {
+            output.notice(notice);
+        }
+        match report.data {
+            Some(data) if self.args.json => output.document(&data.envelope(started.elapsed()))?,
+            _ => output.write(&report.text)?,
+        }
+        Ok(report.code)
+    }
+
+    async fn perform(&self, sandbox: &Sandbox, work: Work<'_>) -> Result<Report, Error> {
+        let output = self.context.output;
+        match work {
+            Work::Read(args) => self.read(sandbox, args).await,
+            Work::Write(args, content) => self.write(sandbox, args, content).await,
+            Work::Edit { path, old, new, args } => {
+                let edited = sandbox.edit(path.as_bytes(), &old, &new, args.count).await?;
+                Ok(Report::silent(&edited)?.items(edited.replacements))
+            }
+            Work::List(args) => {
+                let options = ListOptions {
+                    recursive: args.recursive,
+                    max_depth: args.max_depth.map(Into::into),
+                    limit: args.limit.map(Into::into),
+                };
+                let list = sandbox.list(args.path.as_bytes(), options).await?;
+                report::list(&list, args.long, output)
+            }
+            Work::Mkdir(path, options) => {
+                Report::silent(&sandbox.mkdir(path.as_bytes(), options).await?)
+            }
+            Work::Remove(path, options) => {
+                let removed = sandbox.remove(path.as_bytes(), options).await?;
+                Ok(Report::silent(&removed)?.items(removed.entries))
+            }
+            Work::Exists(path) => {
+                let found = sandbox.exists(path.as_bytes()).await?;
+                Ok(Report::silent(&found)?.code(if found.exists { 0 } else { 1 }))
+            }
+            Work::Stat(path) => report::stat(&sandbox.stat(path.as_bytes()).await?, output),
+            Work::Rename(from, to, options) => {
+                let renamed = sandbox.rename(from.as_bytes(), to.as_bytes(), options).await?;
+                Report::silent(&renamed)
+            }
+            Work::Copy(copy) => copy.perform(sandbox, output).await,
+            Work::Batch(batch) => batch.perform(sandbox, output).await,
+        }
+    }
+
+    async fn read(&self, sandbox: &Sandbox, args: &ReadArgs) -> Result<Report, Error> {
+        let output = self.context.output;
+        let path = args.path.as_bytes();
+        let (offset, limit) = (args.offset.unwrap_or(0), args.limit);
+        match args.lines {
+            Some(lines) if self.args.json => {
+                let limit = lines.last.map(|last| last.get() - lines.first.get() + 1);
+                let options = ViewOptions { offset: lines.first.get(), limit };
+                return report::view(&sandbox.view(path, options).await?);
+            }
+            _ if self.args.json || args.encoding.is_some() => {
+                let options = ReadOptions { encoding: args.encoding, offset, limit };
+                let read = sandbox.read(path, options).await?;
+                return report::read(&read, output);
+            }
+            _ => {}
+        }
+        let mut reader = sandbox.reader(path, offset, limit).await?;
+        let mut sink = stdout(output)?;
+        let Some(lines) = args.lines else {
+            let mut progress = Progress::hidden();
+            return pour(&mut reader, sink, &mut progress, "stdout").await.map(|()| Report::done());
+        };
+        let mut cut = LineCut::new(lines);
+        while !cut.is_done()
+            && let Some(piece) = piece(&mut reader).await?
+        {
+            let taken = cut.take(&piece);
+            if !taken.is_empty() && !still_read(sink.put(taken.to_vec()).await, "stdout")? {
+                return Ok(Report::done());
+            }
+        }
+        still_read(sink.finish().await, "stdout")?;
+        match cut.behind_the_end() {
+            None => Ok(Report::done()),
+            Some(count) => {
+                let lines = if count == 1 { "line" } else { "lines" };
+                let reason = format!(
+                    "{}: line {} is behind the end ({count} {lines})",
+                    args.path.display(),
+                    args.lines.map_or(1, |lines| lines.first.get()),
+                );
+                Err(refused(ErrorKind::InvalidRequest, reason))
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        sandbox: &Sandbox,
+        args: &WriteArgs,
+        content: Content,
+    ) -> Result<Report, Error> {
+        let path = args.path.as_bytes();
+        let mode = match (args.append, args.create_new) {
+            (true, _) => WriteMode::Append,
+            (_, true) => WriteMode::CreateNew,
+            _ => WriteMode::Overwrite,
+        };
+        let options = WriteOptions { mode, parents: !args.no_parents, atomic: !args.in_place };
+        let written = match content {
+            Content::Bytes(bytes) => sandbox.write(path, bytes, options).await?,
+            Content::Text(source, encoding) => {
+                let bytes = encoded(source, encoding, self.settings).await?;
+                sandbox.write(path, bytes, options).await?
+            }
+            Content::Stream(mut source) => {
+                let mut progress = Progress::shown(self.context.output, source.size());
+                let mut writer = sandbox.writer(path, options).await?;
+                fill(&mut writer, &mut source, &mut progress, "stdin").await?;
+                writer.finish().await?
+            }
+        };
+        Ok(Report::silent(&written)?.bytes(written.bytes_written))
+    }
+}
+
+/// The next step after a failure, in the words of this command line, where they are others than
+/// those of the library.
+fn hint(command: &FsCommand, kind: ErrorKind) -> Option<String> {
+    let hint = match (kind, command) {
+        (ErrorKind::IsDirectory, FsCommand::Rm { .. }) => "-r removes it with all that is in it",
+        (ErrorKind::IsDirectory, _) => "`sandboxctl fs ls` lists a directory",
+        (ErrorKind::NotEmpty, FsCommand::Rm { .. }) => "-r removes it with all that is in it",
+        (ErrorKind::AlreadyExists, FsCommand::Mv { .. }) => "-f replaces what has the new name",
+        (ErrorKind::TooLarge, FsCommand::Read(_)) => {
+            "--offset and --limit read a part of a file; --max-file-size raises what one may have"
+        }
+        (ErrorKind::TooLarge, _) => "--max-file-size raises what a file may have",
+        (ErrorKind::WriteLimit, _) => "--max-write raises what may be written",
+        (ErrorKind::Encoding, _) => "--encoding base64 takes and gives any bytes",
+        (ErrorKind::Timeout, _) => "--timeout raises the time of an operation",
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+/// The bytes that a text from stdin stands for.
+async fn encoded(
+    source: Source,
+    encoding: Encoding,
+    settings: &Settings,
+) -> Result<Vec<u8>, Error> {
+    let largest = settings.limits().max_file_size;
+    // No encoding has more than two bytes of text for one of a file's, and there may be line ends.
+    let most = largest.as_u64().saturating_mul(3).saturating_add(1024);
+    let text = source.all(most).await.map_err(|source| failed("stdin", source))?;
+    if text.len() as u64 > most {
+        let reason = format!("stdin stands for more than a file may have ({largest})");
+        return Err(refused(ErrorKind::TooLarge, reason));
+    }
+    let text = String::from_utf8(text).map_err(|_| {
+        let reason = "stdin is not UTF-8 text, which stands for content in an encoding";
+        refused(ErrorKind::Encoding, reason)
+    })?;
+    let text = match encoding {
+        // Programs that write them end them, and divide them into lines.
+        Encoding::Base64 | Encoding::Hex => text.replace(['\n', '\r'], ""),
+        _ => text,
+    };
+    let encoded = encoding.encode(&text);
+    encoded.map_err(|error| refused(ErrorKind::Encoding, format!("stdin: {error}")))
+}
+
+fn stdout(output: &Output) -> Result<Sink, Error> {
+    Sink::stdout(output.stdout_is_terminal()).map_err(|source| Error::Stdout { source })
+}
+
+/// The next piece of a file; `None` at its end.
+async fn piece(reader: &mut FileReader) -> Result<Option<Vec<u8>>, Error> {
+    let mut piece = Vec::with_capacity(PIECE_BYTES);
+    match reader.read_buf(&mut piece).await {
+        Ok(0) => Ok(None),
+        Ok(_) => Ok(Some(piece)),
+        Err(error) => Err(match error.downcast::<ControllerError>() {
+            Ok(error) => error.into(),
+            Err(source) => Error::System { what: "the file's content".to_owned(), source },
+        }),
+    }
+}
+
+/// Copies a file to `sink`, until its end or until nobody takes it any more.
+async fn pour(
+    reader: &mut FileReader,
+    mut sink: Sink,
+    progress: &mut Progress,
+    what: &str,
+) -> Result<(), Error> {
+    while let Some(piece) = piece(reader).await? {
+        progress.add(piece.len());
+        if !still_read(sink.put(piece).await, what)? {
+            return Ok(());
+        }
+    }
+    still_read(sink.finish().await, what).map(drop)
+}
+
+/// Copies all of `source` into a file that is being written, but does not end it.
+async fn fill(
+    writer: &mut FileWriter,
+    source: &mut Source,
+    progress: &mut Progress,
+    what: &str,
+) -> Result<(), Error> {
+    while let Some(piece) = source.next().await.map_err(|source| failed(what, source))? {
+        progress.add(piece.len());
+        if writer.write_all(&piece).await.is_err() {
+            // It takes no more; why, its end says.
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Whether there is still a reader. That there is none is no error: the rest is not written.
+fn still_read(put: io::Result<()>, what: &str) -> Result<bool, Error> {
+    match put {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(source) => Err(failed(what, source)),
+    }
+}
+
+/// Content on the host's side cannot be read or written any further.
+fn failed(what: &str, source: io::Error) -> Error {
+    Error::System { what: what.to_owned(), source }
+}
+
+/// What is refused as the sandbox would refuse it.
+fn refused(kind: ErrorKind, message: impl AsRef<str>) -> Error {
+    ControllerError::Operation { source: WireError::new(kind, message) }.into()
+}

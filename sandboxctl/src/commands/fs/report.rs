@@ -1,0 +1,258 @@
+//! How an operation went: data for JSON, text for people.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use sandbox_controller::files::{
+    Entry, Envelope, ListData, Metadata, ReadData, StatData, Timestamp, ViewData, time_text,
+};
+use sandbox_protocol::Base64;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::error::Error;
+use crate::output::Output;
+use crate::render::{escaped_line, escaped_text, table};
+
+/// What is told of an operation that is done.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// For JSON; `None` where all is told already.
+    pub data: Option<Data>,
+    /// For stdout, without JSON.
+    pub text: Vec<u8>,
+    /// Beside it.
+    pub notice: Option<String>,
+    /// The exit code.
+    pub code: u8,
+}
+
+/// An operation's data, and its extent.
+#[derive(Debug)]
+pub struct Data {
+    json: Box<RawValue>,
+    bytes: Option<u64>,
+    items: Option<u64>,
+}
+
+impl Data {
+    pub fn envelope(self, took: Duration) -> Envelope {
+        let Self { json, bytes, items } = self;
+        Envelope {
+            success: true,
+            data: Some(json),
+            error: None,
+            metadata: Metadata { duration_ms: millis(took), bytes, items },
+        }
+    }
+}
+
+impl Report {
+    /// All is told already.
+    pub fn done() -> Self {
+        Self::default()
+    }
+
+    /// Without JSON there is nothing to tell.
+    pub fn silent(data: &impl Serialize) -> Result<Self, Error> {
+        let json = to_raw_value(data).map_err(|error| Error::Stdout { source: error.into() })?;
+        Ok(Self { data: Some(Data { json, bytes: None, items: None }), ..Self::default() })
+    }
+
+    pub fn bytes(mut self, bytes: u64) -> Self {
+        self.data = self.data.map(|data| Data { bytes: Some(bytes), ..data });
+        self
+    }
+
+    pub fn items(mut self, items: u64) -> Self {
+        self.data = self.data.map(|data| Data { items: Some(items), ..data });
+        self
+    }
+
+    pub fn code(self, code: u8) -> Self {
+        Self { code, ..self }
+    }
+
+    pub fn text(self, text: impl Into<Vec<u8>>) -> Self {
+        Self { text: text.into(), ..self }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// `read`: the content, as it is.
+pub fn read(read: &ReadData, output: &Output) -> Result<Report, Error> {
+    let text = match output.stdout_is_terminal() {
+        true => escaped_text(&read.content).into_owned(),
+        false => read.content.clone(),
+    };
+    Ok(Report::silent(read)?.bytes(read.bytes).text(text))
+}
+
+/// `view`, which only JSON asks for.
+pub fn view(view: &ViewData) -> Result<Report, Error> {
+    let bytes = match view {
+        ViewData::Text(view) => view.text.len() as u64,
+        ViewData::Image(view) => view.bytes,
+    };
+    Ok(Report::silent(view)?.bytes(bytes))
+}
+
+/// `ls`: a name a line, or a table. Names in a directory below are given with their path from the
+/// one that is listed.
+pub fn list(list: &ListData, long: bool, output: &Output) -> Result<Report, Error> {
+    let text = if long {
+        table_of(list).into_bytes()
+    } else if output.stdout_is_terminal() {
+        lines_of(list).into_bytes()
+    } else {
+        bytes_of(list)
+    };
+    let notice = list.truncated.then(|| {
+        let count = list.entries.len();
+        format!("only {count} entries are shown: there are more, or deeper ones")
+    });
+    let report = Report::silent(list)?.items(list.entries.len() as u64).text(text);
+    Ok(Report { notice, ..report })
+}
+
+/// For a terminal: names that cannot steer it.
+fn lines_of(list: &ListData) -> String {
+    list.entries.iter().map(|entry| format!("{}\n", escaped_line(shown(list, entry)))).collect()
+}
+
+/// For a pipe: names as they are.
+fn bytes_of(list: &ListData) -> Vec<u8> {
+    let base = bytes(&list.path, list.path_b64.as_ref());
+    let mut text = Vec::new();
+    for entry in &list.entries {
+        let path = bytes(&entry.path, entry.path_b64.as_ref());
+        text.extend_from_slice(below(base, path));
+        text.push(b'\n');
+    }
+    text
+}
+
+fn table_of(list: &ListData) -> String {
+    let rows: Vec<_> = list
+        .entries
+        .iter()
+        .map(|entry| {
+            [
+                entry.kind.as_str().to_owned(),
+                entry.size.to_string(),
+                to_the_second(entry.modified),
+                escaped_line(shown(list, entry)).into_owned(),
+            ]
+        })
+        .collect();
+    table(["TYPE", "SIZE", "MODIFIED", "NAME"], &rows)
+}
+
+fn shown<'a>(list: &ListData, entry: &'a Entry) -> &'a str {
+    // A lossy base is no lossy path's start where it was cut in the middle of a character.
+    std::str::from_utf8(below(list.path.as_bytes(), entry.path.as_bytes())).unwrap_or(&entry.name)
+}
+
+/// A path from the directory that it is below.
+fn below<'a>(base: &[u8], path: &'a [u8]) -> &'a [u8] {
+    match path.strip_prefix(base) {
+        Some(rest) => rest.strip_prefix(b"/").unwrap_or(rest),
+        None => path,
+    }
+}
+
+fn bytes<'a>(text: &'a str, base64: Option<&'a Base64>) -> &'a [u8] {
+    base64.map_or(text.as_bytes(), |base64| &base64.0)
+}
+
+/// `stat`: a line each.
+pub fn stat(stat: &StatData, output: &Output) -> Result<Report, Error> {
+    let mut text = String::new();
+    let person = |name: &str, number: u32| match name == number.to_string() {
+        true => name.to_owned(),
+        false => format!("{name} ({number})"),
+    };
+    let lines = [
+        ("path", stat.path.clone()),
+        ("type", stat.kind.as_str().to_owned()),
+        ("size", stat.size.to_string()),
+        ("permissions", format!("{} ({})", stat.permissions, stat.mode)),
+        ("owner", person(&stat.owner, stat.uid)),
+        ("group", person(&stat.group, stat.gid)),
+        ("modified", time(stat.modified)),
+        ("accessed", time(stat.accessed)),
+        ("created", time(stat.created)),
+    ];
+    for (name, value) in lines {
+        let value = match output.stdout_is_terminal() {
+            true => escaped_line(&value),
+            false => value.as_str().into(),
+        };
+        _ = writeln!(text, "{:13}{value}", format!("{name}:"));
+    }
+    Ok(Report::silent(stat)?.text(text))
+}
+
+fn time(time: Option<Timestamp>) -> String {
+    time.and_then(time_text).unwrap_or_else(|| "unknown".to_owned())
+}
+
+fn to_the_second(modified: Option<Timestamp>) -> String {
+    time(modified.map(|time| Timestamp { nanoseconds: 0, ..time }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sandbox_controller::files::EntryKind;
+
+    fn entry(path: &str, kind: EntryKind, size: u64) -> Entry {
+        let name = path.rsplit('/').next().unwrap().to_owned();
+        let modified = Some(Timestamp { seconds: 1_790_000_000, nanoseconds: 5 });
+        Entry { name, name_b64: None, path: path.to_owned(), path_b64: None, kind, size, modified }
+    }
+
+    fn some_list() -> ListData {
+        let odd = Entry {
+            path_b64: Some(Base64(b"/io/odd\xff".to_vec())),
+            ..entry("/io/odd\u{fffd}", EntryKind::Other, 0)
+        };
+        ListData {
+            path: "/io".to_owned(),
+            path_b64: None,
+            entries: vec![
+                entry("/io/a\nerror: forged", EntryKind::File, 3),
+                entry("/io/dir", EntryKind::Directory, 4096),
+                entry("/io/dir/b.csv", EntryKind::File, 1_048_576),
+                entry("/io/link", EntryKind::Symlink, 7),
+                odd,
+            ],
+            truncated: true,
+        }
+    }
+
+    #[test]
+    fn a_list_is_names_below_what_is_listed() {
+        let list = some_list();
+        assert_eq!(lines_of(&list), "a\\nerror: forged\ndir\ndir/b.csv\nlink\nodd\u{fffd}\n");
+        assert_eq!(bytes_of(&list), b"a\nerror: forged\ndir\ndir/b.csv\nlink\nodd\xff\n");
+        insta::assert_snapshot!(table_of(&list), @r"
+        TYPE       SIZE     MODIFIED              NAME
+        file       3        2026-09-21T14:13:20Z  a\nerror: forged
+        directory  4096     2026-09-21T14:13:20Z  dir
+        file       1048576  2026-09-21T14:13:20Z  dir/b.csv
+        symlink    7        2026-09-21T14:13:20Z  link
+        other      0        2026-09-21T14:13:20Z  odd�
+        ");
+    }
+
+    #[test]
+    fn a_path_is_told_from_what_it_is_below() {
+        assert_eq!(below(b"/io", b"/io/a/b"), b"a/b");
+        assert_eq!(below(b"/", b"/a"), b"a");
+        assert_eq!(below(b"/io/x", b"/io/other"), b"/io/other");
+    }
+}

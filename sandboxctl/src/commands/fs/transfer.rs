@@ -1,0 +1,369 @@
+//! Content between the host and a sandbox, in bounded memory.
+//!
+//! Files, stdin and stdout of the host are read and written by threads of their own: a pipe that
+//! nobody fills or empties holds up neither the session nor a signal.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::text::TerminalText;
+
+/// The longest piece.
+const PIECE_BYTES: usize = 64 << 10;
+/// How many pieces may wait.
+const PIECES: usize = 8;
+
+/// Content of the host, which is read ahead from now on.
+#[derive(Debug)]
+pub struct Source {
+    /// The last of them is empty.
+    pieces: mpsc::Receiver<io::Result<Vec<u8>>>,
+    size: Option<u64>,
+    ended: bool,
+}
+
+impl Source {
+    /// stdin.
+    ///
+    /// # Errors
+    ///
+    /// Where there are no threads left.
+    pub fn stdin() -> io::Result<Self> {
+        // Known where it is a file, of which some may have been read.
+        let size = rustix::fs::fstat(rustix::stdio::stdin())
+            .ok()
+            .filter(|found| rustix::fs::FileType::from_raw_mode(found.st_mode).is_file())
+            .and_then(|found| u64::try_from(found.st_size).ok());
+        Self::start(|| Ok(io::stdin().lock()), size)
+    }
+
+    /// A file, a pipe, a device.
+    ///
+    /// # Errors
+    ///
+    /// Where it is not there, cannot be read, or is a directory.
+    pub fn file(path: &Path) -> io::Result<Self> {
+        let found = path.metadata()?;
+        if found.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        if found.is_file() {
+            let file = File::open(path)?;
+            return Self::start(move || Ok(file), Some(found.len()));
+        }
+        // To open a pipe waits for whoever writes to it.
+        let path = path.to_owned();
+        Self::start(move || File::open(path), None)
+    }
+
+    fn start<R: Read>(
+        open: impl FnOnce() -> io::Result<R> + Send + 'static,
+        size: Option<u64>,
+    ) -> io::Result<Self> {
+        let (sender, pieces) = mpsc::channel(PIECES);
+        let read = move || {
+            let mut from = match open() {
+                Ok(from) => from,
+                Err(error) => {
+                    _ = sender.blocking_send(Err(error));
+                    return;
+                }
+            };
+            loop {
+                let mut piece = vec![0; PIECE_BYTES];
+                let read = match from.read(&mut piece) {
+                    Ok(length) => {
+                        piece.truncate(length);
+                        Ok(piece)
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => Err(error),
+                };
+                let is_last = read.as_ref().map_or(true, Vec::is_empty);
+                if sender.blocking_send(read).is_err() || is_last {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name("source".to_owned()).spawn(read)?;
+        Ok(Self { pieces, size, ended: false })
+    }
+
+    /// How many bytes there are, where that is known.
+    pub const fn size(&self) -> Option<u64> {
+        self.size
+    }
+
+    /// The next piece; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be read any further.
+    pub async fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
+        if self.ended {
+            return Ok(None);
+        }
+        // A channel that ends without an end: half of it must not be taken for the whole.
+        let gone = || Err(io::Error::other("the thread that reads it is gone"));
+        let piece = self.pieces.recv().await.unwrap_or_else(gone);
+        self.ended = piece.as_ref().map_or(true, Vec::is_empty);
+        piece.map(|piece| Some(piece).filter(|piece| !piece.is_empty()))
+    }
+
+    /// All of it, if that is at most `most` bytes; else one byte more.
+    ///
+    /// # Errors
+    ///
+    /// As of [`next`](Self::next).
+    pub async fn all(mut self, most: u64) -> io::Result<Vec<u8>> {
+        let mut all = Vec::new();
+        while all.len() as u64 <= most
+            && let Some(piece) = self.next().await?
+        {
+            all.extend_from_slice(&piece);
+        }
+        all.truncate(usize::try_from(most).unwrap_or(usize::MAX).saturating_add(1));
+        Ok(all)
+    }
+}
+
+/// Where content goes on the host.
+#[derive(Debug)]
+pub struct Sink {
+    /// `None` once it takes no more.
+    pieces: Option<mpsc::Sender<Vec<u8>>>,
+    done: oneshot::Receiver<io::Result<()>>,
+}
+
+impl Sink {
+    /// Writes to `to`.
+    ///
+    /// # Errors
+    ///
+    /// Where there are no threads left.
+    pub fn new(mut to: impl Write + Send + 'static) -> io::Result<Self> {
+        Self::start(move |pieces| {
+            while let Some(piece) = pieces.blocking_recv() {
+                to.write_all(&piece)?;
+            }
+            to.flush()
+        })
+    }
+
+    /// Writes to stdout; what a terminal gets cannot steer it.
+    ///
+    /// # Errors
+    ///
+    /// Where there are no threads left.
+    pub fn stdout(is_terminal: bool) -> io::Result<Self> {
+        if !is_terminal {
+            return Self::new(io::stdout());
+        }
+        Self::start(|pieces| {
+            let mut text = TerminalText::default();
+            let mut stdout = io::stdout();
+            while let Some(piece) = pieces.blocking_recv() {
+                stdout.write_all(text.take(&piece).as_bytes())?;
+            }
+            stdout.write_all(text.end().as_bytes())?;
+            stdout.flush()
+        })
+    }
+
+    fn start(
+        write: impl FnOnce(&mut mpsc::Receiver<Vec<u8>>) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
+        let (pieces, mut receiver) = mpsc::channel(PIECES);
+        let (tell, done) = oneshot::channel();
+        let write = move || _ = tell.send(write(&mut receiver));
+        std::thread::Builder::new().name("sink".to_owned()).spawn(write)?;
+        Ok(Self { pieces: Some(pieces), done })
+    }
+
+    /// Takes a piece.
+    ///
+    /// # Errors
+    ///
+    /// Why it takes no more.
+    pub async fn put(&mut self, piece: Vec<u8>) -> io::Result<()> {
+        let Some(pieces) = &self.pieces else { return Err(io::ErrorKind::BrokenPipe.into()) };
+        if pieces.send(piece).await.is_ok() {
+            return Ok(());
+        }
+        self.pieces = None;
+        let Err(error) = self.ended().await else { return Err(io::ErrorKind::BrokenPipe.into()) };
+        Err(error)
+    }
+
+    /// Waits until all is written.
+    ///
+    /// # Errors
+    ///
+    /// Where not all of it was.
+    pub async fn finish(mut self) -> io::Result<()> {
+        self.pieces = None;
+        self.ended().await
+    }
+
+    async fn ended(&mut self) -> io::Result<()> {
+        let gone = || Err(io::Error::other("the thread that writes it is gone"));
+        (&mut self.done).await.unwrap_or_else(|_| gone())
+    }
+}
+
+/// Lines that come in pieces, none longer than a bound.
+#[derive(Debug)]
+pub struct LineSource {
+    source: Source,
+    most: usize,
+    bytes: Vec<u8>,
+    /// Where the next line begins, and up to where there is no newline.
+    start: usize,
+    searched: usize,
+    ended: bool,
+}
+
+/// A line, without its end.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Line {
+    /// As it is.
+    Whole(Vec<u8>),
+    /// It was longer than the bound; all of it was passed over.
+    TooLong,
+}
+
+impl LineSource {
+    /// Lines of at most `most` bytes.
+    pub const fn new(source: Source, most: usize) -> Self {
+        Self { source, most, bytes: Vec::new(), start: 0, searched: 0, ended: false }
+    }
+
+    /// The next line; `None` at the end. The last one need not be ended.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Source::next`].
+    pub async fn next(&mut self) -> io::Result<Option<Line>> {
+        let mut too_long = false;
+        loop {
+            let found = memchr::memchr(b'\n', &self.bytes[self.searched..]);
+            let end = match found {
+                Some(at) => Some(self.searched + at),
+                None if self.ended => Some(self.bytes.len()).filter(|&end| end > self.start),
+                None => None,
+            };
+            if let Some(end) = end {
+                let line = &self.bytes[self.start..end];
+                let line = match too_long || line.len() > self.most {
+                    true => Line::TooLong,
+                    false => Line::Whole(line.to_vec()),
+                };
+                self.start = (end + 1).min(self.bytes.len());
+                self.searched = self.start;
+                return Ok(Some(line));
+            }
+            if self.ended {
+                return Ok(too_long.then_some(Line::TooLong));
+            }
+            self.bytes.drain(..self.start);
+            self.start = 0;
+            if self.bytes.len() > self.most {
+                too_long = true;
+                self.bytes = Vec::new();
+            }
+            self.searched = self.bytes.len();
+            match self.source.next().await? {
+                Some(piece) if self.bytes.is_empty() => self.bytes = piece,
+                Some(piece) => self.bytes.extend_from_slice(&piece),
+                None => self.ended = true,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work)
+    }
+
+    fn lines(text: &[u8], most: usize) -> Vec<Line> {
+        let text = text.to_vec();
+        let source = Source::start(move || Ok(io::Cursor::new(text)), None).unwrap();
+        let mut source = LineSource::new(source, most);
+        block_on(async {
+            let mut lines = Vec::new();
+            while let Some(line) = source.next().await.unwrap() {
+                lines.push(line);
+            }
+            lines
+        })
+    }
+
+    #[test]
+    fn lines_are_bounded_and_one_that_is_too_long_is_passed_over() {
+        let whole = |text: &str| Line::Whole(text.as_bytes().to_vec());
+        assert_eq!(lines(b"", 4), []);
+        assert_eq!(lines(b"a\n\nb", 4), [whole("a"), whole(""), whole("b")]);
+        assert_eq!(lines(b"1234\n12345\n6\n", 4), [whole("1234"), Line::TooLong, whole("6")]);
+        let long = vec![b'x'; 3 * PIECE_BYTES];
+        assert_eq!(lines(&long, 4), [Line::TooLong]);
+        let text = [&long[..], b"\nnext\n", &long, b"\n", &long].concat();
+        let expected = [Line::TooLong, whole("next"), Line::TooLong, Line::TooLong];
+        assert_eq!(lines(&text, PIECE_BYTES), expected);
+        assert_eq!(lines(&text, 3 * PIECE_BYTES).len(), 4);
+        assert!(!lines(&text, 3 * PIECE_BYTES).contains(&Line::TooLong));
+    }
+
+    #[test]
+    fn a_source_that_fails_says_so_once_and_a_sink_keeps_its_error() {
+        let failed = |error: io::Result<Option<Vec<u8>>>| error.unwrap_err().kind();
+        block_on(async {
+            let open = || Err::<File, _>(io::ErrorKind::NotFound.into());
+            let mut source = Source::start(open, None).unwrap();
+            assert_eq!(failed(source.next().await), io::ErrorKind::NotFound);
+            assert_eq!(source.next().await.unwrap(), None);
+
+            let full = File::options().write(true).open("/dev/full").unwrap();
+            let mut sink = Sink::new(full).unwrap();
+            let error = loop {
+                if let Err(error) = sink.put(vec![0; 10]).await {
+                    break error;
+                }
+            };
+            assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+            assert!(sink.put(vec![0]).await.is_err());
+        });
+    }
+
+    #[test]
+    fn all_of_a_source_is_bounded() {
+        let source = || Source::start(|| Ok(io::repeat(7).take(300_000)), None).unwrap();
+        block_on(async {
+            assert_eq!(source().all(300_000).await.unwrap().len(), 300_000);
+            assert_eq!(source().all(299_999).await.unwrap().len(), 300_000);
+            assert_eq!(source().all(5).await.unwrap().len(), 6);
+            assert_eq!(source().all(u64::MAX).await.unwrap().len(), 300_000);
+        });
+    }
+
+    proptest! {
+        #[test]
+        fn lines_are_those_of_the_text(text in "[ab\n]{0,60}", most in 0usize..6) {
+            let expected: Vec<Line> = text
+                .lines()
+                .map(|line| match line.len() > most {
+                    true => Line::TooLong,
+                    false => Line::Whole(line.as_bytes().to_vec()),
+                })
+                .collect();
+            prop_assert_eq!(lines(text.as_bytes(), most), expected);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Files of the host that are replaced when all of their new content is there, and not before.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+/// Where content for the host is written to.
+#[derive(Debug)]
+pub enum Target {
+    /// Beside the file whose place it takes once it is whole: half of it is none, and the one that
+    /// was there may be the only one. Removed where that does not come about.
+    Replaces(NamedTempFile, PathBuf),
+    /// A pipe or a device, which takes it as it comes.
+    Stream(fs::File),
+}
+
+impl Target {
+    /// Opens it. Nothing that is there changes yet.
+    ///
+    /// # Errors
+    ///
+    /// Where it is a directory, or cannot be written to or made.
+    pub fn open(file: &Path) -> io::Result<Self> {
+        let (file, mode) = match file.metadata() {
+            Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+            Ok(found) if !found.is_file() => {
+                return fs::File::options().write(true).open(file).map(Self::Stream);
+            }
+            // A link goes on leading where it leads, and who may read the file stays as it is.
+            Ok(found) => (file.canonicalize()?, Some(found.permissions().mode() & 0o777)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (file.to_owned(), None),
+            Err(error) => return Err(error),
+        };
+        let folder = match file.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        let temporary = tempfile::Builder::new()
+            .prefix(".sandboxctl-")
+            .permissions(fs::Permissions::from_mode(0o666))
+            .tempfile_in(folder)?;
+        if let Some(mode) = mode {
+            temporary.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+        }
+        Ok(Self::Replaces(temporary, file))
+    }
+
+    /// What to write to.
+    ///
+    /// # Errors
+    ///
+    /// Where there are no descriptors left.
+    pub fn writer(&self) -> io::Result<fs::File> {
+        match self {
+            Self::Replaces(temporary, _) => temporary.as_file().try_clone(),
+            Self::Stream(file) => file.try_clone(),
+        }
+    }
+
+    /// All is written: the file is the new one now.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot take its place; the old one stays.
+    pub fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Replaces(temporary, file) => {
+                temporary.persist(file).map(drop).map_err(|failed| failed.error)
+            }
+            Self::Stream(_) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_file_stays_until_a_whole_one_takes_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("image.tar");
+        fs::write(&file, "the old one").unwrap();
+        let target = Target::open(&file).unwrap();
+        target.writer().unwrap().write_all(b"half").unwrap();
+        drop(target);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "the old one");
+        assert_eq!(names(folder.path()), ["image.tar"]);
+
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("image.tar", &link).unwrap();
+        let target = Target::open(&link).unwrap();
+        target.writer().unwrap().write_all(b"whole").unwrap();
+        target.finish().unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "whole");
+        assert!(link.is_symlink());
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
+        assert_eq!(names(folder.path()).len(), 2);
+        assert!(Target::open(folder.path()).is_err());
+        assert!(matches!(Target::open(Path::new("/dev/null")), Ok(Target::Stream(_))));
+    }
+}

@@ -1,0 +1,285 @@
+//! What the sandbox's owner allows, and what is written down of it, through the whole way down.
+
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use serde_json::{Value, json};
+
+use crate::place::{Ended, Place};
+
+/// A script that tells what became of each of these calls.
+fn attempts(calls: &[(&str, &str)]) -> String {
+    let tries = calls.iter().map(|(name, call)| {
+        format!(
+            "do local ok, e = pcall(function() return {call} end) \
+             seen[\"{name}\"] = if ok then 'ok' else tostring(e) end\n"
+        )
+    });
+    format!("local seen = {{}}\n{}return seen", tries.collect::<String>())
+}
+
+/// The lines of an audit.
+fn lines(file: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(text.ends_with('\n'), "{text}");
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect()
+}
+
+/// Of a line, what is the same each time.
+fn told(line: &Value) -> Value {
+    json!([line["operation"], line["by"], line["path"], line["outcome"], line["bytes"]])
+}
+
+fn fifo(place: &Place) -> PathBuf {
+    let path = place.path("fifo");
+    mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    path
+}
+
+fn run(place: &Place, source: &str, args: &[&str]) -> Ended {
+    let script = place.write("script.luau", source);
+    place.sandboxctl(["run", script.to_str().unwrap()].iter().chain(args))
+}
+
+#[test]
+fn a_protected_name_refuses_what_would_change_it_and_is_read() {
+    let place = Place::new();
+    place.write("sandbox-files/a/.git/hooks/pre-commit", "old");
+    place.write("sandbox-files/.bashrc", "old");
+    place.write("sandbox-files/x", "x");
+    let calls = [
+        ("hook", "fs.write('a/.git/hooks/pre-commit', 'new')"),
+        ("open", "io.open('.bashrc', 'a')"),
+        ("case", "fs.write('.BashRC', 'new')"),
+        ("remove", "os.remove('.bashrc')"),
+        ("tree", "fs.remove('a', {recursive = true})"),
+        ("onto", "os.rename('x', '.bashrc')"),
+        ("away", "os.rename('a/.git', 'b')"),
+        ("own", "fs.write('secret.key', 'new')"),
+        ("read", "fs.read('.bashrc')"),
+        ("other", "fs.write('.bashrc2', 'new')"),
+    ];
+    let config = place.write("c.toml", "[filesystem]\nprotected = ['secret.key']\n");
+    let args = ["--protect", "--config", config.to_str().unwrap()];
+    let document = place.run_json(&attempts(&calls), &args);
+    let seen = &document["result"];
+    for name in ["hook", "open", "case", "remove", "tree", "onto", "away", "own"] {
+        let message = seen[name].as_str().unwrap();
+        assert!(message.contains("protected"), "{name}: {document:#}");
+    }
+    assert_eq!((&seen["read"], &seen["other"]), (&json!("ok"), &json!("ok")), "{document:#}");
+    assert_eq!(place.read("sandbox-files/.bashrc"), "old");
+    assert_eq!(place.read("sandbox-files/a/.git/hooks/pre-commit"), "old");
+
+    // Nothing is protected that nobody protects.
+    let document = place.run_json(&attempts(&calls[..2]), &[]);
+    assert_eq!(document["result"], json!({"hook": "ok", "open": "ok"}), "{document:#}");
+}
+
+#[test]
+fn paths_are_allowed_by_component_and_by_the_longest_rule() {
+    let place = Place::new();
+    place.write("sandbox-files/keep/a", "old");
+    let config = place.write(
+        "c.toml",
+        "[filesystem]\nallowed_paths = [{ path = '/io', access = 'write' }, \
+         { path = '/io/keep', access = 'read' }, { path = '/io/keep/out', access = 'write' }]\n",
+    );
+    let calls = [
+        ("write", "fs.write('keep/a', 'new')"),
+        ("open", "io.open('keep/a', 'w')"),
+        ("input", "fs.read('/in/data')"),
+        ("read", "fs.read('keep/a')"),
+        ("out", "fs.write('keep/out/a', 'new')"),
+        ("sibling", "fs.write('keeper', 'new')"),
+    ];
+    let data = place.write("data", "1");
+    let args = ["--config", config.to_str().unwrap(), "--in", data.to_str().unwrap()];
+    let document = place.run_json(&attempts(&calls), &args);
+    for name in ["write", "open", "input"] {
+        let message = document["result"][name].as_str().unwrap();
+        assert!(message.contains("not among the allowed paths"), "{name}: {document:#}");
+    }
+    for name in ["read", "out", "sibling"] {
+        assert_eq!(document["result"][name], "ok", "{document:#}");
+    }
+    assert_eq!(place.read("sandbox-files/keep/a"), "old");
+}
+
+#[test]
+fn limits_of_operations_hold_for_scripts() {
+    let place = Place::new();
+    place.write("sandbox-files/large", "x".repeat(2000));
+    place.write("sandbox-files/1/2/3/f", "x");
+    let config = place.write(
+        "c.toml",
+        "[filesystem]\nmax_file_size = '1000B'\nmax_depth = 2\n[limits.ceiling]\n\
+         filesystem.max_depth = 3\n",
+    );
+    let calls = [
+        ("read", "fs.read('large')"),
+        ("write", "fs.write('new', string.rep('x', 1001))"),
+        ("list", "fs.list('.', {recursive = true})"),
+        ("small", "fs.write('small', string.rep('x', 1000))"),
+        ("flat", "fs.list('1')"),
+    ];
+    let config = config.to_str().unwrap();
+    let document = place.run_json(&attempts(&calls), &["--config", config]);
+    for name in ["read", "write", "list"] {
+        let message = document["result"][name].as_str().unwrap();
+        assert!(message != "ok", "{name}: {document:#}");
+    }
+    assert!(document["result"]["list"].as_str().unwrap().contains("deeper than 2"));
+    assert_eq!(document["result"]["small"], "ok", "{document:#}");
+    assert_eq!(document["result"]["flat"], "ok", "{document:#}");
+    assert_eq!(document["limits"]["list_depth"], 2);
+    assert!(!place.path("sandbox-files/new").exists());
+
+    let mut command = place.command(["run", "--config", config, "script.luau"]);
+    command.env("SANDBOXCTL_FILESYSTEM_MAX_DEPTH", "4");
+    let ended = crate::place::finish(command);
+    ended.assert_code(121);
+    assert!(ended.stderr.contains("above its ceiling of 3"), "{ended:#?}");
+}
+
+#[test]
+fn the_audit_tells_what_a_script_changed_and_what_it_was_refused() {
+    let place = Place::new();
+    place.write("sandbox-files/old", "12345");
+    std::os::unix::fs::symlink("/etc/passwd", place.path("sandbox-files/link")).unwrap();
+    let source = r#"
+        pcall(fs.write, ".ssh/authorized_keys", "key")
+        pcall(io.open, "link")
+        pcall(io.open, "../outside")
+        pcall(fs.write, "/in/data", "x")
+        fs.write("new\27\n", "123")
+        os.remove("old")
+        error("stop")
+    "#;
+    let data = place.write("data", "1");
+    let audit = place.path("audit.log");
+    let args = ["--protect", "--in", data.to_str().unwrap(), "--audit", "audit.log"];
+    let document = place.run_json(source, &args);
+    assert_eq!(document["status"], "script_error");
+    let lines = lines(&audit);
+    for line in &lines {
+        assert_eq!(line["execution"], document["id"], "{line}");
+        assert!(line["time"].as_str().unwrap().ends_with('Z'), "{line}");
+    }
+    assert_eq!(
+        lines.iter().map(told).collect::<Vec<_>>(),
+        [
+            json!(["launch", "caller", null, "ok", null]),
+            json!(["write", "script", "/io/.ssh/authorized_keys", "protected", null]),
+            json!(["read", "script", "/io/link", "symlink", null]),
+            json!(["read", "script", "../outside", "path_escape", null]),
+            json!(["write", "script", "/in/data", "read_only", null]),
+            json!(["write", "script", "/io/new\u{1b}\n", "ok", 3]),
+            json!(["remove", "script", "/io/old", "ok", 0]),
+            json!(["run", "caller", null, "script_error", 3]),
+            json!(["close", "caller", null, "ok", null]),
+        ]
+    );
+    let text = place.read("audit.log");
+    for secret in ["key", "123\"", place.work().to_str().unwrap()] {
+        assert!(!text.replace("authorized_keys", "").contains(secret), "{secret} in {text}");
+    }
+    assert!(!text.contains('\u{1b}'));
+}
+
+#[test]
+fn an_audit_that_nobody_reads_holds_up_no_run_and_its_losses_are_told() {
+    let place = Place::new();
+    let fifo = fifo(&place);
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let reader = File::options().read(true).custom_flags(flags).open(&fifo).unwrap();
+    // More than a pipe holds.
+    let source = "for i = 1, 400 do fs.write(i .. string.rep('x', 240), '') end return 1";
+    for quiet in [&[][..], &["--quiet"]] {
+        let ended = run(&place, source, &[&["--audit", "fifo"], quiet].concat());
+        ended.assert_code(0);
+        assert_eq!(ended.stdout, "1\n");
+        let warning = ended.stderr.lines().find(|line| line.starts_with("warning: the audit "));
+        let warning = warning.unwrap_or_else(|| panic!("{ended:#?}"));
+        assert!(warning.contains("lines (it takes nothing)"), "{warning}");
+    }
+    drop(reader);
+
+    let ended = run(&place, source, &["--audit", "fifo"]);
+    ended.assert_code(2);
+    assert!(ended.stderr.contains("a FIFO that nobody reads"), "{ended:#?}");
+}
+
+#[test]
+fn an_audit_on_a_full_disk_costs_no_run_its_result() {
+    let place = Place::new();
+    let ended = run(&place, "return 1", &["--audit", "/dev/full"]);
+    ended.assert_code(0);
+    assert_eq!(ended.stdout, "1\n");
+    let warning = "warning: the audit /dev/full lacks 3 lines (No space left on device";
+    assert!(ended.stderr.contains(warning), "{ended:#?}");
+}
+
+#[test]
+fn commands_that_share_an_audit_write_whole_lines() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("sandbox-files")).unwrap();
+    let source = "for i = 1, 200 do fs.write(args.name .. i .. string.rep('x', 200), '') end";
+    std::thread::scope(|scope| {
+        for name in ["a", "b", "c"] {
+            let place = &place;
+            scope.spawn(move || {
+                let script = place.write(&format!("{name}.luau"), source);
+                let arg = format!("name={name}");
+                let script = script.to_str().unwrap();
+                place
+                    .sandboxctl(["run", script, "--arg", &arg, "--audit", "audit.log"])
+                    .assert_code(0);
+            });
+        }
+    });
+    let lines = lines(&place.path("audit.log"));
+    let count =
+        |operation: &str| lines.iter().filter(|line| line["operation"] == operation).count();
+    assert_eq!(["launch", "write", "run", "close"].map(count), [3, 600, 3, 3]);
+    assert_eq!(lines.len(), 609);
+}
+
+#[test]
+fn an_audit_that_cannot_be_is_refused_before_anything_runs() {
+    let place = Place::new();
+    place.write("sandbox-files/x", "");
+    std::os::unix::fs::symlink("sandbox-files", place.path("link")).unwrap();
+    let source = "fs.write('ran', '')";
+    for (file, why) in [
+        ("sandbox-files", "Is a directory"),
+        ("missing/audit.log", "No such file or directory"),
+        ("sandbox-files/audit.log", "in the io dir, where a script could change it"),
+        ("link/audit.log", "in the io dir, where a script could change it"),
+    ] {
+        let ended = run(&place, source, &["--audit", file]);
+        ended.assert_code(2);
+        assert!(ended.stderr.contains(why), "{file}: {ended:#?}");
+    }
+    assert!(!place.path("sandbox-files/ran").exists());
+}
+
+#[test]
+fn a_projects_file_neither_names_an_audit_nor_gives_up_what_is_protected() {
+    let place = Place::new();
+    place.write("sandboxctl.toml", "[audit]\nfile = '/tmp/x'\n");
+    let ended = run(&place, "return 1", &[]);
+    ended.assert_code(2);
+    assert!(ended.stderr.contains("a project's file may not set it"), "{ended:#?}");
+
+    place.write("sandboxctl.toml", "[filesystem]\nprotected = []\n");
+    let user = place.home().join(".config/sandboxctl");
+    std::fs::create_dir_all(&user).unwrap();
+    std::fs::write(user.join("config.toml"), "[filesystem]\nprotected = ['mine']\n").unwrap();
+    let document = place.run_json(&attempts(&[("write", "fs.write('mine', '')")]), &[]);
+    assert!(document["result"]["write"].as_str().unwrap().contains("protected"), "{document:#}");
+}
