@@ -40,7 +40,6 @@ pub(super) struct Version {
 }
 
 impl Version {
-    #[expect(clippy::unnecessary_cast, reason = "the types differ by architecture")]
     pub fn of(stat: &Stat) -> Self {
         Self {
             dev: stat.st_dev,
