@@ -3,6 +3,7 @@
 mod agents;
 mod cleanup;
 mod examples;
+mod fs;
 mod hostile;
 mod io;
 mod isolation;
