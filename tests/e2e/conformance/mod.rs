@@ -8,6 +8,7 @@ mod hostile;
 mod io;
 mod isolation;
 mod limits;
+mod operations;
 mod policy;
 mod reaping;
 mod run;
