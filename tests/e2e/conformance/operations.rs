@@ -6,6 +6,7 @@ mod reading;
 mod writing;
 
 use std::fs;
+use std::num::NonZeroU32;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -14,7 +15,7 @@ use rustix::fs::{CWD, FileType, mknodat};
 use sandbox_controller::files::{
     MkdirOptions, Operation, ReadOptions, RemoveOptions, WriteMode, WriteOptions,
 };
-use sandbox_controller::{Access, AllowedPath, Input};
+use sandbox_controller::{Access, AllowedPath, ByteSize, Input, Limits};
 use serde_json::{Value, json};
 
 use crate::library::{Guest, kind_of};
@@ -274,11 +275,12 @@ fn a_policy_says_which_paths_may_be_used_and_which_names_changed() {
 #[test]
 fn what_is_written_and_made_is_limited_and_the_old_file_stays_whole() {
     let guest = Guest::with(|spec| {
-        let mut limits = sandbox_controller::Limits::default();
-        limits.max_file_size = sandbox_controller::ByteSize::b(1000);
-        limits.max_write = sandbox_controller::ByteSize::b(500);
-        limits.entries = std::num::NonZeroU32::new(3).unwrap();
-        spec.limits(limits)
+        spec.limits(Limits {
+            max_file_size: ByteSize::b(1000),
+            max_write: ByteSize::b(500),
+            entries: NonZeroU32::new(3).unwrap(),
+            ..Limits::default()
+        })
     });
     guest.place.write("sandbox-files/large", "l".repeat(1001));
     guest.place.write("sandbox-files/f", "o".repeat(900));
