@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_controller::Controller;
+use sandbox_controller::{Controller, Sandbox, SandboxSpec};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 
+use crate::container::Plain;
 use crate::engines::{Engines, On, Usable};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
@@ -57,6 +58,13 @@ pub struct Bench {
 pub struct Entry<'a> {
     what: String,
     measure: Result<Measure<'a>, String>,
+}
+
+/// Something to measure, or why there is none.
+pub type Here<'a, T> = Result<&'a T, &'a str>;
+
+fn here<T>(there: &Result<T, String>) -> Here<'_, T> {
+    there.as_ref().map_err(String::as_str)
 }
 
 /// Measures once.
@@ -131,7 +139,7 @@ impl Bench {
     /// Works with both engines, or with why one cannot be measured.
     pub async fn with_engines<T>(
         &self,
-        work: impl AsyncFnOnce(Result<&Controller, &str>, Result<&Controller, &str>) -> Result<T, Error>,
+        work: impl AsyncFnOnce(Here<'_, Controller>, Here<'_, Controller>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let mut docker = self.docker.as_ref().map(|_| None).map_err(String::as_str);
         let mut embedded = self.embedded.as_ref().map(|_| None).map_err(String::as_str);
@@ -153,6 +161,38 @@ impl Bench {
         done
     }
 
+    /// Works with a sandbox on each engine and a plain container, or with why there is none of
+    /// them. All have `folder`.
+    pub async fn with_sandboxes<T>(
+        &self,
+        folder: &Path,
+        work: impl AsyncFnOnce([(On, Here<'_, Sandbox>); 2], Here<'_, Plain<'_>>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let plain = Plain::start(self, folder).await?;
+        let done = self
+            .with_engines(async |docker, embedded| {
+                let launch = async |engine: Here<'_, Controller>| match engine {
+                    Ok(controller) => {
+                        Ok(Ok(controller.launch(SandboxSpec::new().io_dir(folder)).await?))
+                    }
+                    Err(why) => Ok::<_, Error>(Err(why.to_owned())),
+                };
+                // One that is dropped is removed too, before its engine is left.
+                let (docker, embedded) = (launch(docker).await?, launch(embedded).await?);
+                let sandboxes = [(On::Docker, here(&docker)), (On::Embedded, here(&embedded))];
+                let done = work(sandboxes, here(&plain)).await;
+                for sandbox in [docker, embedded].into_iter().flatten() {
+                    sandbox.close().await?;
+                }
+                done
+            })
+            .await;
+        if let Ok(plain) = plain {
+            plain.remove().await?;
+        }
+        done
+    }
+
     /// Measures all entries by turns, each round in another order, and gives a row for each, the
     /// missing ones too.
     pub async fn by_turns(
@@ -166,23 +206,31 @@ impl Bench {
 
     /// A command line of `sandboxctl` in this place: nobody's configuration, state of its own.
     pub fn sandboxctl<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let Engines { data_dir, docker_host, .. } = &self.engines;
         let mut command = self.command(&self.sandboxctl, args);
         command
             .env_clear()
             .env("HOME", self.place.path())
             .env("XDG_RUNTIME_DIR", self.place.path())
-            .env("SANDBOXCTL_ENGINE_DATA_DIR", data_dir)
-            .envs(docker_host.iter().map(|host| ("DOCKER_HOST", host)));
+            .env("SANDBOXCTL_ENGINE_DATA_DIR", &self.engines.data_dir)
+            .envs(self.docker_host());
         command
+    }
+
+    /// What containers of ours have that no sandbox is.
+    pub fn label(&self) -> String {
+        format!("sandbox-bench={}", self.name)
+    }
+
+    /// What tells the Docker command line where the engine is.
+    pub fn docker_host(&self) -> Option<(&'static str, &str)> {
+        self.engines.docker_host.as_deref().map(|host| ("DOCKER_HOST", host))
     }
 
     /// The command line `docker run` with the sandbox image, on the same engine.
     pub fn docker_run(&self, docker: &Path, image: &str, arg: &str) -> Command {
-        let label = format!("sandbox-bench={}", self.name);
         let mut command = self.command(docker, ["run", "--rm", "--network", "none"]);
-        command.args(["--log-driver", "none", "--label", &label, image, arg]);
-        command.envs(self.engines.docker_host.iter().map(|host| ("DOCKER_HOST", host)));
+        command.args(["--log-driver", "none", "--label", &self.label(), image, arg]);
+        command.envs(self.docker_host());
         command
     }
 
@@ -282,14 +330,14 @@ impl Bench {
     /// Removes what killed programs may have left.
     pub async fn tidy(self) -> Result<(), Error> {
         if let (Ok(docker), Ok(_)) = (self.peers.docker.path(), &self.docker) {
-            let filter = format!("label=sandbox-bench={}", self.name);
+            let filter = format!("label={}", self.label());
             let mut list = self.command(docker, ["ps", "-aq", "--filter", &filter]);
-            list.envs(self.engines.docker_host.iter().map(|host| ("DOCKER_HOST", host)));
+            list.envs(self.docker_host());
             let start = |source| Error::Start { program: "docker".to_owned(), source };
             let listed = list.output().await.map_err(start)?;
             for id in String::from_utf8_lossy(&listed.stdout).split_whitespace() {
                 let mut remove = self.command(docker, ["rm", "--force", id]);
-                remove.envs(self.engines.docker_host.iter().map(|host| ("DOCKER_HOST", host)));
+                remove.envs(self.docker_host());
                 remove.output().await.map_err(start)?;
             }
         }
@@ -317,10 +365,12 @@ async fn take_turns(
     check: impl Fn() -> Result<(), Error>,
 ) -> Result<Vec<Row>, Error> {
     let mut series: Vec<Vec<f64>> = entries.iter().map(|_| Vec::new()).collect();
+    let steps = steps(entries.len());
     for round in 0..counts.warm_up + counts.samples {
         // Whoever comes after a heavy one has its traces to bear: not always the same.
+        let step = steps[round % steps.len()];
         for turn in 0..entries.len() {
-            let index = (round + turn) % entries.len();
+            let index = (round + turn * step) % entries.len();
             if let Ok(measure) = &entries[index].measure {
                 check()?;
                 let figure = measure().await?;
@@ -337,8 +387,16 @@ async fn take_turns(
     Ok(entries.into_iter().zip(series).map(row).collect())
 }
 
+/// The steps by which each of `count` is met once on the way round.
+fn steps(count: usize) -> Vec<usize> {
+    const fn common(a: usize, b: usize) -> usize {
+        if b == 0 { a } else { common(b, a % b) }
+    }
+    (1..=count.max(1)).filter(|step| common(*step, count) == 1).collect()
+}
+
 /// An engine that [`Bench::with_engines`] has connected to.
-fn there<'a>(engine: &'a Result<Option<Controller>, &'a str>) -> Result<&'a Controller, &'a str> {
+fn there<'a>(engine: &'a Result<Option<Controller>, &'a str>) -> Here<'a, Controller> {
     engine.as_ref().map(|it| it.as_ref().expect("it is connected to")).map_err(|why| *why)
 }
 
@@ -397,7 +455,7 @@ mod tests {
         };
         let entries = vec![one("a", 1.0), Entry::missing("b", "not here"), one("c", 3.0)];
         let rows = take_turns(COUNTS, Unit::Count, entries, || Ok(())).await.unwrap();
-        assert_eq!(*order.borrow(), "accaca");
+        assert_eq!(*order.borrow(), "acacca");
         let found: Vec<String> = rows
             .iter()
             .map(|row| match &row.found {
@@ -406,6 +464,19 @@ mod tests {
             })
             .collect();
         assert_eq!(found, ["a: [1.0, 1.0]", "b: not here", "c: [3.0, 3.0]"]);
+    }
+
+    #[test]
+    fn every_step_meets_all_and_several_have_their_turn_after_the_first() {
+        for count in 1..=20 {
+            for step in steps(count) {
+                let met: std::collections::HashSet<usize> =
+                    (0..count).map(|turn| turn * step % count).collect();
+                assert_eq!(met.len(), count, "{step} of {count}");
+            }
+        }
+        assert_eq!(steps(9), [1, 2, 4, 5, 7, 8]);
+        assert_eq!((steps(1), steps(2)), (vec![1], vec![1]));
     }
 
     #[tokio::test]

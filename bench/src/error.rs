@@ -45,6 +45,12 @@ pub enum Error {
     /// A measured script did something else than what is measured.
     #[error("a script ended otherwise than it should: {0}")]
     Outcome(String),
+    /// A file operation did something else than what is measured.
+    #[error("{0} was not done as it should be")]
+    Operation(String),
+    /// A sandbox is expected to have one process, which is looked at through `/proc`.
+    #[error("there are {0} processes in the cgroup of a sandbox, where its agent alone should be")]
+    Agent(usize),
     /// A worker answered with something that makes no sense.
     #[error("a worker's answer makes no sense")]
     Worker(#[source] serde_json::Error),

@@ -4,6 +4,7 @@
 //! nothing behind. It is no test: nothing fails because something is slow.
 
 mod bench;
+mod container;
 mod engines;
 mod error;
 mod interrupt;

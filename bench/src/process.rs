@@ -3,6 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
+use sandbox_controller::Sandbox;
+
 use crate::error::Error;
 
 /// Bytes that this process has resident.
@@ -26,6 +28,17 @@ pub fn resident_of(pid: u32) -> Result<f64, Error> {
     status(&pid.to_string(), "VmRSS:")
 }
 
+/// The most bytes that a process ever had resident, or since [`forget_peak_of`].
+pub fn peak_of(pid: u32) -> Result<f64, Error> {
+    status(&pid.to_string(), "VmHWM:")
+}
+
+/// From here on, a process's peak is a new one. Where this is not allowed, what it had at its
+/// beginning stays in it: then it is too high, and never too low.
+pub fn forget_peak_of(pid: u32) {
+    _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
+}
+
 fn status(process: &str, field: &str) -> Result<f64, Error> {
     let path = format!("/proc/{process}/status");
     let status = fs::read_to_string(&path).map_err(Error::file("read", &path))?;
@@ -40,6 +53,30 @@ fn status(process: &str, field: &str) -> Result<f64, Error> {
 pub fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::try_from(time).unwrap_or_default()
+}
+
+/// Processor time of a process, all its threads that have not ended.
+pub fn processor_time_of(pid: u32) -> Result<Duration, Error> {
+    let path = format!("/proc/{pid}/task");
+    let tasks = fs::read_dir(&path).map_err(Error::file("list", &path))?;
+    let mut time = Duration::ZERO;
+    for task in tasks.flatten() {
+        let path = task.path().join("schedstat");
+        let text = fs::read_to_string(&path).map_err(Error::file("read", &path))?;
+        let nanoseconds = text.split(' ').next().and_then(|number| number.parse().ok());
+        time += Duration::from_nanos(nanoseconds.unwrap_or(0));
+    }
+    Ok(time)
+}
+
+/// Open descriptors of a process; `None` where only a mightier user may look.
+pub fn descriptors_of(pid: u32) -> Option<usize> {
+    count(&format!("/proc/{pid}/fd")).ok()
+}
+
+/// Threads of a process.
+pub fn threads_of(pid: u32) -> Result<usize, Error> {
+    count(&format!("/proc/{pid}/task"))
 }
 
 /// Open descriptors of this process.
@@ -66,6 +103,15 @@ pub fn in_containers(ids: &[String]) -> Vec<u32> {
             ids.iter().any(|id| cgroup.contains(id.as_str()))
         })
         .collect()
+}
+
+/// The agent of a sandbox, by the ids of its container.
+pub fn agent_of(sandbox: &Sandbox) -> Result<u32, Error> {
+    let ids = [sandbox.id(), sandbox.container_id()].map(str::to_owned);
+    match in_containers(&ids)[..] {
+        [agent] => Ok(agent),
+        ref others => Err(Error::Agent(others.len())),
+    }
 }
 
 /// The processes that this one started, and those that they started.

@@ -199,10 +199,15 @@ impl Row {
     /// Says what it should be.
     #[must_use]
     pub fn target(mut self, target: Target) -> Self {
+        self.aim(target);
+        self
+    }
+
+    /// The same, of a row that stands among others.
+    pub fn aim(&mut self, target: Target) {
         if let Found::Figure(figure) = &mut self.found {
             figure.target = Some(target);
         }
-        self
     }
 }
 

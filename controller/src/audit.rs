@@ -465,7 +465,9 @@ mod tests {
     use std::fs;
     use std::io::Read;
 
+    use proptest::prelude::*;
     use rustix::fs::{CWD, FileType, Mode};
+    use serde::Deserialize;
     use serde_json::Value;
 
     fn read(file: &Path) -> Vec<Value> {
@@ -550,6 +552,27 @@ mod tests {
         assert!(path.starts_with(line["path"].as_str().unwrap().trim_end_matches('\u{fffd}')));
         // What is no control character stays as it is.
         assert!(String::from_utf8(write("/io/Zoë ☃".as_bytes()).line()).unwrap().contains("Zoë ☃"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_path_is_told_in_one_line(
+            path in proptest::collection::vec(any::<u8>(), 0..6000),
+            to in ".{0,6000}",
+        ) {
+            let line = Event { to: Some(to.as_bytes()), ..write(&path) }.line();
+            prop_assert!(line.len() <= 64 << 10);
+            let (newline, text) = line.split_last().unwrap();
+            prop_assert_eq!(*newline, b'\n');
+            let text = str::from_utf8(text).unwrap();
+            prop_assert!(!text.contains(char::is_control));
+            let line: Value = serde_json::from_str(text).unwrap();
+            let exact = match line.get("path_b64") {
+                Some(bytes) => Base64::deserialize(bytes).unwrap().0,
+                None => line["path"].as_str().unwrap().as_bytes().to_vec(),
+            };
+            prop_assert_eq!(exact, &path[..path.len().min(MAX_PATH_BYTES)]);
+        }
     }
 
     #[tokio::test]

@@ -17,6 +17,7 @@ use crate::engine::{self, EngineFacts, EngineInfo, Images, UserMapping};
 use crate::error::{Error, Step, step};
 use crate::failpoint::{Point, failpoint};
 use crate::image::{ImageInfo, ImageSelector, Rebuild};
+use crate::owner::Owners;
 use crate::reap;
 use crate::sandbox::Sandbox;
 use crate::shared::Shared;
@@ -93,6 +94,7 @@ impl Controller {
             boot_id,
             confinement: config.confinement,
             audit,
+            owners: Owners::default(),
         };
         Ok(Self::new(Arc::new(shared), config.sweep))
     }

@@ -13,7 +13,7 @@ use sandbox_protocol::path::MAX_COMPONENT_BYTES;
 
 use crate::engine::{Source, UserMapping};
 use crate::error::Error;
-use crate::made::{Made, hold};
+use crate::made::{self, Made, hold};
 use crate::spec::{Input, InputSource};
 
 /// The user of a sandbox without an io dir: a number that nobody has. It is below 65534, so that
@@ -166,7 +166,9 @@ impl IoDir {
 
     /// Ends the use of the io dir. What was made for it and is empty goes.
     pub fn release(&self) {
-        *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Some(held) = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            made::let_go(&held);
+        }
         if let Some(made) = &self.made {
             made.remove_if_empty();
         }
@@ -372,6 +374,17 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_is_just_being_started_keeps_no_io_dir_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let io_dir = IoDir::make(&dir.path().join("a"), &dir.path().join("records")).unwrap();
+        // What a child has between its fork and its exec.
+        let child = io_dir.hold.lock().unwrap().as_ref().unwrap().try_clone().unwrap();
+        io_dir.release();
+        assert!(!dir.path().join("a").exists());
+        drop(child);
+    }
+
+    #[test]
     fn what_was_made_is_removed_and_nothing_that_has_come_in_its_place() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
@@ -452,7 +465,7 @@ mod tests {
             }
         });
         // What one left because another used it then, the next sweep removes.
-        crate::made::reap(&records);
+        made::reap(&records);
         assert!(!path.exists() && !records.exists());
     }
 

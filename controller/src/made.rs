@@ -189,6 +189,9 @@ impl Folder {
             return Removal::InUse;
         }
         _ = rustix::fs::unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR);
+        if let Ok(fd) = &opened {
+            let_go(fd);
+        }
         Removal::Done
     }
 }
@@ -220,6 +223,12 @@ pub(crate) fn hold(folder: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
         return Err(Errno::NOENT);
     }
     Ok(is_held.then_some(fd))
+}
+
+/// Ends what [`hold`] says. Closing the descriptor alone would not, while a process that another
+/// thread is just starting has a copy of it.
+pub(crate) fn let_go(held: &OwnedFd) {
+    _ = rustix::fs::flock(held, FlockOperation::Unlock);
 }
 
 /// How often a lock is asked for that others hold for moments.

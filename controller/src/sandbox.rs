@@ -26,7 +26,6 @@ use crate::files::Encoding;
 use crate::iodir::{Identity, IoDir, OpenInput, container_user, open_inputs};
 use crate::limits::Limits;
 use crate::outcome::{ContainerUsage, ExitEvidence};
-use crate::owner;
 use crate::places::Places;
 use crate::plan::Plan;
 use crate::reap;
@@ -315,7 +314,7 @@ impl Inner {
     /// The names of an owner and a group, as far as the sandbox's numbers are this machine's.
     pub async fn owner_names(&self, uid: u32, gid: u32) -> (String, String) {
         match self.user_mapping {
-            UserMapping::Identity => owner::names(uid, gid).await,
+            UserMapping::Identity => self.shared.owners.names(uid, gid).await,
             _ => (uid.to_string(), gid.to_string()),
         }
     }

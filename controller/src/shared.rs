@@ -8,6 +8,7 @@ use crate::audit::Audit;
 use crate::cleanup::Cleanup;
 use crate::engine::Engine;
 use crate::limits::Ceiling;
+use crate::owner::Owners;
 use crate::state::Instance;
 
 /// What a controller and its sandboxes have in common.
@@ -19,4 +20,5 @@ pub(crate) struct Shared {
     pub boot_id: String,
     pub confinement: ConfinementPolicy,
     pub audit: Audit,
+    pub owners: Owners,
 }

@@ -23,6 +23,7 @@ mod docs;
 mod agent;
 mod engine;
 mod engines;
+mod library;
 mod place;
 
 /// What these tests run on.

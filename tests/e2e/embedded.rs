@@ -10,6 +10,7 @@ mod helpers;
 mod agent;
 mod engine;
 mod engines;
+mod library;
 mod place;
 
 /// What these tests run on.

@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
+use sandbox_controller::files::{ListOptions, ReadOptions, RemoveOptions, WriteOptions};
 use sandbox_controller::{Input, Limits, RunResult, Sandbox, SandboxSpec, Script};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::Scenario;
+use super::list::{fill, list};
 use crate::bench::{Bench, Counts, Work};
 use crate::engines::{On, ended_well};
 use crate::error::Error;
@@ -47,14 +49,28 @@ enum Thing {
     Run,
     /// Inputs of a sandbox.
     Input,
+    /// Entries of a list.
+    Entry,
+    /// File operations on one sandbox.
+    Operation,
 }
 
 impl Thing {
-    const ALL: [Self; 5] = [Self::File, Self::LogEntry, Self::Value, Self::Run, Self::Input];
+    const ALL: [Self; 7] = [
+        Self::File,
+        Self::LogEntry,
+        Self::Value,
+        Self::Run,
+        Self::Input,
+        Self::Entry,
+        Self::Operation,
+    ];
 
     const fn counts(self) -> [u32; 3] {
         match self {
-            Self::File | Self::LogEntry | Self::Value => [100, 1000, 10_000],
+            Self::File | Self::LogEntry | Self::Value | Self::Entry | Self::Operation => {
+                [100, 1000, 10_000]
+            }
             Self::Run => [10, 100, 1000],
             // Each is a mount.
             Self::Input => [1, 10, 100],
@@ -81,7 +97,7 @@ impl Thing {
                 for i = 1, args.count do values[i] = value end
                 return values"
             }
-            Self::Run | Self::Input => "return 1",
+            Self::Run | Self::Input | Self::Entry | Self::Operation => "return 1",
         }
     }
 }
@@ -94,6 +110,8 @@ impl fmt::Display for Thing {
             Self::Value => "values in a result",
             Self::Run => "runs in a sandbox",
             Self::Input => "inputs (whole life)",
+            Self::Entry => "entries listed",
+            Self::Operation => "operations on a sandbox",
         })
     }
 }
@@ -214,8 +232,16 @@ async fn grow(work: Work<Value>, interrupt: Interrupt) -> Result<Value, Error> {
                 let controller = process::peak()? - before;
                 return Ok(Grown { seconds, processor: 0.0, controller, agent: 0.0 });
             }
+            if thing == Thing::Entry {
+                fill(&io_dir, count)?;
+            }
             let sandbox = controller.launch(spec).await?;
-            let grown = runs(&sandbox, thing, count, &interrupt).await;
+            let grown = match thing {
+                Thing::Entry | Thing::Operation => {
+                    operations(&sandbox, thing, count, &interrupt).await
+                }
+                _ => runs(&sandbox, thing, count, &interrupt).await,
+            };
             sandbox.close().await?;
             grown
         })
@@ -257,4 +283,43 @@ async fn runs(
     };
     let processor = processor.as_secs_f64();
     Ok(Grown { seconds, processor, controller, agent: peak(&last) - peak(&first) })
+}
+
+async fn operations(
+    sandbox: &Sandbox,
+    thing: Thing,
+    count: u32,
+    interrupt: &Interrupt,
+) -> Result<Grown, Error> {
+    // One of them, so that what comes once is there.
+    sandbox.write("file", "x", WriteOptions::default()).await?;
+    sandbox.remove("file", RemoveOptions::default()).await?;
+    sandbox.list(".", ListOptions { limit: Some(1), ..ListOptions::default() }).await?;
+    let agent = process::agent_of(sandbox)?;
+    let processor = || -> Result<Duration, Error> {
+        Ok(process::processor_time() + process::processor_time_of(agent)?)
+    };
+    let before = (process::resident_of(agent)?, process::resident()?, processor()?);
+    process::forget_peak_of(agent);
+    process::forget_peak()?;
+    let started = Instant::now();
+    if thing == Thing::Entry {
+        list(sandbox, count).await?;
+    } else {
+        for number in 0..count {
+            interrupt.check()?;
+            match number % 4 {
+                0 => drop(sandbox.write("file", "x", WriteOptions::default()).await?),
+                1 => drop(sandbox.read("file", ReadOptions::default()).await?),
+                2 => drop(sandbox.stat("file").await?),
+                _ => drop(sandbox.remove("file", RemoveOptions::default()).await?),
+            }
+        }
+    }
+    Ok(Grown {
+        seconds: started.elapsed().as_secs_f64(),
+        processor: (processor()? - before.2).as_secs_f64(),
+        agent: process::peak_of(agent)? - before.0,
+        controller: process::peak()? - before.1,
+    })
 }

@@ -5,8 +5,13 @@ mod embedded_run;
 mod growth;
 mod leaks;
 mod library;
+mod list;
 mod memory;
+mod operation_leaks;
+mod operations;
 mod script_io;
+mod streams;
+mod transfer;
 
 use futures_util::future::LocalBoxFuture;
 use serde_json::Value;
@@ -21,9 +26,14 @@ pub const ALL: &[Scenario] = &[
     cold_run::SCENARIO,
     embedded_run::SCENARIO,
     library::SCENARIO,
+    operations::SCENARIO,
+    transfer::SCENARIO,
+    streams::SCENARIO,
+    list::SCENARIO,
     script_io::SCENARIO,
     memory::SCENARIO,
     leaks::SCENARIO,
+    operation_leaks::SCENARIO,
     growth::SCENARIO,
 ];
 

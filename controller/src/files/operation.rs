@@ -15,7 +15,7 @@ use super::data::{
     Extent, ListOptions, MkdirOptions, ReadOptions, RemoveOptions, RenameOptions, ViewOptions,
     WriteMode, WriteOptions,
 };
-use super::{Encoding, refused};
+use super::{Encoding, WriteData, refused};
 use crate::error::Error;
 use crate::limits::millis;
 use crate::report::ErrorDocument;
@@ -232,10 +232,16 @@ impl Operation {
             Request::Write(write) => {
                 let Write { path, path_b64, content, encoding, mode, parents, atomic } = write;
                 let encoding = encoding.unwrap_or(sandbox.inner().default_encoding);
-                let content = encoding.encode(&content).map_err(|error| refused(&path, &error))?;
-                let options = WriteOptions { mode, parents, atomic };
-                let path = written(&path, path_b64.as_ref());
-                Performed::new(sandbox.write(path, content, options).await?)
+                let bytes = written(&path, path_b64.as_ref());
+                let data = match encoding.encode(&content) {
+                    Ok(content) => {
+                        let options = WriteOptions { mode, parents, atomic };
+                        sandbox.write(bytes, content, options).await
+                    }
+                    // It has begun and failed, as any other.
+                    Err(error) => sandbox.begin("write", bytes).end(Err(refused(&path, &error))),
+                };
+                Performed::new::<WriteData>(data?)
             }
             Request::Edit(Edit { path, path_b64, old, new, count }) => {
                 let path = written(&path, path_b64.as_ref());

@@ -217,7 +217,9 @@ impl Writing {
 
     /// Ends it.
     pub fn end<T>(self, result: Result<T, Error>) -> Result<T, Error> {
-        self.under_way.end_with(Some(self.bytes), result)
+        // Nothing is written of what was sent for a write that fails.
+        let written = result.is_ok().then_some(self.bytes);
+        self.under_way.end_with(written, result)
     }
 }
 

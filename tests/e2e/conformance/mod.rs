@@ -3,10 +3,12 @@
 mod agents;
 mod cleanup;
 mod examples;
+mod fs;
 mod hostile;
 mod io;
 mod isolation;
 mod limits;
+mod operations;
 mod policy;
 mod reaping;
 mod run;

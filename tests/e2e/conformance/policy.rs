@@ -45,6 +45,22 @@ fn run(place: &Place, source: &str, args: &[&str]) -> Ended {
     place.sandboxctl(["run", script.to_str().unwrap()].iter().chain(args))
 }
 
+/// Does operations in one sandbox, and gives of each its envelope.
+fn batch(place: &Place, args: &[&str], operations: &[Value]) -> Vec<Value> {
+    let lines: String = operations.iter().map(|operation| format!("{operation}\n")).collect();
+    let args = ["fs", "batch", "--keep-going"].iter().chain(args);
+    let ended = place.sandboxctl_with(lines.as_bytes(), args);
+    let envelopes: Vec<Value> =
+        ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(envelopes.len(), operations.len(), "{ended:#?}");
+    envelopes
+}
+
+/// `ok`, or the kind of the error.
+fn outcome(envelope: &Value) -> &str {
+    envelope["error"]["kind"].as_str().unwrap_or("ok")
+}
+
 #[test]
 fn a_protected_name_refuses_what_would_change_it_and_is_read() {
     let place = Place::new();
@@ -282,4 +298,131 @@ fn a_projects_file_neither_names_an_audit_nor_gives_up_what_is_protected() {
     std::fs::write(user.join("config.toml"), "[filesystem]\nprotected = ['mine']\n").unwrap();
     let document = place.run_json(&attempts(&[("write", "fs.write('mine', '')")]), &[]);
     assert!(document["result"]["write"].as_str().unwrap().contains("protected"), "{document:#}");
+}
+
+#[test]
+fn rules_hold_for_operations_as_they_do_for_scripts() {
+    let place = Place::new();
+    for (name, content) in
+        [("keep/a", "old"), (".bashrc", "old"), ("d/.git/config", "old"), ("x", "x")]
+    {
+        place.write(&format!("sandbox-files/{name}"), content);
+    }
+    place.write("sandbox-files/large", "x".repeat(2000));
+    place.write("sandbox-files/1/2/3/f", "x");
+    std::os::unix::fs::symlink("/etc", place.path("sandbox-files/link")).unwrap();
+    let config = place.write(
+        "c.toml",
+        "[filesystem]\nmax_file_size = '1000B'\nmax_depth = 2\nprotected = ['.bashrc', '.git']\n\
+         allowed_paths = [{ path = '/io', access = 'write' }, { path = '/io/keep', access = 'read' }]",
+    );
+    let data = place.write("data", "1");
+    let write = |path: &str| json!({"operation": "write", "path": path, "content": "new"});
+    let on = |operation: &str, path: &str| json!({"operation": operation, "path": path});
+    let rename = |from: &str, to: &str| json!({"operation": "rename", "from": from, "to": to, "overwrite": true});
+    let edit = |path: &str| json!({"operation": "edit", "path": path, "old": "old", "new": "new"});
+    let tree = |path: &str| json!({"operation": "remove", "path": path, "recursive": true});
+    let cases = [
+        (write(".bashrc"), "protected"),
+        (write("new/.GIT/hooks/x"), "protected"),
+        (edit(".bashrc"), "protected"),
+        (on("remove", ".bashrc"), "protected"),
+        (on("mkdir", "new/.git"), "protected"),
+        (tree("d"), "protected"),
+        (rename("d/.git", "e"), "protected"),
+        (rename("x", ".bashrc"), "protected"),
+        (on("read", ".bashrc"), "ok"),
+        (write("keep/a"), "not_allowed"),
+        (edit("keep/a"), "not_allowed"),
+        (on("mkdir", "keep/b"), "not_allowed"),
+        (tree("keep"), "not_allowed"),
+        (rename("keep", "kept"), "not_allowed"),
+        (rename("x", "keep/x"), "not_allowed"),
+        (on("read", "keep/a"), "ok"),
+        (on("stat", "keep/a"), "ok"),
+        (write("keeper"), "ok"),
+        // The input is mounted, and no rule allows it.
+        (on("read", "/in/data"), "not_allowed"),
+        (on("exists", "/in/data"), "not_allowed"),
+        (on("list", "/etc"), "path_escape"),
+        (on("stat", "../x"), "path_escape"),
+        (on("view", "link/passwd"), "symlink"),
+        (on("read", "large"), "too_large"),
+        (json!({"operation": "write", "path": "y", "content": "x".repeat(1001)}), "too_large"),
+        (
+            json!({"operation": "write", "path": "x", "content": "y".repeat(1000),
+            "mode": "append"}),
+            "too_large",
+        ),
+    ];
+    let operations: Vec<Value> = cases.iter().map(|(operation, _)| operation.clone()).collect();
+    let config = config.to_str().unwrap();
+    let args = ["--config", config, "--in", data.to_str().unwrap(), "--audit", "audit.log"];
+    let envelopes = batch(&place, &args, &operations);
+    let audit = lines(&place.path("audit.log"));
+    assert_eq!(audit.len(), cases.len() + 2, "{audit:#?}");
+    for (((operation, expected), envelope), line) in cases.iter().zip(&envelopes).zip(&audit[1..]) {
+        assert_eq!(outcome(envelope), *expected, "{operation}: {envelope}");
+        // What was done and what was refused is in the audit alike.
+        assert_eq!(line["operation"], operation["operation"], "{line}");
+        assert_eq!(line["outcome"], *expected, "{operation}: {line}");
+        assert_eq!(line["by"], "caller");
+    }
+    for name in ["keep/a", ".bashrc", "d/.git/config"] {
+        assert_eq!(place.read(&format!("sandbox-files/{name}")), "old", "{name}");
+    }
+    for name in ["new", "e", "kept", "y", "keep/b", "keep/x"] {
+        assert!(!place.path(&format!("sandbox-files/{name}")).exists(), "{name}");
+    }
+    assert_eq!(place.read("sandbox-files/x"), "x");
+
+    let list = json!({"operation": "list", "path": "1", "recursive": true, "max_depth": 9});
+    let listed = &batch(&place, &["--config", config], &[list])[0];
+    assert_eq!(listed["data"]["truncated"], true, "{listed}");
+    let names: Vec<_> = listed["data"]["entries"].as_array().unwrap().iter().collect();
+    assert_eq!(names.len(), 2, "{listed}");
+}
+
+#[test]
+fn the_time_of_one_operation_is_limited_for_all_who_ask_for_it() {
+    let place = Place::new();
+    for number in 0..5000 {
+        place.write(&format!("sandbox-files/d/{number}"), "");
+    }
+    let config = place.write("c.toml", "filesystem.timeout = '1ms'\n");
+    let config = config.to_str().unwrap();
+    let tree = json!({"operation": "remove", "path": "d", "recursive": true});
+    let envelope = &batch(&place, &["--config", config], &[tree])[0];
+    assert_eq!(outcome(envelope), "timeout", "{envelope}");
+    let script = "return fs.remove('d', {recursive = true})";
+    let document = place.run_json(&attempts(&[("remove", &script[7..])]), &["--config", config]);
+    let message = document["result"]["remove"].as_str().unwrap();
+    assert!(message.contains("not done within 1 ms"), "{document:#}");
+    assert!(place.path("sandbox-files/d").exists());
+}
+
+#[test]
+fn the_default_encoding_is_the_one_that_is_configured() {
+    let place = Place::new();
+    place.write("sandboxctl.toml", "filesystem.default_encoding = 'hex'\n");
+    let write = json!({"operation": "write", "path": "a", "content": "00ff"});
+    let read = json!({"operation": "read", "path": "a"});
+    let text = json!({"operation": "read", "path": "a", "encoding": "latin1"});
+    let bad = json!({"operation": "write", "path": "b", "content": "text"});
+    let envelopes = batch(&place, &["--audit", "audit.log"], &[write, read, text, bad]);
+    assert_eq!(std::fs::read(place.path("sandbox-files/a")).unwrap(), [0, 0xff]);
+    assert_eq!(envelopes[1]["data"]["content"], "00ff", "{envelopes:#?}");
+    assert_eq!(envelopes[1]["data"]["encoding"], "hex");
+    assert_eq!(envelopes[2]["data"]["content"], "\u{0}\u{ff}");
+    assert_eq!(outcome(&envelopes[3]), "encoding");
+    let told: Vec<Value> = lines(&place.path("audit.log"))[1..5].iter().map(told).collect();
+    assert_eq!(
+        told,
+        [
+            json!(["write", "caller", "/io/a", "ok", 2]),
+            json!(["read", "caller", "/io/a", "ok", 2]),
+            json!(["read", "caller", "/io/a", "ok", 2]),
+            json!(["write", "caller", "/io/b", "encoding", null]),
+        ]
+    );
 }

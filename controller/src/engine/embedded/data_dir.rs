@@ -8,9 +8,10 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::StatVfsMountFlags;
+use rustix::fs::{FlockOperation, StatVfsMountFlags};
+use rustix::io::Errno;
 
 use super::EmbeddedProblem;
 use crate::state::private_folder;
@@ -18,6 +19,9 @@ use crate::state::private_folder;
 /// How long a program that nobody uses any more is kept: some controller of another version may
 /// have been started with it.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// How long a process that is being started may keep a program open.
+const CLOSING: Duration = Duration::from_secs(2);
 
 /// A program that helpers are or run.
 pub(super) struct Program<'a> {
@@ -84,14 +88,29 @@ fn write_program(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let written = (|| {
         let mut file = File::options().write(true).create_new(true).mode(0o555).open(&part)?;
         file.write_all(bytes)?;
-        // A program that is open for writing cannot be started.
-        drop(file);
+        close(file, &part)?;
         fs::rename(&part, path)
     })();
     if written.is_err() {
         _ = fs::remove_file(&part);
     }
     written
+}
+
+/// Closes a program for good: one that is open for writing cannot be started (`ETXTBSY`), and a
+/// process that another thread is just starting has a copy of every descriptor until its exec. A
+/// lock is free only when the last copy is closed.
+fn close(file: File, path: &Path) -> io::Result<()> {
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    drop(file);
+    let file = File::open(path)?;
+    let since = Instant::now();
+    while rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+        && since.elapsed() < CLOSING
+    {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 /// Removes programs of other versions that nobody has started for long, and parts of them.
@@ -127,6 +146,29 @@ mod tests {
         data.install(&PROGRAM).unwrap();
         assert_eq!(fs::read(&path).unwrap(), PROGRAM.bytes);
         assert_eq!(fs::read_dir(data.path().join("programs")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_program_is_closed_when_its_last_copy_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program");
+        let mut file =
+            File::options().write(true).create_new(true).mode(0o755).open(&path).unwrap();
+        io::copy(&mut File::open("/bin/true").unwrap(), &mut file).unwrap();
+        // What a child has between its fork and its exec.
+        let copy = file.try_clone().unwrap();
+        let busy = std::process::Command::new(&path).status().unwrap_err();
+        assert_eq!(busy.kind(), io::ErrorKind::ExecutableFileBusy);
+        std::thread::scope(|scope| {
+            let (closing, is_closing) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                is_closing.recv().unwrap();
+                drop(copy);
+            });
+            closing.send(()).unwrap();
+            close(file, &path).unwrap();
+            assert!(std::process::Command::new(&path).status().unwrap().success());
+        });
     }
 
     #[test]

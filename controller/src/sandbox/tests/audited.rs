@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
-use sandbox_protocol::message::Change;
+use sandbox_protocol::message::{CancelReply, Change, ExistsReply};
+use sandbox_protocol::{ErrorKind, WireError};
 use serde_json::{Value, json};
 
 use super::fake::{Scripted, World, greeted};
 use super::*;
 use crate::config::Sweep;
 use crate::controller::Controller;
+use crate::files::{Operation, ReadOptions, RenameOptions};
 
 /// The lines, without what differs each time; the sandbox's id is `ID`.
 fn lines(file: &Path, id: &str) -> Vec<Value> {
@@ -138,4 +140,64 @@ async fn a_full_disk_ends_no_run_and_is_told_at_the_end() {
     let report = Controller::new(world.shared.clone(), Sweep::Never).close().await.unwrap();
     assert_eq!((report.written, report.lost), (0, 3));
     assert!(report.failure.unwrap().contains("No space left"));
+}
+
+#[tokio::test]
+async fn each_operation_of_the_callers_has_its_line_however_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.log");
+    let world = greeted(async |mut agent: Scripted, _| {
+        while let Some((id, request)) = agent.agent.request().await {
+            match request {
+                Request::Exists(_) => {
+                    let reply = ExistsReply { path: "/io/a".into(), path_b64: None, kind: None };
+                    agent.agent.answer(id, reply).await;
+                }
+                Request::Rename(_) => {
+                    let error = WireError::new(ErrorKind::PathEscape, "no");
+                    let line = FromAgent::encode_reply::<()>(id, Err(error)).unwrap();
+                    agent.agent.send(line).await;
+                }
+                Request::Cancel(_) => agent.agent.answer(id, CancelReply { found: true }).await,
+                _ => {}
+            }
+        }
+    })
+    .audited(&file);
+
+    let sandbox = world.launch().await.unwrap();
+    sandbox.exists("./a").await.unwrap();
+    sandbox.rename("a\u{1b}", "../b", RenameOptions::default()).await.unwrap_err();
+    tokio::select! {
+        biased;
+        read = sandbox.read("a", ReadOptions::default()) => panic!("{read:?}"),
+        () = tokio::task::yield_now() => {}
+    }
+    // Refused before anything is sent: half a byte.
+    let write = r#"{"operation":"write","path":"a","content":"f","encoding":"hex"}"#;
+    let envelope = Operation::from_json(write).unwrap().perform(&sandbox).await;
+    assert!(!envelope.success);
+    let id = sandbox.id().to_owned();
+    drop(sandbox);
+    closed(&world).await;
+
+    let told = |operation: &str, path: &str, outcome: &str| {
+        json!({
+            "execution": "ID", "operation": operation, "by": "caller", "path": path,
+            "outcome": outcome, "bytes": null,
+        })
+    };
+    let mut renamed = told("rename", "/io/a\u{1b}", "path_escape");
+    renamed["to"] = "../b".into();
+    assert_eq!(
+        lines(&file, &id),
+        [
+            whole("launch", "ok", None),
+            told("exists", "/io/a", "ok"),
+            renamed,
+            told("read", "/io/a", "cancelled"),
+            told("write", "/io/a", "encoding"),
+            whole("close", "ok", None),
+        ]
+    );
 }

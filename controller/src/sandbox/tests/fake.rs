@@ -27,6 +27,7 @@ use crate::engine::{
 use crate::error::Error;
 use crate::limits::Ceiling;
 use crate::outcome::{ContainerUsage, ExitEvidence};
+use crate::owner::Owners;
 use crate::report::RunResult;
 use crate::sandbox::Sandbox;
 use crate::session::testing::{FakeAgent, pipe};
@@ -237,6 +238,7 @@ impl World {
             boot_id: BOOT_ID.into(),
             confinement: ConfinementPolicy::Required,
             audit: Audit::off(),
+            owners: Owners::default(),
         });
         Self { fake, shared, io: tempfile::tempdir().unwrap(), _state: state }
     }

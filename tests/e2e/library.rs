@@ -1,0 +1,142 @@
+//! The library, as a program that embeds it has it: no command line between.
+
+use std::path::PathBuf;
+
+use sandbox_controller::files::Operation;
+use sandbox_controller::{
+    AgentSource, Config, Controller, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig,
+    Error, Sandbox, SandboxSpec,
+};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use crate::ENGINE;
+use crate::engine::Engine;
+use crate::place::Place;
+
+/// A controller, and the runtime that it lives in.
+pub struct Library {
+    controller: Option<Controller>,
+    runtime: Runtime,
+}
+
+impl Library {
+    pub fn new(place: &Place) -> Self {
+        Self::with_agent(place, AgentSource::Embedded)
+    }
+
+    /// With another program in the agent's place.
+    pub fn with_agent(place: &Place, agent: AgentSource) -> Self {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+        let config = Config { agent, engine: engine(place), ..Config::new(state_dir(place)) };
+        let controller = runtime.block_on(Controller::connect(config)).unwrap();
+        Self { controller: Some(controller), runtime }
+    }
+
+    pub fn launch(&self, spec: SandboxSpec) -> Sandbox {
+        self.wait(self.controller.as_ref().unwrap().launch(spec)).unwrap()
+    }
+
+    /// Waits for what is asked of a sandbox.
+    pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // Also where a test has failed: what its sandboxes left is removed now.
+        self.runtime.block_on(self.controller.take().unwrap().close());
+    }
+}
+
+fn state_dir(place: &Place) -> PathBuf {
+    place.state().join("sandboxctl")
+}
+
+/// What the environment of `sandboxctl` says in a place.
+fn engine(place: &Place) -> EngineConfig {
+    let variable = |name| std::env::var(name).ok();
+    EngineConfig {
+        kind: match ENGINE {
+            Engine::Docker => EngineChoice::Docker,
+            Engine::Embedded => EngineChoice::Embedded,
+        },
+        docker: DockerEndpoint {
+            env_host: variable("DOCKER_HOST"),
+            sockets: vec!["/var/run/docker.sock".into()],
+            ..DockerEndpoint::default()
+        },
+        runtime: variable("SANDBOXCTL_ENGINE_RUNTIME"),
+        embedded: EmbeddedConfig { data_dir: place.data() },
+        ..EngineConfig::default()
+    }
+}
+
+/// A sandbox on the io dir of a place of its own.
+pub struct Guest {
+    // Dropped in this order.
+    pub sandbox: Sandbox,
+    pub library: Library,
+    pub place: Place,
+}
+
+impl Guest {
+    pub fn new() -> Self {
+        Self::with(|spec| spec)
+    }
+
+    pub fn with(spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Self {
+        Self::in_place(Place::new(), spec)
+    }
+
+    /// In a place that has something already.
+    pub fn in_place(place: Place, spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Self {
+        let library = Library::new(&place);
+        let io_dir = place.path("sandbox-files");
+        let sandbox = library.launch(spec(SandboxSpec::new().io_dir(io_dir)));
+        Self { sandbox, library, place }
+    }
+
+    pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.library.wait(future)
+    }
+
+    /// Performs an operation, as data, and gives its envelope.
+    pub fn perform(&self, operation: &Value) -> Value {
+        let envelope = match Operation::from_json(&operation.to_string()) {
+            Ok(operation) => self.wait(operation.perform(&self.sandbox)),
+            Err(error) => panic!("{operation}: {error}"),
+        };
+        let envelope = serde_json::to_value(envelope).unwrap();
+        // What holds for each.
+        assert!(envelope["metadata"]["duration_ms"].is_u64(), "{envelope:#}");
+        let (failed, data) = (envelope["success"] == false, &envelope["data"]);
+        assert_eq!(failed, data.is_null(), "{envelope:#}");
+        assert_eq!(failed, envelope["error"].is_object(), "{envelope:#}");
+        envelope
+    }
+
+    /// The data of an operation that succeeds.
+    #[track_caller]
+    pub fn data(&self, operation: Value) -> Value {
+        let mut envelope = self.perform(&operation);
+        assert_eq!(envelope["success"], true, "{operation}: {envelope:#}");
+        envelope["data"].take()
+    }
+
+    /// The kind of an operation's error.
+    #[track_caller]
+    pub fn kind(&self, operation: Value) -> String {
+        let envelope = self.perform(&operation);
+        assert_eq!(envelope["success"], false, "{operation}: {envelope:#}");
+        envelope["error"]["kind"].as_str().unwrap().to_owned()
+    }
+}
+
+/// The kind of an error.
+#[track_caller]
+pub fn kind_of<T: std::fmt::Debug>(result: Result<T, Error>) -> &'static str {
+    result.unwrap_err().kind().as_str()
+}
