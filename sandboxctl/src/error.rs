@@ -35,6 +35,14 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// Content on the host's side cannot be read or written any further.
+    #[error("{what}")]
+    Content {
+        /// A file, or stdin.
+        what: String,
+        /// Why.
+        source: io::Error,
+    },
     /// stdout takes no more, for another reason than that its reader is gone.
     #[error("cannot write to stdout")]
     Stdout {
@@ -94,12 +102,19 @@ impl Error {
 
     /// What went wrong, in one word.
     #[must_use]
-    pub const fn kind(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Usage { .. } => ErrorKind::Usage,
             Self::Config(config::Error::OverCeiling { .. }) => ErrorKind::Policy,
             Self::Config(_) => ErrorKind::Config,
             Self::Controller(error) => error.kind(),
+            Self::Content { source, .. } => match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::DiskFull,
+                io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+                io::ErrorKind::IsADirectory => ErrorKind::IsDirectory,
+                io::ErrorKind::NotFound => ErrorKind::NotFound,
+                _ => ErrorKind::Internal,
+            },
             Self::System { .. } | Self::Stdout { .. } => ErrorKind::Internal,
             Self::Signalled(_) => ErrorKind::Cancelled,
         }
@@ -107,13 +122,10 @@ impl Error {
 
     /// The exit code of a command that ends by it.
     #[must_use]
-    pub const fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(config::Error::OverCeiling { .. }) => 121,
-            Self::Usage { .. } | Self::Config(_) => 2,
-            Self::Controller(error) => error.exit_code(),
-            Self::System { .. } | Self::Stdout { .. } => 125,
             Self::Signalled(signal) => signal.exit_code(),
+            _ => sandbox_controller::exit_code(self.kind()),
         }
     }
 
@@ -137,7 +149,10 @@ impl Error {
                 let hints: Vec<_> = error.hint().into_iter().chain(doctor).collect();
                 (!hints.is_empty()).then(|| hints.join("; "))
             }
-            Self::System { .. } | Self::Stdout { .. } | Self::Signalled(_) => None,
+            Self::System { .. }
+            | Self::Content { .. }
+            | Self::Stdout { .. }
+            | Self::Signalled(_) => None,
         }
     }
 
@@ -188,6 +203,12 @@ mod tests {
     #[test]
     fn exit_codes_are_as_documented() {
         assert_eq!(Error::usage("SCRIPT", "missing").exit_code(), 2);
+        let content = |kind: io::ErrorKind| {
+            let error = Error::Content { what: "a.bin".to_owned(), source: kind.into() };
+            (error.kind(), error.exit_code())
+        };
+        assert_eq!(content(io::ErrorKind::StorageFull), (ErrorKind::DiskFull, 1));
+        assert_eq!(content(io::ErrorKind::Other), (ErrorKind::Internal, 125));
         assert_eq!(Error::Signalled(Signal::Interrupt).exit_code(), 130);
         assert_eq!(Error::Signalled(Signal::Terminate).exit_code(), 143);
         assert_eq!(Error::Signalled(Signal::Hangup).exit_code(), 129);

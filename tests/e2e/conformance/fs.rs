@@ -7,6 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
@@ -556,8 +559,8 @@ fn a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it() {
     // The host's disk may be the full one.
     std::fs::create_dir_all(place.path("sandbox-files")).unwrap();
     std::fs::write(place.path("sandbox-files/big"), &content).unwrap();
-    let ended = fs(&place, &["cp", ":big", "small/a"]);
-    ended.assert_code(125).assert_stderr_has("small/a");
+    let told = refused(&place, &["cp", ":big", "small/a"], 1, "disk_full");
+    assert!(told.starts_with("error: small/a: No space left"), "{told}");
     assert_eq!(std::fs::read(small.join("a")).unwrap(), b"old");
     assert_eq!(std::fs::read_dir(&small).unwrap().count(), 1);
     drop(mounted);
@@ -624,6 +627,89 @@ fn a_reader_that_goes_away_ends_a_read_quietly() {
 /// In the place of a pipe that is closed.
 fn null_reader() -> std::process::ChildStdout {
     std::os::fd::OwnedFd::from(File::open("/dev/null").unwrap()).into()
+}
+
+/// A terminal: what is shown on it, and the side that a program has.
+fn terminal() -> (File, File) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let shown = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&shown).unwrap();
+    unlockpt(&shown).unwrap();
+    let name = ptsname(&shown, Vec::new()).unwrap();
+    let mut options = File::options();
+    let side = options.read(true).write(true).open(OsStr::from_bytes(name.as_bytes())).unwrap();
+    (shown.into(), side)
+}
+
+/// What a terminal shows, until nobody has its other side any more.
+fn all_of(mut shown: File) -> String {
+    let mut all = Vec::new();
+    let mut piece = [0; 4096];
+    // The end is an error: EIO.
+    while let Ok(length @ 1..) = shown.read(&mut piece) {
+        all.extend_from_slice(&piece[..length]);
+    }
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+#[test]
+fn a_terminal_shows_control_characters_and_does_not_obey_them() {
+    let place = Place::new();
+    place.write("sandbox-files/evil\x1b[2Jname", "one\n\x1b]0;title\x07é\u{202e}");
+    for args in [
+        &["read", "evil\x1b[2Jname"][..],
+        &["read", "evil\x1b[2Jname", "--lines", "1:"],
+        &["read", "evil\x1b[2Jname", "--encoding", "utf-8"],
+        &["ls"],
+        &["ls", "-l"],
+        &["stat", "evil\x1b[2Jname"],
+        &["cp", ":evil\x1b[2Jname", "-"],
+        &["ls", "--json"],
+    ] {
+        let (shown, side) = terminal();
+        let mut command = place.command(["fs"].iter().chain(args));
+        let mut child = command.stdout(side).spawn().unwrap();
+        // Its own copy of the terminal's side.
+        drop(command);
+        let shown = all_of(shown);
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{args:?}: {shown:?}");
+        assert!(!shown.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{args:?}: {shown:?}");
+        assert!(shown.contains("u{1b}") || shown.contains("u001b"), "{args:?}: {shown:?}");
+    }
+}
+
+#[test]
+fn a_copy_that_takes_its_time_shows_how_far_it_is_on_a_terminal_alone() {
+    let place = Place::new();
+    fifo(&place, "source");
+    let (mut shown, side) = terminal();
+    let mut command = place.command(["fs", "cp", "source", ":a"]);
+    let mut child = command.env("TERM", "xterm").stderr(side).spawn().unwrap();
+    drop(command);
+    let mut source = File::options().write(true).open(place.path("source")).unwrap();
+    let is_shown = Arc::new(AtomicBool::new(false));
+    let seen = is_shown.clone();
+    let writer = std::thread::spawn(move || {
+        let mut length = 0;
+        // As slowly as it takes; a bar that never comes ends this by the limit on a file.
+        while !seen.load(Ordering::Relaxed) && source.write_all(&[b'x'; 1024]).is_ok() {
+            length += 1024;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        length
+    });
+    let mut all = String::new();
+    let mut piece = [0; 4096];
+    while !all.contains("KiB/s") {
+        let length = shown.read(&mut piece).unwrap_or(0);
+        assert_ne!(length, 0, "{all:?}");
+        all.push_str(&String::from_utf8_lossy(&piece[..length]));
+    }
+    is_shown.store(true, Ordering::Relaxed);
+    let length: u64 = writer.join().unwrap();
+    all_of(shown);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(place.path("sandbox-files/a").metadata().unwrap().len(), length);
 }
 
 #[test]

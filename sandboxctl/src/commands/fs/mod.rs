@@ -208,7 +208,7 @@ impl Session<'_> {
             Ok(report) => report,
             Err(error) => {
                 let told = error.document();
-                let hint = hint(&self.args.command, error.kind());
+                let hint = hint(&self.args.command, &error);
                 let told = ErrorDocument { hint: hint.or(told.hint), ..told };
                 if self.args.wants_json() {
                     output.document(&Envelope::failed(started.elapsed(), told))?;
@@ -350,8 +350,10 @@ impl Session<'_> {
 
 /// The next step after a failure, in the words of this command line, where they are others than
 /// those of the library.
-fn hint(command: &FsCommand, kind: ErrorKind) -> Option<String> {
-    let hint = match (kind, command) {
+fn hint(command: &FsCommand, error: &Error) -> Option<String> {
+    // What is wrong on the host's side is none of the sandbox's rules.
+    let Error::Controller(error) = error else { return None };
+    let hint = match (error.kind(), command) {
         (ErrorKind::IsDirectory, FsCommand::Rm { .. }) => "-r removes it with all that is in it",
         (ErrorKind::IsDirectory, _) => "`sandboxctl fs ls` lists a directory",
         (ErrorKind::NotEmpty, FsCommand::Rm { .. }) => "-r removes it with all that is in it",
@@ -456,7 +458,7 @@ fn still_read(put: io::Result<()>, what: &str) -> Result<bool, Error> {
 
 /// Content on the host's side cannot be read or written any further.
 fn failed(what: &str, source: io::Error) -> Error {
-    Error::System { what: what.to_owned(), source }
+    Error::Content { what: what.to_owned(), source }
 }
 
 /// What is refused as the sandbox would refuse it.

@@ -14,30 +14,32 @@ const SLOW: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Progress {
     since: Instant,
-    is_shown: bool,
-    total: Option<u64>,
     bytes: u64,
+    /// None where there is no one to see it.
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
     /// Of `total` bytes, where that is known; shown where there is someone to see it.
     pub fn shown(output: &Output, total: Option<u64>) -> Self {
-        let is_shown = output.shows_progress();
-        Self { since: Instant::now(), is_shown, total, bytes: 0, bar: None }
+        let bar = output.shows_progress().then(|| bar(total));
+        Self { since: Instant::now(), bytes: 0, bar }
     }
 
     /// Only counts.
     pub fn hidden() -> Self {
-        Self { since: Instant::now(), is_shown: false, total: None, bytes: 0, bar: None }
+        Self { since: Instant::now(), bytes: 0, bar: None }
     }
 
     /// So many more are through.
     pub fn add(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
-        if self.is_shown && (self.bar.is_some() || self.since.elapsed() > SLOW) {
-            let total = self.total;
-            self.bar.get_or_insert_with(|| bar(total)).set_position(self.bytes);
+        if let Some(bar) = &self.bar {
+            if bar.is_hidden() && self.since.elapsed() > SLOW {
+                bar.set_draw_target(ProgressDrawTarget::stderr());
+            }
+            // From the start on, so that it knows how fast it goes.
+            bar.set_position(self.bytes);
         }
     }
 
@@ -55,16 +57,18 @@ impl Drop for Progress {
     }
 }
 
+/// Not drawn yet.
 fn bar(total: Option<u64>) -> ProgressBar {
     // Checked by a test: a template that is none would leave the default.
     let style = ProgressStyle::with_template(template(total))
-        .unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr()).with_style(style)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ");
+    ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden()).with_style(style)
 }
 
 const fn template(total: Option<u64>) -> &'static str {
     match total {
-        Some(_) => "{binary_bytes} of {binary_total_bytes} {wide_bar} {binary_bytes_per_sec}",
+        Some(_) => "{binary_bytes} of {binary_total_bytes} [{wide_bar}] {binary_bytes_per_sec}",
         None => "{binary_bytes} {spinner} {binary_bytes_per_sec}",
     }
 }
