@@ -21,6 +21,7 @@ const LABEL_SANDBOX: &str = "sandboxctl.sandbox";
 const LABEL_INSTANCE: &str = "sandboxctl.instance";
 const LABEL_HOST: &str = "sandboxctl.host";
 const LABEL_EXPIRES: &str = "sandboxctl.expires";
+const LABEL_NAME: &str = "sandboxctl.name";
 
 /// How often a controller that goes on living looks.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
@@ -188,6 +189,11 @@ pub(crate) fn labels(
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into()
+}
+
+/// What to call a sandbox's container. It says nothing of whose it is.
+pub(crate) fn label_of_name(name: String) -> (String, String) {
+    (LABEL_NAME.to_owned(), name)
 }
 
 /// All sandboxes' containers that an engine has, oldest first.

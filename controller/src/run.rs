@@ -23,7 +23,7 @@ use crate::audit::{self, By, Event};
 use crate::changes::Announced;
 use crate::error::{Error, Step};
 use crate::failpoint::{Point, failpoint};
-use crate::limits::millis;
+use crate::limits::{Limits, millis};
 use crate::outcome::{CancelCause, Evidence, ExitEvidence, OurKill, Outcome};
 use crate::report::{FilesTouched, LogEntry, LogLevel, RunResult, TouchedFile, Usage};
 use crate::sandbox::Inner;
@@ -131,6 +131,9 @@ impl Run {
 
     async fn begin(inner: Arc<Inner>, script: Script) -> Result<Self, Error> {
         Script::check_args(&script.args)?;
+        let timeout = script.timeout.unwrap_or(inner.limits.timeout);
+        let limits = Limits { timeout, ..inner.limits };
+        limits.check(inner.ceiling())?;
         let turn = inner.turn().await?;
         let active = inner.activity.begin();
         let id = inner.next_run_id();
@@ -138,6 +141,7 @@ impl Run {
         let cancel = CancelHandle::new();
         let conductor = Conductor {
             id,
+            limits,
             inner,
             record: record.clone(),
             cancelled: cancel.0.subscribe(),
@@ -330,6 +334,8 @@ fn record_changes(inner: &Inner, result: &RunResult) {
 /// Conducts a run from its request to its result.
 struct Conductor {
     id: String,
+    /// The sandbox's, with the run's own time.
+    limits: Limits,
     inner: Arc<Inner>,
     record: Arc<Record>,
     cancelled: watch::Receiver<Cancelled>,
@@ -357,8 +363,11 @@ struct Answer {
 impl Answer {
     /// What the agent counted is its word: a figure that the container's limits rule out is no
     /// knowledge, and is not passed on.
-    fn new(RunReply { end, logs_truncated, usage }: RunReply, inner: &Inner) -> Self {
-        let limits = &inner.limits;
+    fn new(
+        RunReply { end, logs_truncated, usage }: RunReply,
+        inner: &Inner,
+        limits: &Limits,
+    ) -> Self {
         let most_memory = limits.memory.as_u64().saturating_add(FOREIGN_MEMORY);
         let usage = Usage {
             wall_ms: 0,
@@ -409,7 +418,7 @@ impl Conductor {
         let answer = match self.request(script) {
             Err(error) => Ok(Some(error.into())),
             Ok(request) => {
-                let kill_at = started + self.inner.limits.timeout + GRACE;
+                let kill_at = started + self.limits.timeout + GRACE;
                 let sink: Arc<dyn Sink> = self.record.clone();
                 let inner = self.inner.clone();
                 tokio::select! {
@@ -466,7 +475,7 @@ impl Conductor {
             engine: inner.engine().kind,
             engine_notice: inner.engine().notice.clone(),
             io_dir: inner.io_dir().map(|dir| dir.path().to_owned()),
-            limits: inner.limits,
+            limits: self.limits,
             usage,
             confinement: inner.confinement.clone(),
             answered,
@@ -486,11 +495,7 @@ impl Conductor {
             let message = format!("script:{line}: {what}");
             ScriptError { line: u32::try_from(line).ok(), ..error(ErrorKind::Syntax, message) }
         })?;
-        Ok(message::Run {
-            source,
-            args: script.args,
-            timeout_ms: millis(self.inner.limits.timeout),
-        })
+        Ok(message::Run { source, args: script.args, timeout_ms: millis(self.limits.timeout) })
     }
 
     /// Kills it: what was waited for will not come.
@@ -548,7 +553,7 @@ impl Conductor {
         match answer {
             Ok(answer) => match over_its_limit(&answer.end) {
                 Some(what) => self.give_up(OurKill::Breach(what.to_owned())).await,
-                None => Ok(Some(Answer::new(answer, &self.inner))),
+                None => Ok(Some(Answer::new(answer, &self.inner, &self.limits))),
             },
             Err(CallError::Over) => {
                 if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
@@ -576,7 +581,7 @@ impl Conductor {
                     self.our_kill = Some(OurKill::Breach(what.to_owned()));
                     Ok(None)
                 }
-                None => Ok(Some(Answer::new(answer, &self.inner))),
+                None => Ok(Some(Answer::new(answer, &self.inner, &self.limits))),
             },
             Ok(Err(CallError::Over)) => {
                 if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
@@ -621,8 +626,8 @@ impl Conductor {
             cancel,
             our_kill: self.our_kill.take(),
             exit,
-            timeout: self.inner.limits.timeout,
-            memory: self.inner.limits.memory,
+            timeout: self.limits.timeout,
+            memory: self.limits.memory,
             stderr: self.inner.session().stderr(),
         };
         Ok(evidence.judge())

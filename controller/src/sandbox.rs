@@ -7,14 +7,14 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use sandbox_protocol::argv::EXIT_UNCONFINED;
 use sandbox_protocol::message::{Confinement, Hello, HelloReply, MountIdentity, Refused, Shutdown};
 use sandbox_protocol::path::{GuestPath, written};
 use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::activity::Activity;
 use crate::audit::{self, Audit, By, Event};
@@ -24,7 +24,7 @@ use crate::error::{Error, Step, step};
 use crate::failpoint::{Point, failpoint};
 use crate::files::Encoding;
 use crate::iodir::{Identity, IoDir, OpenInput, container_user, open_inputs};
-use crate::limits::Limits;
+use crate::limits::{Ceiling, Limits};
 use crate::outcome::{ContainerUsage, ExitEvidence};
 use crate::places::Places;
 use crate::plan::Plan;
@@ -113,12 +113,19 @@ impl Sandbox {
         Run::start(self.inner.clone(), script).await
     }
 
+    /// Why nothing can be asked of it any more; `None` as long as it is not known to have ended.
+    #[must_use]
+    pub fn ended(&self) -> Option<Error> {
+        self.inner.ended()
+    }
+
     /// Ends it: the agent is told, the container is removed. A run that is under way is cancelled.
+    /// Asked again, it tries again where the container could not be removed.
     ///
     /// # Errors
     ///
     /// [`Error`] where the container could not be removed. The next command will.
-    pub async fn close(self) -> Result<(), Error> {
+    pub async fn close(&self) -> Result<(), Error> {
         self.inner.close().await
     }
 
@@ -165,7 +172,8 @@ impl Sandbox {
 
         let name = reap::container_name(&id);
         let expires = SystemTime::now() + spec.lifetime;
-        let labels = reap::labels(&shared.instance, &id, expires);
+        let mut labels = reap::labels(&shared.instance, &id, expires);
+        labels.extend(spec.container_name.take().map(reap::label_of_name));
         let sources: Vec<Source> = kept
             .io_dir
             .iter()
@@ -252,7 +260,7 @@ impl Sandbox {
 impl Drop for Sandbox {
     fn drop(&mut self) {
         self.inner.is_closing.store(true, Ordering::Relaxed);
-        self.inner.remains.remove();
+        self.inner.remains.remove(Attempt::First);
     }
 }
 
@@ -292,6 +300,11 @@ impl Inner {
 
     pub fn audit(&self) -> &Audit {
         &self.shared.audit
+    }
+
+    /// What no limit of a run may be above.
+    pub fn ceiling(&self) -> &Ceiling {
+        &self.shared.ceiling
     }
 
     pub const fn session(&self) -> &Session {
@@ -581,11 +594,15 @@ impl Inner {
         if !matches!(tokio::time::timeout(Step::Shutdown.time_limit(), leave).await, Ok(true)) {
             tracing::debug!("the agent did not leave by itself");
         }
-        match self.remains.remove() {
-            Some(removed) => removed.await.unwrap_or_else(|_| {
-                Err(Error::Ended { detail: "the runtime ended before its removal".to_owned() })
-            }),
-            None => Ok(()),
+        loop {
+            if let Some(removed) = self.remains.remove(Attempt::Any) {
+                return removed.await.unwrap_or_else(|_| {
+                    Err(Error::Ended { detail: "the runtime ended before its removal".to_owned() })
+                });
+            }
+            if self.remains.are_gone().await {
+                return Ok(());
+            }
         }
     }
 }
@@ -609,8 +626,26 @@ pub(crate) struct Remains {
     name: String,
     /// Held while the container is being made.
     creating: Arc<tokio::sync::Mutex<()>>,
-    /// Taken by the first who removes.
-    kept: Mutex<Option<Kept>>,
+    removal: Arc<watch::Sender<Removal>>,
+}
+
+/// How far the removal is.
+#[derive(Debug)]
+enum Removal {
+    NotBegun(Kept),
+    UnderWay,
+    /// It failed.
+    Left,
+    Gone,
+}
+
+/// Which attempt at a removal to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    /// The first alone: whoever cannot tell how it went does not try again.
+    First,
+    /// Another one too, where the last one failed.
+    Any,
 }
 
 /// What the container uses of the host.
@@ -630,7 +665,8 @@ impl Drop for Kept {
 
 impl Remains {
     fn new(shared: Arc<Shared>, id: String, name: String, kept: Kept) -> Self {
-        Self { shared, id, name, creating: Arc::default(), kept: Mutex::new(Some(kept)) }
+        let removal = Arc::new(watch::Sender::new(Removal::NotBegun(kept)));
+        Self { shared, id, name, creating: Arc::default(), removal }
     }
 
     /// Makes the container. In a task of its own: whoever gives up on the launch in the middle
@@ -663,14 +699,29 @@ impl Remains {
     }
 
     /// Removes the container in the background, which [`Controller::close`] waits for; what comes
-    /// back tells how it went. `None` where that is under way already.
+    /// back tells how it went. `None` where that is under way or done already.
     ///
     /// [`Controller::close`]: crate::Controller::close
-    fn remove(&self) -> Option<oneshot::Receiver<Result<(), Error>>> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+    fn remove(&self, attempt: Attempt) -> Option<oneshot::Receiver<Result<(), Error>>> {
+        let mut kept = None;
+        let begins = self.removal.send_if_modified(|removal| {
+            match std::mem::replace(removal, Removal::UnderWay) {
+                Removal::NotBegun(begun) => kept = Some(begun),
+                Removal::Left if attempt == Attempt::Any => {}
+                other => {
+                    *removal = other;
+                    return false;
+                }
+            }
+            true
+        });
+        if !begins {
+            return None;
+        }
+        let removal = self.removal.clone();
         let (shared, id, name) = (self.shared.clone(), self.id.clone(), self.name.clone());
         let creating = self.creating.clone();
-        let removal = async move {
+        let work = async move {
             let started = Instant::now();
             drop(creating.lock().await);
             let result = step(Step::Remove, shared.engine.remove(&name)).await;
@@ -681,15 +732,23 @@ impl Remains {
             });
             // Only now: the container had it mounted.
             drop(kept);
+            removal.send_replace(if result.is_ok() { Removal::Gone } else { Removal::Left });
             result
         };
-        Some(self.shared.cleanup.spawn(removal))
+        Some(self.shared.cleanup.spawn(work))
+    }
+
+    /// Waits for a removal that is under way, and says whether nothing is left.
+    async fn are_gone(&self) -> bool {
+        let mut removal = self.removal.subscribe();
+        let settled = removal.wait_for(|removal| !matches!(removal, Removal::UnderWay)).await;
+        settled.is_ok_and(|removal| matches!(*removal, Removal::Gone))
     }
 }
 
 impl Drop for Remains {
     fn drop(&mut self) {
-        self.remove();
+        self.remove(Attempt::First);
     }
 }
 

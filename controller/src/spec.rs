@@ -137,6 +137,7 @@ pub struct SandboxSpec {
     pub(crate) idle_limit: Option<Duration>,
     pub(crate) default_encoding: Encoding,
     pub(crate) lifespan: Lifespan,
+    pub(crate) container_name: Option<String>,
 }
 
 /// What a sandbox is for.
@@ -166,6 +167,7 @@ impl Default for SandboxSpec {
             idle_limit: None,
             default_encoding: Encoding::default(),
             lifespan: Lifespan::default(),
+            container_name: None,
         }
     }
 }
@@ -296,6 +298,13 @@ impl SandboxSpec {
         self
     }
 
+    /// What to call the container where containers are listed: its label `sandboxctl.name`.
+    #[must_use]
+    pub fn container_name(mut self, name: impl Into<String>) -> Self {
+        self.container_name = Some(name.into());
+        self
+    }
+
     /// What the sandbox is for; [`Lifespan::ManyRuns`] by default.
     #[must_use]
     pub fn lifespan(mut self, lifespan: Lifespan) -> Self {
@@ -343,19 +352,28 @@ impl Input {
 pub struct Script {
     pub(crate) source: Vec<u8>,
     pub(crate) args: Map<String, Value>,
+    pub(crate) timeout: Option<Duration>,
 }
 
 impl Script {
     /// A script of this text.
     #[must_use]
     pub fn new(source: impl Into<Vec<u8>>) -> Self {
-        Self { source: source.into(), args: Map::new() }
+        Self { source: source.into(), args: Map::new(), timeout: None }
     }
 
     /// The script's `args`.
     #[must_use]
     pub fn args(mut self, args: Map<String, Value>) -> Self {
         self.args = args;
+        self
+    }
+
+    /// How long it may run, in place of the sandbox's [`Limits::timeout`] and under the same
+    /// ceiling.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
         self
     }
 

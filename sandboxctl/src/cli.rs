@@ -11,9 +11,10 @@ use std::sync::LazyLock;
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand, ValueHint};
 use sandbox_controller::{DEFAULT_PROTECTED, LimitKey};
+use sandbox_server::tools::Tool;
 
 use crate::config::{Flags, Key, Value};
-use crate::input::{Argument, InputArgument, User};
+use crate::input::{Argument, InputArgument, JsonArgument, User};
 use fs::FsArgs;
 
 /// `--version`: ours, and the agent's digest, which is what runs beside the script.
@@ -237,6 +238,34 @@ Examples:
   sandboxctl doctor --json --host unix:///run/user/1000/docker.sock")]
     Doctor(ReportArgs),
 
+    /// Make one call of a tool for workflow steps, and print its answer
+    ///
+    /// The sandbox of the call is made for it, by what --init gives to sandbox_init, and is removed
+    /// when the call has been answered. Its files stay. The answer is one JSON object: type, data
+    /// and metadata, or error and metadata.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl tool sandbox_write_file --init '{\"containerId\": \"c\", \"projectOutPath\": \"out\"}' \\
+      --input '{\"containerId\": \"c\", \"path\": \"a.txt\", \"content\": \"hello\"}'
+  sandboxctl tool sandbox_execute_script --init @init.json --input - < call.json")]
+    Tool(Box<ToolArgs>),
+
+    /// Serve the tools for workflow steps on stdin and stdout, or list them
+    ///
+    /// With --stdio each line of stdin is a call or the cancel of one, and each line of stdout the
+    /// answer to a call, in any order. Sandboxes are kept by their containerId, and all of them are
+    /// removed when stdin ends. Their files stay.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl tools --list
+  sandboxctl tools --stdio < session.ndjson
+
+A session:
+  {\"id\": 1, \"tool\": \"sandbox_init\", \"args\": {\"containerId\": \"c\", \"projectOutPath\": \"out\"}}
+  {\"id\": 2, \"tool\": \"sandbox_exists\", \"args\": {\"containerId\": \"c\", \"path\": \"a\"}, \"timeout_ms\": 500}
+  {\"cancel\": 2}")]
+    Tools(Box<ToolsArgs>),
+
     /// Look at the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -289,6 +318,8 @@ impl Command {
             | Self::Gc(GcArgs { json, .. })
             | Self::Doctor(ReportArgs { json })
             | Self::Config(ConfigCommand::Show { json, .. }) => *json,
+            // Its own answer is JSON, and says what failed.
+            Self::Tool(_) | Self::Tools(_) => false,
             Self::Types | Self::Completions { .. } | Self::Man { .. } => false,
         }
     }
@@ -363,13 +394,25 @@ impl RunArgs {
 /// subcommand.
 #[derive(Debug, Args)]
 pub struct SandboxArgs {
-    #[arg(long, global = true, value_name = "FILE", help = Key::AuditFile.help(),
-        value_hint = ValueHint::FilePath)]
-    audit: Option<PathBuf>,
+    /// What bounds it.
+    #[command(flatten)]
+    bounds: BoundsArgs,
 
     /// Its files.
     #[command(flatten)]
     pub files: FileArgs,
+}
+
+/// What bounds a sandbox, wherever its files are.
+#[derive(Debug, Args)]
+pub struct BoundsArgs {
+    #[arg(long, global = true, value_name = "FILE", help = Key::AuditFile.help(),
+        value_hint = ValueHint::FilePath)]
+    audit: Option<PathBuf>,
+
+    /// Refuse writes to names that others run or trust, such as .bashrc, .git, .vscode
+    #[arg(long, help_heading = "Files", global = true)]
+    protect: bool,
 
     /// What it may use.
     #[command(flatten)]
@@ -399,10 +442,6 @@ pub struct FileArgs {
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::Other,
         value_parser = guest_path())]
     pub workdir: Option<String>,
-
-    /// Refuse writes to names that others run or trust, such as .bashrc, .git, .vscode
-    #[arg(long, global = true)]
-    protect: bool,
 
     /// Run as this user and group [default: the owner of the io dir]
     #[arg(long, global = true, value_name = "UID:GID", value_hint = ValueHint::Other,
@@ -448,7 +487,14 @@ impl SandboxArgs {
             flags.set(Key::IoDir, Some(Value::Path(dir.clone())));
             flags.values.push((Key::IoEnabled, Value::Switch(true), "--io-dir"));
         }
-        if self.files.protect {
+        self.bounds.add_flags(flags);
+    }
+}
+
+impl BoundsArgs {
+    /// Adds the settings among these flags.
+    pub fn add_flags(&self, flags: &mut Flags) {
+        if self.protect {
             let names = DEFAULT_PROTECTED.iter().map(ToString::to_string).collect();
             flags.set(Key::Protected, Some(Value::Names(names)));
         }
@@ -464,6 +510,46 @@ impl SandboxArgs {
             flags.set(limit(key), value.clone());
         }
     }
+}
+
+/// `tool`.
+#[derive(Debug, Args)]
+pub struct ToolArgs {
+    /// The tool
+    #[arg(value_name = "NAME", value_parser = tool_name(), hide_possible_values = true)]
+    pub name: String,
+
+    /// What it takes, as JSON; @FILE reads a file, - stdin
+    #[arg(long, value_name = "JSON", value_parser = text::<JsonArgument>())]
+    pub input: JsonArgument,
+
+    /// What sandbox_init takes to make the sandbox of this call; @FILE reads a file, - stdin
+    #[arg(long, value_name = "JSON", value_parser = text::<JsonArgument>())]
+    pub init: Option<JsonArgument>,
+
+    /// What bounds the sandbox.
+    #[command(flatten)]
+    pub bounds: BoundsArgs,
+}
+
+fn tool_name() -> impl TypedValueParser<Value = String> {
+    Utf8(PossibleValuesParser::new(Tool::ALL.iter().map(|tool| tool.name())))
+}
+
+/// `tools`.
+#[derive(Debug, Args)]
+pub struct ToolsArgs {
+    /// Answer the calls on stdin, one JSON object a line, until it ends
+    #[arg(long, required_unless_present = "list")]
+    pub stdio: bool,
+
+    /// Print the tools as JSON: [{"name", "description", "inputSchema", "outputSchema"}]
+    #[arg(long, conflicts_with = "stdio")]
+    pub list: bool,
+
+    /// What bounds each sandbox.
+    #[command(flatten)]
+    pub bounds: BoundsArgs,
 }
 
 /// `check`.

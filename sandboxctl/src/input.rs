@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use sandbox_controller::{Input, Script};
 use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_SOURCE_BYTES};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::error::Error;
@@ -35,6 +36,55 @@ impl FromStr for Argument {
             Some((key, value)) => Ok(Self { key: key.to_owned(), value: value.to_owned() }),
             None => Err("expected KEY=VALUE".to_owned()),
         }
+    }
+}
+
+/// JSON: as it is typed, in a file, or on stdin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JsonArgument {
+    /// As it is typed.
+    Typed(String),
+    /// `@FILE`.
+    File(PathBuf),
+    /// `-`.
+    Stdin,
+}
+
+impl FromStr for JsonArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix('@') {
+            Some("") => Err("there is no file after the '@'".to_owned()),
+            Some(file) => Ok(Self::File(file.into())),
+            None if text == STDIN => Ok(Self::Stdin),
+            None => Ok(Self::Typed(text.to_owned())),
+        }
+    }
+}
+
+impl JsonArgument {
+    /// Reads it, up to `most` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be read, or is no JSON. `flag` is what gives it.
+    pub fn read(&self, flag: &str, most: usize) -> Result<Box<RawValue>, Error> {
+        let (what, read) = match self {
+            Self::Typed(text) => (flag.to_owned(), Ok(text.clone().into_bytes())),
+            Self::Stdin => (format!("{flag} -"), read_bounded(io::stdin().lock(), most as u64)),
+            Self::File(file) => {
+                let read = File::open(file).and_then(|file| read_bounded(file, most as u64));
+                (format!("{flag} @{}", file.display()), read)
+            }
+        };
+        let bytes = read.map_err(|error| Error::usage(&*what, reason(&error)))?;
+        if bytes.len() > most {
+            let why = format!("it is longer than {} MiB", most >> 20);
+            return Err(Error::usage(what, why));
+        }
+        serde_json::from_slice(&bytes)
+            .map_err(|error| Error::usage(what, format!("it is not JSON: {error}")))
     }
 }
 
@@ -281,6 +331,25 @@ mod tests {
         assert_eq!(argument("k="), Ok(("k".into(), String::new())));
         assert!(argument("k").is_err());
         assert!(argument("=v").is_err());
+    }
+
+    #[test]
+    fn json_is_typed_or_in_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("call.json");
+        std::fs::write(&file, "{\"a\": 1}\n").unwrap();
+        let read = |text: &str, most| {
+            let read = text.parse::<JsonArgument>().unwrap().read("--input", most);
+            read.map(|json| json.get().to_owned()).map_err(|error| error.message())
+        };
+        let at = format!("@{}", file.display());
+        assert_eq!(read("{\"a\": 1}", 100).as_deref(), Ok("{\"a\": 1}"));
+        assert_eq!(read(&at, 100).as_deref(), Ok("{\"a\": 1}"));
+        assert_eq!(read(&at, 5).unwrap_err(), format!("--input {at}: it is longer than 0 MiB"));
+        assert!(read("{a}", 100).unwrap_err().starts_with("--input: it is not JSON: "));
+        assert!(read("@/no/such", 100).unwrap_err().ends_with("No such file or directory"));
+        assert_eq!("-".parse(), Ok(JsonArgument::Stdin));
+        assert!("@".parse::<JsonArgument>().is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod fake;
 mod operations;
 
 use std::os::unix::fs::MetadataExt;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use sandbox_protocol::FromAgent;
@@ -508,6 +509,45 @@ async fn an_engine_that_dies_in_the_middle_is_our_failure() {
     assert!(sandbox.close().await.is_err());
     // What could not be removed is found by its labels: the instance keeps its file.
     assert!(!world.shared.cleanup.finish().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_could_not_be_removed_is_when_it_is_asked_for_again() {
+    let world = greeted(async |mut agent: Scripted, fake: Arc<Fake>| {
+        fake.is_dead.store(true, Ordering::Relaxed);
+        agent.rest().await;
+    });
+    let removals = || world.fake.calls().iter().filter(|&&call| call == "remove").count();
+    let sandbox = world.launch().await.unwrap();
+    let (one, other) = tokio::join!(sandbox.close(), sandbox.close());
+    // Neither is told what is not so.
+    assert!(one.is_err() && other.is_err());
+    assert_eq!(removals(), 2);
+    assert!(sandbox.ended().is_some());
+    world.fake.is_dead.store(false, Ordering::Relaxed);
+    sandbox.close().await.unwrap();
+    sandbox.close().await.unwrap();
+    drop(sandbox);
+    world.shared.cleanup.finish().await;
+    assert_eq!(removals(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_may_have_more_time_than_its_sandbox_gives_and_never_more_than_the_ceiling() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        agent.run_request().await;
+        std::future::pending().await
+    });
+    let sandbox = world.launch().await.unwrap();
+    let over = Script::new("x").timeout(Duration::from_secs(601));
+    let error = sandbox.start(over).await.unwrap_err();
+    assert!(matches!(error, Error::OverCeiling(_)), "{error}");
+    let before = tokio::time::Instant::now();
+    let result = sandbox.run(Script::new("x").timeout(Duration::from_secs(90))).await.unwrap();
+    assert_eq!(result.outcome.status(), Status::Timeout);
+    assert_eq!(result.limits.timeout, Duration::from_secs(90));
+    assert!(before.elapsed() >= Duration::from_secs(90));
+    sandbox.close().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,6 +10,7 @@ mod launch;
 mod manual;
 mod ps;
 mod run;
+mod tools;
 
 use sandbox_controller::{AuditReport, Config, Controller, Reaper, Sweep};
 
@@ -47,6 +48,8 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         Command::Ps(args) => ps::ps(&context, &args),
         Command::Gc(args) => gc::gc(&context, &args),
         Command::Doctor(args) => doctor::doctor(&context, &args),
+        Command::Tool(args) => tools::tool(&context, &args),
+        Command::Tools(args) => tools::tools(&context, &args),
         Command::Config(command) => config::config(&context, &command),
         Command::Completions { shell } => manual::completions(&context, shell),
         Command::Man { dir } => manual::man(&context, dir.as_deref()),

@@ -8,7 +8,7 @@ use sandbox_controller::{
 };
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 
-use super::{Error, Key, Layer, Place, Settings, Value};
+use super::{Error, Key, Layer, Place, Setting, Settings, Value};
 use crate::environment::Environment;
 
 impl Settings {
@@ -74,21 +74,7 @@ impl Settings {
     pub fn io_dir(&self, working_directory: &Path) -> Result<PathBuf, Error> {
         let setting = self.setting(Key::IoDir);
         let dir = self.path(Key::IoDir);
-        let path = if dir.is_relative() && setting.layer <= Layer::Project {
-            let mut path = working_directory.to_owned();
-            for part in dir.components() {
-                if part == Component::CurDir {
-                    continue;
-                }
-                path.push(part);
-                if path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
-                    return Err(Error::Link { name: self.named(Key::IoDir), link: path });
-                }
-            }
-            path
-        } else {
-            working_directory.join(&dir)
-        };
+        let path = self.without_links(Key::IoDir, setting.layer, &dir, working_directory)?;
         // Before anything is made there.
         let why = if path.metadata().is_ok_and(|found| !found.is_dir()) {
             "is not a directory"
@@ -98,6 +84,45 @@ impl Settings {
             return Ok(path);
         };
         Err(Error::IoDir { name: self.named(Key::IoDir), path, why })
+    }
+
+    /// Where `sandbox_init` may mount, absolute.
+    ///
+    /// # Errors
+    ///
+    /// As of [`io_dir`](Self::io_dir): a relative one may not lead through a link.
+    pub fn allowed_out_paths(&self, working_directory: &Path) -> Result<Vec<PathBuf>, Error> {
+        let key = Key::AllowedOutPaths;
+        let Setting { value: Some(Value::Dirs(dirs)), layer, .. } = self.setting(key) else {
+            return Ok(Vec::new());
+        };
+        let absolute = |dir| self.without_links(key, *layer, dir, working_directory);
+        dirs.iter().map(|dir| absolute(dir)).collect()
+    }
+
+    /// A directory that a key names. A relative one that a file names, or nobody, may not lead
+    /// through a link.
+    fn without_links(
+        &self,
+        key: Key,
+        layer: Layer,
+        dir: &Path,
+        working_directory: &Path,
+    ) -> Result<PathBuf, Error> {
+        if dir.is_absolute() || layer > Layer::Project {
+            return Ok(working_directory.join(dir));
+        }
+        let mut path = working_directory.to_owned();
+        for part in dir.components() {
+            if part == Component::CurDir {
+                continue;
+            }
+            path.push(part);
+            if path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
+                return Err(Error::Link { name: self.named(key), link: path });
+            }
+        }
+        Ok(path)
     }
 
     /// What to call a setting in a message: the flag that gives it, or the key and its place.

@@ -142,6 +142,19 @@ fn project_narrows(with: &Settings, without: &Settings) {
                     }
                 }
             }
+            (Key::AllowedOutPaths, Value::Dirs(dirs), Some(Value::Dirs(before))) => {
+                let plain = |dir: &Path| -> std::path::PathBuf {
+                    dir.components().filter(|part| *part != Component::CurDir).collect()
+                };
+                for dir in dirs {
+                    assert!(dir.components().all(|part| part != Component::ParentDir));
+                    let is_below = |outer: &std::path::PathBuf| {
+                        dir.is_absolute() == outer.is_absolute()
+                            && plain(dir).starts_with(plain(outer))
+                    };
+                    assert!(before.iter().any(is_below), "{dir:?}");
+                }
+            }
             (Key::IoDir, Value::Path(dir), _) => {
                 assert!(dir.is_relative() && !dir.as_os_str().is_empty());
                 for part in dir.components() {

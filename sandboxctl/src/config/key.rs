@@ -42,6 +42,8 @@ pub enum Key {
     EngineImage,
     /// The embedded engine's folder.
     EngineDataDir,
+    /// Where `sandbox_init` may mount.
+    AllowedOutPaths,
 }
 
 const ENCODINGS: &[&str] =
@@ -63,7 +65,7 @@ impl Key {
             .chain(LimitKey::ALL.iter().copied().map(Self::Ceiling))
             .chain([Self::Confinement, Self::AuditFile])
             .chain([Self::EngineKind, Self::EngineHost, Self::EngineRuntime, Self::EngineImage])
-            .chain([Self::EngineDataDir])
+            .chain([Self::EngineDataDir, Self::AllowedOutPaths])
     }
 
     /// The key's name in a configuration file, with dots.
@@ -88,6 +90,7 @@ impl Key {
             Self::EngineRuntime => "engine.runtime".into(),
             Self::EngineImage => "engine.image".into(),
             Self::EngineDataDir => "engine.data_dir".into(),
+            Self::AllowedOutPaths => "tools.allowed_out_paths".into(),
         }
     }
 
@@ -121,7 +124,8 @@ impl Key {
             | Self::AllowedPaths
             | Self::Ceiling(_)
             | Self::EngineImage
-            | Self::EngineDataDir => None,
+            | Self::EngineDataDir
+            | Self::AllowedOutPaths => None,
         }
     }
 
@@ -145,6 +149,7 @@ impl Key {
             Self::EngineKind => text("auto"),
             Self::AuditFile | Self::EngineHost | Self::EngineRuntime | Self::EngineImage => None,
             Self::EngineDataDir => Some(Value::Path(EmbeddedConfig::DATA_DIR.into())),
+            Self::AllowedOutPaths => Some(Value::Dirs(vec![".".into()])),
         }
     }
 
@@ -166,6 +171,7 @@ impl Key {
         use sandbox_controller::LimitValue;
         match self {
             Self::IoEnabled => "true or false",
+            Self::AllowedOutPaths => "an array of paths such as [\".\"]",
             Self::AllowedPaths => "an array of { path = \"…\", access = \"read\" or \"write\" }",
             Self::Protected => "an array of names such as \".bashrc\" or \".git/hooks\"",
             Self::Limit(limit) | Self::Ceiling(limit) => match limit.default_value() {
@@ -203,6 +209,7 @@ impl Key {
             Self::EngineDataDir => {
                 "Folder of the embedded engine: root's, where programs may start"
             }
+            Self::AllowedOutPaths => "Directories below which sandbox_init may mount",
         }
     }
 
@@ -249,7 +256,7 @@ mod tests {
     #[test]
     fn names_and_variables_are_unique() {
         let count = Key::all().count();
-        assert_eq!(count, 13 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
+        assert_eq!(count, 14 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);
         assert_eq!(Key::all().map(Key::variable).collect::<HashSet<_>>().len(), count);
         for key in Key::all() {

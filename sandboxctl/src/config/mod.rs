@@ -149,10 +149,10 @@ pub enum Error {
         /// Why not.
         source: project::Widening,
     },
-    /// The io dir, named by a file or by nobody, leads through a link.
+    /// A directory, named by a file or by nobody, leads through a link.
     #[error("{name}: {} is a symbolic link, which is not followed there", .link.display())]
     Link {
-        /// Who names the io dir.
+        /// Who names it.
         name: String,
         /// The link.
         link: PathBuf,
@@ -230,9 +230,12 @@ impl Error {
             Self::CeilingVariable { .. } => {
                 Some("[limits.ceiling] stands in the user's or the system's file".to_owned())
             }
-            Self::Link { .. } => {
+            Self::Link { name, .. } if name.starts_with("io.dir ") => {
                 Some("name what it leads to with --io-dir, if that is meant".to_owned())
             }
+            Self::Link { .. } => Some(
+                "name what it leads to in the user's configuration, if that is meant".to_owned(),
+            ),
             Self::OverCeiling { key, .. } => Some(format!(
                 "limits.ceiling in the user's or the system's configuration raises the ceiling of \
                  {key}"

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Component;
+use std::path::{Component, Path};
 
 use sandbox_controller::{Ceiling, ConfinementPolicy, LimitKey, LimitValue, Limits};
 use sandbox_protocol::message::{Access, AllowedPath};
@@ -38,6 +38,12 @@ pub enum Widening {
     Path {
         /// Which.
         path: String,
+    },
+    /// A directory of the host that is not below one of those that are allowed below.
+    #[error("a project's file may not allow {dir}, which is not allowed outside it")]
+    Dir {
+        /// Which.
+        dir: String,
     },
     /// A directory that is not the project's.
     #[error("a project's file may only name a directory below the working directory")]
@@ -75,6 +81,12 @@ pub fn check(key: Key, value: &Value, below: Option<&Value>) -> Result<(), Widen
                 None => Ok(()),
             }
         }
+        (Key::AllowedOutPaths, Value::Dirs(dirs), Some(Value::Dirs(below))) => {
+            match dirs.iter().find(|dir| !below.iter().any(|outer| is_below(dir, outer))) {
+                Some(dir) => Err(Widening::Dir { dir: dir.display().to_string() }),
+                None => Ok(()),
+            }
+        }
         (Key::IoDir, Value::Path(dir), _) => {
             let mut names = dir.components().filter(|part| *part != Component::CurDir).peekable();
             if names.peek().is_none() {
@@ -97,6 +109,7 @@ pub fn check(key: Key, value: &Value, below: Option<&Value>) -> Result<(), Widen
             Key::Limit(_)
             | Key::IoEnabled
             | Key::AllowedPaths
+            | Key::AllowedOutPaths
             | Key::IoDir
             | Key::Ceiling(_)
             | Key::Confinement
@@ -140,6 +153,19 @@ fn access(place: &GuestPath, rules: &[AllowedPath]) -> u8 {
     decides.map_or(0, |(_, access)| access)
 }
 
+/// Whether a directory is another one or below it, as far as the paths alone tell.
+fn is_below(dir: &Path, outer: &Path) -> bool {
+    let parts = |path: &'_ Path| -> Vec<_> {
+        path.components()
+            .filter(|part| *part != Component::CurDir)
+            .map(|part| part.as_os_str().to_owned())
+            .collect()
+    };
+    !dir.components().any(|part| part == Component::ParentDir)
+        && dir.is_absolute() == outer.is_absolute()
+        && parts(dir).starts_with(&parts(outer))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,6 +194,8 @@ mod tests {
             ("filesystem.allowed_paths", "[{ path = '/in', access = 'read' }]"),
             ("filesystem.protected", "['.bashrc']"),
             ("filesystem.max_depth", "9"),
+            ("tools.allowed_out_paths", "[]"),
+            ("tools.allowed_out_paths", "['.', './out', 'a/b']"),
         ] {
             assert_eq!(judged(key, value), Ok(()), "{key} = {value}");
         }
@@ -197,6 +225,9 @@ mod tests {
             ("filesystem.allowed_paths", "[{ path = '/', access = 'read' }]"),
             ("filesystem.allowed_paths", "[{ path = '/iox', access = 'read' }]"),
             ("filesystem.allowed_paths", "[{ path = '/in', access = 'write' }]"),
+            ("tools.allowed_out_paths", "['/']"),
+            ("tools.allowed_out_paths", "['out', '../x']"),
+            ("tools.allowed_out_paths", "['out/../..']"),
         ];
         let answers = cases.map(|(key, value)| {
             format!("{key} = {value}: {}", judged(key, value).expect_err("it widens"))

@@ -220,6 +220,10 @@ fn any_line() -> impl Strategy<Value = String> {
                 let access = if write { "write" } else { "read" };
                 format!("[{{ path = '{path}', access = '{access}' }}]")
             }
+            (_, Some(Value::Dirs(_))) => {
+                let dir = [".", "out", "/out", "./out/a", "../x", ".//."][number as usize % 6];
+                format!("['{dir}']")
+            }
             (_, Some(Value::Limit(limit))) => match limit {
                 LimitValue::Time(_) => format!("'{}s'", number + 1),
                 LimitValue::Size(_) => format!("'{}MiB'", number + 16),

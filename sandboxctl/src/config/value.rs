@@ -27,6 +27,8 @@ pub enum Value {
     Paths(Vec<AllowedPath>),
     /// Names of files and directories.
     Names(Vec<String>),
+    /// Directories of the host.
+    Dirs(Vec<PathBuf>),
 }
 
 /// Why a text or a TOML value is no value of its key.
@@ -101,7 +103,7 @@ impl Value {
                 "false" => Ok(Self::Switch(false)),
                 _ => Err(ValueError::Choice { text: text.into(), words: &["true", "false"] }),
             },
-            Key::AllowedPaths => {
+            Key::AllowedPaths | Key::AllowedOutPaths => {
                 let value = DeValue::parse(text)
                     .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
                 Self::from_toml(key, &value)
@@ -169,7 +171,15 @@ impl Value {
                 }
                 Ok(Self::Names(names))
             }
-            (Key::AllowedPaths | Key::Protected, _) => Err(wrong_type()),
+            (Key::AllowedOutPaths, DeValue::Array(_)) => {
+                let dirs = Vec::<PathBuf>::deserialize(ValueDeserializer::from(value.clone()))
+                    .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
+                match dirs.iter().any(|dir| dir.as_os_str().is_empty()) {
+                    true => Err(ValueError::Empty),
+                    false => Ok(Self::Dirs(dirs)),
+                }
+            }
+            (Key::AllowedPaths | Key::Protected | Key::AllowedOutPaths, _) => Err(wrong_type()),
             (Key::IoEnabled, DeValue::Boolean(switch)) => Ok(Self::Switch(*switch)),
             (Key::IoEnabled, _) => Err(wrong_type()),
             (Key::Limit(limit) | Key::Ceiling(limit), DeValue::Integer(number)) => {
@@ -200,9 +210,12 @@ impl Value {
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
-            Self::Limit(_) | Self::Switch(_) | Self::Path(_) | Self::Paths(_) | Self::Names(_) => {
-                None
-            }
+            Self::Limit(_)
+            | Self::Switch(_)
+            | Self::Path(_)
+            | Self::Paths(_)
+            | Self::Names(_)
+            | Self::Dirs(_) => None,
         }
     }
 }
@@ -259,6 +272,10 @@ impl fmt::Display for Value {
                 let names: Vec<_> = names.iter().map(|name| quoted(name.clone())).collect();
                 write!(formatter, "[{}]", names.join(", "))
             }
+            Self::Dirs(dirs) => {
+                let dirs = dirs.iter().map(|dir| quoted(dir.to_string_lossy().into_owned()));
+                write!(formatter, "[{}]", dirs.collect::<Vec<_>>().join(", "))
+            }
         }
     }
 }
@@ -279,6 +296,9 @@ impl Serialize for Value {
             Self::Path(path) => serializer.serialize_str(&path.to_string_lossy()),
             Self::Paths(paths) => paths.serialize(serializer),
             Self::Names(names) => names.serialize(serializer),
+            Self::Dirs(dirs) => {
+                serializer.collect_seq(dirs.iter().map(|dir| dir.to_string_lossy()))
+            }
         }
     }
 }

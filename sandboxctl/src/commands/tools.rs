@@ -1,0 +1,183 @@
+//! `tool` and `tools`: the tools for workflow steps.
+
+use std::sync::Arc;
+
+use sandbox_controller::{DEFAULT_IDLE_LIMIT, ErrorKind, SandboxSpec, exit_code};
+use sandbox_server::tools::{
+    self, Answer, Call, Data, Settings as ToolSettings, StopCause, Tool, ToolError, Tools, stdio,
+    stop,
+};
+use serde_json::value::RawValue;
+use tokio::io::BufReader;
+
+use super::{Context, block_on};
+use crate::cli::{ToolArgs, ToolsArgs};
+use crate::config::{Key, Settings};
+use crate::error::{Error, Signal};
+use crate::input::JsonArgument;
+use crate::signals::Signals;
+
+/// What is read of stdin at once.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// One call. Its answer is printed, whatever it is.
+pub fn tool(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
+    let (answer, code) = match one(context, args) {
+        Ok((answer, Some(signal))) => (answer, signal.exit_code()),
+        Ok((answer, None)) => {
+            let code = failure(&answer).map_or(0, exit_code);
+            (answer, code)
+        }
+        Err(error) => {
+            let told = ToolError::new(error.kind(), error.message());
+            let told = match error.hint() {
+                Some(hint) => told.with_hint(hint),
+                None => told,
+            };
+            (Answer::refused(told), error.exit_code())
+        }
+    };
+    context.output.document(&answer.document())?;
+    Ok(code)
+}
+
+/// The answer to one call, and the signal that cut it short.
+fn one(context: &Context<'_>, args: &ToolArgs) -> Result<(Answer, Option<Signal>), Error> {
+    if args.input == JsonArgument::Stdin && args.init == Some(JsonArgument::Stdin) {
+        return Err(Error::usage("--init -", "stdin is taken by --input -"));
+    }
+    let read = |json: &JsonArgument, flag| json.read(flag, stdio::MAX_LINE_BYTES);
+    let input = read(&args.input, "--input")?;
+    let init = args.init.as_ref().map(|json| read(json, "--init")).transpose()?;
+    // What is wrong is told before a sandbox is made for it.
+    if let Err(error) = check(&args.name, &input, init.as_deref()) {
+        return Ok((Answer::refused(error), None));
+    }
+    let settings = context.settings_with(|flags| args.bounds.add_flags(flags))?;
+    with_tools(context, &settings, async |tools, signals| {
+        if let Some(init) = &init {
+            let (made, signal) = call(tools, signals, Tool::Init.name(), init).await;
+            if signal.is_some() || made.failure().is_some() {
+                return Ok((made, signal));
+            }
+        }
+        Ok(call(tools, signals, &args.name, &input).await)
+    })
+}
+
+/// Whether a call can be one: it is understood, and there is a sandbox for it.
+fn check(name: &str, input: &RawValue, init: Option<&RawValue>) -> Result<(), ToolError> {
+    let tool: Tool = name.parse()?;
+    let call = Call::decode(tool, input)?;
+    let made = init.map(|init| Call::decode(Tool::Init, init)).transpose()?;
+    match (&call, &made) {
+        (Call::Init(_), None) => Ok(()),
+        (_, Some(made)) if made.container_id() == call.container_id() => Ok(()),
+        _ => Err(ToolError::not_registered(call.container_id()).with_hint(
+            "--init gives what makes the sandbox of this call; `tools --stdio` keeps some",
+        )),
+    }
+}
+
+/// A call that a signal cancels; a second one does not wait for its answer.
+async fn call(
+    tools: &Tools,
+    signals: &mut Signals,
+    name: &str,
+    args: &RawValue,
+) -> (Answer, Option<Signal>) {
+    let (stopper, stop) = stop();
+    let answer = tools.call(name, args, stop);
+    tokio::pin!(answer);
+    let signal = tokio::select! {
+        biased;
+        signal = signals.next() => signal,
+        answer = &mut answer => return (answer, None),
+    };
+    stopper.stop(StopCause::Cancelled);
+    let answer = match signals.guard(answer).await {
+        Ok(answer) => answer,
+        Err(_) => Answer::refused(StopCause::Cancelled.into()),
+    };
+    (answer, Some(signal))
+}
+
+/// The server on stdin and stdout, or the list.
+pub fn tools(context: &Context<'_>, args: &ToolsArgs) -> Result<u8, Error> {
+    if args.list {
+        return context.output.document(&tools::catalogue()).map(|()| 0);
+    }
+    let settings = context.settings_with(|flags| args.bounds.add_flags(flags))?;
+    with_tools(context, &settings, async |tools, signals| {
+        let stdin = BufReader::with_capacity(BUFFER_BYTES, tokio::io::stdin());
+        let call = |name: &str, args: &RawValue, stop| tools.call(name, args, stop);
+        let served = stdio::serve(stdin, tokio::io::stdout(), call, signals.next()).await;
+        match served {
+            Ok(None) => Ok(0),
+            Ok(Some(signal)) => Err(Error::Signalled(signal)),
+            Err(source) => Err(Error::System { what: "stdin and stdout".to_owned(), source }),
+        }
+    })
+}
+
+/// Connects, works with the tools, and waits until all their sandboxes are removed. A signal while
+/// that is waited for ends it; what is left then is removed by the next command.
+fn with_tools<T>(
+    context: &Context<'_>,
+    settings: &Settings,
+    work: impl AsyncFnOnce(&Tools, &mut Signals) -> Result<T, Error>,
+) -> Result<T, Error> {
+    if !settings.io_enabled() {
+        let why = "sandbox_init gives its sandbox files, and there are to be none";
+        return Err(Error::usage(settings.named(Key::IoEnabled), why));
+    }
+    let here = &context.environment.working_directory;
+    let limits = settings.allowed_limits()?;
+    let tool_settings = ToolSettings {
+        working_directory: here.clone(),
+        allowed_out_paths: settings.allowed_out_paths(here)?,
+        sandbox: spec(settings),
+        limits,
+    };
+    let config = context.controller(settings);
+    block_on(async {
+        let mut signals = Signals::listen()?;
+        let controller = Arc::new(context.connect(config, &mut signals).await?);
+        let worked = match Tools::new(controller.clone(), tool_settings) {
+            Ok(tools) => {
+                let worked = work(&tools, &mut signals).await;
+                if let Ok(left) = signals.guard(tools.close()).await {
+                    left.iter().for_each(|left| context.output.notice(left));
+                }
+                worked
+            }
+            Err(source) => {
+                let what = settings.named(Key::AllowedOutPaths);
+                Err(Error::System { what, source })
+            }
+        };
+        if let Some(controller) = Arc::into_inner(controller) {
+            context.close(controller, &mut signals).await;
+        }
+        worked
+    })
+}
+
+/// What every sandbox of the tools is launched with.
+fn spec(settings: &Settings) -> SandboxSpec {
+    let spec =
+        SandboxSpec::new().io_errors(settings.io_errors()).idle_limit(Some(DEFAULT_IDLE_LIMIT));
+    match settings.allowed_paths() {
+        Some(paths) => spec.allowed_paths(paths),
+        None => spec,
+    }
+}
+
+/// What went wrong, in one word: also where it is told as data.
+fn failure(answer: &Answer) -> Option<ErrorKind> {
+    match &answer.outcome {
+        Err(error) => Some(error.kind),
+        Ok(Data::Filesystem(data)) => data.metadata.kind,
+        Ok(_) => None,
+    }
+}

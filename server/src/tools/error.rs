@@ -1,0 +1,86 @@
+//! Why a call has no data.
+
+use sandbox_controller::{Error, ErrorKind};
+
+use super::data::ExecuteScriptData;
+
+/// Why a call has no data.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct ToolError {
+    /// What went wrong, in one word.
+    pub kind: ErrorKind,
+    /// One line for people.
+    pub message: String,
+    /// The same call may succeed if it is made again.
+    pub retryable: bool,
+    /// The next step, where there is one to name.
+    pub hint: Option<String>,
+    /// What a script had done until then.
+    pub script: Option<Box<ScriptFailure>>,
+}
+
+/// What is known of a script that failed.
+#[derive(Debug, Clone, Default)]
+pub struct ScriptFailure {
+    /// Its result, which is null, its log and its files.
+    pub data: ExecuteScriptData,
+    /// Something of the log is left out.
+    pub logs_truncated: bool,
+    /// Files are left out.
+    pub files_touched_truncated: bool,
+    /// The line where it failed.
+    pub line: Option<u32>,
+    /// Its call stack there.
+    pub traceback: Option<String>,
+}
+
+impl ToolError {
+    /// An error of `kind`, and no more of it.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            retryable: kind.is_retryable(),
+            hint: None,
+            script: None,
+        }
+    }
+
+    /// A call that cannot be understood, or that makes no sense.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidRequest, message)
+    }
+
+    /// A call for a sandbox that there is not.
+    #[must_use]
+    pub fn not_registered(container_id: &str) -> Self {
+        Self::invalid(format!("Container '{container_id}' not registered"))
+            .with_hint("sandbox_init makes it")
+    }
+
+    /// The same error with a next step.
+    #[must_use]
+    pub fn with_hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// The same error of a call that changes nothing: a timeout may be tried again.
+    #[must_use]
+    pub fn of_a_read(self) -> Self {
+        Self { retryable: self.retryable || self.kind == ErrorKind::Timeout, ..self }
+    }
+
+    /// The same error of a script, which always tells what the script had done.
+    #[must_use]
+    pub(super) fn of_a_script(mut self) -> Self {
+        self.script.get_or_insert_default();
+        self
+    }
+}
+
+impl From<Error> for ToolError {
+    fn from(error: Error) -> Self {
+        Self { hint: error.hint(), ..Self::new(error.kind(), error.full_message()) }
+    }
+}

@@ -1,0 +1,176 @@
+//! Where `sandbox_init` may mount: below directories that the configuration allows.
+//!
+//! What counts is where a path really leads. Links are resolved before anything is compared, and
+//! comparing is by component; the directory that was opened in the end is checked again, because
+//! links can be planted in between.
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use sandbox_controller::ErrorKind;
+
+use super::error::ToolError;
+
+/// The directories below which sandboxes may have their files.
+#[derive(Debug, Clone)]
+pub(super) struct AllowedOutPaths {
+    /// What relative paths are relative to.
+    working_directory: PathBuf,
+    /// Without links, as they were at the start.
+    allowed: Vec<PathBuf>,
+}
+
+impl AllowedOutPaths {
+    /// Resolves the directories once, so that nobody turns one into a link later.
+    pub fn new(working_directory: &Path, allowed: &[PathBuf]) -> io::Result<Self> {
+        let allowed = allowed.iter().map(|path| {
+            resolve(&working_directory.join(path)).map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+            })
+        });
+        Ok(Self {
+            working_directory: working_directory.to_owned(),
+            allowed: allowed.collect::<io::Result<_>>()?,
+        })
+    }
+
+    /// Where a `projectOutPath` really leads, if that is allowed.
+    pub fn check(&self, given: &str) -> Result<PathBuf, ToolError> {
+        let refuse = |why: String| {
+            ToolError::invalid(format!("projectOutPath '{}': {why}", given.escape_debug()))
+        };
+        if given.is_empty() {
+            return Err(refuse("it is empty".to_owned()));
+        }
+        if given.contains('\0') {
+            return Err(refuse("it has a NUL byte".to_owned()));
+        }
+        let path = resolve(&self.working_directory.join(given))
+            .map_err(|error| refuse(error.to_string()))?;
+        if self.allows(&path) { Ok(path) } else { Err(self.refusal(given)) }
+    }
+
+    /// Whether a path without links may be a sandbox's.
+    pub fn allows(&self, path: &Path) -> bool {
+        self.allowed.iter().any(|allowed| path.starts_with(allowed))
+    }
+
+    /// What a path is told that is not allowed.
+    pub fn refusal(&self, given: &str) -> ToolError {
+        let message = format!(
+            "projectOutPath '{}' is under none of tools.allowed_out_paths",
+            given.escape_debug()
+        );
+        let allowed: Vec<_> = self.allowed.iter().map(|path| path.display().to_string()).collect();
+        let hint = match allowed.is_empty() {
+            true => "the configuration allows none".to_owned(),
+            false => format!("allowed: {}", allowed.join(", ")),
+        };
+        ToolError::new(ErrorKind::Policy, message).with_hint(hint)
+    }
+}
+
+/// The path without links. What is not there yet is taken as it is written.
+fn resolve(path: &Path) -> io::Result<PathBuf> {
+    // Components as they are: what `..` means after a link, only the system can tell.
+    let mut missing: Vec<&std::ffi::OsStr> = Vec::new();
+    let mut existing = path;
+    loop {
+        match existing.symlink_metadata() {
+            // A link that leads nowhere is there, and cannot be resolved.
+            Ok(_) => break,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        match existing.components().next_back() {
+            Some(Component::Normal(name)) => missing.push(name),
+            Some(Component::ParentDir) => {
+                return Err(io::Error::other("'..' after a directory that is not there"));
+            }
+            _ => return Err(io::Error::other("it leads nowhere")),
+        }
+        existing = existing.parent().unwrap_or(Path::new("/"));
+    }
+    let mut resolved = existing.canonicalize()?;
+    resolved.extend(missing.iter().rev());
+    Ok(resolved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    struct Here {
+        folder: tempfile::TempDir,
+        work: PathBuf,
+    }
+
+    impl Here {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let root = folder.path().canonicalize().unwrap();
+            fs::create_dir_all(root.join("work/sub")).unwrap();
+            fs::create_dir_all(root.join("work2")).unwrap();
+            Self { work: root.join("work"), folder }
+        }
+
+        fn with(&self, allowed: &[&str]) -> AllowedOutPaths {
+            let allowed: Vec<PathBuf> = allowed.iter().map(PathBuf::from).collect();
+            AllowedOutPaths::new(&self.work, &allowed).unwrap()
+        }
+
+        fn check(&self, allowed: &[&str], given: &str) -> Result<PathBuf, ErrorKind> {
+            self.with(allowed).check(given).map_err(|error| error.kind)
+        }
+    }
+
+    #[test]
+    fn what_is_below_an_allowed_directory_is_allowed_by_component() {
+        let here = Here::new();
+        let out = Ok(here.work.join("out"));
+        for given in
+            ["out", "./out", "out/", "sub/../out", &here.work.join("out").to_string_lossy()]
+        {
+            assert_eq!(here.check(&["."], given), out, "{given}");
+        }
+        assert_eq!(here.check(&["."], "."), Ok(here.work.clone()));
+        assert_eq!(here.check(&["sub", "out"], "out/a/b"), Ok(here.work.join("out/a/b")));
+        let outside = here.folder.path().join("work2");
+        for given in ["..", "../work2", "../workx", "sub/../../work2", "/", "/etc"] {
+            assert_eq!(here.check(&["."], given), Err(ErrorKind::Policy), "{given}");
+        }
+        assert_eq!(here.check(&["sub"], "subx"), Err(ErrorKind::Policy));
+        assert_eq!(here.check(&[], "out"), Err(ErrorKind::Policy));
+        let allowed = outside.to_string_lossy().into_owned();
+        assert_eq!(
+            here.check(&[&allowed], "../work2/a"),
+            Ok(outside.canonicalize().unwrap().join("a"))
+        );
+    }
+
+    #[test]
+    fn links_count_for_what_they_lead_to() {
+        let here = Here::new();
+        symlink(here.folder.path().join("work2"), here.work.join("away")).unwrap();
+        symlink("sub", here.work.join("within")).unwrap();
+        symlink("nowhere/x", here.work.join("dangling")).unwrap();
+        for given in ["away", "away/x", "away/../work2"] {
+            assert_eq!(here.check(&["."], given), Err(ErrorKind::Policy), "{given}");
+        }
+        assert_eq!(here.check(&["."], "within/x"), Ok(here.work.join("sub/x")));
+        assert_eq!(here.check(&["."], "away/../work/out"), Ok(here.work.join("out")));
+        for given in ["dangling", "dangling/x", "none/../out", "", "a\0b"] {
+            assert_eq!(here.check(&["."], given), Err(ErrorKind::InvalidRequest), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn an_allowed_directory_stays_what_it_was_at_the_start() {
+        let here = Here::new();
+        let allowed = here.with(&["out"]);
+        symlink(here.folder.path().join("work2"), here.work.join("out")).unwrap();
+        assert_eq!(allowed.check("out").unwrap_err().kind, ErrorKind::Policy);
+    }
+}

@@ -1,0 +1,218 @@
+//! Operations on files: from a call to the library's, and from its data to the tool's.
+
+use std::sync::Arc;
+
+use sandbox_controller::files::{
+    Encoding, EntryKind, ListOptions, MkdirOptions, ReadOptions, RemoveOptions, WriteOptions,
+    time_text,
+};
+use sandbox_controller::{Error, ErrorKind, Sandbox};
+
+use super::Done;
+use super::answer::Remarks;
+use super::args::ContentEncoding;
+use super::call::FileCall;
+use super::containers::{Container, Containers};
+use super::data::{
+    CreateDirectoryData, Data, DeleteData, EntryData, EntryType, ExistsData, FileInfoData,
+    FilesystemData, FilesystemMetadata, ListDirectoryData, ReadFileData, WriteFileData,
+};
+use super::error::ToolError;
+
+/// What an operation gives.
+pub(super) struct Performed {
+    data: Data,
+    /// Of a list: there is more.
+    truncated: Option<bool>,
+    bytes_written: Option<u64>,
+    items: Option<u64>,
+}
+
+impl From<Data> for Performed {
+    fn from(data: Data) -> Self {
+        Self { data, truncated: None, bytes_written: None, items: None }
+    }
+}
+
+/// Why there is nothing to give.
+pub(super) enum Failed {
+    /// The sandbox is not there, or is there no more.
+    Call(ToolError),
+    /// The operation was refused, or failed.
+    Operation(ToolError),
+}
+
+impl Failed {
+    pub fn of(
+        error: Unperformed,
+        containers: &Arc<Containers>,
+        container: &Arc<Container>,
+    ) -> Self {
+        match error {
+            Unperformed::Content(error) => Self::Operation(error),
+            Unperformed::Library(error @ Error::Operation { .. }) => Self::Operation(error.into()),
+            Unperformed::Library(error @ Error::Ended { .. }) => {
+                Self::Call(containers.ended(container, &error))
+            }
+            Unperformed::Library(error) => Self::Call(error.into()),
+        }
+    }
+}
+
+/// What kept an operation from being done.
+pub(super) enum Unperformed {
+    /// The content is not in its encoding.
+    Content(ToolError),
+    Library(Error),
+}
+
+impl From<Error> for Unperformed {
+    fn from(error: Error) -> Self {
+        Self::Library(error)
+    }
+}
+
+/// What a tool of one operation answers.
+pub(super) fn alone(performed: Result<Performed, Failed>) -> Done {
+    match performed {
+        Ok(Performed { data, truncated, .. }) => {
+            Done { remarks: Remarks { truncated, ..Remarks::default() }, ..Ok(data).into() }
+        }
+        Err(Failed::Call(error) | Failed::Operation(error)) => Err(error).into(),
+    }
+}
+
+/// What `sandbox_filesystem` answers: that an operation failed is data there.
+pub(super) fn enveloped(performed: Result<Performed, Failed>) -> Done {
+    let data = match performed {
+        Ok(Performed { data, truncated, bytes_written, items: items_count }) => {
+            let metadata = FilesystemMetadata {
+                bytes_written,
+                items_count,
+                truncated,
+                ..FilesystemMetadata::default()
+            };
+            FilesystemData { success: true, data: Some(Box::new(data)), error: None, metadata }
+        }
+        Err(Failed::Call(error)) => return Err(error).into(),
+        Err(Failed::Operation(error)) => {
+            let metadata = FilesystemMetadata {
+                kind: Some(error.kind),
+                retryable: Some(error.retryable),
+                hint: error.hint,
+                ..FilesystemMetadata::default()
+            };
+            FilesystemData { success: false, data: None, error: Some(error.message), metadata }
+        }
+    };
+    Ok(Data::Filesystem(data)).into()
+}
+
+/// Does an operation.
+pub(super) async fn perform(sandbox: &Sandbox, call: FileCall) -> Result<Performed, Unperformed> {
+    Ok(match call {
+        FileCall::Read(args) => {
+            let encoding = args.encoding;
+            let (offset, limit) = (args.offset, args.limit);
+            let options = ReadOptions { encoding: Some(encoding.into()), offset, limit };
+            let read = sandbox.read(&args.path, options).await?;
+            Data::ReadFile(ReadFileData { content: read.content, encoding }).into()
+        }
+        FileCall::Write(args) => {
+            let content = content(args.encoding, args.content)?;
+            let options =
+                WriteOptions { parents: args.create_parent_dirs, ..WriteOptions::default() };
+            let written = sandbox.write(&args.path, content, options).await?;
+            let bytes_written = written.bytes_written;
+            let data = Data::WriteFile(WriteFileData { path: written.path, bytes_written });
+            Performed { bytes_written: Some(bytes_written), ..data.into() }
+        }
+        FileCall::List(args) => {
+            let (limit, max_depth) = (args.limit, args.max_depth);
+            let options = ListOptions { recursive: args.recursive, max_depth, limit };
+            let list = sandbox.list(&args.path, options).await?;
+            let items = list.entries.len() as u64;
+            let entries = list.entries.into_iter().map(|entry| EntryData {
+                name: entry.name,
+                r#type: entry.kind.into(),
+                size: entry.size,
+                path: entry.path,
+            });
+            let data = ListDirectoryData { path: list.path, entries: entries.collect() };
+            Performed {
+                truncated: Some(list.truncated),
+                items: Some(items),
+                ..Data::ListDirectory(data).into()
+            }
+        }
+        FileCall::CreateDirectory(args) => {
+            let options = MkdirOptions { parents: args.recursive };
+            let made = sandbox.mkdir(&args.path, options).await?;
+            let data = CreateDirectoryData { path: made.path, created: made.created };
+            Data::CreateDirectory(data).into()
+        }
+        FileCall::Delete(args) => {
+            let options = RemoveOptions { recursive: args.recursive, force: args.force };
+            let removed = sandbox.remove(&args.path, options).await?;
+            let data = DeleteData { path: removed.path, deleted: removed.removed };
+            Performed { items: Some(removed.entries), ..Data::Delete(data).into() }
+        }
+        FileCall::Exists(args) => {
+            let found = sandbox.exists(&args.path).await?;
+            let r#type = found.kind.map(EntryType::from);
+            Data::Exists(ExistsData { path: found.path, exists: found.exists, r#type }).into()
+        }
+        FileCall::Info(args) => {
+            let stat = sandbox.stat(&args.path).await?;
+            Data::FileInfo(FileInfoData {
+                name: name(&stat.path),
+                path: stat.path,
+                r#type: stat.kind.into(),
+                size: stat.size,
+                permissions: stat.permissions,
+                owner: stat.owner,
+                group: stat.group,
+                modified_at: stat.modified.and_then(time_text),
+                accessed_at: stat.accessed.and_then(time_text),
+                created_at: stat.created.and_then(time_text),
+            })
+            .into()
+        }
+    })
+}
+
+/// The bytes that content stands for.
+fn content(encoding: ContentEncoding, content: String) -> Result<Vec<u8>, Unperformed> {
+    match encoding {
+        ContentEncoding::Utf8 => Ok(content.into_bytes()),
+        ContentEncoding::Base64 => Encoding::Base64.encode(&content).map_err(|error| {
+            let message = format!("the content is not in its encoding: {error}");
+            Unperformed::Content(ToolError::new(ErrorKind::Encoding, message))
+        }),
+    }
+}
+
+/// The last component of a normalised path.
+fn name(path: &str) -> String {
+    path.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+impl From<ContentEncoding> for Encoding {
+    fn from(encoding: ContentEncoding) -> Self {
+        match encoding {
+            ContentEncoding::Utf8 => Self::Utf8,
+            ContentEncoding::Base64 => Self::Base64,
+        }
+    }
+}
+
+impl From<EntryKind> for EntryType {
+    fn from(kind: EntryKind) -> Self {
+        match kind {
+            EntryKind::File => Self::File,
+            EntryKind::Directory => Self::Directory,
+            EntryKind::Symlink => Self::Symlink,
+            EntryKind::Other => Self::Other,
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! Calls as lines: one JSON object a line in, one a line out, in any order.
+//!
+//! Everything is bounded. A line is read whole only up to [`MAX_LINE_BYTES`]; a longer one is
+//! answered and skipped without being kept. At most [`MAX_CALLS`] calls are under way, with
+//! [`MAX_PENDING_BYTES`] of lines between them: what comes after is not read before one of them
+//! has been answered, and an answer is under way until its line is written. So a reader who does
+//! not read holds up the calls, and fills no memory.
+
+use std::collections::HashMap;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use sandbox_controller::ErrorKind;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+
+use super::answer::Answer;
+use super::error::ToolError;
+use super::stop::{Stop, StopCause, Stopper, stop};
+
+/// Longest line, either way, without its newline.
+pub const MAX_LINE_BYTES: usize = 64 << 20;
+/// Calls under way.
+pub const MAX_CALLS: usize = 64;
+/// Bytes of the lines of calls under way.
+pub const MAX_PENDING_BYTES: usize = 2 * MAX_LINE_BYTES;
+/// Longest id.
+const MAX_ID_BYTES: usize = 1024;
+
+const _: () = assert!(MAX_LINE_BYTES <= MAX_PENDING_BYTES, "any line can be accepted");
+const _: () = assert!(MAX_PENDING_BYTES <= u32::MAX as usize, "permits are counted so");
+
+/// Answers the calls that come as lines, until there are no more lines and every call that came
+/// has been answered, or until nobody takes answers any more. Interrupted, it gives up the calls
+/// under way, and gives what interrupted it.
+///
+/// `call` is called in the order of the lines, and what it gives is awaited beside others.
+///
+/// # Errors
+///
+/// Where reading or writing fails, for another reason than that the reader of the answers is gone.
+pub async fn serve<C, F, I>(
+    input: impl AsyncBufRead + Unpin,
+    output: impl AsyncWrite + Unpin + Send + 'static,
+    call: C,
+    interruption: impl Future<Output = I>,
+) -> io::Result<Option<I>>
+where
+    C: FnMut(&str, &RawValue, Stop) -> F,
+    F: Future<Output = Answer> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    let served = tokio::select! {
+        biased;
+        interruption = interruption => Ok(Some(interruption)),
+        served = answer_all(input, output, call, &mut tasks) => served.map(|()| None),
+    };
+    tasks.shutdown().await;
+    served
+}
+
+async fn answer_all<C, F>(
+    input: impl AsyncBufRead + Unpin,
+    output: impl AsyncWrite + Unpin + Send + 'static,
+    mut call: C,
+    tasks: &mut JoinSet<()>,
+) -> io::Result<()>
+where
+    C: FnMut(&str, &RawValue, Stop) -> F,
+    F: Future<Output = Answer> + Send + 'static,
+{
+    let mut lines = Lines { input, kept: Vec::new(), skipping: false };
+    let server = Arc::new(Server {
+        output: tokio::sync::Mutex::new(output),
+        failed: Mutex::default(),
+        has_failed: watch::Sender::new(false),
+        under_way: Mutex::default(),
+    });
+    let (calls, bytes) =
+        (Arc::new(Semaphore::new(MAX_CALLS)), Arc::new(Semaphore::new(MAX_PENDING_BYTES)));
+    loop {
+        while tasks.try_join_next().is_some() {}
+        let line = tokio::select! {
+            biased;
+            () = server.failed() => break,
+            line = lines.next() => line?,
+        };
+        let line = match line {
+            None => break,
+            Some(Line::TooLong) => {
+                let max = MAX_LINE_BYTES >> 20;
+                let message = format!("the line is longer than {max} MiB");
+                server.refuse(&Value::Null, ToolError::new(ErrorKind::TooLarge, message)).await;
+                continue;
+            }
+            Some(Line::Whole(line)) => line,
+        };
+        let length = line.len();
+        let request = match Request::read(&line) {
+            Ok(None) => continue,
+            Ok(Some(request)) => request,
+            Err((id, error)) => {
+                server.refuse(&id, error).await;
+                continue;
+            }
+        };
+        let (id, tool, args, timeout) = match request {
+            Request::Cancel(id) => {
+                if let Some(stopper) = server.under_way().get(&key(&id)) {
+                    stopper.stop(StopCause::Cancelled);
+                }
+                continue;
+            }
+            Request::Call { id, tool, args, timeout } => (id, tool, args, timeout),
+        };
+        // Its time goes by from now on, whatever it waits for.
+        let started = Instant::now();
+        let Some(stop) = server.enter(&id) else {
+            let message = format!("a call with the id {id} is under way");
+            server.refuse(&id, ToolError::invalid(message)).await;
+            continue;
+        };
+        let permits = tokio::select! {
+            biased;
+            () = server.failed() => break,
+            permits = permits(&calls, &bytes, length) => permits,
+        };
+        let (stopper, stop) = stop;
+        let answer = call(&tool, args, stop);
+        let server = server.clone();
+        tasks.spawn(async move {
+            let answer = answered(answer, timeout, started, &stopper).await;
+            server.answer(&id, answer).await;
+            drop(permits);
+        });
+    }
+    // What was accepted is answered; where nobody takes answers, it is given up.
+    loop {
+        tokio::select! {
+            biased;
+            () = server.failed() => break,
+            ended = tasks.join_next() => if ended.is_none() { break },
+        }
+    }
+    let failed = server.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+    match failed {
+        Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Waits for the place of a call: none is refused for want of one.
+async fn permits(
+    calls: &Arc<Semaphore>,
+    bytes: &Arc<Semaphore>,
+    length: usize,
+) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+    let length = u32::try_from(length).ok()?;
+    // Neither is ever closed.
+    let call = calls.clone().acquire_owned().await.ok()?;
+    let bytes = bytes.clone().acquire_many_owned(length).await.ok()?;
+    Some((call, bytes))
+}
+
+/// The answer of a call, which is told when its time is over; a call that panics has one too.
+async fn answered(
+    answer: impl Future<Output = Answer>,
+    timeout: Option<Duration>,
+    started: Instant,
+    stopper: &Stopper,
+) -> Answer {
+    let answer = AssertUnwindSafe(answer).catch_unwind();
+    tokio::pin!(answer);
+    let answer = match timeout {
+        None => answer.await,
+        Some(timeout) => tokio::select! {
+            biased;
+            answer = &mut answer => answer,
+            () = tokio::time::sleep(timeout.saturating_sub(started.elapsed())) => {
+                stopper.stop(StopCause::TimedOut(timeout));
+                answer.await
+            }
+        },
+    };
+    answer.unwrap_or_else(|_| {
+        Answer::refused(ToolError::new(ErrorKind::Internal, "the tool failed: a fault of ours"))
+    })
+}
+
+struct Server<W> {
+    output: tokio::sync::Mutex<W>,
+    /// Why nothing can be written any more.
+    failed: Mutex<Option<io::Error>>,
+    has_failed: watch::Sender<bool>,
+    under_way: Mutex<HashMap<String, Stopper>>,
+}
+
+impl<W: AsyncWrite + Unpin> Server<W> {
+    fn under_way(&self) -> MutexGuard<'_, HashMap<String, Stopper>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nothing can be written any more.
+    async fn failed(&self) {
+        // Its sender is in the same value.
+        _ = self.has_failed.subscribe().wait_for(|failed| *failed).await;
+    }
+
+    /// Notes a call; none where there is one of that id.
+    fn enter(&self, id: &Value) -> Option<(Stopper, Stop)> {
+        let mut under_way = self.under_way();
+        let key = key(id);
+        if under_way.contains_key(&key) {
+            return None;
+        }
+        let (stopper, stop) = stop();
+        under_way.insert(key, stopper.clone());
+        Some((stopper, stop))
+    }
+
+    async fn answer(&self, id: &Value, answer: Answer) {
+        // Before its answer is seen: the id may be used again then.
+        self.under_way().remove(&key(id));
+        self.write(id, &answer).await;
+    }
+
+    async fn refuse(&self, id: &Value, error: ToolError) {
+        self.write(id, &Answer::refused(error)).await;
+    }
+
+    async fn write(&self, id: &Value, answer: &Answer) {
+        // One line at a time is made and written.
+        let mut output = self.output.lock().await;
+        let line = line(id, answer);
+        let written = match line {
+            Ok(line) => {
+                async {
+                    output.write_all(&line).await?;
+                    output.flush().await
+                }
+                .await
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = written {
+            self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            self.has_failed.send_replace(true);
+        }
+    }
+}
+
+/// An answer's line, with its newline.
+fn line(id: &Value, answer: &Answer) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(&answer.document_with_id(id))?;
+    if line.len() > MAX_LINE_BYTES {
+        let max = MAX_LINE_BYTES >> 20;
+        let message = format!("the answer is longer than {max} MiB as a line");
+        let error = ToolError::new(ErrorKind::TooLarge, message)
+            .with_hint("read a part of it: offset and limit");
+        line = serde_json::to_vec(&Answer::refused(error).document_with_id(id))?;
+    }
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// An id as the calls under way are found by it: 1 is not "1".
+fn key(id: &Value) -> String {
+    id.to_string()
+}
+
+/// What a line asks for.
+enum Request<'a> {
+    Call { id: Value, tool: String, args: &'a RawValue, timeout: Option<Duration> },
+    Cancel(Value),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CallLine<'a> {
+    id: Value,
+    tool: String,
+    #[serde(borrow)]
+    args: &'a RawValue,
+    #[serde(default)]
+    timeout_ms: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CancelLine {
+    cancel: Value,
+}
+
+/// The id of a line that is none otherwise, so that its caller learns of it.
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+struct IdLine {
+    #[serde(default)]
+    id: Value,
+    #[serde(default)]
+    cancel: Option<serde::de::IgnoredAny>,
+}
+
+impl<'a> Request<'a> {
+    /// Reads a line; none where it is blank.
+    fn read(line: &'a [u8]) -> Result<Option<Self>, (Value, ToolError)> {
+        let nobody = |message: String| (Value::Null, ToolError::invalid(message));
+        let text = std::str::from_utf8(line)
+            .map_err(|_| nobody("the line is not UTF-8 text".to_owned()))?;
+        if text.trim().is_empty() {
+            return Ok(None);
+        }
+        let about: IdLine = serde_json::from_str(text)
+            .map_err(|error| nobody(format!("the line is no call: {error}")))?;
+        if about.cancel.is_some() {
+            let CancelLine { cancel } = serde_json::from_str(text)
+                .map_err(|error| nobody(format!("the line is no cancel: {error}")))?;
+            check_id(&cancel).map_err(|what| nobody(format!("cancel: {what}")))?;
+            return Ok(Some(Self::Cancel(cancel)));
+        }
+        check_id(&about.id).map_err(|what| nobody(format!("id: {what}")))?;
+        let refuse = |message: String| (about.id.clone(), ToolError::invalid(message));
+        let CallLine { id, tool, args, timeout_ms } = serde_json::from_str(text)
+            .map_err(|error| refuse(format!("the line is no call: {error}")))?;
+        if timeout_ms == Some(0) {
+            return Err(refuse("timeout_ms: it is 0".to_owned()));
+        }
+        let timeout = timeout_ms.map(Duration::from_millis);
+        Ok(Some(Self::Call { id, tool, args, timeout }))
+    }
+}
+
+fn check_id(id: &Value) -> Result<(), String> {
+    match id {
+        Value::String(text) if text.len() > MAX_ID_BYTES => {
+            Err(format!("it is longer than {MAX_ID_BYTES} bytes"))
+        }
+        Value::String(_) => Ok(()),
+        Value::Number(number) if number.is_i64() || number.is_u64() => Ok(()),
+        Value::Null => Err("it is missing".to_owned()),
+        _ => Err("it is neither a string nor a whole number".to_owned()),
+    }
+}
+
+/// A line of the input.
+enum Line {
+    Whole(Vec<u8>),
+    TooLong,
+}
+
+/// The lines of the input. A last one needs no newline.
+struct Lines<R> {
+    input: R,
+    /// The line so far. Waiting for the rest may be given up and begun again.
+    kept: Vec<u8>,
+    /// The rest of a line that was too long is passed over.
+    skipping: bool,
+}
+
+impl<R: AsyncBufRead + Unpin> Lines<R> {
+    async fn next(&mut self) -> io::Result<Option<Line>> {
+        loop {
+            let some = self.input.fill_buf().await?;
+            if some.is_empty() {
+                return Ok(match std::mem::take(&mut self.kept) {
+                    line if line.is_empty() => None,
+                    line => Some(Line::Whole(line)),
+                });
+            }
+            let newline = memchr::memchr(b'\n', some);
+            let part = &some[..newline.unwrap_or(some.len())];
+            let is_too_long = self.kept.len() + part.len() > MAX_LINE_BYTES;
+            if !self.skipping && !is_too_long {
+                self.kept.extend_from_slice(part);
+            }
+            let consumed = part.len() + usize::from(newline.is_some());
+            self.input.consume(consumed);
+            let was_skipping = self.skipping;
+            self.skipping = newline.is_none() && (was_skipping || is_too_long);
+            if !was_skipping && is_too_long {
+                // At once: the rest may never come.
+                self.kept = Vec::new();
+                return Ok(Some(Line::TooLong));
+            }
+            if !was_skipping && newline.is_some() {
+                return Ok(Some(Line::Whole(std::mem::take(&mut self.kept))));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
