@@ -1,5 +1,7 @@
 //! Which paths the sandbox's owner allows, beyond what the mounts allow.
 
+use std::borrow::Cow;
+
 use sandbox_protocol::message::{Access, Policy};
 use sandbox_protocol::path::{GuestPath, PathError};
 
@@ -7,7 +9,7 @@ use sandbox_protocol::path::{GuestPath, PathError};
 #[derive(Debug)]
 pub struct PathPolicy {
     allowed: Vec<(GuestPath, Access)>,
-    /// Each a sequence of components.
+    /// Each a sequence of components, folded.
     protected: Vec<Vec<Vec<u8>>>,
 }
 
@@ -24,7 +26,7 @@ impl PathPolicy {
         let protected = policy.protected.iter();
         let protected = protected.map(|name| {
             let components = name.split('/').filter(|name| !name.is_empty());
-            components.map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>()
+            components.map(|name| fold(name.as_bytes()).into_owned()).collect::<Vec<_>>()
         });
         Ok(Self {
             allowed: allowed.collect::<Result<_, _>>()?,
@@ -44,21 +46,23 @@ impl PathPolicy {
 
     /// Whether `path` is, or lies below, a protected name.
     pub fn is_protected(&self, path: &GuestPath) -> bool {
-        let components: Vec<&[u8]> = path.components().collect();
+        if self.protected.is_empty() {
+            return false;
+        }
+        let components: Vec<_> = path.components().map(fold).collect();
         self.protected
             .iter()
-            .any(|name| components.windows(name.len()).any(|window| same_names(window, name)))
+            .any(|name| components.windows(name.len()).any(|window| window == name.as_slice()))
     }
 
     /// Whether `path` may not be moved, nor anything onto it: a protected name itself, or a
     /// directory that one begins with. Else `.git` could be moved away, changed and moved back.
     pub fn is_pinned(&self, path: &GuestPath) -> bool {
-        let components: Vec<&[u8]> = path.components().collect();
+        let components: Vec<_> = path.components().map(fold).collect();
         self.is_protected(path)
             || self.protected.iter().any(|name| {
-                (1..name.len().min(components.len() + 1)).any(|length| {
-                    same_names(&components[components.len() - length..], &name[..length])
-                })
+                (1..name.len().min(components.len() + 1))
+                    .any(|length| components[components.len() - length..] == name[..length])
             })
     }
 
@@ -71,9 +75,44 @@ impl PathPolicy {
     }
 }
 
-/// Case is ignored, because the host's file system may ignore it.
-fn same_names(path: &[&[u8]], name: &[Vec<u8>]) -> bool {
-    path.iter().zip(name).all(|(have, want)| have.eq_ignore_ascii_case(want))
+/// A name without what the host's file system may ignore: case, and characters that are not seen.
+fn fold(name: &[u8]) -> Cow<'_, [u8]> {
+    if !name.iter().any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii()) {
+        return Cow::Borrowed(name);
+    }
+    match std::str::from_utf8(name) {
+        Ok(text) => {
+            let seen = text.chars().filter(|&character| !is_ignorable(character));
+            // Through upper case: a long s is an s then, and a ligature its letters.
+            let folded = seen.flat_map(char::to_uppercase).flat_map(char::to_lowercase);
+            Cow::Owned(folded.collect::<String>().into_bytes())
+        }
+        Err(_) => Cow::Owned(name.to_ascii_lowercase()),
+    }
+}
+
+/// Unicode's `Default_Ignorable_Code_Point`, which ext4, F2FS and HFS+ leave out where they fold.
+const fn is_ignorable(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ad}'
+            | '\u{34f}'
+            | '\u{61c}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
+            | '\u{feff}'
+            | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fff8}'
+            | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+    )
 }
 
 #[cfg(test)]
@@ -125,6 +164,21 @@ mod tests {
     }
 
     #[test]
+    fn a_protected_name_of_any_letters_is_one() {
+        let policy = policy(&[], &["\u{c4}rger", "\u{fb01}le"]);
+        for (written, protected) in [
+            ("/io/\u{e4}RGER", true),
+            ("/io/\u{c4}rger", true),
+            ("/io/FILE", true),
+            ("/io/arger", false),
+        ] {
+            assert_eq!(policy.is_protected(&path(written)), protected, "{written}");
+        }
+        let bytes = GuestPath::new(b"/io/\xe4rger").unwrap();
+        assert!(!policy.is_protected(&bytes));
+    }
+
+    #[test]
     fn a_protected_name_is_protected_wherever_it_stands() {
         let policy = policy(&[], &[".bashrc", ".git/hooks"]);
         for (written, protected, pinned) in [
@@ -134,6 +188,11 @@ mod tests {
             ("/io/.bashrc2", false, false),
             ("/io/.git/hooks/pre-commit", true, true),
             ("/io/.git/config", false, false),
+            ("/io/.ba\u{17f}hrc", true, true),
+            ("/io/.b\u{200d}ashrc\u{feff}", true, true),
+            ("/io/.gi\u{200c}t/HOO\u{212a}S/x", true, true),
+            ("/io/.gi\u{200c}t", false, true),
+            ("/io/.b\u{e0}shrc", false, false),
             ("/io/.git", false, true),
             ("/io/a/.git", false, true),
             ("/io/hooks", false, false),

@@ -67,8 +67,13 @@ impl Files {
         let place = self.locate_to_write(written)?;
         let removed = self.remove_place(&place, written, extent, watch);
         let entries = match removed {
+            // Below what is no directory there is nothing; a file that was written as a directory
+            // is there.
             Err(error)
-                if absent == Absent::Accept && error.errno == Some(Errno::NOENT.raw_os_error()) =>
+                if absent == Absent::Accept
+                    && (error.errno == Some(Errno::NOENT.raw_os_error())
+                        || error.errno == Some(Errno::NOTDIR.raw_os_error())
+                            && !place.wants_directory) =>
             {
                 0
             }

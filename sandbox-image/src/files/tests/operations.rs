@@ -731,8 +731,17 @@ fn a_remove_takes_what_it_is_asked_to_and_no_more() {
         assert_eq!(kind(remove(&files, "d/f/", Extent::Tree)), ErrorKind::NotADirectory);
         assert_eq!(kind(remove(&files, "d/f/x", Extent::Tree)), ErrorKind::NotADirectory);
         assert_eq!(kind(remove(&files, "no", Extent::Tree)), ErrorKind::NotFound);
-        let absent = files.remove_entry(b"no/no", Extent::Tree, Absent::Accept, &watch());
-        assert_eq!(absent.unwrap().entries, 0);
+        for path in ["no/no", "no/", "d/f/x"] {
+            let absent =
+                files.remove_entry(path.as_bytes(), Extent::Tree, Absent::Accept, &watch());
+            assert_eq!(absent.unwrap().entries, 0, "{path}");
+        }
+        for (path, expected) in
+            [("d/f/", ErrorKind::NotADirectory), ("d/link/x", ErrorKind::Symlink)]
+        {
+            let there = files.remove_entry(path.as_bytes(), Extent::Tree, Absent::Accept, &watch());
+            assert_eq!(kind(there), expected, "{path}");
+        }
         assert_eq!(announced.take(), []);
         assert_eq!(remove(&files, "d/inner/empty", Extent::Entry).unwrap(), 1);
         assert_eq!(remove(&files, "link", Extent::Tree).unwrap(), 1);
