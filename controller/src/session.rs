@@ -22,11 +22,13 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use self::streams::Streams;
-pub(crate) use self::streams::{Incoming, Outgoing};
+pub(crate) use self::streams::{Incoming, Outgoing, Then};
 use crate::engine::{Attached, Output};
 
 /// Lines that wait for the agent to read. With the bound on requests it is never full for long.
 const OUTGOING_LINES: usize = 2 * MAX_IN_FLIGHT;
+/// What is worth a write of its own.
+const ONE_WRITE: usize = 8 << 10;
 /// What is kept of the agent's stderr: its last bytes.
 const STDERR_TAIL: usize = 4 << 10;
 
@@ -395,8 +397,14 @@ async fn write(
     mut input: std::pin::Pin<Box<dyn tokio::io::AsyncWrite + Send>>,
     mut lines: mpsc::Receiver<Vec<u8>>,
 ) {
-    while let Some(line) = lines.recv().await {
-        // One write a frame. The reader finds out why an agent does not take it.
+    while let Some(mut line) = lines.recv().await {
+        // One write for a frame, or for some that wait together: a request and its content. The
+        // reader finds out why an agent does not take it.
+        while line.len() < ONE_WRITE
+            && let Ok(next) = lines.try_recv()
+        {
+            line.extend_from_slice(&next);
+        }
         if input.write_all(&line).await.is_err() || input.flush().await.is_err() {
             return;
         }

@@ -15,6 +15,16 @@ impl fmt::Debug for Base64 {
     }
 }
 
+impl Base64 {
+    /// Writes the text at the end of `line`.
+    pub(crate) fn write_to(&self, line: &mut Vec<u8>) {
+        let start = line.len();
+        line.resize(start + base64::encoded_len(self.0.len(), true).unwrap_or(0), 0);
+        let written = STANDARD.encode_slice(&self.0, &mut line[start..]);
+        line.truncate(start + written.expect("as long as it was said to be"));
+    }
+}
+
 impl Serialize for Base64 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&base64::display::Base64Display::new(&self.0, &STANDARD))

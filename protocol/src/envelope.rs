@@ -5,6 +5,7 @@ use serde_json::value::RawValue;
 
 use crate::WireError;
 use crate::frame::{FrameError, encode};
+use crate::limits::MAX_FRAME_BYTES;
 use crate::message::{Chunk, Credit, Log, Page, Refused, Request, RequestMethod, Touched};
 
 /// A line that is not a message of this wire.
@@ -211,7 +212,7 @@ impl ToAgent {
                     params,
                 })
             }
-            Self::Chunk(chunk) => notification("chunk", chunk),
+            Self::Chunk(chunk) => encode_chunk(chunk),
             Self::Credit(credit) => notification("credit", credit),
         }
     }
@@ -272,7 +273,7 @@ impl<'a> FromAgent<'a> {
             Self::Touched(touched) => notification("touched", touched),
             Self::Refused(refused) => notification("refused", refused),
             Self::Page(page) => notification("page", page),
-            Self::Chunk(chunk) => notification("chunk", chunk),
+            Self::Chunk(chunk) => encode_chunk(chunk),
             Self::Credit(credit) => notification("credit", credit),
         }
     }
@@ -294,6 +295,22 @@ impl<'a> FromAgent<'a> {
     }
 }
 
+/// The line that [`notification`] would write. All content goes this way, and by way of serde each
+/// byte of its text is written in small pieces, looked at for what JSON would escape, and looked at
+/// again for nesting.
+fn encode_chunk(chunk: &Chunk) -> Result<Vec<u8>, FrameError> {
+    const AROUND: usize = 128;
+    let Chunk { stream, seq, data, last } = chunk;
+    let mut line = Vec::with_capacity(data.0.len() / 3 * 4 + AROUND);
+    let head = format!(
+        r#"{{"jsonrpc":"2.0","method":"chunk","params":{{"stream":{stream},"seq":{seq},"data":""#
+    );
+    line.extend_from_slice(head.as_bytes());
+    data.write_to(&mut line);
+    line.extend_from_slice(format!("\",\"last\":{last}}}}}\n").as_bytes());
+    if line.len() > MAX_FRAME_BYTES { Err(FrameError::TooLong) } else { Ok(line) }
+}
+
 fn notification(method: &str, params: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     encode(&Outgoing { jsonrpc: Version::V2, id: None, method, params })
 }
@@ -302,7 +319,7 @@ fn notification(method: &str, params: &impl Serialize) -> Result<Vec<u8>, FrameE
 mod tests {
     use super::*;
     use crate::Base64;
-    use crate::limits::{LIST_PAGE, MAX_FRAME_BYTES};
+    use crate::limits::LIST_PAGE;
     use crate::message::{
         Cancel, CancelReply, Edit, Entry, EntryKind, List, Read, Rename, Shutdown, Timestamp,
         Write, WriteMode,
@@ -487,6 +504,21 @@ mod tests {
                 let line = String::from_utf8(message.encode().unwrap()).unwrap();
                 prop_assert_eq!(ToAgent::decode(line.trim_end()).unwrap(), message);
             }
+        }
+
+        #[test]
+        fn a_chunk_is_written_as_serde_would_and_comes_back_as_it_went(
+            stream in any::<u32>(),
+            seq in any::<u64>(),
+            data in proptest::collection::vec(any::<u8>(), 0..300),
+            last in any::<bool>(),
+        ) {
+            let chunk = Chunk { stream, seq, data: Base64(data), last };
+            let line = ToAgent::Chunk(chunk.clone()).encode().unwrap();
+            prop_assert_eq!(&line, &FromAgent::Chunk(chunk.clone()).encode().unwrap());
+            prop_assert_eq!(&line, &notification("chunk", &chunk).unwrap());
+            let line = String::from_utf8(line).unwrap();
+            prop_assert_eq!(ToAgent::decode(line.trim_end()).unwrap(), ToAgent::Chunk(chunk));
         }
 
         #[test]

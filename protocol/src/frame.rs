@@ -1,5 +1,6 @@
 //! Lines: finding them in a stream of pieces, and writing them.
 
+use memchr::{memchr, memchr2};
 use serde::Serialize;
 
 use crate::limits::{MAX_FRAME_BYTES, MAX_NESTING};
@@ -66,7 +67,7 @@ impl FrameDecoder {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let end = match self.buffer[self.scanned..].iter().position(|&byte| byte == b'\n') {
+        let end = match memchr(b'\n', &self.buffer[self.scanned..]) {
             Some(offset) => self.scanned + offset,
             None => {
                 self.scanned = self.buffer.len();
@@ -135,27 +136,34 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
 /// without counting, so that this is looked at before anything is parsed.
 fn nesting(line: &[u8]) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
-    let mut bytes = line.iter();
-    while let Some(byte) = bytes.next() {
+    let mut at = 0;
+    while let Some(&byte) = line.get(at) {
+        at += 1;
         match byte {
             b'{' | b'[' => {
                 depth += 1;
                 deepest = deepest.max(depth);
             }
             b'}' | b']' => depth = depth.saturating_sub(1),
-            b'"' => {
-                while let Some(byte) = bytes.next() {
-                    match byte {
-                        b'"' => break,
-                        b'\\' => _ = bytes.next(),
-                        _ => {}
-                    }
-                }
-            }
+            // Strings are what is long: content is one.
+            b'"' => at = end_of_string(line, at),
             _ => {}
         }
     }
     deepest
+}
+
+/// Where the string ends that has `at` in it.
+fn end_of_string(line: &[u8], mut at: usize) -> usize {
+    while let Some(offset) = line.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
+        at += offset + 1;
+        if line[at - 1] == b'"' {
+            return at;
+        }
+        // Whatever is escaped ends nothing.
+        at += 1;
+    }
+    line.len()
 }
 
 #[cfg(test)]
@@ -197,6 +205,22 @@ mod tests {
         assert_eq!(frames(&[&deep(MAX_NESTING + 1)]).1, Err(FrameError::TooDeep));
         let text = format!("\"\\\"{}\"\n", "[".repeat(100));
         assert_eq!(frames(&[text.as_bytes()]).1, Ok(()));
+    }
+
+    #[test]
+    fn a_string_ends_at_the_first_quote_that_is_not_escaped() {
+        for (line, expected) in [
+            (r#""[[" ["#, 1),
+            (r#""\"[[[[" "#, 0),
+            (r#""\\"[["#, 2),
+            (r#""\\\"[["#, 0),
+            (r#""never ends [["#, 0),
+            ("\"\\", 0),
+            ("\"", 0),
+            ("", 0),
+        ] {
+            assert_eq!(nesting(line.as_bytes()), expected, "{line}");
+        }
     }
 
     #[test]

@@ -129,11 +129,7 @@ impl Sandbox {
         options: WriteOptions,
     ) -> Result<WriteData, Error> {
         let mut writing = self.writing(path.as_ref(), options).await?;
-        let write = async {
-            writing.put(content.as_ref()).await?;
-            writing.commit().await
-        };
-        let written = write.await;
+        let written = writing.commit(content.as_ref()).await;
         writing.end(written)
     }
 

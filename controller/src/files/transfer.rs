@@ -19,7 +19,7 @@ use super::Changes;
 use super::data::{WriteData, WriteOptions};
 use super::under_way::{Answer, UnderWay};
 use crate::error::Error;
-use crate::session::{Incoming, Outgoing};
+use crate::session::{Incoming, Outgoing, Then};
 
 /// What a writer takes before it waits for the agent.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -177,7 +177,7 @@ impl Writing {
     /// Sends some of it.
     pub async fn put(&mut self, mut content: &[u8]) -> Result<(), Error> {
         while !content.is_empty() {
-            match self.under_way.in_time(self.outgoing.send(content)).await? {
+            match self.under_way.in_time(self.outgoing.send(content, Then::More)).await? {
                 Ok(sent) => {
                     content = &content[sent..];
                     self.bytes += sent as u64;
@@ -188,10 +188,19 @@ impl Writing {
         Ok(())
     }
 
-    /// Sends its end: the file changes now.
-    pub async fn commit(&mut self) -> Result<WriteData, Error> {
-        if self.under_way.in_time(self.outgoing.finish()).await?.is_err() {
-            return Err(self.refused().await);
+    /// Sends the rest of it, and its end with that: the file changes now.
+    pub async fn commit(&mut self, mut rest: &[u8]) -> Result<WriteData, Error> {
+        loop {
+            match self.under_way.in_time(self.outgoing.send(rest, Then::Nothing)).await? {
+                Ok(sent) => {
+                    rest = &rest[sent..];
+                    self.bytes += sent as u64;
+                }
+                Err(_) => return Err(self.refused().await),
+            }
+            if rest.is_empty() {
+                break;
+            }
         }
         let reply = match self.answer.take() {
             Some(answer) => answer.answer().await?,
@@ -252,7 +261,7 @@ impl FileWriter {
             let Ok(()) = is_whole.await else {
                 return Err(Error::Ended { detail: "the writer was dropped".to_owned() });
             };
-            let written = writing.commit().await;
+            let written = writing.commit(&[]).await;
             writing.end(written)
         });
         Self { pipe, whole, task: AbortOnDrop(task) }

@@ -161,6 +161,15 @@ pub(crate) struct Outgoing {
     shared: Arc<Shared>,
 }
 
+/// What comes after the bytes that are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// More of them.
+    More,
+    /// The end of the stream, with the last of them.
+    Nothing,
+}
+
 /// The stream ended before everything was sent: the answer says why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ended;
@@ -177,12 +186,15 @@ impl Outgoing {
 
     /// Sends as much of `data` as one chunk takes, once there is credit, and says how much that
     /// was.
-    pub async fn send(&mut self, data: &[u8]) -> Result<usize, Ended> {
+    pub async fn send(&mut self, data: &[u8], then: Then) -> Result<usize, Ended> {
         loop {
             let chunk = match self.shared.lock().streams.open.get_mut(&self.number) {
                 Some(Open::Outgoing { window, .. }) => match window.capacity().min(data.len()) {
-                    0 => None,
-                    size => Some((window.chunk(data[..size].to_vec(), false), size)),
+                    0 if !data.is_empty() => None,
+                    size => {
+                        let is_last = then == Then::Nothing && size == data.len();
+                        Some((window.chunk(data[..size].to_vec(), is_last), size))
+                    }
                 },
                 _ => return Err(Ended),
             };
@@ -191,15 +203,6 @@ impl Outgoing {
                 None => self.changed.notified().await,
             }
         }
-    }
-
-    /// Says that nothing more follows.
-    pub async fn finish(&mut self) -> Result<(), Ended> {
-        let chunk = match self.shared.lock().streams.open.get_mut(&self.number) {
-            Some(Open::Outgoing { window, .. }) => window.chunk(Vec::new(), true),
-            _ => return Err(Ended),
-        };
-        self.put(chunk).await
     }
 
     async fn put(&self, chunk: Result<Chunk, StreamError>) -> Result<(), Ended> {
