@@ -186,10 +186,10 @@ impl Files {
             Err(errno) => {
                 // The last one first: each is taken back as the last word on its path.
                 pending.into_iter().rev().for_each(super::touched::Pending::failed);
-                match (errno, existing) {
-                    (Errno::EXIST, Existing::Refuse) => Err(FileError::system(errno, to)),
-                    (errno, _) => Err(fail(errno)),
-                }
+                // These say what is in the way.
+                let is_of_target =
+                    matches!(errno, Errno::EXIST | Errno::ISDIR | Errno::NOTDIR | Errno::NOTEMPTY);
+                Err(FileError::system(errno, if is_of_target { to } else { from }))
             }
         }
     }

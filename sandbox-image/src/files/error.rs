@@ -4,6 +4,7 @@ use std::fmt;
 
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
+use sandbox_protocol::path::MAX_PATH_BYTES;
 
 /// A file operation that failed. Displayed as `path: reason`, or as the reason alone where that
 /// names the path itself or where no path is at fault.
@@ -54,7 +55,10 @@ impl FileError {
 impl fmt::Display for FileError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.path.is_empty() {
-            write!(formatter, "{}: ", String::from_utf8_lossy(&self.path))?;
+            // Of what is longer than any path the beginning will do: the reason must be seen.
+            let is_path = self.path.len() <= MAX_PATH_BYTES;
+            let (shown, rest) = if is_path { (&*self.path, "") } else { (&self.path[..60], "…") };
+            write!(formatter, "{}{rest}: ", String::from_utf8_lossy(shown))?;
         }
         formatter.write_str(&self.reason)
     }
@@ -89,5 +93,21 @@ fn kind_of(errno: Errno) -> ErrorKind {
         Errno::NAMETOOLONG | Errno::INVAL | Errno::ILSEQ => ErrorKind::InvalidPath,
         Errno::XDEV => ErrorKind::InvalidRequest,
         _ => ErrorKind::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_path_is_shown_by_its_beginning() {
+        let shown =
+            |path: &[u8]| FileError::rule(ErrorKind::InvalidPath, "too long", path).to_string();
+        let path = "p".repeat(MAX_PATH_BYTES);
+        assert_eq!(shown(path.as_bytes()), format!("{path}: too long"));
+        assert_eq!(shown(format!("{path}p").as_bytes()), format!("{}…: too long", &path[..60]));
+        assert_eq!(shown(b"\xff"), "\u{fffd}: too long");
+        assert_eq!(shown(b""), "too long");
     }
 }

@@ -363,9 +363,9 @@ fn rename_does_what_posix_does() {
         fs::write(io.join("full/x"), b"").unwrap();
         fs::create_dir(io.join("empty")).unwrap();
         assert_eq!(text(files.rename(b"no", b"x")), "no: No such file or directory");
-        assert_eq!(text(files.rename(b"a", b"empty")), "a: Is a directory");
-        assert_eq!(text(files.rename(b"full", b"a")), "full: Not a directory");
-        assert_eq!(text(files.rename(b"empty", b"full")), "empty: Directory not empty");
+        assert_eq!(text(files.rename(b"a", b"empty")), "empty: Is a directory");
+        assert_eq!(text(files.rename(b"full", b"a")), "a: Not a directory");
+        assert_eq!(text(files.rename(b"empty", b"full")), "full: Directory not empty");
         assert_eq!(text(files.rename(b"full", b"full/in")), "full: Invalid argument");
         assert_eq!(text(files.rename(b"a", b"no/a")), "no/a: No such file or directory");
         assert_eq!(text(files.rename(b"a", b"c/")), "a: Not a directory");

@@ -843,6 +843,20 @@ fn a_rename_that_may_not_replace_does_not() {
         assert_eq!((from.to_string(), to.to_string()), ("/io/a".into(), "/io/c".into()));
         files.rename_entry(b"d", b"e", Existing::Refuse).unwrap();
         files.rename_entry(b"c", b"b", Existing::Replace).unwrap();
+        fs::create_dir(io.join("full")).unwrap();
+        fs::write(io.join("full/f"), b"").unwrap();
+        for (from, to, message) in [
+            ("b", "e", "e: Is a directory"),
+            ("e", "b", "b: Not a directory"),
+            ("e", "full", "full: Directory not empty"),
+            ("full", "full/in", "full: Invalid argument"),
+            ("no", "b", "no: No such file or directory"),
+            ("b", "no/b", "no/b: No such file or directory"),
+        ] {
+            let failed = files.rename_entry(from.as_bytes(), to.as_bytes(), Existing::Replace);
+            assert_eq!(text(failed), message);
+        }
+        fs::remove_dir_all(io.join("full")).unwrap();
         assert_eq!(fs::read(io.join("b")).unwrap(), b"a");
         assert_eq!(names(io), ["b", "e", "link", "twin"]);
     });
