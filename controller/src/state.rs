@@ -196,8 +196,9 @@ impl Instance {
     /// Forgets the instance: nothing of it is left anywhere.
     pub fn unregister(&self) {
         _ = fs::remove_dir_all(self.spool_dir());
-        // Records that are left, of folders that another sandbox uses, the next sweep looks at.
-        _ = fs::remove_dir(self.made_dir());
+        // Of folders that another sandbox of ours used when theirs ended. What somebody else uses
+        // still, the next sweep looks at.
+        made::reap(&self.made_dir());
         _ = fs::remove_file(self.state.file(&self.id, LOCK_SUFFIX));
     }
 }

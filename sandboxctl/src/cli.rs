@@ -102,9 +102,9 @@ Examples:
   sandboxctl doctor
 
 Exit codes:
-  0 done · 1 script error · 2 usage, configuration · 120 limit · 121 policy · 122 agent lost
-  124 timeout · 125 engine, controller · 129 hung up · 130 interrupted · 137 killed
-  143 terminated"
+  0 done · 1 script or operation failed · 2 usage, configuration · 120 limit · 121 policy
+  122 agent lost · 124 timeout · 125 engine, controller · 129 hung up · 130 interrupted
+  137 killed · 143 terminated"
 )]
 pub struct Cli {
     /// What is true for every command.
@@ -183,8 +183,8 @@ Examples:
 
     /// Read and write files of an io dir as a sandbox does, under the same rules
     ///
-    /// Every operation is done in a fresh container that has the io dir, and nothing else. Links
-    /// are never followed, and nothing outside of the io dir is touched.
+    /// Every command is a fresh container that has the io dir and the inputs, and nothing else.
+    /// Links are never followed, and nothing outside of them is touched.
     #[command(after_long_help = "\
 Examples:
   sandboxctl fs ls -R

@@ -400,8 +400,10 @@ fn build(folder: &str, flags: &[&str]) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
     std::fs::create_dir_all(&folder).unwrap();
     let copy = folder.join("sandboxctl");
-    // Anew: one that still runs cannot be written to.
+    // Anew: one that still runs cannot be written to. By a process of its own: what another test
+    // starts meanwhile would have our descriptor for a moment, and nobody starts what is being
+    // written.
     _ = std::fs::remove_file(&copy);
-    std::fs::copy(executable, &copy).unwrap();
+    assert!(Command::new("cp").args([&executable, &copy]).status().unwrap().success());
     copy
 }

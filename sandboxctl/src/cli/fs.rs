@@ -108,6 +108,9 @@ Examples:
         /// Make this directory alone
         #[arg(long)]
         no_parents: bool,
+        // What fingers type.
+        #[arg(short = 'p', long, hide = true, overrides_with = "no_parents")]
+        parents: bool,
     },
 
     /// Remove a file, or a directory

@@ -12,3 +12,4 @@ mod operations;
 mod policy;
 mod reaping;
 mod run;
+mod tools;

@@ -4,13 +4,13 @@
 //! its digest, and `mnt/` is where helpers mount what they make, each in a mount namespace of its
 //! own: on the host it is always empty.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{FlockOperation, StatVfsMountFlags};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use super::EmbeddedProblem;
@@ -61,11 +61,7 @@ impl DataDir {
         let folder = self.path.join("programs");
         let path = folder.join(format!("{}-{}", program.name, program.sha256));
         let install = || {
-            let length = u64::try_from(program.bytes.len()).map_err(io::Error::other)?;
-            if let Ok(there) = fs::symlink_metadata(&path)
-                && there.is_file()
-                && there.len() == length
-            {
+            if let Some(there) = whole(&path, program.bytes) {
                 let now = SystemTime::now();
                 // It is in use: whoever tidies up sees that.
                 if there.modified()?.elapsed().is_ok_and(|age| age > KEPT / 2) {
@@ -82,14 +78,25 @@ impl DataDir {
     }
 }
 
-/// Under its name only once it is whole.
+/// The program that is there, where it is whole: its name has its digest.
+fn whole(path: &Path, bytes: &[u8]) -> Option<Metadata> {
+    let there = fs::symlink_metadata(path).ok()?;
+    (there.is_file() && there.len() == bytes.len() as u64).then_some(there)
+}
+
+/// Under its name only once it is whole. One that somebody else has put there meanwhile stays: a
+/// file that has lost its name cannot be mounted any more by whoever has opened it.
 fn write_program(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let part = folder.join(format!("part-{}", crate::random_hex::<8>()));
     let written = (|| {
         let mut file = File::options().write(true).create_new(true).mode(0o555).open(&part)?;
         file.write_all(bytes)?;
         close(file, &part)?;
-        fs::rename(&part, path)
+        match rustix::fs::renameat_with(CWD, &part, CWD, path, RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) if whole(path, bytes).is_some() => fs::remove_file(&part),
+            Err(Errno::EXIST | Errno::INVAL) => fs::rename(&part, path),
+            renamed => Ok(renamed?),
+        }
     })();
     if written.is_err() {
         _ = fs::remove_file(&part);
@@ -146,6 +153,17 @@ mod tests {
         data.install(&PROGRAM).unwrap();
         assert_eq!(fs::read(&path).unwrap(), PROGRAM.bytes);
         assert_eq!(fs::read_dir(data.path().join("programs")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_program_that_somebody_else_has_written_meanwhile_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(&dir.path().join("data")).unwrap();
+        let path = data.install(&PROGRAM).unwrap();
+        let first = path.metadata().unwrap().ino();
+        write_program(path.parent().unwrap(), &path, PROGRAM.bytes).unwrap();
+        assert_eq!(path.metadata().unwrap().ino(), first);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
     }
 
     #[test]

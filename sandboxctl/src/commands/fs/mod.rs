@@ -13,7 +13,7 @@ mod transfer;
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
@@ -52,6 +52,9 @@ pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     let spec = launch::spec(context, &args.sandbox, &settings, stdin(&args.command))?;
     let work = Work::prepare(args)?;
+    if stdin(&args.command).is_some() && io::stdin().is_terminal() {
+        context.output.progress("reading from the terminal; Ctrl-D ends it");
+    }
     let config = context.controller(&settings);
     let session = Session { context, args, settings: &settings };
     block_on(session.run(config, spec, work))
@@ -105,7 +108,7 @@ impl<'a> Work<'a> {
                 args,
             },
             FsCommand::Ls(args) => Self::List(args),
-            FsCommand::Mkdir { path, no_parents } => {
+            FsCommand::Mkdir { path, no_parents, .. } => {
                 Self::Mkdir(path, MkdirOptions { parents: !no_parents })
             }
             &FsCommand::Rm { ref path, recursive, force } => {

@@ -1,0 +1,828 @@
+//! The tools for workflow steps: lines on stdin and stdout, and one call at a time.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::symlink;
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::ENGINE;
+use crate::place::{Place, eventually, workspace};
+
+/// Longer than any answer of these tests takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `sandboxctl tools --stdio` under way.
+struct Server<'a> {
+    place: &'a Place,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    answers: Receiver<Value>,
+    /// Answers that came before somebody asked for them, by their ids.
+    early: HashMap<String, Value>,
+    calls: u64,
+}
+
+impl<'a> Server<'a> {
+    fn new(place: &'a Place) -> Self {
+        let mut command = place.command(["tools", "--stdio"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (sender, answers) = channel();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        std::thread::spawn(move || {
+            for line in lines {
+                let line = line.unwrap();
+                let answer = serde_json::from_str(&line)
+                    .unwrap_or_else(|error| panic!("no answer: {error}: {line}"));
+                if sender.send(answer).is_err() {
+                    return;
+                }
+            }
+        });
+        let stdin = child.stdin.take();
+        Self { place, child, stdin, answers, early: HashMap::new(), calls: 0 }
+    }
+
+    fn send(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(line.as_bytes()).unwrap();
+        stdin.write_all(b"\n").unwrap();
+        stdin.flush().unwrap();
+    }
+
+    /// Makes a call, and gives its id.
+    fn begin(&mut self, tool: &str, args: Value) -> Value {
+        self.calls += 1;
+        let id = json!(self.calls);
+        self.send(&json!({"id": id, "tool": tool, "args": args}).to_string());
+        id
+    }
+
+    fn next(&self) -> Value {
+        self.answers.recv_timeout(PATIENCE).expect("an answer")
+    }
+
+    /// The answer to a call.
+    fn answer(&mut self, id: &Value) -> Value {
+        loop {
+            if let Some(answer) = self.early.remove(&id.to_string()) {
+                return answer;
+            }
+            let answer = self.next();
+            self.early.insert(answer["id"].to_string(), answer);
+        }
+    }
+
+    /// Makes a call, and waits for its answer.
+    fn ask(&mut self, tool: &str, args: Value) -> Value {
+        let id = self.begin(tool, args);
+        self.answer(&id)
+    }
+
+    /// The data of a call that succeeds.
+    #[track_caller]
+    fn data(&mut self, tool: &str, args: Value) -> Value {
+        let answer = self.ask(tool, args.clone());
+        assert!(answer.get("error").is_none(), "{tool} {args}: {answer:#}");
+        assert_eq!(answer["type"], "text", "{answer:#}");
+        assert!(answer["metadata"]["durationMs"].is_u64(), "{answer:#}");
+        answer["data"].clone()
+    }
+
+    /// The kind and the message of a call that fails.
+    #[track_caller]
+    fn failure(&mut self, tool: &str, args: Value) -> (String, String) {
+        let answer = self.ask(tool, args.clone());
+        assert!(answer.get("data").is_none(), "{tool} {args}: {answer:#}");
+        assert!(answer["metadata"]["retryable"].is_boolean(), "{answer:#}");
+        let text = |value: &Value| value.as_str().expect("a string").to_owned();
+        (text(&answer["metadata"]["kind"]), text(&answer["error"]))
+    }
+
+    /// A sandbox called `c` on `sandbox-files`, and the engine's id of its container.
+    #[track_caller]
+    fn init(&mut self) -> String {
+        let data = self.data("sandbox_init", init("c"));
+        assert_eq!(data["containerId"], "c");
+        data["dockerId"].as_str().unwrap().to_owned()
+    }
+
+    /// Says that no more calls come, and gives the answers that still did.
+    fn end(mut self) -> (i32, Vec<Value>) {
+        drop(self.stdin.take());
+        let rest: Vec<Value> = self.answers.iter().collect();
+        (self.wait(), rest)
+    }
+
+    /// Waits for its end, and for that of helpers which were kept ready.
+    fn wait(&mut self) -> i32 {
+        let code = self.child.wait().unwrap().code().unwrap();
+        assert_eq!(self.place.containers(), Vec::<String>::new());
+        eventually("no helper is left", || ENGINE.remains(self.place).is_empty().then_some(()));
+        code
+    }
+
+    fn end_well(self) {
+        assert_eq!(self.end(), (0, Vec::new()));
+    }
+}
+
+fn init(id: &str) -> Value {
+    json!({"containerId": id, "projectOutPath": "sandbox-files"})
+}
+
+/// Arguments with the sandbox `c`.
+fn c(mut args: Value) -> Value {
+    args["containerId"] = json!("c");
+    args
+}
+
+#[test]
+fn the_session_of_the_guide_does_what_it_shows() {
+    let place = Place::new();
+    let session = std::fs::read(workspace().join("examples/session.ndjson")).unwrap();
+    let ended = place.sandboxctl_with(&session, ["tools", "--stdio"]);
+    ended.assert_code(0);
+    let answers: HashMap<u64, Value> = ended
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .map(|answer| (answer["id"].as_u64().unwrap(), answer))
+        .collect();
+    assert_eq!(answers.len(), 9, "{ended:#?}");
+    let data = |id: u64| &answers[&id]["data"];
+    let hello = "/workspace/src/hello.txt";
+    assert!(data(1)["dockerId"].as_str().is_some_and(|id| !id.is_empty()), "{ended:#?}");
+    assert_eq!(*data(2), json!({"path": "/workspace/src", "created": true}));
+    assert_eq!(*data(3), json!({"path": hello, "bytesWritten": 24}));
+    assert_eq!(*data(4), json!({"content": "Hello from the sandbox!\n", "encoding": "utf8"}));
+    let entry = json!({"name": "hello.txt", "type": "file", "size": 24, "path": hello});
+    assert_eq!(*data(5), json!({"path": "/workspace/src", "entries": [entry]}));
+    assert_eq!(data(6)["size"], 24);
+    assert_eq!(*data(7), json!({"path": hello, "deleted": true}));
+    assert_eq!(*data(8), json!({"path": hello, "exists": false, "type": null}));
+    assert_eq!(*data(9), json!({"containerId": "step", "removed": true}));
+    assert!(place.path("out/src").is_dir());
+}
+
+#[test]
+fn files_are_written_and_read_as_the_table_says() {
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    server.init();
+
+    let wrote =
+        server.data("sandbox_write_file", c(json!({"path": "a/b.txt", "content": "héllo"})));
+    assert_eq!(wrote, json!({"path": "/workspace/a/b.txt", "bytesWritten": 6}));
+    assert_eq!(place.read("sandbox-files/a/b.txt"), "héllo");
+    let absolute = c(json!({"path": "/workspace/a/b.txt"}));
+    let read = server.data("sandbox_read_file", absolute);
+    assert_eq!(read, json!({"content": "héllo", "encoding": "utf8"}));
+    let part = c(json!({"path": "a/b.txt", "offset": 3, "limit": 2}));
+    assert_eq!(server.data("sandbox_read_file", part)["content"], "ll");
+    let half = c(json!({"path": "a/b.txt", "offset": 2}));
+    let (kind, _) = server.failure("sandbox_read_file", half);
+    assert_eq!(kind, "encoding");
+
+    let bytes = c(json!({"path": "bytes", "content": "AP8Q/w==", "encoding": "base64"}));
+    assert_eq!(server.data("sandbox_write_file", bytes)["bytesWritten"], 4);
+    assert_eq!(std::fs::read(place.path("sandbox-files/bytes")).unwrap(), [0, 255, 16, 255]);
+    let base64 = c(json!({"path": "bytes", "encoding": "base64"}));
+    let read = server.data("sandbox_read_file", base64);
+    assert_eq!(read, json!({"content": "AP8Q/w==", "encoding": "base64"}));
+    let answer = server.ask("sandbox_read_file", c(json!({"path": "bytes"})));
+    assert_eq!(answer["metadata"]["kind"], "encoding");
+    assert!(answer["metadata"]["hint"].as_str().unwrap().contains("base64"), "{answer:#}");
+    let wrong = c(json!({"path": "bytes", "content": "AP8", "encoding": "base64"}));
+    assert_eq!(server.failure("sandbox_write_file", wrong).0, "encoding");
+    assert_eq!(std::fs::read(place.path("sandbox-files/bytes")).unwrap().len(), 4);
+
+    let orphan = json!({"path": "x/y", "content": "", "createParentDirs": false});
+    assert_eq!(server.failure("sandbox_write_file", c(orphan)).0, "not_found");
+    let (kind, message) = server.failure("sandbox_read_file", c(json!({"path": "none"})));
+    assert_eq!((&*kind, &*message), ("not_found", "none: No such file or directory"));
+    assert_eq!(server.failure("sandbox_read_file", c(json!({"path": "../x"}))).0, "path_escape");
+    assert_eq!(server.failure("sandbox_read_file", c(json!({"path": "/io/x"}))).0, "path_escape");
+    server.end_well();
+}
+
+#[test]
+fn directories_are_made_listed_and_deleted_as_the_table_says() {
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    server.init();
+    let files = place.path("sandbox-files");
+
+    let made = server.data("sandbox_create_directory", c(json!({"path": "a/b"})));
+    assert_eq!(made, json!({"path": "/workspace/a/b", "created": true}));
+    let again = server.data("sandbox_create_directory", c(json!({"path": "a/b/"})));
+    assert_eq!(again, json!({"path": "/workspace/a/b", "created": false}));
+    let alone = c(json!({"path": "x/y", "recursive": false}));
+    assert_eq!(server.failure("sandbox_create_directory", alone).0, "not_found");
+
+    for name in ["a/2", "a/b/3", "1"] {
+        std::fs::write(files.join(name), name).unwrap();
+    }
+    symlink("nowhere", files.join("link")).unwrap();
+    let names = |data: &Value| -> Vec<(String, String)> {
+        let entries = data["entries"].as_array().unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        entries.iter().map(|entry| (text(&entry["path"]), text(&entry["type"]))).collect()
+    };
+    let here = server.ask("sandbox_list_directory", c(json!({"path": "."})));
+    assert_eq!(here["data"]["path"], "/workspace");
+    assert_eq!(here["metadata"]["truncated"], false);
+    let pair = |path: &str, kind: &str| (format!("/workspace/{path}"), kind.to_owned());
+    let top = [pair("1", "file"), pair("a", "directory"), pair("link", "symlink")];
+    assert_eq!(names(&here["data"]), top);
+    let entry = &here["data"]["entries"][0];
+    assert_eq!((&entry["name"], &entry["size"]), (&json!("1"), &json!(1)));
+    let all = server.data("sandbox_list_directory", c(json!({"path": ".", "recursive": true})));
+    assert_eq!(all["entries"].as_array().unwrap().len(), 6);
+    let two = c(json!({"path": ".", "recursive": true, "maxDepth": 2}));
+    assert_eq!(server.data("sandbox_list_directory", two)["entries"].as_array().unwrap().len(), 5);
+    let few = server.ask("sandbox_list_directory", c(json!({"path": ".", "limit": 2})));
+    assert_eq!(few["data"]["entries"].as_array().unwrap().len(), 2);
+    assert_eq!(few["metadata"]["truncated"], true);
+
+    let exists =
+        |server: &mut Server, path: &str| server.data("sandbox_exists", c(json!({"path": path})));
+    for (path, kind) in
+        [("1", json!("file")), ("a", json!("directory")), ("link", json!("symlink"))]
+    {
+        let told = json!({"path": format!("/workspace/{path}"), "exists": true, "type": kind});
+        assert_eq!(exists(&mut server, path), told);
+    }
+    let absent = json!({"path": "/workspace/none", "exists": false, "type": null});
+    assert_eq!(exists(&mut server, "none"), absent);
+
+    let (kind, _) = server.failure("sandbox_delete", c(json!({"path": "a"})));
+    assert_eq!(kind, "not_empty");
+    let gone = server.data("sandbox_delete", c(json!({"path": "a", "recursive": true})));
+    assert_eq!(gone, json!({"path": "/workspace/a", "deleted": true}));
+    assert_eq!(server.failure("sandbox_delete", c(json!({"path": "a"}))).0, "not_found");
+    let forced = server.data("sandbox_delete", c(json!({"path": "a", "force": true})));
+    assert_eq!(forced, json!({"path": "/workspace/a", "deleted": false}));
+    server.end_well();
+}
+
+#[test]
+fn a_file_is_described_as_the_table_says() {
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    server.init();
+    server.data("sandbox_write_file", c(json!({"path": "d/f", "content": "12345"})));
+    let info = server.data("sandbox_file_info", c(json!({"path": "d/f"})));
+    let known = [("path", json!("/workspace/d/f")), ("name", json!("f")), ("type", json!("file"))];
+    for (key, value) in known.into_iter().chain([("size", json!(5))]) {
+        assert_eq!(info[key], value, "{info:#}");
+    }
+    assert_eq!(info["permissions"], "rw-r--r--", "{info:#}");
+    for key in ["owner", "group", "modifiedAt", "accessedAt"] {
+        assert!(info[key].is_string(), "{info:#}");
+    }
+    assert!(info["modifiedAt"].as_str().unwrap().ends_with('Z'), "{info:#}");
+    assert!(info["createdAt"].is_string() || info["createdAt"].is_null(), "{info:#}");
+    assert_eq!(info.as_object().unwrap().len(), 10, "{info:#}");
+    let directory = server.data("sandbox_file_info", c(json!({"path": "d"})));
+    assert_eq!((&directory["type"], &directory["name"]), (&json!("directory"), &json!("d")));
+    assert_eq!(server.data("sandbox_file_info", c(json!({"path": "."})))["name"], "workspace");
+    assert_eq!(server.failure("sandbox_file_info", c(json!({"path": "none"}))).0, "not_found");
+    server.end_well();
+}
+
+#[test]
+fn a_script_tells_its_result_its_log_and_its_files_also_where_it_fails() {
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    server.init();
+    let script = "print('hi') io.open('f', 'w'):write('123'):close() return {rows = 3}";
+    let answer = server.ask("sandbox_execute_script", c(json!({"script": script})));
+    let file = json!({"name": "f", "op": "write", "bytes": 3});
+    let expected = json!({"result": {"rows": 3}, "logs": ["hi"], "files_touched": [file]});
+    assert_eq!(answer["data"], expected, "{answer:#}");
+    assert_eq!(answer["metadata"]["logsTruncated"], false);
+
+    let script = "print('hi') io.open('g', 'w'):close()\nerror('no')";
+    let answer = server.ask("sandbox_execute_script", c(json!({"script": script})));
+    assert_eq!(answer["error"], "script:2: no");
+    let metadata = &answer["metadata"];
+    assert_eq!((&metadata["kind"], &metadata["line"]), (&json!("runtime"), &json!(2)));
+    assert_eq!((&metadata["result"], &metadata["logs"]), (&Value::Null, &json!(["hi"])));
+    assert_eq!(metadata["files_touched"], json!([{"name": "g", "op": "write", "bytes": 0}]));
+
+    let endless = "print('begun') while true do end";
+    let timed = c(json!({"script": endless, "timeoutMs": 300}));
+    let answer = server.ask("sandbox_execute_script", timed);
+    assert_eq!(answer["metadata"]["kind"], "timeout", "{answer:#}");
+    assert_eq!(answer["metadata"]["logs"], json!(["begun"]));
+    assert_eq!(answer["metadata"]["retryable"], false);
+    let (kind, message) = server.failure(
+        "sandbox_execute_script",
+        c(json!({"script": "return 1", "timeoutMs": 3_600_000})),
+    );
+    assert_eq!(kind, "policy");
+    assert!(message.contains("timeoutMs") && message.contains("limits.timeout"), "{message}");
+    let none = c(json!({"script": "return 1", "timeoutMs": 0}));
+    assert_eq!(server.failure("sandbox_execute_script", none).0, "invalid_request");
+    // Whatever failed before: all three are there, and the sandbox goes on.
+    let answer = server.ask("sandbox_execute_script", json!({"containerId": "d", "script": ""}));
+    assert_eq!(answer["error"], "Container 'd' not registered");
+    for (key, value) in [("result", Value::Null), ("logs", json!([])), ("files_touched", json!([]))]
+    {
+        assert_eq!(answer["metadata"].get(key), Some(&value), "{answer:#}");
+    }
+    let answer = server.data("sandbox_execute_script", c(json!({"script": "return 'on'"})));
+    assert_eq!(answer["result"], "on");
+    server.end_well();
+}
+
+#[test]
+fn the_filesystem_tool_tells_a_failed_operation_as_data() {
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    server.init();
+    let mut done = |args: Value| server.data("sandbox_filesystem", c(args));
+    let none = json!({"bytesWritten": null, "itemsCount": null});
+    let wrote = done(json!({"operation": "write", "path": "a", "content": "xyz"}));
+    assert_eq!(
+        wrote,
+        json!({"success": true, "data": {"path": "/workspace/a", "bytesWritten": 3}, "error": null,
+            "metadata": {"bytesWritten": 3, "itemsCount": null}})
+    );
+    let read = done(json!({"operation": "read", "path": "a"}));
+    assert_eq!(read["data"], json!({"content": "xyz", "encoding": "utf8"}));
+    assert_eq!(read["metadata"], none);
+    let made = done(json!({"operation": "createDir", "path": "d"}));
+    assert_eq!(made["data"], json!({"path": "/workspace/d", "created": true}));
+    let list = done(json!({"operation": "list", "path": "."}));
+    assert_eq!(
+        (&list["metadata"]["itemsCount"], &list["metadata"]["truncated"]),
+        (&json!(2), &json!(false)),
+        "{list:#}"
+    );
+    assert_eq!(done(json!({"operation": "exists", "path": "a"}))["data"]["type"], "file");
+    assert_eq!(done(json!({"operation": "info", "path": "a"}))["data"]["size"], 3);
+    let gone = done(json!({"operation": "delete", "path": "a"}));
+    assert_eq!(gone["data"], json!({"path": "/workspace/a", "deleted": true}));
+    let failed = done(json!({"operation": "read", "path": "a"}));
+    assert_eq!(
+        failed,
+        json!({"success": false, "data": null, "error": "a: No such file or directory",
+            "metadata": {"bytesWritten": null, "itemsCount": null, "kind": "not_found",
+                "retryable": false}})
+    );
+    // What is no operation at all is an error of the call.
+    let unknown = json!({"operation": "stat", "containerId": "c", "path": "a"});
+    assert_eq!(server.failure("sandbox_filesystem", unknown).0, "invalid_request");
+    let nobody = json!({"operation": "read", "containerId": "d", "path": "a"});
+    let (_, message) = server.failure("sandbox_filesystem", nobody);
+    assert_eq!(message, "Container 'd' not registered");
+    server.end_well();
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_and_named() {
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    server.init();
+    for (tool, args, names) in [
+        ("sandbox_exist", json!({}), "unknown tool 'sandbox_exist'"),
+        ("sandbox_exists", json!([]), "not an object"),
+        ("sandbox_exists", c(json!({})), "`path`"),
+        ("sandbox_exists", c(json!({"path": 1})), "`path`"),
+        ("sandbox_exists", c(json!({"path": "a", "pth": "b"})), "`pth`"),
+        ("sandbox_read_file", c(json!({"path": "a", "encoding": "utf-9"})), "`utf-9`"),
+        ("sandbox_read_file", c(json!({"path": "a", "limit": -1})), "`limit`"),
+        ("sandbox_destroy", c(json!({"removeContainer": "yes"})), "`removeContainer`"),
+        ("sandbox_destroy", json!({"containerId": "d"}), "Container 'd' not registered"),
+        ("sandbox_command", c(json!({"executable": "ls"})), "needs one"),
+        ("sandbox_command", json!({"containerId": "d", "executable": "ls"}), "not registered"),
+        ("sandbox_init", json!({"containerId": "", "projectOutPath": "x"}), "`containerId`"),
+        (
+            "sandbox_init",
+            json!({"containerId": "e", "projectOutPath": "x", "imageName": "alpine"}),
+            "`imageName`",
+        ),
+        (
+            "sandbox_init",
+            json!({"containerId": "e", "projectOutPath": "x", "rootPath": "/"}),
+            "`rootPath`",
+        ),
+        (
+            "sandbox_init",
+            json!({"containerId": "e", "projectOutPath": "x", "rootPath": "proc"}),
+            "rootPath 'proc'",
+        ),
+        (
+            "sandbox_init",
+            json!({"containerId": "e", "projectOutPath": "x", "rootPath": "a/../b"}),
+            "rootPath 'a/../b'",
+        ),
+        ("sandbox_init", json!({"containerId": "e", "projectOutPath": ""}), "projectOutPath"),
+        ("sandbox_init", json!({"containerId": "c", "projectOutPath": "x"}), "other arguments"),
+    ] {
+        let (kind, message) = server.failure(tool, args.clone());
+        assert_eq!(kind, "invalid_request", "{tool} {args}: {message}");
+        assert!(message.contains(names), "{tool} {args}: {message}");
+    }
+    // A name that was refused is free.
+    let other = json!({"containerId": "e", "projectOutPath": "sandbox-files", "rootPath": "w"});
+    server.data("sandbox_init", other);
+    let write = json!({"containerId": "e", "path": "/w/a", "content": ""});
+    assert_eq!(server.data("sandbox_write_file", write)["path"], "/w/a");
+    assert_eq!(place.containers().len(), 2);
+    server.end_well();
+    assert!(!place.path("x").exists());
+}
+
+#[test]
+fn a_sandbox_has_its_files_below_an_allowed_directory_wherever_links_lead() {
+    let place = Place::new();
+    let outside = place.home().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::create_dir(place.path("real")).unwrap();
+    symlink(&outside, place.path("away")).unwrap();
+    symlink("real", place.path("within")).unwrap();
+    symlink("nowhere", place.path("dangling")).unwrap();
+    let mut server = Server::new(&place);
+    let init = |path: &str| json!({"containerId": "c", "projectOutPath": path});
+    let sibling = format!("{}-sibling", place.work().display());
+    for path in ["/", "..", "../state", "away", "away/x", "real/../..", &sibling] {
+        let (kind, message) = server.failure("sandbox_init", init(path));
+        assert_eq!(kind, "policy", "{path}: {message}");
+        assert!(message.contains("tools.allowed_out_paths"), "{message}");
+    }
+    assert_eq!(server.failure("sandbox_init", init("dangling")).0, "invalid_request");
+    for path in ["real/a", "within/b", "away/../../work/c", "new/d"] {
+        server.data("sandbox_init", init(path));
+        server.data("sandbox_write_file", c(json!({"path": "f", "content": path})));
+        server.data("sandbox_destroy", c(json!({})));
+    }
+    server.end_well();
+    let read = |path: &str| std::fs::read_to_string(path).unwrap();
+    assert_eq!(place.read("real/a/f"), "real/a");
+    assert_eq!(place.read("real/b/f"), "within/b");
+    assert_eq!(read(place.path("new/d/f").to_str().unwrap()), "new/d");
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+
+    let mut command = place.command(["tools", "--stdio"]);
+    command.env("SANDBOXCTL_TOOLS_ALLOWED_OUT_PATHS", "['real/a']").stdin(Stdio::piped());
+    let mut child = crate::place::spawn(command);
+    let line = |id: &str, path: &str| {
+        let args = json!({"containerId": id, "projectOutPath": path});
+        format!("{}\n", json!({"id": id, "tool": "sandbox_init", "args": args}))
+    };
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all((line("c", "real") + &line("d", "real/ab")).as_bytes()).unwrap();
+    drop(stdin);
+    let ended = crate::place::wait(child);
+    assert_eq!(ended.stdout.matches("\"kind\":\"policy\"").count(), 2, "{ended:#?}");
+}
+
+#[test]
+fn many_inits_of_one_name_make_one_container() {
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    let ids: Vec<Value> = (0..8).map(|_| server.begin("sandbox_init", init("c"))).collect();
+    let other = json!({"containerId": "c", "projectOutPath": "sandbox-files", "rootPath": "w"});
+    let refused = server.begin("sandbox_init", other);
+    let answers: Vec<Value> = ids.iter().map(|id| server.answer(id)).collect();
+    let docker_id = answers[0]["data"]["dockerId"].as_str().expect("it is made").to_owned();
+    for answer in &answers {
+        assert_eq!(answer["data"]["dockerId"], *docker_id, "{answer:#}");
+    }
+    let refused = server.answer(&refused);
+    assert!(refused["error"].as_str().unwrap().contains("other arguments"), "{refused:#}");
+    assert_eq!(place.containers(), [docker_id.as_str()]);
+    assert_eq!(server.init(), docker_id, "it is the same one");
+    server.data("sandbox_destroy", c(json!({})));
+    assert_ne!(server.init(), docker_id, "it is a new one");
+    server.end_well();
+}
+
+#[test]
+fn a_container_is_gone_when_its_destroy_says_so() {
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    for remove in [true, false] {
+        server.init();
+        assert_eq!(place.containers().len(), 1);
+        let destroy = || c(json!({"removeContainer": remove}));
+        let both = [(); 2].map(|()| server.begin("sandbox_destroy", destroy()));
+        for id in both {
+            let answer = server.answer(&id);
+            let truth = json!({"containerId": "c", "removed": true});
+            assert_eq!(answer["data"], truth, "{answer:#}");
+            assert_eq!(place.containers(), Vec::<String>::new());
+        }
+        let (_, message) = server.failure("sandbox_destroy", destroy());
+        assert_eq!(message, "Container 'c' not registered");
+    }
+    server.end_well();
+}
+
+#[test]
+fn the_end_of_stdin_answers_what_came_and_leaves_nothing() {
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    server.begin("sandbox_init", init("c"));
+    server.begin("sandbox_init", init("d"));
+    let script = "local t = os.clock() while os.clock() - t < 0.3 do end return 'done'";
+    server.begin("sandbox_execute_script", c(json!({"script": script})));
+    server.begin("sandbox_exists", c(json!({"path": "a"})));
+    let (code, answers) = server.end();
+    assert_eq!((code, answers.len()), (0, 4), "{answers:#?}");
+    assert!(answers.iter().all(|answer| answer["type"] == "text"), "{answers:#?}");
+    assert!(answers.iter().any(|answer| answer["data"]["result"] == "done"), "{answers:#?}");
+}
+
+#[test]
+fn a_signal_gives_up_the_calls_and_leaves_nothing() {
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let place = Place::new();
+        let mut server = Server::new(&place);
+        server.init();
+        let script = "io.open('begun', 'w'):close() while true do end";
+        server.begin("sandbox_execute_script", c(json!({"script": script})));
+        // One that is not up yet.
+        server.begin("sandbox_init", init("d"));
+        eventually("the script begins", || {
+            place.path("sandbox-files/begun").exists().then_some(())
+        });
+        kill_process(Pid::from_child(&server.child), signal).unwrap();
+        assert_eq!(server.wait(), code);
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_leaves_nothing_that_the_next_command_does_not_remove() {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    let mut server = Server::new(&place);
+    server.init();
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    eventually("nothing is left", || {
+        place.sandboxctl(["gc"]).assert_code(0);
+        (place.containers().is_empty() && ENGINE.remains(&place).is_empty()).then_some(())
+    });
+}
+
+#[test]
+fn a_script_that_is_cancelled_or_out_of_its_callers_time_tells_what_it_did() {
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    server.init();
+    let script =
+        |name: &str| format!("print('begun') io.open('{name}', 'w'):close() while true do end");
+    let id = server.begin("sandbox_execute_script", c(json!({"script": script("one")})));
+    eventually("it begins", || place.path("sandbox-files/one").exists().then_some(()));
+    // What comes after a script does not wait for it.
+    assert_eq!(server.data("sandbox_exists", c(json!({"path": "one"})))["exists"], true);
+    server.send(&json!({"cancel": id}).to_string());
+    let answer = server.answer(&id);
+    let metadata = &answer["metadata"];
+    assert_eq!(metadata["kind"], "cancelled", "{answer:#}");
+    assert_eq!(metadata["logs"], json!(["begun"]));
+    assert_eq!(metadata["files_touched"][0]["name"], "one");
+
+    let call = json!({"id": "two", "tool": "sandbox_execute_script", "timeout_ms": 400,
+        "args": c(json!({"script": script("two")}))});
+    server.send(&call.to_string());
+    let answer = server.answer(&json!("two"));
+    assert_eq!(answer["metadata"]["kind"], "timeout", "{answer:#}");
+    assert!(answer["error"].as_str().unwrap().contains("timeout_ms"), "{answer:#}");
+    assert_eq!(answer["metadata"]["logs"], json!(["begun"]));
+    let script = json!({"script": "return 'on'"});
+    assert_eq!(server.data("sandbox_execute_script", c(script))["result"], "on");
+    server.end_well();
+}
+
+#[test]
+fn an_init_that_is_cancelled_leaves_its_name_free() {
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    let id = server.begin("sandbox_init", init("c"));
+    server.send(&json!({"cancel": id}).to_string());
+    let answer = server.answer(&id);
+    // It may have been up already.
+    if answer.get("error").is_some() {
+        assert_eq!(answer["metadata"]["kind"], "cancelled", "{answer:#}");
+        let other = json!({"containerId": "c", "projectOutPath": "sandbox-files", "rootPath": "w"});
+        server.data("sandbox_init", other);
+    }
+    server.data("sandbox_exists", c(json!({"path": "a"})));
+    server.end_well();
+}
+
+#[test]
+fn a_sandbox_that_ended_by_itself_says_why_and_its_name_is_free() {
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    server.init();
+    let containers = place.containers();
+    assert_eq!(containers.len(), 1);
+    ENGINE.kill(&containers[0]);
+    let (kind, message) = eventually("the end is noticed", || {
+        let answer = server.ask("sandbox_exists", c(json!({"path": "a"})));
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let told = answer.get("error")?;
+        Some((text(&answer["metadata"]["kind"]), text(told)))
+    });
+    assert_eq!(kind, "agent_lost");
+    assert!(message.starts_with("Container 'c' has ended: "), "{message}");
+    let (_, message) = server.failure("sandbox_exists", c(json!({"path": "a"})));
+    assert_eq!(message, "Container 'c' not registered");
+    server.init();
+    // One that nobody asked since it ended gives way too.
+    let containers: Vec<String> =
+        place.containers().into_iter().filter(|container| ENGINE.is_running(container)).collect();
+    ENGINE.kill(&containers[0]);
+    eventually("it is not running", || (!ENGINE.is_running(&containers[0])).then_some(()));
+    eventually("there is a new one", || {
+        let data = server.data("sandbox_init", init("c"));
+        let answer = server.ask("sandbox_exists", c(json!({"path": "a"})));
+        (answer.get("error").is_none() && data["dockerId"] != containers[0]).then_some(())
+    });
+    server.end_well();
+}
+
+#[test]
+fn ten_mebibytes_go_in_and_out_unchanged_and_lines_that_are_none_are_answered() {
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    server.init();
+    let content: String = (0..10 << 20).map(|n: u32| char::from((n % 95 + 32) as u8)).collect();
+    let wrote = server.data("sandbox_write_file", c(json!({"path": "big", "content": content})));
+    assert_eq!(wrote["bytesWritten"], 10 << 20);
+    server.send("garbage");
+    server.send("");
+    server.send(r#"{"id": "x", "tool": "sandbox_exists"}"#);
+    server.send(r#"{"id": "y", "tool": "sandbox_exists", "args": {}, "extra": 1}"#);
+    let read = server.data("sandbox_read_file", c(json!({"path": "big"})));
+    assert!(read["content"] == content);
+    assert_eq!(server.answer(&Value::Null)["metadata"]["kind"], "invalid_request");
+    assert!(server.answer(&json!("x"))["error"].as_str().unwrap().contains("`args`"));
+    assert!(server.answer(&json!("y"))["error"].as_str().unwrap().contains("`extra`"));
+    let more = content + "x";
+    let (kind, _) =
+        server.failure("sandbox_write_file", c(json!({"path": "big", "content": more})));
+    assert_eq!(kind, "too_large");
+    let info = server.data("sandbox_file_info", c(json!({"path": "big"})));
+    assert_eq!(info["size"], 10 << 20, "the old file is whole");
+    // Longer than any line may be.
+    server.stdin.as_mut().unwrap().write_all(&vec![b'x'; (64 << 20) + 1]).unwrap();
+    assert_eq!(server.answer(&Value::Null)["metadata"]["kind"], "too_large");
+    server.send("");
+    server.data("sandbox_exists", c(json!({"path": "big"})));
+    server.end_well();
+}
+
+#[test]
+fn one_call_has_a_sandbox_for_itself_and_its_exit_code() {
+    let place = Place::new();
+    let init = r#"{"containerId": "c", "projectOutPath": "sandbox-files"}"#;
+    let document = |args: &[&str], code: i32| -> Value {
+        let ended = place.sandboxctl([&["tool"][..], args].concat());
+        ended.assert_code(code);
+        assert_eq!(ended.stdout.lines().count(), 1, "{ended:#?}");
+        serde_json::from_str(&ended.stdout).unwrap()
+    };
+    let made = document(&["sandbox_init", "--input", init], 0);
+    assert!(made["data"]["dockerId"].is_string(), "{made:#}");
+    let call = |content: &str| json!({"containerId": "c", "path": "a", "content": content});
+    place.write("call.json", call("from a file").to_string());
+    let written = document(&["sandbox_write_file", "--init", init, "--input", "@call.json"], 0);
+    assert_eq!(written["data"], json!({"path": "/workspace/a", "bytesWritten": 11}));
+    assert_eq!(place.read("sandbox-files/a"), "from a file");
+    let stdin = call("from stdin").to_string();
+    let args = ["tool", "sandbox_write_file", "--init", init, "--input", "-"];
+    place.sandboxctl_with(stdin.as_bytes(), args).assert_code(0);
+    assert_eq!(place.read("sandbox-files/a"), "from stdin");
+
+    for (args, code, kind) in [
+        (
+            &[
+                "sandbox_read_file",
+                "--init",
+                init,
+                "--input",
+                r#"{"containerId": "c", "path": "none"}"#,
+            ][..],
+            1,
+            "not_found",
+        ),
+        (
+            &[
+                "sandbox_filesystem",
+                "--init",
+                init,
+                "--input",
+                r#"{"operation": "read", "containerId": "c", "path": "none"}"#,
+            ],
+            1,
+            "",
+        ),
+        (
+            &[
+                "sandbox_read_file",
+                "--init",
+                init,
+                "--input",
+                r#"{"containerId": "c", "path": "../x"}"#,
+            ],
+            121,
+            "path_escape",
+        ),
+        (
+            &[
+                "sandbox_read_file",
+                "--init",
+                init,
+                "--input",
+                r#"{"containerId": "d", "path": "a"}"#,
+            ],
+            2,
+            "invalid_request",
+        ),
+        (
+            &["sandbox_read_file", "--input", r#"{"containerId": "c", "path": "a"}"#],
+            2,
+            "invalid_request",
+        ),
+        (&["sandbox_read_file", "--init", init, "--input", "{"], 2, "usage"),
+        (&["sandbox_read_file", "--init", "-", "--input", "-"], 2, "usage"),
+        (
+            &["sandbox_init", "--input", r#"{"containerId": "c", "projectOutPath": "/"}"#],
+            121,
+            "policy",
+        ),
+        (
+            &[
+                "sandbox_init",
+                "--input",
+                r#"{"containerId": "c", "projectOutPath": "x"}"#,
+                "--memory",
+                "1TiB",
+            ],
+            121,
+            "policy",
+        ),
+        (
+            &[
+                "sandbox_execute_script",
+                "--init",
+                init,
+                "--input",
+                r#"{"containerId": "c", "script": "error('x')"}"#,
+            ],
+            1,
+            "runtime",
+        ),
+        (
+            &[
+                "sandbox_execute_script",
+                "--init",
+                init,
+                "--input",
+                r#"{"containerId": "c", "script": "while true do end", "timeoutMs": 200}"#,
+            ],
+            124,
+            "timeout",
+        ),
+    ] {
+        let document = document(args, code);
+        if !kind.is_empty() {
+            assert_eq!(document["metadata"]["kind"], kind, "{args:?}: {document:#}");
+            assert!(document["error"].is_string(), "{document:#}");
+        }
+    }
+    place.sandboxctl(["tool", "sandbox_read", "--input", "{}"]).assert_code(2);
+    place.sandboxctl(["tools"]).assert_code(2).assert_stderr_has("--stdio");
+    let no_files =
+        place.command(["tools", "--stdio"]).env("SANDBOXCTL_IO_ENABLED", "false").status();
+    assert_eq!(no_files.unwrap().code(), Some(2));
+}
+
+#[test]
+fn the_tools_are_listed_with_their_schemas() {
+    let place = Place::new();
+    let ended = place.sandboxctl(["tools", "--list"]);
+    let listed: Vec<Value> = serde_json::from_str(&ended.assert_code(0).stdout).unwrap();
+    let names: Vec<&str> = listed.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    let page = std::fs::read_to_string(workspace().join("docs/src/reference/tools.md")).unwrap();
+    assert_eq!(names.len(), 12);
+    for (tool, name) in listed.iter().zip(&names) {
+        assert!(page.contains(&format!("\n| `{name}` |")), "{name} is not in the reference");
+        assert!(tool["description"].is_string(), "{tool:#}");
+        for schema in ["inputSchema", "outputSchema"] {
+            assert_eq!(tool[schema]["type"], "object", "{tool:#}");
+        }
+    }
+}
