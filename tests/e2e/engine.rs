@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::place::{Place, files_below};
+use crate::place::{Place, eventually, files_below};
 
 /// What runs the containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,13 +144,14 @@ fn processes(container: &str) -> Vec<Pid> {
 /// Control groups of containers that were seen, mounts, and processes of programs that lie in the
 /// place's data directory: of its helpers.
 fn embedded_remains(place: &Place) -> Vec<String> {
+    // A helper that was started ahead hears of its controller's end a moment later.
+    eventually("the place's helpers to end", || helpers(place).is_empty().then_some(()));
     let data = place.data();
     let groups = place.seen().into_iter().flat_map(|container| groups(&container));
     let mut found: Vec<String> = groups.map(|group| group.display().to_string()).collect();
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mounts = mounts.lines().filter(|line| line.contains(data.to_str().unwrap()));
     found.extend(mounts.map(str::to_owned));
-    found.extend(helpers(place).into_iter().map(|pid| format!("helper {}", pid.as_raw_nonzero())));
     found.extend(files_below(&data.join("mnt")).iter().map(|file| file.display().to_string()));
     found
 }
