@@ -4,7 +4,9 @@
 //! needed, so an operation that waits (for a disk, for the controller's reading) never keeps
 //! another one waiting. Each operation is answered exactly once, by the worker that did it.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -214,7 +216,9 @@ impl Shared {
     fn perform(&self, job: Job) {
         let Job { id, operation, files, time, stop, stream } = job;
         let watch = Watch::new(stop, time);
-        let task = Task { id, files: &files, watch: &watch, outbox: &self.outbox, stream };
+        let outbox = &self.outbox;
+        let task =
+            Task { id, files: &files, watch: &watch, outbox, stream, replaced: Cell::default() };
         match operation {
             Operation::Read(read) => self.answer(&task, task.read(&read)),
             Operation::View(view) => self.answer(&task, task.view(&view)),
@@ -253,6 +257,8 @@ struct Task<'a> {
     watch: &'a Watch,
     outbox: &'a Outbox,
     stream: Option<Arc<Stream>>,
+    /// A file that ends with the task, which is after its answer.
+    replaced: Cell<Option<OwnedFd>>,
 }
 
 impl Task<'_> {
@@ -311,6 +317,7 @@ impl Task<'_> {
             writing.put(&piece)?;
         }
         let done = writing.commit(self.watch)?;
+        self.replaced.set(done.replaced);
         let (path, path_b64) = done.path.to_wire();
         Ok(WriteReply { path, path_b64, bytes_written: done.bytes, created: done.created })
     }

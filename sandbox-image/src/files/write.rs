@@ -32,6 +32,8 @@ use super::{FileError, Files, OpenMode, Watch, beneath};
 const RACES: usize = 8;
 /// One piece of a copy.
 const COPY_BYTES: usize = 256 << 10;
+/// The largest file that may outlive its place in [`Written::replaced`]: nobody misses the space.
+const KEPT_BYTES: u64 = 64 << 10;
 /// Most content for a mount that is a single file: there is no place beside it to collect more.
 const SINGLE_FILE_BYTES: u64 = 4 << 20;
 
@@ -73,6 +75,9 @@ pub struct Written {
     pub bytes: u64,
     /// It was not there before.
     pub created: bool,
+    /// The file that it took the place of. Its end gives its space back, which takes a disk longer
+    /// than all the rest: keep it until the answer is sent.
+    pub replaced: Option<OwnedFd>,
 }
 
 /// Content that is being collected for a file.
@@ -274,15 +279,19 @@ impl<'f> Writing<'f> {
                 }
             };
             let created = target.is_none();
-            let done = match target {
+            let (done, replaced) = match target {
                 Some(target) if in_place => {
                     self.fill(&target, watch)?;
-                    true
+                    (true, None)
                 }
-                target => self.publish(target.as_ref(), watch)?,
+                target => {
+                    let done = self.publish(target.as_ref(), watch)?;
+                    (done, target.filter(|old| old.size() <= KEPT_BYTES).map(|old| old.fd))
+                }
             };
             if done {
-                return Ok(Written { path: self.place.path, bytes: self.bytes, created });
+                let (path, bytes) = (self.place.path, self.bytes);
+                return Ok(Written { path, bytes, created, replaced });
             }
         }
         Err(FileError::system(Errno::AGAIN, &self.written))

@@ -165,6 +165,28 @@ fn an_atomic_overwrite_leaves_the_old_file_to_those_who_have_it() {
 }
 
 #[test]
+fn a_small_file_that_is_replaced_gives_its_space_back_after_the_answer_and_a_large_one_before() {
+    on_both(|io, setup| {
+        let limits = Limits { file_bytes: 1 << 20, ..LIMITS };
+        let (files, _) = Setup { limits, ..setup() }.open();
+        for (size, options, is_kept) in [
+            (64 << 10, OVERWRITE, true),
+            ((64 << 10) + 1, OVERWRITE, false),
+            (3, IN_PLACE, false),
+            (3, APPEND, false),
+        ] {
+            fs::write(io.join("f"), vec![b'x'; size]).unwrap();
+            let mut writing = files.write(b"f", options).unwrap();
+            writing.put(b"new").unwrap();
+            let written = writing.commit(&watch()).unwrap();
+            let replaced = written.replaced.map(|fd| fs::File::from(fd).metadata().unwrap());
+            let links = replaced.map(|old| (old.nlink(), old.len()));
+            assert_eq!(links, is_kept.then_some((0, size as u64)), "{size} {options:?}");
+        }
+    });
+}
+
+#[test]
 fn nothing_changes_before_the_commit_and_nothing_is_left_without_one() {
     on_both(|io, setup| {
         let (files, announced) = setup().open();
