@@ -15,34 +15,25 @@ use crate::cli::{ToolArgs, ToolsArgs};
 use crate::config::{Key, Settings};
 use crate::error::{Error, Signal};
 use crate::input::JsonArgument;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 
 /// What is read of stdin at once.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// One call. Its answer is printed, whatever it is.
 pub fn tool(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
-    let (answer, code) = match one(context, args) {
-        Ok((answer, Some(signal))) => (answer, signal.exit_code()),
-        Ok((answer, None)) => {
-            let code = failure(&answer).map_or(0, exit_code);
-            (answer, code)
-        }
-        Err(error) => {
-            let told = ToolError::new(error.kind(), error.message());
-            let told = match error.hint() {
-                Some(hint) => told.with_hint(hint),
-                None => told,
-            };
-            (Answer::refused(told), error.exit_code())
-        }
-    };
-    context.output.document(&answer.document())?;
-    Ok(code)
+    one(context, args).or_else(|error| {
+        let told = ToolError::new(error.kind(), error.message());
+        let told = match error.hint() {
+            Some(hint) => told.with_hint(hint),
+            None => told,
+        };
+        tell(context, &Answer::refused(told))?;
+        Ok(error.exit_code())
+    })
 }
 
-/// The answer to one call, and the signal that cut it short.
-fn one(context: &Context<'_>, args: &ToolArgs) -> Result<(Answer, Option<Signal>), Error> {
+fn one(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
     if args.input == JsonArgument::Stdin && args.init == Some(JsonArgument::Stdin) {
         return Err(Error::usage("--init -", "stdin is taken by --input -"));
     }
@@ -51,18 +42,30 @@ fn one(context: &Context<'_>, args: &ToolArgs) -> Result<(Answer, Option<Signal>
     let init = args.init.as_ref().map(|json| read(json, "--init")).transpose()?;
     // What is wrong is told before a sandbox is made for it.
     if let Err(error) = check(&args.name, &input, init.as_deref()) {
-        return Ok((Answer::refused(error), None));
+        return tell(context, &Answer::refused(error));
     }
     let settings = context.settings_with(|flags| args.bounds.add_flags(flags))?;
     with_tools(context, &settings, async |tools, signals| {
-        if let Some(init) = &init {
-            let (made, signal) = call(tools, signals, Tool::Init.name(), init).await;
-            if signal.is_some() || made.failure().is_some() {
-                return Ok((made, signal));
-            }
+        let (mut answer, mut signal) = match &init {
+            Some(init) => call(tools, signals, Tool::Init.name(), init).await,
+            None => call(tools, signals, &args.name, &input).await,
+        };
+        if init.is_some() && signal.is_none() && answer.outcome.is_ok() {
+            (answer, signal) = call(tools, signals, &args.name, &input).await;
         }
-        Ok(call(tools, signals, &args.name, &input).await)
+        // The answer does not wait for the removal of the sandbox; nor does a signal for whoever
+        // reads the answer.
+        let insisting = signals::insist()?;
+        let code = tell(context, &answer)?;
+        drop(insisting);
+        Ok(signal.map_or(code, Signal::exit_code))
     })
+}
+
+/// Prints an answer, and gives the exit code of its call.
+fn tell(context: &Context<'_>, answer: &Answer) -> Result<u8, Error> {
+    context.output.document(&answer.document())?;
+    Ok(failure(answer).map_or(0, exit_code))
 }
 
 /// Whether a call can be one: it is understood, and there is a sandbox for it.

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use sandbox_controller::ErrorKind;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -42,12 +41,6 @@ impl Answer {
     #[must_use]
     pub fn refused(error: ToolError) -> Self {
         Self { outcome: Err(error), remarks: Remarks::default(), took: Duration::ZERO, _held: None }
-    }
-
-    /// What went wrong, in one word.
-    #[must_use]
-    pub fn failure(&self) -> Option<ErrorKind> {
-        self.outcome.as_ref().err().map(|error| error.kind)
     }
 
     /// The answer as a JSON object: `type`, `data` and `metadata`, or `error` and `metadata`.
