@@ -505,7 +505,7 @@ const fn operation_hint(kind: ErrorKind) -> Option<&'static str> {
         ErrorKind::IsDirectory => "`list` shows what is in a directory",
         ErrorKind::NotEmpty => "`recursive` removes a directory with all that is in it",
         ErrorKind::PathEscape => {
-            "paths are relative to the working directory, or absolute under a mount: /io/…, /in/…"
+            "paths are relative to the working directory, or absolute under a mount: the io dir's, /in/…"
         }
         ErrorKind::NotAllowed => "filesystem.allowed_paths says which paths may be used",
         ErrorKind::Protected => "filesystem.protected names what no operation may change",

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
@@ -13,7 +14,7 @@ pub enum Target {
     /// Beside the file whose place it takes once it is whole: half of it is none, and the one that
     /// was there may be the only one. Removed where that does not come about.
     Replaces(NamedTempFile, PathBuf),
-    /// A pipe or a device, which takes it as it comes.
+    /// A pipe, a device, or what stdout or stderr was sent to, which takes it as it comes.
     Stream(fs::File),
 }
 
@@ -29,8 +30,14 @@ impl Target {
             Ok(found) if !found.is_file() => {
                 return fs::File::options().write(true).open(file).map(Self::Stream);
             }
-            // A link goes on leading where it leads, and who may read the file stays as it is.
-            Ok(found) => (file.canonicalize()?, Some(found.permissions().mode() & 0o777)),
+            Ok(found) => {
+                // /dev/stdout, say, which was sent to a file: what else is written there stays.
+                if let Some(open) = open_already(&found, STANDARD.map(|descriptor| descriptor())) {
+                    return Ok(Self::Stream(open.try_clone_to_owned()?.into()));
+                }
+                // A link goes on leading where it leads, and who may read the file stays as it is.
+                (file.canonicalize()?, Some(found.permissions().mode() & 0o777))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => (file.to_owned(), None),
             Err(error) => return Err(error),
         };
@@ -75,10 +82,22 @@ impl Target {
     }
 }
 
+/// stdout and stderr.
+const STANDARD: [fn() -> BorrowedFd<'static>; 2] = [rustix::stdio::stdout, rustix::stdio::stderr];
+
+/// Which of the descriptors has the file open.
+fn open_already<'a>(found: &fs::Metadata, among: [BorrowedFd<'a>; 2]) -> Option<BorrowedFd<'a>> {
+    among.into_iter().find(|fd| {
+        rustix::fs::fstat(fd)
+            .is_ok_and(|open| (open.st_dev, open.st_ino) == (found.dev(), found.ino()))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::os::fd::AsRawFd;
 
     fn names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
@@ -108,5 +127,18 @@ mod tests {
         assert_eq!(names(folder.path()).len(), 2);
         assert!(Target::open(folder.path()).is_err());
         assert!(matches!(Target::open(Path::new("/dev/null")), Ok(Target::Stream(_))));
+    }
+
+    #[test]
+    fn a_file_that_stdout_was_sent_to_is_known_by_any_name() {
+        use std::os::fd::AsFd;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let (log, other) = (fs::File::create(&path).unwrap(), tempfile::tempfile().unwrap());
+        std::os::unix::fs::symlink("log", folder.path().join("link")).unwrap();
+        let found = folder.path().join("link").metadata().unwrap();
+        let open = open_already(&found, [other.as_fd(), log.as_fd()]);
+        assert_eq!(open.map(|fd| fd.as_raw_fd()), Some(log.as_raw_fd()));
+        assert!(open_already(&found, [other.as_fd(), other.as_fd()]).is_none());
     }
 }

@@ -1,12 +1,14 @@
 //! File operations as data: a JSON object in, an envelope out. The same for every front end.
 
+use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 use sandbox_protocol::path::written;
 use sandbox_protocol::{Base64, ErrorKind, WireError};
-use serde::de::DeserializeOwned;
+use serde::de::{self, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
+use serde_json::map::Entry;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
@@ -24,7 +26,7 @@ use crate::sandbox::Sandbox;
 /// A file operation with all of its options, read from
 /// `{"operation": "read", "path": "a.txt", …}`.
 ///
-/// A path or name that is not UTF-8 is lossy text beside its bytes in `path_b64`.
+/// A path or name that is not UTF-8 is given by its bytes in `path_b64`, with or without text beside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operation(Request);
 
@@ -166,6 +168,74 @@ fn invalid(message: impl AsRef<str>) -> Error {
     Error::Operation { source: WireError::new(ErrorKind::InvalidRequest, message) }
 }
 
+/// A JSON value in which no object has a key twice: which of the two is meant, nobody can say.
+struct Unambiguous(Value);
+
+impl<'de> Deserialize<'de> for Unambiguous {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyValue).map(Self)
+    }
+}
+
+struct AnyValue;
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Value;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut array = Vec::new();
+        while let Some(Unambiguous(item)) = items.next_element()? {
+            array.push(item);
+        }
+        Ok(array.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some((key, Unambiguous(value))) = members.next_entry::<String, _>()? {
+            match object.entry(key) {
+                Entry::Vacant(entry) => _ = entry.insert(value),
+                Entry::Occupied(entry) => {
+                    return Err(de::Error::custom(format!("duplicate field `{}`", entry.key())));
+                }
+            }
+        }
+        Ok(object.into())
+    }
+}
+
 /// Reads an operation's options; an error names the key.
 fn options_of<T: DeserializeOwned>(
     operation: &str,
@@ -189,8 +259,13 @@ impl Operation {
     ///
     /// `invalid_request`, which names the key that is unknown, missing, or of a wrong type.
     pub fn from_json(json: &str) -> Result<Self, Error> {
-        let object = serde_json::from_str::<Map<String, Value>>(json);
-        Self::from_object(object.map_err(|error| invalid(format!("not a JSON object: {error}")))?)
+        match serde_json::from_str(json) {
+            Ok(Unambiguous(Value::Object(object))) => Self::from_object(object),
+            Ok(_) => Err(invalid("not a JSON object")),
+            // The only thing that is wrong with what is JSON.
+            Err(error) if error.is_data() => Err(invalid(error.to_string())),
+            Err(error) => Err(invalid(format!("not a JSON object: {error}"))),
+        }
     }
 
     /// As [`from_json`](Self::from_json), of an object that is read already.
@@ -200,7 +275,19 @@ impl Operation {
     /// The same.
     pub fn from_object(mut object: Map<String, Value>) -> Result<Self, Error> {
         match object.remove("operation") {
-            Some(Value::String(operation)) => Request::new(&operation, object).map(Self),
+            Some(Value::String(operation)) => {
+                let names: &[_] = match &*operation {
+                    "rename" => &[("from", "from_b64"), ("to", "to_b64")],
+                    _ => &[("path", "path_b64")],
+                };
+                // The bytes will do: the text beside them is for people.
+                for (text, bytes) in names {
+                    if object.get(*bytes).is_some_and(Value::is_string) {
+                        object.entry(*text).or_insert_with(|| String::new().into());
+                    }
+                }
+                Request::new(&operation, object).map(Self)
+            }
             Some(_) => Err(invalid("operation: it is no text")),
             None => Err(invalid("missing field `operation`")),
         }
@@ -239,7 +326,10 @@ impl Operation {
                         sandbox.write(bytes, content, options).await
                     }
                     // It has begun and failed, as any other.
-                    Err(error) => sandbox.begin("write", bytes).end(Err(refused(&path, &error))),
+                    Err(error) => {
+                        let path = String::from_utf8_lossy(bytes);
+                        sandbox.begin("write", bytes).end(Err(refused(&path, &error)))
+                    }
                 };
                 Performed::new::<WriteData>(data?)
             }
@@ -380,6 +470,23 @@ mod tests {
     }
 
     #[test]
+    fn bytes_of_a_path_stand_alone_or_beside_its_text() {
+        let stat = |json: &str| match Operation::from_json(json).unwrap().0 {
+            Request::Stat(Stat { path, path_b64 }) => written(&path, path_b64.as_ref()).to_vec(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(stat(r#"{"operation":"stat","path_b64":"Yf8="}"#), b"a\xff");
+        assert_eq!(stat(r#"{"operation":"stat","path":"a?","path_b64":"Yf8="}"#), b"a\xff");
+        assert_eq!(stat(r#"{"operation":"stat","path":"a","path_b64":null}"#), b"a");
+        let rename = r#"{"operation":"rename","from_b64":"Yf8=","to_b64":"Yv8="}"#;
+        let Request::Rename(rename) = Operation::from_json(rename).unwrap().0 else {
+            panic!("another one")
+        };
+        assert_eq!(written(&rename.from, rename.from_b64.as_ref()), b"a\xff");
+        assert_eq!(written(&rename.to, rename.to_b64.as_ref()), b"b\xff");
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         let cases = [
             ("[]", "not a JSON object"),
@@ -400,6 +507,14 @@ mod tests {
             (r#"{"operation":"edit","path":"a","old":"a","new":"b","count":0}"#, "edit: count"),
             (r#"{"operation":"rename","from":"a"}"#, "rename: missing field `to`"),
             (r#"{"operation":"stat","path":"a","path_b64":"!"}"#, "stat: path_b64"),
+            (r#"{"operation":"stat","path_b64":null}"#, "stat: missing field `path`"),
+            (r#"{"operation":"rename","path_b64":"YQ==","to":"b"}"#, "`path_b64`"),
+            (r#"{"operation":"stat","path":"a","path":"b"}"#, "duplicate field `path`"),
+            (
+                r#"{"operation":"stat","operation":"remove","path":"a"}"#,
+                "duplicate field `operation`",
+            ),
+            (r#"{"operation":"view","path":"a","lines":{"limit":1,"limit":2}}"#, "field `limit`"),
         ];
         for (json, part) in cases {
             let refusal = refusal(json);

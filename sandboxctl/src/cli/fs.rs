@@ -7,7 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{
+    OsStringValueParser, PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser,
+};
 use clap::{Args, Subcommand, ValueHint};
 use sandbox_controller::LimitKey;
 use sandbox_controller::files::Encoding;
@@ -215,11 +217,13 @@ pub struct ReadArgs {
     pub lines: Option<Lines>,
 
     /// Begin at this byte, counted from 0
-    #[arg(long, value_name = "BYTES", value_hint = ValueHint::Other, allow_hyphen_values = true)]
+    #[arg(long, value_name = "BYTES", value_hint = ValueHint::Other, allow_hyphen_values = true,
+        value_parser = number_of_bytes())]
     pub offset: Option<u64>,
 
     /// Print at most that many bytes
-    #[arg(long, value_name = "BYTES", value_hint = ValueHint::Other, allow_hyphen_values = true)]
+    #[arg(long, value_name = "BYTES", value_hint = ValueHint::Other, allow_hyphen_values = true,
+        value_parser = number_of_bytes())]
     pub limit: Option<u64>,
 
     /// Print the content as text: base64 or hex of the bytes, or UTF-8 of text in another encoding
@@ -269,13 +273,13 @@ pub struct EditArgs {
 
     /// The text to replace
     #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other, allow_hyphen_values = true,
-        value_parser = Utf8(clap::builder::StringValueParser::new()),
+        value_parser = Utf8(StringValueParser::new()),
         required_unless_present = "old_file")]
     pub old: Option<String>,
 
     /// What to put there
     #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other, allow_hyphen_values = true,
-        value_parser = Utf8(clap::builder::StringValueParser::new()),
+        value_parser = Utf8(StringValueParser::new()),
         required_unless_present = "new_file")]
     pub new: Option<String>,
 
@@ -289,7 +293,7 @@ pub struct EditArgs {
 
     /// How often the text must be there
     #[arg(long, value_name = "NUMBER", default_value = "1", value_hint = ValueHint::Other,
-        allow_hyphen_values = true)]
+        allow_hyphen_values = true, value_parser = at_least_1())]
     pub count: NonZeroU64,
 }
 
@@ -311,11 +315,12 @@ pub struct LsArgs {
 
     /// Look that deep, where 1 is the directory alone
     #[arg(long, value_name = "NUMBER", value_hint = ValueHint::Other, requires = "recursive",
-        allow_hyphen_values = true)]
+        allow_hyphen_values = true, value_parser = at_least_1())]
     pub max_depth: Option<NonZeroU64>,
 
     /// Print at most that many entries
-    #[arg(long, value_name = "NUMBER", value_hint = ValueHint::Other, allow_hyphen_values = true)]
+    #[arg(long, value_name = "NUMBER", value_hint = ValueHint::Other, allow_hyphen_values = true,
+        value_parser = at_least_1())]
     pub limit: Option<NonZeroU64>,
 }
 
@@ -337,6 +342,20 @@ fn guest() -> impl TypedValueParser<Value = OsString> {
         true => Err("it is empty"),
         false => Ok(path),
     })
+}
+
+/// Reads a number from 1 on.
+fn at_least_1() -> impl TypedValueParser<Value = NonZeroU64> {
+    Utf8(StringValueParser::new().try_map(|text| {
+        text.parse::<NonZeroU64>().map_err(|_| "expected a whole number, 1 or more")
+    }))
+}
+
+/// Reads a number of bytes, without a unit.
+fn number_of_bytes() -> impl TypedValueParser<Value = u64> {
+    Utf8(StringValueParser::new().try_map(|text| {
+        text.parse::<u64>().map_err(|_| "expected a whole number of bytes, such as 4096")
+    }))
 }
 
 /// Reads one side of a copy.

@@ -645,6 +645,29 @@ fn a_reader_that_goes_away_ends_a_read_quietly() {
     }
 }
 
+#[test]
+fn a_copy_whose_reader_goes_away_fails_and_one_to_stdout_leaves_what_is_there() {
+    let place = Place::new();
+    place.write("sandbox-files/a", content(MORE_THAN_WAITS));
+    place.write("sandbox-files/b", "guest");
+    fifo(&place, "pipe");
+    let mut copy = place.command(["fs", "cp", ":a", "pipe", "--json"]);
+    let child = copy.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    File::open(place.path("pipe")).unwrap().read_exact(&mut [0]).unwrap();
+    let ended = wait(child);
+    ended.assert_code(125);
+    let message = envelope(&ended.stdout)["error"]["message"].clone();
+    assert_eq!(message, "pipe: broken pipe");
+
+    let log = place.write("log", "before\n");
+    for to in ["/dev/stdout", "log"] {
+        let stdout = File::options().append(true).open(&log).unwrap();
+        let copied = place.command(["fs", "cp", ":b", to]).stdout(stdout).status().unwrap();
+        assert!(copied.success());
+    }
+    assert_eq!(place.read("log"), "before\nguestguest");
+}
+
 /// In the place of a pipe that is closed.
 fn null_reader() -> std::process::ChildStdout {
     std::os::fd::OwnedFd::from(File::open("/dev/null").unwrap()).into()

@@ -109,7 +109,10 @@ impl<'a> Copy<'a> {
                 let what = path.display().to_string();
                 let sink = target.writer().and_then(Sink::new);
                 let sink = sink.map_err(|error| failed(&what, error))?;
-                pour(&mut reader, sink, &mut progress, &what).await?;
+                if !pour(&mut reader, sink, &mut progress, &what).await? {
+                    // Only a part of the file is there: of a stdout that is enough, not of a copy.
+                    return Err(failed(&what, io::ErrorKind::BrokenPipe.into()));
+                }
                 target.finish().map_err(|error| failed(&what, error))?;
                 (told(from), what, progress.bytes())
             }

@@ -295,7 +295,7 @@ impl Session<'_> {
         let mut sink = stdout(output)?;
         let Some(lines) = args.lines else {
             let mut progress = Progress::hidden();
-            return pour(&mut reader, sink, &mut progress, "stdout").await.map(|()| Report::done());
+            return pour(&mut reader, sink, &mut progress, "stdout").await.map(|_| Report::done());
         };
         let mut cut = LineCut::new(lines);
         while !cut.is_done()
@@ -366,6 +366,12 @@ fn hint(command: &FsCommand, error: &Error) -> Option<String> {
         }
         (ErrorKind::TooLarge, _) => "--max-file-size raises what a file may have",
         (ErrorKind::WriteLimit, _) => "--max-write raises what may be written",
+        (ErrorKind::Encoding, FsCommand::Edit(_)) => {
+            "`sandboxctl fs cp` moves any bytes out and in"
+        }
+        (ErrorKind::Encoding, FsCommand::Read(ReadArgs { lines: Some(_), .. })) => {
+            "--lines without --json prints any bytes"
+        }
         (ErrorKind::Encoding, _) => "--encoding base64 takes and gives any bytes",
         (ErrorKind::Timeout, _) => "--timeout raises the time of an operation",
         _ => return None,
@@ -417,20 +423,20 @@ async fn piece(reader: &mut FileReader) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// Copies a file to `sink`, until its end or until nobody takes it any more.
+/// Copies a file to `sink`, until its end or until nobody takes it any more. Whether all was taken.
 async fn pour(
     reader: &mut FileReader,
     mut sink: Sink,
     progress: &mut Progress,
     what: &str,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     while let Some(piece) = piece(reader).await? {
         progress.add(piece.len());
         if !still_read(sink.put(piece).await, what)? {
-            return Ok(());
+            return Ok(false);
         }
     }
-    still_read(sink.finish().await, what).map(drop)
+    still_read(sink.finish().await, what)
 }
 
 /// Copies all of `source` into a file that is being written, but does not end it.
