@@ -1,7 +1,7 @@
 //! What tools there are, with the JSON Schemas of what they take and give.
 
 use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -74,17 +74,17 @@ const fn description(tool: Tool) -> &'static str {
 
 fn input(tool: Tool) -> Value {
     match tool {
-        Tool::Init => schema::<InitArgs>(),
-        Tool::Command => schema::<CommandArgs>(),
-        Tool::Destroy => schema::<DestroyArgs>(),
-        Tool::ReadFile => schema::<ReadFileArgs>(),
-        Tool::WriteFile => schema::<WriteFileArgs>(),
-        Tool::ListDirectory => schema::<ListDirectoryArgs>(),
-        Tool::CreateDirectory => schema::<CreateDirectoryArgs>(),
-        Tool::Delete => schema::<DeleteArgs>(),
-        Tool::Exists => schema::<ExistsArgs>(),
-        Tool::FileInfo => schema::<FileInfoArgs>(),
-        Tool::ExecuteScript => schema::<ExecuteScriptArgs>(),
+        Tool::Init => taken::<InitArgs>(),
+        Tool::Command => taken::<CommandArgs>(),
+        Tool::Destroy => taken::<DestroyArgs>(),
+        Tool::ReadFile => taken::<ReadFileArgs>(),
+        Tool::WriteFile => taken::<WriteFileArgs>(),
+        Tool::ListDirectory => taken::<ListDirectoryArgs>(),
+        Tool::CreateDirectory => taken::<CreateDirectoryArgs>(),
+        Tool::Delete => taken::<DeleteArgs>(),
+        Tool::Exists => taken::<ExistsArgs>(),
+        Tool::FileInfo => taken::<FileInfoArgs>(),
+        Tool::ExecuteScript => taken::<ExecuteScriptArgs>(),
         Tool::Filesystem => {
             let operations: Vec<Value> =
                 OPERATIONS.iter().map(|&(name, tool)| operation(name, tool)).collect();
@@ -111,17 +111,17 @@ fn operation(name: &str, tool: Tool) -> Value {
 
 fn output(tool: Tool) -> Value {
     match tool {
-        Tool::Init => schema::<InitData>(),
-        Tool::Command => schema::<CommandData>(),
-        Tool::Destroy => schema::<DestroyData>(),
-        Tool::ReadFile => schema::<ReadFileData>(),
-        Tool::WriteFile => schema::<WriteFileData>(),
-        Tool::ListDirectory => schema::<ListDirectoryData>(),
-        Tool::CreateDirectory => schema::<CreateDirectoryData>(),
-        Tool::Delete => schema::<DeleteData>(),
-        Tool::Exists => schema::<ExistsData>(),
-        Tool::FileInfo => schema::<FileInfoData>(),
-        Tool::ExecuteScript => schema::<ExecuteScriptData>(),
+        Tool::Init => given::<InitData>(),
+        Tool::Command => given::<CommandData>(),
+        Tool::Destroy => given::<DestroyData>(),
+        Tool::ReadFile => given::<ReadFileData>(),
+        Tool::WriteFile => given::<WriteFileData>(),
+        Tool::ListDirectory => given::<ListDirectoryData>(),
+        Tool::CreateDirectory => given::<CreateDirectoryData>(),
+        Tool::Delete => given::<DeleteData>(),
+        Tool::Exists => given::<ExistsData>(),
+        Tool::FileInfo => given::<FileInfoData>(),
+        Tool::ExecuteScript => given::<ExecuteScriptData>(),
         Tool::Filesystem => {
             let data: Vec<Value> = OPERATIONS
                 .iter()
@@ -176,12 +176,18 @@ fn output(tool: Tool) -> Value {
     }
 }
 
-fn generator() -> SchemaGenerator {
-    SchemaSettings::draft2020_12().into_generator()
+/// Of what is taken: a member that has a default may be left out.
+fn taken<T: JsonSchema>() -> Value {
+    schema::<T>(SchemaSettings::draft2020_12().for_deserialize())
 }
 
-fn schema<T: JsonSchema>() -> Value {
-    let mut schema: Schema = generator().into_root_schema_for::<T>();
+/// Of what is given: every member is there, if only as null.
+fn given<T: JsonSchema>() -> Value {
+    schema::<T>(SchemaSettings::draft2020_12().for_serialize())
+}
+
+fn schema<T: JsonSchema>(settings: SchemaSettings) -> Value {
+    let mut schema: Schema = settings.into_generator().into_root_schema_for::<T>();
     // The type's own name and comment say nothing to others.
     schema.remove("title");
     schema.remove("description");
@@ -190,7 +196,7 @@ fn schema<T: JsonSchema>() -> Value {
 
 fn with_dialect(schema: Value) -> Value {
     let mut with = Map::new();
-    if let Some(dialect) = generator().settings().meta_schema.as_deref() {
+    if let Some(dialect) = SchemaSettings::draft2020_12().meta_schema.as_deref() {
         with.insert("$schema".to_owned(), dialect.into());
     }
     if let Value::Object(schema) = schema {

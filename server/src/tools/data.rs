@@ -196,7 +196,7 @@ impl JsonSchema for ScriptResult {
     }
 }
 
-/// The schema of a [`TouchedFile`].
+/// A file that a script changed
 #[derive(JsonSchema)]
 #[schemars(inline, deny_unknown_fields)]
 #[expect(dead_code, reason = "a schema is all that it is for")]
@@ -204,6 +204,7 @@ struct TouchedSchema {
     /// Its path, relative to the mounted directory
     name: String,
     /// The name's bytes as base64, where they are not UTF-8
+    #[schemars(skip_serializing_if = "Option::is_none")]
     name_b64: Option<String>,
     /// What became of it
     op: TouchedOp,

@@ -1,6 +1,6 @@
 //! The tools for workflow steps: lines on stdin and stdout, and one call at a time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
 use std::process::{Child, ChildStdin, Stdio};
@@ -825,4 +825,30 @@ fn the_tools_are_listed_with_their_schemas() {
             assert_eq!(tool[schema]["type"], "object", "{tool:#}");
         }
     }
+
+    // Data has what its schema says.
+    let mut server = Server::new(&place);
+    let path = json!({"path": "a"});
+    for (tool, args) in [
+        ("sandbox_init", json!({"projectOutPath": "sandbox-files"})),
+        ("sandbox_write_file", json!({"path": "a", "content": ""})),
+        ("sandbox_read_file", path.clone()),
+        ("sandbox_exists", json!({"path": "none"})),
+        ("sandbox_file_info", path.clone()),
+        ("sandbox_delete", path),
+        ("sandbox_create_directory", json!({"path": "d"})),
+        ("sandbox_list_directory", json!({"path": "."})),
+        ("sandbox_execute_script", json!({"script": ""})),
+        ("sandbox_filesystem", json!({"operation": "exists", "path": "d"})),
+        ("sandbox_destroy", json!({})),
+    ] {
+        let data = server.data(tool, c(args));
+        let schema = &listed.iter().find(|it| it["name"] == tool).unwrap()["outputSchema"];
+        let told: BTreeSet<&str> = data.as_object().unwrap().keys().map(String::as_str).collect();
+        let named = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(told, named, "{tool}");
+        let required = schema["required"].as_array().unwrap().iter();
+        assert_eq!(told, required.map(|name| name.as_str().unwrap()).collect(), "{tool}");
+    }
+    server.end_well();
 }
