@@ -50,6 +50,10 @@ impl Actor {
         Self { place, program }
     }
 
+    pub const fn program(&self) -> &'static Path {
+        self.program
+    }
+
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.place.command(args);
         command.env("SANDBOX_AGENT", self.program);

@@ -1,14 +1,18 @@
 //! A program in the agent's place, for tests: it greets as an honest agent does, and plays what
-//! the file `play` in the io dir says. One source file without dependencies, built by `rustc` as a
-//! static program; the tests give it to `sandboxctl` as `SANDBOX_AGENT`.
+//! the file `play` in the io dir says. Without dependencies, built by `rustc` as a static program;
+//! the tests give it to `sandboxctl` as `SANDBOX_AGENT`.
 //!
-//! `play` holds one word, and perhaps arguments: see [`play`].
+//! `play` holds one word, and perhaps arguments: see [`play`] and [`Operation::play`].
+
+mod operations;
 
 use std::ffi::{c_char, c_int, c_long};
 use std::fs;
 use std::io::{self, BufRead, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::{Duration, Instant};
+
+use operations::Operation;
 
 unsafe extern "C" {
     fn fork() -> c_int;
@@ -28,7 +32,8 @@ fn main() {
     let play = fs::read_to_string(format!("{}/play", io_mount(&args))).unwrap_or_default();
     let mut words = play.split_whitespace();
     let name = words.next().unwrap_or("honest").to_owned();
-    let mut agent = Agent { args, name, words: words.map(str::to_owned).collect(), greeted: false };
+    let words = words.map(str::to_owned).collect();
+    let mut agent = Agent { args, name, words, greeted: false, writing: None };
     agent.serve();
 }
 
@@ -43,6 +48,8 @@ struct Agent {
     name: String,
     words: Vec<String>,
     greeted: bool,
+    /// What is answered when its content has come.
+    writing: Option<Operation>,
 }
 
 impl Agent {
@@ -61,8 +68,17 @@ impl Agent {
                         std::process::exit(0);
                     }
                 },
+                () if line.contains("\"last\":true") => {
+                    if let Some(writing) = self.writing.take() {
+                        writing.finish();
+                    }
+                }
                 // A cancel is not heard.
-                () => {}
+                () => {
+                    if let Some(operation) = Operation::read(id, &line) {
+                        operation.play(self);
+                    }
+                }
             }
         }
     }
@@ -240,6 +256,9 @@ fn play(agent: &Agent, id: u64) {
         "credit" => {
             say(&note("credit", &format!(r#"{{"stream":1,"bytes":{}}}"#, u64::MAX)));
         }
+        "refuses-for-ever" => loop {
+            operations::refused(id);
+        },
         "requests" => say("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"read\",\"params\":{}}\n"),
         // Children that hold stdout open.
         "child-outlives-the-answer" => {

@@ -16,10 +16,12 @@ mod under_way;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sandbox_protocol::limits::INITIAL_CREDIT;
+use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_VIEW_BYTES};
 use sandbox_protocol::media::image_type;
 use sandbox_protocol::message::{self, Page, Touched, ViewContent};
-use sandbox_protocol::path::{GuestPath, to_wire};
+use sandbox_protocol::path::{
+    GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, PathError, to_wire, written,
+};
 use sandbox_protocol::{Base64, ErrorKind, WireError};
 
 pub(crate) use self::data::Extent;
@@ -111,7 +113,7 @@ impl Sandbox {
         path: impl AsRef<[u8]>,
         options: ViewOptions,
     ) -> Result<ViewData, Error> {
-        let under_way = self.begin("view", path.as_ref());
+        let mut under_way = self.begin("view", path.as_ref());
         let result = under_way.view(options).await;
         under_way.end(result)
     }
@@ -334,8 +336,8 @@ impl Sandbox {
 }
 
 impl UnderWay {
-    async fn view(&self, options: ViewOptions) -> Result<ViewData, Error> {
-        let inner = self.inner();
+    async fn view(&mut self, options: ViewOptions) -> Result<ViewData, Error> {
+        let inner = self.inner().clone();
         let (path, path_b64) = self.wire();
         let ViewOptions { offset, limit } = options;
         let request = |stream| message::View { path, path_b64, offset, limit, stream };
@@ -343,7 +345,7 @@ impl UnderWay {
         let (reply, mut incoming) = self.within(inner.session().receive(most, request)).await?;
         let reply = self.answer_to(reply);
         let mut content = Vec::new();
-        while let Some(piece) = self.in_time(incoming.next()).await? {
+        while let Some(piece) = self.in_time(content.len() as u64, incoming.next()).await? {
             content.extend_from_slice(&piece);
         }
         let reply = reply.answer().await?;
@@ -352,6 +354,9 @@ impl UnderWay {
             ViewContent::Text(window) => {
                 if !content.is_empty() {
                     return Err(self.breach("bytes of a text on the stream of an image"));
+                }
+                if window.text.len() > MAX_VIEW_BYTES {
+                    return Err(self.breach("a text that is longer than a view"));
                 }
                 ViewData::Text(TextView {
                     path,
@@ -384,50 +389,88 @@ impl UnderWay {
         let max_depth = if options.recursive { options.max_depth } else { Some(1) };
         let limits = inner.limits.for_agent();
         let most = options.limit.unwrap_or(limits.list_entries).min(limits.list_entries);
-        let pages = Arc::new(Pages { most, entries: Mutex::default() });
+        // A name, and what stands between two.
+        let longest = (MAX_COMPONENT_BYTES + 1) * usize::try_from(limits.list_depth).unwrap_or(1);
+        let pages = Arc::new(Pages { most, longest, listed: Mutex::default() });
         let request = message::List { path, path_b64, max_depth, limit: options.limit };
         let reply = self.within(inner.session().begin(request, Some(pages.clone()))).await?;
         let reply = self.answer_to(reply).answer().await?;
         let (path, path_b64) = self.checked(&reply.path, reply.path_b64.as_ref())?;
-        let listed = self.resolved().ok_or_else(|| self.breach("a list of no path"))?;
-        let entries = std::mem::take(&mut *pages.lock());
-        if reply.entries != entries.len() as u64 {
+        let top = self.resolved().ok_or_else(|| self.breach("a list of no path"))?;
+        let listed = std::mem::take(&mut *pages.lock());
+        if reply.entries != listed.count() {
             return Err(self.breach("a list of another length"));
         }
-        let entry = |entry: message::Entry| {
-            let below = sandbox_protocol::path::written(&entry.name, entry.name_b64.as_ref());
-            let path = GuestPath::resolve(below, &listed, None).ok().map(|resolved| resolved.path);
-            let path = path.filter(|path| path.strip_prefix(&listed) == Some(below))?;
+        let mut truncated = reply.truncated || listed.beyond > 0;
+        let mut entries = Vec::with_capacity(listed.entries.len());
+        for entry in listed.entries {
+            let below = written(&entry.name, entry.name_b64.as_ref());
+            let path = match GuestPath::new([top.as_bytes(), below].join(&b'/')) {
+                Ok(path) if !below.is_empty() && path.strip_prefix(&top) == Some(below) => path,
+                Err(PathError::TooLong) => {
+                    truncated = true;
+                    continue;
+                }
+                _ => return Err(self.breach("an entry outside of its list")),
+            };
             let (name, name_b64) = to_wire(path.name());
-            let (text, path_b64) = path.to_wire();
+            let (path, path_b64) = path.to_wire();
             let message::Entry { kind, size, modified, .. } = entry;
-            Some(Entry { name, name_b64, path: text, path_b64, kind, size, modified })
-        };
-        let entries: Option<Vec<Entry>> = entries.into_iter().map(entry).collect();
-        let entries = entries.ok_or_else(|| self.breach("an entry outside of its list"))?;
-        Ok(ListData { path, path_b64, entries, truncated: reply.truncated })
+            entries.push(Entry { name, name_b64, path, path_b64, kind, size, modified });
+        }
+        Ok(ListData { path, path_b64, entries, truncated })
     }
 }
 
 /// The entries of a list as they come.
 struct Pages {
     most: u64,
-    entries: Mutex<Vec<message::Entry>>,
+    /// How long a name may be, in bytes.
+    longest: usize,
+    listed: Mutex<Listed>,
+}
+
+#[derive(Default)]
+struct Listed {
+    entries: Vec<message::Entry>,
+    /// Entries that no operation could name: no path is so long.
+    beyond: u64,
+}
+
+impl Listed {
+    const fn count(&self) -> u64 {
+        self.entries.len() as u64 + self.beyond
+    }
 }
 
 impl Pages {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<message::Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, Listed> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Sink for Pages {
     fn page(&self, page: Page) -> Result<(), String> {
-        let mut entries = self.lock();
-        if entries.len() as u64 + page.entries.len() as u64 > self.most {
+        if page.entries.is_empty() {
+            return Err("a page of nothing".to_owned());
+        }
+        let mut listed = self.lock();
+        if listed.count() + page.entries.len() as u64 > self.most {
             return Err("more entries than were asked for".to_owned());
         }
-        entries.extend(page.entries);
+        for mut entry in page.entries {
+            if entry.name_b64.is_some() {
+                // For people; it is made again, of the bytes.
+                entry.name = String::new();
+            }
+            match written(&entry.name, entry.name_b64.as_ref()).len() {
+                length if length > self.longest => {
+                    return Err("an entry with a name that is too long".to_owned());
+                }
+                length if length > MAX_PATH_BYTES => listed.beyond += 1,
+                _ => listed.entries.push(entry),
+            }
+        }
         Ok(())
     }
 }

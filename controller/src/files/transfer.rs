@@ -72,7 +72,7 @@ impl Reading {
         if self.answer.is_none() {
             return Ok(None);
         }
-        if let Some(piece) = self.under_way.in_time(self.incoming.next()).await? {
+        if let Some(piece) = self.under_way.in_time(self.bytes, self.incoming.next()).await? {
             self.bytes += piece.len() as u64;
             return Ok(Some(piece));
         }
@@ -177,7 +177,11 @@ impl Writing {
     /// Sends some of it.
     pub async fn put(&mut self, mut content: &[u8]) -> Result<(), Error> {
         while !content.is_empty() {
-            match self.under_way.in_time(self.outgoing.send(content, Then::More)).await? {
+            match self
+                .under_way
+                .in_time(self.bytes, self.outgoing.send(content, Then::More))
+                .await?
+            {
                 Ok(sent) => {
                     content = &content[sent..];
                     self.bytes += sent as u64;
@@ -191,7 +195,11 @@ impl Writing {
     /// Sends the rest of it, and its end with that: the file changes now.
     pub async fn commit(&mut self, mut rest: &[u8]) -> Result<WriteData, Error> {
         loop {
-            match self.under_way.in_time(self.outgoing.send(rest, Then::Nothing)).await? {
+            match self
+                .under_way
+                .in_time(self.bytes, self.outgoing.send(rest, Then::Nothing))
+                .await?
+            {
                 Ok(sent) => {
                     rest = &rest[sent..];
                     self.bytes += sent as u64;

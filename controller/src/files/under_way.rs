@@ -6,6 +6,7 @@ use std::time::Duration;
 use sandbox_protocol::message::{Call, Cancel};
 use sandbox_protocol::path::{GuestPath, to_wire};
 use sandbox_protocol::{Base64, ErrorKind, WireError};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
 use super::{Changes, Extent};
@@ -18,6 +19,10 @@ use crate::session::{CallError, Reply};
 /// How much longer than the agent we wait: it gives up by itself, and says so better.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// How many bytes of content move in a second at least: far fewer than on the slowest machine, and
+/// enough that no agent can make a file last.
+const SLOWEST: u64 = 256 << 10;
+
 /// An operation under way, from its call to its data or error.
 pub(crate) struct UnderWay {
     inner: Arc<Inner>,
@@ -26,6 +31,8 @@ pub(crate) struct UnderWay {
     path: Vec<u8>,
     to: Option<Vec<u8>>,
     started: Instant,
+    /// For the agent.
+    waited: Duration,
     ended: bool,
     _active: Active,
 }
@@ -35,7 +42,8 @@ impl UnderWay {
         let active = inner.activity.begin();
         let started = Instant::now();
         let path = path.to_vec();
-        Self { inner, operation, path, to: None, started, ended: false, _active: active }
+        let waited = Duration::ZERO;
+        Self { inner, operation, path, to: None, started, waited, ended: false, _active: active }
     }
 
     /// It has a second path.
@@ -120,8 +128,7 @@ impl UnderWay {
 
     /// The agent contradicts itself: the sandbox ends.
     pub fn breach(&self, detail: &str) -> Error {
-        self.inner.session().breach(detail);
-        self.inner.ended().unwrap_or_else(|| Error::Ended { detail: detail.to_owned() })
+        breach(&self.inner, detail)
     }
 
     /// Asks for something that changes nothing.
@@ -159,12 +166,24 @@ impl UnderWay {
 
     /// The wait for the answer to a request.
     pub fn answer_to<T: Send + 'static>(&self, reply: Reply<T>) -> Answer<T> {
-        Answer { inner: self.inner.clone(), reply: Some(reply) }
+        let runtime = Handle::current();
+        Answer { inner: self.inner.clone(), reply: Some(reply), runtime }
     }
 
-    /// Waits for one sign of the agent.
-    pub async fn in_time<T>(&self, sign: impl Future<Output = T>) -> Result<T, Error> {
-        in_time(&self.inner, sign).await
+    /// Waits for one sign of the agent, after `moved` bytes of content. All that it is waited for
+    /// in the operation counts.
+    pub async fn in_time<T>(
+        &mut self,
+        moved: u64,
+        sign: impl Future<Output = T>,
+    ) -> Result<T, Error> {
+        let limit = self.inner.limits.operation_timeout;
+        let moving = Duration::from_millis(moved.saturating_mul(1000) / SLOWEST);
+        let patience = (limit + GRACE + moving).saturating_sub(self.waited);
+        let since = Instant::now();
+        let sign = timeout(patience, sign).await;
+        self.waited += since.elapsed();
+        sign.map_err(|_| late(limit))
     }
 }
 
@@ -179,15 +198,31 @@ impl Drop for UnderWay {
 /// Waits for one sign of the agent, for as long as an operation may take and a little more.
 pub(super) async fn in_time<T>(inner: &Inner, sign: impl Future<Output = T>) -> Result<T, Error> {
     let limit = inner.limits.operation_timeout;
-    timeout(limit + GRACE, sign).await.map_err(|_| {
-        let message =
-            format!("no answer within filesystem.timeout ({})", humantime::format_duration(limit));
-        Error::Operation { source: WireError::new(ErrorKind::Timeout, message) }
-    })
+    timeout(limit + GRACE, sign).await.map_err(|_| late(limit))
+}
+
+fn late(limit: Duration) -> Error {
+    let message =
+        format!("no answer within filesystem.timeout ({})", humantime::format_duration(limit));
+    Error::Operation { source: WireError::new(ErrorKind::Timeout, message) }
+}
+
+fn breach(inner: &Inner, detail: &str) -> Error {
+    inner.session().breach(detail);
+    inner.ended().unwrap_or_else(|| Error::Ended { detail: detail.to_owned() })
 }
 
 async fn failed(inner: &Inner, error: CallError) -> Error {
     match error {
+        CallError::Refused(source) if source.kind() == ErrorKind::Cancelled => {
+            match inner.is_closing() {
+                true => inner.why_ended().await,
+                false => breach(inner, "it says that an operation was cancelled, and nobody did"),
+            }
+        }
+        CallError::Refused(source) if !ends_operations(source.kind()) => {
+            breach(inner, &format!("an error that no file operation has: {source}"))
+        }
         CallError::Refused(source) => Error::Operation { source },
         CallError::Over => inner.why_ended().await,
         CallError::TooLarge(error) => {
@@ -197,10 +232,35 @@ async fn failed(inner: &Inner, error: CallError) -> Error {
     }
 }
 
+/// Whether an honest agent ends a file operation by such an error: it knows nothing of engines.
+const fn ends_operations(kind: ErrorKind) -> bool {
+    !matches!(
+        kind,
+        ErrorKind::OutputLimit
+            | ErrorKind::SourceTooLarge
+            | ErrorKind::ResultTooLarge
+            | ErrorKind::Syntax
+            | ErrorKind::Runtime
+            | ErrorKind::ResultNotJson
+            | ErrorKind::NotExecutable
+            | ErrorKind::CommandNotFound
+            | ErrorKind::NetworkRefused
+            | ErrorKind::Killed
+            | ErrorKind::Usage
+            | ErrorKind::Config
+            | ErrorKind::Policy
+            | ErrorKind::Engine
+            | ErrorKind::Image
+            | ErrorKind::AgentLost
+    )
+}
+
 /// The wait for an answer. Dropped before it has come: the request is cancelled.
 pub(super) struct Answer<T: Send + 'static> {
     inner: Arc<Inner>,
     reply: Option<Reply<T>>,
+    /// A value may be dropped outside of it.
+    runtime: Handle,
 }
 
 impl<T: Send + 'static> Answer<T> {
@@ -220,10 +280,8 @@ impl<T: Send + 'static> Answer<T> {
 impl<T: Send + 'static> Drop for Answer<T> {
     fn drop(&mut self) {
         let Some(mut reply) = self.reply.take() else { return };
-        // Without a runtime everything ends, the sandbox too.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let inner = self.inner.clone();
-        runtime.spawn(async move {
+        self.runtime.spawn(async move {
             let cancelled = async {
                 _ = inner.session().call(Cancel { id: reply.id }).await;
                 _ = reply.wait().await;

@@ -92,6 +92,10 @@ impl Streams {
             return Err(format!("a chunk of no stream ({number})"));
         };
         window.receive(&chunk).map_err(|error| error.to_string())?;
+        if chunk.data.0.is_empty() && !chunk.last {
+            // No credit and no limit would ever end them.
+            return Err(format!("an empty chunk that is not the last one ({number})"));
+        }
         let left_after = left.checked_sub(chunk.data.0.len() as u64);
         *left = left_after
             .ok_or_else(|| format!("a stream brought more than was asked for ({number})"))?;

@@ -3,12 +3,17 @@
 //! place asserts.
 
 use std::os::unix::fs::symlink;
+use std::time::Duration;
 
-use serde_json::json;
+use sandbox_controller::files::ReadOptions;
+use sandbox_controller::{AgentSource, Limits, Sandbox, SandboxSpec};
+use serde_json::{Value, json};
 
 use crate::ENGINE;
 use crate::agent::{Actor, Played};
 use crate::engines::{Feature, has};
+use crate::library::{Library, kind_of};
+use crate::place::{eventually, finish, spawn, wait_and_watch};
 
 /// More than an honest run takes: what the longest line, a full log and the list of changed
 /// files need, and no trace of a gigabyte.
@@ -60,6 +65,7 @@ fn a_breach_of_the_protocol_is_agent_lost_in_bounded_memory() {
         ("chunk", "no stream"),
         ("credit", "no stream"),
         ("requests", "malformed"),
+        ("refuses-for-ever", "more than 1000 refusals"),
         ("answers-hello-again", "no request (id 0)"),
     ] {
         let played = actor.play(play, &[]);
@@ -229,4 +235,197 @@ fn an_agent_that_breaks_the_protocol_before_its_run_runs_nothing() {
         played.assert(status.as_str().unwrap(), "", &honest);
         assert!([122, 125].contains(&played.ended.code), "{play}: {:#?}", played.ended);
     }
+}
+
+/// How a file operation went whose agent did what it was told.
+struct Operated {
+    play: String,
+    error: Value,
+    code: i32,
+    peak_kib: u64,
+}
+
+impl Operated {
+    /// One operation, in a sandbox of its own, under limits that a test can wait for.
+    fn new(actor: &Actor, play: &str, operation: &Value) -> Self {
+        actor.place.write("sandbox-files/play", play);
+        let batch = actor.place.write("operations.ndjson", operation.to_string());
+        let mut command = actor.command(&["fs", "batch", batch.to_str().unwrap()]);
+        command.env("SANDBOXCTL_FILESYSTEM_TIMEOUT", "200ms");
+        let (ended, peak_kib) = wait_and_watch(spawn(command));
+        let envelope: Value = serde_json::from_str(&ended.stdout)
+            .unwrap_or_else(|error| panic!("{play}: {error}: {ended:#?}"));
+        let (play, error) = (play.to_owned(), envelope["error"].clone());
+        Self { play, error, code: ended.code, peak_kib }
+    }
+
+    #[track_caller]
+    fn assert(&self, kind: &str, words: &str, honest: &Played) {
+        let Self { play, error, code, peak_kib } = self;
+        assert_eq!(error["kind"], kind, "{play}: {error:#}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains(words), "{play}: no {words:?} in {message:?}");
+        assert_eq!(*code, if kind == "timeout" { 124 } else { 122 }, "{play}");
+        let most = honest.peak_kib + MAX_GROWTH_KIB;
+        assert!(*peak_kib < most, "{play}: {peak_kib} KiB, of at most {most}");
+    }
+}
+
+#[test]
+fn an_operation_whose_agent_breaks_the_protocol_is_agent_lost_in_bounded_memory() {
+    let actor = Actor::new();
+    let honest = honest(&actor);
+    let read = json!({"operation": "read", "path": "/io/f", "limit": 1000});
+    let read_all = json!({"operation": "read", "path": "/io/f"});
+    let view = json!({"operation": "view", "path": "/io/f"});
+    let list = json!({"operation": "list", "path": "."});
+    let write = json!({"operation": "write", "path": "/io/f", "content": "x".repeat(1 << 20)});
+    let small = json!({"operation": "write", "path": "/io/f", "content": "xyz"});
+    let stat = json!({"operation": "stat", "path": "/io/f"});
+    let exists = json!({"operation": "exists", "path": "/io/f"});
+    let rename = json!({"operation": "rename", "from": "/io/f", "to": "/io/g"});
+    for (play, operation, words) in [
+        // Answers.
+        ("answers-another-path", &read, "another path"),
+        ("answers-a-path-outside", &read, "another path"),
+        ("answers-as-another-operation", &stat, "malformed"),
+        ("answers-as-another-operation", &rename, "malformed"),
+        ("answers-with-extras", &exists, "malformed"),
+        ("exits-in-the-middle", &read, "exit code 7"),
+        ("error-of-ours", &stat, "the engine is gone"),
+        ("error-too-long", &stat, "over its limit"),
+        ("cancels-itself", &stat, "nobody did"),
+        // What is no part of that operation.
+        ("logs", &write, "no run"),
+        ("refuses-for-ever", &write, "no run"),
+        ("touches /io/f", &read, "no run"),
+        ("touches /io/f", &list, "changes none"),
+        ("touches /etc/passwd", &write, "outside the mounts"),
+        ("touches /io/../etc/passwd", &rename, "a changed path that is none"),
+        ("page-of-no-list", &list, "no list"),
+        ("pages-for-ever", &read, "no list"),
+        // Content that comes.
+        ("chunk-of-no-stream", &read, "no stream"),
+        ("chunk-of-no-stream", &write, "no stream"),
+        ("chunks 3", &write, "no stream"),
+        ("chunks 3", &stat, "no stream"),
+        ("chunk-out-of-order", &read, "out of order"),
+        ("chunk-after-the-last", &read, "after the last"),
+        ("chunk-too-large", &read_all, "more than 65536 bytes"),
+        ("chunk-that-is-none", &read, "malformed"),
+        ("chunks 1001", &read, "more than was asked for"),
+        ("empty-chunks", &read, "an empty chunk"),
+        ("empty-chunks", &view, "an empty chunk"),
+        ("answers-another-length", &read, "another length"),
+        ("credit-for-what-comes", &read, "no stream"),
+        ("image-that-is-none", &view, "an image that is another one"),
+        ("text-too-long", &view, "longer than a view"),
+        // Lists.
+        ("pages-for-ever", &list, "more entries than were asked for"),
+        ("empty-pages", &list, "a page of nothing"),
+        ("huge-names", &list, "a name that is too long"),
+        ("lists ../x", &list, "outside of its list"),
+        ("lists /etc/passwd", &list, "outside of its list"),
+        ("lists a/../b", &list, "outside of its list"),
+        ("lists a//b", &list, "outside of its list"),
+        ("lists .", &list, "outside of its list"),
+        ("lists", &list, "outside of its list"),
+        ("lists-another-number", &list, "another length"),
+        // Content that goes.
+        ("writes-nothing", &write, "before its end"),
+        ("writes-another-length", &small, "another length"),
+        ("absurd-credit", &write, "absurd credit"),
+        ("credit-for-no-stream", &write, "no stream"),
+    ] {
+        Operated::new(&actor, play, operation).assert("agent_lost", words, &honest);
+    }
+}
+
+#[test]
+fn an_operation_whose_agent_never_ends_it_has_its_deadline() {
+    let actor = Actor::new();
+    let honest = honest(&actor);
+    let read = json!({"operation": "read", "path": "/io/f"});
+    let list = json!({"operation": "list", "path": "."});
+    let write = json!({"operation": "write", "path": "/io/f", "content": "x".repeat(1 << 20)});
+    let stat = json!({"operation": "stat", "path": "/io/f"});
+    for (play, operation) in [
+        ("answers-nothing", &stat),
+        ("answers-nothing", &list),
+        ("answers-nothing", &read),
+        ("stops-in-the-middle", &read),
+        ("drips", &read),
+        // It takes what its first credit lets through, and no more.
+        ("answers-nothing", &write),
+        ("hears-and-says-nothing", &write),
+        ("touches-for-ever", &write),
+    ] {
+        let operated = Operated::new(&actor, play, operation);
+        operated.assert("timeout", "filesystem.timeout (200ms)", &honest);
+    }
+}
+
+#[test]
+fn what_an_agent_says_of_a_name_is_given_as_far_as_it_can_be_true() {
+    let actor = Actor::new();
+    let stat = json!({"operation": "stat", "path": "/io/f"});
+    actor.place.write("sandbox-files/play", "times-that-are-none");
+    let batch = actor.place.write("operations.ndjson", stat.to_string());
+    let ended = finish(actor.command(&["fs", "batch", batch.to_str().unwrap()]));
+    let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let data = &envelope["data"];
+    assert_eq!((&data["modified"], &data["created"]), (&json!(null), &json!(null)), "{data:#}");
+    assert_eq!(data["mode"], "7777");
+}
+
+/// A sandbox of the library whose agent does what it is told.
+struct Told {
+    // Dropped in this order.
+    sandbox: Sandbox,
+    library: Library,
+    actor: Actor,
+}
+
+impl Told {
+    fn new(play: &str) -> Self {
+        let actor = Actor::new();
+        actor.place.write("sandbox-files/play", play);
+        let agent = AgentSource::File(actor.program().to_owned());
+        let library = Library::with_agent(&actor.place, agent);
+        let limits = Limits { operation_timeout: Duration::from_millis(100), ..Limits::default() };
+        let io_dir = actor.place.path("sandbox-files");
+        let sandbox = library.launch(SandboxSpec::new().io_dir(io_dir).limits(limits));
+        Self { sandbox, library, actor }
+    }
+
+    /// Waits until its container is killed, though nobody asks anything of it.
+    fn wait_for_its_end(&self) {
+        let containers = self.actor.place.containers();
+        eventually("its container ends", || {
+            containers.iter().all(|container| !ENGINE.is_running(container)).then_some(())
+        });
+        let asked = self.library.wait(self.sandbox.exists("f"));
+        assert_eq!(kind_of(asked), "agent_lost");
+    }
+}
+
+#[test]
+fn a_cancel_that_is_never_answered_ends_the_sandbox() {
+    let told = Told::new("hears-and-says-nothing");
+    told.library.wait(async {
+        // Dropped in the middle.
+        let reading = told.sandbox.read("f", ReadOptions::default());
+        let given_up = tokio::time::timeout(Duration::from_millis(50), reading).await;
+        assert!(given_up.is_err());
+    });
+    told.wait_for_its_end();
+}
+
+#[test]
+fn content_beyond_what_a_reader_has_room_for_ends_the_sandbox() {
+    let told = Told::new("chunks-beyond-credit");
+    let reader = told.library.wait(told.sandbox.reader("f", 0, None)).unwrap();
+    // Which reads nothing.
+    told.wait_for_its_end();
+    drop(reader);
 }

@@ -145,6 +145,41 @@ fn names_of_any_bytes_go_both_ways() {
 }
 
 #[test]
+fn a_name_that_looks_like_something_else_is_a_name() {
+    let guest = Guest::new();
+    let names = ["-", "--help", "...", "a:b", "c\\d", "*", "~"];
+    for name in names {
+        let write = json!({"operation": "write", "path": format!("./{name}"), "content": name});
+        // Only at its beginning does the tilde mean home.
+        assert_eq!(guest.data(write)["path"], format!("/io/{name}"));
+    }
+    guest.place.write("sandbox-files/d/~/f", "x");
+    let listed = guest.data(json!({"operation": "list", "path": ".", "recursive": true}));
+    let expected = ["*", "-", "--help", "...", "a:b", "c\\d", "d", "d/~", "d/~/f", "~"];
+    assert_eq!(paths(&listed), expected);
+}
+
+#[test]
+fn a_list_leaves_out_what_no_path_is_long_enough_for() {
+    let guest = Guest::new();
+    // Sixteen names of 250 bytes: as the tree of a script that moves one into another.
+    let name = "n".repeat(250);
+    let io_dir = guest.place.path("sandbox-files");
+    let mut directory = fs::File::open(&io_dir).unwrap();
+    for _ in 0..17 {
+        rustix::fs::mkdirat(&directory, &name, 0o755.into()).unwrap();
+        let flags = rustix::fs::OFlags::DIRECTORY;
+        directory = rustix::fs::openat(&directory, &name, flags, 0.into()).unwrap().into();
+    }
+    let top = vec![&*name; 15].join("/");
+    let list = json!({"operation": "list", "path": top, "recursive": true});
+    let listed = guest.data(list);
+    assert_eq!((paths(&listed).len(), &listed["truncated"]), (1, &json!(true)), "{listed:#}");
+    let remove = json!({"operation": "remove", "path": name, "recursive": true});
+    assert_eq!(guest.data(remove)["entries"], 17);
+}
+
+#[test]
 fn a_directory_is_made_once() {
     let guest = Guest::new();
     let mkdir =
