@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::place::{Place, eventually, files_below};
+use crate::place::{Place, eventually, files_below, peak_memory_kib};
 
 /// What runs the containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +84,19 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// The most memory that a container's first process used, in KiB.
+    pub fn peak_memory_kib(self, container: &str) -> u64 {
+        let pid = match self {
+            Self::Docker => docker_lines(&["inspect", "--format", "{{.State.Pid}}", container])
+                .first()
+                .and_then(|pid| pid.parse().ok()),
+            Self::Embedded => {
+                processes(container).first().map(|pid| pid.as_raw_nonzero().get().cast_unsigned())
+            }
+        };
+        peak_memory_kib(pid.expect("it runs"))
     }
 
     pub fn is_running(self, container: &str) -> bool {

@@ -332,7 +332,8 @@ pub fn wait_and_watch(mut child: Child) -> (Ended, u64) {
     (ended, peak_kib)
 }
 
-fn peak_memory_kib(pid: u32) -> u64 {
+/// The most memory that a process used, in KiB.
+pub fn peak_memory_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)

@@ -13,3 +13,4 @@ mod policy;
 mod reaping;
 mod run;
 mod tools;
+mod transfers;

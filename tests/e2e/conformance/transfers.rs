@@ -1,0 +1,355 @@
+//! Content on its way, and what becomes of it when somebody stops it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
+use sandbox_controller::files::{ListOptions, ReadOptions, RemoveOptions, WriteMode, WriteOptions};
+use sandbox_controller::{ByteSize, Error, Limits, Sandbox, SandboxSpec, Script};
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::ENGINE;
+use crate::engines::{Feature, has};
+use crate::library::{Guest, Library, kind_of};
+use crate::place::{Place, eventually};
+
+const MIB: usize = 1 << 20;
+
+/// Limits with room for large files, and time on a slow machine.
+fn ample() -> Limits {
+    Limits {
+        max_file_size: ByteSize::b(1 << 30),
+        max_write: ByteSize::b(1 << 30),
+        operation_timeout: Duration::from_secs(120),
+        ..Limits::default()
+    }
+}
+
+/// Bytes that are the same at no two places nearby, `number` of their piece.
+fn piece(number: usize) -> Vec<u8> {
+    let seed = number as u32;
+    (0..MIB as u32).map(|n| ((n ^ seed).wrapping_mul(2_654_435_761) >> 23) as u8).collect()
+}
+
+/// All names below the io dir.
+fn names(io_dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(io_dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The most memory that the one agent of a place used, in KiB.
+fn agents_peak_kib(place: &Place) -> u64 {
+    let containers = place.containers();
+    assert_eq!(containers.len(), 1);
+    ENGINE.peak_memory_kib(&containers[0])
+}
+
+/// What an error of a reader or writer has inside.
+fn kind_inside(error: &std::io::Error) -> &'static str {
+    let error = error.get_ref().and_then(|error| error.downcast_ref::<Error>());
+    error.unwrap_or_else(|| panic!("no error of the library in {error:?}")).kind().as_str()
+}
+
+#[test]
+fn ten_mebibytes_go_both_ways_byte_by_byte() {
+    let guest = Guest::new();
+    let content: Vec<u8> = (0..10).flat_map(piece).collect();
+    guest.wait(async {
+        let sandbox = &guest.sandbox;
+        let written = sandbox.write("whole", &content, WriteOptions::default()).await.unwrap();
+        assert_eq!(written.bytes_written, content.len() as u64);
+        let mut writer = sandbox.writer("pieces", WriteOptions::default()).await.unwrap();
+        // Pieces of any size.
+        for part in content.chunks(77_777) {
+            writer.write_all(part).await.unwrap();
+        }
+        assert!(!guest.place.path("sandbox-files/pieces").exists(), "nothing before its end");
+        writer.finish().await.unwrap();
+        for name in ["whole", "pieces"] {
+            assert!(fs::read(guest.place.path("sandbox-files").join(name)).unwrap() == content);
+            assert!(sandbox.read_bytes(name, 0, None).await.unwrap() == content);
+            let mut read = Vec::new();
+            let mut reader = sandbox.reader(name, 5, None).await.unwrap();
+            reader.read_to_end(&mut read).await.unwrap();
+            assert!(read == content[5..]);
+        }
+        let one_more =
+            sandbox.write("whole", [&content[..], b"x"].concat(), WriteOptions::default());
+        assert_eq!(kind_of(one_more.await), "too_large");
+        assert!(
+            sandbox.read_bytes("whole", 0, None).await.unwrap() == content,
+            "the old one, whole"
+        );
+    });
+}
+
+#[test]
+fn a_gibibyte_goes_both_ways_and_the_agent_holds_none_of_it() {
+    let guest = Guest::with(|spec| spec.limits(ample()));
+    let (sent, received) = guest.wait(async {
+        let sandbox = &guest.sandbox;
+        // What it takes for the first megabyte, it may take.
+        sandbox.write("small", piece(0), WriteOptions::default()).await.unwrap();
+        sandbox.read_bytes("small", 0, None).await.unwrap();
+        let before = agents_peak_kib(&guest.place);
+        let mut writer = sandbox.writer("large", WriteOptions::default()).await.unwrap();
+        let mut sent = Sha256::new();
+        for number in 0..1 << 10 {
+            let piece = piece(number);
+            sent.update(&piece);
+            writer.write_all(&piece).await.unwrap();
+        }
+        let written = writer.finish().await.unwrap();
+        assert_eq!(written.bytes_written, 1 << 30);
+        let mut reader = sandbox.reader("large", 0, None).await.unwrap();
+        let (mut received, mut buffer) = (Sha256::new(), vec![0; MIB]);
+        loop {
+            match reader.read(&mut buffer).await.unwrap() {
+                0 => break,
+                length => received.update(&buffer[..length]),
+            }
+        }
+        // Another kernel's memory is not seen from here.
+        if has(Feature::SharedKernel) {
+            let grown = agents_peak_kib(&guest.place) - before;
+            assert!(grown < 8 << 10, "{grown} KiB");
+        }
+        (sent.finalize(), received.finalize())
+    });
+    assert_eq!(sent, received);
+    // One byte more than its limit.
+    let append = WriteOptions { mode: WriteMode::Append, ..WriteOptions::default() };
+    assert_eq!(kind_of(guest.wait(guest.sandbox.write("large", "x", append))), "too_large");
+    assert_eq!(fs::metadata(guest.place.path("sandbox-files/large")).unwrap().len(), 1 << 30);
+}
+
+#[test]
+fn sixty_four_operations_at_once_beside_a_run_each_get_their_own_answer() {
+    let guest = Guest::new();
+    let source = "while not fs.exists('stop') do fs.write('beat', 'x') end return 'stopped'";
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| guest.wait(guest.sandbox.run(Script::new(source))).unwrap());
+        eventually("the script runs", || {
+            guest.place.path("sandbox-files/beat").exists().then_some(())
+        });
+        let operate = |number: usize| {
+            let (guest, name) = (&guest, format!("d{}/f{number}", number % 4));
+            let content: Vec<u8> = piece(number)[..number * 1000].to_vec();
+            guest.wait(async {
+                let sandbox = &guest.sandbox;
+                sandbox.write(&name, &content, WriteOptions::default()).await.unwrap();
+                assert!(sandbox.read_bytes(&name, 0, None).await.unwrap() == content);
+                let stat = sandbox.stat(&name).await.unwrap();
+                assert_eq!((stat.path, stat.size), (format!("/io/{name}"), content.len() as u64));
+                sandbox.rename(&name, format!("{name}-done"), Default::default()).await.unwrap();
+            });
+        };
+        let all: Vec<_> = (0..64).map(|number| scope.spawn(move || operate(number))).collect();
+        for one in all {
+            one.join().unwrap();
+        }
+        guest.wait(guest.sandbox.write("stop", "", WriteOptions::default())).unwrap();
+        let run = run.join().unwrap();
+        assert_eq!(run.outcome.status().as_str(), "ok", "{run:?}");
+    });
+    let list = ListOptions { recursive: true, ..ListOptions::default() };
+    let listed = guest.wait(guest.sandbox.list(".", list)).unwrap();
+    let done = listed.entries.iter().filter(|entry| entry.name.ends_with("-done")).count();
+    assert_eq!(done, 64);
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_changes_nothing_and_keeps_no_place() {
+    let guest = Guest::new();
+    let io_dir = guest.place.path("sandbox-files");
+    let old = "old".repeat(1000);
+    guest.place.write("sandbox-files/f", &old);
+    guest.place.write("sandbox-files/large", vec![7; 8 * MIB]);
+    // More of each than there are places.
+    for number in 0..20 {
+        let (reader, writer, appending) = guest.wait(async {
+            let sandbox = &guest.sandbox;
+            // Given up at another place each time.
+            let write = sandbox.write("f", vec![b'n'; 8 * MIB], WriteOptions::default());
+            let soon = Duration::from_micros(300 * number);
+            let given_up = tokio::time::timeout(soon, write).await;
+            assert!(given_up.is_err(), "so much cannot be written in {soon:?}");
+            let read = sandbox.read("large", ReadOptions::default());
+            assert!(tokio::time::timeout(soon, read).await.is_err());
+            let mut writer = sandbox.writer("f", WriteOptions::default()).await.unwrap();
+            writer.write_all(&vec![b'n'; MIB]).await.unwrap();
+            let append = WriteOptions { mode: WriteMode::Append, ..WriteOptions::default() };
+            let mut appending = sandbox.writer("f", append).await.unwrap();
+            appending.write_all(b"more").await.unwrap();
+            (sandbox.reader("large", 0, None).await.unwrap(), writer, appending)
+        });
+        // Outside of the runtime, as a program may drop them.
+        drop(reader);
+        drop(writer);
+        drop(appending);
+    }
+    assert_eq!(guest.wait(guest.sandbox.read_bytes("f", 0, None)).unwrap(), old.as_bytes());
+    assert_eq!(names(&io_dir), ["f", "large"]);
+    // All places are free again: as many as there are can be had at once.
+    guest.wait(async {
+        let mut readers = Vec::new();
+        for _ in 0..16 {
+            readers.push(guest.sandbox.reader("large", 0, None).await.unwrap());
+        }
+        for mut reader in readers {
+            let mut content = Vec::new();
+            reader.read_to_end(&mut content).await.unwrap();
+            assert_eq!(content.len(), 8 * MIB);
+        }
+    });
+}
+
+#[test]
+fn a_container_killed_in_the_middle_is_agent_lost_with_the_old_file_whole() {
+    for mode in [WriteMode::Overwrite, WriteMode::Append, WriteMode::CreateNew] {
+        let guest = Guest::new();
+        let io_dir = guest.place.path("sandbox-files");
+        if mode != WriteMode::CreateNew {
+            guest.place.write("sandbox-files/f", "old");
+        }
+        guest.place.write("sandbox-files/large", vec![7; 8 * MIB]);
+        let before = names(&io_dir);
+        guest.wait(async {
+            let options = WriteOptions { mode, ..WriteOptions::default() };
+            let mut writer = guest.sandbox.writer("f", options).await.unwrap();
+            let mut reader = guest.sandbox.reader("large", 0, None).await.unwrap();
+            writer.write_all(&vec![b'n'; 2 * MIB]).await.unwrap();
+            reader.read_exact(&mut [0; 1000]).await.unwrap();
+            ENGINE.kill(&guest.place.containers()[0]);
+            // Whatever was taken already, the end of it says the truth.
+            while writer.write_all(&[b'n'; 1000]).await.is_ok() {}
+            let error = writer.finish().await.unwrap_err();
+            assert_eq!(error.kind().as_str(), "agent_lost");
+            assert!(!error.to_string().contains("broke the protocol"), "{error}");
+            let error = reader.read_to_end(&mut Vec::new()).await.unwrap_err();
+            assert_eq!(kind_inside(&error), "agent_lost");
+            let write = guest.sandbox.write("f", "new", WriteOptions::default());
+            assert_eq!(kind_of(write.await), "agent_lost");
+        });
+        assert_eq!(names(&io_dir), before, "{mode:?}");
+        if mode != WriteMode::CreateNew {
+            assert_eq!(guest.place.read("sandbox-files/f"), "old");
+        }
+    }
+}
+
+#[test]
+fn of_a_hundred_thousand_entries_the_first_are_given_in_bounded_memory() {
+    let guest = Guest::with(|spec| spec.limits(ample()));
+    let io_dir = guest.place.path("sandbox-files/d");
+    fs::create_dir(&io_dir).unwrap();
+    let directory = fs::File::open(&io_dir).unwrap();
+    for number in 0..100_000 {
+        let flags = OFlags::CREATE | OFlags::WRONLY;
+        let name = format!("{:05}", (number * 7919) % 100_000);
+        rustix::fs::openat(&directory, name, flags, 0o644.into()).unwrap();
+    }
+    guest.wait(async {
+        let sandbox = &guest.sandbox;
+        let before = agents_peak_kib(&guest.place);
+        let listed = sandbox.list("d", ListOptions::default()).await.unwrap();
+        assert_eq!((listed.entries.len(), listed.truncated), (10_000, true));
+        assert!((0..10_000).all(|at| listed.entries[at].name == format!("{at:05}")));
+        if has(Feature::SharedKernel) {
+            let grown = agents_peak_kib(&guest.place) - before;
+            assert!(grown < 16 << 10, "{grown} KiB");
+        }
+        let recursive = RemoveOptions { recursive: true, force: false };
+        assert_eq!(sandbox.remove("d", recursive).await.unwrap().entries, 100_001);
+    });
+}
+
+#[test]
+fn an_operation_out_of_its_time_says_so_and_the_sandbox_goes_on() {
+    let limits = Limits { operation_timeout: Duration::from_millis(1), ..Limits::default() };
+    let guest = Guest::with(|spec| spec.limits(limits));
+    for number in 0..5000 {
+        guest.place.write(&format!("sandbox-files/d{}/{number}", number % 7), "");
+    }
+    guest.wait(async {
+        let sandbox = &guest.sandbox;
+        let recursive = ListOptions { recursive: true, ..ListOptions::default() };
+        let error = sandbox.list(".", recursive).await.unwrap_err();
+        assert_eq!(error.kind().as_str(), "timeout");
+        assert_eq!((error.exit_code(), error.to_string().contains("1 ms")), (124, true), "{error}");
+        assert!(error.hint().unwrap().contains("filesystem.timeout"));
+        let remove = RemoveOptions { recursive: true, force: false };
+        assert_eq!(kind_of(sandbox.remove("d1", remove).await), "timeout");
+        // One that is quick enough may come first, or second.
+        while sandbox.exists("d0").await.is_err() {}
+    });
+}
+
+/// A small file system of its own.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: PathBuf, options: &std::ffi::CStr) -> Self {
+        fs::create_dir_all(&at).unwrap();
+        rustix::mount::mount("tmpfs", &at, "tmpfs", MountFlags::empty(), options)
+            .expect("a file system of a test's own needs root");
+        Self(at)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+async fn write(sandbox: &Sandbox, mode: WriteMode, atomic: bool) -> Result<(), Error> {
+    let options = WriteOptions { mode, atomic, parents: true };
+    sandbox.write("f", vec![b'n'; 3 * MIB], options).await.map(drop)
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_file_whole_and_nothing_beside_it() {
+    let place = Place::new();
+    let io_dir = place.path("sandbox-files");
+    let _disk = SmallDisk::mount(io_dir.clone(), c"size=4m,nr_inodes=100,mode=0755");
+    let library = Library::new(&place);
+    let old = vec![b'o'; 2 * MIB];
+    fs::write(io_dir.join("f"), &old).unwrap();
+    let sandbox = library.launch(SandboxSpec::new().io_dir(&io_dir));
+    library.wait(async {
+        use WriteMode::{Append, Overwrite};
+        for (mode, atomic) in [(Overwrite, true), (Overwrite, false), (Append, true)] {
+            assert_eq!(kind_of(write(&sandbox, mode, atomic).await), "disk_full", "{mode:?}");
+            assert_eq!(names(&io_dir), ["f"]);
+            assert!(fs::read(io_dir.join("f")).unwrap() == old, "{mode:?}");
+        }
+        let mut writer = sandbox.writer("g", WriteOptions::default()).await.unwrap();
+        while writer.write_all(&[0; 4096]).await.is_ok() {}
+        assert_eq!(kind_of(writer.finish().await), "disk_full");
+        // What was reserved is given back.
+        sandbox.write("g", vec![0; MIB], WriteOptions::default()).await.unwrap();
+        sandbox.remove("g", RemoveOptions::default()).await.unwrap();
+        // Names can run out too.
+        let mut made = 0;
+        let full = loop {
+            match sandbox.write(format!("n{made}"), "", WriteOptions::default()).await {
+                Ok(_) => made += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.kind().as_str(), "disk_full");
+        assert_eq!(names(&io_dir).len(), 1 + made);
+        assert_eq!(kind_of(sandbox.mkdir("d/e", Default::default()).await), "disk_full");
+        let edited = sandbox.edit("f", "o", "n", std::num::NonZeroU64::MIN).await;
+        assert!(edited.is_err());
+        assert!(fs::read(io_dir.join("f")).unwrap() == old);
+    });
+}
