@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use serde_json::json;
+use sandbox_controller::Script;
+use serde_json::{Value, json};
 
-use crate::place::Place;
+use crate::library::Guest;
+use crate::place::{Place, files_below};
 
 /// A file outside the io dir, and an io dir full of ways to it.
 fn planted(place: &Place) {
@@ -181,6 +183,95 @@ fn a_host_that_swaps_directories_and_links_during_a_run_leads_it_nowhere() {
     assert_eq!(place.read("outside/secret"), "secret");
     assert_eq!(place.read("outside/file"), "a secret");
     assert_eq!(std::fs::read_dir(place.path("outside")).unwrap().count(), 2);
+}
+
+/// Every operation on what is swapped, and on what is below it. Nothing outside may be told:
+/// its contents are `stolen`, and the one name that is only there is `only-outside`.
+fn operations() -> Vec<Value> {
+    let mut operations = Vec::new();
+    for path in ["real/file", "real/secret", "real/sub/secret", "one"] {
+        operations.extend([
+            json!({"operation": "read", "path": path}),
+            json!({"operation": "view", "path": path}),
+            json!({"operation": "stat", "path": path}),
+            json!({"operation": "exists", "path": path}),
+            json!({"operation": "write", "path": path, "content": "inside"}),
+            json!({"operation": "write", "path": path, "content": "inside", "atomic": false}),
+            json!({"operation": "write", "path": path, "content": "inside", "mode": "append"}),
+            json!({"operation": "edit", "path": path, "old": "stolen", "new": "inside"}),
+            json!({"operation": "rename", "from": path, "to": "real/moved", "overwrite": true}),
+            json!({"operation": "rename", "from": "real/moved", "to": path}),
+        ]);
+    }
+    operations.extend([
+        json!({"operation": "list", "path": "real", "recursive": true}),
+        json!({"operation": "list", "path": ".", "recursive": true}),
+        json!({"operation": "write", "path": "real/new/deep", "content": "inside", "mode": "create_new"}),
+        json!({"operation": "mkdir", "path": "real/made/deep"}),
+        json!({"operation": "remove", "path": "real/made", "recursive": true, "force": true}),
+        json!({"operation": "remove", "path": "real/new", "recursive": true, "force": true}),
+        json!({"operation": "remove", "path": "real/secret", "force": true}),
+        json!({"operation": "remove", "path": "real/sub", "recursive": true, "force": true}),
+        json!({"operation": "remove", "path": "tree", "recursive": true, "force": true}),
+    ]);
+    operations
+}
+
+#[test]
+fn a_host_that_swaps_directories_and_links_leads_no_operation_anywhere() {
+    let place = Place::new();
+    planted(&place);
+    for name in ["secret", "file", "sub/secret", "sub/only-outside", "only-outside"] {
+        place.write(&format!("outside/{name}"), "stolen");
+    }
+    // Both sides have the same names, so that a step that is led away finds what it looks for.
+    place.write("sandbox-files/real/sub/mine", "inside");
+    place.write("sandbox-files/one", "inside");
+    let guest = Guest::in_place(place, |spec| spec);
+    let at = |name: &str| guest.place.path("sandbox-files").join(name);
+    std::fs::create_dir_all(at("tree")).unwrap();
+    let swappers = [
+        Swapper::start(at("real"), at("dir")),
+        Swapper::start(at("one"), at("link")),
+        Swapper::start(at("tree/sub"), at("dir")),
+    ];
+    // And from inside, as far as a script can: it moves a directory away and back.
+    let source = "repeat pcall(fs.rename, 'real', 'away') pcall(fs.rename, 'away', 'real') \
+                  until fs.exists('stop')";
+    let (done, refused) = std::thread::scope(|scope| {
+        let run = scope.spawn(|| guest.wait(guest.sandbox.run(Script::new(source))).unwrap());
+        let (mut done, mut refused) = (0, 0);
+        for round in 0..400 {
+            for operation in operations() {
+                let envelope = guest.perform(&operation);
+                if envelope["success"] == true {
+                    done += 1;
+                    let told = envelope["data"].to_string();
+                    let is_stolen = told.contains("stolen") || told.contains("only-outside");
+                    assert!(!is_stolen, "{operation}: {told}");
+                } else {
+                    refused += 1;
+                    let kind = envelope["error"]["kind"].as_str().unwrap();
+                    assert_ne!(kind, "agent_lost", "{operation}: {envelope:#}");
+                }
+            }
+            // What was removed is to be there again.
+            _ = std::fs::create_dir_all(at("tree/sub"));
+            if round >= 20 && done > 300 && refused > 300 {
+                break;
+            }
+        }
+        std::fs::write(at("stop"), "").unwrap();
+        assert_eq!(run.join().unwrap().outcome.status().as_str(), "ok");
+        (done, refused)
+    });
+    drop(swappers);
+    assert!(done > 300 && refused > 300, "{done} done, {refused} refused");
+    let outside = files_below(&guest.place.path("outside"));
+    assert_eq!(outside.len(), 5, "{outside:?}");
+    for file in outside {
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "stolen", "{}", file.display());
+    }
 }
 
 #[test]
