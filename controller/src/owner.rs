@@ -1,10 +1,11 @@
 //! Names of users and groups, as this machine knows them.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::unistd::{Gid, Group, Uid, User};
+use tokio::sync::OnceCell;
 
 /// How long a directory of users on the network may take.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -19,35 +20,32 @@ type Ids = (u32, u32);
 /// Their names.
 type Names = (String, String);
 
+/// Since when names are known, or being looked for.
+type Known = (Instant, Arc<OnceCell<Names>>);
+
 /// The names that were asked for lately.
 #[derive(Default)]
-pub(crate) struct Owners(Mutex<HashMap<Ids, (Instant, Names)>>);
+pub(crate) struct Owners(Mutex<HashMap<Ids, Known>>);
 
 impl Owners {
     /// The names of a user and a group; their numbers where nobody names them, or not in time.
     pub async fn names(&self, uid: u32, gid: u32) -> Names {
-        let (ids, now) = ((uid, gid), Instant::now());
-        if let Some(names) = self.known(ids, now) {
-            return names;
-        }
-        let names = look_up(ids).await;
-        self.keep(ids, now, names.clone());
-        names
+        let ids = (uid, gid);
+        // Whoever asks at the same time waits for the same look.
+        self.known(ids, Instant::now()).get_or_init(|| look_up(ids)).await.clone()
     }
 
-    fn known(&self, ids: Ids, now: Instant) -> Option<Names> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (found, names) = known.get(&ids)?;
-        (now.duration_since(*found) < FRESH).then(|| names.clone())
-    }
-
-    fn keep(&self, ids: Ids, now: Instant, names: Names) {
+    fn known(&self, ids: Ids, now: Instant) -> Arc<OnceCell<Names>> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_KNOWN {
+        if known.len() >= MAX_KNOWN && !known.contains_key(&ids) {
             // Rare, so that nothing finer is worth its while.
             known.clear();
         }
-        known.insert(ids, (now, names));
+        let (since, names) = known.entry(ids).or_insert_with(|| (now, Arc::default()));
+        if now.duration_since(*since) >= FRESH {
+            (*since, *names) = (now, Arc::default());
+        }
+        names.clone()
     }
 }
 
@@ -80,18 +78,15 @@ mod tests {
     #[test]
     fn names_are_believed_for_a_while_and_only_so_many_are_known() {
         let (owners, now) = (Owners::default(), Instant::now());
-        let names = ("a".to_owned(), "b".to_owned());
-        owners.keep((1, 2), now, names.clone());
-        assert_eq!(
-            owners.known((1, 2), now + FRESH - Duration::from_nanos(1)),
-            Some(names.clone())
-        );
-        assert_eq!(owners.known((1, 2), now + FRESH), None);
-        assert_eq!(owners.known((2, 1), now), None);
+        let first = owners.known((1, 2), now);
+        let is_first = |ids, at| Arc::ptr_eq(&first, &owners.known(ids, at));
+        assert!(is_first((1, 2), now + FRESH - Duration::from_nanos(1)));
+        assert!(!is_first((2, 1), now));
+        assert!(!is_first((1, 2), now + FRESH));
         for uid in 0..1000 {
-            owners.keep((uid, 0), now, names.clone());
+            let names = owners.known((uid, 0), now);
             assert!(owners.0.lock().unwrap().len() <= MAX_KNOWN);
-            assert_eq!(owners.known((uid, 0), now), Some(names.clone()));
+            assert!(Arc::ptr_eq(&names, &owners.known((uid, 0), now)));
         }
     }
 }
