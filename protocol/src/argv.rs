@@ -12,6 +12,8 @@ pub const INJECTED_AGENT: &str = "/.sandbox/agent";
 pub enum Mode {
     /// Serves a session that runs scripts.
     Script,
+    /// Serves a session that runs programs of the image too.
+    Exec,
     /// Reads one script from stdin and says whether it compiles ([`CheckReply`]). No session.
     Check,
 }
@@ -81,7 +83,7 @@ pub struct AgentArgs {
 #[non_exhaustive]
 pub enum ArgsError {
     /// No mode, or an unknown one.
-    #[error("the first argument is the mode: script or check")]
+    #[error("the first argument is the mode: script, exec or check")]
     Mode,
     /// An unknown option, or one without its value.
     #[error("unknown or incomplete argument '{0}'")]
@@ -120,6 +122,7 @@ impl AgentArgs {
     pub fn to_args(&self) -> Vec<String> {
         let mode = match self.mode {
             Mode::Script => "script",
+            Mode::Exec => "exec",
             Mode::Check => "check",
         };
         let mut args = vec![mode.to_owned()];
@@ -152,6 +155,7 @@ impl AgentArgs {
         let mut args = args.into_iter();
         let mode = match args.next().as_deref() {
             Some("script") => Mode::Script,
+            Some("exec") => Mode::Exec,
             Some("check") => Mode::Check,
             _ => return Err(ArgsError::Mode),
         };
@@ -204,8 +208,11 @@ mod tests {
             confinement: ConfinementPolicy::BestEffort,
         };
         assert_eq!(AgentArgs::parse(args.to_args()), Ok(args.clone()));
-        let args = AgentArgs { confinement: ConfinementPolicy::Required, ..args };
-        assert_eq!(AgentArgs::parse(args.to_args()), Ok(args));
+        for mode in [Mode::Script, Mode::Exec, Mode::Check] {
+            let confinement = ConfinementPolicy::Required;
+            let args = AgentArgs { mode, confinement, ..args.clone() };
+            assert_eq!(AgentArgs::parse(args.to_args()), Ok(args));
+        }
     }
 
     #[test]

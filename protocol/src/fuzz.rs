@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 use crate::frame::{FrameDecoder, FrameError, encode};
 use crate::limits::{MAX_FRAME_BYTES, MAX_NESTING};
 use crate::message::{
-    CancelReply, EditReply, ExistsReply, HelloReply, ListReply, MkdirReply, ReadReply, RemoveReply,
-    RenameReply, Request, RunReply, ShutdownReply, StatReply, ViewReply, WriteReply,
+    CancelReply, EditReply, ExecReply, ExistsReply, HelloReply, ListReply, MkdirReply, ReadReply,
+    RemoveReply, RenameReply, Request, RunReply, ShutdownReply, StatReply, ViewReply, WriteReply,
 };
 use crate::{DecodeError, FromAgent, ToAgent};
 
@@ -88,6 +88,7 @@ pub fn messages(data: &[u8]) {
             if let FromAgent::Reply { result: Ok(raw), .. } = message {
                 reply::<HelloReply>(raw);
                 reply::<RunReply>(raw);
+                reply::<ExecReply>(raw);
                 reply::<CancelReply>(raw);
                 reply::<ShutdownReply>(raw);
                 reply::<ReadReply>(raw);

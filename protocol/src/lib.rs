@@ -26,6 +26,7 @@ pub mod media;
 pub mod message;
 pub mod path;
 pub mod stream;
+pub mod syscalls;
 
 pub use base64_bytes::Base64;
 pub use envelope::{DecodeError, FromAgent, ToAgent};
@@ -33,4 +34,4 @@ pub use error::{ErrorKind, UnknownErrorKind, WireError};
 
 /// The version of this wire. Controller and agent must have the same one: they are built and
 /// shipped together, so there is nothing to negotiate.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;

@@ -43,6 +43,10 @@ pub const MAX_RESULT_BYTES: usize = 1 << 20;
 /// Longest `args` object, in encoded bytes.
 pub const MAX_ARGS_BYTES: usize = 1 << 20;
 
+/// Most bytes of a program's command line, environment and working directory, and eight for each word
+/// of them.
+pub const MAX_COMMAND_BYTES: usize = 512 << 10;
+
 /// Longest message or traceback of an error, in encoded bytes; a longer one is cut.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
 
@@ -56,6 +60,8 @@ pub const INITIAL_CREDIT: u64 = 256 << 10;
 // an envelope.
 const ENVELOPE: usize = 4 << 10;
 const _: () = assert!(MAX_SOURCE_BYTES * 6 + MAX_ARGS_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
+// A word's own envelope is less than six times the eight bytes that are counted for it.
+const _: () = assert!(MAX_COMMAND_BYTES * 6 + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_RESULT_BYTES + 2 * MAX_MESSAGE_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_LOG_ENTRY_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_CHUNK_BYTES.div_ceil(3) * 4 + ENVELOPE <= MAX_FRAME_BYTES);

@@ -7,11 +7,13 @@
 //!
 //! Every size is in bytes, every time in milliseconds.
 
+mod exec;
 mod files;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
+pub use exec::{Command, Exec, ExecEnd, ExecReply, ExecStop, Program, Variable, Word};
 pub use files::{
     Edit, EditReply, Entry, EntryKind, Exists, ExistsReply, ImageContent, List, ListReply, Mkdir,
     MkdirReply, Page, Read, ReadReply, Remove, RemoveReply, Rename, RenameReply, Stat, StatReply,
@@ -88,6 +90,8 @@ requests! {
     "hello" Hello -> HelloReply,
     /// Runs a script. One at a time; another one meanwhile is `busy`.
     "run" Run -> RunReply,
+    /// Runs a program, in a sandbox that has some.
+    "exec" Exec -> ExecReply,
     /// Gives the content of a file, or a range of it.
     "read" Read -> ReadReply,
     /// Gives a window of a file for people and models.
@@ -156,9 +160,9 @@ pub struct Limits {
     pub list_depth: u64,
     /// Time of one file operation.
     pub operation_timeout_ms: u64,
-    /// Bytes of a command's streamed output, both streams together.
+    /// Bytes of a program's output, both streams together.
     pub output_bytes: u64,
-    /// Bytes of a command's collected output that are kept, a stream.
+    /// Bytes a stream of the output that a script's `process.exec` keeps.
     pub collected_bytes: u64,
 }
 

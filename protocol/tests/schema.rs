@@ -66,6 +66,7 @@ fn requests() -> Vec<Request> {
             timeout_ms: 30_000,
         }
         .into(),
+        exec(Command::Program(Program { program: Word::new("a"), args: vec![Word::new(b"\xff")] })),
         Read { path: path(), path_b64: None, offset: 1, limit: Some(2), stream: 3 }.into(),
         View { path: path(), path_b64: None, offset: 1, limit: None, stream: 3 }.into(),
         Write {
@@ -88,6 +89,12 @@ fn requests() -> Vec<Request> {
         Cancel { id: 2 }.into(),
         Shutdown {}.into(),
     ]
+}
+
+fn exec(command: Command) -> Request {
+    let env = vec![Variable { name: Word::new("A"), value: Word::new("b") }];
+    let cwd = Some(Word::new("/io"));
+    Exec { command, cwd, env, stdin: Some(1), stdout: 2, stderr: 3, timeout_ms: 30_000 }.into()
 }
 
 fn path() -> String {
@@ -132,7 +139,15 @@ fn answers() -> Vec<Vec<u8>> {
     let view = |content| {
         FromAgent::encode_reply(6, Ok(ViewReply { path: path(), path_b64: bytes(), content }))
     };
+    let exec = |end, stopped| {
+        let reply = ExecReply { end, stopped, stdout_bytes: 1, stderr_bytes: 2, cpu_ms: 3 };
+        FromAgent::encode_reply(4, Ok(reply))
+    };
     [
+        exec(ExecEnd::Exited(1), None),
+        exec(ExecEnd::Signaled(9), Some(ExecStop::Timeout)),
+        exec(ExecEnd::Signaled(9), Some(ExecStop::Cancelled)),
+        exec(ExecEnd::Signaled(9), Some(ExecStop::OutputLimit)),
         FromAgent::encode_reply(
             5,
             Ok(ReadReply { path: path(), path_b64: bytes(), bytes: 1, size: 2 }),
@@ -213,6 +228,8 @@ fn what_the_controller_sends_is_frozen() {
     for (id, request) in (1..).zip(requests()) {
         lines += std::str::from_utf8(&ToAgent::Request { id, request }.encode().unwrap()).unwrap();
     }
+    let request = exec(Command::Shell(Word::new("a | b")));
+    lines += std::str::from_utf8(&ToAgent::Request { id: 99, request }.encode().unwrap()).unwrap();
     for message in [ToAgent::Chunk(chunk()), ToAgent::Credit(credit())] {
         lines += std::str::from_utf8(&message.encode().unwrap()).unwrap();
     }
@@ -308,7 +325,7 @@ fn constants_and_error_kinds_are_frozen() {
          LIST_PAGE_BYTES {}\nMAX_VIEW_LINES {}\nMAX_VIEW_BYTES {}\n\
          MAX_REFUSALS {}\n\
          MAX_LOG_ENTRY_BYTES {}\nMAX_SOURCE_BYTES {}\nMAX_RESULT_BYTES {}\nMAX_ARGS_BYTES {}\n\
-         MAX_MESSAGE_BYTES {}\nINITIAL_CREDIT {}\n",
+         MAX_COMMAND_BYTES {}\nMAX_MESSAGE_BYTES {}\nINITIAL_CREDIT {}\n",
         limits::MAX_FRAME_BYTES,
         limits::MAX_CHUNK_BYTES,
         limits::MAX_NESTING,
@@ -323,6 +340,7 @@ fn constants_and_error_kinds_are_frozen() {
         limits::MAX_SOURCE_BYTES,
         limits::MAX_RESULT_BYTES,
         limits::MAX_ARGS_BYTES,
+        limits::MAX_COMMAND_BYTES,
         limits::MAX_MESSAGE_BYTES,
         limits::INITIAL_CREDIT,
     );
