@@ -6,50 +6,70 @@
 //! not on it is answered with `ENOSYS`; what is refused by its arguments is the agent's second
 //! filter's (`sandbox-image/src/confine/seccomp/`).
 
-/// Calls `$with!` with the identifiers of two lists: the calls of every architecture, and those that
+/// Calls `$with!` with the identifiers of two lists, as libc has them: the calls of every architecture, and those that
 /// x86-64 alone has.
 #[macro_export]
 macro_rules! program_syscalls {
     ($with:ident) => {
         $with! {
             all: [
-                accept, accept4, adjtimex, bind, brk, capget, capset, chdir, clock_adjtime, clock_getres,
-                clock_gettime, clock_nanosleep, clone, close, close_range, connect, copy_file_range, dup,
-                dup3, epoll_create1, epoll_ctl, epoll_pwait, epoll_pwait2, eventfd2, execve, execveat, exit,
-                exit_group, faccessat, faccessat2, fadvise64, fallocate, fchdir, fchmod, fchmodat, fchmodat2,
-                fchown, fchownat, fcntl, fdatasync, fgetxattr, flistxattr, flock, fremovexattr, fsetxattr,
-                fstat, fstatfs, fsync, ftruncate, futex, futex_waitv, get_robust_list, getcpu, getcwd,
-                getdents64, getegid, geteuid, getgid, getgroups, getitimer, getpeername, getpgid, getpid,
-                getppid, getpriority, getrandom, getresgid, getresuid, getrlimit, getrusage, getsid,
-                getsockname, getsockopt, gettid, gettimeofday, getuid, getxattr, inotify_add_watch,
-                inotify_init1, inotify_rm_watch, io_cancel, io_destroy, io_getevents, io_pgetevents, io_setup,
-                io_submit, ioctl, ioprio_get, ioprio_set, kill, landlock_add_rule, landlock_create_ruleset,
-                landlock_restrict_self, lgetxattr, linkat, listen, listxattr, llistxattr, lremovexattr, lseek,
-                lsetxattr, madvise, membarrier, memfd_create, mincore, mkdirat, mknodat, mlock, mlock2,
-                mlockall, mmap, mprotect, mq_getsetattr, mq_notify, mq_open, mq_timedreceive, mq_timedsend,
-                mq_unlink, mremap, msgctl, msgget, msgrcv, msgsnd, msync, munlock, munlockall, munmap,
-                name_to_handle_at, nanosleep, newfstatat, openat, pidfd_open, pidfd_send_signal, pipe2,
-                pkey_alloc, pkey_free, pkey_mprotect, ppoll, prctl, pread64, preadv, preadv2, prlimit64,
-                pselect6, pwrite64, pwritev, pwritev2, read, readahead, readlinkat, readv, recvfrom, recvmmsg,
-                recvmsg, remap_file_pages, removexattr, renameat, renameat2, restart_syscall, rseq,
-                rt_sigaction, rt_sigpending, rt_sigprocmask, rt_sigqueueinfo, rt_sigreturn, rt_sigsuspend,
-                rt_sigtimedwait, rt_tgsigqueueinfo, sched_get_priority_max, sched_get_priority_min,
-                sched_getaffinity, sched_getattr, sched_getparam, sched_getscheduler, sched_rr_get_interval,
-                sched_setaffinity, sched_setattr, sched_setparam, sched_setscheduler, sched_yield, seccomp,
-                semctl, semget, semop, semtimedop, sendfile, sendmmsg, sendmsg, sendto, set_robust_list,
-                set_tid_address, setfsgid, setfsuid, setgid, setgroups, setitimer, setpgid, setpriority,
-                setregid, setresgid, setresuid, setreuid, setrlimit, setsid, setsockopt, setuid, setxattr,
-                shmat, shmctl, shmdt, shmget, shutdown, sigaltstack, signalfd4, socket, socketpair, splice,
-                statfs, statx, symlinkat, sync, sync_file_range, syncfs, sysinfo, tee, tgkill, timer_create,
-                timer_delete, timer_getoverrun, timer_gettime, timer_settime, timerfd_create, timerfd_gettime,
-                timerfd_settime, times, tkill, truncate, umask, uname, unlinkat, utimensat, vmsplice, wait4,
-                waitid, write, writev,
+                SYS_accept, SYS_accept4, SYS_adjtimex, SYS_bind, SYS_brk, SYS_capget, SYS_capset,
+                SYS_chdir, SYS_clock_adjtime, SYS_clock_getres, SYS_clock_gettime,
+                SYS_clock_nanosleep, SYS_clone, SYS_close, SYS_close_range, SYS_connect,
+                SYS_copy_file_range, SYS_dup, SYS_dup3, SYS_epoll_create1, SYS_epoll_ctl,
+                SYS_epoll_pwait, SYS_epoll_pwait2, SYS_eventfd2, SYS_execve, SYS_execveat, SYS_exit,
+                SYS_exit_group, SYS_faccessat, SYS_faccessat2, SYS_fadvise64, SYS_fallocate,
+                SYS_fchdir, SYS_fchmod, SYS_fchmodat, SYS_fchmodat2, SYS_fchown, SYS_fchownat,
+                SYS_fcntl, SYS_fdatasync, SYS_fgetxattr, SYS_flistxattr, SYS_flock,
+                SYS_fremovexattr, SYS_fsetxattr, SYS_fstat, SYS_fstatfs, SYS_fsync, SYS_ftruncate,
+                SYS_futex, SYS_futex_waitv, SYS_get_robust_list, SYS_getcpu, SYS_getcwd,
+                SYS_getdents64, SYS_getegid, SYS_geteuid, SYS_getgid, SYS_getgroups, SYS_getitimer,
+                SYS_getpeername, SYS_getpgid, SYS_getpid, SYS_getppid, SYS_getpriority,
+                SYS_getrandom, SYS_getresgid, SYS_getresuid, SYS_getrlimit, SYS_getrusage,
+                SYS_getsid, SYS_getsockname, SYS_getsockopt, SYS_gettid, SYS_gettimeofday,
+                SYS_getuid, SYS_getxattr, SYS_inotify_add_watch, SYS_inotify_init1,
+                SYS_inotify_rm_watch, SYS_io_cancel, SYS_io_destroy, SYS_io_getevents,
+                SYS_io_setup, SYS_io_submit, SYS_ioctl, SYS_ioprio_get,
+                SYS_ioprio_set, SYS_kill, SYS_landlock_add_rule, SYS_landlock_create_ruleset,
+                SYS_landlock_restrict_self, SYS_lgetxattr, SYS_linkat, SYS_listen, SYS_listxattr,
+                SYS_llistxattr, SYS_lremovexattr, SYS_lseek, SYS_lsetxattr, SYS_madvise,
+                SYS_membarrier, SYS_memfd_create, SYS_mincore, SYS_mkdirat, SYS_mknodat, SYS_mlock,
+                SYS_mlock2, SYS_mlockall, SYS_mmap, SYS_mprotect, SYS_mq_getsetattr, SYS_mq_notify,
+                SYS_mq_open, SYS_mq_timedreceive, SYS_mq_timedsend, SYS_mq_unlink, SYS_mremap,
+                SYS_msgctl, SYS_msgget, SYS_msgrcv, SYS_msgsnd, SYS_msync, SYS_munlock,
+                SYS_munlockall, SYS_munmap, SYS_name_to_handle_at, SYS_nanosleep, SYS_newfstatat,
+                SYS_openat, SYS_pidfd_open, SYS_pidfd_send_signal, SYS_pipe2, SYS_pkey_alloc,
+                SYS_pkey_free, SYS_pkey_mprotect, SYS_ppoll, SYS_prctl, SYS_pread64, SYS_preadv,
+                SYS_preadv2, SYS_prlimit64, SYS_pselect6, SYS_pwrite64, SYS_pwritev, SYS_pwritev2,
+                SYS_read, SYS_readahead, SYS_readlinkat, SYS_readv, SYS_recvfrom, SYS_recvmmsg,
+                SYS_recvmsg, SYS_remap_file_pages, SYS_removexattr, SYS_renameat, SYS_renameat2,
+                SYS_restart_syscall, SYS_rseq, SYS_rt_sigaction, SYS_rt_sigpending,
+                SYS_rt_sigprocmask, SYS_rt_sigqueueinfo, SYS_rt_sigreturn, SYS_rt_sigsuspend,
+                SYS_rt_sigtimedwait, SYS_rt_tgsigqueueinfo, SYS_sched_get_priority_max,
+                SYS_sched_get_priority_min, SYS_sched_getaffinity, SYS_sched_getattr,
+                SYS_sched_getparam, SYS_sched_getscheduler, SYS_sched_rr_get_interval,
+                SYS_sched_setaffinity, SYS_sched_setattr, SYS_sched_setparam,
+                SYS_sched_setscheduler, SYS_sched_yield, SYS_seccomp, SYS_semctl, SYS_semget,
+                SYS_semop, SYS_semtimedop, SYS_sendfile, SYS_sendmmsg, SYS_sendmsg, SYS_sendto,
+                SYS_set_robust_list, SYS_set_tid_address, SYS_setfsgid, SYS_setfsuid, SYS_setgid,
+                SYS_setgroups, SYS_setitimer, SYS_setpgid, SYS_setpriority, SYS_setregid,
+                SYS_setresgid, SYS_setresuid, SYS_setreuid, SYS_setrlimit, SYS_setsid,
+                SYS_setsockopt, SYS_setuid, SYS_setxattr, SYS_shmat, SYS_shmctl, SYS_shmdt,
+                SYS_shmget, SYS_shutdown, SYS_sigaltstack, SYS_signalfd4, SYS_socket,
+                SYS_socketpair, SYS_splice, SYS_statfs, SYS_statx, SYS_symlinkat, SYS_sync,
+                SYS_sync_file_range, SYS_syncfs, SYS_sysinfo, SYS_tee, SYS_tgkill, SYS_timer_create,
+                SYS_timer_delete, SYS_timer_getoverrun, SYS_timer_gettime, SYS_timer_settime,
+                SYS_timerfd_create, SYS_timerfd_gettime, SYS_timerfd_settime, SYS_times, SYS_tkill,
+                SYS_truncate, SYS_umask, SYS_uname, SYS_unlinkat, SYS_utimensat, SYS_vmsplice,
+                SYS_wait4, SYS_waitid, SYS_write, SYS_writev,
             ],
             x86_64: [
-                access, alarm, arch_prctl, chmod, chown, creat, dup2, epoll_create, epoll_wait, eventfd, fork,
-                futimesat, getdents, getpgrp, inotify_init, lchown, link, lstat, mkdir, mknod, modify_ldt, open,
-                pause, pipe, poll, readlink, rename, rmdir, select, signalfd, stat, symlink, time, unlink,
-                utime, utimes, vfork,
+                SYS_access, SYS_alarm, SYS_arch_prctl, SYS_chmod, SYS_chown, SYS_creat, SYS_dup2,
+                SYS_epoll_create, SYS_epoll_wait, SYS_eventfd, SYS_fork, SYS_futimesat,
+                SYS_getdents, SYS_getpgrp, SYS_inotify_init, SYS_lchown, SYS_link, SYS_lstat,
+                SYS_mkdir, SYS_mknod, SYS_modify_ldt, SYS_open, SYS_pause, SYS_pipe, SYS_poll,
+                SYS_readlink, SYS_rename, SYS_rmdir, SYS_select, SYS_signalfd, SYS_stat,
+                SYS_symlink, SYS_time, SYS_unlink, SYS_utime, SYS_utimes, SYS_vfork,
             ],
         }
     };
@@ -57,13 +77,17 @@ macro_rules! program_syscalls {
 
 macro_rules! names {
     (all: [$($all:ident,)+], x86_64: [$($x86:ident,)+],) => {
-        /// The names of all of them, those that one architecture alone has included. `personality` is
-        /// beside them: with the values of [`PERSONALITIES`] only.
-        pub const PROGRAM_SYSCALLS: &[&str] = &[$(stringify!($all),)+ $(stringify!($x86),)+];
+        const NAMES: &[&str] = &[$(stringify!($all),)+ $(stringify!($x86),)+];
     };
 }
 
 program_syscalls!(names);
+
+/// The names of all of them, those included that one architecture alone has. `personality` is beside
+/// them, with the values of [`PERSONALITIES`] only.
+pub fn program_syscall_names() -> impl Iterator<Item = &'static str> {
+    NAMES.iter().map(|name| name.trim_start_matches("SYS_"))
+}
 
 /// What `personality` may be called with: Linux, 32-bit addresses, the uname of 2.6, both, and the
 /// question what it is.
@@ -76,8 +100,8 @@ mod tests {
 
     #[test]
     fn programs_have_what_they_need_and_no_call_stands_twice() {
-        let names: HashSet<_> = PROGRAM_SYSCALLS.iter().copied().collect();
-        assert_eq!(names.len(), PROGRAM_SYSCALLS.len());
+        let names: HashSet<_> = program_syscall_names().collect();
+        assert_eq!(names.len(), NAMES.len());
         for name in ["clone", "execve", "ioctl", "socket", "connect", "chmod", "mkdir", "kill"] {
             assert!(names.contains(name), "{name}");
         }

@@ -8,12 +8,13 @@ use sandbox_protocol::argv::{CheckReply, ConfinementPolicy};
 use sandbox_protocol::limits::MAX_SOURCE_BYTES;
 use sandbox_protocol::message::ScriptError;
 
-use crate::{Exit, StartError, confine, luau, run, source};
+use crate::confine::landlock::Tenant;
+use crate::{Exit, StartError, Tenant, confine, luau, run, source};
 
 pub(crate) fn main(policy: ConfinementPolicy) -> Result<Exit, StartError> {
     confine::limit_check()?;
     // It needs no file at all. What is in force nobody asks: the policy says what must be.
-    confine::confine(policy, std::iter::empty())?;
+    confine::confine(Tenant::Scripts, policy, std::iter::empty())?;
     let mut script = Vec::new();
     let mut stdin = std::io::stdin().take(MAX_SOURCE_BYTES as u64 + 1);
     stdin.read_to_end(&mut script).map_err(StartError::Read)?;

@@ -3,13 +3,14 @@
 //! It opens its mounts, confines itself, and only then reads what anybody sends it. One thread
 //! reads requests and never waits for anything else (`session`); each run has a thread for the
 //! script and one that watches the clock (`run`), and file operations have workers (`operation`)
-//! and streams for their content (`stream`); everything that touches a file goes through
+//! and streams for their content (`stream`), programs of the image a thread each (`exec`); everything that touches a file goes through
 //! `files`. Whatever happens, the end of stdin ends the process.
 
 #![deny(unsafe_code)]
 
 mod check;
 pub mod confine;
+mod exec;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -28,6 +29,8 @@ use std::io::Write as _;
 
 use sandbox_protocol::argv::{AgentArgs, ArgsError, EXIT_UNCONFINED, Mode};
 use sandbox_protocol::message::Confinement;
+
+use confine::landlock::{Surroundings, Tenant};
 
 /// How the agent ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +66,9 @@ pub enum StartError {
     /// A mount.
     #[error(transparent)]
     Mount(#[from] files::MountError),
+    /// What programs need.
+    #[error("cannot run programs: {0}")]
+    Programs(#[source] std::io::Error),
     /// A thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -89,7 +95,7 @@ fn start(args: impl Iterator<Item = OsString>) -> Result<Exit, StartError> {
     let args = AgentArgs::parse(args.collect::<Result<Vec<_>, _>>()?)?;
     match args.mode {
         Mode::Check => check::main(args.confinement),
-        Mode::Script => Agent::prepare(&args)?.serve(),
+        Mode::Script | Mode::Exec => Agent::prepare(&args)?.serve(),
     }
 }
 
@@ -99,6 +105,7 @@ pub struct Agent {
     mounts: files::Mounts,
     confinement: Confinement,
     proc: proc::Proc,
+    programs: Option<exec::Ground>,
 }
 
 impl Agent {
@@ -111,9 +118,24 @@ impl Agent {
     pub fn prepare(args: &AgentArgs) -> Result<Self, StartError> {
         let mounts = files::Mounts::open(args)?;
         let proc = proc::Proc::open();
-        let confinement = confine::confine(args.confinement, mounts.grants())?;
+        let tenant = match args.mode {
+            Mode::Exec => Tenant::Programs,
+            Mode::Script | Mode::Check => Tenant::Scripts,
+        };
+        let (confinement, programs) = match tenant {
+            Tenant::Scripts => (confine::confine(tenant, args.confinement, mounts.grants())?, None),
+            Tenant::Programs => {
+                confine::adopt()?;
+                let around = Surroundings::open().map_err(|e| StartError::Programs(e.into()))?;
+                let grants = || mounts.grants().chain(around.grants());
+                let programs = exec::Ground::prepare(args).map_err(StartError::Programs)?;
+                let confinement = confine::confine(tenant, args.confinement, grants())?;
+                let layers = confine::layers(args.confinement, &confinement, grants())?;
+                (confinement, Some(programs.under(layers)))
+            }
+        };
         let resolver = mounts.probe_resolver();
-        Ok(Self { mounts: mounts.with_resolver(resolver), confinement, proc })
+        Ok(Self { mounts: mounts.with_resolver(resolver), confinement, proc, programs })
     }
 
     /// Serves the session on stdin and stdout until it ends.
@@ -122,8 +144,8 @@ impl Agent {
     ///
     /// [`StartError::Thread`] where no thread can be had.
     pub fn serve(self) -> Result<Exit, StartError> {
-        let Self { mounts, confinement, proc } = self;
-        session::serve(mounts, confinement, proc).map_err(StartError::Thread)
+        let Self { mounts, confinement, proc, programs } = self;
+        session::serve(mounts, confinement, proc, programs).map_err(StartError::Thread)
     }
 }
 

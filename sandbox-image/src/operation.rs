@@ -76,6 +76,7 @@ impl Operation {
 }
 
 /// The operations under way.
+#[derive(Clone)]
 pub struct Operations {
     shared: Arc<Shared>,
 }
@@ -162,7 +163,7 @@ impl Operations {
                 }
             }
         }
-        let open = |(number, way)| self.shared.streams.open(number, way);
+        let open = |(number, way)| self.shared.streams.open(number, way, None);
         let stream = operation.stream().map(open).transpose()?;
         let stop = Arc::new(StopFlag::default());
         let running = Running { stop: stop.clone(), stream: stream.clone() };

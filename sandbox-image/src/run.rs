@@ -22,6 +22,7 @@ use sandbox_protocol::message::{
 };
 use sandbox_protocol::{ErrorKind, WireError};
 
+use crate::exec::{Programs, Wake};
 use crate::files::Files;
 pub use crate::log::LogSink;
 use crate::outbox::{Outbox, Replier};
@@ -47,6 +48,8 @@ pub struct RunContext {
     pub stop: Arc<StopFlag>,
     /// What the script may use.
     pub limits: Limits,
+    /// The programs of the image, in a sandbox that runs some.
+    pub programs: Option<Arc<Programs>>,
 }
 
 /// Why a run is to end before its script does.
@@ -76,13 +79,17 @@ impl StopReason {
 
 /// Set from outside the script's thread, read by the VM's interrupt. Once set it stays.
 #[derive(Debug, Default)]
-pub struct StopFlag(AtomicU8);
+pub struct StopFlag {
+    reason: AtomicU8,
+    /// Who waits in `poll` meanwhile.
+    waiting: Mutex<Option<Arc<Wake>>>,
+}
 
 impl StopFlag {
     /// Why the run is to end: one atomic load.
     #[must_use]
     pub fn reason(&self) -> StopReason {
-        match self.0.load(Ordering::Relaxed) {
+        match self.reason.load(Ordering::Relaxed) {
             0 => StopReason::None,
             1 => StopReason::Timeout,
             _ => StopReason::Cancelled,
@@ -91,7 +98,22 @@ impl StopFlag {
 
     /// Stops the run. The first reason stays.
     pub fn stop(&self, reason: StopReason) {
-        _ = self.0.compare_exchange(0, reason as u8, Ordering::Relaxed, Ordering::Relaxed);
+        let (set, relaxed) = (reason as u8, Ordering::Relaxed);
+        _ = self.reason.compare_exchange(StopReason::None as u8, set, relaxed, relaxed);
+        if let Some(waiting) = &*self.waiting.lock().unwrap() {
+            waiting.wake();
+        }
+    }
+
+    /// Does work that waits for `wake`, which a stop wakes too; also one that came before.
+    pub fn waking<T>(&self, wake: &Arc<Wake>, work: impl FnOnce() -> T) -> T {
+        *self.waiting.lock().unwrap() = Some(wake.clone());
+        if self.reason() != StopReason::None {
+            wake.wake();
+        }
+        let done = work();
+        *self.waiting.lock().unwrap() = None;
+        done
     }
 }
 
@@ -147,6 +169,8 @@ pub struct Job {
     pub io_errors: IoErrors,
     /// The files, where io is on.
     pub files: Option<Arc<Files>>,
+    /// The programs, where there are some.
+    pub programs: Option<Arc<Programs>>,
 }
 
 impl Runner {
@@ -211,7 +235,7 @@ impl Shared {
         sender: Sender<Event>,
         events: &Receiver<Event>,
     ) {
-        let Job { id, run, accepted, limits, io_errors, files } = job;
+        let Job { id, run, accepted, limits, io_errors, files, programs } = job;
         let log = Arc::new(LogSink::new(self.outbox.clone(), id, &limits));
         let deadline = accepted + Duration::from_millis(run.timeout_ms).min(LONGEST);
         let context = RunContext {
@@ -220,6 +244,7 @@ impl Shared {
             log: log.clone(),
             stop: stop.clone(),
             limits,
+            programs,
         };
         let script = std::thread::Builder::new()
             .name("script".to_owned())

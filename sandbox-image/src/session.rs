@@ -11,13 +11,15 @@ use rustix::io::Errno;
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_IN_FLIGHT, MAX_VALUE_DEPTH};
 use sandbox_protocol::message::{
-    Cancel, CancelReply, Confinement, Hello, HelloReply, Limits, Policy, Request, Run, Shutdown,
+    Cancel, CancelReply, Confinement, Exec, Hello, HelloReply, Limits, Policy, Request, Run,
+    Shutdown,
 };
 use sandbox_protocol::stream::StreamError;
 use sandbox_protocol::{DecodeError, ErrorKind, PROTOCOL_VERSION, ToAgent, WireError};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::exec::{Execs, Ground, Programs};
 use crate::files::{Files, Lifetime, Mounts, PathPolicy};
 use crate::operation::{Operation, Operations};
 use crate::outbox::{Outbox, Replier, Stdout};
@@ -36,13 +38,20 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// # Errors
 ///
 /// Where no thread can be had.
-pub fn serve(mounts: Mounts, confinement: Confinement, proc: Proc) -> io::Result<Exit> {
+pub fn serve(
+    mounts: Mounts,
+    confinement: Confinement,
+    proc: Proc,
+    ground: Option<Ground>,
+) -> io::Result<Exit> {
+    let programs = ground.map(Programs::start).transpose()?;
     let proc = Arc::new(proc);
     let outbox = Arc::new(Outbox::new(Stdout));
     let replier = Replier::start(outbox.clone())?;
     let runner = Arc::new(Runner::new(outbox.clone(), replier.clone(), proc.clone()));
     let streams = Arc::new(Streams::default());
     let operations = Operations::new(outbox.clone(), streams.clone());
+    let execs = Execs::new(outbox.clone(), streams.clone());
     let mounts = Arc::new(mounts);
     let mut session = Session {
         mounts,
@@ -53,6 +62,8 @@ pub fn serve(mounts: Mounts, confinement: Confinement, proc: Proc) -> io::Result
         runner,
         streams,
         operations,
+        programs,
+        execs,
         rules: None,
         ending: false,
     };
@@ -100,6 +111,9 @@ struct Session {
     runner: Arc<Runner>,
     streams: Arc<Streams>,
     operations: Operations,
+    /// The programs of the image, in a sandbox that runs some.
+    programs: Option<Arc<Programs>>,
+    execs: Execs,
     rules: Option<Rules>,
     /// `shutdown` has come.
     ending: bool,
@@ -155,6 +169,11 @@ impl Session {
                     self.replier.answer::<()>(id, Err(error));
                 }
             }
+            Request::Exec(exec) => {
+                if let Err(error) = self.exec(id, exec) {
+                    self.replier.answer::<()>(id, Err(error));
+                }
+            }
             Request::Read(read) => self.operate(id, Operation::Read(read)),
             Request::View(view) => self.operate(id, Operation::View(view)),
             Request::Write(write) => self.operate(id, Operation::Write(write)),
@@ -166,13 +185,15 @@ impl Session {
             Request::Stat(stat) => self.operate(id, Operation::Stat(stat)),
             Request::Rename(rename) => self.operate(id, Operation::Rename(rename)),
             Request::Cancel(Cancel { id: target }) => {
-                let found = self.runner.cancel(target) || self.operations.cancel(target);
+                let found = self.runner.cancel(target)
+                    || self.operations.cancel(target)
+                    || self.execs.cancel(target);
                 self.replier.answer(id, Ok(CancelReply { found }));
             }
             Request::Shutdown(Shutdown {}) => {
                 self.ending = true;
-                let runner = self.runner.clone();
-                self.operations.end(move || runner.shutdown(id));
+                let (runner, operations) = (self.runner.clone(), self.operations.clone());
+                self.execs.end(move || operations.end(move || runner.shutdown(id)));
             }
         }
     }
@@ -227,6 +248,15 @@ impl Session {
         }
     }
 
+    fn exec(&self, id: u64, exec: Exec) -> Result<(), WireError> {
+        let accepted = Instant::now();
+        let rules = self.rules()?;
+        let programs = self.programs.as_ref().ok_or_else(|| {
+            invalid("this sandbox runs scripts only: to run programs it needs an image of them")
+        })?;
+        self.execs.start(id, exec, accepted, programs.clone(), rules.limits.output_bytes)
+    }
+
     fn run(&self, id: u64, run: Run) -> Result<(), WireError> {
         let accepted = Instant::now();
         let rules = self.rules()?;
@@ -239,7 +269,8 @@ impl Session {
         }
         let files = rules.policy.io.then(|| Arc::new(self.files(rules, id)));
         let (limits, io_errors) = (rules.limits.clone(), rules.policy.io_errors);
-        self.runner.start(Job { id, run, accepted, limits, io_errors, files })
+        let programs = self.programs.clone();
+        self.runner.start(Job { id, run, accepted, limits, io_errors, files, programs })
     }
 }
 

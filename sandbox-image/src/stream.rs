@@ -1,7 +1,8 @@
-//! Streams of bytes between the controller and an operation.
+//! Streams of bytes between the controller and an operation, or a program.
 //!
 //! The thread that reads requests delivers chunks and credit here and never waits; the operation's
-//! thread waits here, and is woken by what it waits for or by what stops it. What comes for a
+//! thread waits here, and is woken by what it waits for or by what stops it; a program's thread waits
+//! for its pipes too, and asks here without waiting when it is woken. What comes for a
 //! stream that is not open was sent before the other side knew, and is dropped.
 
 use std::collections::{HashMap, VecDeque};
@@ -12,6 +13,7 @@ use sandbox_protocol::message::{Chunk, Credit};
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
 use sandbox_protocol::{ErrorKind, FromAgent, WireError};
 
+use crate::exec::Wake;
 use crate::files::{FileError, Watch};
 use crate::outbox::Outbox;
 use crate::run::StopReason;
@@ -34,6 +36,8 @@ pub struct Stream {
     number: u32,
     end: Mutex<End>,
     changed: Condvar,
+    /// Who waits for more than this stream.
+    wake: Option<Arc<Wake>>,
 }
 
 enum End {
@@ -42,12 +46,17 @@ enum End {
 }
 
 impl Streams {
-    /// Opens a stream.
+    /// Opens a stream. `wake` is woken by whatever comes for it.
     ///
     /// # Errors
     ///
     /// `invalid_request` where one of this number is open.
-    pub fn open(&self, number: u32, way: Way) -> Result<Arc<Stream>, WireError> {
+    pub fn open(
+        &self,
+        number: u32,
+        way: Way,
+        wake: Option<Arc<Wake>>,
+    ) -> Result<Arc<Stream>, WireError> {
         let mut open = self.0.lock().unwrap();
         if open.contains_key(&number) {
             let message = format!("the stream {number} is open already");
@@ -59,7 +68,8 @@ impl Streams {
                 End::Receiving { window: ReceiveWindow::new(number), chunks: VecDeque::new() }
             }
         };
-        let stream = Arc::new(Stream { number, end: Mutex::new(end), changed: Condvar::new() });
+        let changed = Condvar::new();
+        let stream = Arc::new(Stream { number, end: Mutex::new(end), changed, wake });
         open.insert(number, stream.clone());
         Ok(stream)
     }
@@ -108,7 +118,7 @@ impl Stream {
             // Nobody sends on a stream that is received: there is no credit for it.
             End::Sending(_) => return Err(StreamError::CreditOverrun),
         }
-        self.changed.notify_all();
+        self.tell();
         Ok(())
     }
 
@@ -117,8 +127,42 @@ impl Stream {
             End::Sending(window) => window.grant(credit)?,
             End::Receiving { .. } => return Err(StreamError::AbsurdCredit),
         }
-        self.changed.notify_all();
+        self.tell();
         Ok(())
+    }
+
+    /// Tells who waits that something has come.
+    fn tell(&self) {
+        self.changed.notify_all();
+        if let Some(wake) = &self.wake {
+            wake.wake();
+        }
+    }
+
+    /// How many bytes may be sent now.
+    pub fn room(&self) -> usize {
+        match &*self.end.lock().unwrap() {
+            End::Sending(window) => window.capacity(),
+            End::Receiving { .. } => 0,
+        }
+    }
+
+    /// Sends a piece for which there is [room](Self::room).
+    pub fn send_now(&self, outbox: &Outbox, data: Vec<u8>, last: bool) {
+        let chunk = match &mut *self.end.lock().unwrap() {
+            End::Sending(window) => window.chunk(data, last),
+            End::Receiving { .. } => Err(StreamError::CreditOverrun),
+        };
+        outbox.notify(&FromAgent::Chunk(chunk.expect("a chunk within its window")));
+    }
+
+    /// The next piece, if it has come: `Some(None)` after the last one.
+    pub fn receive_now(&self, outbox: &Outbox) -> Option<Option<Vec<u8>>> {
+        let (chunk, credit) = next_chunk(&mut self.end.lock().unwrap())?;
+        if let Some(credit) = credit {
+            outbox.notify(&FromAgent::Credit(credit));
+        }
+        Some(chunk)
     }
 
     /// Wakes who waits, to see that the operation is stopped.
@@ -178,21 +222,26 @@ impl Stream {
     ///
     /// What stops the operation.
     pub fn receive(&self, outbox: &Outbox, watch: &Watch) -> Result<Option<Vec<u8>>, FileError> {
-        let (chunk, credit) = self.wait(watch, |end| match end {
-            End::Receiving { window, chunks } => match chunks.pop_front() {
-                Some(chunk) => {
-                    let credit = window.consumed(chunk.data.0.len() as u64);
-                    let credit = (!chunk.last).then_some(credit);
-                    Some((Some(chunk.data.0), credit))
-                }
-                None if window.is_ended() => Some((None, None)),
-                None => None,
-            },
-            End::Sending(_) => Some((None, None)),
-        })?;
+        let (chunk, credit) = self.wait(watch, next_chunk)?;
         if let Some(credit) = credit {
             watch.wait(|| outbox.notify(&FromAgent::Credit(credit)));
         }
         Ok(chunk)
+    }
+}
+
+/// What has come, with the credit that it gives back; without a chunk after the last one.
+fn next_chunk(end: &mut End) -> Option<(Option<Vec<u8>>, Option<Credit>)> {
+    match end {
+        End::Receiving { window, chunks } => match chunks.pop_front() {
+            Some(chunk) => {
+                let credit = window.consumed(chunk.data.0.len() as u64);
+                let credit = (!chunk.last).then_some(credit);
+                Some((Some(chunk.data.0), credit))
+            }
+            None if window.is_ended() => Some((None, None)),
+            None => None,
+        },
+        End::Sending(_) => Some((None, None)),
     }
 }

@@ -1,14 +1,16 @@
 //! Landlock: what the kernel lets this process do to files, whatever descriptor or path it comes
-//! by. For scripts that is the mounts and nothing else.
+//! by. For scripts that is the mounts and nothing else. Programs read and execute the whole image,
+//! and write to the mounts, to what is temporary, and to a few devices.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus,
     PathBeneath, RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
     RulesetStatus, Scope, make_bitflags,
 };
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use sandbox_protocol::message::Access;
 
 /// The first ABI that counts: the one before it forbids every rename from one directory to
@@ -18,7 +20,16 @@ const LEAST: ABI = ABI::V2;
 /// kernel has it: truncation, devices' ioctls, TCP ports, signals and abstract sockets.
 const LATEST: ABI = ABI::V9;
 
-/// A directory, or a single file, that scripts may use.
+/// Who lives under the rules, beside the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tenant {
+    /// Scripts, in the agent itself.
+    Scripts,
+    /// Programs of the image, and scripts.
+    Programs,
+}
+
+/// A directory, or a single file, that may be used.
 #[derive(Debug, Clone, Copy)]
 pub struct Grant<'a> {
     /// It, opened.
@@ -36,6 +47,10 @@ pub enum GrantKind {
     Directory,
     /// One file.
     File,
+    /// All that the image has: what is read in it may be executed too.
+    Image,
+    /// A device, or a directory of devices, that programs talk to.
+    Device,
 }
 
 impl Grant<'_> {
@@ -54,7 +69,53 @@ impl Grant<'_> {
         match self.kind {
             GrantKind::Directory => rights,
             GrantKind::File => rights & AccessFs::from_file(LATEST),
+            GrantKind::Image => read | AccessFs::Execute,
+            GrantKind::Device => read | make_bitflags!(AccessFs::{WriteFile | Truncate | IoctlDev}),
         }
+    }
+}
+
+/// What programs write to beside the mounts, where the image has it: files that end with the sandbox,
+/// and devices that are no way to anything.
+const AROUND_PROGRAMS: [(&str, GrantKind); 10] = [
+    ("/tmp", GrantKind::Directory),
+    ("/dev/shm", GrantKind::Directory),
+    ("/dev/null", GrantKind::Device),
+    ("/dev/zero", GrantKind::Device),
+    ("/dev/full", GrantKind::Device),
+    ("/dev/random", GrantKind::Device),
+    ("/dev/urandom", GrantKind::Device),
+    ("/dev/tty", GrantKind::Device),
+    ("/dev/ptmx", GrantKind::Device),
+    ("/dev/pts", GrantKind::Device),
+];
+
+/// What is around programs beside the mounts: the image, what is temporary, devices.
+#[derive(Debug)]
+pub struct Surroundings(Vec<(OwnedFd, Access, GrantKind)>);
+
+impl Surroundings {
+    /// Opens what there is of it.
+    ///
+    /// # Errors
+    ///
+    /// Where the root itself cannot be opened.
+    pub fn open() -> rustix::io::Result<Self> {
+        let open = |path| openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let root = (open("/")?, Access::Read, GrantKind::Image);
+        let others = AROUND_PROGRAMS
+            .into_iter()
+            .filter_map(|(path, kind)| Some((open(path).ok()?, Access::Write, kind)));
+        Ok(Self(std::iter::once(root).chain(others).collect()))
+    }
+
+    /// What programs need to be let do.
+    pub fn grants(&self) -> impl Iterator<Item = Grant<'_>> {
+        self.0.iter().map(|(fd, access, kind)| Grant {
+            fd: fd.as_fd(),
+            access: *access,
+            kind: *kind,
+        })
     }
 }
 
@@ -118,22 +179,21 @@ pub fn support() -> Result<Support, LandlockError> {
 /// # Errors
 ///
 /// [`LandlockError`], and nothing has changed.
-pub fn restrict<'a>(grants: impl Iterator<Item = Grant<'a>>) -> Result<u32, LandlockError> {
-    let rules = grants.map(|grant| {
-        Ok::<_, RulesetError>(
-            PathBeneath::new(grant.fd, grant.rights()).set_compatibility(CompatLevel::BestEffort),
-        )
-    });
-    let RestrictionStatus { ruleset, landlock, .. } = Ruleset::default()
-        .set_compatibility(CompatLevel::HardRequirement)
-        .handle_access(AccessFs::from_all(LEAST))?
-        .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(LATEST))?
-        // Without a rule for any port: nothing of a sandbox's speaks TCP itself.
-        .handle_access(AccessNet::from_all(LATEST))?
+pub fn restrict<'a>(
+    tenant: Tenant,
+    grants: impl Iterator<Item = Grant<'a>>,
+) -> Result<u32, LandlockError> {
+    let ruleset = handle_files()?;
+    let ruleset = match tenant {
+        // Without a rule for any port: nothing of a script's speaks TCP.
+        Tenant::Scripts => ruleset.handle_access(AccessNet::from_all(LATEST))?,
+        // There is no device but the loopback to speak to, which programs may.
+        Tenant::Programs => ruleset,
+    };
+    let RestrictionStatus { ruleset, landlock, .. } = ruleset
         .scope(Scope::from_all(LATEST))?
         .create()?
-        .add_rules(rules)?
+        .add_rules(rules(grants))?
         .restrict_self()?;
     match (ruleset, landlock) {
         (
@@ -142,4 +202,32 @@ pub fn restrict<'a>(grants: impl Iterator<Item = Grant<'a>>) -> Result<u32, Land
         ) => Ok(effective_abi as u32),
         _ => Err(LandlockError::NotEnforced),
     }
+}
+
+/// The rules on files once more, for a program to take upon itself: a process under rules of its own
+/// can neither trace the agent nor look into it, whoever it is. No scope: programs that run beside
+/// each other may signal each other, as they may on a kernel without one.
+///
+/// # Errors
+///
+/// [`LandlockError`].
+pub fn layer<'a>(grants: impl Iterator<Item = Grant<'a>>) -> Result<OwnedFd, LandlockError> {
+    let ruleset = handle_files()?.create()?.add_rules(rules(grants))?;
+    Option::from(ruleset).ok_or(LandlockError::NotEnforced)
+}
+
+fn handle_files() -> Result<Ruleset, RulesetError> {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(LEAST))?
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(LATEST))
+}
+
+fn rules<'a>(
+    grants: impl Iterator<Item = Grant<'a>>,
+) -> impl Iterator<Item = Result<PathBeneath<BorrowedFd<'a>>, RulesetError>> {
+    grants.map(|grant| {
+        Ok(PathBeneath::new(grant.fd, grant.rights()).set_compatibility(CompatLevel::BestEffort))
+    })
 }

@@ -7,13 +7,16 @@
 pub mod landlock;
 pub mod seccomp;
 
+use std::os::fd::OwnedFd;
+
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::Confinement;
+use seccompiler::BpfProgram;
 
-use landlock::{Grant, LandlockError, Support};
+use landlock::{Grant, LandlockError, Support, Tenant};
 use seccomp::SeccompError;
 
 /// Something that could not be taken away.
@@ -63,12 +66,14 @@ pub fn seal() -> Result<(), ConfineError> {
     }
     step("closing descriptors", close_inherited())?;
     step("PR_SET_NO_NEW_PRIVS", rustix::thread::set_no_new_privs(true))?;
-    step("RLIMIT_CORE", limit(Resource::Core, 0))?;
+    // One byte, not none: of a limit of 0 a kernel takes no notice that hands dumps to a program
+    // of the host's.
+    step("RLIMIT_CORE", limit(Resource::Core, 1))?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     // A write over RLIMIT_FSIZE and one to a closed pipe are errors, not the end; orphans that
     // init inherits are reaped by the kernel.
     for signal in [libc::SIGXFSZ, libc::SIGPIPE, libc::SIGCHLD] {
-        step("ignoring a signal", ignore(signal))?;
+        step("ignoring a signal", dispose(signal, libc::SIG_IGN))?;
     }
     Ok(())
 }
@@ -80,6 +85,7 @@ pub fn seal() -> Result<(), ConfineError> {
 ///
 /// [`ConfineError`] for the first step that failed.
 pub fn confine<'a>(
+    tenant: Tenant,
     policy: ConfinementPolicy,
     grants: impl Iterator<Item = Grant<'a>>,
 ) -> Result<Confinement, ConfineError> {
@@ -88,7 +94,7 @@ pub fn confine<'a>(
     let no_new_privileges = step("PR_GET_NO_NEW_PRIVS", rustix::thread::no_new_privs())?;
     let mut missing = Vec::new();
     let landlock_abi = match landlock::support() {
-        Ok(Support::Abi(_)) => landlock::restrict(grants).map(Some),
+        Ok(Support::Abi(_)) => landlock::restrict(tenant, grants).map(Some),
         Ok(Support::None(why)) => {
             missing.push(why.to_owned());
             Ok(None)
@@ -102,7 +108,7 @@ pub fn confine<'a>(
         }
         (result, _) => result?,
     };
-    let seccomp = match (seccomp::install(), policy) {
+    let seccomp = match (seccomp::install(tenant), policy) {
         (Err(error), ConfinementPolicy::BestEffort) => {
             missing.push(error.to_string());
             false
@@ -118,6 +124,39 @@ pub fn confine<'a>(
     })
 }
 
+/// What a program takes upon itself just before it begins, beyond what it inherits from the agent.
+#[derive(Debug, Default)]
+pub struct Layers {
+    /// Rules on files of its own.
+    pub landlock: Option<OwnedFd>,
+    /// A filter of its own.
+    pub seccomp: Option<BpfProgram>,
+}
+
+/// The layers of programs, where those are in force that they go with.
+///
+/// # Errors
+///
+/// [`ConfineError`], unless the policy is to go on without.
+pub fn layers<'a>(
+    policy: ConfinementPolicy,
+    confinement: &Confinement,
+    grants: impl Iterator<Item = Grant<'a>>,
+) -> Result<Layers, ConfineError> {
+    let landlock = confinement.landlock_abi.map(|_| landlock::layer(grants)).transpose();
+    let seccomp = confinement.seccomp.then(seccomp::programs::last).transpose();
+    match (landlock, seccomp, policy) {
+        (Ok(landlock), Ok(seccomp), _) => Ok(Layers { landlock, seccomp }),
+        (landlock, seccomp, ConfinementPolicy::BestEffort) => {
+            Ok(Layers { landlock: landlock.ok().flatten(), seccomp: seccomp.ok().flatten() })
+        }
+        (landlock, seccomp, ConfinementPolicy::Required) => {
+            landlock?;
+            Err(SeccompError::from(seccomp.err().expect("one of them failed")).into())
+        }
+    }
+}
+
 /// Bounds a check, which has no container around it.
 ///
 /// # Errors
@@ -126,6 +165,18 @@ pub fn confine<'a>(
 pub fn limit_check() -> Result<(), ConfineError> {
     step("RLIMIT_CPU", limit(Resource::Cpu, CHECK_CPU_SECONDS))?;
     step("RLIMIT_AS", limit(Resource::As, CHECK_MEMORY_BYTES))
+}
+
+/// What an agent needs beside that runs programs: it is told of its children's ends, and whatever
+/// loses its parent becomes its child.
+///
+/// # Errors
+///
+/// [`ConfineError`] where the kernel refuses.
+pub fn adopt() -> Result<(), ConfineError> {
+    step("watching children", dispose(libc::SIGCHLD, libc::SIG_DFL))?;
+    let own = Some(rustix::process::getpid());
+    step("PR_SET_CHILD_SUBREAPER", rustix::process::set_child_subreaper(own))
 }
 
 /// Lowers a limit, never above what it is.
@@ -156,8 +207,8 @@ fn close_inherited() -> rustix::io::Result<()> {
 }
 
 #[expect(unsafe_code, reason = "no safe interface sets a signal's disposition")]
-fn ignore(signal: libc::c_int) -> rustix::io::Result<()> {
-    // SAFETY: SIG_IGN runs no code of ours.
-    let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
+fn dispose(signal: libc::c_int, disposition: libc::sighandler_t) -> rustix::io::Result<()> {
+    // SAFETY: neither SIG_IGN nor SIG_DFL runs code of ours.
+    let before = unsafe { libc::signal(signal, disposition) };
     if before == libc::SIG_ERR { Err(Errno::INVAL) } else { Ok(()) }
 }

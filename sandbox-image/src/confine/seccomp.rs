@@ -1,4 +1,5 @@
-//! The agent's own system call filter, for sandboxes that run scripts: an allowlist of what Luau,
+//! The agent's own system call filters. For sandboxes that run programs they are in [`programs`]; for
+//! those that run scripts there is one, here: an allowlist of what Luau,
 //! the C library and the agent's file operations need, and nothing else.
 //!
 //! What is not on it fails with `ENOSYS`, as on a kernel that has no such call. That refuses it as
@@ -12,6 +13,8 @@
 //! the mode of `openat` is an argument. The agent resolves paths component by component then
 //! (`files/resolve.rs`), with the same guarantees.
 
+pub mod programs;
+
 use std::collections::BTreeMap;
 
 use seccompiler::SeccompCmpArgLen::{Dword, Qword};
@@ -20,6 +23,8 @@ use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
     SeccompFilter, SeccompRule, TargetArch,
 };
+
+use super::landlock::Tenant;
 
 /// Calls that are allowed whatever their arguments.
 const ALLOWED: &[libc::c_long] = &[
@@ -97,14 +102,21 @@ pub enum SeccompError {
     Install(#[source] std::io::Error),
 }
 
-/// Puts the filter in force for this thread and those that it starts.
+/// Puts the filters in force for this thread and those that it starts, and for every program.
 ///
 /// # Errors
 ///
-/// [`SeccompError`], and nothing has changed.
-pub fn install() -> Result<(), SeccompError> {
-    let program = program(std::process::id())?;
-    seccompiler::apply_filter(&program).map_err(|error| {
+/// [`SeccompError`], and nothing has changed, or only a part of it is in force.
+pub fn install(tenant: Tenant) -> Result<(), SeccompError> {
+    let filters = match tenant {
+        Tenant::Scripts => vec![program(std::process::id())?],
+        Tenant::Programs => vec![programs::allowed()?, programs::refused()?],
+    };
+    filters.iter().try_for_each(apply)
+}
+
+fn apply(program: &BpfProgram) -> Result<(), SeccompError> {
+    seccompiler::apply_filter(program).map_err(|error| {
         SeccompError::Install(match error {
             seccompiler::Error::Prctl(error) | seccompiler::Error::Seccomp(error) => error,
             other => std::io::Error::other(other),
@@ -112,7 +124,7 @@ pub fn install() -> Result<(), SeccompError> {
     })
 }
 
-/// The filter of the process `pid`.
+/// The filter for scripts, of the process `pid`.
 fn program(pid: u32) -> Result<BpfProgram, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED.iter().map(|&call| (call, Vec::new())).collect();
@@ -147,11 +159,23 @@ fn program(pid: u32) -> Result<BpfProgram, BackendError> {
         only(libc::SYS_linkat, vec![argument(4, Dword, Eq, bits(flags))?])?;
     }
 
-    let refused = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    compile(rules, errno(libc::ENOSYS), SeccompAction::Allow)
+}
+
+/// What is answered where no rule holds, and where one does.
+fn compile(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    mismatch: SeccompAction,
+    matched: SeccompAction,
+) -> Result<BpfProgram, BackendError> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH)?;
-    let filter = SeccompFilter::new(rules, refused, SeccompAction::Allow, architecture)?;
+    let filter = SeccompFilter::new(rules, mismatch, matched, architecture)?;
     let filter = BpfProgram::try_from(filter)?;
     Ok(foreign_numbers().into_iter().chain(filter).collect())
+}
+
+const fn errno(number: libc::c_int) -> SeccompAction {
+    SeccompAction::Errno(number.unsigned_abs())
 }
 
 /// A condition on an argument, by its place.

@@ -63,6 +63,7 @@ pub fn result(data: &[u8]) {
         log: Arc::new(LogSink::new(Arc::new(Outbox::new(std::io::sink())), 1, &limits)),
         stop: Arc::default(),
         limits: limits.clone(),
+        programs: None,
     };
     let end = super::run(&source, &Map::new(), &context);
     let expected = made.json(0).map(|json| json.to_string());

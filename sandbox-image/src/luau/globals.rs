@@ -5,7 +5,7 @@ use sandbox_protocol::message::LogLevel;
 use serde_json::{Map, Value};
 
 use super::ffi::{Call, Kind, Raise, Results, Slot};
-use super::{io, json};
+use super::{io, json, process};
 
 /// What Luau's libraries bring that a script is not to have.
 const REMOVED: [&std::ffi::CStr; 4] = [c"newproxy", c"getfenv", c"setfenv", c"gcinfo"];
@@ -35,6 +35,9 @@ pub(super) fn install(call: &mut Call<'_>, args: &Map<String, Value>) -> Result<
     call.set_global(c"args");
     if call.host().files.is_some() {
         io::install(call);
+    }
+    if call.host().programs.is_some() {
+        process::install(call);
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Runs a script in a fresh Luau VM.
 //!
 //! [`ffi`] is the VM behind a safe view, [`globals`] what a script finds in it, [`io`] its files,
-//! [`json`] its values as JSON. Functions of ours are plain Rust functions over
+//! [`process`] its programs, [`json`] its values as JSON. Functions of ours are plain Rust functions over
 //! [`ffi::Call`]; what they share in one run is the [`Host`].
 
 mod ffi;
@@ -10,6 +10,8 @@ pub(crate) mod fuzz;
 mod globals;
 mod io;
 mod json;
+mod options;
+mod process;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +23,7 @@ use sandbox_protocol::limits::{MAX_MESSAGE_BYTES, cut_encoded};
 use sandbox_protocol::message::{IoErrors, Limits, LogLevel, RunEnd, ScriptError};
 use serde_json::{Map, Value, value::RawValue};
 
+use crate::exec::Programs;
 use crate::files::Files;
 use crate::files::handle::Handle;
 use crate::log::LogSink;
@@ -39,6 +42,8 @@ struct Host {
     log: Arc<LogSink>,
     stop: Arc<StopFlag>,
     limits: Limits,
+    /// `None` in a sandbox that runs scripts only.
+    programs: Option<Arc<Programs>>,
     open_handles: Cell<u64>,
     /// The metatable that marks a table as an array of JSON, as an identity.
     array_mark: Cell<usize>,
@@ -54,6 +59,7 @@ impl Host {
             log: Arc::clone(&context.log),
             stop: Arc::clone(&context.stop),
             limits: context.limits.clone(),
+            programs: context.programs.clone(),
             open_handles: Cell::new(0),
             array_mark: Cell::new(0),
             raised_limits: RefCell::default(),

@@ -61,6 +61,7 @@ impl Sandbox {
             log: Arc::new(LogSink::new(outbox, 1, &limits)),
             stop: Arc::clone(&self.stop),
             limits,
+            programs: None,
         };
         match super::run(source, &self.args, &context) {
             RunEnd::Returned(json) => Ok(serde_json::from_str(json.get()).unwrap()),

@@ -12,7 +12,7 @@ use std::os::fd::AsFd as _;
 
 use libc::{c_int, c_long};
 use sandbox_agent::Agent;
-use sandbox_agent::confine::landlock::{Grant, GrantKind, restrict};
+use sandbox_agent::confine::landlock::{Grant, GrantKind, Tenant, restrict};
 use sandbox_agent::confine::{seal, seccomp};
 use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount};
 use sandbox_protocol::message::Access;
@@ -124,11 +124,11 @@ fn take(layers: &str, target: &Target) {
                 Grant { fd: mount.as_fd(), access: Access::Write, kind },
                 Grant { fd: inputs.as_fd(), access: Access::Read, kind },
             ];
-            restrict(grants.into_iter()).expect("Landlock");
+            restrict(Tenant::Scripts, grants.into_iter()).expect("Landlock");
         }
         "seccomp" => {
             seal().expect("sealed");
-            seccomp::install().expect("the filter");
+            seccomp::install(Tenant::Scripts).expect("the filter");
         }
         "all" => {
             seal().expect("sealed");

@@ -1,0 +1,175 @@
+//! The filters of sandboxes that run programs.
+//!
+//! Two are in force for the agent and for every program: [`allowed`], the well-known list, and
+//! [`refused`], what is on that list and yet no business of a sandbox's, by its arguments. A third,
+//! [`last`], a program takes upon itself just before it begins: it refuses what the agent itself has
+//! to do.
+
+use std::collections::BTreeMap;
+
+use sandbox_protocol::program_syscalls;
+use sandbox_protocol::syscalls::PERSONALITIES;
+use seccompiler::SeccompCmpArgLen::{Dword, Qword};
+use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
+use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompRule};
+
+use super::{argument, bits, compile, errno};
+
+macro_rules! numbers {
+    (all: [$($all:ident,)+], x86_64: [$($x86:ident,)+],) => {
+        const ALLOWED: &[libc::c_long] = &[
+            $(libc::$all,)+
+            $(#[cfg(target_arch = "x86_64")] libc::$x86,)+
+        ];
+    };
+}
+
+program_syscalls!(numbers);
+
+/// Calls that are refused whatever their arguments. That most of them are not on the other list is no
+/// reason to leave them to it: the answer of a call that is there and not permitted is what programs
+/// expect of these.
+const REFUSED: &[libc::c_long] = &[
+    libc::SYS_add_key,
+    libc::SYS_bpf,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_uring_setup,
+    libc::SYS_kcmp,
+    libc::SYS_keyctl,
+    libc::SYS_perf_event_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_process_madvise,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_request_key,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+];
+
+/// Flags of `clone` that make a namespace.
+const NAMESPACES: [libc::c_int; 7] = [
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWNET,
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWUTS,
+];
+
+/// Families of sockets that there are.
+const FAMILIES: [libc::c_int; 3] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX];
+
+/// Calls that make a file or give it a mode, and the place of the mode among their arguments.
+const MODES: &[(libc::c_long, u8)] = &[
+    (libc::SYS_fchmod, 1),
+    (libc::SYS_fchmodat, 2),
+    (libc::SYS_fchmodat2, 2),
+    (libc::SYS_mkdirat, 2),
+    (libc::SYS_mknodat, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_chmod, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_creat, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mkdir, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mknod, 1),
+];
+
+/// The same where another argument says whether there is a mode, and that one's place.
+const MODES_OF_OPEN: &[(libc::c_long, u8, u8)] = &[
+    (libc::SYS_openat, 3, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, 2, 1),
+];
+
+/// `S_ISUID` and `S_ISGID`, each alone.
+const SET_ID: [u64; 2] = [0o4000, 0o2000];
+
+/// The bit of `O_TMPFILE` that is its own.
+const TMPFILE: libc::c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
+
+/// Puts words, or what they stand for, into a terminal's input.
+const TYPING: [u64; 2] = [libc::TIOCSTI, libc::TIOCLINUX];
+
+/// Limits that stay as they are. By the first a crash would be handed to a program of the host's; by
+/// the second the agent knows whose a process is ([`Tree`](crate::exec)).
+const FIXED_LIMITS: [u32; 2] = [libc::RLIMIT_CORE, libc::RLIMIT_LOCKS];
+
+/// Rules by call; one of them must hold, with all of its conditions.
+#[derive(Default)]
+struct Rules(BTreeMap<i64, Vec<SeccompRule>>);
+
+impl Rules {
+    fn of(calls: &[libc::c_long]) -> Self {
+        Self(calls.iter().map(|&call| (call, Vec::new())).collect())
+    }
+
+    fn add(
+        &mut self,
+        call: libc::c_long,
+        conditions: Vec<SeccompCondition>,
+    ) -> Result<(), BackendError> {
+        self.0.entry(call).or_default().push(SeccompRule::new(conditions)?);
+        Ok(())
+    }
+}
+
+/// What may be asked of the kernel at all: the rest is not there.
+pub fn allowed() -> Result<BpfProgram, BackendError> {
+    let mut rules = Rules::of(ALLOWED);
+    for personality in PERSONALITIES {
+        rules.add(libc::SYS_personality, vec![argument(0, Dword, Eq, personality)?])?;
+    }
+    compile(rules.0, errno(libc::ENOSYS), SeccompAction::Allow)
+}
+
+/// What of it is not permitted.
+pub fn refused() -> Result<BpfProgram, BackendError> {
+    let mut rules = Rules::of(REFUSED);
+    for flag in NAMESPACES {
+        let flag = bits(flag);
+        rules.add(libc::SYS_clone, vec![argument(0, Qword, MaskedEq(flag), flag)?])?;
+    }
+    for call in [libc::SYS_socket, libc::SYS_socketpair] {
+        let others = FAMILIES.into_iter().map(|family| argument(0, Dword, Ne, bits(family)));
+        rules.add(call, others.collect::<Result<_, _>>()?)?;
+    }
+    for request in TYPING {
+        rules.add(libc::SYS_ioctl, vec![argument(1, Dword, Eq, request)?])?;
+    }
+    // What is made in the io dir stays there when the sandbox is gone: never set-id.
+    for bit in SET_ID {
+        for &(call, mode) in MODES {
+            rules.add(call, vec![argument(mode, Dword, MaskedEq(bit), bit)?])?;
+        }
+        for &(call, mode, flags) in MODES_OF_OPEN {
+            for makes in [libc::O_CREAT, TMPFILE].map(bits) {
+                let conditions = vec![
+                    argument(mode, Dword, MaskedEq(bit), bit)?,
+                    argument(flags, Dword, MaskedEq(makes), makes)?,
+                ];
+                rules.add(call, conditions)?;
+            }
+        }
+    }
+    compile(rules.0, SeccompAction::Allow, errno(libc::EPERM))
+}
+
+/// What the agent does and programs do not: limits of another process, and limits that stay.
+pub fn last() -> Result<BpfProgram, BackendError> {
+    let mut rules = Rules::default();
+    rules.add(libc::SYS_prlimit64, vec![argument(0, Dword, Ne, 0)?])?;
+    for limit in FIXED_LIMITS.map(u64::from) {
+        rules.add(
+            libc::SYS_prlimit64,
+            vec![argument(1, Dword, Eq, limit)?, argument(2, Qword, Ne, 0)?],
+        )?;
+        rules.add(libc::SYS_setrlimit, vec![argument(0, Dword, Eq, limit)?])?;
+    }
+    compile(rules.0, SeccompAction::Allow, errno(libc::EPERM))
+}

@@ -1,0 +1,362 @@
+//! What a program begins with, from what was asked: where it is looked for, its arguments, its
+//! environment, its working directory; and, where it did not begin, why, for people.
+
+use std::ffi::{CStr, CString, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use sandbox_protocol::message::{Command, Program};
+use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::{ErrorKind, WireError};
+
+use super::spawn::SpawnError;
+
+/// Where programs are looked for where neither the image nor the caller says.
+const PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The language of programs to which nobody gave one: text is UTF-8, and nothing is translated.
+const LANG: &[u8] = b"C.UTF-8";
+/// What programs may write to in any sandbox.
+const TMPDIR: &[u8] = b"/tmp";
+/// The shell of `command`.
+const SHELL: &CStr = c"/bin/sh";
+
+/// What every program of a sandbox begins with.
+#[derive(Debug)]
+pub struct Defaults {
+    env: Vec<(Vec<u8>, Vec<u8>)>,
+    home: Vec<u8>,
+    /// What `~` means in a working directory.
+    home_path: Option<GuestPath>,
+    cwd: GuestPath,
+}
+
+impl Defaults {
+    /// `inherited` is the image's environment, `home` the io dir, where there is one.
+    pub fn new(
+        inherited: impl Iterator<Item = (OsString, OsString)>,
+        home: Option<GuestPath>,
+        cwd: GuestPath,
+    ) -> Self {
+        let inherited = inherited.map(|(name, value)| (name.into_vec(), value.into_vec()));
+        let mut defaults = Self {
+            env: inherited.collect(),
+            home: home.as_ref().map_or(TMPDIR, GuestPath::as_bytes).to_vec(),
+            home_path: home,
+            cwd,
+        };
+        for (name, value) in [(&b"PATH"[..], PATH), (b"LANG", LANG)] {
+            if lookup(&defaults.env, name).is_none() {
+                set(&mut defaults.env, name, value);
+            }
+        }
+        // Wherever the image would have it, nothing can be written there.
+        set(&mut defaults.env, b"TMPDIR", TMPDIR);
+        defaults
+    }
+}
+
+/// What was asked for, as bytes.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    /// What to run.
+    pub command: &'a Command,
+    /// Where, as it was written.
+    pub cwd: Option<&'a [u8]>,
+    /// Names and values.
+    pub env: &'a [(&'a [u8], &'a [u8])],
+}
+
+/// A program, ready to begin.
+#[derive(Debug)]
+pub struct Prepared {
+    /// What was asked for, for people.
+    name: String,
+    /// The paths to try.
+    pub candidates: Vec<CString>,
+    /// Its arguments, its name first.
+    pub args: Vec<CString>,
+    /// Its environment.
+    pub env: Vec<CString>,
+    /// Its working directory.
+    pub cwd: CString,
+}
+
+impl Prepared {
+    /// Takes what was asked for apart.
+    ///
+    /// # Errors
+    ///
+    /// `invalid_request` and what the rules for paths say, by the argument that is wrong.
+    pub fn new(asked: &Asked<'_>, defaults: &Defaults) -> Result<Self, WireError> {
+        let mut env = defaults.env.clone();
+        for (name, value) in asked.env {
+            if name.is_empty() || name.contains(&b'=') {
+                let name = String::from_utf8_lossy(name);
+                return Err(invalid(&format!("'{name}' is no name of a variable")));
+            }
+            set(&mut env, name, value);
+        }
+        set(&mut env, b"HOME", &defaults.home);
+        let (program, args) = match asked.command {
+            Command::Program(Program { program, args }) => {
+                let args = args.iter().map(|arg| c(arg.as_bytes(), "an argument"));
+                (program.as_bytes(), args.collect::<Result<Vec<_>, _>>()?)
+            }
+            Command::Shell(line) => {
+                (SHELL.to_bytes(), vec![c"-c".to_owned(), c(line.as_bytes(), "the command")?])
+            }
+        };
+        let name = c(program, "the program's name")?;
+        let path = lookup(&env, b"PATH").unwrap_or(PATH);
+        let candidates = candidates(program, path).map(|path| c(&path, "a directory in PATH"));
+        let cwd = match asked.cwd {
+            Some(cwd) => {
+                GuestPath::resolve(cwd, &defaults.cwd, defaults.home_path.as_ref())
+                    .map_err(|error| {
+                        let cwd = String::from_utf8_lossy(cwd);
+                        let message = format!("the working directory '{cwd}': {error}");
+                        WireError::new(error.kind(), message)
+                    })?
+                    .path
+            }
+            None => defaults.cwd.clone(),
+        };
+        let variables = env.iter().map(|(name, value)| {
+            c(&[name, &b"="[..], value].concat(), "a variable of the environment")
+        });
+        Ok(Self {
+            name: String::from_utf8_lossy(program).into_owned(),
+            candidates: candidates.collect::<Result<_, _>>()?,
+            args: std::iter::once(name).chain(args).collect(),
+            env: variables.collect::<Result<_, _>>()?,
+            cwd: c(cwd.as_bytes(), "the working directory")?,
+        })
+    }
+
+    /// Why it did not begin.
+    pub fn explain(&self, error: SpawnError) -> WireError {
+        let name = &self.name;
+        match error {
+            SpawnError::Process(Errno::AGAIN) => {
+                let message = "no process can be started: there are limits.pids of them, or more \
+                               than the machine allows";
+                WireError::new(ErrorKind::Busy, message)
+            }
+            SpawnError::Process(Errno::NOMEM) | SpawnError::Program(_, Errno::NOMEM) => {
+                let message = format!("cannot start '{name}': no memory is left");
+                WireError::new(ErrorKind::OutOfMemory, message)
+            }
+            SpawnError::Process(errno) => {
+                let message = format!("no process can be started: {}", reason(errno));
+                WireError::new(ErrorKind::Internal, message)
+            }
+            SpawnError::Step(step, errno) => {
+                let message = format!("cannot start '{name}': {step}: {}", reason(errno));
+                WireError::new(ErrorKind::Internal, message)
+            }
+            SpawnError::Cwd(errno) => {
+                let kind = match errno {
+                    Errno::NOENT => ErrorKind::NotFound,
+                    Errno::NOTDIR => ErrorKind::NotADirectory,
+                    Errno::ACCESS => ErrorKind::PermissionDenied,
+                    _ => ErrorKind::InvalidPath,
+                };
+                let cwd = self.cwd.to_string_lossy();
+                let message = format!("the working directory '{cwd}': {}", reason(errno));
+                WireError::new(kind, message)
+            }
+            SpawnError::Program(place, errno) => self.explain_program(place, errno),
+        }
+    }
+
+    fn explain_program(&self, place: usize, errno: Errno) -> WireError {
+        let name = &self.name;
+        let not_executable = |path: &str, why: &str| {
+            WireError::new(ErrorKind::NotExecutable, format!("cannot execute '{path}': {why}"))
+        };
+        let tried = self.candidates.get(place).map(|path| path.to_string_lossy());
+        let tried = tried.as_deref().unwrap_or(name);
+        match errno {
+            Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => {
+                // The file may be there: what is not is the program that its first line, or its
+                // header, names to run it.
+                match self.candidates.iter().find(|path| is_file(&self.on_disk(path))) {
+                    Some(found) => not_executable(
+                        &found.to_string_lossy(),
+                        "the interpreter that it names is not there",
+                    ),
+                    None => WireError::new(
+                        ErrorKind::CommandNotFound,
+                        format!("'{name}' was not found"),
+                    ),
+                }
+            }
+            Errno::ACCESS
+                if self.candidates.get(place).is_some_and(|p| self.on_disk(p).is_dir()) =>
+            {
+                not_executable(tried, "it is a directory")
+            }
+            Errno::NOEXEC => not_executable(
+                tried,
+                "it is no program of this machine's, and no script with a '#!' line",
+            ),
+            Errno::TOOBIG => invalid("the arguments and the environment are too long"),
+            errno => not_executable(tried, &reason(errno)),
+        }
+    }
+
+    /// A candidate as it is from here.
+    fn on_disk(&self, candidate: &CStr) -> PathBuf {
+        let path = |text: &CStr| PathBuf::from(std::ffi::OsStr::from_bytes(text.to_bytes()));
+        path(&self.cwd).join(path(candidate))
+    }
+}
+
+/// Where a program may be, as `execve` takes paths.
+fn candidates(program: &[u8], path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let is_path = program.contains(&b'/');
+    let itself = is_path.then(|| program.to_vec());
+    let looked_for = (!is_path && !program.is_empty()).then(|| {
+        path.split(|&byte| byte == b':').map(|directory| match directory {
+            // As ever: an empty entry is the working directory.
+            b"" => program.to_vec(),
+            _ => [directory, b"/", program].concat(),
+        })
+    });
+    itself.into_iter().chain(looked_for.into_iter().flatten())
+}
+
+fn is_file(path: &Path) -> bool {
+    path.is_file()
+}
+
+fn lookup<'a>(env: &'a [(Vec<u8>, Vec<u8>)], name: &[u8]) -> Option<&'a [u8]> {
+    env.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_slice())
+}
+
+fn set(env: &mut Vec<(Vec<u8>, Vec<u8>)>, name: &[u8], value: &[u8]) {
+    match env.iter_mut().find(|(known, _)| known == name) {
+        Some((_, old)) => *old = value.to_vec(),
+        None => env.push((name.to_vec(), value.to_vec())),
+    }
+}
+
+fn c(bytes: &[u8], what: &str) -> Result<CString, WireError> {
+    CString::new(bytes).map_err(|_| invalid(&format!("{what} has a NUL byte")))
+}
+
+fn invalid(message: &str) -> WireError {
+    WireError::new(ErrorKind::InvalidRequest, message)
+}
+
+/// The system's words, without its number.
+fn reason(errno: Errno) -> String {
+    let text = std::io::Error::from(errno).to_string();
+    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sandbox_protocol::message::Word;
+
+    fn path(text: &str) -> GuestPath {
+        GuestPath::new(text).unwrap()
+    }
+
+    fn defaults(inherited: &[(&str, &str)]) -> Defaults {
+        let inherited = inherited.iter().map(|&(name, value)| (name.into(), value.into()));
+        Defaults::new(inherited, Some(path("/io")), path("/io/sub"))
+    }
+
+    fn prepare(
+        command: &Command,
+        cwd: Option<&str>,
+        env: &[(&str, &str)],
+        defaults: &Defaults,
+    ) -> Result<Prepared, WireError> {
+        let env = env.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        let env: Vec<_> = env.collect();
+        Prepared::new(&Asked { command, cwd: cwd.map(str::as_bytes), env: &env }, defaults)
+    }
+
+    fn program(name: &str) -> Command {
+        Command::Program(Program { program: Word::new(name), args: vec![Word::new("a b")] })
+    }
+
+    fn text(strings: &[CString]) -> Vec<&str> {
+        strings.iter().map(|string| string.to_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_name_is_looked_for_along_the_path_that_the_program_gets() {
+        let image = defaults(&[("PATH", "/x:/y")]);
+        let made = prepare(&program("tool"), None, &[], &image).unwrap();
+        assert_eq!(text(&made.candidates), ["/x/tool", "/y/tool"]);
+        assert_eq!(text(&made.args), ["tool", "a b"]);
+        let made = prepare(&program("tool"), None, &[("PATH", ":/z")], &image).unwrap();
+        assert_eq!(text(&made.candidates), ["tool", "/z/tool"]);
+        let made = prepare(&program("./tool"), None, &[], &image).unwrap();
+        assert_eq!(text(&made.candidates), ["./tool"]);
+        assert!(prepare(&program(""), None, &[], &image).unwrap().candidates.is_empty());
+        let made = prepare(&program("tool"), None, &[], &defaults(&[])).unwrap();
+        assert_eq!(made.candidates.len(), 6);
+    }
+
+    #[test]
+    fn a_line_is_the_shells() {
+        let made = prepare(&Command::Shell(Word::new("a | b")), None, &[], &defaults(&[])).unwrap();
+        assert_eq!(text(&made.candidates), ["/bin/sh"]);
+        assert_eq!(text(&made.args), ["/bin/sh", "-c", "a | b"]);
+    }
+
+    #[test]
+    fn the_environment_is_the_images_then_ours_then_the_callers() {
+        let image =
+            defaults(&[("A", "image"), ("LANG", "de"), ("HOME", "/root"), ("TMPDIR", "/v")]);
+        let given = [("A", "1"), ("A", "2"), ("HOME", "/mine"), ("B", "")];
+        let made = prepare(&program("x"), None, &given, &image).unwrap();
+        let mut env = text(&made.env);
+        env.sort_unstable();
+        let path = format!("PATH={}", String::from_utf8_lossy(PATH));
+        assert_eq!(env, ["A=2", "B=", "HOME=/io", "LANG=de", &path, "TMPDIR=/tmp"]);
+        let homeless = Defaults::new(std::iter::empty(), None, path_of_root());
+        let made = prepare(&program("x"), None, &[("TMPDIR", "/io/t")], &homeless).unwrap();
+        assert!(text(&made.env).contains(&"HOME=/tmp"));
+        assert!(text(&made.env).contains(&"LANG=C.UTF-8"));
+        assert!(text(&made.env).contains(&"TMPDIR=/io/t"));
+    }
+
+    fn path_of_root() -> GuestPath {
+        GuestPath::root()
+    }
+
+    #[test]
+    fn a_working_directory_is_any_of_the_image() {
+        let at = |cwd| prepare(&program("x"), cwd, &[], &defaults(&[])).map(|made| made.cwd);
+        assert_eq!(at(None).unwrap().as_c_str(), c"/io/sub");
+        assert_eq!(at(Some("/usr/lib")).unwrap().as_c_str(), c"/usr/lib");
+        assert_eq!(at(Some("a")).unwrap().as_c_str(), c"/io/sub/a");
+        assert_eq!(at(Some("~/a")).unwrap().as_c_str(), c"/io/a");
+        assert_eq!(at(Some("/")).unwrap().as_c_str(), c"/");
+        assert_eq!(at(Some("")).unwrap_err().kind(), ErrorKind::InvalidPath);
+        assert_eq!(at(Some("..")).unwrap_err().kind(), ErrorKind::PathEscape);
+    }
+
+    #[test]
+    fn what_no_program_can_be_given_is_named() {
+        let kind = |command: &Command, env: &[(&str, &str)]| {
+            prepare(command, None, env, &defaults(&[])).unwrap_err().kind()
+        };
+        for name in ["a\0b", "\0"] {
+            assert_eq!(kind(&program(name), &[]), ErrorKind::InvalidRequest);
+            assert_eq!(kind(&Command::Shell(Word::new(name)), &[]), ErrorKind::InvalidRequest);
+            assert_eq!(kind(&program("x"), &[(name, "")]), ErrorKind::InvalidRequest);
+            assert_eq!(kind(&program("x"), &[("A", name)]), ErrorKind::InvalidRequest);
+        }
+        for name in ["", "A=B"] {
+            assert_eq!(kind(&program("x"), &[(name, "")]), ErrorKind::InvalidRequest);
+        }
+    }
+}

@@ -1,0 +1,450 @@
+//! Programs of the image: begun, watched over, and ended with all that they started.
+//!
+//! [`command`] says what to begin, [`spawn`] begins it, [`supervise`] carries its bytes and keeps its
+//! time, [`tree`] kills it, [`reaper`] says how it ended. Here they come together, for requests of
+//! the controller's ([`Execs`]) and for scripts ([`Programs::run`]).
+
+mod command;
+mod reaper;
+mod spawn;
+mod supervise;
+mod tree;
+mod wake;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use sandbox_protocol::argv::AgentArgs;
+use sandbox_protocol::limits::MAX_COMMAND_BYTES;
+use sandbox_protocol::message::{Command, Exec, ExecReply};
+use sandbox_protocol::{ErrorKind, WireError};
+
+use crate::confine::Layers;
+use crate::outbox::Outbox;
+use crate::run::{StopFlag, StopReason};
+use crate::stream::{Stream, Streams, Way};
+use command::{Asked, Defaults, Prepared};
+use reaper::Reaper;
+use spawn::{Beginning, SpawnError, spawn};
+use supervise::{Bounds, Console, Input, Running, supervise};
+use tree::Marks;
+pub use wake::Wake;
+
+/// No program runs longer, whatever it was given.
+pub const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// How often and how far apart a file that somebody still holds open for writing is tried again: a
+/// program that begins at this moment holds it for as long as that takes.
+const BUSY_TRIES: u32 = 20;
+const BUSY_WAIT: Duration = Duration::from_millis(5);
+/// Stack of a thread that watches over a program: its largest frame is the list of what it polls.
+const STACK_BYTES: usize = 256 << 10;
+
+/// One of a program's two outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// Descriptor 1.
+    Stdout = 0,
+    /// Descriptor 2.
+    Stderr = 1,
+}
+
+impl Output {
+    /// Both.
+    const BOTH: [Self; 2] = [Self::Stdout, Self::Stderr];
+}
+
+/// What programs need that can only be had before the agent is confined.
+#[derive(Debug)]
+pub struct Ground {
+    defaults: Defaults,
+    marks: Marks,
+    layers: Layers,
+    /// The input of a program that has none.
+    null: File,
+}
+
+impl Ground {
+    /// Takes it.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no `/dev/null`.
+    pub fn prepare(args: &AgentArgs) -> io::Result<Self> {
+        let defaults = Defaults::new(std::env::vars_os(), args.home.clone(), args.base());
+        let null = File::open("/dev/null")?;
+        Ok(Self { defaults, marks: Marks::new(), layers: Layers::default(), null })
+    }
+
+    /// Has every program take the layers upon itself.
+    #[must_use]
+    pub fn under(self, layers: Layers) -> Self {
+        Self { layers, ..self }
+    }
+}
+
+/// Runs programs.
+#[derive(Debug)]
+pub struct Programs {
+    ground: Ground,
+    reaper: Reaper,
+    running: AtomicUsize,
+}
+
+/// What a program is to be.
+#[derive(Debug)]
+pub struct Task<'a> {
+    /// What to run.
+    pub command: &'a Command,
+    /// Where, as it was written.
+    pub cwd: Option<&'a [u8]>,
+    /// Names and values.
+    pub env: Vec<(&'a [u8], &'a [u8])>,
+    /// Whether its console has input for it.
+    pub has_input: bool,
+    /// When its time is up.
+    pub deadline: Instant,
+    /// How many bytes both of its outputs may have together.
+    pub output_bytes: u64,
+}
+
+impl Programs {
+    /// Starts the thread that reaps.
+    ///
+    /// # Errors
+    ///
+    /// Where no thread can be had.
+    pub fn start(ground: Ground) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self { ground, reaper: Reaper::start()?, running: AtomicUsize::new(0) }))
+    }
+
+    /// Runs a program to its end. `wake` is woken by its console; `stop` ends it early.
+    ///
+    /// # Errors
+    ///
+    /// Why it did not begin; then its console has heard nothing.
+    pub fn run(
+        &self,
+        task: &Task<'_>,
+        console: &mut impl Console,
+        wake: &Arc<Wake>,
+        stop: &StopFlag,
+    ) -> Result<ExecReply, WireError> {
+        let _place = Place::take(self)?;
+        let Task { command, cwd, ref env, .. } = *task;
+        let asked = Asked { command, cwd, env };
+        let prepared = Prepared::new(&asked, &self.ground.defaults)?;
+        stop.waking(wake, || {
+            let running = self.begin(&prepared, task.has_input, wake)?;
+            let Task { deadline, output_bytes, .. } = *task;
+            supervise(running, console, &Bounds { stop, deadline, output_bytes })
+        })
+    }
+
+    fn begin(
+        &self,
+        prepared: &Prepared,
+        has_input: bool,
+        wake: &Arc<Wake>,
+    ) -> Result<Running, WireError> {
+        let tree = self.ground.marks.tree();
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(no_descriptor);
+        let stdin = has_input.then(pipe).transpose()?;
+        let (stdout, stderr) = (pipe()?, pipe()?);
+        for end in [Some(&stdout.0), Some(&stderr.0), stdin.as_ref().map(|(_, end)| end)] {
+            if let Some(end) = end {
+                rustix::fs::fcntl_setfl(end, OFlags::NONBLOCK).map_err(no_descriptor)?;
+            }
+        }
+        let input = stdin.as_ref().map_or(self.ground.null.as_fd(), |(end, _)| end.as_fd());
+        let beginning = Beginning {
+            candidates: &prepared.candidates,
+            args: &prepared.args,
+            env: &prepared.env,
+            cwd: &prepared.cwd,
+            stdio: [input, stdout.1.as_fd(), stderr.1.as_fd()],
+            mark: tree.mark(),
+            layer: self.ground.layers.landlock.as_ref().map(OwnedFd::as_fd),
+            filter: self.ground.layers.seccomp.as_ref(),
+        };
+        let mut tries = 0;
+        let death = loop {
+            match self.reaper.begin(wake.clone(), || spawn(&beginning)) {
+                Ok(death) => break death,
+                Err(SpawnError::Program(_, Errno::TXTBSY)) if tries < BUSY_TRIES => {
+                    tries += 1;
+                    std::thread::sleep(BUSY_WAIT);
+                }
+                Err(error) => return Err(prepared.explain(error)),
+            }
+        };
+        let (outputs, stdin) = ([stdout.0, stderr.0], stdin.map(|(_, end)| end));
+        Ok(Running { tree, death, wake: wake.clone(), outputs, stdin })
+    }
+}
+
+/// One of those that run: the only one, where they cannot be told apart.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(programs: &'a Programs) -> Result<Self, WireError> {
+        let place = Self(&programs.running);
+        let others = programs.running.fetch_add(1, Ordering::Relaxed);
+        if others > 0 && !programs.ground.marks.tell_apart() {
+            let message = "another program is running, and this kernel does not tell them apart";
+            return Err(WireError::new(ErrorKind::Busy, message));
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn no_descriptor(errno: Errno) -> WireError {
+    let error = io::Error::from(errno);
+    WireError::new(ErrorKind::Busy, format!("no pipe can be made for a program: {error}"))
+}
+
+/// The programs that the controller has asked for.
+#[derive(Clone)]
+pub struct Execs(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    outbox: Arc<Outbox>,
+    streams: Arc<Streams>,
+}
+
+#[derive(Default)]
+struct State {
+    running: HashMap<u64, Arc<StopFlag>>,
+    /// What to do when none is under way any more.
+    last: Vec<Box<dyn FnOnce() + Send>>,
+    ending: bool,
+}
+
+impl Execs {
+    /// None yet.
+    #[must_use]
+    pub fn new(outbox: Arc<Outbox>, streams: Arc<Streams>) -> Self {
+        Self(Arc::new(Shared { state: Mutex::default(), outbox, streams }))
+    }
+
+    /// Starts the program of the request `id`, whose answer comes when nothing of it is left.
+    ///
+    /// # Errors
+    ///
+    /// `invalid_request` where the command is too long or a stream is open, `busy` where the session
+    /// ends or there is no thread or descriptor for it.
+    pub fn start(
+        &self,
+        id: u64,
+        exec: Exec,
+        accepted: Instant,
+        programs: Arc<Programs>,
+        output_bytes: u64,
+    ) -> Result<(), WireError> {
+        if exec.command_bytes() > MAX_COMMAND_BYTES {
+            let message = format!(
+                "the command and its environment are longer than {MAX_COMMAND_BYTES} bytes, each \
+                 word counted with eight more"
+            );
+            return Err(WireError::new(ErrorKind::InvalidRequest, message));
+        }
+        let mut state = self.0.state.lock().unwrap();
+        if state.ending {
+            return Err(WireError::new(ErrorKind::Busy, "the session ends"));
+        }
+        let wake = Arc::new(Wake::new().map_err(no_descriptor)?);
+        let terminal = Terminal::open(&self.0, &exec, &wake)?;
+        let stop = Arc::new(StopFlag::default());
+        state.running.insert(id, stop.clone());
+        drop(state);
+        let (shared, streams) = (self.0.clone(), terminal.streams());
+        let thread = std::thread::Builder::new().name("exec".to_owned()).stack_size(STACK_BYTES);
+        let started = thread.spawn(move || {
+            let result = conduct(&exec, accepted, &programs, output_bytes, terminal, &wake, &stop);
+            shared.answer(id, result);
+        });
+        if let Err(error) = started {
+            streams.iter().for_each(|stream| self.0.streams.close(stream));
+            self.0.state.lock().unwrap().running.remove(&id);
+            let message = format!("no thread can be started for a program: {error}");
+            return Err(WireError::new(ErrorKind::Busy, message));
+        }
+        Ok(())
+    }
+
+    /// Ends the program of this request early; whether there was one.
+    pub fn cancel(&self, id: u64) -> bool {
+        let state = self.0.state.lock().unwrap();
+        state.running.get(&id).map(|stop| stop.stop(StopReason::Cancelled)).is_some()
+    }
+
+    /// Ends all programs early, begins no more, and calls `then` when all are answered.
+    pub fn end(&self, then: impl FnOnce() + Send + 'static) {
+        let mut state = self.0.state.lock().unwrap();
+        state.ending = true;
+        state.running.values().for_each(|stop| stop.stop(StopReason::Cancelled));
+        if state.running.is_empty() {
+            drop(state);
+            then();
+        } else {
+            state.last.push(Box::new(then));
+        }
+    }
+}
+
+impl Shared {
+    fn answer(&self, id: u64, result: Result<ExecReply, WireError>) {
+        let mut last = Vec::new();
+        self.outbox.answer(id, result, || {
+            let mut state = self.state.lock().unwrap();
+            state.running.remove(&id);
+            if state.running.is_empty() {
+                last = std::mem::take(&mut state.last);
+            }
+        });
+        last.into_iter().for_each(|last| last());
+    }
+}
+
+/// A program from its beginning to the end of its streams.
+fn conduct(
+    exec: &Exec,
+    accepted: Instant,
+    programs: &Programs,
+    output_bytes: u64,
+    mut terminal: Terminal,
+    wake: &Arc<Wake>,
+    stop: &StopFlag,
+) -> Result<ExecReply, WireError> {
+    let env = exec.env.iter().map(|variable| (variable.name.as_bytes(), variable.value.as_bytes()));
+    let task = Task {
+        command: &exec.command,
+        cwd: exec.cwd.as_ref().map(|cwd| cwd.as_bytes()),
+        env: env.collect(),
+        has_input: exec.stdin.is_some(),
+        deadline: accepted + Duration::from_millis(exec.timeout_ms).min(LONGEST),
+        output_bytes,
+    };
+    let result = programs.run(&task, &mut terminal, wake, stop);
+    if result.is_ok() {
+        terminal.end();
+    }
+    terminal.streams().iter().for_each(|stream| terminal.shared.streams.close(stream));
+    result
+}
+
+/// A program's console on the wire.
+struct Terminal {
+    shared: Arc<Shared>,
+    outputs: [Arc<Stream>; 2],
+    stdin: Option<Arc<Stream>>,
+}
+
+impl Terminal {
+    fn open(shared: &Arc<Shared>, exec: &Exec, wake: &Arc<Wake>) -> Result<Self, WireError> {
+        let asked =
+            [(Some(exec.stdout), Way::Out), (Some(exec.stderr), Way::Out), (exec.stdin, Way::In)];
+        let mut opened = Vec::new();
+        for (number, way) in asked {
+            let stream = number.map(|number| shared.streams.open(number, way, Some(wake.clone())));
+            match stream.transpose() {
+                Ok(stream) => opened.extend(stream),
+                Err(error) => {
+                    opened.iter().for_each(|stream| shared.streams.close(stream));
+                    return Err(error);
+                }
+            }
+        }
+        let mut opened = opened.into_iter();
+        let (Some(stdout), Some(stderr)) = (opened.next(), opened.next()) else {
+            unreachable!("both were opened")
+        };
+        Ok(Self { shared: shared.clone(), outputs: [stdout, stderr], stdin: opened.next() })
+    }
+
+    fn streams(&self) -> Vec<Arc<Stream>> {
+        self.outputs.iter().chain(&self.stdin).cloned().collect()
+    }
+
+    /// The last chunk of each output.
+    fn end(&self) {
+        for stream in &self.outputs {
+            stream.send_now(&self.shared.outbox, Vec::new(), true);
+        }
+    }
+}
+
+impl Console for Terminal {
+    fn room(&self, output: Output) -> usize {
+        self.outputs[output as usize].room()
+    }
+
+    fn give(&mut self, output: Output, data: Vec<u8>) {
+        self.outputs[output as usize].send_now(&self.shared.outbox, data, false);
+    }
+
+    fn input(&mut self) -> Input {
+        let Some(stdin) = &self.stdin else { return Input::End };
+        match stdin.receive_now(&self.shared.outbox) {
+            Some(Some(piece)) => Input::Piece(piece),
+            Some(None) => Input::End,
+            None => Input::Later,
+        }
+    }
+}
+
+/// A program's console in memory: its input is there from the beginning, and the beginning of its
+/// output is kept.
+#[derive(Debug)]
+pub struct Collected {
+    /// What was kept of each output.
+    pub kept: [Vec<u8>; 2],
+    /// Whether there was more of one of them.
+    pub truncated: bool,
+    most: usize,
+    stdin: Vec<u8>,
+}
+
+impl Collected {
+    /// One that keeps at most so many bytes of each output.
+    #[must_use]
+    pub fn new(stdin: Vec<u8>, most: u64) -> Self {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        Self { kept: Default::default(), truncated: false, most, stdin }
+    }
+}
+
+impl Console for Collected {
+    fn room(&self, _: Output) -> usize {
+        usize::MAX
+    }
+
+    fn give(&mut self, output: Output, mut data: Vec<u8>) {
+        let kept = &mut self.kept[output as usize];
+        let room = self.most - kept.len();
+        self.truncated |= data.len() > room;
+        data.truncate(room);
+        kept.append(&mut data);
+    }
+
+    fn input(&mut self) -> Input {
+        match std::mem::take(&mut self.stdin) {
+            stdin if stdin.is_empty() => Input::End,
+            stdin => Input::Piece(stdin),
+        }
+    }
+}

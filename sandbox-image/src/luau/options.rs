@@ -1,0 +1,74 @@
+//! The options that a function of ours takes as a table.
+
+use super::ffi::{Call, Kind, Raise, Slot};
+
+/// Checks that an options table has none but these.
+pub(super) fn options(
+    call: &mut Call<'_>,
+    table: Slot,
+    function: &str,
+    known: &[&str],
+) -> Result<(), Raise> {
+    match call.kind(table) {
+        Kind::None | Kind::Nil => return Ok(()),
+        Kind::Table => {}
+        _ => return Err(Raise::expected(call, table, function, "table")),
+    }
+    let top = call.len();
+    let mut position = 0;
+    while let Some(next) = call.next(table, position) {
+        position = next;
+        let key = Slot::arg(top + 1);
+        let is_known =
+            call.string(key).is_some_and(|key| known.iter().any(|name| name.as_bytes() == key));
+        if !is_known {
+            call.push_display(key);
+            let name = String::from_utf8_lossy(call.string(call.top()).unwrap_or_default());
+            return Err(Raise::Error(format!("unknown option: '{name}'")));
+        }
+        call.truncate(top);
+    }
+    Ok(())
+}
+
+/// Takes an option, by `take`, from a table that may not be there.
+pub(super) fn option<T>(
+    call: &mut Call<'_>,
+    table: Slot,
+    name: &str,
+    expected: &str,
+    take: impl FnOnce(&Call<'_>, Slot) -> Option<T>,
+) -> Result<Option<T>, Raise> {
+    if call.is_nil(table) {
+        return Ok(None);
+    }
+    let top = call.len();
+    call.push_field(table, name.as_bytes());
+    let value = call.top();
+    let taken = if call.is_nil(value) {
+        Ok(None)
+    } else {
+        take(call, value).map(Some).ok_or_else(|| {
+            let got = call.type_name(value);
+            Raise::Error(format!("invalid option '{name}' ({expected} expected, got {got})"))
+        })
+    };
+    call.truncate(top);
+    taken
+}
+
+/// A boolean.
+pub(super) fn flag(call: &mut Call<'_>, table: Slot, name: &str) -> Result<Option<bool>, Raise> {
+    option(call, table, name, "boolean", |call, value| {
+        (call.kind(value) == Kind::Boolean).then(|| call.is_true(value))
+    })
+}
+
+/// A whole number from 1.
+pub(super) fn count(call: &mut Call<'_>, table: Slot, name: &str) -> Result<Option<u64>, Raise> {
+    option(call, table, name, "whole number from 1", |call, value| {
+        let number = call.number(value).filter(|n| n.fract() == 0.0 && (1.0..=1e15).contains(n))?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
+        Some(number as u64)
+    })
+}

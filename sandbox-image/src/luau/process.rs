@@ -1,0 +1,173 @@
+//! `process`: programs of the image, in sandboxes that run some. The same code as the controller's
+//! `exec`, with its output collected.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sandbox_protocol::limits::MAX_COMMAND_BYTES;
+use sandbox_protocol::message::{Command, ExecEnd, ExecReply, ExecStop, Program, Word};
+use sandbox_protocol::{ErrorKind, WireError};
+
+use super::ffi::{Call, Kind, Raise, Results, Slot};
+use super::options::{option, options};
+use crate::exec::{Collected, LONGEST, Task, Wake};
+use crate::run::StopReason;
+
+/// Sets `process`.
+pub(super) fn install(call: &mut Call<'_>) {
+    let process = call.push_table(0, 1);
+    call.push_function(c"exec", exec, 0);
+    call.set_field(process, c"exec");
+    call.set_global(c"process");
+}
+
+/// What a script asks for.
+struct Asked {
+    command: Command,
+    cwd: Option<Vec<u8>>,
+    env: Vec<(Vec<u8>, Vec<u8>)>,
+    stdin: Option<Vec<u8>>,
+    timeout: Option<Duration>,
+}
+
+fn exec(call: &mut Call<'_>) -> Results {
+    let Asked { command, cwd, env, stdin, timeout } = asked(call)?;
+    let host = call.host();
+    let none = || Raise::Error("this sandbox runs no programs".to_owned());
+    let programs = host.programs.as_ref().ok_or_else(none)?;
+    let task = Task {
+        command: &command,
+        cwd: cwd.as_deref(),
+        env: env.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect(),
+        has_input: stdin.is_some(),
+        deadline: Instant::now() + timeout.unwrap_or(LONGEST).min(LONGEST),
+        output_bytes: host.limits.output_bytes,
+    };
+    let wake = Arc::new(Wake::new().map_err(|error| Raise::Error(error.to_string()))?);
+    let mut console = Collected::new(stdin.unwrap_or_default(), host.limits.collected_bytes);
+    let result = programs.run(&task, &mut console, &wake, &host.stop);
+    if host.stop.reason() != StopReason::None {
+        return Err(Raise::Stopped);
+    }
+    let ExecReply { end, stopped, .. } = result.map_err(raised)?;
+    if stopped == Some(ExecStop::OutputLimit) {
+        let message = format!("output limit exceeded ({} bytes)", host.limits.output_bytes);
+        return Err(Raise::Limit(ErrorKind::OutputLimit, message));
+    }
+    let reply = call.push_table(0, 7);
+    call.push_boolean(end == ExecEnd::Exited(0));
+    call.set_field(reply, c"ok");
+    match end {
+        ExecEnd::Exited(code) => {
+            call.push_number(code.into());
+            call.set_field(reply, c"code");
+        }
+        ExecEnd::Signaled(signal) => {
+            call.push_number(signal.into());
+            call.set_field(reply, c"signal");
+        }
+    }
+    let [stdout, stderr] = &console.kept;
+    call.push_string(stdout);
+    call.set_field(reply, c"stdout");
+    call.push_string(stderr);
+    call.set_field(reply, c"stderr");
+    call.push_boolean(console.truncated);
+    call.set_field(reply, c"truncated");
+    call.push_boolean(stopped == Some(ExecStop::Timeout));
+    call.set_field(reply, c"timed_out");
+    Ok(call.results(1))
+}
+
+fn raised(error: WireError) -> Raise {
+    match error.kind() {
+        kind if kind.is_limit() => Raise::Limit(kind, error.message),
+        _ => Raise::Error(error.message),
+    }
+}
+
+fn asked(call: &mut Call<'_>) -> Result<Asked, Raise> {
+    let (program, args, table) = (Slot::arg(1), Slot::arg(2), Slot::arg(3));
+    let Some(program) = call.string(program).map(Word::new) else {
+        return Err(Raise::expected(call, program, "exec", "string"));
+    };
+    let args = match call.kind(args) {
+        Kind::None | Kind::Nil => Vec::new(),
+        Kind::Table => words(call, args)?,
+        _ => return Err(Raise::expected(call, args, "exec", "table")),
+    };
+    options(call, table, "exec", &["cwd", "env", "stdin", "timeout"])?;
+    let text = |call: &Call<'_>, value| call.string(value).map(<[u8]>::to_vec);
+    let cwd = option(call, table, "cwd", "string", text)?;
+    let stdin = option(call, table, "stdin", "string", text)?;
+    let timeout = option(call, table, "timeout", "positive number of seconds", |call, value| {
+        let seconds = call.number(value).filter(|&seconds| seconds > 0.0)?;
+        Some(Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST))
+    })?;
+    let env = environment(call, table)?;
+    Ok(Asked { command: Command::Program(Program { program, args }), cwd, env, stdin, timeout })
+}
+
+/// The strings of an array.
+fn words(call: &mut Call<'_>, array: Slot) -> Result<Vec<Word>, Raise> {
+    let top = call.len();
+    let (mut words, mut bytes) = (Vec::new(), 0);
+    loop {
+        call.push_element(array, words.len() + 1);
+        let element = call.top();
+        if call.is_nil(element) {
+            call.truncate(top);
+            return Ok(words);
+        }
+        let Some(word) = call.text(element) else {
+            let (number, got) = (words.len() + 1, call.type_name(element));
+            let message =
+                format!("invalid argument {number} of a program (string expected, got {got})");
+            return Err(Raise::Error(message));
+        };
+        bytes += word.len() + 8;
+        words.push(Word::new(word));
+        call.truncate(top);
+        bounded(bytes)?;
+    }
+}
+
+/// The variables in the option `env`.
+fn environment(call: &mut Call<'_>, table: Slot) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Raise> {
+    let is_table = |call: &Call<'_>, value| (call.kind(value) == Kind::Table).then_some(());
+    if option(call, table, "env", "table", is_table)?.is_none() {
+        return Ok(Vec::new());
+    }
+    let top = call.len();
+    call.push_field(table, b"env");
+    let env = call.top();
+    let (mut variables, mut bytes, mut position) = (Vec::new(), 0, 0);
+    while let Some(next) = call.next(env, position) {
+        position = next;
+        let (name, value) = (Slot::arg(top + 2), Slot::arg(top + 3));
+        let Some(name) = call.string(name).map(<[u8]>::to_vec) else {
+            let got = call.type_name(name);
+            let message = format!("invalid name in 'env' (string expected, got {got})");
+            return Err(Raise::Error(message));
+        };
+        let Some(value) = call.text(value).map(<[u8]>::to_vec) else {
+            let (name, got) = (String::from_utf8_lossy(&name), call.type_name(value));
+            let message =
+                format!("invalid value of '{name}' in 'env' (string expected, got {got})");
+            return Err(Raise::Error(message));
+        };
+        bytes += name.len() + value.len() + 16;
+        variables.push((name, value));
+        call.truncate(top + 1);
+        bounded(bytes)?;
+    }
+    call.truncate(top);
+    Ok(variables)
+}
+
+fn bounded(bytes: usize) -> Result<(), Raise> {
+    if bytes <= MAX_COMMAND_BYTES {
+        return Ok(());
+    }
+    Err(Raise::Error("the arguments and the environment are too long".to_owned()))
+}
