@@ -9,7 +9,7 @@ use sandbox_protocol::limits::MAX_SOURCE_BYTES;
 use sandbox_protocol::message::ScriptError;
 
 use crate::confine::landlock::Tenant;
-use crate::{Exit, StartError, Tenant, confine, luau, run, source};
+use crate::{Exit, StartError, confine, luau, run, source};
 
 pub(crate) fn main(policy: ConfinementPolicy) -> Result<Exit, StartError> {
     confine::limit_check()?;

@@ -16,6 +16,22 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::geteuid;
 use sandbox_agent::confine::landlock::{Support, support};
 
+/// Calls that a kernel may be built without, or not let this user make.
+const OPTIONAL: &[&str] = &[
+    "acct",
+    "delete_module",
+    "fchmodat2",
+    "finit_module",
+    "init_module",
+    "ioperm",
+    "iopl",
+    "kexec_load",
+    "modify_ldt",
+    "quotactl",
+    "socket-alg",
+    "userfaultfd",
+];
+
 /// What came of an attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
@@ -241,6 +257,141 @@ const CALLS_OF_X86: &[&str] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const CALLS_OF_X86: &[&str] = &[];
 
+/// What programs may do beside what the agent may.
+const INSIDE_OF_PROGRAMS: &[&str] = &[
+    "read-etc-passwd",
+    "list-root",
+    "read-outside",
+    "fork",
+    "clone-untraced",
+    "socket-inet",
+    "socket-inet6",
+    "socket-unix",
+    "connect-tcp",
+    "bind-tcp",
+    "map-executable",
+    "map-file",
+    "map-shared",
+    "memfd_create",
+    "mknodat",
+    "symlinkat",
+    "openat-no-mode",
+    "fchmodat-plain",
+    "prlimit64-files",
+    "prlimit64-ask",
+];
+
+/// What the rules on files refuse a program, the first version that does, and how.
+const OUTSIDE_OF_PROGRAMS: &[&str] = &[
+    "write-outside",
+    "append-outside",
+    "truncate-by-open",
+    "truncate-outside",
+    "make-outside",
+    "mkdir-outside",
+    "fifo-outside",
+    "unix-socket-outside",
+    "symlink-outside",
+    "link-outside",
+    "link-in",
+    "link-from-inputs",
+    "link-to-inputs",
+    "rename-outside",
+    "rename-in",
+    "rename-out",
+    "unlink-outside",
+    "rmdir-outside",
+    "write-inputs",
+    "truncate-inputs",
+    "make-in-inputs",
+    "unlink-inputs",
+    "rename-to-inputs",
+    "rename-from-inputs",
+    "device-in-mount",
+    "connect-abstract",
+    "signal-another",
+];
+
+/// What the filters do not permit programs.
+const FORBIDDEN: &[&str] = &[
+    "clone-new-user",
+    "clone-new-mount",
+    "clone-new-network",
+    "clone-new-pid",
+    "unshare-user",
+    "unshare-mount",
+    "setns",
+    "socket-netlink",
+    "socket-packet",
+    "socket-vsock",
+    "socket-alg",
+    "io_uring_setup",
+    "io_uring_enter",
+    "io_uring_register",
+    "userfaultfd",
+    "keyctl",
+    "add_key",
+    "request_key",
+    "bpf",
+    "perf_event_open",
+    "ptrace",
+    "process_vm_readv",
+    "process_vm_writev",
+    "process_madvise",
+    "kcmp",
+    "pidfd_getfd",
+    "openat-set-uid",
+    "openat-set-gid",
+    "openat-unnamed-set-uid",
+    "mkdirat-set-gid",
+    "mknodat-set-uid",
+    "fchmod-set-uid",
+    "fchmod-set-gid",
+    "fchmodat",
+    "fchmodat2",
+    "prlimit64",
+    "prlimit64-core",
+    "prlimit64-mark",
+    "setrlimit-core",
+    "setrlimit-mark",
+    "ioctl-type-into-terminal",
+    "ioctl-linux-console",
+];
+
+/// The same, by the older names of this architecture.
+#[cfg(target_arch = "x86_64")]
+const FORBIDDEN_OF_X86: &[&str] =
+    &["open-set-uid", "creat-set-gid", "mkdir-set-gid", "mknod-set-uid", "chmod"];
+#[cfg(not(target_arch = "x86_64"))]
+const FORBIDDEN_OF_X86: &[&str] = &[];
+
+/// What there is not for programs.
+const ABSENT: &[&str] = &[
+    "clone3",
+    "openat2",
+    "open_by_handle_at",
+    "mount",
+    "umount2",
+    "pivot_root",
+    "chroot",
+    "open_tree",
+    "move_mount",
+    "fsopen",
+    "mount_setattr",
+    "fanotify_init",
+    "init_module",
+    "finit_module",
+    "delete_module",
+    "reboot",
+    "sethostname",
+    "syslog",
+    "swapon",
+    "swapoff",
+    "quotactl",
+    "acct",
+    "clock_settime",
+];
+
 /// Whom attacks are aimed at: folders are made anew for each, the rest does not change.
 struct Field {
     uid: u32,
@@ -283,7 +434,8 @@ impl Field {
     }
 
     fn attack(&self, layers: &str, attack: &str) -> Outcome {
-        let folder = tempfile::tempdir().unwrap();
+        // Not where programs may write whatever the mounts are.
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
         for (name, content) in [
             ("mount/dir", None),
             ("mount/file", Some("content")),
@@ -381,22 +533,63 @@ fn the_filter_alone_refuses_every_call_that_the_agent_does_not_need() {
             unproven.push(attack);
         }
     }
-    // Calls that a kernel may be built without.
-    let optional = [
-        "acct",
-        "delete_module",
-        "fchmodat2",
-        "finit_module",
-        "init_module",
-        "ioperm",
-        "iopl",
-        "kexec_load",
-        "modify_ldt",
-        "quotactl",
-        "socket-alg",
-        "userfaultfd",
-    ];
-    assert!(unproven.iter().all(|attack| optional.contains(attack)), "{unproven:?}");
+    assert!(unproven.iter().all(|attack| OPTIONAL.contains(attack)), "{unproven:?}");
+}
+
+#[test]
+fn landlock_alone_keeps_programs_from_writing_beyond_their_mounts() {
+    for field in Field::of_all_users() {
+        for (attack, errnos) in outside().filter(|(name, _)| OUTSIDE_OF_PROGRAMS.contains(name)) {
+            let refused = |outcome| matches!(outcome, Outcome::Errno(it) if errnos.contains(&it));
+            let outcome = field.attack("landlock of programs", attack);
+            assert!(refused(outcome), "{attack} as {}: {outcome:?}", field.uid);
+            let control = field.attack("none", attack);
+            assert!(!refused(control), "{attack} is refused without Landlock too: {control:?}");
+        }
+    }
+    let known: Vec<_> = OUTSIDE.iter().map(|(name, ..)| name).collect();
+    assert!(OUTSIDE_OF_PROGRAMS.iter().all(|name| known.contains(&name)));
+}
+
+#[test]
+fn the_filters_alone_keep_programs_from_what_is_no_business_of_theirs() {
+    let field = Field::new(geteuid().as_raw());
+    let forbidden = FORBIDDEN.iter().chain(FORBIDDEN_OF_X86).map(|attack| (attack, libc::EPERM));
+    let absent = ABSENT.iter().map(|attack| (attack, libc::ENOSYS));
+    let mut unproven = Vec::new();
+    for (attack, errno) in forbidden.chain(absent) {
+        let refused = Outcome::Errno(errno);
+        assert_eq!(field.attack("seccomp of programs", attack), refused, "{attack}");
+        if field.attack("none", attack) == refused {
+            unproven.push(*attack);
+        }
+    }
+    assert!(unproven.iter().all(|attack| OPTIONAL.contains(attack)), "{unproven:?}");
+}
+
+#[test]
+fn programs_can_do_their_work_and_nothing_that_is_refused() {
+    for field in Field::of_all_users() {
+        for layers in ["landlock of programs", "seccomp of programs", "programs"] {
+            for &work in INSIDE.iter().chain(INSIDE_OF_PROGRAMS) {
+                let outcome = field.attack(layers, work);
+                assert_eq!(outcome, Outcome::Done, "{work} under {layers} as {}", field.uid);
+            }
+            // It would have been executed, had it been a program.
+            let outcome = field.attack(layers, "execute-in-mount");
+            assert_eq!(outcome, Outcome::Errno(libc::ENOEXEC), "{layers}");
+        }
+        let refused = outside().map(|(name, _)| name).filter(|it| OUTSIDE_OF_PROGRAMS.contains(it));
+        for attack in refused.chain([FORBIDDEN, FORBIDDEN_OF_X86, ABSENT].concat()) {
+            let outcome = field.attack("programs", attack);
+            let refusals = [libc::EACCES, libc::EXDEV, libc::EPERM, libc::ENOSYS];
+            assert!(
+                matches!(outcome, Outcome::Errno(errno) if refusals.contains(&errno)),
+                "{attack} as {}: {outcome:?}",
+                field.uid
+            );
+        }
+    }
 }
 
 #[test]
@@ -430,7 +623,7 @@ fn a_sealed_process_is_closed_to_others_of_its_user() {
 fn a_call_by_another_architectures_numbers_ends_the_process() {
     let field = Field::new(geteuid().as_raw());
     for attack in ["x32", "int-0x80"] {
-        for layers in ["seccomp", "all"] {
+        for layers in ["seccomp", "all", "seccomp of programs"] {
             assert_eq!(field.attack(layers, attack), Outcome::Signal(libc::SIGSYS), "{attack}");
         }
         assert_ne!(field.attack("none", attack), Outcome::Signal(libc::SIGSYS), "{attack}");

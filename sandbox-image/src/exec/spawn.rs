@@ -17,6 +17,9 @@ use seccompiler::BpfProgram;
 /// Enough for a function with a few variables, and the C library's wrappers.
 const STACK_BYTES: usize = 64 << 10;
 
+/// The kernel has so many signals. Two of them always do what they do by default.
+const LAST_SIGNAL: c_int = 64;
+
 /// What a program begins with.
 #[derive(Debug)]
 pub struct Beginning<'a> {
@@ -139,10 +142,12 @@ fn become_program(job: &Job) -> SpawnError {
             if libc::chdir(job.cwd) < 0 {
                 return Err(SpawnError::Cwd(last_errno()));
             }
-            // What the agent ignores, and whoever began it. The two that the C library keeps for
-            // itself are refused here and not ignored.
-            for signal in 1..=64 {
-                libc::signal(signal, libc::SIG_DFL);
+            // What the agent ignores, and whoever began it. By the kernel's own call: the C library
+            // refuses to touch two signals that it uses itself.
+            let default = [0_u64; 4];
+            let (new, old) = (default.as_ptr(), ptr::null::<u64>());
+            for signal in 1..=LAST_SIGNAL {
+                libc::syscall(libc::SYS_rt_sigaction, signal, new, old, size_of::<u64>());
             }
             if let Some(mark) = job.mark {
                 let limit = libc::rlimit64 { rlim_cur: mark, rlim_max: mark };

@@ -8,12 +8,12 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use libc::{c_int, c_long};
 use sandbox_agent::Agent;
-use sandbox_agent::confine::landlock::{Grant, GrantKind, Tenant, restrict};
-use sandbox_agent::confine::{seal, seccomp};
+use sandbox_agent::confine::landlock::{Grant, GrantKind, Surroundings, Tenant, layer, restrict};
+use sandbox_agent::confine::{adopt, seal, seccomp};
 use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount};
 use sandbox_protocol::message::Access;
 use sandbox_protocol::path::GuestPath;
@@ -117,18 +117,37 @@ fn take(layers: &str, target: &Target) {
         "seal" => seal().expect("sealed"),
         "landlock" => {
             seal().expect("sealed");
-            let mount = File::open(&target.mount).expect("the mount");
-            let inputs = File::open(&target.inputs).expect("the inputs");
-            let kind = GrantKind::Directory;
-            let grants = [
-                Grant { fd: mount.as_fd(), access: Access::Write, kind },
-                Grant { fd: inputs.as_fd(), access: Access::Read, kind },
-            ];
-            restrict(Tenant::Scripts, grants.into_iter()).expect("Landlock");
+            grant(target, |grants| {
+                restrict(Tenant::Scripts, grants).expect("Landlock");
+            });
         }
         "seccomp" => {
             seal().expect("sealed");
             seccomp::install(Tenant::Scripts).expect("the filter");
+        }
+        "landlock of programs" => {
+            seal().expect("sealed");
+            let around = Surroundings::open().expect("an image");
+            grant(target, |grants| {
+                restrict(Tenant::Programs, grants.chain(around.grants())).expect("Landlock");
+            });
+            // As each program does once more.
+            grant(target, |grants| {
+                let rules = layer(grants.chain(around.grants())).expect("rules");
+                let rules = usize::try_from(rules.as_raw_fd()).expect("a descriptor");
+                call(libc::SYS_landlock_restrict_self, [rules, 0]).expect("Landlock");
+            });
+        }
+        "seccomp of programs" => {
+            seal().expect("sealed");
+            seccomp::install(Tenant::Programs).expect("the filters");
+            let last = seccomp::programs::last().expect("a filter");
+            seccompiler::apply_filter(&last).expect("the filter");
+        }
+        "programs" => {
+            take("landlock of programs", target);
+            adopt().expect("children");
+            take("seccomp of programs", target);
         }
         "all" => {
             seal().expect("sealed");
@@ -148,6 +167,18 @@ fn take(layers: &str, target: &Target) {
         }
         other => panic!("no layers {other}"),
     }
+}
+
+/// Gives the grants of the two mounts to `work`.
+fn grant(target: &Target, work: impl FnOnce(std::array::IntoIter<Grant<'_>, 2>)) {
+    let mount = File::open(&target.mount).expect("the mount");
+    let inputs = File::open(&target.inputs).expect("the inputs");
+    let kind = GrantKind::Directory;
+    let grants = [
+        Grant { fd: mount.as_fd(), access: Access::Write, kind },
+        Grant { fd: inputs.as_fd(), access: Access::Read, kind },
+    ];
+    work(grants.into_iter());
 }
 
 fn strike(attack: &str, target: &Target) -> Answer {
@@ -326,6 +357,12 @@ fn strike(attack: &str, target: &Target) -> Answer {
         "open_by_handle_at" => call(libc::SYS_open_by_handle_at, [CWD, BAD, 0]),
         "name_to_handle_at" => call(libc::SYS_name_to_handle_at, [CWD, BAD, BAD, BAD, 0]),
         "prlimit64" => call(libc::SYS_prlimit64, [*pid, 7, 0, 0]),
+        "prlimit64-core" => set_limit(libc::RLIMIT_CORE),
+        "prlimit64-mark" => set_limit(libc::RLIMIT_LOCKS),
+        "prlimit64-files" => set_limit(libc::RLIMIT_NOFILE),
+        "prlimit64-ask" => call(libc::SYS_prlimit64, [0, 4, 0, 0]),
+        "setrlimit-core" => call(libc::SYS_setrlimit, [4, BAD]),
+        "setrlimit-mark" => call(libc::SYS_setrlimit, [10, BAD]),
         "setrlimit" => call(libc::SYS_setrlimit, [7, BAD]),
         "sched_setaffinity" => call(libc::SYS_sched_setaffinity, [*pid, 8, BAD]),
         "setpriority" => call(libc::SYS_setpriority, [99, 0, 0]),
@@ -349,6 +386,16 @@ fn strike(attack: &str, target: &Target) -> Answer {
         "openat2" => call(libc::SYS_openat2, [CWD, BAD, BAD, 24]),
         "openat-set-uid" => call(libc::SYS_openat, [CWD, ptr(&new), bits(create), 0o4755]),
         "openat-set-gid" => call(libc::SYS_openat, [CWD, ptr(&new), bits(create), 0o2755]),
+        "openat-unnamed-set-uid" => {
+            let unnamed = bits(libc::O_TMPFILE | libc::O_WRONLY);
+            call(libc::SYS_openat, [CWD, ptr(&c(mount)), unnamed, 0o4755])
+        }
+        "openat-no-mode" => call(libc::SYS_openat, [CWD, ptr(&file), 0, 0o6755]),
+        "mknodat-set-uid" => {
+            let mode = usize::try_from(libc::S_IFREG).expect("64 bits") | 0o4755;
+            call(libc::SYS_mknodat, [CWD, ptr(&new), mode, 0])
+        }
+        "fchmodat-plain" => call(libc::SYS_fchmodat, [CWD, ptr(&file), 0o1755]),
         "mkdirat-set-gid" => call(libc::SYS_mkdirat, [CWD, ptr(&new), 0o2755]),
         "setxattr" => call(libc::SYS_setxattr, [BAD, BAD, BAD, 0, 0]),
         "utimensat" => call(libc::SYS_utimensat, [CWD, BAD, BAD, 0]),
@@ -386,6 +433,7 @@ fn strike(attack: &str, target: &Target) -> Answer {
         "shmget" => call(libc::SYS_shmget, [0, 0, 0]),
         "mq_open" => call(libc::SYS_mq_open, [BAD, 0, 0, 0]),
         "ioctl-type-into-terminal" => call(libc::SYS_ioctl, [NO_FD, 0x5412, BAD]),
+        "ioctl-linux-console" => call(libc::SYS_ioctl, [NO_FD, 0x541c, BAD]),
         "fcntl-set-flags" => call(libc::SYS_fcntl, [1, bits(libc::F_SETFL), 0]),
         "fcntl-set-owner" => call(libc::SYS_fcntl, [NO_FD, bits(libc::F_SETOWN), 1]),
         "fcntl-duplicate" => call(libc::SYS_fcntl, [1, bits(libc::F_DUPFD), 9]),
@@ -430,6 +478,13 @@ mod x86 {
             "creat" => call(libc::SYS_creat, [ptr(new), 0o600]),
             "mkdir" => call(libc::SYS_mkdir, [ptr(new), 0o755]),
             "mknod" => call(libc::SYS_mknod, [ptr(new), 0o010_600, 0]),
+            "open-set-uid" => {
+                let create = bits(libc::O_CREAT | libc::O_WRONLY);
+                call(libc::SYS_open, [ptr(new), create, 0o4755])
+            }
+            "creat-set-gid" => call(libc::SYS_creat, [ptr(new), 0o2755]),
+            "mkdir-set-gid" => call(libc::SYS_mkdir, [ptr(new), 0o2755]),
+            "mknod-set-uid" => call(libc::SYS_mknod, [ptr(new), 0o104_755, 0]),
             "chmod" => call(libc::SYS_chmod, [ptr(file), 0o4755]),
             "chown" => call(libc::SYS_chown, [BAD, 0, 0]),
             "link" => call(libc::SYS_link, [ptr(file), ptr(new)]),
@@ -503,6 +558,13 @@ fn call<const N: usize>(number: c_long, args: [usize; N]) -> Answer {
     usize::try_from(result).map_err(|_| {
         std::io::Error::last_os_error().raw_os_error().expect("the errno of a system call")
     })
+}
+
+/// Makes a limit of its own as small as can be.
+fn set_limit(limit: libc::__rlimit_resource_t) -> Answer {
+    let limit = usize::try_from(limit).expect("64 bits");
+    let lowest = [0_u64, 0];
+    call(libc::SYS_prlimit64, [0, limit, lowest.as_ptr() as usize, 0])
 }
 
 /// Ends the new process, if that is who comes here.

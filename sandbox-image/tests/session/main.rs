@@ -1,5 +1,6 @@
 //! The agent as a process: real frames over real pipes.
 
+mod exec;
 mod operations;
 
 use std::collections::{BTreeMap, HashMap};

@@ -62,7 +62,7 @@ impl Agent {
     }
 
     /// Sends content as far as there is credit; stops where the request is answered.
-    fn feed(&mut self, id: u64, stream: u32, mut content: &[u8], last: bool) {
+    pub(super) fn feed(&mut self, id: u64, stream: u32, mut content: &[u8], last: bool) {
         loop {
             let room = self.sending[&stream].capacity().min(content.len());
             let (piece, rest) = content.split_at(room);
@@ -88,7 +88,7 @@ impl Agent {
         self.reply::<Write>(id)
     }
 
-    fn peak_memory(&self) -> u64 {
+    pub(super) fn peak_memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10

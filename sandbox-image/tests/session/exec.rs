@@ -1,0 +1,474 @@
+//! Programs over the wire, and from scripts: what they begin with, what comes of them, and that
+//! nothing of them is left.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, Instant};
+
+use sandbox_protocol::limits::MAX_COMMAND_BYTES;
+use sandbox_protocol::message::{
+    Command, Credit, Exec, ExecEnd, ExecReply, ExecStop, Program, Variable, Word,
+};
+
+use super::*;
+
+/// What a program wrote, and its answer.
+struct Ran {
+    reply: ExecReply,
+    stdout: String,
+    stderr: String,
+}
+
+fn program(name: &str, args: &[&str]) -> Command {
+    let args = args.iter().map(Word::new).collect();
+    Command::Program(Program { program: Word::new(name), args })
+}
+
+fn shell(line: &str) -> Command {
+    Command::Shell(Word::new(line))
+}
+
+/// A folder that is not in `/tmp`, to which programs may write whatever the mounts are.
+fn elsewhere() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+impl Agent {
+    /// An agent that runs programs.
+    fn with_programs(directory: &Path) -> Self {
+        Self::with_programs_and(directory, |_| {})
+    }
+
+    fn with_programs_and(directory: &Path, change: impl FnOnce(&mut Limits)) -> Self {
+        let mut agent = Self::spawn(&arguments(directory, Mode::Exec).to_args());
+        let mut hello = hello(directory);
+        change(&mut hello.limits);
+        agent.call(hello).unwrap();
+        agent
+    }
+
+    /// A request for a program, and its two streams.
+    fn request(&mut self, command: Command) -> Exec {
+        let stdout = u32::try_from(self.last_id).unwrap() * 10 + 1000;
+        for stream in [stdout, stdout + 1] {
+            self.received.insert(stream, (ReceiveWindow::new(stream), Vec::new()));
+        }
+        Exec {
+            command,
+            cwd: None,
+            env: Vec::new(),
+            stdin: None,
+            stdout,
+            stderr: stdout + 1,
+            timeout_ms: LONG,
+        }
+    }
+
+    fn begun(&mut self, command: Command) -> (u64, Exec) {
+        let exec = self.request(command);
+        (self.send(exec.clone()), exec)
+    }
+
+    fn finish(&mut self, id: u64, exec: &Exec) -> Result<Ran, WireError> {
+        let answer = self.reply::<Exec>(id);
+        let mut take = |stream| {
+            let (window, content) = self.received.remove(&stream).unwrap();
+            assert_eq!(window.is_ended(), answer.is_ok(), "a last chunk comes before the answer");
+            content
+        };
+        let (stdout, stderr) = (take(exec.stdout), take(exec.stderr));
+        answer.map(|reply| {
+            assert_eq!(reply.stdout_bytes, stdout.len() as u64);
+            assert_eq!(reply.stderr_bytes, stderr.len() as u64);
+            let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+            Ran { reply, stdout: text(stdout), stderr: text(stderr) }
+        })
+    }
+
+    fn exec(&mut self, exec: &Exec) -> Result<Ran, WireError> {
+        let id = self.send(exec.clone());
+        self.finish(id, exec)
+    }
+
+    fn ran(&mut self, command: Command) -> Result<Ran, WireError> {
+        let exec = self.request(command);
+        self.exec(&exec)
+    }
+
+    /// What a line of the shell's writes, which ends well.
+    fn says(&mut self, line: &str) -> String {
+        let ran = self.ran(shell(line)).unwrap();
+        assert_eq!(ran.reply.end, ExecEnd::Exited(0), "{}", ran.stderr);
+        assert_eq!((ran.reply.stopped, ran.stderr.as_str()), (None, ""));
+        ran.stdout
+    }
+
+    /// Reads until a stream has these bytes.
+    fn await_output(&mut self, stream: u32, expected: &str) {
+        while !String::from_utf8_lossy(&self.received[&stream].1).contains(expected) {
+            assert!(self.read(), "the agent ended");
+        }
+    }
+}
+
+/// Whether a process runs that has this argument.
+fn runs(argument: &str) -> bool {
+    fs::read_dir("/proc").unwrap().any(|entry| {
+        let command = fs::read(entry.unwrap().path().join("cmdline")).unwrap_or_default();
+        command.split(|&byte| byte == 0).any(|word| word == argument.as_bytes())
+    })
+}
+
+/// Waits until no such process is left.
+fn assert_ends(argument: &str) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while runs(argument) {
+        assert!(Instant::now() < deadline, "{argument} still runs");
+        std::thread::yield_now();
+    }
+}
+
+/// An argument for `sleep` that no other test has.
+fn long_time(directory: &Path) -> String {
+    use std::hash::{BuildHasher as _, RandomState};
+    format!("{}.{}", 100_000, RandomState::new().hash_one(directory) % 1_000_000_007)
+}
+
+#[test]
+fn a_program_gets_what_was_asked_for_and_is_answered_truly() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    let ran = agent.ran(program("printf", &["%s|", "a b", "", "ü"])).unwrap();
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("a b||ü|", ""));
+    assert_eq!((ran.reply.end, ran.reply.stopped), (ExecEnd::Exited(0), None));
+    let ran = agent.ran(shell("echo out; echo err >&2; exit 7")).unwrap();
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("out\n", "err\n"));
+    assert_eq!(ran.reply.end, ExecEnd::Exited(7));
+    let ran = agent.ran(shell("kill -SEGV $$")).unwrap();
+    assert_eq!((ran.reply.end, ran.reply.stopped), (ExecEnd::Signaled(11), None));
+    let ran = agent.ran(shell("kill -KILL $$")).unwrap();
+    assert_eq!((ran.reply.end, ran.reply.stopped), (ExecEnd::Signaled(9), None));
+
+    let variable =
+        |name: &str, value: &[u8]| Variable { name: Word::new(name), value: Word::new(value) };
+    let exec = Exec {
+        env: vec![variable("GIVEN", b"\xff\n"), variable("HOME", b"/root")],
+        cwd: Some(Word::new("/usr/bin")),
+        ..agent.request(shell("pwd; echo $HOME; printf $GIVEN | od -An -tx1; echo $TMPDIR"))
+    };
+    let ran = agent.exec(&exec).unwrap();
+    let home = directory.path().display();
+    assert_eq!(ran.stdout, format!("/usr/bin\n{home}\n ff\n/tmp\n"));
+    assert_eq!(agent.says("pwd"), format!("{home}\n"));
+    let odd = Word::new(b"\xfe");
+    assert!(odd.b64.is_some());
+    let args = vec![Word::new("%s"), odd];
+    let printf = Command::Program(Program { program: Word::new("/usr/bin/printf"), args });
+    let (id, exec) = agent.begun(printf);
+    agent.reply::<Exec>(id).unwrap();
+    assert_eq!(agent.received[&exec.stdout].1, b"\xfe");
+    assert_eq!(agent.hang_up(), LOST);
+}
+
+#[test]
+fn a_program_begins_clean() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    // The third is the listing's own.
+    assert_eq!(agent.says("ls /proc/self/fd | tr '\\n' ' '"), "0 1 2 3 ");
+    assert_eq!(agent.says("readlink /proc/self/fd/0"), "/dev/null\n");
+    assert_eq!(agent.says("umask"), "0022\n");
+    let status = agent.says("cat /proc/self/status");
+    for line in ["SigBlk:\t0000000000000000", "SigIgn:\t0000000000000000", "NoNewPrivs:\t1"] {
+        assert!(status.contains(line), "{status}");
+    }
+    let session = agent.says("cut -d' ' -f1,6 /proc/self/stat; echo $$");
+    let words: Vec<_> = session.split_whitespace().collect();
+    assert_eq!(words[1], words[2], "the shell leads the session: {session}");
+    assert_eq!(agent.says("ulimit -Hc"), agent.says("ulimit -Sc"));
+    // A pipe that nobody reads ends a program, as ever.
+    assert_eq!(agent.says("yes | head -n 1"), "y\n");
+}
+
+#[test]
+fn why_a_program_did_not_begin_is_named() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    let file = |name: &str, content: &str, mode| {
+        let path = directory.path().join(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    file("plain", "#!/bin/sh\n", 0o644);
+    file("headless", "echo no\n", 0o755);
+    file("lost", "#!/no/such/interpreter\n", 0o755);
+    file("fine", "#!/bin/sh\necho $0 $1\n", 0o755);
+    fs::create_dir(directory.path().join("folder")).unwrap();
+    std::os::unix::fs::symlink("nothing", directory.path().join("dangling")).unwrap();
+    for (name, kind, message) in [
+        ("no-such-program", ErrorKind::CommandNotFound, "'no-such-program' was not found"),
+        ("", ErrorKind::CommandNotFound, "'' was not found"),
+        ("/no/such/program", ErrorKind::CommandNotFound, "'/no/such/program' was not found"),
+        ("./fine/below", ErrorKind::CommandNotFound, "'./fine/below' was not found"),
+        ("./dangling", ErrorKind::CommandNotFound, "'./dangling' was not found"),
+        ("./plain", ErrorKind::NotExecutable, "cannot execute './plain': permission denied"),
+        ("./folder", ErrorKind::NotExecutable, "cannot execute './folder': it is a directory"),
+        ("./headless", ErrorKind::NotExecutable, "no script with a '#!' line"),
+        ("./lost", ErrorKind::NotExecutable, "the interpreter that it names is not there"),
+    ] {
+        let error = agent.ran(program(name, &[])).err().expect(name);
+        assert_eq!(error.kind(), kind, "{name}: {error}");
+        assert!(error.message.contains(message), "{name}: {error}");
+    }
+    assert_eq!(agent.ran(program("./fine", &["x"])).unwrap().stdout, "./fine x\n");
+    // Found along the path that the program itself gets, relative to where it runs.
+    let path = |value: &str| vec![Variable { name: Word::new("PATH"), value: Word::new(value) }];
+    let exec = Exec { env: path("/nothing:"), ..agent.request(program("fine", &[])) };
+    assert_eq!(agent.exec(&exec).unwrap().stdout, "fine\n");
+    let exec = Exec { env: path("/nothing:."), ..agent.request(program("plain", &[])) };
+    assert_eq!(agent.exec(&exec).err().unwrap().kind(), ErrorKind::NotExecutable);
+    for (cwd, kind) in [
+        ("/no/such/folder", ErrorKind::NotFound),
+        ("plain", ErrorKind::NotADirectory),
+        ("../x", ErrorKind::PathEscape),
+    ] {
+        let cwd = Some(Word::new(cwd));
+        let exec = Exec { cwd, ..agent.request(program("true", &[])) };
+        assert_eq!(agent.exec(&exec).err().unwrap().kind(), kind);
+    }
+    let huge = "x".repeat(MAX_COMMAND_BYTES);
+    for args in [&["a\0b"][..], &[&huge]] {
+        let error = agent.ran(program("true", args)).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+    }
+    // The kernel's own bound of one argument.
+    let long = "x".repeat(200_000);
+    let error = agent.ran(program("true", &[&long])).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::InvalidRequest, "{error}");
+    let mut scripts = Agent::greeted(directory.path());
+    let error = scripts.ran(program("true", &[])).err().unwrap();
+    assert!(error.message.contains("this sandbox runs scripts only"), "{error}");
+}
+
+#[test]
+fn input_is_streamed_and_need_not_be_read() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    let content: Vec<u8> = (0..700_000_u32).flat_map(u32::to_le_bytes).collect();
+    let give = |agent: &mut Agent, command| {
+        let request = agent.request(command);
+        let stdin = request.stdout + 2;
+        agent.sending.insert(stdin, SendWindow::new(stdin));
+        (Exec { stdin: Some(stdin), ..request }, stdin)
+    };
+    let (exec, stdin) = give(&mut agent, program("cat", &[]));
+    let id = agent.send(exec.clone());
+    agent.feed(id, stdin, &content, true);
+    agent.reply::<Exec>(id).unwrap();
+    assert!(agent.received[&exec.stdout].1 == content, "it is what was sent");
+    // Whoever stops reading ends as it wants; the rest is never asked for.
+    let (exec, stdin) = give(&mut agent, shell("head -c 3; exec <&-; echo; echo done"));
+    let id = agent.send(exec.clone());
+    agent.feed(id, stdin, b"abcdef", false);
+    let ran = agent.finish(id, &exec).unwrap();
+    assert_eq!((ran.stdout.as_str(), ran.reply.end), ("abc\ndone\n", ExecEnd::Exited(0)));
+    let (exec, stdin) = give(&mut agent, program("wc", &["-c"]));
+    let id = agent.send(exec.clone());
+    agent.feed(id, stdin, b"", true);
+    assert_eq!(agent.finish(id, &exec).unwrap().stdout.trim(), "0");
+}
+
+#[test]
+fn at_a_timeout_the_whole_tree_is_dead_and_what_was_written_is_kept() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    let time = long_time(directory.path());
+    // A child, a daemon that was forked twice and leads a session of its own, one that has forgotten
+    // its environment, and one that listens to no signal.
+    let line = format!(
+        "echo begun; sleep {time} & \
+         (setsid sh -c 'sleep {time} & exec sleep {time}' >/dev/null 2>&1 &) ; \
+         (setsid env -i sleep {time} &) ; \
+         (trap '' TERM INT HUP; sleep {time} &) ; \
+         wait"
+    );
+    let exec = Exec { timeout_ms: 1_500, ..agent.request(shell(&line)) };
+    let ran = agent.exec(&exec).unwrap();
+    assert_eq!((ran.reply.end, ran.reply.stopped), (ExecEnd::Signaled(9), Some(ExecStop::Timeout)));
+    assert_eq!(ran.stdout, "begun\n");
+    assert!(!runs(&time), "what was answered is over");
+    assert_eq!(agent.says("echo fine"), "fine\n");
+}
+
+#[test]
+fn what_a_program_leaves_ends_with_it_and_holds_no_answer_back() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    let time = long_time(directory.path());
+    // The daemon holds both outputs open.
+    let line = format!("(setsid sleep {time} &); echo over; exit 3");
+    let ran = agent.ran(shell(&line)).unwrap();
+    assert_eq!((ran.reply.end, ran.reply.stopped), (ExecEnd::Exited(3), None));
+    assert_eq!(ran.stdout, "over\n");
+    assert!(!runs(&time));
+}
+
+#[test]
+fn programs_run_beside_each_other_and_each_ends_its_own_tree() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    let times = [0, 1].map(|place| long_time(&directory.path().join(place.to_string())));
+    let started = times.each_ref().map(|time| {
+        agent.begun(shell(&format!("(setsid sleep {time} &); echo begun; sleep {time}")))
+    });
+    for (_, exec) in &started {
+        agent.await_output(exec.stdout, "begun");
+    }
+    assert!(agent.call(Cancel { id: started[0].0 }).unwrap().found);
+    let ran = agent.finish(started[0].0, &started[0].1).unwrap();
+    assert_eq!(ran.reply.stopped, Some(ExecStop::Cancelled));
+    assert_eq!(ran.reply.end, ExecEnd::Signaled(9));
+    assert!(!runs(&times[0]) && runs(&times[1]), "the other one goes on, its daemon too");
+    let many: Vec<_> = (0..8).map(|n| agent.begun(shell(&format!("echo {n}; exit {n}")))).collect();
+    for (n, (id, exec)) in (0..).zip(&many) {
+        let ran = agent.finish(*id, exec).unwrap();
+        assert_eq!((ran.stdout, ran.reply.end), (format!("{n}\n"), ExecEnd::Exited(n)));
+    }
+    // The end of the session is the end of them all.
+    let shutdown = agent.send(Shutdown {});
+    let ran = agent.finish(started[1].0, &started[1].1).unwrap();
+    assert_eq!(ran.reply.stopped, Some(ExecStop::Cancelled));
+    agent.reply::<Shutdown>(shutdown).unwrap();
+    assert_eq!(agent.exit_code(), DONE);
+    assert!(!runs(&times[1]));
+}
+
+#[test]
+fn a_program_ends_with_an_agent_that_lost_its_controller() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    let time = long_time(directory.path());
+    let (_, exec) = agent.begun(shell(&format!("echo begun; exec sleep {time}")));
+    agent.await_output(exec.stdout, "begun");
+    assert_eq!(agent.hang_up(), LOST);
+    assert_ends(&time);
+}
+
+#[test]
+fn output_is_bounded_in_total_and_never_in_memory() {
+    let directory = elsewhere();
+    let bytes = 8_000_000;
+    let mut agent =
+        Agent::with_programs_and(directory.path(), |limits| limits.output_bytes = bytes);
+    let ran = agent.ran(shell("head -c 6000000 /dev/zero; head -c 2000000 /dev/zero >&2")).unwrap();
+    assert_eq!((ran.reply.end, ran.reply.stopped), (ExecEnd::Exited(0), None));
+    assert_eq!((ran.stdout.len(), ran.stderr.len()), (6_000_000, 2_000_000));
+    let ran = agent.ran(shell("cat /dev/zero & cat /dev/zero >&2")).unwrap();
+    assert_eq!(ran.reply.stopped, Some(ExecStop::OutputLimit));
+    assert_eq!((ran.stdout.len() + ran.stderr.len()) as u64, bytes);
+    assert!(agent.peak_memory() < 32 << 20, "{}", agent.peak_memory());
+}
+
+#[test]
+fn a_program_waits_for_whoever_reads_it_and_a_cancel_does_not() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    // Streams of which the test gives nothing back: their windows are not known to it.
+    let exec = agent.request(program("cat", &["/dev/zero"]));
+    let id = agent.send(exec.clone());
+    let mut seen = 0;
+    let mut line = String::new();
+    while seen < sandbox_protocol::limits::INITIAL_CREDIT {
+        line.clear();
+        agent.stdout.read_line(&mut line).unwrap();
+        let FromAgent::Chunk(chunk) = FromAgent::decode(line.trim_end()).unwrap() else {
+            panic!("{line}")
+        };
+        let (window, _) = agent.received.get_mut(&chunk.stream).unwrap();
+        window.receive(&chunk).unwrap();
+        seen += chunk.data.0.len() as u64;
+    }
+    // Other requests are answered meanwhile, and nothing more has come of this one.
+    assert_eq!(agent.says("echo fine"), "fine\n");
+    agent.call(Cancel { id }).unwrap();
+    let reply = agent.reply::<Exec>(id).unwrap();
+    assert_eq!((reply.stdout_bytes, reply.stopped), (seen, Some(ExecStop::Cancelled)));
+    let credit = ToAgent::Credit(Credit { stream: exec.stdout, bytes: 1 });
+    agent.raw(&credit.encode().unwrap());
+    assert_eq!(agent.says("echo fine"), "fine\n");
+}
+
+#[test]
+fn streams_of_a_program_must_be_free() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    let request = agent.request(shell("echo no"));
+    let exec = Exec { stderr: request.stdout, ..request };
+    let id = agent.send(exec.clone());
+    assert_eq!(agent.reply::<Exec>(id).unwrap_err().kind(), ErrorKind::InvalidRequest);
+    // What was opened for it is free again.
+    let exec = Exec { stderr: exec.stdout + 1, ..exec };
+    assert_eq!(agent.exec(&exec).unwrap().stdout, "no\n");
+}
+
+#[test]
+fn a_script_runs_programs() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs_and(directory.path(), |limits| {
+        limits.collected_bytes = 5;
+    });
+    let mut value = |source: &str| {
+        let json = returned(agent.run(source).unwrap());
+        serde_json::from_str::<serde_json::Value>(&json).unwrap()
+    };
+    assert_eq!(
+        value(
+            "return process.exec('sh', {'-c', 'echo $A; pwd; cat >&2; exit 3'}, \
+               {env = {A = 'given'}, cwd = '/usr', stdin = 'in'})"
+        ),
+        serde_json::json!({
+            "ok": false, "code": 3, "stdout": "given", "stderr": "in",
+            "truncated": true, "timed_out": false,
+        })
+    );
+    assert_eq!(
+        value(
+            "local r = process.exec('sleep', {'100000'}, {timeout = 0.2}) \
+               return {r.ok, r.signal, r.timed_out, r.code == nil}"
+        ),
+        serde_json::json!([false, 9, true, true])
+    );
+    assert_eq!(
+        value("return {pcall(process.exec, 'no-such-program')}"),
+        serde_json::json!([false, "'no-such-program' was not found"])
+    );
+    assert_eq!(
+        value("return {select(2, pcall(process.exec, 'true', {}, {shell = true}))}"),
+        serde_json::json!(["unknown option: 'shell'"])
+    );
+    assert_eq!(
+        value(
+            "io.open('s', 'w'):write('#!/bin/sh\\necho ran\\n'):close() \
+               process.exec('chmod', {'+x', 's'}) return process.exec('./s').stdout"
+        ),
+        serde_json::json!("ran\n")
+    );
+    // The run's own end is its programs' end.
+    let time = long_time(directory.path());
+    let source =
+        format!("print('begun') process.exec('sh', {{'-c', 'sleep {time} & sleep {time}'}})");
+    let error = failed(agent.call(script(&source, 500)).unwrap());
+    assert_eq!(error.kind, ErrorKind::Timeout);
+    assert!(!runs(&time));
+    let mut scripts = Agent::greeted(directory.path());
+    assert_eq!(returned(scripts.run("return process == nil").unwrap()), "true");
+}
+
+#[test]
+fn the_output_limit_ends_a_scripts_program_and_the_run() {
+    let directory = elsewhere();
+    let mut agent =
+        Agent::with_programs_and(directory.path(), |limits| limits.output_bytes = 1_000_000);
+    let error = failed(agent.run("process.exec('cat', {'/dev/zero'})").unwrap());
+    assert_eq!(error.kind, ErrorKind::OutputLimit);
+    assert_eq!(error.message, "script:1: output limit exceeded (1000000 bytes)");
+}
