@@ -141,7 +141,8 @@ impl Plan {
             .saturating_add(i64::try_from(mounts_need).unwrap_or(i64::MAX))
             .saturating_add(SPARE_DESCRIPTORS);
         let mut ulimits = vec![
-            ("core", 0),
+            // One byte, not none: of 0 a kernel takes no notice that hands dumps to a program.
+            ("core", 1),
             ("nofile", descriptors),
             ("fsize", MAX_FILE_BYTES),
             ("memlock", 0),
@@ -322,7 +323,7 @@ mod tests {
         assert_eq!(many.pids, 64);
         assert_eq!(many.user, (1000, 100));
         let ulimits =
-            [("core", 0), ("nofile", 130), ("fsize", 64 << 30), ("memlock", 0), ("msgqueue", 0)];
+            [("core", 1), ("nofile", 130), ("fsize", 64 << 30), ("memlock", 0), ("msgqueue", 0)];
         assert_eq!(many.ulimits, ulimits);
         assert_eq!(container(Lifespan::OneRun).ulimits[5], ("cpu", 35));
         assert_eq!(

@@ -281,7 +281,7 @@ const INSIDE_OF_PROGRAMS: &[&str] = &[
     "prlimit64-ask",
 ];
 
-/// What the rules on files refuse a program, the first version that does, and how.
+/// What of [`OUTSIDE`] the rules on files refuse programs too.
 const OUTSIDE_OF_PROGRAMS: &[&str] = &[
     "write-outside",
     "append-outside",

@@ -253,6 +253,10 @@ fn strike(attack: &str, target: &Target) -> Answer {
             open(&c(&format!("/proc/{pid}/fd")), libc::O_RDONLY | libc::O_DIRECTORY)
         }
 
+        "open-output-of-another" => {
+            open(&c(&format!("/proc/{pid}/fd/1")), libc::O_WRONLY | libc::O_NONBLOCK)
+        }
+
         // Files elsewhere.
         "read-etc-passwd" => open(&c("/etc/passwd"), libc::O_RDONLY),
         "read-outside" => open(&secret, libc::O_RDONLY),

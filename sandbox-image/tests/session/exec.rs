@@ -452,6 +452,11 @@ fn a_script_runs_programs() {
         ),
         serde_json::json!("ran\n")
     );
+    // What is declared of it is all there is.
+    assert_eq!(
+        value("local names = {} for name in process do table.insert(names, name) end return names"),
+        serde_json::json!(["exec"])
+    );
     // The run's own end is its programs' end.
     let time = long_time(directory.path());
     let source =
@@ -471,4 +476,82 @@ fn the_output_limit_ends_a_scripts_program_and_the_run() {
     let error = failed(agent.run("process.exec('cat', {'/dev/zero'})").unwrap());
     assert_eq!(error.kind, ErrorKind::OutputLimit);
     assert_eq!(error.message, "script:1: output limit exceeded (1000000 bytes)");
+}
+
+/// Attacks the agent itself, as a program of a user who may do anything.
+#[test]
+fn a_program_cannot_reach_into_the_agent_nor_leave_what_outlives_it() {
+    let directory = elsewhere();
+    fs::write(directory.path().join("file"), "").unwrap();
+    let mut agent = Agent::with_programs(directory.path());
+    let uid = rustix::process::geteuid().as_raw().to_string();
+    let pid = agent.child.id().to_string();
+    let at = directory.path().to_str().unwrap();
+    let outcome = |output: &str| output.trim().parse::<i32>().map_err(|_| output.trim().to_owned());
+    for (attack, expected) in [
+        // Frames of its own, in the agent's name.
+        ("open-output-of-another", libc::EACCES),
+        ("read-environ-of-another", libc::EACCES),
+        ("ptrace", libc::EPERM),
+        ("process_vm_writev", libc::EPERM),
+        ("prlimit64", libc::EPERM),
+        ("clone-new-user", libc::EPERM),
+        ("unshare-user", libc::EPERM),
+        ("prlimit64-core", libc::EPERM),
+        ("prlimit64-mark", libc::EPERM),
+        ("openat-set-uid", libc::EPERM),
+        ("mknodat-set-uid", libc::EPERM),
+        ("fchmodat", libc::EPERM),
+        ("openat2", libc::ENOSYS),
+        ("device-in-mount", libc::EACCES),
+        ("io_uring_setup", libc::EPERM),
+        ("socket-netlink", libc::EPERM),
+    ] {
+        let args = ["none", &uid, attack, at, "/", "/", &pid, "0", "none"];
+        let ran = agent.ran(program(env!("CARGO_BIN_EXE_attacker"), &args)).unwrap();
+        assert_eq!(outcome(&ran.stdout), Ok(expected), "{attack}: {}", ran.stderr);
+        // The same program, with nobody in its way.
+        let free = std::process::Command::new(env!("CARGO_BIN_EXE_attacker")).args(args).output();
+        let free = String::from_utf8(free.unwrap().stdout).unwrap();
+        assert_ne!(outcome(&free), Ok(expected), "{attack} is refused without the agent too");
+        _ = fs::remove_file(directory.path().join("new"));
+        fs::set_permissions(directory.path().join("file"), fs::Permissions::from_mode(0o644))
+            .unwrap();
+    }
+    assert_eq!(agent.says("echo fine"), "fine\n");
+}
+
+/// As a container's first process, in which it is alone with its programs.
+#[test]
+fn nothing_that_a_program_signals_ends_the_agent() {
+    let directory = elsewhere();
+    let mut unshare = std::process::Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        unshare.args(["--user", "--map-root-user"]);
+    }
+    unshare
+        .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+        .arg(env!("CARGO_BIN_EXE_sandbox-agent"))
+        .args(arguments(directory.path(), Mode::Exec).to_args());
+    let mut agent = Agent::start(&mut unshare);
+    agent.call(hello(directory.path())).unwrap();
+    let ran = agent.ran(shell("for s in $(seq 1 64); do kill -$s 1; done 2>/dev/null; echo sent"));
+    assert_eq!(ran.unwrap().stdout, "sent\n");
+    let time = long_time(directory.path());
+    // All that it may signal, which is another program, and not the agent.
+    let (id, exec) = agent.begun(shell(&format!("echo begun; exec sleep {time}")));
+    agent.await_output(exec.stdout, "begun");
+    assert_eq!(agent.says("kill -KILL -1; echo sent"), "sent\n");
+    let reply = agent.finish(id, &exec).unwrap().reply;
+    assert_eq!((reply.end, reply.stopped), (ExecEnd::Signaled(9), None));
+    // A bomb of daemons, each of which begins others until there are many.
+    let bomb = "b() { [ $1 -gt 0 ] && { (setsid sh -c \"sleep 9999\" &); b $(($1 - 1)) & b $(($1 - 1)) & }; }; \
+                b 5; echo lit; wait; sleep 9999";
+    let exec = Exec { timeout_ms: 1_000, ..agent.request(shell(bomb)) };
+    let ran = agent.exec(&exec).unwrap();
+    assert_eq!((ran.stdout.as_str(), ran.reply.stopped), ("lit\n", Some(ExecStop::Timeout)));
+    // The agent, the shell, and the two that it has just begun.
+    assert_eq!(agent.says("ls /proc | grep -c '^[0-9]*$'"), "4\n");
+    agent.call(Shutdown {}).unwrap();
+    assert_eq!(agent.exit_code(), DONE);
 }

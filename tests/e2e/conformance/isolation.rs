@@ -221,7 +221,7 @@ fn its_resource_limits_are_set_hard_and_soft() {
     }
     let limits = seen.text("limits");
     for (name, value) in [
-        ("Max core file size", "0"),
+        ("Max core file size", "1"),
         ("Max locked memory", "0"),
         ("Max msgqueue size", "0"),
         // 64 of scripts, 64 of the agent, one a mount.
