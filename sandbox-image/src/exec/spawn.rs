@@ -113,7 +113,8 @@ pub fn spawn(beginning: &Beginning<'_>) -> Result<Pid, SpawnError> {
     // SAFETY: the child wrote to it through the same pointer, and is done with it.
     match unsafe { job_pointer.read() }.failed {
         Some(error) => Err(error),
-        None => Pid::from_raw(pid).filter(|_| pid > 0).ok_or(SpawnError::Process(errno)),
+        None if pid > 0 => Pid::from_raw(pid).ok_or(SpawnError::Process(errno)),
+        None => Err(SpawnError::Process(errno)),
     }
 }
 
