@@ -2,8 +2,8 @@
 //! puts on itself before it runs any of them, and for those that engines put on its container.
 //!
 //! It is the well-known default list of container engines without what needs a capability, and
-//! without `clone3` and `openat2`, whose arguments lie in memory where no filter can look. What is
-//! not on it is answered with `ENOSYS`; what is refused by its arguments is the agent's second
+//! without `clone3` and `openat2`, whose arguments lie in memory where no filter can look, and without
+//! the old asynchronous I/O (`io_setup`), whose contexts are counted for the whole host. What is not on it is answered with `ENOSYS`; what is refused by its arguments is the agent's second
 //! filter's (`sandbox-image/src/confine/seccomp/`).
 
 /// Calls `$with!` with the identifiers of two lists, as libc has them: the calls of every architecture, and those that
@@ -28,21 +28,20 @@ macro_rules! program_syscalls {
                 SYS_getrandom, SYS_getresgid, SYS_getresuid, SYS_getrlimit, SYS_getrusage,
                 SYS_getsid, SYS_getsockname, SYS_getsockopt, SYS_gettid, SYS_gettimeofday,
                 SYS_getuid, SYS_getxattr, SYS_inotify_add_watch, SYS_inotify_init1,
-                SYS_inotify_rm_watch, SYS_io_cancel, SYS_io_destroy, SYS_io_getevents,
-                SYS_io_setup, SYS_io_submit, SYS_ioctl, SYS_ioprio_get,
-                SYS_ioprio_set, SYS_kill, SYS_landlock_add_rule, SYS_landlock_create_ruleset,
-                SYS_landlock_restrict_self, SYS_lgetxattr, SYS_linkat, SYS_listen, SYS_listxattr,
-                SYS_llistxattr, SYS_lremovexattr, SYS_lseek, SYS_lsetxattr, SYS_madvise,
-                SYS_membarrier, SYS_memfd_create, SYS_mincore, SYS_mkdirat, SYS_mknodat, SYS_mlock,
-                SYS_mlock2, SYS_mlockall, SYS_mmap, SYS_mprotect, SYS_mq_getsetattr, SYS_mq_notify,
-                SYS_mq_open, SYS_mq_timedreceive, SYS_mq_timedsend, SYS_mq_unlink, SYS_mremap,
-                SYS_msgctl, SYS_msgget, SYS_msgrcv, SYS_msgsnd, SYS_msync, SYS_munlock,
-                SYS_munlockall, SYS_munmap, SYS_name_to_handle_at, SYS_nanosleep, SYS_newfstatat,
-                SYS_openat, SYS_pidfd_open, SYS_pidfd_send_signal, SYS_pipe2, SYS_pkey_alloc,
-                SYS_pkey_free, SYS_pkey_mprotect, SYS_ppoll, SYS_prctl, SYS_pread64, SYS_preadv,
-                SYS_preadv2, SYS_prlimit64, SYS_pselect6, SYS_pwrite64, SYS_pwritev, SYS_pwritev2,
-                SYS_read, SYS_readahead, SYS_readlinkat, SYS_readv, SYS_recvfrom, SYS_recvmmsg,
-                SYS_recvmsg, SYS_remap_file_pages, SYS_removexattr, SYS_renameat, SYS_renameat2,
+                SYS_inotify_rm_watch, SYS_ioctl, SYS_ioprio_get, SYS_ioprio_set, SYS_kill,
+                SYS_landlock_add_rule, SYS_landlock_create_ruleset, SYS_landlock_restrict_self,
+                SYS_lgetxattr, SYS_linkat, SYS_listen, SYS_listxattr, SYS_llistxattr,
+                SYS_lremovexattr, SYS_lseek, SYS_lsetxattr, SYS_madvise, SYS_membarrier,
+                SYS_memfd_create, SYS_mincore, SYS_mkdirat, SYS_mknodat, SYS_mlock, SYS_mlock2,
+                SYS_mlockall, SYS_mmap, SYS_mprotect, SYS_mq_getsetattr, SYS_mq_notify, SYS_mq_open,
+                SYS_mq_timedreceive, SYS_mq_timedsend, SYS_mq_unlink, SYS_mremap, SYS_msgctl,
+                SYS_msgget, SYS_msgrcv, SYS_msgsnd, SYS_msync, SYS_munlock, SYS_munlockall,
+                SYS_munmap, SYS_name_to_handle_at, SYS_nanosleep, SYS_newfstatat, SYS_openat,
+                SYS_pidfd_open, SYS_pidfd_send_signal, SYS_pipe2, SYS_pkey_alloc, SYS_pkey_free,
+                SYS_pkey_mprotect, SYS_ppoll, SYS_prctl, SYS_pread64, SYS_preadv, SYS_preadv2,
+                SYS_prlimit64, SYS_pselect6, SYS_pwrite64, SYS_pwritev, SYS_pwritev2, SYS_read,
+                SYS_readahead, SYS_readlinkat, SYS_readv, SYS_recvfrom, SYS_recvmmsg, SYS_recvmsg,
+                SYS_remap_file_pages, SYS_removexattr, SYS_renameat, SYS_renameat2,
                 SYS_restart_syscall, SYS_rseq, SYS_rt_sigaction, SYS_rt_sigpending,
                 SYS_rt_sigprocmask, SYS_rt_sigqueueinfo, SYS_rt_sigreturn, SYS_rt_sigsuspend,
                 SYS_rt_sigtimedwait, SYS_rt_tgsigqueueinfo, SYS_sched_get_priority_max,

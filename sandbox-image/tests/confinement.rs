@@ -369,6 +369,7 @@ const FORBIDDEN_OF_X86: &[&str] = &[];
 const ABSENT: &[&str] = &[
     "clone3",
     "openat2",
+    "io_setup",
     "open_by_handle_at",
     "mount",
     "umount2",

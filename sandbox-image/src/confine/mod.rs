@@ -145,14 +145,12 @@ pub fn layers<'a>(
 ) -> Result<Layers, ConfineError> {
     let landlock = confinement.landlock_abi.map(|_| landlock::layer(grants)).transpose();
     let seccomp = confinement.seccomp.then(seccomp::programs::last).transpose();
-    match (landlock, seccomp, policy) {
-        (Ok(landlock), Ok(seccomp), _) => Ok(Layers { landlock, seccomp }),
-        (landlock, seccomp, ConfinementPolicy::BestEffort) => {
-            Ok(Layers { landlock: landlock.ok().flatten(), seccomp: seccomp.ok().flatten() })
+    match policy {
+        ConfinementPolicy::Required => {
+            Ok(Layers { landlock: landlock?, seccomp: seccomp.map_err(SeccompError::from)? })
         }
-        (landlock, seccomp, ConfinementPolicy::Required) => {
-            landlock?;
-            Err(SeccompError::from(seccomp.err().expect("one of them failed")).into())
+        ConfinementPolicy::BestEffort => {
+            Ok(Layers { landlock: landlock.ok().flatten(), seccomp: seccomp.ok().flatten() })
         }
     }
 }

@@ -158,10 +158,9 @@ impl Programs {
         let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(no_descriptor);
         let stdin = has_input.then(pipe).transpose()?;
         let (stdout, stderr) = (pipe()?, pipe()?);
-        for end in [Some(&stdout.0), Some(&stderr.0), stdin.as_ref().map(|(_, end)| end)] {
-            if let Some(end) = end {
-                rustix::fs::fcntl_setfl(end, OFlags::NONBLOCK).map_err(no_descriptor)?;
-            }
+        let to_stdin = stdin.as_ref().map(|(_, end)| end);
+        for end in [&stdout.0, &stderr.0].into_iter().chain(to_stdin) {
+            rustix::fs::fcntl_setfl(end, OFlags::NONBLOCK).map_err(no_descriptor)?;
         }
         let input = stdin.as_ref().map_or(self.ground.null.as_fd(), |(end, _)| end.as_fd());
         let beginning = Beginning {

@@ -96,7 +96,10 @@ impl Tree {
     }
 
     fn strike_one(&self, pid: Pid) -> bool {
-        // Held before it is looked at: so what is killed is what was looked at.
+        if !self.has(pid) {
+            return false;
+        }
+        // Looked at once more when it is held: so what is killed is what was looked at.
         let held = pidfd_open(pid, PidfdFlags::empty());
         if !self.has(pid) {
             return false;

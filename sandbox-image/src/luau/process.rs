@@ -21,11 +21,14 @@ pub(super) fn install(call: &mut Call<'_>) {
     call.set_global(c"process");
 }
 
+/// Names and values.
+type Variables = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// What a script asks for.
 struct Asked {
     command: Command,
     cwd: Option<Vec<u8>>,
-    env: Vec<(Vec<u8>, Vec<u8>)>,
+    env: Variables,
     stdin: Option<Vec<u8>>,
     timeout: Option<Duration>,
 }
@@ -133,7 +136,7 @@ fn words(call: &mut Call<'_>, array: Slot) -> Result<Vec<Word>, Raise> {
 }
 
 /// The variables in the option `env`.
-fn environment(call: &mut Call<'_>, table: Slot) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Raise> {
+fn environment(call: &mut Call<'_>, table: Slot) -> Result<Variables, Raise> {
     let is_table = |call: &Call<'_>, value| (call.kind(value) == Kind::Table).then_some(());
     if option(call, table, "env", "table", is_table)?.is_none() {
         return Ok(Vec::new());
