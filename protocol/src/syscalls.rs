@@ -1,13 +1,14 @@
 //! The system calls that programs in a sandbox may make: one list, for the filter that the agent
 //! puts on itself before it runs any of them, and for those that engines put on its container.
 //!
-//! It is the well-known default list of container engines without what needs a capability, and
-//! without `clone3` and `openat2`, whose arguments lie in memory where no filter can look, and without
-//! the old asynchronous I/O (`io_setup`), whose contexts are counted for the whole host. What is not on it is answered with `ENOSYS`; what is refused by its arguments is the agent's second
-//! filter's (`sandbox-image/src/confine/seccomp/`).
+//! It is the well-known default list of container engines, without what needs a capability; without
+//! `clone3` and `openat2`, whose arguments lie in memory where no filter can look; and without the old
+//! asynchronous I/O (`io_setup`), whose contexts are counted for the whole host. What is not on it is
+//! answered with `ENOSYS`; what is refused by its arguments is the agent's second filter's
+//! (`sandbox-image/src/confine/seccomp/`).
 
-/// Calls `$with!` with the identifiers of two lists, as libc has them: the calls of every architecture, and those that
-/// x86-64 alone has.
+/// Calls `$with!` with the identifiers of two lists, as libc has them: the calls of every architecture,
+/// and those that x86-64 alone has.
 #[macro_export]
 macro_rules! program_syscalls {
     ($with:ident) => {

@@ -345,6 +345,20 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_cannot_be_had_is_no_fault_of_the_program() {
+        let made = prepare(&program("x"), None, &[], &defaults(&[])).unwrap();
+        for (error, kind) in [
+            (SpawnError::Process(Errno::AGAIN), ErrorKind::Busy),
+            (SpawnError::Process(Errno::NOMEM), ErrorKind::OutOfMemory),
+            (SpawnError::Program(0, Errno::NOMEM), ErrorKind::OutOfMemory),
+            (SpawnError::Program(0, Errno::TXTBSY), ErrorKind::NotExecutable),
+            (SpawnError::Step("Landlock", Errno::PERM), ErrorKind::Internal),
+        ] {
+            assert_eq!(made.explain(error).kind(), kind, "{error:?}");
+        }
+    }
+
+    #[test]
     fn what_no_program_can_be_given_is_named() {
         let kind = |command: &Command, env: &[(&str, &str)]| {
             prepare(command, None, env, &defaults(&[])).unwrap_err().kind()
