@@ -219,6 +219,11 @@ fn why_a_program_did_not_begin_is_named() {
         assert_eq!(error.kind(), kind, "{name}: {error}");
         assert!(error.message.contains(message), "{name}: {error}");
     }
+    // While somebody writes to it, however often it is tried.
+    let held = OpenOptions::new().append(true).open(directory.path().join("fine")).unwrap();
+    let error = agent.ran(program("./fine", &[])).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::NotExecutable, "{error}");
+    drop(held);
     assert_eq!(agent.ran(program("./fine", &["x"])).unwrap().stdout, "./fine x\n");
     // Found along the path that the program itself gets, relative to where it runs.
     let path = |value: &str| vec![Variable { name: Word::new("PATH"), value: Word::new(value) }];
