@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -64,6 +65,20 @@ pub(crate) struct Event<'a> {
     pub outcome: &'a str,
     pub bytes: Option<u64>,
     pub duration: Option<Duration>,
+    /// Of a connection.
+    pub connection: Option<Connection<'a>>,
+}
+
+/// A connection of what runs in the sandbox.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Connection<'a> {
+    /// `host:port`.
+    pub target: &'a str,
+    /// What was dialled.
+    pub address: Option<IpAddr>,
+    /// Why it ended, where that was not well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'a str>,
 }
 
 /// The outcome of what went well.
@@ -92,6 +107,8 @@ struct Line<'a> {
     bytes: Option<u64>,
     #[serde(serialize_with = "as_millis")]
     duration_ms: Option<Duration>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connection: Option<Connection<'a>>,
 }
 
 /// A line that stands for others.
@@ -118,6 +135,7 @@ impl<'a> Event<'a> {
             outcome: OK,
             bytes: None,
             duration: None,
+            connection: None,
         }
     }
 
@@ -139,6 +157,7 @@ impl<'a> Event<'a> {
             outcome: self.outcome,
             bytes: self.bytes,
             duration_ms: self.duration,
+            connection: self.connection,
         })
     }
 }

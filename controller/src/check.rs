@@ -60,8 +60,14 @@ async fn run(source: &[u8], agent: &Agent, confinement: ConfinementPolicy) -> io
         let written = rustix::io::write(&program, rest)?;
         rest = &rest[written..];
     }
-    let args =
-        AgentArgs { mode: Mode::Check, mounts: Vec::new(), home: None, workdir: None, confinement };
+    let args = AgentArgs {
+        mode: Mode::Check,
+        mounts: Vec::new(),
+        home: None,
+        workdir: None,
+        confinement,
+        proxy: None,
+    };
     let mut child = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
         .args(args.to_args())
         .env_clear()

@@ -28,6 +28,7 @@ mod config;
 mod confinement;
 mod controller;
 mod doctor;
+mod egress;
 mod engine;
 mod error;
 mod failpoint;
@@ -59,6 +60,7 @@ pub use config::{
 };
 pub use controller::Controller;
 pub use doctor::{Check, CheckStatus, examine};
+pub use egress::{AllowRule, AllowRuleError, Allowlist, EgressLimits};
 pub use engine::{
     EmbeddedProblem, EngineError, EngineFacts, EngineInfo, EngineKind, MASKED_PATHS, READONLY_PATHS,
 };

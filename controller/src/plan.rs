@@ -117,7 +117,8 @@ impl Plan {
                 protected: spec.protected.clone(),
             },
         };
-        let args = AgentArgs { mode: Mode::Script, mounts, home: io.clone(), workdir, confinement };
+        let (mode, home) = (Mode::Script, io.clone());
+        let args = AgentArgs { mode, mounts, home, workdir, confinement, proxy: None };
         Ok(Self { io, inputs, args, hello })
     }
 

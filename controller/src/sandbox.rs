@@ -19,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use crate::activity::Activity;
 use crate::audit::{self, Audit, By, Event};
 use crate::confinement;
+use crate::egress::{Egress, SystemResolver};
 use crate::engine::{Container, ContainerSpec, EngineError, EngineInfo, Source, UserMapping};
 use crate::error::{Error, Step, step};
 use crate::failpoint::{Point, failpoint};
@@ -31,7 +32,7 @@ use crate::plan::Plan;
 use crate::reap;
 use crate::report::RunResult;
 use crate::run::Run;
-use crate::session::{CallError, Session, SessionEnd};
+use crate::session::{CallError, Gate, Session, SessionEnd};
 use crate::shared::Shared;
 use crate::spec::{Lifespan, SandboxSpec, Script};
 
@@ -217,6 +218,14 @@ impl Sandbox {
         tracing::info!(container = container.id(), uid = user.0, gid = user.1, "a sandbox is made");
         let attached = step(Step::Attach, container.attach()).await?;
         step(Step::Start, container.start()).await?;
+        // Without a list there is no gate at all, and to ask for a connection is a breach.
+        let gate = (!spec.allow.rules().is_empty()).then(|| {
+            let (list, resolver) = (std::mem::take(&mut spec.allow), SystemResolver::new());
+            let shared = shared.clone();
+            let record = move |event: &Event<'_>| shared.audit.record(event);
+            let egress = Egress::new(list, spec.egress_limits, resolver, &*id, record);
+            Arc::new(egress) as Arc<dyn Gate>
+        });
         let mut inner = Inner {
             id,
             container,
@@ -230,7 +239,7 @@ impl Sandbox {
                 seccomp: false,
                 missing: Vec::new(),
             },
-            session: Session::start(attached),
+            session: Session::start(attached, gate),
             turn: Arc::new(Semaphore::new(1)),
             outlived: Arc::default(),
             activity: Activity::new(),

@@ -8,13 +8,16 @@
 //! (log and changed paths) is collected as it comes, so that a killed agent loses none of it.
 
 mod streams;
+mod tunnels;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt;
 use sandbox_protocol::frame::FrameDecoder;
-use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len};
+use sandbox_protocol::limits::{
+    FIRST_TUNNEL, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len,
+};
 use sandbox_protocol::message::{Call, Log, Page, Refused, Touched};
 use sandbox_protocol::{FromAgent, ToAgent, WireError};
 use serde_json::value::RawValue;
@@ -23,6 +26,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use self::streams::Streams;
 pub(crate) use self::streams::{Incoming, Outgoing, Then};
+use self::tunnels::Tunnels;
+pub(crate) use self::tunnels::{Gate, Received, Tunnel};
 use crate::engine::{Attached, Output};
 
 /// Lines that wait for the agent to read. With the bound on requests it is never full for long.
@@ -31,6 +36,9 @@ const OUTGOING_LINES: usize = 2 * MAX_IN_FLIGHT;
 const ONE_WRITE: usize = 8 << 10;
 /// What is kept of the agent's stderr: its last bytes.
 const STDERR_TAIL: usize = 4 << 10;
+
+/// Where lines to the agent go, for as long as the session holds it open.
+type WeakLines = mpsc::WeakSender<Vec<u8>>;
 
 /// Why a session is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +95,9 @@ pub(crate) struct Session {
 struct Shared {
     state: Mutex<State>,
     end: watch::Sender<Option<SessionEnd>>,
+    /// Where connections are asked for, and what is said of them goes out. Weak: stdin ends with the
+    /// session.
+    gate: Option<(Arc<dyn Gate>, WeakLines)>,
 }
 
 #[derive(Default)]
@@ -94,6 +105,7 @@ struct State {
     next_id: u64,
     pending: HashMap<u64, Pending>,
     streams: Streams,
+    tunnels: Tunnels,
     stderr: Vec<u8>,
 }
 
@@ -135,10 +147,15 @@ impl<T> Reply<T> {
 }
 
 impl Session {
-    /// Starts a session on a container's stdio.
-    pub fn start(attached: Attached) -> Self {
+    /// Starts a session on a container's stdio. The gate gets what programs want to connect to;
+    /// without one that is a breach.
+    pub fn start(attached: Attached, gate: Option<Arc<dyn Gate>>) -> Self {
         let (outgoing, lines) = mpsc::channel(OUTGOING_LINES);
-        let shared = Arc::new(Shared { state: Mutex::default(), end: watch::Sender::new(None) });
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            end: watch::Sender::new(None),
+            gate: gate.map(|gate| (gate, outgoing.downgrade())),
+        });
         let mut end = shared.end.subscribe();
         let write = write(attached.input, lines);
         tokio::spawn(async move {
@@ -302,7 +319,7 @@ impl Shared {
     }
 
     /// Takes a line; an error is a breach.
-    fn take(&self, line: &str) -> Result<(), String> {
+    fn take(self: &Arc<Self>, line: &str) -> Result<(), String> {
         match FromAgent::decode(line).map_err(|error| error.to_string())? {
             FromAgent::Reply { id, result } => {
                 let pending = {
@@ -333,8 +350,16 @@ impl Shared {
                 Some(sink) => sink.page(page),
                 None => Err(format!("entries of no list (id {})", page.request)),
             },
+            FromAgent::Chunk(chunk) if chunk.stream >= FIRST_TUNNEL => {
+                self.lock().tunnels.chunk(&chunk)
+            }
+            FromAgent::Credit(credit) if credit.stream >= FIRST_TUNNEL => {
+                self.lock().tunnels.credit(&credit)
+            }
             FromAgent::Chunk(chunk) => self.lock().streams.chunk(chunk),
             FromAgent::Credit(credit) => self.lock().streams.credit(credit),
+            FromAgent::Connect(connect) => Tunnel::open(self, connect),
+            FromAgent::Close(close) => self.lock().tunnels.close(close),
         }
     }
 
@@ -353,6 +378,7 @@ impl Shared {
         // Whoever waits for an answer, or for a stream, hears that there is none.
         state.pending.clear();
         state.streams.clear();
+        state.tunnels.clear();
     }
 }
 
@@ -386,7 +412,7 @@ async fn read(
     shared.finish(end);
 }
 
-fn take_lines(decoder: &mut FrameDecoder, shared: &Shared) -> Result<(), String> {
+fn take_lines(decoder: &mut FrameDecoder, shared: &Arc<Shared>) -> Result<(), String> {
     while let Some(line) = decoder.next_frame().map_err(|error| error.to_string())? {
         shared.take(line)?;
     }
@@ -496,7 +522,7 @@ mod tests {
 
     async fn breach_of(talk: impl AsyncFnOnce(&mut FakeAgent, u64)) -> SessionEnd {
         let (attached, mut agent) = pipe();
-        let session = Session::start(attached);
+        let session = Session::start(attached, None);
         let call = session.call(Cancel { id: 7 });
         let talk = async {
             let (id, _) = agent.request().await.unwrap();
@@ -513,7 +539,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_gets_its_own_answer() {
         let (attached, mut agent) = pipe();
-        let session = Session::start(attached);
+        let session = Session::start(attached, None);
         let calls =
             async { tokio::join!(session.call(Cancel { id: 1 }), session.call(Cancel { id: 2 })) };
         let talk = async {
@@ -614,7 +640,7 @@ mod tests {
     #[tokio::test]
     async fn of_a_flood_on_stderr_its_end_is_kept() {
         let (attached, mut agent) = pipe();
-        let session = Session::start(attached);
+        let session = Session::start(attached, None);
         for _ in 0..10_000 {
             agent.errors.send(vec![b'x'; 64 << 10].into()).await.unwrap();
         }
@@ -639,7 +665,7 @@ mod tests {
         let seen = runtime.spawn(async {
             for _ in 0..500 {
                 let (attached, mut agent) = pipe();
-                let session = Session::start(attached);
+                let session = Session::start(attached, None);
                 let call = async {
                     _ = session.call(Cancel { id: 1 }).await;
                     session.end()
@@ -659,7 +685,7 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_stdout_leaves_nobody_waiting() {
         let (attached, mut agent) = pipe();
-        let session = Session::start(attached);
+        let session = Session::start(attached, None);
         let talk = async {
             agent.request().await.unwrap();
             agent.send("{\"half").await;
@@ -673,7 +699,7 @@ mod tests {
     #[tokio::test]
     async fn a_breach_closes_the_connection_though_the_agent_reads_nothing() {
         let (attached, mut agent) = pipe();
-        let session = Session::start(attached);
+        let session = Session::start(attached, None);
         let mut calls = Vec::new();
         // More than the pipe holds, so that a write is under way.
         for _ in 0..4 {
@@ -690,7 +716,7 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_session_ends_the_agents_stdin() {
         let (attached, mut agent) = pipe();
-        drop(Session::start(attached));
+        drop(Session::start(attached, None));
         assert!(agent.request().await.is_none());
     }
 }

@@ -8,6 +8,7 @@ use sandbox_protocol::message::{AllowedPath, IoErrors};
 use sandbox_protocol::path::MAX_PATH_BYTES;
 use serde_json::{Map, Value};
 
+use crate::egress::{Allowlist, EgressLimits};
 use crate::error::Error;
 use crate::files::Encoding;
 use crate::limits::Limits;
@@ -138,6 +139,8 @@ pub struct SandboxSpec {
     pub(crate) default_encoding: Encoding,
     pub(crate) lifespan: Lifespan,
     pub(crate) container_name: Option<String>,
+    pub(crate) allow: Allowlist,
+    pub(crate) egress_limits: EgressLimits,
 }
 
 /// What a sandbox is for.
@@ -168,6 +171,8 @@ impl Default for SandboxSpec {
             default_encoding: Encoding::default(),
             lifespan: Lifespan::default(),
             container_name: None,
+            allow: Allowlist::default(),
+            egress_limits: EgressLimits::default(),
         }
     }
 }
@@ -309,6 +314,20 @@ impl SandboxSpec {
     #[must_use]
     pub fn lifespan(mut self, lifespan: Lifespan) -> Self {
         self.lifespan = lifespan;
+        self
+    }
+
+    /// Which hosts programs may reach. None by default; scripts reach none ever.
+    #[must_use]
+    pub fn allow(mut self, hosts: Allowlist) -> Self {
+        self.allow = hosts;
+        self
+    }
+
+    /// What the connections of programs may use.
+    #[must_use]
+    pub const fn egress_limits(mut self, limits: EgressLimits) -> Self {
+        self.egress_limits = limits;
         self
     }
 }

@@ -76,6 +76,8 @@ pub struct AgentArgs {
     pub workdir: Option<GuestPath>,
     /// What happens where the agent cannot confine itself.
     pub confinement: ConfinementPolicy,
+    /// The port of the loopback on which programs find the proxy, where they may reach anybody.
+    pub proxy: Option<u16>,
 }
 
 /// A command line that is none of ours.
@@ -91,6 +93,9 @@ pub enum ArgsError {
     /// A word that is no policy.
     #[error("'{0}' is no policy of confinement: required or best-effort")]
     Confinement(String),
+    /// What is no port.
+    #[error("'{0}' is no port")]
+    Port(String),
     /// A path that is none.
     #[error("bad path '{path}': {source}")]
     Path {
@@ -143,6 +148,9 @@ impl AgentArgs {
         if self.confinement != ConfinementPolicy::default() {
             args.extend(["--confinement".to_owned(), self.confinement.as_str().to_owned()]);
         }
+        if let Some(port) = self.proxy {
+            args.extend(["--proxy".to_owned(), port.to_string()]);
+        }
         args
     }
 
@@ -165,6 +173,7 @@ impl AgentArgs {
             home: None,
             workdir: None,
             confinement: ConfinementPolicy::default(),
+            proxy: None,
         };
         let guest =
             |path: String| GuestPath::new(&path).map_err(|source| ArgsError::Path { path, source });
@@ -182,6 +191,9 @@ impl AgentArgs {
                 "--confinement" => {
                     parsed.confinement = ConfinementPolicy::from_word(&value)
                         .ok_or(ArgsError::Confinement(value))?;
+                }
+                "--proxy" => {
+                    parsed.proxy = Some(value.parse().map_err(|_| ArgsError::Port(value))?);
                 }
                 _ => return Err(ArgsError::Option(option)),
             }
@@ -206,11 +218,12 @@ mod tests {
             home: Some(path("/io")),
             workdir: Some(path("/io/x")),
             confinement: ConfinementPolicy::BestEffort,
+            proxy: Some(3128),
         };
         assert_eq!(AgentArgs::parse(args.to_args()), Ok(args.clone()));
         for mode in [Mode::Script, Mode::Exec, Mode::Check] {
             let confinement = ConfinementPolicy::Required;
-            let args = AgentArgs { mode, confinement, ..args.clone() };
+            let args = AgentArgs { mode, confinement, proxy: None, ..args.clone() };
             assert_eq!(AgentArgs::parse(args.to_args()), Ok(args));
         }
     }
@@ -223,5 +236,7 @@ mod tests {
         assert_eq!(parse(&["script", "--x", "/a"]), Err(ArgsError::Option("--x".into())));
         let none = parse(&["script", "--confinement", "none"]);
         assert_eq!(none, Err(ArgsError::Confinement("none".into())));
+        let far = parse(&["script", "--proxy", "65536"]);
+        assert_eq!(far, Err(ArgsError::Port("65536".into())));
     }
 }

@@ -6,7 +6,10 @@ use serde_json::value::RawValue;
 use crate::WireError;
 use crate::frame::{FrameError, encode};
 use crate::limits::MAX_FRAME_BYTES;
-use crate::message::{Chunk, Credit, Log, Page, Refused, Request, RequestMethod, Touched};
+use crate::message::{
+    Chunk, Close, Closed, Connect, Connected, Credit, Log, Page, Refused, Request, RequestMethod,
+    Touched,
+};
 
 /// A line that is not a message of this wire.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +45,10 @@ pub enum ToAgent {
     Chunk(Chunk),
     /// Leave to send more of a stream from the agent.
     Credit(Credit),
+    /// A tunnel has its connection.
+    Connected(Connected),
+    /// A tunnel is over.
+    Closed(Closed),
 }
 
 /// What the agent sends and the controller reads.
@@ -66,6 +73,10 @@ pub enum FromAgent<'a> {
     Chunk(Chunk),
     /// Leave to send more of a stream to the agent.
     Credit(Credit),
+    /// A program wants a connection.
+    Connect(Connect),
+    /// The agent's last word on a tunnel.
+    Close(Close),
 }
 
 #[derive(Deserialize)]
@@ -94,9 +105,11 @@ enum Version {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum StreamMethod {
+enum ControllerMethod {
     Chunk,
     Credit,
+    Connected,
+    Closed,
 }
 
 #[derive(Deserialize)]
@@ -108,6 +121,8 @@ enum AgentMethod {
     Page,
     Chunk,
     Credit,
+    Connect,
+    Close,
 }
 
 #[derive(Serialize)]
@@ -187,9 +202,11 @@ impl ToAgent {
                 result: None,
                 error: None,
                 ..
-            } => match method::<StreamMethod>(name)? {
-                StreamMethod::Chunk => params(name, raw).map(Self::Chunk),
-                StreamMethod::Credit => params(name, raw).map(Self::Credit),
+            } => match method::<ControllerMethod>(name)? {
+                ControllerMethod::Chunk => params(name, raw).map(Self::Chunk),
+                ControllerMethod::Credit => params(name, raw).map(Self::Credit),
+                ControllerMethod::Connected => params(name, raw).map(Self::Connected),
+                ControllerMethod::Closed => params(name, raw).map(Self::Closed),
             },
             _ => shape("neither a request nor a notification"),
         }
@@ -214,6 +231,8 @@ impl ToAgent {
             }
             Self::Chunk(chunk) => encode_chunk(chunk),
             Self::Credit(credit) => notification("credit", credit),
+            Self::Connected(connected) => notification("connected", connected),
+            Self::Closed(closed) => notification("closed", closed),
         }
     }
 }
@@ -256,6 +275,8 @@ impl<'a> FromAgent<'a> {
                 AgentMethod::Page => params(name, raw).map(Self::Page),
                 AgentMethod::Chunk => params(name, raw).map(Self::Chunk),
                 AgentMethod::Credit => params(name, raw).map(Self::Credit),
+                AgentMethod::Connect => params(name, raw).map(Self::Connect),
+                AgentMethod::Close => params(name, raw).map(Self::Close),
             },
             _ => shape("neither an answer nor a notification"),
         }
@@ -275,6 +296,8 @@ impl<'a> FromAgent<'a> {
             Self::Page(page) => notification("page", page),
             Self::Chunk(chunk) => encode_chunk(chunk),
             Self::Credit(credit) => notification("credit", credit),
+            Self::Connect(connect) => notification("connect", connect),
+            Self::Close(close) => notification("close", close),
         }
     }
 

@@ -73,7 +73,7 @@ pub fn messages(data: &[u8]) {
         Err(DecodeError::Params { method, id, .. }) => {
             let known = match id {
                 Some(_) => Request::METHODS,
-                None => &["chunk", "credit"],
+                None => &["chunk", "credit", "connected", "closed"],
             };
             assert!(known.contains(&method.as_str()), "params of an unknown method '{method}'");
         }
@@ -104,7 +104,8 @@ pub fn messages(data: &[u8]) {
             }
         }
         Err(DecodeError::Params { method, id, .. }) => {
-            let known = ["log", "touched", "refused", "page", "chunk", "credit"];
+            let known =
+                ["log", "touched", "refused", "page", "chunk", "credit", "connect", "close"];
             assert!(id.is_none() && known.contains(&method.as_str()), "'{method}'");
         }
         Err(DecodeError::Envelope(_)) => {}

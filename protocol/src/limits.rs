@@ -56,6 +56,24 @@ pub const MAX_REFUSALS: usize = 1000;
 /// Credit of a stream at its start, in bytes: what the sender may send before the first `credit`.
 pub const INITIAL_CREDIT: u64 = 256 << 10;
 
+/// The numbers of tunnels: these, which the agent gives, and above. A request's streams, to which the
+/// controller gives numbers, are below.
+pub const FIRST_TUNNEL: u32 = 1 << 31;
+
+/// Most tunnels at one time, those that only one side has closed counted.
+pub const MAX_TUNNELS: usize = 64;
+
+/// Longest host in a `connect`: a name has at most 253 bytes, with its last dot 254, and SOCKS
+/// carries 255.
+pub const MAX_HOST_BYTES: usize = 255;
+
+/// Longest message of a `closed`.
+pub const MAX_CLOSED_MESSAGE_BYTES: usize = 2 << 10;
+
+/// A receiver may keep back less than this of what it has consumed before it gives credit for it:
+/// a slow trickle needs no grant for each of its pieces.
+pub const CREDIT_STEP: u64 = 32 << 10;
+
 // One byte of text is at most six of JSON (`\u0001`), base64 is 4 for 3, and 4 KiB is ample for
 // an envelope.
 const ENVELOPE: usize = 4 << 10;
@@ -73,7 +91,7 @@ const _: () =
 const _: () =
     assert!((MAX_VIEW_BYTES + crate::path::MAX_PATH_BYTES) * 6 + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_VALUE_DEPTH + 8 <= MAX_NESTING);
-const _: () = assert!(INITIAL_CREDIT >= MAX_CHUNK_BYTES as u64);
+const _: () = assert!(INITIAL_CREDIT >= MAX_CHUNK_BYTES as u64 + CREDIT_STEP);
 
 /// How many bytes `text` takes inside a JSON string, without the quotes, as this crate writes it.
 #[must_use]

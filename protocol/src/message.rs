@@ -5,14 +5,19 @@
 //! [`Page`], and again [`Chunk`] and [`Credit`]. A session is `hello`, any requests, `shutdown`; the end of
 //! stdin without `shutdown` ends the agent at once.
 //!
+//! Where programs may reach hosts, the agent asks for each connection by [`Connect`]; what the two
+//! sides then say of it is [`Connected`], [`Close`] and [`Closed`].
+//!
 //! Every size is in bytes, every time in milliseconds.
 
+mod egress;
 mod exec;
 mod files;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
+pub use egress::{Close, Closed, ClosedReason, Connect, Connected};
 pub use exec::{Command, Exec, ExecEnd, ExecReply, ExecStop, Program, Variable, Word};
 pub use files::{
     Edit, EditReply, Entry, EntryKind, Exists, ExistsReply, ImageContent, List, ListReply, Mkdir,
@@ -496,7 +501,7 @@ pub enum Change {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chunk {
-    /// The stream's number, given by the request that opened it.
+    /// The stream's number, given by the request that opened it; or a tunnel's.
     pub stream: u32,
     /// 0 for the first chunk of a stream, then one more each.
     pub seq: u64,

@@ -222,6 +222,24 @@ fn credit() -> Credit {
     Credit { stream: 1, bytes: 65536 }
 }
 
+fn tunnels_to_agent() -> String {
+    let tunnel = limits::FIRST_TUNNEL;
+    let closed = ClosedReason::ALL.map(|reason| {
+        assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
+        ToAgent::Closed(Closed { tunnel, reason, message: "why".into() })
+    });
+    let messages = [ToAgent::Connected(Connected { tunnel })].into_iter().chain(closed);
+    messages.map(|message| String::from_utf8(message.encode().unwrap()).unwrap()).collect()
+}
+
+fn tunnels_from_agent() -> Vec<Vec<u8>> {
+    let tunnel = limits::FIRST_TUNNEL;
+    let connect = Connect { tunnel, host: "example.org".into(), port: 443 };
+    [FromAgent::Connect(connect), FromAgent::Close(Close { tunnel })]
+        .map(|message| message.encode().unwrap())
+        .into()
+}
+
 #[test]
 fn what_the_controller_sends_is_frozen() {
     let mut lines = String::new();
@@ -233,6 +251,7 @@ fn what_the_controller_sends_is_frozen() {
     for message in [ToAgent::Chunk(chunk()), ToAgent::Credit(credit())] {
         lines += std::str::from_utf8(&message.encode().unwrap()).unwrap();
     }
+    lines += &tunnels_to_agent();
     for line in lines.lines() {
         let read = ToAgent::decode(line).unwrap();
         assert_eq!(read.encode().unwrap(), format!("{line}\n").into_bytes());
@@ -309,7 +328,7 @@ fn what_the_agent_sends_is_frozen() {
         assert!(String::from_utf8_lossy(&line).contains(&named), "{named}");
         line
     });
-    let lines = [&lines[..], &refused, &answers()].concat();
+    let lines = [&lines[..], &refused, &answers(), &tunnels_from_agent()].concat();
     let lines = String::from_utf8(lines.concat()).unwrap();
     for line in lines.lines() {
         FromAgent::decode(line).unwrap();
@@ -325,7 +344,9 @@ fn constants_and_error_kinds_are_frozen() {
          LIST_PAGE_BYTES {}\nMAX_VIEW_LINES {}\nMAX_VIEW_BYTES {}\n\
          MAX_REFUSALS {}\n\
          MAX_LOG_ENTRY_BYTES {}\nMAX_SOURCE_BYTES {}\nMAX_RESULT_BYTES {}\nMAX_ARGS_BYTES {}\n\
-         MAX_COMMAND_BYTES {}\nMAX_MESSAGE_BYTES {}\nINITIAL_CREDIT {}\n",
+         MAX_COMMAND_BYTES {}\nMAX_MESSAGE_BYTES {}\nINITIAL_CREDIT {}\n\
+         FIRST_TUNNEL {}\nMAX_TUNNELS {}\nMAX_HOST_BYTES {}\nMAX_CLOSED_MESSAGE_BYTES {}\n\
+         CREDIT_STEP {}\n",
         limits::MAX_FRAME_BYTES,
         limits::MAX_CHUNK_BYTES,
         limits::MAX_NESTING,
@@ -343,6 +364,11 @@ fn constants_and_error_kinds_are_frozen() {
         limits::MAX_COMMAND_BYTES,
         limits::MAX_MESSAGE_BYTES,
         limits::INITIAL_CREDIT,
+        limits::FIRST_TUNNEL,
+        limits::MAX_TUNNELS,
+        limits::MAX_HOST_BYTES,
+        limits::MAX_CLOSED_MESSAGE_BYTES,
+        limits::CREDIT_STEP,
     );
     for kind in ErrorKind::ALL {
         writeln!(text, "error {kind}").unwrap();

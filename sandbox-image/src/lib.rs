@@ -19,6 +19,7 @@ mod luau;
 mod operation;
 mod outbox;
 mod proc;
+pub mod proxy;
 mod run;
 mod session;
 mod source;
@@ -26,6 +27,7 @@ mod stream;
 
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::net::TcpListener;
 
 use sandbox_protocol::argv::{AgentArgs, ArgsError, EXIT_UNCONFINED, Mode};
 use sandbox_protocol::message::Confinement;
@@ -66,6 +68,9 @@ pub enum StartError {
     /// A mount.
     #[error(transparent)]
     Mount(#[from] files::MountError),
+    /// The proxy's port.
+    #[error("cannot listen on the loopback: {0}")]
+    Proxy(#[source] std::io::Error),
     /// What programs need.
     #[error("cannot run programs: {0}")]
     Programs(#[source] std::io::Error),
@@ -105,6 +110,8 @@ pub struct Agent {
     mounts: files::Mounts,
     confinement: Confinement,
     proc: proc::Proc,
+    /// The proxy's port, where programs may reach anybody.
+    proxy: Option<TcpListener>,
     programs: Option<exec::Ground>,
 }
 
@@ -118,6 +125,7 @@ impl Agent {
     pub fn prepare(args: &AgentArgs) -> Result<Self, StartError> {
         let mounts = files::Mounts::open(args)?;
         let proc = proc::Proc::open();
+        let proxy = args.proxy.map(proxy::listen).transpose().map_err(StartError::Proxy)?;
         let tenant = match args.mode {
             Mode::Exec => Tenant::Programs,
             Mode::Script | Mode::Check => Tenant::Scripts,
@@ -128,14 +136,15 @@ impl Agent {
                 confine::adopt()?;
                 let around = Surroundings::open().map_err(|e| StartError::Programs(e.into()))?;
                 let grants = || mounts.grants().chain(around.grants());
-                let programs = exec::Ground::prepare(args).map_err(StartError::Programs)?;
+                let programs =
+                    exec::Ground::prepare(args, proxy.as_ref()).map_err(StartError::Programs)?;
                 let confinement = confine::confine(tenant, args.confinement, grants())?;
                 let layers = confine::layers(args.confinement, &confinement, grants())?;
                 (confinement, Some(programs.under(layers)))
             }
         };
         let resolver = mounts.probe_resolver();
-        Ok(Self { mounts: mounts.with_resolver(resolver), confinement, proc, programs })
+        Ok(Self { mounts: mounts.with_resolver(resolver), confinement, proc, programs, proxy })
     }
 
     /// Serves the session on stdin and stdout until it ends.
@@ -144,8 +153,8 @@ impl Agent {
     ///
     /// [`StartError::Thread`] where no thread can be had.
     pub fn serve(self) -> Result<Exit, StartError> {
-        let Self { mounts, confinement, proc, programs } = self;
-        session::serve(mounts, confinement, proc, programs).map_err(StartError::Thread)
+        let Self { mounts, confinement, proc, programs, proxy } = self;
+        session::serve(mounts, confinement, proc, programs, proxy).map_err(StartError::Thread)
     }
 }
 

@@ -16,6 +16,7 @@ use sandbox_protocol::{ErrorKind, FromAgent, WireError};
 use serde::Serialize;
 
 use crate::files::Announce;
+use crate::proxy::Speak;
 use crate::{Exit, die};
 
 /// Answers that the controller has not read yet. It has at most
@@ -94,6 +95,12 @@ impl Announce for Outbox {
 
     fn refuse(&self, refused: Refused) {
         self.notify(&FromAgent::Refused(refused));
+    }
+}
+
+impl Speak for Outbox {
+    fn say(&self, message: &FromAgent<'_>) {
+        self.notify(message);
     }
 }
 

@@ -3,13 +3,14 @@
 //! which ends the process.
 
 use std::io;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use sandbox_protocol::frame::FrameDecoder;
-use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_IN_FLIGHT, MAX_VALUE_DEPTH};
+use sandbox_protocol::limits::{FIRST_TUNNEL, MAX_ARGS_BYTES, MAX_IN_FLIGHT, MAX_VALUE_DEPTH};
 use sandbox_protocol::message::{
     Cancel, CancelReply, Confinement, Exec, Hello, HelloReply, Limits, Policy, Request, Run,
     Shutdown,
@@ -24,6 +25,7 @@ use crate::files::{Files, Lifetime, Mounts, PathPolicy};
 use crate::operation::{Operation, Operations};
 use crate::outbox::{Outbox, Replier, Stdout};
 use crate::proc::Proc;
+use crate::proxy::Proxy;
 use crate::run::{Job, Runner};
 use crate::stream::Streams;
 use crate::{Exit, die};
@@ -43,6 +45,7 @@ pub fn serve(
     confinement: Confinement,
     proc: Proc,
     ground: Option<Ground>,
+    proxy: Option<TcpListener>,
 ) -> io::Result<Exit> {
     let programs = ground.map(Programs::start).transpose()?;
     let proc = Arc::new(proc);
@@ -51,6 +54,7 @@ pub fn serve(
     let runner = Arc::new(Runner::new(outbox.clone(), replier.clone(), proc.clone()));
     let streams = Arc::new(Streams::default());
     let operations = Operations::new(outbox.clone(), streams.clone());
+    let proxy = proxy.map(|listener| Proxy::start(listener, outbox.clone())).transpose()?;
     let execs = Execs::new(outbox.clone(), streams.clone());
     let mounts = Arc::new(mounts);
     let mut session = Session {
@@ -62,6 +66,7 @@ pub fn serve(
         runner,
         streams,
         operations,
+        proxy,
         programs,
         execs,
         rules: None,
@@ -111,6 +116,7 @@ struct Session {
     runner: Arc<Runner>,
     streams: Arc<Streams>,
     operations: Operations,
+    proxy: Option<Proxy>,
     /// The programs of the image, in a sandbox that runs some.
     programs: Option<Arc<Programs>>,
     execs: Execs,
@@ -132,8 +138,20 @@ impl Session {
     fn take(&mut self, line: &str) {
         match ToAgent::decode(line) {
             Ok(ToAgent::Request { id, request }) => self.request(id, request),
+            Ok(ToAgent::Chunk(chunk)) if chunk.stream >= FIRST_TUNNEL => {
+                keep(self.proxy.as_ref().map_or(Ok(()), |proxy| proxy.take_chunk(&chunk)));
+            }
+            Ok(ToAgent::Credit(credit)) if credit.stream >= FIRST_TUNNEL => {
+                keep(self.proxy.as_ref().map_or(Ok(()), |proxy| proxy.take_credit(&credit)));
+            }
             Ok(ToAgent::Chunk(chunk)) => keep(self.streams.take_chunk(chunk)),
             Ok(ToAgent::Credit(credit)) => keep(self.streams.take_credit(&credit)),
+            Ok(ToAgent::Connected(connected)) => {
+                self.proxy.iter().for_each(|proxy| proxy.take_connected(connected));
+            }
+            Ok(ToAgent::Closed(closed)) => {
+                self.proxy.iter().for_each(|proxy| proxy.take_closed(closed.clone()));
+            }
             Err(DecodeError::Params { method, id: Some(id), source }) => {
                 self.outbox.begin_request();
                 let error = match protocol_of(line) {

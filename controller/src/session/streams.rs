@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sandbox_protocol::ToAgent;
+use sandbox_protocol::limits::FIRST_TUNNEL;
 use sandbox_protocol::message::{Chunk, Credit};
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
 use tokio::sync::{Notify, mpsc};
@@ -44,7 +45,8 @@ impl Streams {
     fn number(&mut self) -> u32 {
         loop {
             let number = self.next;
-            self.next = self.next.wrapping_add(1);
+            // Those above are the agent's.
+            self.next = (self.next + 1) % FIRST_TUNNEL;
             if !self.open.contains_key(&number) {
                 return number;
             }

@@ -2,6 +2,7 @@
 //! environment, its working directory; and, where it did not begin, why, for people.
 
 use std::ffi::{CStr, CString, OsString};
+use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,7 @@ use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::{ErrorKind, WireError};
 
 use super::spawn::SpawnError;
+use crate::proxy;
 
 /// Where programs are looked for where neither the image nor the caller says.
 const PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -53,6 +55,13 @@ impl Defaults {
         // Wherever the image would have it, nothing can be written there.
         set(&mut defaults.env, b"TMPDIR", TMPDIR);
         defaults
+    }
+
+    /// Programs find the proxy at this address, whichever one the image knows of.
+    pub fn set_proxy(&mut self, address: SocketAddr) {
+        for (name, value) in proxy::environment(address) {
+            set(&mut self.env, name.as_bytes(), value.as_bytes());
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod wake;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -77,8 +78,11 @@ impl Ground {
     /// # Errors
     ///
     /// Where there is no `/dev/null`.
-    pub fn prepare(args: &AgentArgs) -> io::Result<Self> {
-        let defaults = Defaults::new(std::env::vars_os(), args.home.clone(), args.base());
+    pub fn prepare(args: &AgentArgs, proxy: Option<&TcpListener>) -> io::Result<Self> {
+        let mut defaults = Defaults::new(std::env::vars_os(), args.home.clone(), args.base());
+        if let Some(proxy) = proxy {
+            defaults.set_proxy(proxy.local_addr()?);
+        }
         let null = File::open("/dev/null")?;
         Ok(Self { defaults, marks: Marks::new(), layers: Layers::default(), null })
     }

@@ -161,6 +161,7 @@ fn take(layers: &str, target: &Target) {
                 home: None,
                 workdir: None,
                 confinement: ConfinementPolicy::Required,
+                proxy: None,
             });
             // Its descriptors stay open, as the agent's do.
             std::mem::forget(agent.expect("confined"));

@@ -559,3 +559,26 @@ fn nothing_that_a_program_signals_ends_the_agent() {
     agent.call(Shutdown {}).unwrap();
     assert_eq!(agent.exit_code(), DONE);
 }
+
+#[test]
+fn a_program_finds_the_proxy_and_reaches_nobody_but_by_the_controller() {
+    let directory = elsewhere();
+    let args = AgentArgs { proxy: Some(0), ..arguments(directory.path(), Mode::Exec) };
+    let mut agent = Agent::spawn(&args.to_args());
+    agent.call(hello(directory.path())).unwrap();
+    // What a program says to the proxy, by the shell that has TCP in it.
+    let ask = |words: &str| {
+        let line = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/${{HTTP_PROXY##*:}}; printf '{words}' >&3; cat <&3; \
+             [ \"$HTTP_PROXY\" = \"$https_proxy\" ] && [ \"$ALL_PROXY\" = \"$http_proxy\" ]"
+        );
+        program("bash", &["-c", &line])
+    };
+    let ran = agent.ran(ask("CONNECT evil.example:443 HTTP/1.1\\r\\n\\r\\n")).unwrap();
+    assert_eq!(ran.reply.end, ExecEnd::Exited(0), "{}", ran.stderr);
+    assert!(ran.stdout.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{}", ran.stdout);
+    assert!(ran.stdout.ends_with("\r\n\r\nnot evil.example\n"), "{}", ran.stdout);
+    let ran = agent.ran(ask("\\5\\1\\0\\5\\1\\0\\1\\12\\0\\0\\1\\0\\120")).unwrap();
+    assert_eq!(ran.stdout.as_bytes()[..4], [5, 0, 5, 2], "{:?}", ran.stdout);
+    assert_eq!(agent.notes, ["connect evil.example:443", "close", "connect 10.0.0.1:80", "close"]);
+}

@@ -19,8 +19,8 @@ use sandbox_protocol::limits::{
     MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_SOURCE_BYTES,
 };
 use sandbox_protocol::message::{
-    Access, AllowedPath, Call, Cancel, Change, Entry, Hello, IoErrors, Limits, Policy, Refused,
-    Request, Run, RunEnd, RunReply, ScriptError, Shutdown,
+    Access, AllowedPath, Call, Cancel, Change, Closed, ClosedReason, Connect, Entry, Hello,
+    IoErrors, Limits, Policy, Refused, Request, Run, RunEnd, RunReply, ScriptError, Shutdown,
 };
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
@@ -162,6 +162,13 @@ impl Agent {
             FromAgent::Credit(credit) => {
                 self.sending.get_mut(&credit.stream).expect("a stream").grant(&credit).unwrap();
             }
+            FromAgent::Connect(Connect { tunnel, host, port }) => {
+                self.notes.push(format!("connect {host}:{port}"));
+                let message = format!("not {host}");
+                let closed = Closed { tunnel, reason: ClosedReason::Refused, message };
+                self.raw(&ToAgent::Closed(closed).encode().unwrap());
+            }
+            FromAgent::Close(_) => self.notes.push("close".to_owned()),
         }
         true
     }
@@ -206,6 +213,7 @@ fn arguments(directory: &Path, mode: Mode) -> AgentArgs {
         home: Some(path.clone()),
         workdir: Some(path),
         confinement: ConfinementPolicy::Required,
+        proxy: None,
     }
 }
 

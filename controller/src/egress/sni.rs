@@ -1,0 +1,700 @@
+//! What a program says inside its connection must be for the host that it named: the server name in
+//! TLS.
+//!
+//! A [`Guard`] stands between a program and the host. It reads the ClientHello, however it is cut into
+//! packets and records, holds it back until the name in it is known to be right, and then lets
+//! everything pass. A server may ask for a second ClientHello (HelloRetryRequest), which may name
+//! another host: so what follows the first one is looked at until the server's answer says that none
+//! will come. A name that is encrypted (ECH) cannot be looked at, and is refused.
+//!
+//! ```text
+//!            no TLS, and none needed                 server: no retry
+//!   Start ────────────────────────────────▶ Open ◀──────────────────────┐
+//!     │ TLS                                  ▲                          │
+//!     └────▶ Hello ── the right name ─▶ Between ── server: retry ─▶ Hello, again
+//! ```
+//!
+//! Pure, and bounded: it holds no more than [`MAX_HELD`], and reads each byte once.
+
+use super::allow::Host;
+
+/// Longest ClientHello. Those of today have 0.3 to 2 KiB; tickets make longer ones.
+const MAX_HELLO: usize = 64 << 10;
+/// Most bytes that are held back for one, records' headers included.
+const MAX_HELD: usize = 128 << 10;
+/// The port on which nothing but TLS is spoken to a name.
+const HTTPS: u16 = 443;
+
+const RECORD_HEADER: usize = 5;
+/// Longest record that is not encrypted, and longest that is, in any version.
+const MAX_PLAIN_RECORD: usize = 1 << 14;
+const MAX_RECORD: usize = (1 << 14) + 2048;
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+const APPLICATION_DATA: u8 = 23;
+const MAJOR_VERSION: u8 = 3;
+
+const CLIENT_HELLO: u8 = 1;
+const SERVER_HELLO: u8 = 2;
+/// Message header, version and random.
+const SERVER_HELLO_HEAD: usize = 4 + 2 + 32;
+/// The random of a ServerHello that is a HelloRetryRequest (RFC 8446, 4.1.3).
+const RETRY: [u8; 32] = [
+    0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
+    0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
+];
+
+const SERVER_NAME: u16 = 0;
+const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
+/// ECH's forerunner.
+const ENCRYPTED_SERVER_NAME: u16 = 0xffce;
+
+/// Why what a program says is not passed on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TlsRefusal {
+    /// Something else than TLS, to a name's port for HTTPS.
+    #[error("only TLS is passed to port 443 of a name")]
+    NoTls,
+    /// No ClientHello that anybody could read.
+    #[error("a malformed TLS ClientHello")]
+    Malformed,
+    /// No name.
+    #[error("TLS without a server name (SNI)")]
+    NoName,
+    /// Another name.
+    #[error("TLS for another server name (SNI) than the connection's")]
+    OtherName(String),
+    /// A name that cannot be read.
+    #[error("TLS with an encrypted server name (ECH)")]
+    Encrypted,
+}
+
+/// Stands between a program and the host that it named.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    host: Host,
+    /// Nothing but TLS.
+    tls_only: bool,
+    phase: Phase,
+    /// What came and may not go yet.
+    held: Vec<u8>,
+    /// How much of it has been read.
+    read: usize,
+    server: Server,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Start,
+    Hello {
+        hello: Handshake,
+        is_second: bool,
+    },
+    /// After the first ClientHello: so much of a record is still to pass.
+    Between {
+        left: usize,
+    },
+    Open,
+}
+
+/// What the server has said.
+#[derive(Debug)]
+enum Server {
+    /// Too little.
+    Begun(Handshake),
+    /// Send another ClientHello.
+    Retries,
+    /// Anything else.
+    GoesOn,
+}
+
+impl Guard {
+    /// A guard of a connection to this host.
+    pub fn new(host: Host, port: u16) -> Self {
+        let tls_only = port == HTTPS && matches!(host, Host::Name(_));
+        let server = Server::Begun(Handshake::new(SERVER_HELLO_HEAD));
+        Self { host, tls_only, phase: Phase::Start, held: Vec::new(), read: 0, server }
+    }
+
+    /// Takes what the program says, and gives what may go to the host now. Where it
+    /// [waits](Self::is_waiting) it is to be given nothing more until the server has been heard.
+    pub fn client(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>, TlsRefusal> {
+        if self.held.is_empty() {
+            self.held = bytes;
+        } else {
+            self.held.extend_from_slice(&bytes);
+        }
+        loop {
+            let rest = &self.held[self.read..];
+            match &mut self.phase {
+                Phase::Start => match (rest, self.tls_only) {
+                    ([HANDSHAKE, MAJOR_VERSION, ..], _) => {
+                        self.phase = Phase::Hello { hello: Handshake::new(4), is_second: false };
+                    }
+                    ([] | [HANDSHAKE], _) => return Ok(Vec::new()),
+                    (_, true) => return Err(TlsRefusal::NoTls),
+                    (_, false) => self.phase = Phase::Open,
+                },
+                Phase::Hello { hello, is_second } => {
+                    self.read += hello.feed(rest).ok_or(TlsRefusal::Malformed)?;
+                    match hello.message() {
+                        None if self.held.len() > MAX_HELD => return Err(TlsRefusal::Malformed),
+                        None => return Ok(Vec::new()),
+                        Some(&[CLIENT_HELLO, a, b, c]) => {
+                            let length = u32::from_be_bytes([0, a, b, c]) as usize;
+                            if length == 0 || length > MAX_HELLO {
+                                return Err(TlsRefusal::Malformed);
+                            }
+                            hello.need = 4 + length;
+                        }
+                        Some([CLIENT_HELLO, _, _, _, body @ ..]) if hello.is_between_records() => {
+                            check(body, &self.host)?;
+                            self.phase =
+                                if *is_second { Phase::Open } else { Phase::Between { left: 0 } };
+                        }
+                        // Another message, or more of them in the last record.
+                        Some(_) => return Err(TlsRefusal::Malformed),
+                    }
+                }
+                Phase::Between { left } if *left > 0 => {
+                    let passing = rest.len().min(*left);
+                    *left -= passing;
+                    self.read += passing;
+                    if rest.is_empty() {
+                        return Ok(self.release());
+                    }
+                }
+                Phase::Between { left } => match (&self.server, rest) {
+                    (Server::GoesOn, _) => self.phase = Phase::Open,
+                    (_, &[kind, MAJOR_VERSION, _, high, low, ..]) => match (&self.server, kind) {
+                        (_, CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA) => {
+                            let length = usize::from(u16::from_be_bytes([high, low]));
+                            if length > MAX_RECORD {
+                                return Err(TlsRefusal::Malformed);
+                            }
+                            *left = RECORD_HEADER + length;
+                        }
+                        (Server::Retries, HANDSHAKE) => {
+                            let hello = Handshake::new(4);
+                            self.phase = Phase::Hello { hello, is_second: true };
+                        }
+                        // It may be a second ClientHello, or not: the server will tell.
+                        (_, HANDSHAKE) => return Ok(self.release()),
+                        _ => return Err(TlsRefusal::Malformed),
+                    },
+                    (_, rest) if rest.len() >= RECORD_HEADER => return Err(TlsRefusal::Malformed),
+                    _ => return Ok(self.release()),
+                },
+                Phase::Open => {
+                    self.read = self.held.len();
+                    return Ok(self.release());
+                }
+            }
+        }
+    }
+
+    /// Looks at what the server says. It is passed on in any case.
+    pub fn server(&mut self, bytes: &[u8]) {
+        let Server::Begun(hello) = &mut self.server else { return };
+        let is_other = hello.feed(bytes).is_none()
+            || hello.message.first().is_some_and(|&kind| kind != SERVER_HELLO);
+        match hello.message() {
+            _ if is_other => self.server = Server::GoesOn,
+            Some(head) if head[6..] == RETRY => self.server = Server::Retries,
+            Some(_) => self.server = Server::GoesOn,
+            None => {}
+        }
+    }
+
+    /// Whether what it holds depends on what the server says next.
+    pub fn is_waiting(&self) -> bool {
+        let rest = &self.held[self.read..];
+        matches!(self.phase, Phase::Between { left: 0 })
+            && matches!(self.server, Server::Begun(_))
+            && rest.len() >= RECORD_HEADER
+    }
+
+    /// Call at the end of what the program says: what is held is whole, or never will be.
+    pub fn finish(&mut self) -> Result<Vec<u8>, TlsRefusal> {
+        match self.phase {
+            Phase::Start if self.held.is_empty() || !self.tls_only => {
+                Ok(std::mem::take(&mut self.held))
+            }
+            Phase::Between { .. } | Phase::Open => Ok(std::mem::take(&mut self.held)),
+            Phase::Start | Phase::Hello { .. } => Err(TlsRefusal::Malformed),
+        }
+    }
+
+    fn release(&mut self) -> Vec<u8> {
+        let rest = self.held.split_off(self.read);
+        self.read = 0;
+        std::mem::replace(&mut self.held, rest)
+    }
+}
+
+/// The beginning of a handshake, put together from its records.
+#[derive(Debug)]
+struct Handshake {
+    header: [u8; RECORD_HEADER],
+    /// How much of the header has come.
+    have: usize,
+    /// How much of the record has not come.
+    left: usize,
+    message: Vec<u8>,
+    /// How much is wanted.
+    need: usize,
+}
+
+impl Handshake {
+    const fn new(need: usize) -> Self {
+        Self { header: [0; RECORD_HEADER], have: 0, left: 0, message: Vec::new(), need }
+    }
+
+    /// Reads up to what is wanted, and says how much that was; `None` where it is no handshake.
+    fn feed(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut rest = bytes;
+        while self.message.len() < self.need && !rest.is_empty() {
+            if self.left == 0 {
+                let count = rest.len().min(RECORD_HEADER - self.have);
+                let (head, more) = rest.split_at(count);
+                self.header[self.have..self.have + count].copy_from_slice(head);
+                self.have += count;
+                rest = more;
+                if self.have == RECORD_HEADER {
+                    let [kind, major, _, high, low] = self.header;
+                    self.left = usize::from(u16::from_be_bytes([high, low]));
+                    self.have = 0;
+                    let is_sound = (1..=MAX_PLAIN_RECORD).contains(&self.left);
+                    if kind != HANDSHAKE || major != MAJOR_VERSION || !is_sound {
+                        return None;
+                    }
+                }
+            } else {
+                let count = rest.len().min(self.left).min(self.need - self.message.len());
+                let (piece, more) = rest.split_at(count);
+                self.message.extend_from_slice(piece);
+                self.left -= count;
+                rest = more;
+            }
+        }
+        Some(bytes.len() - rest.len())
+    }
+
+    /// What is wanted, once it is there.
+    fn message(&self) -> Option<&[u8]> {
+        (self.message.len() == self.need).then_some(&self.message)
+    }
+
+    const fn is_between_records(&self) -> bool {
+        self.left == 0
+    }
+}
+
+/// Holds the name in a ClientHello against the host.
+fn check(hello: &[u8], host: &Host) -> Result<(), TlsRefusal> {
+    let hello = read_hello(hello).ok_or(TlsRefusal::Malformed)?;
+    if hello.is_encrypted {
+        return Err(TlsRefusal::Encrypted);
+    }
+    match (hello.name, host) {
+        // TLS has no names for addresses.
+        (None, Host::Address(_)) => Ok(()),
+        (None, Host::Name(_)) => Err(TlsRefusal::NoName),
+        (Some(name), host) => match std::str::from_utf8(name).ok().map(str::parse::<Host>) {
+            Some(Ok(found)) if found == *host => Ok(()),
+            Some(Ok(found)) => Err(TlsRefusal::OtherName(found.to_string())),
+            _ => Err(TlsRefusal::Malformed),
+        },
+    }
+}
+
+#[derive(Debug, Default)]
+struct ClientHello<'a> {
+    name: Option<&'a [u8]>,
+    is_encrypted: bool,
+}
+
+/// Reads the body of a ClientHello; `None` where a byte of it is not where it should be.
+fn read_hello(body: &[u8]) -> Option<ClientHello<'_>> {
+    let mut rest = body;
+    let version_and_random = take(&mut rest, 2 + 32)?;
+    if version_and_random[0] != MAJOR_VERSION {
+        return None;
+    }
+    let session = take_vector(&mut rest, 1)?;
+    let ciphers = take_vector(&mut rest, 2)?;
+    let compressions = take_vector(&mut rest, 1)?;
+    if session.len() > 32 || ciphers.is_empty() || ciphers.len() % 2 != 0 || compressions.is_empty()
+    {
+        return None;
+    }
+    let mut hello = ClientHello::default();
+    if rest.is_empty() {
+        return Some(hello);
+    }
+    let mut extensions = take_vector(&mut rest, 2)?;
+    while !extensions.is_empty() {
+        let kind = take_number(&mut extensions, 2)?;
+        let data = take_vector(&mut extensions, 2)?;
+        match u16::try_from(kind).ok()? {
+            SERVER_NAME if hello.name.is_some() => return None,
+            SERVER_NAME => hello.name = Some(read_server_name(data)?),
+            ENCRYPTED_CLIENT_HELLO | ENCRYPTED_SERVER_NAME => hello.is_encrypted = true,
+            _ => {}
+        }
+    }
+    rest.is_empty().then_some(hello)
+}
+
+/// One name, of the one kind there is.
+fn read_server_name(data: &[u8]) -> Option<&[u8]> {
+    let mut rest = data;
+    let mut list = take_vector(&mut rest, 2)?;
+    let kind = take_number(&mut list, 1)?;
+    let name = take_vector(&mut list, 2)?;
+    (kind == 0 && !name.is_empty() && list.is_empty() && rest.is_empty()).then_some(name)
+}
+
+fn take<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+    let (taken, more) = rest.split_at_checked(count)?;
+    *rest = more;
+    Some(taken)
+}
+
+fn take_number(rest: &mut &[u8], bytes: usize) -> Option<usize> {
+    Some(take(rest, bytes)?.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte)))
+}
+
+/// Bytes with their length before them.
+fn take_vector<'a>(rest: &mut &'a [u8], length_bytes: usize) -> Option<&'a [u8]> {
+    let length = take_number(rest, length_bytes)?;
+    take(rest, length)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn vector(length_bytes: usize, bytes: &[u8]) -> Vec<u8> {
+        let length = (bytes.len() as u32).to_be_bytes();
+        [&length[4 - length_bytes..], bytes].concat()
+    }
+
+    fn extension(kind: u16, data: &[u8]) -> Vec<u8> {
+        [&kind.to_be_bytes()[..], &vector(2, data)].concat()
+    }
+
+    fn server_name(name: &str) -> Vec<u8> {
+        extension(SERVER_NAME, &vector(2, &[&[0][..], &vector(2, name.as_bytes())].concat()))
+    }
+
+    /// A ClientHello's handshake message with these extensions.
+    fn message(extensions: &[Vec<u8>]) -> Vec<u8> {
+        let body = [
+            &[3, 3][..],
+            &[7; 32],
+            &vector(1, &[9; 32]),
+            &vector(2, &[0x13, 0x01, 0x13, 0x02]),
+            &vector(1, &[0]),
+            &vector(2, &extensions.concat()),
+        ]
+        .concat();
+        [&[CLIENT_HELLO][..], &vector(3, &body)].concat()
+    }
+
+    fn records(kind: u8, message: &[u8], size: usize) -> Vec<u8> {
+        let record = |piece: &[u8]| [&[kind, 3, 1][..], &vector(2, piece)].concat();
+        message.chunks(size).flat_map(record).collect()
+    }
+
+    /// A ClientHello for this name, in one record.
+    pub(crate) fn client_hello(name: &str) -> Vec<u8> {
+        let versions = extension(43, &[2, 3, 4]);
+        records(HANDSHAKE, &message(&[versions, server_name(name)]), MAX_PLAIN_RECORD)
+    }
+
+    fn server_hello(random: [u8; 32]) -> Vec<u8> {
+        let body = [&[3, 3][..], &random, &[0, 0x13, 0x01, 0]].concat();
+        records(HANDSHAKE, &[&[SERVER_HELLO][..], &vector(3, &body)].concat(), MAX_PLAIN_RECORD)
+    }
+
+    fn guard() -> Guard {
+        Guard::new("ok.example".parse().unwrap(), HTTPS)
+    }
+
+    /// What passes of bytes in pieces, when nothing is heard of the server.
+    fn passed(mut guard: Guard, bytes: &[u8], piece: usize) -> Result<Vec<u8>, TlsRefusal> {
+        let mut out = Vec::new();
+        for piece in bytes.chunks(piece) {
+            out.extend(guard.client(piece.to_vec())?);
+        }
+        Ok(out)
+    }
+
+    fn unhex(text: &str) -> Vec<u8> {
+        let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+        digits
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn a_hello_for_the_name_passes_whole_however_it_is_cut() {
+        let plain = message(&[extension(43, &[2, 3, 4]), server_name("ok.example")]);
+        for record in [1, 2, 3, 4, 5, 7, 64, MAX_PLAIN_RECORD] {
+            let hello = records(HANDSHAKE, &plain, record);
+            for piece in [1, 2, 3, 5, 6, 11, 100, hello.len()] {
+                assert_eq!(passed(guard(), &hello, piece).as_ref(), Ok(&hello), "{record} {piece}");
+            }
+            // Not a byte goes before the last one has come.
+            let (last, start) = hello.split_last().unwrap();
+            let mut guard = guard();
+            assert_eq!(guard.client(start.to_vec()), Ok(vec![]));
+            assert_eq!(guard.client(vec![*last]), Ok(hello));
+        }
+        for name in ["OK.Example", "ok.example."] {
+            assert!(passed(guard(), &client_hello(name), 9).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_hellos_of_real_programs_pass() {
+        for (program, hello) in super::super::hellos::REAL {
+            let hello = unhex(hello);
+            let ours = || Guard::new("ok.example".parse().unwrap(), HTTPS);
+            for piece in [1, 17, hello.len()] {
+                assert_eq!(passed(ours(), &hello, piece).as_ref(), Ok(&hello), "{program}");
+            }
+            let theirs = Guard::new("evil.example".parse().unwrap(), HTTPS);
+            let refusal = TlsRefusal::OtherName("ok.example".into());
+            assert_eq!(passed(theirs, &hello, 100), Err(refusal), "{program}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_for_the_name_is_refused() {
+        use TlsRefusal::{Encrypted, Malformed, NoName, NoTls};
+        let hello = |extensions: &[Vec<u8>]| records(HANDSHAKE, &message(extensions), 16 << 10);
+        let other = |name: &str| TlsRefusal::OtherName(name.to_owned());
+        let ok = || server_name("ok.example");
+        let two_names = [&[0][..], &vector(2, b"ok.example"), &[0], &vector(2, b"evil")].concat();
+        let long = extension(21, &vec![0; 60_000]);
+        for (what, bytes, expected) in [
+            ("plain HTTP", b"GET / HTTP/1.1\r\n".to_vec(), NoTls),
+            ("SSH", b"SSH-2.0-x\r\n".to_vec(), NoTls),
+            ("SSLv2's hello", vec![0x80, 46, 1, 3, 1], NoTls),
+            ("an alert first", vec![21, 3, 1, 0, 2, 1, 0], NoTls),
+            ("another name", client_hello("evil.example"), other("evil.example")),
+            ("a longer name", client_hello("ok.example.evil"), other("ok.example.evil")),
+            ("a subdomain", client_hello("a.ok.example"), other("a.ok.example")),
+            ("an address", client_hello("10.0.0.1"), other("10.0.0.1")),
+            ("a name with NUL", client_hello("ok.example\0.evil"), Malformed),
+            ("a name that is none", client_hello("ok example"), Malformed),
+            ("no name", hello(&[extension(43, &[2, 3, 4])]), NoName),
+            ("no extensions", hello(&[]), NoName),
+            ("ECH", hello(&[ok(), extension(ENCRYPTED_CLIENT_HELLO, &[0; 40])]), Encrypted),
+            ("ECH first", hello(&[extension(ENCRYPTED_CLIENT_HELLO, &[1]), ok()]), Encrypted),
+            ("ESNI", hello(&[extension(ENCRYPTED_SERVER_NAME, &[0; 9]), ok()]), Encrypted),
+            ("two extensions", hello(&[ok(), server_name("evil.example")]), Malformed),
+            ("the same twice", hello(&[ok(), ok()]), Malformed),
+            ("two names", hello(&[extension(0, &vector(2, &two_names))]), Malformed),
+            ("an empty list", hello(&[extension(0, &[0, 0])]), Malformed),
+            ("an empty extension", hello(&[extension(0, &[])]), Malformed),
+            ("an empty name", client_hello(""), Malformed),
+            ("another kind of name", hello(&[extension(0, &[0, 4, 1, 0, 1, b'a'])]), Malformed),
+            ("more behind the list", hello(&[extension(0, &[0, 4, 0, 0, 1, b'a', 0])]), Malformed),
+            ("too long", hello(&[long.clone(), long, ok()]), Malformed),
+            ("another message", records(HANDSHAKE, &[2, 0, 0, 1, 0], 99), Malformed),
+            ("an empty message", records(HANDSHAKE, &[1, 0, 0, 0], 99), Malformed),
+            ("an empty record", vec![22, 3, 1, 0, 0], Malformed),
+            ("a record too long", vec![22, 3, 1, 0x40, 1], Malformed),
+            (
+                "a version of none",
+                records(HANDSHAKE, &[&[1, 0, 0, 40][..], &[9; 40]].concat(), 99),
+                Malformed,
+            ),
+            (
+                "a message behind it in its record",
+                records(HANDSHAKE, &[message(&[ok()]), vec![16, 0, 0, 0]].concat(), 16 << 10),
+                Malformed,
+            ),
+            (
+                "another record in the middle of it",
+                [&records(HANDSHAKE, &message(&[ok()])[..20], 99)[..], &[23, 3, 3, 0, 1, 0]]
+                    .concat(),
+                Malformed,
+            ),
+        ] {
+            for piece in [1, 13, bytes.len()] {
+                assert_eq!(passed(guard(), &bytes, piece).as_ref(), Err(&expected), "{what}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_ports_take_any_protocol_and_tls_only_for_the_name() {
+        let guard = |host: &str, port| Guard::new(host.parse().unwrap(), port);
+        for text in [&b"GET / HTTP/1.1\r\n"[..], b"\x16\x04hi", b"x", b"\x80\x03\x01"] {
+            assert_eq!(passed(guard("ok.example", 80), text, 1).as_deref(), Ok(text));
+        }
+        let hello = client_hello("ok.example");
+        assert_eq!(passed(guard("ok.example", 8443), &hello, 7).as_ref(), Ok(&hello));
+        let evil = client_hello("evil.example");
+        assert!(passed(guard("ok.example", 8443), &evil, 7).is_err());
+        // One byte of TLS alone is nothing to go by, until nothing follows.
+        let mut short = guard("ok.example", 80);
+        assert_eq!(short.client(vec![HANDSHAKE]), Ok(vec![]));
+        assert_eq!(short.finish(), Ok(vec![HANDSHAKE]));
+    }
+
+    #[test]
+    fn an_address_has_no_name_and_takes_no_others() {
+        let guard = || Guard::new("10.0.0.5".parse().unwrap(), HTTPS);
+        let nameless = records(HANDSHAKE, &message(&[]), 99);
+        assert_eq!(passed(guard(), &nameless, 3).as_ref(), Ok(&nameless));
+        assert!(passed(guard(), &client_hello("10.0.0.5"), 99).is_ok());
+        assert!(passed(guard(), &client_hello("ok.example"), 99).is_err());
+        assert_eq!(passed(guard(), b"GET /", 1).as_deref(), Ok(&b"GET /"[..]));
+    }
+
+    #[test]
+    fn a_second_hello_that_the_server_asks_for_must_be_for_the_name_too() {
+        let begin = |answer: &[u8]| {
+            let mut guard = guard();
+            let hello = client_hello("ok.example");
+            assert_eq!(guard.client(hello.clone()), Ok(hello));
+            answer.chunks(3).for_each(|piece| guard.server(piece));
+            guard
+        };
+        let retry = server_hello(RETRY);
+        // Early data and the like may come before it.
+        let early = [&[20, 3, 3, 0, 1, 1][..], &[23, 3, 3, 0, 2, 9, 9]].concat();
+        for answer in [&retry[..], &records(HANDSHAKE, &retry[5..], 7)] {
+            for (name, expected) in [
+                ("ok.example", Ok(())),
+                ("evil.example", Err(TlsRefusal::OtherName("evil.example".into()))),
+            ] {
+                let second = [&early[..], &client_hello(name)].concat();
+                let result = passed(begin(answer), &second, 4);
+                assert_eq!(result.as_ref().map(|_| ()).map_err(Clone::clone), expected);
+                if let Ok(bytes) = result {
+                    assert_eq!(bytes, second);
+                }
+            }
+        }
+        // Where none is asked for, what looks like one is something else.
+        let finished = records(HANDSHAKE, &[1, 0, 0, 0, 9], 99);
+        assert_eq!(passed(begin(&server_hello([5; 32])), &finished, 1).as_ref(), Ok(&finished));
+        assert_eq!(passed(begin(b"HTTP/1.1 400"), &finished, 1).as_ref(), Ok(&finished));
+        assert_eq!(passed(begin(&[21, 3, 3, 0, 2, 2, 40]), &finished, 1).as_ref(), Ok(&finished));
+    }
+
+    #[test]
+    fn a_second_hello_that_comes_too_soon_is_held_until_the_server_speaks() {
+        let (ok, evil) = (client_hello("ok.example"), client_hello("evil.example"));
+        for (answer, expected) in [(RETRY, false), ([5; 32], true)] {
+            let mut guard = guard();
+            assert_eq!(guard.client(ok.clone()), Ok(ok.clone()));
+            assert!(!guard.is_waiting());
+            assert_eq!(guard.client(vec![23, 3, 3, 0, 1, 0]), Ok(vec![23, 3, 3, 0, 1, 0]));
+            assert_eq!(guard.client(evil.clone()), Ok(vec![]));
+            assert!(guard.is_waiting());
+            guard.server(&server_hello(answer)[..20]);
+            assert!(guard.is_waiting());
+            guard.server(&server_hello(answer)[20..]);
+            assert!(!guard.is_waiting());
+            assert_eq!(guard.client(vec![]).is_ok_and(|out| out == evil), expected);
+        }
+    }
+
+    #[test]
+    fn the_end_of_half_a_hello_is_a_refusal() {
+        let hello = client_hello("ok.example");
+        for length in 1..hello.len() {
+            let mut guard = guard();
+            assert_eq!(guard.client(hello[..length].to_vec()), Ok(vec![]));
+            assert_eq!(guard.finish(), Err(TlsRefusal::Malformed), "{length}");
+        }
+        assert_eq!(guard().finish(), Ok(vec![]));
+        let mut whole = guard();
+        whole.client(hello).unwrap();
+        assert_eq!(whole.finish(), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_hello_without_end_is_given_up() {
+        let mut guard = guard();
+        let mut sent = 0;
+        // Records of one byte hold the most for the least.
+        let mut records = std::iter::once(vec![22, 3, 1, 0, 4, 1, 0, 0xff, 0xff])
+            .chain(std::iter::repeat(vec![22, 3, 1, 0, 1, 0]));
+        let refusal = loop {
+            let record = records.next().unwrap();
+            sent += record.len();
+            match guard.client(record) {
+                Ok(out) => assert!(out.is_empty()),
+                Err(refusal) => break refusal,
+            }
+            assert!(guard.held.len() <= MAX_HELD);
+        };
+        assert_eq!(refusal, TlsRefusal::Malformed);
+        assert!(sent <= MAX_HELD + 6);
+    }
+
+    proptest! {
+        #[test]
+        fn what_passes_is_a_start_of_what_came_and_cuts_make_no_difference(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..600),
+            hello in any::<bool>(),
+            flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+            piece in 1_usize..40,
+            port in prop::sample::select(vec![443_u16, 80]),
+        ) {
+            if hello {
+                bytes = [client_hello("ok.example"), bytes].concat();
+            }
+            for (at, byte) in flips {
+                if !bytes.is_empty() {
+                    let at = at.index(bytes.len());
+                    bytes[at] = byte;
+                }
+            }
+            let run = |piece| {
+                let mut guard = Guard::new("ok.example".parse().unwrap(), port);
+                let (mut out, mut rest) = (Vec::new(), bytes.as_slice());
+                while !rest.is_empty() {
+                    let (now, more) = rest.split_at(rest.len().min(piece));
+                    rest = more;
+                    match guard.client(now.to_vec()) {
+                        Ok(passed) => out.extend(passed),
+                        Err(refusal) => return (out, Some(refusal)),
+                    }
+                }
+                (out, None)
+            };
+            let (whole, refusal) = run(usize::MAX);
+            let (cut, cut_refusal) = run(piece);
+            prop_assert!(bytes.starts_with(&whole) && bytes.starts_with(&cut));
+            prop_assert_eq!(&refusal, &cut_refusal);
+            if refusal.is_none() {
+                prop_assert_eq!(whole, cut);
+            }
+        }
+
+        #[test]
+        fn only_a_hello_for_the_name_ever_passes(
+            name in "[a-z.]{1,12}",
+            prefix in proptest::collection::vec(any::<u8>(), 0..4),
+        ) {
+            let bytes = [prefix.clone(), client_hello(&name)].concat();
+            let result = passed(guard(), &bytes, 50);
+            if result.is_ok_and(|out| !out.is_empty()) {
+                prop_assert!(prefix.is_empty());
+                prop_assert_eq!(name.trim_end_matches('.'), "ok.example");
+            }
+        }
+    }
+}

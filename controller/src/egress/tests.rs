@@ -1,0 +1,730 @@
+//! The agent's proxy and the controller's end, joined by a socket as they are by a container's stdio,
+//! with servers on the loopback. Names are those of a resolver of the tests' own.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use sandbox_agent::proxy::{Proxy, Speak, listen};
+use sandbox_protocol::frame::FrameDecoder;
+use sandbox_protocol::limits::{FIRST_TUNNEL, INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_TUNNELS};
+use sandbox_protocol::message::{Chunk, Close, Closed, ClosedReason, Connect, Credit};
+use sandbox_protocol::{Base64, FromAgent, ToAgent};
+use tokio_util::io::ReaderStream;
+
+use super::sni::tests::client_hello;
+use super::{Allowlist, Egress, EgressLimits, Resolve};
+use crate::engine::{Attached, Output};
+use crate::limits::ByteSize;
+use crate::session::testing::{FakeAgent, pipe};
+use crate::session::{Gate, Session, SessionEnd};
+
+/// No test waits longer for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// What is asked for and what is told, by those who are asked and told.
+#[derive(Default)]
+struct Seen {
+    lookups: Mutex<Vec<String>>,
+    /// The audit's lines: target, outcome, reason.
+    audit: Mutex<Vec<(String, String, String)>>,
+}
+
+struct Names {
+    known: HashMap<&'static str, Vec<IpAddr>>,
+    seen: Arc<Seen>,
+}
+
+#[async_trait]
+impl Resolve for Names {
+    async fn lookup(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        self.seen.lookups.lock().unwrap().push(name.to_owned());
+        match name {
+            "never.example" => std::future::pending().await,
+            _ => self.known.get(name).cloned().ok_or_else(|| io::Error::other("no such name")),
+        }
+    }
+}
+
+fn egress(rules: &[String], limits: EgressLimits, seen: &Arc<Seen>) -> Arc<Egress> {
+    let address = |text: &str| text.parse().unwrap();
+    let known = HashMap::from([
+        ("ok.example", vec![LOOPBACK]),
+        ("inside.example", vec![address("10.1.2.3")]),
+        ("cloud.example", vec![address("169.254.169.254")]),
+        ("mixed.example", vec![LOOPBACK, address("::ffff:10.1.2.3")]),
+        ("wrapped.example", vec![address("64:ff9b::127.0.0.1")]),
+        ("empty.example", vec![]),
+    ]);
+    let list: Allowlist = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+    let recorder = seen.clone();
+    let record = move |event: &crate::audit::Event<'_>| {
+        let connection = event.connection.expect("of a connection");
+        assert_eq!((event.operation, event.execution), ("connect", "box"));
+        recorder.audit.lock().unwrap().push((
+            connection.target.to_owned(),
+            event.outcome.to_owned(),
+            connection.reason.unwrap_or_default().to_owned(),
+        ));
+    };
+    Arc::new(Egress::new(list, limits, Names { known, seen: seen.clone() }, "box", record))
+}
+
+/// What the agent says goes into its end of the socket.
+struct Mouth(Mutex<UnixStream>);
+
+impl Speak for Mouth {
+    fn say(&self, message: &FromAgent<'_>) {
+        // At the end of a test nobody listens.
+        _ = self.0.lock().unwrap().write_all(&message.encode().unwrap());
+    }
+}
+
+/// A sandbox of nothing but its proxy, and its controller.
+struct World {
+    proxy: SocketAddr,
+    seen: Arc<Seen>,
+    session: Session,
+    /// Ends all the rest when it goes.
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl World {
+    fn new(rules: &[String]) -> Self {
+        Self::with_limits(rules, EgressLimits::default())
+    }
+
+    fn with_limits(rules: &[String], limits: EgressLimits) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let seen = Arc::new(Seen::default());
+        let gate = egress(rules, limits, &seen);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let _entered = runtime.enter();
+        let (output, input) = tokio::net::UnixStream::from_std(ours).unwrap().into_split();
+        let output = ReaderStream::new(output).map(|piece| piece.map(Output::Stdout)).boxed();
+        let attached = Attached { input: Box::pin(input), output };
+        let session = Session::start(attached, Some(gate));
+        let listener = listen(0).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mouth = Mouth(Mutex::new(theirs.try_clone().unwrap()));
+        let proxy = Proxy::start(listener, Arc::new(mouth)).unwrap();
+        std::thread::spawn(move || hear(theirs, &proxy));
+        Self { proxy: address, seen, session, _runtime: runtime }
+    }
+
+    fn client(&self) -> TcpStream {
+        let client = TcpStream::connect(self.proxy).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_write_timeout(Some(PATIENCE)).unwrap();
+        client
+    }
+
+    /// A connection through `CONNECT`.
+    fn connect(&self, target: &str) -> TcpStream {
+        let mut client = self.client();
+        write!(client, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").unwrap();
+        let head = read_head(&mut client);
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        client
+    }
+
+    /// All that is answered to these bytes.
+    fn answer(&self, request: &[u8]) -> String {
+        let mut client = self.client();
+        client.write_all(request).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn refusal(&self, target: &str) -> String {
+        self.answer(format!("CONNECT {target} HTTP/1.1\r\n\r\n").as_bytes())
+    }
+
+    /// The audit's lines, once there are so many.
+    fn audit(&self, count: usize) -> Vec<(String, String, String)> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let lines = self.seen.audit.lock().unwrap().clone();
+            if lines.len() >= count {
+                return lines;
+            }
+            assert!(Instant::now() < deadline, "{lines:?}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Hands on what the controller says.
+fn hear(mut socket: UnixStream, proxy: &Proxy) {
+    let mut decoder = FrameDecoder::new();
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = socket.read(&mut buffer) {
+        decoder.extend(&buffer[..count]);
+        while let Some(line) = decoder.next_frame().unwrap() {
+            match ToAgent::decode(line).unwrap() {
+                ToAgent::Chunk(chunk) => proxy.take_chunk(&chunk).unwrap(),
+                ToAgent::Credit(credit) => proxy.take_credit(&credit).unwrap(),
+                ToAgent::Connected(connected) => proxy.take_connected(connected),
+                ToAgent::Closed(closed) => proxy.take_closed(closed),
+                ToAgent::Request { .. } => panic!("{line}"),
+            }
+        }
+    }
+}
+
+fn read_head(client: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// A server on the loopback that serves every connection so, each in a thread of its own.
+fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serve = Arc::new(serve);
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let serve = serve.clone();
+            std::thread::spawn(move || serve(client.unwrap()));
+        }
+    });
+    port
+}
+
+/// The rules under which a name of the tests reaches a server.
+fn rules(name: &str, port: u16) -> Vec<String> {
+    vec![format!("{name}:{port}"), format!("127.0.0.1:{port}")]
+}
+
+/// Bytes that are nowhere the same, from this place of theirs on.
+fn fill(buffer: &mut [u8], from: u64) {
+    for (place, byte) in (from..).zip(buffer) {
+        let mixed = (place / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        *byte = mixed.to_le_bytes()[(place % 8) as usize];
+    }
+}
+
+fn write_bytes(stream: &mut impl Write, total: u64, written: &AtomicU64) -> io::Result<()> {
+    let mut buffer = vec![0; 64 << 10];
+    let mut at = 0;
+    while at < total {
+        let size = (total - at).min(buffer.len() as u64) as usize;
+        fill(&mut buffer[..size], at);
+        stream.write_all(&buffer[..size])?;
+        at += size as u64;
+        written.store(at, Ordering::SeqCst);
+    }
+    Ok(())
+}
+
+fn read_bytes(stream: &mut impl Read, read: &AtomicU64) -> u64 {
+    let (mut buffer, mut expected) = (vec![0; 64 << 10], vec![0; 64 << 10]);
+    let mut at = 0;
+    loop {
+        let count = stream.read(&mut buffer).unwrap();
+        if count == 0 {
+            return at;
+        }
+        fill(&mut expected[..count], at);
+        assert!(buffer[..count] == expected[..count], "other bytes than were sent, behind {at}");
+        at += count as u64;
+        read.store(at, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_hundred_megabytes_come_byte_exact_and_one_who_reads_nothing_holds_up_nobody() {
+    const TOTAL: u64 = 100_000_000;
+    let stuck = Arc::new(AtomicU64::new(0));
+    let counter = stuck.clone();
+    let port = server(move |mut client| {
+        let mut which = [0];
+        client.read_exact(&mut which).unwrap();
+        let (unused, mine) = (AtomicU64::new(0), counter.clone());
+        // One that is never read breaks off in the end.
+        _ = write_bytes(&mut client, TOTAL, if which == [1] { &mine } else { &unused });
+    });
+    let world = World::new(&rules("ok.example", port));
+    let target = format!("ok.example:{port}");
+    let mut lazy = world.connect(&target);
+    lazy.write_all(&[1]).unwrap();
+    let mut eager = world.connect(&target);
+    eager.write_all(&[2]).unwrap();
+    assert_eq!(read_bytes(&mut eager, &AtomicU64::new(0)), TOTAL);
+    // A hundred megabytes have passed the lazy one by. What is kept of its own is two socket buffers
+    // and the windows.
+    let kept = stuck.load(Ordering::SeqCst);
+    assert!(kept < TOTAL / 3, "{kept} bytes wait for who does not read");
+    // And it comes when it is wanted.
+    let mut start = vec![0; 1 << 20];
+    lazy.read_exact(&mut start).unwrap();
+    let mut expected = vec![0; 1 << 20];
+    fill(&mut expected, 0);
+    assert!(start == expected);
+}
+
+#[test]
+fn ten_at_once_share_fairly() {
+    const TOTAL: u64 = 8 << 20;
+    let all_are_there = Barrier::new(10);
+    let port = server(move |mut client| {
+        all_are_there.wait();
+        write_bytes(&mut client, TOTAL, &AtomicU64::new(0)).unwrap();
+    });
+    let world = World::new(&rules("ok.example", port));
+    let read: [AtomicU64; 10] = std::array::from_fn(|_| AtomicU64::new(0));
+    let when_the_first_ended = Mutex::new(None);
+    let look = || read.iter().map(|read| read.load(Ordering::SeqCst)).collect::<Vec<_>>();
+    std::thread::scope(|scope| {
+        for read in &read {
+            scope.spawn(|| {
+                let mut client = world.connect(&format!("ok.example:{port}"));
+                assert_eq!(read_bytes(&mut client, read), TOTAL);
+                when_the_first_ended.lock().unwrap().get_or_insert_with(look);
+            });
+        }
+    });
+    let shares = when_the_first_ended.lock().unwrap().clone().unwrap();
+    let least = shares.iter().min().unwrap();
+    assert!(*least > TOTAL / 4, "when the first one had all of its {TOTAL}, others had {shares:?}");
+}
+
+#[test]
+fn what_a_program_sends_arrives_whole_and_so_does_its_end() {
+    const TOTAL: u64 = 20_000_000;
+    let port = server(|mut client| {
+        let count = read_bytes(&mut client, &AtomicU64::new(0));
+        write!(client, "{count} bytes, then the end").unwrap();
+    });
+    let world = World::new(&rules("ok.example", port));
+    let mut client = world.connect(&format!("OK.Example.:{port}"));
+    write_bytes(&mut client, TOTAL, &AtomicU64::new(0)).unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, format!("{TOTAL} bytes, then the end"));
+    let (target, outcome, reason) = world.audit(1).remove(0);
+    assert_eq!(
+        (target, outcome, reason),
+        (format!("ok.example:{port}"), "ok".into(), String::new())
+    );
+}
+
+#[test]
+fn more_programs_than_there_may_be_at_one_time_are_all_served() {
+    let port = server(|mut client| {
+        let mut byte = [0];
+        while client.read(&mut byte).unwrap() == 1 {
+            client.write_all(&byte).unwrap();
+        }
+    });
+    let world = World::new(&rules("ok.example", port));
+    std::thread::scope(|scope| {
+        for number in 0..2 * MAX_TUNNELS {
+            let (world, byte) = (&world, [number as u8]);
+            scope.spawn(move || {
+                let mut client = world.connect(&format!("ok.example:{port}"));
+                client.write_all(&byte).unwrap();
+                client.shutdown(std::net::Shutdown::Write).unwrap();
+                let mut echo = Vec::new();
+                client.read_to_end(&mut echo).unwrap();
+                assert_eq!(echo, byte);
+            });
+        }
+    });
+    assert!(world.audit(2 * MAX_TUNNELS).iter().all(|(_, outcome, _)| outcome == "ok"));
+    assert!(world.session.end().is_none());
+}
+
+#[test]
+fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
+    let port = server(|client| panic!("{client:?} reached it"));
+    let world = World::new(&[
+        "other.example".into(),
+        format!("inside.example:{port}"),
+        format!("cloud.example:{port}"),
+        format!("mixed.example:{port}"),
+        format!("wrapped.example:{port}"),
+        format!("ok.example:{port}"),
+    ]);
+    let unlisted = [
+        (format!("evil.example:{port}"), format!("--allow evil.example:{port}\n")),
+        ("evil.example:443".into(), "--allow evil.example\n".into()),
+        ("other.example:22".into(), "--allow other.example:22\n".into()),
+        ("other.example.evil:80".into(), "--allow other.example.evil\n".into()),
+        ("evil-other.example:80".into(), "--allow evil-other.example\n".into()),
+        (format!("127.0.0.1:{port}"), format!("--allow 127.0.0.1:{port}\n")),
+        (format!("0x7f.1:{port}"), format!("--allow 127.0.0.1:{port}\n")),
+        (format!("2130706433:{port}"), format!("--allow 127.0.0.1:{port}\n")),
+        (format!("[::1]:{port}"), format!("--allow [::1]:{port}\n")),
+        (format!("[::ffff:7f00:1]:{port}"), format!("--allow 127.0.0.1:{port}\n")),
+        ("169.254.169.254:80".into(), "--allow 169.254.169.254\n".into()),
+        ("ok.example%00.evil:80".into(), "neither a host name nor an address\n".into()),
+        ("[fe80::1%lo]:80".into(), "neither a host name nor an address\n".into()),
+    ];
+    for (target, words) in &unlisted {
+        let answer = world.refusal(target);
+        assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{target}: {answer}");
+        assert!(answer.ends_with(words), "{target}: {answer}");
+    }
+    assert_eq!(*world.seen.lookups.lock().unwrap(), [""; 0], "what is not listed is not looked up");
+    for (name, words) in [
+        ("ok.example", "a loopback address"),
+        ("inside.example", "a private address"),
+        ("cloud.example", "a metadata service's address"),
+        ("mixed.example", "a loopback address"),
+        ("wrapped.example", "a loopback address"),
+    ] {
+        let answer = world.refusal(&format!("{name}:{port}"));
+        assert!(
+            answer.starts_with("HTTP/1.1 403 Forbidden\r\n") && answer.contains(words),
+            "{answer}"
+        );
+        // What only our side's resolver knows stays there.
+        assert!(!answer.contains("10.1.2.3") && !answer.contains("127.0.0.1"), "{answer}");
+    }
+    let audit = world.audit(unlisted.len() + 5);
+    assert!(audit.iter().all(|(_, outcome, _)| outcome == "network_refused"), "{audit:?}");
+    assert_eq!(audit[6].0, format!("127.0.0.1:{port}"), "the audit has it as it was understood");
+}
+
+#[test]
+fn what_cannot_be_reached_is_told_from_what_may_not() {
+    // A port that nobody listens on.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let limits =
+        EgressLimits { connect_timeout: Duration::from_millis(50), ..EgressLimits::default() };
+    let mut list = rules("ok.example", port);
+    list.extend(["gone.example", "never.example", "empty.example"].map(String::from));
+    let world = World::with_limits(&list, limits);
+    for (target, status) in [
+        (format!("ok.example:{port}"), "502 "),
+        ("gone.example:443".into(), "502 "),
+        ("empty.example:443".into(), "502 "),
+        ("never.example:443".into(), "504 "),
+    ] {
+        let answer = world.refusal(&target);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{target}: {answer}");
+    }
+    let outcomes: Vec<_> = world.audit(4).into_iter().map(|(_, outcome, _)| outcome).collect();
+    assert_eq!(outcomes, ["unreachable", "unreachable", "unreachable", "timeout"]);
+}
+
+#[test]
+fn tls_goes_to_the_name_of_the_connection_alone() {
+    let port = server(|mut client| {
+        let mut hello = Vec::new();
+        client.read_to_end(&mut hello).unwrap_or_default();
+        _ = client.write_all(&hello);
+    });
+    let world = World::new(&rules("ok.example", port));
+    let target = format!("ok.example:{port}");
+    let hello = client_hello("ok.example");
+    let mut client = world.connect(&target);
+    for piece in hello.chunks(7) {
+        client.write_all(piece).unwrap();
+    }
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut echo = Vec::new();
+    client.read_to_end(&mut echo).unwrap();
+    assert_eq!(echo, hello);
+    for name in ["evil.example", "ok.example.evil", "a.ok.example"] {
+        let mut client = world.connect(&target);
+        // It may be reset before all of it is written.
+        _ = client_hello(name).chunks(7).try_for_each(|piece| client.write_all(piece));
+        let error = client.read_to_end(&mut Vec::new()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{name}");
+    }
+    let audit = world.audit(4);
+    assert!(
+        audit[1..]
+            .iter()
+            .all(|(_, outcome, reason)| { outcome == "network_refused" && reason.contains("SNI") }),
+        "{audit:?}"
+    );
+}
+
+#[test]
+fn a_break_on_one_side_is_none_on_the_other() {
+    let (told, hears) = std::sync::mpsc::channel();
+    let port = server(move |mut client| {
+        let mut which = [0];
+        client.read_exact(&mut which).unwrap();
+        if which == [1] {
+            client.write_all(b"half of ").unwrap();
+            rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+        } else {
+            client.write_all(&which).unwrap();
+            told.send(client.read(&mut which).map_err(|error| error.kind())).unwrap();
+        }
+    });
+    let world = World::new(&rules("ok.example", port));
+    let target = format!("ok.example:{port}");
+    // The server's is an error to the program, not an end.
+    let mut client = world.connect(&target);
+    client.write_all(&[1]).unwrap();
+    let error = client.read_to_end(&mut Vec::new()).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    // And the program's to the server.
+    let mut client = world.connect(&target);
+    client.write_all(&[2]).unwrap();
+    client.read_exact(&mut [0]).unwrap();
+    rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+    drop(client);
+    assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), Err(io::ErrorKind::ConnectionReset));
+    let outcomes: Vec<_> = world.audit(2).into_iter().map(|(_, outcome, _)| outcome).collect();
+    assert_eq!(outcomes, ["reset", "reset"]);
+}
+
+#[test]
+fn a_plain_request_is_one_connection_to_one_host() {
+    let port = server(|mut client| {
+        let head = read_head(&mut client);
+        // A server that would go on, and says so.
+        let length = head.len();
+        write!(
+            client,
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: {length}\r\n"
+        )
+        .unwrap();
+        write!(client, "Connection: keep-alive\r\n\r\n{head}").unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut rest = String::new();
+        client.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "hello", "the body, and nothing that is behind it");
+    });
+    let world = World::new(&rules("ok.example", port));
+    let answer = world.answer(
+        format!(
+            "POST http://ok.example:{port}/a?b HTTP/1.1\r\nHost: ok.example:{port}\r\n\
+             Content-Length: 5\r\nProxy-Connection: keep-alive\r\n\r\nhello\
+             GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+        )
+        .as_bytes(),
+    );
+    let (interim, answer) = answer.split_once("\r\n\r\n").unwrap();
+    assert_eq!(interim, "HTTP/1.1 100 Continue");
+    let (head, seen) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("Connection: close") && !head.contains("keep-alive"), "{head}");
+    assert_eq!(
+        seen,
+        format!(
+            "POST /a?b HTTP/1.1\r\nHost: ok.example:{port}\r\nContent-Length: 5\r\n\
+             Connection: close\r\n\r\n"
+        )
+    );
+    // Another host, as a connection of its own, is a decision of its own.
+    let answer = world.answer(b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    assert!(answer.ends_with("--allow evil.example\n"), "{answer}");
+    let answer = world.answer(
+        format!("GET http://ok.example:{port}/ HTTP/1.1\r\nHost: evil.example\r\n\r\n").as_bytes(),
+    );
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert_eq!(world.audit(2).len(), 2, "what is no request is no connection");
+}
+
+#[test]
+fn socks_goes_the_same_way() {
+    let port = server(|mut client| {
+        client.write_all(b"first words").unwrap();
+    });
+    let world = World::new(&rules("ok.example", port));
+    let ask = |host: &[u8], port: u16| {
+        let mut client = world.client();
+        // The greeting and the request at once, as some do.
+        let request = [&[5, 1, 0, 5, 1, 0][..], host, &port.to_be_bytes()].concat();
+        client.write_all(&request).unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).unwrap();
+        assert_eq!(answer[..2], [5, 0]);
+        answer.split_off(2)
+    };
+    let name = |name: &str| [&[3, name.len() as u8][..], name.as_bytes()].concat();
+    let there = [&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0][..], b"first words"].concat();
+    assert_eq!(ask(&name("ok.example"), port), there);
+    assert_eq!(ask(&[1, 127, 0, 0, 1], port), there);
+    let mapped =
+        [&[4][..], &"::ffff:127.0.0.1".parse::<std::net::Ipv6Addr>().unwrap().octets()].concat();
+    assert_eq!(ask(&mapped, port), there);
+    assert_eq!(ask(&name("evil.example"), port)[..2], [5, 2]);
+    assert_eq!(ask(&[1, 10, 0, 0, 1], port)[..2], [5, 2]);
+    let mut client = world.client();
+    client.write_all(&[5, 1, 2]).unwrap();
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, [5, 0xff], "only without authentication");
+}
+
+#[test]
+fn limits_on_connections_bytes_and_time_are_kept() {
+    let port = server(|mut client| {
+        let mut which = [0];
+        client.read_exact(&mut which).unwrap();
+        if which == [1] {
+            _ = write_bytes(&mut client, 10 << 20, &AtomicU64::new(0));
+        }
+        _ = client.read(&mut which);
+    });
+    let list = rules("ok.example", port);
+    let target = format!("ok.example:{port}");
+    let read = |world: &World, which| {
+        let mut client = world.connect(&target);
+        client.write_all(&[which]).unwrap();
+        let mut all = Vec::new();
+        let error = client.read_to_end(&mut all).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        all.len()
+    };
+    let limits =
+        EgressLimits { connections: 2, bytes: ByteSize::b(1 << 20), ..EgressLimits::default() };
+    let world = World::with_limits(&list, limits);
+    assert!(read(&world, 1) <= 1 << 20);
+    assert_eq!(read(&world, 1), 0);
+    assert!(world.refusal(&target).starts_with("HTTP/1.1 503 "));
+    assert!(world.audit(3).iter().all(|(_, outcome, _)| outcome == "limit"));
+    let limits =
+        EgressLimits { idle_timeout: Duration::from_millis(100), ..EgressLimits::default() };
+    let world = World::with_limits(&list, limits);
+    assert_eq!(read(&world, 0), 0);
+    assert_eq!(world.audit(1)[0].1, "timeout");
+}
+
+fn frame(message: FromAgent<'_>) -> Vec<u8> {
+    message.encode().unwrap()
+}
+
+fn connect(tunnel: u32, host: &str) -> Vec<u8> {
+    frame(FromAgent::Connect(Connect { tunnel, host: host.to_owned(), port: 443 }))
+}
+
+fn chunk(seq: u64, data: Vec<u8>) -> Vec<u8> {
+    let chunk = Chunk { stream: FIRST_TUNNEL, seq, data: Base64(data), last: false };
+    frame(FromAgent::Chunk(chunk))
+}
+
+fn close() -> Vec<u8> {
+    frame(FromAgent::Close(Close { tunnel: FIRST_TUNNEL }))
+}
+
+fn hostile(limits: EgressLimits) -> (Session, FakeAgent, Arc<Seen>) {
+    let (attached, agent) = pipe();
+    let seen = Arc::new(Seen::default());
+    let rules = ["never.example".to_owned()];
+    let gate: Arc<dyn Gate> = egress(&rules, limits, &seen);
+    (Session::start(attached, Some(gate)), agent, seen)
+}
+
+#[tokio::test]
+async fn what_no_honest_agent_says_of_a_tunnel_ends_the_session() {
+    let never = || connect(FIRST_TUNNEL, "never.example");
+    let credit = |bytes| frame(FromAgent::Credit(Credit { stream: FIRST_TUNNEL, bytes }));
+    for (what, lines, words) in [
+        ("a number of a request's", vec![connect(1, "ok.example")], "malformed connection"),
+        ("a host too long", vec![connect(FIRST_TUNNEL, &"a".repeat(256))], "malformed connection"),
+        ("a number twice", vec![never(), never()], "open already"),
+        ("a chunk of none", vec![chunk(0, vec![])], "a chunk of no tunnel"),
+        ("a chunk too soon", vec![never(), chunk(0, vec![1])], "a chunk of no tunnel"),
+        ("credit too soon", vec![never(), credit(1)], "credit for no tunnel"),
+        ("a close of none", vec![close()], "the close of no tunnel"),
+        (
+            "too many",
+            (0..=MAX_TUNNELS as u32)
+                .map(|at| connect(FIRST_TUNNEL + at, "never.example"))
+                .collect(),
+            "more tunnels",
+        ),
+    ] {
+        let (session, mut agent, _) = hostile(EgressLimits::default());
+        for line in lines {
+            agent.send(line).await;
+        }
+        let SessionEnd::Breach(detail) = session.ended().await else { panic!("{what}") };
+        assert!(detail.contains(words), "{what}: {detail}");
+    }
+    // Where nobody may connect, to ask is a breach.
+    let (attached, mut agent) = pipe();
+    let session = Session::start(attached, None);
+    agent.send(never()).await;
+    assert!(matches!(session.ended().await, SessionEnd::Breach(_)));
+}
+
+#[tokio::test]
+async fn a_tunnel_keeps_its_place_until_both_have_said_their_last_word() {
+    let (session, mut agent, _) = hostile(EgressLimits::default());
+    for host in ["evil.example", "evil.example"] {
+        agent.send(connect(FIRST_TUNNEL, host)).await;
+        let Some(ToAgent::Closed(Closed { reason, tunnel, .. })) = agent.message().await else {
+            panic!()
+        };
+        assert_eq!((reason, tunnel), (ClosedReason::Refused, FIRST_TUNNEL));
+        agent.send(close()).await;
+    }
+    // The agent's last word first.
+    agent.send(connect(FIRST_TUNNEL, "never.example")).await;
+    agent.send(close()).await;
+    let Some(ToAgent::Closed(closed)) = agent.message().await else { panic!() };
+    assert_eq!(closed.reason, ClosedReason::Reset);
+    agent.send(connect(FIRST_TUNNEL, "evil.example")).await;
+    assert!(matches!(agent.message().await, Some(ToAgent::Closed(_))));
+    assert!(session.end().is_none());
+    // Without the agent's it is not free.
+    agent.send(connect(FIRST_TUNNEL, "evil.example")).await;
+    assert!(matches!(session.ended().await, SessionEnd::Breach(_)));
+}
+
+#[tokio::test]
+async fn an_agent_that_sends_more_than_its_credit_ends_the_session() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (attached, mut agent) = pipe();
+    let gate = egress(&[format!("127.0.0.1:{port}")], EgressLimits::default(), &Arc::default());
+    let session = Session::start(attached, Some(gate));
+    let ask = Connect { tunnel: FIRST_TUNNEL, host: "127.0.0.1".into(), port };
+    agent.send(frame(FromAgent::Connect(ask))).await;
+    assert!(matches!(agent.message().await, Some(ToAgent::Connected(_))));
+    // A server that reads nothing: what its socket takes is given back as credit, no more.
+    let _server = listener.accept().await.unwrap();
+    let mut credit = INITIAL_CREDIT;
+    let mut sent = 0;
+    let mut seq = 0;
+    let end = loop {
+        // All that was granted so far, in honest pieces; then one more.
+        let is_over = sent + MAX_CHUNK_BYTES as u64 > credit;
+        if is_over
+            && let Ok(message) =
+                tokio::time::timeout(Duration::from_millis(200), agent.message()).await
+        {
+            let Some(ToAgent::Credit(more)) = message else { panic!("{message:?}") };
+            credit += more.bytes;
+            continue;
+        }
+        agent.send(chunk(seq, vec![0; MAX_CHUNK_BYTES])).await;
+        seq += 1;
+        sent += MAX_CHUNK_BYTES as u64;
+        if is_over {
+            break session.ended().await;
+        }
+    };
+    let SessionEnd::Breach(detail) = end else { panic!("{end:?}") };
+    assert!(detail.contains("more than its credit"), "{detail}");
+    assert!(sent < 64 << 20, "{sent} bytes were taken for who reads nothing");
+}

@@ -1,0 +1,346 @@
+//! One connection, from the program's wish to its end.
+//!
+//! ```text
+//!   wish ─▶ the list ─▶ resolve ─▶ the addresses ─▶ dial ─▶ bytes both ways ─▶ end
+//!             │           │            │              │            │
+//!             └───────────┴────────────┴──────────────┴────────────┴──▶ closed, with why
+//! ```
+//!
+//! A name that the list does not have is not resolved: nothing is asked of anybody for it. What is
+//! dialled is the very addresses that were looked at. Each end has a line in the audit.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use sandbox_protocol::limits::MAX_CHUNK_BYTES;
+use sandbox_protocol::message::{ClosedReason, Connect};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::Egress;
+use super::address::Special;
+use super::allow::{Host, NoHost, Target};
+use super::sni::{Guard, TlsRefusal};
+use crate::audit::{By, Connection, Event};
+use crate::session::{Received, Tunnel};
+
+/// Addresses of a name that are dialled.
+const MAX_ADDRESSES: usize = 8;
+/// How long an address has before the next one is dialled beside it (RFC 8305).
+const STAGGER: Duration = Duration::from_millis(250);
+
+/// Why a connection was not made, or broke off. What is shown to the program has no address of our
+/// side's networks in it.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    NoHost(#[from] NoHost),
+    #[error("{target} is not on this sandbox's list of hosts; the rule that allows it: --allow {rule}", rule = .target.rule())]
+    NotListed { target: Target },
+    #[error(
+        "{target} has {what}, which is reached only where the address itself is on the list too: \
+         --allow ADDRESS", what = .special.as_str()
+    )]
+    SpecialAddress { target: Target, special: Special },
+    #[error(
+        "{target} is this machine, which is reached only where its address is on the list too: --allow ADDRESS"
+    )]
+    ThisMachine { target: Target },
+    #[error("{0}; the connection is to {1}")]
+    Tls(TlsRefusal, Target),
+    #[error("this sandbox has made all the connections that it may")]
+    TooMany,
+    #[error("this sandbox has sent and received all the bytes that it may")]
+    TooMuch,
+    #[error("{name} has no address: {source}")]
+    NoAddress { name: String, source: io::Error },
+    #[error("nobody answers at {target}: {source}")]
+    Unreachable { target: Target, source: io::Error },
+    #[error("{target} could not be reached in {}", humantime::format_duration(*.after))]
+    Late { target: Target, after: Duration },
+    #[error("nothing came or went for {}", humantime::format_duration(*.0))]
+    Idle(Duration),
+    #[error("the other end broke the connection off")]
+    Peer,
+    #[error("the program broke the connection off")]
+    Program,
+}
+
+impl Failure {
+    /// What the wire says.
+    const fn reason(&self) -> ClosedReason {
+        match self {
+            Self::NoHost(_)
+            | Self::NotListed { .. }
+            | Self::SpecialAddress { .. }
+            | Self::ThisMachine { .. }
+            | Self::Tls(..) => ClosedReason::Refused,
+            Self::TooMany | Self::TooMuch => ClosedReason::Limit,
+            Self::NoAddress { .. } | Self::Unreachable { .. } => ClosedReason::Unreachable,
+            Self::Late { .. } | Self::Idle(_) => ClosedReason::Timeout,
+            Self::Peer | Self::Program => ClosedReason::Reset,
+        }
+    }
+
+    /// What the audit says.
+    const fn outcome(&self) -> &'static str {
+        match self.reason() {
+            ClosedReason::Done => "ok",
+            ClosedReason::Refused => "network_refused",
+            ClosedReason::Unreachable => "unreachable",
+            ClosedReason::Timeout => "timeout",
+            ClosedReason::Limit => "limit",
+            ClosedReason::Reset => "reset",
+        }
+    }
+}
+
+/// What is known of a connection, for its line in the audit.
+#[derive(Default)]
+struct Account {
+    /// As the rules have it, or as the program wrote it.
+    target: String,
+    address: Option<IpAddr>,
+    bytes: AtomicU64,
+}
+
+/// Serves a tunnel until it ends.
+pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect) {
+    let began = Instant::now();
+    let mut account =
+        Account { target: format!("{}:{}", connect.host, connect.port), ..Account::default() };
+    let result = conduct(&egress, &tunnel, &connect, &mut account).await;
+    let reason = result.as_ref().err().map(ToString::to_string);
+    (egress.record)(&Event {
+        by: By::Script,
+        outcome: result.as_ref().err().map_or("ok", Failure::outcome),
+        bytes: account.address.map(|_| account.bytes.load(Ordering::Relaxed)),
+        duration: Some(began.elapsed()),
+        connection: Some(Connection {
+            target: &account.target,
+            address: account.address,
+            reason: reason.as_deref(),
+        }),
+        ..Event::new(&egress.execution, "connect")
+    });
+    let why = result.as_ref().err().map_or(ClosedReason::Done, Failure::reason);
+    tunnel.close(why, reason.as_deref().unwrap_or_default()).await;
+}
+
+async fn conduct(
+    egress: &Egress,
+    tunnel: &Tunnel,
+    connect: &Connect,
+    account: &mut Account,
+) -> Result<(), Failure> {
+    if !egress.count_connection() {
+        return Err(Failure::TooMany);
+    }
+    let target = Target { host: connect.host.parse()?, port: connect.port };
+    account.target = target.to_string();
+    if !egress.list.allows(&target) {
+        return Err(Failure::NotListed { target });
+    }
+    let after = egress.limits.connect_timeout;
+    let mut stream = tokio::select! {
+        stream = timeout(after, reach(egress, &target)) => {
+            stream.map_err(|_| Failure::Late { target: target.clone(), after })??
+        }
+        () = tunnel.broken() => return Err(Failure::Program),
+    };
+    account.address = stream.peer_addr().ok().map(|at| at.ip());
+    tunnel.connected().await.map_err(|_| Failure::Program)?;
+    let result = relay(egress, tunnel, &target, &mut stream, &account.bytes).await;
+    if result.is_err() {
+        // What breaks off here must not look like an end there.
+        _ = stream.set_zero_linger();
+    }
+    result
+}
+
+/// Resolves, looks at the addresses, and dials.
+async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
+    let addresses = match &target.host {
+        Host::Address(address) => vec![*address],
+        Host::Name(name) => {
+            let no_address = |source| Failure::NoAddress { name: name.clone(), source };
+            let mut found = egress.resolver.lookup(name).await.map_err(no_address)?;
+            let mut known = std::collections::HashSet::new();
+            found.retain(|address| known.insert(*address));
+            if found.is_empty() {
+                return Err(no_address(io::Error::other("its answer is empty")));
+            }
+            found
+        }
+    };
+    // One bad address is enough: whoever answers for the name may mean no good.
+    for &address in &addresses {
+        egress
+            .list
+            .check(address, target.port)
+            .map_err(|special| Failure::SpecialAddress { target: target.clone(), special })?;
+    }
+    let dials: FuturesUnordered<_> = (0..)
+        .zip(&addresses[..addresses.len().min(MAX_ADDRESSES)])
+        .map(|(place, &address)| async move {
+            sleep(STAGGER * place).await;
+            TcpStream::connect((address, target.port)).await
+        })
+        .collect();
+    let stream = first(dials)
+        .await
+        .map_err(|source| Failure::Unreachable { target: target.clone(), source })?;
+    // A service that listens on all of this machine's addresses has public ones too.
+    let is_ours = match (stream.local_addr(), stream.peer_addr()) {
+        (Ok(local), Ok(peer)) => {
+            let listed =
+                Target { host: Host::Address(peer.ip().to_canonical()), port: target.port };
+            local.ip() == peer.ip() && !egress.list.allows(&listed)
+        }
+        _ => false,
+    };
+    if is_ours {
+        return Err(Failure::ThisMachine { target: target.clone() });
+    }
+    // Chunks are written whole as they come.
+    _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+/// The first one that is connected, or the last one's error.
+async fn first(
+    mut dials: FuturesUnordered<impl Future<Output = io::Result<TcpStream>>>,
+) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("no address");
+    while let Some(dialled) = dials.next().await {
+        match dialled {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Passes bytes on, both ways, until both have ended.
+async fn relay(
+    egress: &Egress,
+    tunnel: &Tunnel,
+    target: &Target,
+    stream: &mut TcpStream,
+    bytes: &AtomicU64,
+) -> Result<(), Failure> {
+    let (reader, writer) = stream.split();
+    let relay = Relay {
+        egress,
+        tunnel,
+        target,
+        guard: Mutex::new(Guard::new(target.host.clone(), target.port)),
+        heard: Notify::new(),
+        bytes,
+        moved: AtomicBool::new(false),
+    };
+    let both = async { tokio::try_join!(relay.upload(writer), relay.download(reader)) };
+    tokio::select! {
+        ended = both => ended.map(|_| ()),
+        () = tunnel.broken() => Err(Failure::Program),
+        idle = relay.watch() => Err(idle),
+    }
+}
+
+struct Relay<'a> {
+    egress: &'a Egress,
+    tunnel: &'a Tunnel,
+    target: &'a Target,
+    guard: Mutex<Guard>,
+    /// The server has said something that the guard waited for.
+    heard: Notify,
+    bytes: &'a AtomicU64,
+    /// Bytes were passed on since the watch last looked.
+    moved: AtomicBool,
+}
+
+impl Relay<'_> {
+    /// From the program to the host.
+    async fn upload(&self, mut writer: WriteHalf<'_>) -> Result<(), Failure> {
+        loop {
+            let received = self.tunnel.receive().await.map_err(|_| Failure::Program)?;
+            let Received::Bytes(bytes) = received else { break };
+            let count = bytes.len();
+            self.count(count)?;
+            let mut passed = self.guarded(|guard| guard.client(bytes))?;
+            loop {
+                if !passed.is_empty() {
+                    writer.write_all(&passed).await.map_err(|_| Failure::Peer)?;
+                }
+                self.moved.store(true, Ordering::Relaxed);
+                if !self.guarded(|guard| Ok(guard.is_waiting()))? {
+                    break;
+                }
+                self.heard.notified().await;
+                passed = self.guarded(|guard| guard.client(Vec::new()))?;
+            }
+            self.tunnel.consumed(count as u64).await.map_err(|_| Failure::Program)?;
+        }
+        let rest = self.guarded(Guard::finish)?;
+        writer.write_all(&rest).await.map_err(|_| Failure::Peer)?;
+        // Where the other end is gone already there is nobody to tell.
+        _ = writer.shutdown().await;
+        Ok(())
+    }
+
+    /// From the host to the program.
+    async fn download(&self, mut reader: ReadHalf<'_>) -> Result<(), Failure> {
+        let mut buffer = vec![0; MAX_CHUNK_BYTES];
+        loop {
+            let count = reader.read(&mut buffer).await.map_err(|_| Failure::Peer)?;
+            let bytes = &buffer[..count];
+            if bytes.is_empty() {
+                return self.tunnel.finish().await.map_err(|_| Failure::Program);
+            }
+            self.count(count)?;
+            self.guarded(|guard| {
+                guard.server(bytes);
+                Ok(())
+            })?;
+            self.heard.notify_one();
+            self.tunnel.send(bytes).await.map_err(|_| Failure::Program)?;
+            self.moved.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends where nothing was passed on for too long.
+    async fn watch(&self) -> Failure {
+        let limit = self.egress.limits.idle_timeout;
+        // A look at every half: given up between one and one and a half.
+        let mut quiet = 0;
+        let mut at = Instant::now();
+        while quiet < 2 {
+            at += limit / 2;
+            sleep_until(at).await;
+            quiet = if self.moved.swap(false, Ordering::Relaxed) { 0 } else { quiet + 1 };
+        }
+        Failure::Idle(limit)
+    }
+
+    fn count(&self, bytes: usize) -> Result<(), Failure> {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        if self.egress.spend(bytes) { Ok(()) } else { Err(Failure::TooMuch) }
+    }
+
+    fn guarded<T>(
+        &self,
+        act: impl FnOnce(&mut Guard) -> Result<T, TlsRefusal>,
+    ) -> Result<T, Failure> {
+        // A guard that panicked is not asked again: its relay ends with it.
+        let mut guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
+        act(&mut guard).map_err(|refusal| Failure::Tls(refusal, self.target.clone()))
+    }
+}
