@@ -13,6 +13,7 @@ mod operation;
 mod transfer;
 mod under_way;
 
+use std::borrow::Cow;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -133,6 +134,35 @@ impl Sandbox {
         let mut writing = self.writing(path.as_ref(), options).await?;
         let written = writing.commit(content.as_ref()).await;
         writing.end(written)
+    }
+
+    /// Writes the bytes that a text stands for in an encoding; `None` is the sandbox's
+    /// [default](crate::SandboxSpec::default_encoding). Every front end that is given text comes
+    /// here, so that a text that stands for nothing is a write that failed, with its line in the
+    /// audit.
+    ///
+    /// # Errors
+    ///
+    /// As of [`write`](Self::write); `encoding` for a text that is not in the encoding.
+    pub async fn write_text(
+        &self,
+        path: impl AsRef<[u8]>,
+        text: &str,
+        encoding: Option<Encoding>,
+        options: WriteOptions,
+    ) -> Result<WriteData, Error> {
+        let path = path.as_ref();
+        let content = match encoding.unwrap_or(self.inner().default_encoding) {
+            Encoding::Utf8 => Ok(Cow::Borrowed(text.as_bytes())),
+            encoding => encoding.encode(text).map(Cow::Owned),
+        };
+        match content {
+            Ok(content) => self.write(path, content, options).await,
+            Err(error) => {
+                let error = refused(&String::from_utf8_lossy(path), &error);
+                self.begin("write", path).end(Err(error))
+            }
+        }
     }
 
     /// Writes a file piece by piece, in bounded memory however large it is. Nothing changes before

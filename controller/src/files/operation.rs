@@ -13,11 +13,11 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
+use super::Encoding;
 use super::data::{
     Extent, ListOptions, MkdirOptions, ReadOptions, RemoveOptions, RenameOptions, ViewOptions,
     WriteMode, WriteOptions,
 };
-use super::{Encoding, WriteData, refused};
 use crate::error::Error;
 use crate::limits::millis;
 use crate::report::ErrorDocument;
@@ -318,20 +318,9 @@ impl Operation {
             }
             Request::Write(write) => {
                 let Write { path, path_b64, content, encoding, mode, parents, atomic } = write;
-                let encoding = encoding.unwrap_or(sandbox.inner().default_encoding);
-                let bytes = written(&path, path_b64.as_ref());
-                let data = match encoding.encode(&content) {
-                    Ok(content) => {
-                        let options = WriteOptions { mode, parents, atomic };
-                        sandbox.write(bytes, content, options).await
-                    }
-                    // It has begun and failed, as any other.
-                    Err(error) => {
-                        let path = String::from_utf8_lossy(bytes);
-                        sandbox.begin("write", bytes).end(Err(refused(&path, &error)))
-                    }
-                };
-                Performed::new::<WriteData>(data?)
+                let path = written(&path, path_b64.as_ref());
+                let options = WriteOptions { mode, parents, atomic };
+                Performed::new(sandbox.write_text(path, &content, encoding, options).await?)
             }
             Request::Edit(Edit { path, path_b64, old, new, count }) => {
                 let path = written(&path, path_b64.as_ref());
