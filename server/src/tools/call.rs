@@ -231,14 +231,23 @@ impl FileCall {
     }
 }
 
+/// Most members of the object that a tool is given: no tool takes a tenth of them, and what is held
+/// of one is longer than `"":0`.
+const MAX_MEMBERS: usize = 100;
+
 /// The members of an object, in their order, none of them read yet. A key that is there twice is
 /// here twice.
 struct Entries<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'a> Entries<'a> {
     fn read(tool: Tool, args: &'a RawValue) -> Result<Self, ToolError> {
-        serde_json::from_str(args.get())
-            .map_err(|_| ToolError::invalid(format!("the args of {tool} are not an object")))
+        serde_json::from_str(args.get()).map_err(|_| {
+            let what = match args.get().starts_with('{') {
+                true => format!("have more than {MAX_MEMBERS} members"),
+                false => "are not an object".to_owned(),
+            };
+            ToolError::invalid(format!("the args of {tool} {what}"))
+        })
     }
 
     fn decode<T: DeserializeOwned>(&self, tool: Tool) -> Result<T, ToolError> {
@@ -303,6 +312,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(entry) = map.next_entry()? {
+                    if entries.len() == MAX_MEMBERS {
+                        return Err(serde::de::Error::custom("too many members"));
+                    }
                     entries.push(entry);
                 }
                 Ok(entries)

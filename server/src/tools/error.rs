@@ -4,6 +4,9 @@ use sandbox_controller::{Error, ErrorKind};
 
 use super::data::ExecuteScriptData;
 
+/// Longest message: it may quote what a caller wrote, which may be megabytes.
+const MAX_MESSAGE_BYTES: usize = 16 << 10;
+
 /// Why a call has no data.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
@@ -38,9 +41,14 @@ pub struct ScriptFailure {
 impl ToolError {
     /// An error of `kind`, and no more of it.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if message.len() > MAX_MESSAGE_BYTES {
+            message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+            message.push('…');
+        }
         Self {
             kind,
-            message: message.into(),
+            message,
             retryable: kind.is_retryable(),
             hint: None,
             script: None,
