@@ -443,6 +443,17 @@ mod tests {
     }
 
     #[test]
+    fn what_a_message_quotes_is_bounded_and_so_are_the_members_that_are_kept() {
+        let members = |count: usize| format!("{{{}}}", vec![r#""a":0"#; count].join(","));
+        let error = |args: &str| decode("sandbox_exists", args).unwrap_err();
+        assert!(error(&members(MAX_MEMBERS)).contains("`a`"));
+        let too_many = "the args of sandbox_exists have more than 100 members";
+        assert_eq!(error(&members(MAX_MEMBERS + 1)), too_many);
+        let long = error(&format!(r#"{{"{}": 0}}"#, "\u{e9}".repeat(1 << 20)));
+        assert!(long.len() < 20_000 && long.ends_with('\u{2026}'), "{}", long.len());
+    }
+
+    #[test]
     fn mistakes_are_named() {
         let cases = [
             ("sandbox_exits", r#"{}"#),

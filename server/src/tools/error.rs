@@ -46,13 +46,7 @@ impl ToolError {
             message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
             message.push('…');
         }
-        Self {
-            kind,
-            message,
-            retryable: kind.is_retryable(),
-            hint: None,
-            script: None,
-        }
+        Self { kind, message, retryable: kind.is_retryable(), hint: None, script: None }
     }
 
     /// A call that cannot be understood, or that makes no sense.

@@ -331,7 +331,7 @@ impl<'a> Request<'a> {
         }
         let id = read_id(about.id).map_err(|what| nobody(format!("id: {what}")))?;
         let refuse = |message: String| (id.clone(), ToolError::invalid(message));
-        let CallLine { _id, tool, args, timeout_ms } = serde_json::from_str(text)
+        let CallLine { _id: _, tool, args, timeout_ms } = serde_json::from_str(text)
             .map_err(|error| refuse(format!("the line is no call: {error}")))?;
         if timeout_ms == Some(0) {
             return Err(refuse("timeout_ms: it is 0".to_owned()));

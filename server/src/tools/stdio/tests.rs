@@ -170,9 +170,8 @@ async fn a_line_that_is_no_call_is_answered_and_the_next_one_is_read() {
 async fn an_id_that_is_none_is_never_made_a_value() {
     // As a value either would be refused for its depth, after it had been built up to there.
     let deep = "[".repeat(1000) + &"]".repeat(1000);
-    let lines = format!(
-        "{{\"id\": {deep}, \"tool\": \"say\", \"args\": \"x\"}}\n{{\"cancel\": {deep}}}\n"
-    );
+    let lines =
+        format!("{{\"id\": {deep}, \"tool\": \"say\", \"args\": \"x\"}}\n{{\"cancel\": {deep}}}\n");
     let answers = answers(lines.as_bytes()).await;
     let errors: Vec<_> = answers.iter().map(|answer| answer["error"].as_str().unwrap()).collect();
     let is_none = "it is neither a string nor a whole number";
