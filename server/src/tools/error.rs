@@ -43,7 +43,9 @@ impl ToolError {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if message.len() > MAX_MESSAGE_BYTES {
-            message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+            let mut ends = (0..=MAX_MESSAGE_BYTES).rev();
+            let end = ends.find(|&end| message.is_char_boundary(end)).unwrap_or(0);
+            message.truncate(end);
             message.push('…');
         }
         Self { kind, message, retryable: kind.is_retryable(), hint: None, script: None }
