@@ -4,7 +4,7 @@
 //! what is the controller's: encodings, the streams' ends, the deadline of each, and that nothing a
 //! hostile agent answers is taken for more than it can be.
 //!
-//! Any number may be awaited at once on one [`Sandbox`](crate::Sandbox); 16 are under way at a time.
+//! Any number may be awaited at once on one [`Sandbox`]; 16 are under way at a time.
 //! One whose future is dropped is cancelled.
 
 mod data;

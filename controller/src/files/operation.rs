@@ -411,15 +411,6 @@ impl Envelope {
         Self { success: true, data: Some(data), error: None, metadata }
     }
 
-    /// The envelope of data that a caller has, with the bytes of content that were moved for it.
-    ///
-    /// # Errors
-    ///
-    /// Only for data that JSON cannot hold, which is none of this module's.
-    pub fn of(took: Duration, data: &impl Serialize, bytes: Option<u64>) -> Result<Self, Error> {
-        Ok(Self::succeeded(took, Performed { data: raw(data)?, bytes, items: None }))
-    }
-
     /// The envelope of a failure, also of one before there was a sandbox.
     #[must_use]
     pub fn failed(took: Duration, error: ErrorDocument) -> Self {
