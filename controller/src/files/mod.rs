@@ -25,15 +25,14 @@ use sandbox_protocol::path::{
 };
 use sandbox_protocol::{Base64, ErrorKind, WireError};
 
-pub(crate) use self::data::Extent;
 pub use self::data::{
-    EditData, Entry, EntryKind, ExistsData, ImageView, ListData, ListOptions, MkdirData,
+    EditData, Entry, EntryKind, ExistsData, Extent, ImageView, ListData, ListOptions, MkdirData,
     MkdirOptions, ReadData, ReadOptions, RemoveData, RemoveOptions, RenameData, RenameOptions,
     StatData, TextView, Timestamp, TruncatedBy, ViewData, ViewOptions, WriteData, WriteMode,
     WriteOptions, time_text,
 };
 pub use self::encoding::{Encoding, EncodingError, UnknownEncoding};
-pub use self::operation::{Envelope, Metadata, Operation};
+pub use self::operation::{Envelope, Metadata, Operation, Performed};
 pub use self::transfer::{FileReader, FileWriter};
 use self::transfer::{Reading, Writing};
 use self::under_way::UnderWay;

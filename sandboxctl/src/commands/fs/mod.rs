@@ -242,7 +242,7 @@ impl Session<'_> {
             Work::Write(args, content) => self.write(sandbox, args, content).await,
             Work::Edit { path, old, new, args } => {
                 let edited = sandbox.edit(path.as_bytes(), &old, &new, args.count).await?;
-                Ok(Report::silent(&edited)?.items(edited.replacements))
+                Report::silent(&edited)
             }
             Work::List(args) => {
                 let options = ListOptions {
@@ -258,7 +258,7 @@ impl Session<'_> {
             }
             Work::Remove(path, options) => {
                 let removed = sandbox.remove(path.as_bytes(), options).await?;
-                Ok(Report::silent(&removed)?.items(removed.entries))
+                Report::silent(&removed)
             }
             Work::Exists(path) => {
                 let found = sandbox.exists(path.as_bytes()).await?;
@@ -347,7 +347,7 @@ impl Session<'_> {
                 writer.finish().await?
             }
         };
-        Ok(Report::silent(&written)?.bytes(written.bytes_written))
+        Report::silent(&written)
     }
 }
 
