@@ -82,7 +82,7 @@ pub(crate) struct Connection<'a> {
 }
 
 /// The outcome of what went well.
-const OK: &str = "ok";
+pub(crate) const OK: &str = "ok";
 
 /// The outcome of an operation: `ok`, or the error's kind.
 pub(crate) fn outcome<T>(result: &Result<T, Error>) -> &'static str {

@@ -331,7 +331,7 @@ fn time<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok,
 }
 
 /// What an operation's data says of its extent.
-pub(crate) trait Extent {
+pub trait Extent {
     /// Bytes of content.
     fn bytes(&self) -> Option<u64> {
         None

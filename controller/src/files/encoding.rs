@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use base64::{DecodeError, Engine as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// An encoding of content: which text stands for which bytes.
@@ -123,7 +123,7 @@ impl Encoding {
     pub fn encode(self, text: &str) -> Result<Vec<u8>, EncodingError> {
         match self {
             Self::Utf8 => Ok(text.as_bytes().to_vec()),
-            Self::Base64 => STANDARD.decode(text).map_err(|error| self.error(error.to_string())),
+            Self::Base64 => STANDARD.decode(text).map_err(|error| self.error(no_base64(&error))),
             Self::Hex => self.encode_hex(text.as_bytes()),
             Self::Latin1 => self.encode_below(text, 256),
             Self::Utf16Le => Ok(text.encode_utf16().flat_map(u16::to_le_bytes).collect()),
@@ -153,6 +153,18 @@ impl Encoding {
             Ok(digit(2 * index, pair[0])? << 4 | digit(2 * index + 1, pair[1])?)
         };
         pairs.iter().enumerate().map(byte).collect()
+    }
+}
+
+/// Why a text is no base64. What is before an odd byte are digits, a character each.
+fn no_base64(error: &DecodeError) -> String {
+    match error {
+        DecodeError::InvalidByte(index, _) => format!("character {} is no digit", index + 1),
+        DecodeError::InvalidLastSymbol { offset, .. } => {
+            format!("character {} has bits of no byte", offset + 1)
+        }
+        DecodeError::InvalidLength(_) => "it ends in the middle of a byte".to_owned(),
+        DecodeError::InvalidPadding => "it is not padded with '=' as it should be".to_owned(),
     }
 }
 
@@ -217,8 +229,10 @@ mod tests {
         assert!(no(Encoding::Ascii, "ä").contains("character 1"));
         assert!(no(Encoding::Hex, "0g").contains("character 2"));
         assert!(no(Encoding::Hex, "abc").contains("odd number"));
-        assert!(no(Encoding::Base64, "Zm9v\n").contains("base64"));
-        assert!(no(Encoding::Base64, "Zg").contains("base64"));
+        assert!(no(Encoding::Base64, "Zm9v\n").contains("base64: character 5 is no digit"));
+        assert!(no(Encoding::Base64, "ä").contains("character 1 is no digit"));
+        assert!(no(Encoding::Base64, "Zg").contains("padded"));
+        assert!(no(Encoding::Base64, "Zh==").contains("character 2 has bits"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! what is the controller's: encodings, the streams' ends, the deadline of each, and that nothing a
 //! hostile agent answers is taken for more than it can be.
 //!
-//! Any number may be awaited at once on one [`Sandbox`](crate::Sandbox); 16 are under way at a time.
+//! Any number may be awaited at once on one [`Sandbox`]; 16 are under way at a time.
 //! One whose future is dropped is cancelled.
 
 mod data;
@@ -13,6 +13,7 @@ mod operation;
 mod transfer;
 mod under_way;
 
+use std::borrow::Cow;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,15 +25,14 @@ use sandbox_protocol::path::{
 };
 use sandbox_protocol::{Base64, ErrorKind, WireError};
 
-pub(crate) use self::data::Extent;
 pub use self::data::{
-    EditData, Entry, EntryKind, ExistsData, ImageView, ListData, ListOptions, MkdirData,
+    EditData, Entry, EntryKind, ExistsData, Extent, ImageView, ListData, ListOptions, MkdirData,
     MkdirOptions, ReadData, ReadOptions, RemoveData, RemoveOptions, RenameData, RenameOptions,
     StatData, TextView, Timestamp, TruncatedBy, ViewData, ViewOptions, WriteData, WriteMode,
     WriteOptions, time_text,
 };
 pub use self::encoding::{Encoding, EncodingError, UnknownEncoding};
-pub use self::operation::{Envelope, Metadata, Operation};
+pub use self::operation::{Envelope, Metadata, Operation, Performed};
 pub use self::transfer::{FileReader, FileWriter};
 use self::transfer::{Reading, Writing};
 use self::under_way::UnderWay;
@@ -133,6 +133,35 @@ impl Sandbox {
         let mut writing = self.writing(path.as_ref(), options).await?;
         let written = writing.commit(content.as_ref()).await;
         writing.end(written)
+    }
+
+    /// Writes the bytes that a text stands for in an encoding; `None` is the sandbox's
+    /// [default](crate::SandboxSpec::default_encoding). Every front end that is given text comes
+    /// here, so that a text that stands for nothing is a write that failed, with its line in the
+    /// audit.
+    ///
+    /// # Errors
+    ///
+    /// As of [`write`](Self::write); `encoding` for a text that is not in the encoding.
+    pub async fn write_text(
+        &self,
+        path: impl AsRef<[u8]>,
+        text: &str,
+        encoding: Option<Encoding>,
+        options: WriteOptions,
+    ) -> Result<WriteData, Error> {
+        let path = path.as_ref();
+        let content = match encoding.unwrap_or(self.inner().default_encoding) {
+            Encoding::Utf8 => Ok(Cow::Borrowed(text.as_bytes())),
+            encoding => encoding.encode(text).map(Cow::Owned),
+        };
+        match content {
+            Ok(content) => self.write(path, content, options).await,
+            Err(error) => {
+                let error = refused(&String::from_utf8_lossy(path), &error);
+                self.begin("write", path).end(Err(error))
+            }
+        }
     }
 
     /// Writes a file piece by piece, in bounded memory however large it is. Nothing changes before

@@ -13,11 +13,11 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
+use super::Encoding;
 use super::data::{
     Extent, ListOptions, MkdirOptions, ReadOptions, RemoveOptions, RenameOptions, ViewOptions,
     WriteMode, WriteOptions,
 };
-use super::{Encoding, WriteData, refused};
 use crate::error::Error;
 use crate::limits::millis;
 use crate::report::ErrorDocument;
@@ -310,77 +310,77 @@ impl Operation {
         match self.0 {
             Request::Read(Read { path, path_b64, encoding, offset, limit }) => {
                 let options = ReadOptions { encoding, offset, limit };
-                Performed::new(sandbox.read(written(&path, path_b64.as_ref()), options).await?)
+                Performed::new(&sandbox.read(written(&path, path_b64.as_ref()), options).await?)
             }
             Request::View(View { path, path_b64, lines: Lines { offset, limit } }) => {
                 let options = ViewOptions { offset, limit };
-                Performed::new(sandbox.view(written(&path, path_b64.as_ref()), options).await?)
+                Performed::new(&sandbox.view(written(&path, path_b64.as_ref()), options).await?)
             }
             Request::Write(write) => {
                 let Write { path, path_b64, content, encoding, mode, parents, atomic } = write;
-                let encoding = encoding.unwrap_or(sandbox.inner().default_encoding);
-                let bytes = written(&path, path_b64.as_ref());
-                let data = match encoding.encode(&content) {
-                    Ok(content) => {
-                        let options = WriteOptions { mode, parents, atomic };
-                        sandbox.write(bytes, content, options).await
-                    }
-                    // It has begun and failed, as any other.
-                    Err(error) => {
-                        let path = String::from_utf8_lossy(bytes);
-                        sandbox.begin("write", bytes).end(Err(refused(&path, &error)))
-                    }
-                };
-                Performed::new::<WriteData>(data?)
+                let path = written(&path, path_b64.as_ref());
+                let options = WriteOptions { mode, parents, atomic };
+                Performed::new(&sandbox.write_text(path, &content, encoding, options).await?)
             }
             Request::Edit(Edit { path, path_b64, old, new, count }) => {
                 let path = written(&path, path_b64.as_ref());
-                Performed::new(sandbox.edit(path, &old, &new, count).await?)
+                Performed::new(&sandbox.edit(path, &old, &new, count).await?)
             }
             Request::List(List { path, path_b64, recursive, max_depth, limit }) => {
                 let options = ListOptions { recursive, max_depth, limit };
-                Performed::new(sandbox.list(written(&path, path_b64.as_ref()), options).await?)
+                Performed::new(&sandbox.list(written(&path, path_b64.as_ref()), options).await?)
             }
             Request::Mkdir(Mkdir { path, path_b64, parents }) => {
                 let options = MkdirOptions { parents };
-                Performed::new(sandbox.mkdir(written(&path, path_b64.as_ref()), options).await?)
+                Performed::new(&sandbox.mkdir(written(&path, path_b64.as_ref()), options).await?)
             }
             Request::Remove(Remove { path, path_b64, recursive, force }) => {
                 let options = RemoveOptions { recursive, force };
-                Performed::new(sandbox.remove(written(&path, path_b64.as_ref()), options).await?)
+                Performed::new(&sandbox.remove(written(&path, path_b64.as_ref()), options).await?)
             }
             Request::Exists(Exists { path, path_b64 }) => {
-                Performed::new(sandbox.exists(written(&path, path_b64.as_ref())).await?)
+                Performed::new(&sandbox.exists(written(&path, path_b64.as_ref())).await?)
             }
             Request::Stat(Stat { path, path_b64 }) => {
-                Performed::new(sandbox.stat(written(&path, path_b64.as_ref())).await?)
+                Performed::new(&sandbox.stat(written(&path, path_b64.as_ref())).await?)
             }
             Request::Rename(Rename { from, from_b64, to, to_b64, overwrite }) => {
                 let (from, to) = (written(&from, from_b64.as_ref()), written(&to, to_b64.as_ref()));
-                Performed::new(sandbox.rename(from, to, RenameOptions { overwrite }).await?)
+                Performed::new(&sandbox.rename(from, to, RenameOptions { overwrite }).await?)
             }
         }
     }
 }
 
-/// Data, and what is said of its extent.
-struct Performed {
+/// An operation's data as JSON, and its extent.
+#[derive(Debug, Clone)]
+pub struct Performed {
     data: Box<RawValue>,
     bytes: Option<u64>,
     items: Option<u64>,
 }
 
 impl Performed {
-    fn new<T: Extent + Serialize>(data: T) -> Result<Self, Error> {
+    /// What is told of such data.
+    ///
+    /// # Errors
+    ///
+    /// Only for data that JSON cannot hold, which is none of this module's.
+    pub fn new(data: &(impl Extent + Serialize)) -> Result<Self, Error> {
         let (bytes, items) = (data.bytes(), data.items());
-        Ok(Self { data: raw(&data)?, bytes, items })
+        let data = serde_json::value::to_raw_value(data).map_err(|error| Error::Operation {
+            source: WireError::new(ErrorKind::Internal, error.to_string()),
+        })?;
+        Ok(Self { data, bytes, items })
     }
-}
 
-fn raw(data: &impl Serialize) -> Result<Box<RawValue>, Error> {
-    serde_json::value::to_raw_value(data).map_err(|error| Error::Operation {
-        source: WireError::new(ErrorKind::Internal, error.to_string()),
-    })
+    /// The envelope of it, which took so long.
+    #[must_use]
+    pub fn envelope(self, took: Duration) -> Envelope {
+        let Self { data, bytes, items } = self;
+        let metadata = Metadata { duration_ms: millis(took), bytes, items };
+        Envelope { success: true, data: Some(data), error: None, metadata }
+    }
 }
 
 /// How an operation went: `{"success":true,"data":{…},"error":null,"metadata":{…}}`.
@@ -412,23 +412,9 @@ pub struct Metadata {
 impl Envelope {
     fn new(took: Duration, result: Result<Performed, Error>) -> Self {
         match result {
-            Ok(performed) => Self::succeeded(took, performed),
+            Ok(performed) => performed.envelope(took),
             Err(error) => Self::failed(took, ErrorDocument::from(&error)),
         }
-    }
-
-    fn succeeded(took: Duration, Performed { data, bytes, items }: Performed) -> Self {
-        let metadata = Metadata { duration_ms: millis(took), bytes, items };
-        Self { success: true, data: Some(data), error: None, metadata }
-    }
-
-    /// The envelope of data that a caller has, with the bytes of content that were moved for it.
-    ///
-    /// # Errors
-    ///
-    /// Only for data that JSON cannot hold, which is none of this module's.
-    pub fn of(took: Duration, data: &impl Serialize, bytes: Option<u64>) -> Result<Self, Error> {
-        Ok(Self::succeeded(took, Performed { data: raw(data)?, bytes, items: None }))
     }
 
     /// The envelope of a failure, also of one before there was a sandbox.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{Changes, Extent};
 use crate::activity::Active;
-use crate::audit::Event;
+use crate::audit::{self, Event};
 use crate::error::Error;
 use crate::sandbox::Inner;
 use crate::session::{CallError, Reply};
@@ -80,7 +80,7 @@ impl UnderWay {
 
     fn tell(&mut self, error: Option<ErrorKind>, bytes: Option<u64>) {
         self.ended = true;
-        let outcome = error.map_or("ok", ErrorKind::as_str);
+        let outcome = error.map_or(audit::OK, ErrorKind::as_str);
         let took = self.started.elapsed();
         let normalised = |written: &[u8]| match self.inner.resolve(written) {
             Some(path) => path.as_bytes().to_vec(),

@@ -288,29 +288,32 @@ fn a_file_that_turns_into_a_link_is_not_followed() {
     });
 }
 
+/// `x` is a directory, a file, a link to outside, a FIFO and a socket.
+fn everything_in_turn(arena: &Arena) {
+    let name = arena.path("x");
+    let rwx = Mode::from_raw_mode(0o777);
+    let turns: [&dyn Fn(); 5] = [
+        &|| _ = fs::create_dir(&name),
+        &|| _ = fs::write(&name, "inside"),
+        &|| _ = symlink(&arena.outside, &name),
+        &|| _ = mknodat(CWD, &name, FileType::Fifo, rwx, 0),
+        &|| _ = mknodat(CWD, &name, FileType::Socket, rwx, 0),
+    ];
+    for turn in turns {
+        turn();
+        // Never through the name: it may be a link by now.
+        _ = rustix::fs::unlinkat(CWD, &name, AtFlags::empty());
+        _ = rustix::fs::unlinkat(CWD, &name, AtFlags::REMOVEDIR);
+    }
+}
+
 #[test]
 fn a_name_that_is_everything_in_turn_is_answered_at_once() {
     on_both(|arena| {
         let files = &arena.files;
-        let name = arena.path("x");
-        let rwx = Mode::from_raw_mode(0o777);
-        let turns: [&(dyn Fn() + Sync); 5] = [
-            &|| _ = fs::create_dir(&name),
-            &|| _ = fs::write(&name, "inside"),
-            &|| _ = symlink(&arena.outside, &name),
-            &|| _ = mknodat(CWD, &name, FileType::Fifo, rwx, 0),
-            &|| _ = mknodat(CWD, &name, FileType::Socket, rwx, 0),
-        ];
         let mut tally = Tally::default();
         race(
-            || {
-                for turn in turns {
-                    turn();
-                    // Never through the name: it may be a link by now.
-                    _ = rustix::fs::unlinkat(CWD, &name, AtFlags::empty());
-                    _ = rustix::fs::unlinkat(CWD, &name, AtFlags::REMOVEDIR);
-                }
-            },
+            || everything_in_turn(arena),
             |_| {
                 for mode in EVERY_MODE {
                     use_file(tally.note(|| files.open(b"x", mode)));

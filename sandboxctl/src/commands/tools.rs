@@ -139,6 +139,7 @@ fn with_tools<T>(
     let tool_settings = ToolSettings {
         working_directory: here.clone(),
         allowed_out_paths: settings.allowed_out_paths(here)?,
+        protected: settings.protected(),
         sandbox: spec(settings),
         limits,
     };

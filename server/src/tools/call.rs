@@ -231,14 +231,23 @@ impl FileCall {
     }
 }
 
+/// Most members of the object that a tool is given: no tool takes a tenth of them, and what is held
+/// of one is longer than `"":0`.
+const MAX_MEMBERS: usize = 100;
+
 /// The members of an object, in their order, none of them read yet. A key that is there twice is
 /// here twice.
 struct Entries<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'a> Entries<'a> {
     fn read(tool: Tool, args: &'a RawValue) -> Result<Self, ToolError> {
-        serde_json::from_str(args.get())
-            .map_err(|_| ToolError::invalid(format!("the args of {tool} are not an object")))
+        serde_json::from_str(args.get()).map_err(|_| {
+            let what = match args.get().starts_with('{') {
+                true => format!("have more than {MAX_MEMBERS} members"),
+                false => "are not an object".to_owned(),
+            };
+            ToolError::invalid(format!("the args of {tool} {what}"))
+        })
     }
 
     fn decode<T: DeserializeOwned>(&self, tool: Tool) -> Result<T, ToolError> {
@@ -303,6 +312,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(entry) = map.next_entry()? {
+                    if entries.len() == MAX_MEMBERS {
+                        return Err(serde::de::Error::custom("too many members"));
+                    }
                     entries.push(entry);
                 }
                 Ok(entries)
@@ -428,6 +440,17 @@ mod tests {
             let with = format!(r#"{{"operation": "{operation}", {rest}}}"#);
             assert_eq!(decode("sandbox_filesystem", &with), Ok(Call::Filesystem(alone)));
         }
+    }
+
+    #[test]
+    fn what_a_message_quotes_is_bounded_and_so_are_the_members_that_are_kept() {
+        let members = |count: usize| format!("{{{}}}", vec![r#""a":0"#; count].join(","));
+        let error = |args: &str| decode("sandbox_exists", args).unwrap_err();
+        assert!(error(&members(MAX_MEMBERS)).contains("`a`"));
+        let too_many = "the args of sandbox_exists have more than 100 members";
+        assert_eq!(error(&members(MAX_MEMBERS + 1)), too_many);
+        let long = error(&format!(r#"{{"{}": 0}}"#, "\u{e9}".repeat(1 << 20)));
+        assert!(long.len() < 20_000 && long.ends_with('\u{2026}'), "{}", long.len());
     }
 
     #[test]

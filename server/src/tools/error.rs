@@ -4,6 +4,9 @@ use sandbox_controller::{Error, ErrorKind};
 
 use super::data::ExecuteScriptData;
 
+/// Longest message: it may quote what a caller wrote, which may be megabytes.
+const MAX_MESSAGE_BYTES: usize = 16 << 10;
+
 /// Why a call has no data.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
@@ -38,13 +41,14 @@ pub struct ScriptFailure {
 impl ToolError {
     /// An error of `kind`, and no more of it.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            retryable: kind.is_retryable(),
-            hint: None,
-            script: None,
+        let mut message = message.into();
+        if message.len() > MAX_MESSAGE_BYTES {
+            let mut ends = (0..=MAX_MESSAGE_BYTES).rev();
+            let end = ends.find(|&end| message.is_char_boundary(end)).unwrap_or(0);
+            message.truncate(end);
+            message.push('…');
         }
+        Self { kind, message, retryable: kind.is_retryable(), hint: None, script: None }
     }
 
     /// A call that cannot be understood, or that makes no sense.

@@ -57,6 +57,8 @@ pub struct Settings {
     pub working_directory: PathBuf,
     /// The directories below which a `projectOutPath` may be.
     pub allowed_out_paths: Vec<PathBuf>,
+    /// Names that nothing may be changed under, in a sandbox and above its files.
+    pub protected: Vec<String>,
     /// What every sandbox is launched with, but for what `sandbox_init` says.
     pub sandbox: SandboxSpec,
     /// The limits of every sandbox.
@@ -93,8 +95,10 @@ impl Tools {
     ///
     /// Where one of the allowed directories cannot be looked at.
     pub fn new(controller: Arc<Controller>, settings: Settings) -> io::Result<Self> {
-        let Settings { working_directory, allowed_out_paths, sandbox, limits } = settings;
-        let allowed = AllowedOutPaths::new(&working_directory, &allowed_out_paths)?;
+        let Settings { working_directory, allowed_out_paths, protected, sandbox, limits } =
+            settings;
+        let allowed = AllowedOutPaths::new(&working_directory, &allowed_out_paths, &protected)?;
+        let sandbox = sandbox.protected(protected);
         Ok(Self {
             containers: Arc::new(Containers::new(controller, sandbox.limits(limits), allowed)),
             limits,

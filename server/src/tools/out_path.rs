@@ -2,7 +2,8 @@
 //!
 //! What counts is where a path really leads. Links are resolved before anything is compared, and
 //! comparing is by component; the directory that was opened in the end is checked again, because
-//! links can be planted in between.
+//! links can be planted in between. The names that are protected in a sandbox are so above its
+//! files too: to a sandbox over `.git`, `hooks` would be a name like any other.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -18,19 +19,30 @@ pub(super) struct AllowedOutPaths {
     working_directory: PathBuf,
     /// Without links, as they were at the start.
     allowed: Vec<PathBuf>,
+    /// Names, each a sequence of components, folded.
+    protected: Vec<Vec<String>>,
 }
 
 impl AllowedOutPaths {
     /// Resolves the directories once, so that nobody turns one into a link later.
-    pub fn new(working_directory: &Path, allowed: &[PathBuf]) -> io::Result<Self> {
+    pub fn new(
+        working_directory: &Path,
+        allowed: &[PathBuf],
+        protected: &[String],
+    ) -> io::Result<Self> {
         let allowed = allowed.iter().map(|path| {
             resolve(&working_directory.join(path)).map_err(|error| {
                 io::Error::new(error.kind(), format!("{}: {error}", path.display()))
             })
         });
+        let components = |name: &String| -> Vec<String> {
+            name.split('/').filter(|part| !part.is_empty()).map(fold).collect()
+        };
+        let protected = protected.iter().map(components).filter(|name| !name.is_empty());
         Ok(Self {
             working_directory: working_directory.to_owned(),
             allowed: allowed.collect::<io::Result<_>>()?,
+            protected: protected.collect(),
         })
     }
 
@@ -45,14 +57,52 @@ impl AllowedOutPaths {
         if given.contains('\0') {
             return Err(refuse("it has a NUL byte".to_owned()));
         }
-        let path = resolve(&self.working_directory.join(given))
-            .map_err(|error| refuse(error.to_string()))?;
-        if self.allows(&path) { Ok(path) } else { Err(self.refusal(given)) }
+        let joined = self.working_directory.join(given);
+        let path = resolve(&joined).map_err(|error| {
+            // What is wrong elsewhere would tell what is there.
+            let existing = joined.ancestors().find_map(|above| above.canonicalize().ok());
+            match existing.is_some_and(|above| self.is_below_allowed(&above)) {
+                true => refuse(error.to_string()),
+                false => self.refusal(given),
+            }
+        })?;
+        if self.allows(&path) {
+            return Ok(path);
+        }
+        if self.is_below_allowed(&path) {
+            let message = format!("projectOutPath '{}': a protected name", given.escape_debug());
+            return Err(ToolError::new(ErrorKind::Protected, message)
+                .with_hint("filesystem.protected names what no operation may change"));
+        }
+        Err(self.refusal(given))
+    }
+
+    fn is_below_allowed(&self, path: &Path) -> bool {
+        self.allowed.iter().any(|allowed| path.starts_with(allowed))
     }
 
     /// Whether a path without links may be a sandbox's.
     pub fn allows(&self, path: &Path) -> bool {
-        self.allowed.iter().any(|allowed| path.starts_with(allowed))
+        self.allowed
+            .iter()
+            .any(|allowed| path.starts_with(allowed) && !self.is_protected(allowed, path))
+    }
+
+    /// Whether what lies below `allowed` in `path` is, is in, or may hold the rest of a protected
+    /// name. What the configuration itself names is its own affair.
+    fn is_protected(&self, allowed: &Path, path: &Path) -> bool {
+        let depth = allowed.components().count();
+        let components: Vec<_> =
+            path.components().map(|part| fold(&part.as_os_str().to_string_lossy())).collect();
+        if components.len() == depth {
+            return false;
+        }
+        self.protected.iter().any(|name| {
+            let is_below =
+                |(at, window): (usize, &[String])| at + name.len() > depth && window == name;
+            components.windows(name.len()).enumerate().any(is_below)
+                || (1..name.len()).any(|length| components.ends_with(&name[..length]))
+        })
     }
 
     /// What a path is told that is not allowed.
@@ -68,6 +118,18 @@ impl AllowedOutPaths {
         };
         ToolError::new(ErrorKind::Policy, message).with_hint(hint)
     }
+}
+
+/// A name without what a file system may ignore, or more: case, and what is no letter or digit of
+/// any script, nor of ASCII.
+fn fold(name: &str) -> String {
+    let is_seen = |character: &char| {
+        character.is_ascii()
+            || character.is_alphanumeric()
+                && !matches!(character, '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}')
+    };
+    let seen = name.chars().filter(is_seen);
+    seen.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
 }
 
 /// The path without links. What is not there yet is taken as it is written.
@@ -118,7 +180,7 @@ mod tests {
 
         fn with(&self, allowed: &[&str]) -> AllowedOutPaths {
             let allowed: Vec<PathBuf> = allowed.iter().map(PathBuf::from).collect();
-            AllowedOutPaths::new(&self.work, &allowed).unwrap()
+            AllowedOutPaths::new(&self.work, &allowed, &[]).unwrap()
         }
 
         fn check(&self, allowed: &[&str], given: &str) -> Result<PathBuf, ErrorKind> {
@@ -156,7 +218,9 @@ mod tests {
         symlink(here.folder.path().join("work2"), here.work.join("away")).unwrap();
         symlink("sub", here.work.join("within")).unwrap();
         symlink("nowhere/x", here.work.join("dangling")).unwrap();
-        for given in ["away", "away/x", "away/../work2"] {
+        fs::write(here.folder.path().join("work2/file"), "").unwrap();
+        // Whether it is there, and what it is, nobody learns.
+        for given in ["away", "away/x", "away/../work2", "away/file/x", "/etc/passwd/x"] {
             assert_eq!(here.check(&["."], given), Err(ErrorKind::Policy), "{given}");
         }
         assert_eq!(here.check(&["."], "within/x"), Ok(here.work.join("sub/x")));
@@ -164,6 +228,39 @@ mod tests {
         for given in ["dangling", "dangling/x", "none/../out", "", "a\0b"] {
             assert_eq!(here.check(&["."], given), Err(ErrorKind::InvalidRequest), "{given:?}");
         }
+    }
+
+    #[test]
+    fn a_protected_name_is_no_place_for_files() {
+        let here = Here::new();
+        let protected = [".git/hooks/", ".config/fish", ".ssh"].map(str::to_owned);
+        let check = |allowed: &str, given: &str| {
+            let allowed = AllowedOutPaths::new(&here.work, &[allowed.into()], &protected).unwrap();
+            allowed.check(given).map(drop).map_err(|error| error.kind)
+        };
+        for given in [
+            ".git",
+            ".git/hooks",
+            ".git/hooks/x",
+            "sub/.GIT",
+            ".gi\u{200c}t",
+            ".\u{17f}sh",
+            "a/.ssh/b",
+            ".config",
+            "x/.config/fish",
+        ] {
+            assert_eq!(check(".", given), Err(ErrorKind::Protected), "{given}");
+        }
+        for given in [".", ".git/objects", ".gitx", "hooks", ".config/x", "ssh"] {
+            assert_eq!(check(".", given), Ok(()), "{given}");
+        }
+        // Through a link too; and what the configuration names it allows.
+        fs::create_dir_all(here.work.join(".config/x")).unwrap();
+        symlink(".config", here.work.join("harmless")).unwrap();
+        assert_eq!(check(".", "harmless"), Err(ErrorKind::Protected));
+        assert_eq!(check(".config", ".config"), Ok(()));
+        assert_eq!(check(".config", ".config/x"), Ok(()));
+        assert_eq!(check(".config", ".config/fish"), Err(ErrorKind::Protected));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use sandbox_controller::files::{
     Encoding, EntryKind, ListOptions, MkdirOptions, ReadOptions, RemoveOptions, WriteOptions,
     time_text,
 };
-use sandbox_controller::{Error, ErrorKind, Sandbox};
+use sandbox_controller::{Error, Sandbox};
 
 use super::Done;
 use super::answer::Remarks;
@@ -43,32 +43,12 @@ pub(super) enum Failed {
 }
 
 impl Failed {
-    pub fn of(
-        error: Unperformed,
-        containers: &Arc<Containers>,
-        container: &Arc<Container>,
-    ) -> Self {
+    pub fn of(error: Error, containers: &Arc<Containers>, container: &Arc<Container>) -> Self {
         match error {
-            Unperformed::Content(error) => Self::Operation(error),
-            Unperformed::Library(error @ Error::Operation { .. }) => Self::Operation(error.into()),
-            Unperformed::Library(error @ Error::Ended { .. }) => {
-                Self::Call(containers.ended(container, &error))
-            }
-            Unperformed::Library(error) => Self::Call(error.into()),
+            Error::Operation { .. } => Self::Operation(error.into()),
+            Error::Ended { .. } => Self::Call(containers.ended(container, &error)),
+            error => Self::Call(error.into()),
         }
-    }
-}
-
-/// What kept an operation from being done.
-pub(super) enum Unperformed {
-    /// The content is not in its encoding.
-    Content(ToolError),
-    Library(Error),
-}
-
-impl From<Error> for Unperformed {
-    fn from(error: Error) -> Self {
-        Self::Library(error)
     }
 }
 
@@ -109,7 +89,7 @@ pub(super) fn enveloped(performed: Result<Performed, Failed>) -> Done {
 }
 
 /// Does an operation.
-pub(super) async fn perform(sandbox: &Sandbox, call: FileCall) -> Result<Performed, Unperformed> {
+pub(super) async fn perform(sandbox: &Sandbox, call: FileCall) -> Result<Performed, Error> {
     Ok(match call {
         FileCall::Read(args) => {
             let encoding = args.encoding;
@@ -119,10 +99,10 @@ pub(super) async fn perform(sandbox: &Sandbox, call: FileCall) -> Result<Perform
             Data::ReadFile(ReadFileData { content: read.content, encoding }).into()
         }
         FileCall::Write(args) => {
-            let content = content(args.encoding, args.content)?;
             let options =
                 WriteOptions { parents: args.create_parent_dirs, ..WriteOptions::default() };
-            let written = sandbox.write(&args.path, content, options).await?;
+            let encoding = Some(args.encoding.into());
+            let written = sandbox.write_text(&args.path, &args.content, encoding, options).await?;
             let bytes_written = written.bytes_written;
             let data = Data::WriteFile(WriteFileData { path: written.path, bytes_written });
             Performed { bytes_written: Some(bytes_written), ..data.into() }
@@ -179,17 +159,6 @@ pub(super) async fn perform(sandbox: &Sandbox, call: FileCall) -> Result<Perform
             .into()
         }
     })
-}
-
-/// The bytes that content stands for.
-fn content(encoding: ContentEncoding, content: String) -> Result<Vec<u8>, Unperformed> {
-    match encoding {
-        ContentEncoding::Utf8 => Ok(content.into_bytes()),
-        ContentEncoding::Base64 => Encoding::Base64.encode(&content).map_err(|error| {
-            let message = format!("the content is not in its encoding: {error}");
-            Unperformed::Content(ToolError::new(ErrorKind::Encoding, message))
-        }),
-    }
 }
 
 /// The last component of a normalised path.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use sandbox_controller::ErrorKind;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
@@ -284,7 +285,8 @@ enum Request<'a> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CallLine<'a> {
-    id: Value,
+    #[serde(rename = "id")]
+    _id: IgnoredAny,
     tool: String,
     #[serde(borrow)]
     args: &'a RawValue,
@@ -294,18 +296,20 @@ struct CallLine<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CancelLine {
-    cancel: Value,
+struct CancelLine<'a> {
+    #[serde(borrow)]
+    cancel: &'a RawValue,
 }
 
-/// The id of a line that is none otherwise, so that its caller learns of it.
+/// The id of a line that is none otherwise, so that its caller learns of it. As it is written: a
+/// line of brackets takes a hundred times its length as a value.
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
-struct IdLine {
+struct IdLine<'a> {
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
     #[serde(default)]
-    id: Value,
-    #[serde(default)]
-    cancel: Option<serde::de::IgnoredAny>,
+    cancel: Option<IgnoredAny>,
 }
 
 impl<'a> Request<'a> {
@@ -317,17 +321,17 @@ impl<'a> Request<'a> {
         if text.trim().is_empty() {
             return Ok(None);
         }
-        let about: IdLine = serde_json::from_str(text)
+        let about: IdLine<'_> = serde_json::from_str(text)
             .map_err(|error| nobody(format!("the line is no call: {error}")))?;
         if about.cancel.is_some() {
             let CancelLine { cancel } = serde_json::from_str(text)
                 .map_err(|error| nobody(format!("the line is no cancel: {error}")))?;
-            check_id(&cancel).map_err(|what| nobody(format!("cancel: {what}")))?;
+            let cancel = read_id(Some(cancel)).map_err(|what| nobody(format!("cancel: {what}")))?;
             return Ok(Some(Self::Cancel(cancel)));
         }
-        check_id(&about.id).map_err(|what| nobody(format!("id: {what}")))?;
-        let refuse = |message: String| (about.id.clone(), ToolError::invalid(message));
-        let CallLine { id, tool, args, timeout_ms } = serde_json::from_str(text)
+        let id = read_id(about.id).map_err(|what| nobody(format!("id: {what}")))?;
+        let refuse = |message: String| (id.clone(), ToolError::invalid(message));
+        let CallLine { _id: _, tool, args, timeout_ms } = serde_json::from_str(text)
             .map_err(|error| refuse(format!("the line is no call: {error}")))?;
         if timeout_ms == Some(0) {
             return Err(refuse("timeout_ms: it is 0".to_owned()));
@@ -337,15 +341,26 @@ impl<'a> Request<'a> {
     }
 }
 
-fn check_id(id: &Value) -> Result<(), String> {
-    match id {
-        Value::String(text) if text.len() > MAX_ID_BYTES => {
-            Err(format!("it is longer than {MAX_ID_BYTES} bytes"))
-        }
-        Value::String(_) => Ok(()),
-        Value::Number(number) if number.is_i64() || number.is_u64() => Ok(()),
-        Value::Null => Err("it is missing".to_owned()),
-        _ => Err("it is neither a string nor a whole number".to_owned()),
+/// Reads an id: a string or a whole number. Whatever else it is, it takes no memory.
+fn read_id(id: Option<&RawValue>) -> Result<Value, String> {
+    // As its type tells, and no longer than it can be if every character is escaped.
+    let too_long = || Err(format!("it is longer than {MAX_ID_BYTES} bytes"));
+    let wrong = || "it is neither a string nor a whole number".to_owned();
+    let written = id.map_or("null", RawValue::get);
+    if written == "null" {
+        return Err("it is missing".to_owned());
+    }
+    if written.starts_with(['[', '{']) {
+        return Err(wrong());
+    }
+    if written.len() > 6 * MAX_ID_BYTES + 2 {
+        return if written.starts_with('"') { too_long() } else { Err(wrong()) };
+    }
+    match serde_json::from_str(written).map_err(|_| wrong())? {
+        Value::String(text) if text.len() > MAX_ID_BYTES => too_long(),
+        id @ Value::String(_) => Ok(id),
+        Value::Number(id) if id.is_i64() || id.is_u64() => Ok(Value::Number(id)),
+        _ => Err(wrong()),
     }
 }
 

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use sandbox_controller::Script;
+use sandbox_controller::{Limits, Script};
 use serde_json::{Value, json};
 
 use crate::library::Guest;
@@ -227,7 +228,9 @@ fn a_host_that_swaps_directories_and_links_leads_no_operation_anywhere() {
     // Both sides have the same names, so that a step that is led away finds what it looks for.
     place.write("sandbox-files/real/sub/mine", "inside");
     place.write("sandbox-files/one", "inside");
-    let guest = Guest::in_place(place, |spec| spec);
+    // The script goes on for as long as the operations take, on whatever machine.
+    let limits = Limits { timeout: Duration::from_secs(600), ..Limits::default() };
+    let guest = Guest::in_place(place, |spec| spec.limits(limits));
     let at = |name: &str| guest.place.path("sandbox-files").join(name);
     std::fs::create_dir_all(at("tree")).unwrap();
     let swappers = [

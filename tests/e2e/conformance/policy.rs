@@ -426,3 +426,23 @@ fn the_default_encoding_is_the_one_that_is_configured() {
         ]
     );
 }
+
+#[test]
+fn text_that_is_not_in_its_encoding_is_a_write_that_failed_whoever_gives_it() {
+    let place = Place::new();
+    let stdin = ["fs", "write", "a", "--encoding", "hex", "--audit", "audit.log"];
+    place.sandboxctl_with(b"0g", stdin).assert_code(1).assert_stderr_has("a: the content is not");
+    let init = r#"{"containerId": "c", "projectOutPath": "out"}"#;
+    let call = r#"{"containerId": "c", "path": "b", "content": "AP8", "encoding": "base64"}"#;
+    let tool = ["tool", "sandbox_write_file", "--init", init, "--input", call];
+    place.sandboxctl(tool.iter().chain(&["--audit", "audit.log"])).assert_code(1);
+    let told: Vec<Value> = lines(&place.path("audit.log")).iter().map(told).collect();
+    let writes: Vec<&Value> = told.iter().filter(|line| line[0] == "write").collect();
+    assert_eq!(
+        writes,
+        [
+            &json!(["write", "caller", "/io/a", "encoding", null]),
+            &json!(["write", "caller", "/workspace/b", "encoding", null]),
+        ]
+    );
+}

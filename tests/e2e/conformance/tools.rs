@@ -29,7 +29,12 @@ struct Server<'a> {
 
 impl<'a> Server<'a> {
     fn new(place: &'a Place) -> Self {
+        Self::with(place, &[])
+    }
+
+    fn with(place: &'a Place, flags: &[&str]) -> Self {
         let mut command = place.command(["tools", "--stdio"]);
+        command.args(flags);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (sender, answers) = channel();
@@ -483,6 +488,30 @@ fn a_sandbox_has_its_files_below_an_allowed_directory_wherever_links_lead() {
     drop(stdin);
     let ended = crate::place::wait(child);
     assert_eq!(ended.stdout.matches("\"kind\":\"policy\"").count(), 2, "{ended:#?}");
+}
+
+#[test]
+fn protected_names_are_so_in_the_sandboxes_of_the_tools_and_above_them() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path(".git/hooks")).unwrap();
+    let mut server = Server::with(&place, &["--protect"]);
+    let init = |path: &str| json!({"containerId": "c", "projectOutPath": path});
+    for path in [".git", ".git/hooks", ".GIT/hooks", "a/.vscode", ".config"] {
+        assert_eq!(server.failure("sandbox_init", init(path)).0, "protected", "{path}");
+    }
+    server.data("sandbox_init", init("."));
+    let hook = c(json!({"path": ".git/hooks/pre-commit", "content": "x"}));
+    assert_eq!(server.failure("sandbox_write_file", hook).0, "protected");
+    let script = c(json!({"script": "fs.write('.bashrc', 'x')"}));
+    let (kind, message) = server.failure("sandbox_execute_script", script);
+    assert!(kind == "runtime" && message.contains("a protected name"), "{kind}: {message}");
+    let delete = c(json!({"path": ".git", "recursive": true}));
+    assert_eq!(server.failure("sandbox_delete", delete).0, "protected");
+    server.data("sandbox_write_file", c(json!({"path": "a", "content": "x"})));
+    server.end_well();
+    assert_eq!(place.read("a"), "x");
+    assert!(place.path(".git/hooks").read_dir().unwrap().next().is_none());
+    assert!(!place.path(".bashrc").exists() && !place.path(".config").exists());
 }
 
 #[test]

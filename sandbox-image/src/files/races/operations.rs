@@ -240,25 +240,9 @@ fn what_names_a_link_itself_names_it_and_not_its_target() {
 fn a_name_that_is_everything_in_turn_is_answered_at_once_by_every_operation() {
     on_both(|arena| {
         let files = &*arena.files;
-        let name = arena.path("x");
-        let rwx = Mode::from_raw_mode(0o777);
-        let turns: [&(dyn Fn() + Sync); 5] = [
-            &|| _ = fs::create_dir(&name),
-            &|| _ = fs::write(&name, "inside"),
-            &|| _ = symlink(&arena.outside, &name),
-            &|| _ = mknodat(CWD, &name, FileType::Fifo, rwx, 0),
-            &|| _ = mknodat(CWD, &name, FileType::Socket, rwx, 0),
-        ];
         let mut tally = Tally::default();
         race(
-            || {
-                for turn in turns {
-                    turn();
-                    // Never through the name: it may be a link by now.
-                    _ = rustix::fs::unlinkat(CWD, &name, AtFlags::empty());
-                    _ = rustix::fs::unlinkat(CWD, &name, AtFlags::REMOVEDIR);
-                }
-            },
+            || everything_in_turn(arena),
             |_| {
                 for path in [&b"x"[..], b"x/file"] {
                     for (mode, overwrite) in [

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use sandbox_controller::Sandbox;
-use sandbox_controller::files::{EntryKind, WriteOptions};
+use sandbox_controller::files::{EntryKind, Extent, WriteOptions};
 use serde::Serialize;
 use tokio::io::AsyncWriteExt;
 
@@ -43,6 +43,12 @@ struct Copied {
     from: String,
     to: String,
     bytes: u64,
+}
+
+impl Extent for Copied {
+    fn bytes(&self) -> Option<u64> {
+        Some(self.bytes)
+    }
 }
 
 impl<'a> Copy<'a> {
@@ -140,7 +146,7 @@ impl<'a> Copy<'a> {
             // `prepare` has refused it.
             (From::Host { .. }, To::Host { .. } | To::Stdout) => return Ok(Report::done()),
         };
-        Ok(Report::silent(&Copied { from, to, bytes })?.bytes(bytes))
+        Report::silent(&Copied { from, to, bytes })
     }
 }
 

@@ -242,7 +242,7 @@ impl Session<'_> {
             Work::Write(args, content) => self.write(sandbox, args, content).await,
             Work::Edit { path, old, new, args } => {
                 let edited = sandbox.edit(path.as_bytes(), &old, &new, args.count).await?;
-                Ok(Report::silent(&edited)?.items(edited.replacements))
+                Report::silent(&edited)
             }
             Work::List(args) => {
                 let options = ListOptions {
@@ -258,7 +258,7 @@ impl Session<'_> {
             }
             Work::Remove(path, options) => {
                 let removed = sandbox.remove(path.as_bytes(), options).await?;
-                Ok(Report::silent(&removed)?.items(removed.entries))
+                Report::silent(&removed)
             }
             Work::Exists(path) => {
                 let found = sandbox.exists(path.as_bytes()).await?;
@@ -337,8 +337,8 @@ impl Session<'_> {
         let written = match content {
             Content::Bytes(bytes) => sandbox.write(path, bytes, options).await?,
             Content::Text(source, encoding) => {
-                let bytes = encoded(source, encoding, self.settings).await?;
-                sandbox.write(path, bytes, options).await?
+                let text = text_of(source, encoding, self.settings).await?;
+                sandbox.write_text(path, &text, Some(encoding), options).await?
             }
             Content::Stream(mut source) => {
                 let mut progress = Progress::shown(self.context.output, source.size());
@@ -347,7 +347,7 @@ impl Session<'_> {
                 writer.finish().await?
             }
         };
-        Ok(Report::silent(&written)?.bytes(written.bytes_written))
+        Report::silent(&written)
     }
 }
 
@@ -358,6 +358,10 @@ fn hint(command: &FsCommand, error: &Error) -> Option<String> {
     let Error::Controller(error) = error else { return None };
     let hint = match (error.kind(), command) {
         (ErrorKind::IsDirectory, FsCommand::Rm { .. }) => "-r removes it with all that is in it",
+        (ErrorKind::IsDirectory, FsCommand::Write(_)) => {
+            "name the file: neither a directory can be written, nor what ends with a slash"
+        }
+        (ErrorKind::IsDirectory, FsCommand::Cp { .. }) => "cp copies one file: name it",
         (ErrorKind::IsDirectory, _) => "`sandboxctl fs ls` lists a directory",
         (ErrorKind::NotEmpty, FsCommand::Rm { .. }) => "-r removes it with all that is in it",
         (ErrorKind::AlreadyExists, FsCommand::Mv { .. }) => "-f replaces what has the new name",
@@ -379,12 +383,8 @@ fn hint(command: &FsCommand, error: &Error) -> Option<String> {
     Some(hint.to_owned())
 }
 
-/// The bytes that a text from stdin stands for.
-async fn encoded(
-    source: Source,
-    encoding: Encoding,
-    settings: &Settings,
-) -> Result<Vec<u8>, Error> {
+/// The text of stdin, which stands for content in an encoding.
+async fn text_of(source: Source, encoding: Encoding, settings: &Settings) -> Result<String, Error> {
     let largest = settings.limits().max_file_size;
     // No encoding has more than two bytes of text for one of a file's, and there may be line ends.
     let most = largest.as_u64().saturating_mul(3).saturating_add(1024);
@@ -397,13 +397,11 @@ async fn encoded(
         let reason = "stdin is not UTF-8 text, which stands for content in an encoding";
         refused(ErrorKind::Encoding, reason)
     })?;
-    let text = match encoding {
+    Ok(match encoding {
         // Programs that write them end them, and divide them into lines.
         Encoding::Base64 | Encoding::Hex => text.replace(['\n', '\r'], ""),
         _ => text,
-    };
-    let encoded = encoding.encode(&text);
-    encoded.map_err(|error| refused(ErrorKind::Encoding, format!("stdin: {error}")))
+    })
 }
 
 fn stdout(output: &Output) -> Result<Sink, Error> {

@@ -1,14 +1,12 @@
 //! How an operation went: data for JSON, text for people.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use sandbox_controller::files::{
-    Entry, Envelope, ListData, Metadata, ReadData, StatData, Timestamp, ViewData, time_text,
+    Entry, Extent, ListData, Performed, ReadData, StatData, Timestamp, ViewData, time_text,
 };
 use sandbox_protocol::Base64;
 use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
 
 use crate::error::Error;
 use crate::output::Output;
@@ -18,33 +16,13 @@ use crate::render::{escaped_line, escaped_text, table};
 #[derive(Debug, Default)]
 pub struct Report {
     /// For JSON; `None` where all is told already.
-    pub data: Option<Data>,
+    pub data: Option<Performed>,
     /// For stdout, without JSON.
     pub text: Vec<u8>,
     /// Beside it.
     pub notice: Option<String>,
     /// The exit code.
     pub code: u8,
-}
-
-/// An operation's data, and its extent.
-#[derive(Debug)]
-pub struct Data {
-    json: Box<RawValue>,
-    bytes: Option<u64>,
-    items: Option<u64>,
-}
-
-impl Data {
-    pub fn envelope(self, took: Duration) -> Envelope {
-        let Self { json, bytes, items } = self;
-        Envelope {
-            success: true,
-            data: Some(json),
-            error: None,
-            metadata: Metadata { duration_ms: millis(took), bytes, items },
-        }
-    }
 }
 
 impl Report {
@@ -54,19 +32,8 @@ impl Report {
     }
 
     /// Without JSON there is nothing to tell.
-    pub fn silent(data: &impl Serialize) -> Result<Self, Error> {
-        let json = to_raw_value(data).map_err(|error| Error::Stdout { source: error.into() })?;
-        Ok(Self { data: Some(Data { json, bytes: None, items: None }), ..Self::default() })
-    }
-
-    pub fn bytes(mut self, bytes: u64) -> Self {
-        self.data = self.data.map(|data| Data { bytes: Some(bytes), ..data });
-        self
-    }
-
-    pub fn items(mut self, items: u64) -> Self {
-        self.data = self.data.map(|data| Data { items: Some(items), ..data });
-        self
+    pub fn silent(data: &(impl Extent + Serialize)) -> Result<Self, Error> {
+        Ok(Self { data: Some(Performed::new(data)?), ..Self::default() })
     }
 
     pub fn code(self, code: u8) -> Self {
@@ -78,26 +45,18 @@ impl Report {
     }
 }
 
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// `read`: the content, as it is.
 pub fn read(read: &ReadData, output: &Output) -> Result<Report, Error> {
     let text = match output.stdout_is_terminal() {
         true => escaped_text(&read.content).into_owned(),
         false => read.content.clone(),
     };
-    Ok(Report::silent(read)?.bytes(read.bytes).text(text))
+    Ok(Report::silent(read)?.text(text))
 }
 
 /// `view`, which only JSON asks for.
 pub fn view(view: &ViewData) -> Result<Report, Error> {
-    let bytes = match view {
-        ViewData::Text(view) => view.text.len() as u64,
-        ViewData::Image(view) => view.bytes,
-    };
-    Ok(Report::silent(view)?.bytes(bytes))
+    Report::silent(view)
 }
 
 /// `ls`: a name a line, or a table. Names in a directory below are given with their path from the
@@ -114,7 +73,7 @@ pub fn list(list: &ListData, long: bool, output: &Output) -> Result<Report, Erro
         let count = list.entries.len();
         format!("only {count} entries are shown: there are more, or deeper ones")
     });
-    let report = Report::silent(list)?.items(list.entries.len() as u64).text(text);
+    let report = Report::silent(list)?.text(text);
     Ok(Report { notice, ..report })
 }
 

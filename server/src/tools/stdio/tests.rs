@@ -167,6 +167,30 @@ async fn a_line_that_is_no_call_is_answered_and_the_next_one_is_read() {
 }
 
 #[tokio::test]
+async fn an_id_that_is_none_is_never_made_a_value() {
+    // As a value either would be refused for its depth, after it had been built up to there.
+    let deep = "[".repeat(1000) + &"]".repeat(1000);
+    let lines =
+        format!("{{\"id\": {deep}, \"tool\": \"say\", \"args\": \"x\"}}\n{{\"cancel\": {deep}}}\n");
+    let answers = answers(lines.as_bytes()).await;
+    let errors: Vec<_> = answers.iter().map(|answer| answer["error"].as_str().unwrap()).collect();
+    let is_none = "it is neither a string nor a whole number";
+    assert_eq!(errors, [format!("id: {is_none}"), format!("cancel: {is_none}")]);
+}
+
+#[tokio::test]
+async fn an_id_is_as_long_as_its_text_however_it_is_written() {
+    let longest = "\\u0041".repeat(MAX_ID_BYTES);
+    let lines = format!(
+        "{{\"id\": \"{longest}\", \"tool\": \"say\", \"args\": \"x\"}}\n\
+         {{\"id\": \"{longest}A\", \"tool\": \"say\", \"args\": \"x\"}}\n"
+    );
+    let answers = answers(lines.as_bytes()).await;
+    let ids: Vec<_> = answers.iter().map(|answer| answer["id"].as_str().map(str::len)).collect();
+    assert!(ids.contains(&Some(MAX_ID_BYTES)) && ids.contains(&None), "{ids:?}");
+}
+
+#[tokio::test]
 async fn a_call_that_is_refused_keeps_its_id() {
     let answers = answers(
         br#"{"id": "a", "tool": "say"}
