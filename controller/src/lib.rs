@@ -84,7 +84,8 @@ pub use sandbox_protocol::argv::ConfinementPolicy;
 pub use sandbox_protocol::message::{Access, AllowedPath, Confinement, IoErrors, ScriptError};
 pub use sandbox_protocol::path::GuestPath;
 pub use spec::{
-    DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, Lifespan, SandboxSpec, Script,
+    DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, Lifespan, Pull, Root,
+    SandboxSpec, Script,
 };
 
 /// Lower-case hexadecimal.

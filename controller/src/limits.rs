@@ -405,6 +405,9 @@ limits! {
     /// Log entries of a run.
     LogLines, log_lines: NonZeroU32, "limits.log_lines", None,
         nonzero(10_000), [nonzero(1_000_000)], nonzero(1);
+    /// Bytes of the programs' `/tmp`, which is memory. A file system of none would have no limit.
+    Tmpfs, tmpfs: ByteSize, "limits.tmpfs", Some("--tmpfs-size"),
+        ByteSize(64 * MIB), [ByteSize(4 * GIB)], ByteSize(MIB);
     /// Bytes of a command's streamed output.
     OutputBytes, output_bytes: ByteSize, "limits.output_bytes", None,
         ByteSize(GIB), [ByteSize(64 * GIB)], ByteSize(0);
@@ -562,6 +565,7 @@ impl Serialize for Limits {
         map.serialize_entry("open_handles", &self.open_handles)?;
         map.serialize_entry("log_bytes", &self.log_bytes.0)?;
         map.serialize_entry("log_lines", &self.log_lines)?;
+        map.serialize_entry("tmpfs_bytes", &self.tmpfs.0)?;
         map.serialize_entry("output_bytes", &self.output_bytes.0)?;
         map.end()
     }

@@ -5,7 +5,7 @@ use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount};
 use sandbox_protocol::message::{Access, AllowedPath, Hello, Policy};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
 
-use crate::engine::{Bind, ContainerSpec, Source};
+use crate::engine::{Bind, ContainerSpec, Prepared, Programs, Source};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::spec::{Lifespan, SandboxSpec};
@@ -17,6 +17,10 @@ const RESERVED: &[&str] =
 const SPARE_DESCRIPTORS: i64 = 62;
 /// Descriptors of a mount: that of a file has one of its directory besides.
 const MOUNT_DESCRIPTORS: usize = 2;
+/// Of a program, as many as most systems give it.
+const PROGRAM_DESCRIPTORS: i64 = 1024;
+/// Files and directories of `/tmp`. The memory of each counts against the container's.
+const TMPFS_INODES: u64 = 65_536;
 /// No file of a sandbox grows beyond it. The agent's own count is far lower; this is behind it.
 const MAX_FILE_BYTES: i64 = 64 << 30;
 
@@ -117,7 +121,8 @@ impl Plan {
                 protected: spec.protected.clone(),
             },
         };
-        let (mode, home) = (Mode::Script, io.clone());
+        let mode = if spec.root.has_programs() { Mode::Exec } else { Mode::Script };
+        let home = io.clone();
         let args = AgentArgs { mode, mounts, home, workdir, confinement, proxy: None };
         Ok(Self { io, inputs, args, hello })
     }
@@ -131,6 +136,7 @@ impl Plan {
         sources: &[Source],
         limits: &Limits,
         lifespan: Lifespan,
+        prepared: Option<Prepared>,
     ) -> ContainerSpec {
         let mounts = self.args.mounts.iter().zip(sources).map(|(mount, source)| Bind {
             source: source.clone(),
@@ -138,14 +144,22 @@ impl Plan {
             read_only: mount.access == Access::Read,
         });
         let mounts_need = MOUNT_DESCRIPTORS * self.args.mounts.len();
-        let descriptors = i64::from(limits.open_handles.get())
+        let scripts_need = i64::from(limits.open_handles.get())
             .saturating_add(i64::try_from(mounts_need).unwrap_or(i64::MAX))
             .saturating_add(SPARE_DESCRIPTORS);
+        let (descriptors, file_bytes) = match self.args.mode {
+            Mode::Exec => {
+                let most = limits.max_write.max(limits.max_file_size).as_u64();
+                let most = i64::try_from(most).unwrap_or(i64::MAX);
+                (scripts_need.max(PROGRAM_DESCRIPTORS), most)
+            }
+            Mode::Script | Mode::Check => (scripts_need, MAX_FILE_BYTES),
+        };
         let mut ulimits = vec![
             // One byte, not none: of 0 a kernel takes no notice that hands dumps to a program.
             ("core", 1),
             ("nofile", descriptors),
-            ("fsize", MAX_FILE_BYTES),
+            ("fsize", file_bytes),
             ("memlock", 0),
             ("msgqueue", 0),
         ];
@@ -164,6 +178,12 @@ impl Plan {
             nano_cpus: limits.cpus.nano_cpus(),
             pids: limits.pids.get(),
             ulimits,
+            programs: prepared.map(|Prepared { root, env, .. }| Programs {
+                root,
+                env,
+                tmpfs_bytes: limits.tmpfs.as_u64(),
+                tmpfs_inodes: TMPFS_INODES,
+            }),
         }
     }
 }
@@ -298,6 +318,7 @@ mod tests {
                 &sources,
                 &spec.limits,
                 Lifespan::ManyRuns,
+                None,
             );
             made.ulimits[1]
         };
@@ -316,6 +337,7 @@ mod tests {
                 &["/home/me/out", "/x"].map(Source::from),
                 &spec.limits,
                 lifespan,
+                None,
             )
         };
         let many = container(Lifespan::ManyRuns);

@@ -34,7 +34,7 @@ use crate::report::RunResult;
 use crate::run::Run;
 use crate::session::{CallError, Gate, Session, SessionEnd};
 use crate::shared::Shared;
-use crate::spec::{Lifespan, SandboxSpec, Script};
+use crate::spec::{Lifespan, Root, SandboxSpec, Script};
 
 /// How long the engine may take to say how a container ended whose agent left a request unanswered.
 const LAST_WORD: Duration = Duration::from_secs(2);
@@ -182,10 +182,6 @@ impl Sandbox {
             .chain(kept.inputs.iter().map(|input| &input.source))
             .cloned()
             .collect();
-        let (limits, lifespan) = (&spec.limits, spec.lifespan);
-        let mut container =
-            plan.container(name.clone(), labels, likely_user, &sources, limits, lifespan);
-
         let places = Places::new(
             plan.args
                 .mounts
@@ -194,7 +190,11 @@ impl Sandbox {
                 .map(|(mount, source)| (mount.path.clone(), PathBuf::from(&source.path))),
         );
 
-        step(Step::Image, engine.prepare()).await?;
+        let prepared = shared.prepare(&spec.root, &mut |_| {}).await?;
+        let image_workdir = prepared.as_ref().map(|prepared| prepared.workdir.clone());
+        let (limits, lifespan) = (&spec.limits, spec.lifespan);
+        let mut container =
+            plan.container(name.clone(), labels, likely_user, &sources, limits, lifespan, prepared);
         let io_dir = kept.io_dir.clone();
         let identities: Vec<Identity> = io_dir
             .iter()
@@ -248,6 +248,7 @@ impl Sandbox {
             cpu_told: AtomicU64::new(0),
             io_dir,
             io_mount: plan.io.clone(),
+            image_workdir: image_workdir.filter(|_| plan.io.is_none()),
             home: plan.args.home.clone(),
             workdir: plan.args.base(),
             places,
@@ -293,6 +294,9 @@ pub(crate) struct Inner {
     cpu_told: AtomicU64,
     io_dir: Option<Arc<IoDir>>,
     io_mount: Option<GuestPath>,
+    /// Where programs begin whom nobody says where, as their image has it. `None` where there is
+    /// the io dir, or there are no programs.
+    image_workdir: Option<String>,
     home: Option<GuestPath>,
     workdir: GuestPath,
     places: Places,
@@ -688,8 +692,8 @@ impl Remains {
             let result = match create().await {
                 // Removed since it was last seen.
                 Err(Error::Engine { source: EngineError::ImageMissing, .. }) => {
-                    match step(Step::Image, shared.engine.prepare()).await {
-                        Ok(()) => create().await,
+                    match shared.prepare(&Root::Own, &mut |_| {}).await {
+                        Ok(_) => create().await,
                         Err(error) => Err(error),
                     }
                 }

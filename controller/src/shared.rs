@@ -6,9 +6,11 @@ use sandbox_protocol::argv::ConfinementPolicy;
 
 use crate::audit::Audit;
 use crate::cleanup::Cleanup;
-use crate::engine::Engine;
+use crate::engine::{Engine, Prepared, Progress};
+use crate::error::{Error, Step, step};
 use crate::limits::Ceiling;
 use crate::owner::Owners;
+use crate::spec::Root;
 use crate::state::Instance;
 
 /// What a controller and its sandboxes have in common.
@@ -21,4 +23,15 @@ pub(crate) struct Shared {
     pub confinement: ConfinementPolicy,
     pub audit: Audit,
     pub owners: Owners,
+}
+
+impl Shared {
+    /// Makes sure that containers can be made from `root`.
+    pub async fn prepare(
+        &self,
+        root: &Root,
+        progress: Progress<'_>,
+    ) -> Result<Option<Prepared>, Error> {
+        step(Step::Image, self.engine.prepare(root, progress)).await
+    }
 }

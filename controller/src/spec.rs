@@ -124,6 +124,7 @@ pub const DEFAULT_PROTECTED: &[&str] = &[
 /// A sandbox to launch. Every limit is set; without an [`io_dir`](Self::io_dir) it has no files.
 #[derive(Debug, Clone)]
 pub struct SandboxSpec {
+    pub(crate) root: Root,
     pub(crate) io_dir: Option<PathBuf>,
     pub(crate) io_is_off: bool,
     pub(crate) mount_path: String,
@@ -143,6 +144,48 @@ pub struct SandboxSpec {
     pub(crate) egress_limits: EgressLimits,
 }
 
+/// What a sandbox's file system is made from.
+///
+/// Programs run in any but [`Own`](Self::Own), beside scripts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Root {
+    /// The sandbox image, which has no programs: scripts and files alone.
+    #[default]
+    Own,
+    /// An image of the engine's.
+    Image {
+        /// Its name, with a tag or a digest, or its id.
+        reference: String,
+        /// When it is fetched from its registry.
+        pull: Pull,
+    },
+    /// A directory of the host, which is never written to. The embedded engine's alone.
+    Directory(PathBuf),
+    /// A tar of an image, as `docker save` writes it or as an OCI layout. The embedded engine's
+    /// alone.
+    Archive(PathBuf),
+}
+
+impl Root {
+    /// Whether there can be programs.
+    #[must_use]
+    pub const fn has_programs(&self) -> bool {
+        !matches!(self, Self::Own)
+    }
+}
+
+/// When an image is fetched from its registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Pull {
+    /// Where the engine does not have it.
+    #[default]
+    Missing,
+    /// Not at all: the engine has it, or the launch fails.
+    Never,
+    /// Each time.
+    Always,
+}
+
 /// What a sandbox is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Lifespan {
@@ -156,6 +199,7 @@ pub enum Lifespan {
 impl Default for SandboxSpec {
     fn default() -> Self {
         Self {
+            root: Root::default(),
             io_dir: None,
             io_is_off: false,
             mount_path: "/io".to_owned(),
@@ -182,6 +226,13 @@ impl SandboxSpec {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// What its file system is made from; the sandbox image by default.
+    #[must_use]
+    pub fn root(mut self, root: Root) -> Self {
+        self.root = root;
+        self
     }
 
     /// The host's directory that scripts read and write. Made if it is missing, and then removed

@@ -28,6 +28,7 @@ pub use self::embedded::EmbeddedProblem;
 pub use self::hardening::{MASKED_PATHS, READONLY_PATHS};
 use crate::image::ImageInfo;
 use crate::outcome::{ContainerUsage, ExitEvidence};
+use crate::spec::Root;
 
 /// Which engine it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -133,6 +134,9 @@ pub enum EngineError {
     /// There is no sandbox image to make a container from, or none any more: prepare one.
     #[error("there is no sandbox image")]
     ImageMissing,
+    /// Programs cannot be had in this way from this engine.
+    #[error("{0}")]
+    UnusableRoot(String),
     /// An image that a sandbox cannot be made from.
     #[error("{which} {reason}")]
     UnusableImage {
@@ -167,6 +171,40 @@ pub(crate) struct ContainerSpec {
     pub pids: u32,
     /// Resource limits: name and value, hard and soft.
     pub ulimits: Vec<(&'static str, i64)>,
+    /// What it has for programs; `None` in the sandbox image, which has none.
+    pub programs: Option<Programs>,
+}
+
+/// What a container has where programs run in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Programs {
+    /// Its file system, into which the agent is mounted.
+    pub root: ProgramRoot,
+    /// The environment that they begin with, `NAME=VALUE` each: the image's.
+    pub env: Vec<String>,
+    /// Bytes of `/tmp`.
+    pub tmpfs_bytes: u64,
+    /// Files and directories of `/tmp`.
+    pub tmpfs_inodes: u64,
+}
+
+/// The file system of a container that programs run in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ProgramRoot {
+    /// An image of the engine's, by its id.
+    Image(String),
+    /// A directory.
+    Directory(Source),
+}
+
+/// A [`Root`](crate::Root) as the engine has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Prepared {
+    pub root: ProgramRoot,
+    /// `NAME=VALUE` each.
+    pub env: Vec<String>,
+    /// Where the image's programs begin; empty where it does not say.
+    pub workdir: String,
 }
 
 /// A bind mount: private, not recursive, never made where its source is missing.
@@ -265,8 +303,13 @@ pub(crate) trait Engine: Send + Sync {
     /// The sandbox images that it has; `None` where it needs none.
     fn images(&self) -> Option<&dyn Images>;
 
-    /// Makes sure that containers can be made.
-    async fn prepare(&self) -> Result<(), EngineError>;
+    /// Makes sure that containers can be made from `root`; `None` from the sandbox image, of which
+    /// nothing need be known. `progress` gets lines for people.
+    async fn prepare(
+        &self,
+        root: &Root,
+        progress: Progress<'_>,
+    ) -> Result<Option<Prepared>, EngineError>;
 
     /// Makes a container that is not started yet; it is [listed](Self::list) from here on.
     /// [`EngineError::ImageMissing`] where the engine must be [prepared](Self::prepare) first.
@@ -356,6 +399,7 @@ pub(crate) mod testing {
             nano_cpus: 1_500_000_000,
             pids: 64,
             ulimits: vec![("core", 0), ("nofile", 128)],
+            programs: None,
         }
     }
 }

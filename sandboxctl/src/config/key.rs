@@ -243,6 +243,7 @@ fn limit_meaning(limit: LimitKey) -> &'static str {
         LimitKey::OpenHandles => "File handles open at one time",
         LimitKey::LogBytes => "Bytes of all that a run prints, as JSON",
         LimitKey::LogLines => "Entries that a run prints",
+        LimitKey::Tmpfs => "Size of /tmp, where programs run",
         LimitKey::OutputBytes => "Bytes of a command's output",
         _ => "A limit",
     }

@@ -38,11 +38,12 @@ use crate::agent::{Agent, DOCKERFILE};
 use crate::config::{DockerEndpoint, EngineConfig};
 use crate::engine::{
     Attached, Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind,
-    ImageTar, Images, Listed, Output, Progress, UserMapping,
+    ImageTar, Images, Listed, Output, Prepared, ProgramRoot, Programs, Progress, UserMapping,
 };
 use crate::error::{Error, Step, Tried};
 use crate::image::ImageInfo;
 use crate::outcome::{ContainerUsage, ExitEvidence, KILLED};
+use crate::spec::Root;
 
 /// For bollard, in seconds. Every call has a shorter limit of ours around it, so this is only
 /// there because there must be one.
@@ -122,6 +123,17 @@ impl DockerEngine {
             Err(_) => Err(EngineError::TimedOut { after }),
         };
         self.system.get_or_try_init(ask).await
+    }
+
+    /// An image that is not ours.
+    async fn foreign(&self, reference: &str) -> Result<Prepared, EngineError> {
+        let image = self.docker.inspect_image(reference).await.map_err(engine_error)?;
+        let config = image.config.unwrap_or_default();
+        Ok(Prepared {
+            root: ProgramRoot::Image(image.id.unwrap_or_default()),
+            env: config.env.unwrap_or_default(),
+            workdir: config.working_dir.unwrap_or_default(),
+        })
     }
 
     async fn create_from(&self, image: &str, spec: &ContainerSpec) -> Result<String, EngineError> {
@@ -355,15 +367,34 @@ impl Engine for DockerEngine {
         Some(self)
     }
 
-    async fn prepare(&self) -> Result<(), EngineError> {
-        if !self.is_known() {
-            self.image.ensure(&self.docker).await?;
+    async fn prepare(
+        &self,
+        root: &Root,
+        _progress: Progress<'_>,
+    ) -> Result<Option<Prepared>, EngineError> {
+        match root {
+            Root::Own => {
+                if !self.is_known() {
+                    self.image.ensure(&self.docker).await?;
+                }
+                Ok(None)
+            }
+            Root::Image { reference, .. } => self.foreign(reference).await.map(Some),
+            Root::Directory(_) | Root::Archive(_) => Err(EngineError::UnusableRoot(
+                "it takes images, no directories and archives: load it with `docker load`, or use \
+                 the embedded engine"
+                    .to_owned(),
+            )),
         }
-        Ok(())
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError> {
-        let id = if let Some(name) = &self.other_image {
+        let id = if let Some(Programs { root, .. }) = &spec.programs {
+            let ProgramRoot::Image(image) = root else {
+                return Err(EngineError::UnusableRoot("it takes images alone".to_owned()));
+            };
+            self.create_from(image, spec).await?
+        } else if let Some(name) = &self.other_image {
             let which = format!("engine.image '{name}'");
             let image = self.image.verify(&self.docker, name, &which).await?;
             self.create_from(&image, spec).await?

@@ -30,8 +30,9 @@ use crate::agent::{Agent, HELPER, HELPER_SHA256};
 use crate::config::EmbeddedConfig;
 use crate::engine::{
     Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind, Images,
-    Listed, UserMapping,
+    Listed, Prepared, Progress, UserMapping,
 };
+use crate::spec::Root;
 
 /// Why the embedded engine cannot be used on this machine, or by this user.
 #[derive(Debug, thiserror::Error)]
@@ -191,8 +192,20 @@ impl Engine for EmbeddedEngine {
         None
     }
 
-    async fn prepare(&self) -> Result<(), EngineError> {
-        Ok(())
+    async fn prepare(
+        &self,
+        root: &Root,
+        _progress: Progress<'_>,
+    ) -> Result<Option<Prepared>, EngineError> {
+        match root {
+            Root::Own => Ok(None),
+            Root::Image { .. } => Err(EngineError::UnusableRoot(
+                "it has no images: name a directory or an image archive".to_owned(),
+            )),
+            Root::Directory(_) | Root::Archive(_) => {
+                Err(EngineError::UnusableRoot("not yet".to_owned()))
+            }
+        }
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError> {

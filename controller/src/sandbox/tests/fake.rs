@@ -22,7 +22,7 @@ use crate::audit::Audit;
 use crate::cleanup::Cleanup;
 use crate::engine::{
     Attached, Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind,
-    Images, Listed, UserMapping,
+    Images, Listed, Prepared, Progress, UserMapping,
 };
 use crate::error::Error;
 use crate::limits::Ceiling;
@@ -32,7 +32,7 @@ use crate::report::RunResult;
 use crate::sandbox::Sandbox;
 use crate::session::testing::{FakeAgent, pipe};
 use crate::shared::Shared;
-use crate::spec::{SandboxSpec, Script};
+use crate::spec::{Root, SandboxSpec, Script};
 use crate::state::{Instance, StateDir};
 
 pub const BOOT_ID: &str = "boot";
@@ -110,8 +110,12 @@ impl Engine for Fake {
     async fn clock(&self) -> Result<SystemTime, EngineError> {
         Ok(SystemTime::now())
     }
-    async fn prepare(&self) -> Result<(), EngineError> {
-        self.call("prepare").await
+    async fn prepare(
+        &self,
+        _root: &Root,
+        _progress: Progress<'_>,
+    ) -> Result<Option<Prepared>, EngineError> {
+        self.call("prepare").await.map(|()| None)
     }
     fn images(&self) -> Option<&dyn Images> {
         None
