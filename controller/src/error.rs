@@ -234,6 +234,11 @@ pub enum Error {
         /// The directory.
         workdir: String,
     },
+    /// A list of hosts for a sandbox without programs.
+    #[error(
+        "a list of hosts needs an image: without one there are no programs, and scripts alone reach no host"
+    )]
+    NoPrograms,
     /// An argument for the script that no script can be given.
     #[error("the script's argument '{what}' cannot be used: {reason}")]
     Args {
@@ -343,6 +348,7 @@ impl Error {
             | Self::GuestPath { .. }
             | Self::MountTaken { .. }
             | Self::WorkdirOutside { .. }
+            | Self::NoPrograms
             | Self::ProtectedName { .. }
             | Self::Args { .. }
             | Self::ArgsTooLarge { .. }
@@ -421,6 +427,7 @@ impl Error {
                 "name a file outside of the io dir that can be written, or a FIFO that is read"
             }
             Self::ImageId { .. } => "`sandboxctl image ls` lists them",
+            Self::NoPrograms => "--image names the one whose programs are to reach them",
             Self::IoDir { .. }
             | Self::GuestPath { .. }
             | Self::MountTaken { .. }

@@ -60,7 +60,7 @@ pub use config::{
 };
 pub use controller::Controller;
 pub use doctor::{Check, CheckStatus, examine};
-pub use egress::{AllowRule, AllowRuleError, Allowlist, EgressLimits};
+pub use egress::{AllowRule, AllowRuleError, Allowlist};
 pub use engine::{
     EmbeddedProblem, EngineError, EngineFacts, EngineInfo, EngineKind, MASKED_PATHS, READONLY_PATHS,
 };

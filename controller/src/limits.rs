@@ -411,6 +411,18 @@ limits! {
     /// Bytes of a command's streamed output.
     OutputBytes, output_bytes: ByteSize, "limits.output_bytes", None,
         ByteSize(GIB), [ByteSize(64 * GIB)], ByteSize(0);
+    /// Connections of programs to the hosts they may reach, refused ones counted.
+    Connections, connections: NonZeroU32, "network.connections", None,
+        nonzero(10_000), [nonzero(1_000_000)], nonzero(1);
+    /// Bytes of all these connections, both ways together.
+    NetworkBytes, network_bytes: ByteSize, "network.max_bytes", None,
+        ByteSize(4 * GIB), [ByteSize(1024 * GIB)], ByteSize(0);
+    /// Time to resolve a name and to be answered there.
+    ConnectTimeout, connect_timeout: Duration, "network.connect_timeout", None,
+        Duration::from_secs(10), [Duration::from_secs(300)], Duration::from_millis(1);
+    /// Time in which no byte comes or goes, until a connection is given up.
+    ConnectionIdle, connection_idle: Duration, "network.idle_timeout", None,
+        Duration::from_secs(300), [Duration::from_secs(3600)], Duration::from_millis(1);
 }
 
 impl LimitKey {
@@ -567,6 +579,10 @@ impl Serialize for Limits {
         map.serialize_entry("log_lines", &self.log_lines)?;
         map.serialize_entry("tmpfs_bytes", &self.tmpfs.0)?;
         map.serialize_entry("output_bytes", &self.output_bytes.0)?;
+        map.serialize_entry("connections", &self.connections)?;
+        map.serialize_entry("network_bytes", &self.network_bytes.0)?;
+        map.serialize_entry("connect_timeout_ms", &millis(self.connect_timeout))?;
+        map.serialize_entry("connection_idle_ms", &millis(self.connection_idle))?;
         map.end()
     }
 }

@@ -1,10 +1,11 @@
 //! From what a caller asks for to what the engine and the agent are told. Pure.
 
 use sandbox_protocol::PROTOCOL_VERSION;
-use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount};
+use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount, PROXY_PORT, Proxy};
 use sandbox_protocol::message::{Access, AllowedPath, Hello, Policy};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
 
+use crate::egress::Allowlist;
 use crate::engine::{Bind, ContainerSpec, Prepared, Programs, Source};
 use crate::error::Error;
 use crate::limits::Limits;
@@ -123,7 +124,8 @@ impl Plan {
         };
         let mode = if spec.root.has_programs() { Mode::Exec } else { Mode::Script };
         let home = io.clone();
-        let args = AgentArgs { mode, mounts, home, workdir, confinement, proxy: None };
+        let proxy = proxy(mode, &spec.allow)?;
+        let args = AgentArgs { mode, mounts, home, workdir, confinement, proxy };
         Ok(Self { io, inputs, args, hello })
     }
 
@@ -188,6 +190,15 @@ impl Plan {
     }
 }
 
+/// The proxy, where the list has anybody on it.
+fn proxy(mode: Mode, list: &Allowlist) -> Result<Option<Proxy>, Error> {
+    match mode {
+        _ if list.rules().is_empty() => Ok(None),
+        Mode::Exec => Ok(Some(Proxy { port: PROXY_PORT, without: list.no_proxy() })),
+        Mode::Script | Mode::Check => Err(Error::NoPrograms),
+    }
+}
+
 fn bad_workdir(path: &str, source: PathError) -> Error {
     Error::GuestPath { what: "the working directory", path: path.to_owned(), source }
 }
@@ -196,7 +207,7 @@ fn bad_workdir(path: &str, source: PathError) -> Error {
 mod tests {
     use super::*;
     use crate::limits::LimitKey;
-    use crate::spec::Input;
+    use crate::spec::{Input, Root};
 
     fn plan(spec: SandboxSpec) -> Result<Plan, String> {
         Plan::new(&spec, ConfinementPolicy::Required).map_err(|error| error.full_message())
@@ -236,6 +247,22 @@ mod tests {
         let plan = plan(SandboxSpec::new()).unwrap();
         assert_eq!(plan.args.to_args(), ["script"]);
         assert!(!plan.hello.policy.io);
+    }
+
+    #[test]
+    fn a_list_of_hosts_is_for_programs() {
+        let list: Allowlist =
+            ["example.org", "127.0.0.1:80"].map(|rule| rule.parse().unwrap()).into_iter().collect();
+        let spec = SandboxSpec::new().root(Root::Directory("/x".into())).allow(list.clone());
+        let told = plan(spec).unwrap().args.proxy.unwrap();
+        assert_eq!((told.port, &*told.without), (3128, "localhost,::1"));
+        assert_eq!(proxy(Mode::Exec, &Allowlist::default()).unwrap(), None);
+        assert_eq!(proxy(Mode::Script, &Allowlist::default()).unwrap(), None);
+        let error =
+            Plan::new(&SandboxSpec::new().allow(list), ConfinementPolicy::Required).unwrap_err();
+        assert!(matches!(error, Error::NoPrograms));
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.hint().unwrap().contains("--image"));
     }
 
     #[test]

@@ -201,8 +201,15 @@ impl Sandbox {
             .map(|io_dir| io_dir.identity())
             .chain(kept.inputs.iter().map(|input| input.identity))
             .collect();
+        // Without a list there is no gate at all, and to ask for a connection is a breach.
+        let egress = (!spec.allow.rules().is_empty()).then(|| {
+            let (list, resolver) = (std::mem::take(&mut spec.allow), SystemResolver::new());
+            let shared = shared.clone();
+            let record = move |event: &Event<'_>| shared.audit.record(event);
+            Arc::new(Egress::new(list, (&spec.limits).into(), resolver, &*id, record))
+        });
         // From here on there may be a container, known by its name, whatever becomes of us.
-        let remains = Remains::new(shared.clone(), id.clone(), name.clone(), kept);
+        let remains = Remains::new(shared.clone(), id.clone(), name.clone(), kept, egress.clone());
         // Made for the likely user while the engine is asked, which saves its answer's time.
         let (made, mapping) = tokio::join!(remains.create(container.clone()), mapping());
         let user_mapping = mapping?;
@@ -218,14 +225,6 @@ impl Sandbox {
         tracing::info!(container = container.id(), uid = user.0, gid = user.1, "a sandbox is made");
         let attached = step(Step::Attach, container.attach()).await?;
         step(Step::Start, container.start()).await?;
-        // Without a list there is no gate at all, and to ask for a connection is a breach.
-        let gate = (!spec.allow.rules().is_empty()).then(|| {
-            let (list, resolver) = (std::mem::take(&mut spec.allow), SystemResolver::new());
-            let shared = shared.clone();
-            let record = move |event: &Event<'_>| shared.audit.record(event);
-            let egress = Egress::new(list, spec.egress_limits, resolver, &*id, record);
-            Arc::new(egress) as Arc<dyn Gate>
-        });
         let mut inner = Inner {
             id,
             container,
@@ -239,7 +238,7 @@ impl Sandbox {
                 seccomp: false,
                 missing: Vec::new(),
             },
-            session: Session::start(attached, gate),
+            session: Session::start(attached, egress.map(|egress| egress as Arc<dyn Gate>)),
             turn: Arc::new(Semaphore::new(1)),
             outlived: Arc::default(),
             activity: Activity::new(),
@@ -637,6 +636,8 @@ pub(crate) struct Remains {
     id: String,
     /// The container's name: its id is not known before it is made.
     name: String,
+    /// Its programs' connections, where it may have any.
+    egress: Option<Arc<Egress>>,
     /// Held while the container is being made.
     creating: Arc<tokio::sync::Mutex<()>>,
     removal: Arc<watch::Sender<Removal>>,
@@ -677,9 +678,15 @@ impl Drop for Kept {
 }
 
 impl Remains {
-    fn new(shared: Arc<Shared>, id: String, name: String, kept: Kept) -> Self {
+    fn new(
+        shared: Arc<Shared>,
+        id: String,
+        name: String,
+        kept: Kept,
+        egress: Option<Arc<Egress>>,
+    ) -> Self {
         let removal = Arc::new(watch::Sender::new(Removal::NotBegun(kept)));
-        Self { shared, id, name, creating: Arc::default(), removal }
+        Self { shared, id, name, egress, creating: Arc::default(), removal }
     }
 
     /// Makes the container. In a task of its own: whoever gives up on the launch in the middle
@@ -733,11 +740,15 @@ impl Remains {
         }
         let removal = self.removal.clone();
         let (shared, id, name) = (self.shared.clone(), self.id.clone(), self.name.clone());
-        let creating = self.creating.clone();
+        let (creating, egress) = (self.creating.clone(), self.egress.clone());
         let work = async move {
             let started = Instant::now();
             drop(creating.lock().await);
             let result = step(Step::Remove, shared.engine.remove(&name)).await;
+            if let Some(egress) = egress {
+                // Their lines come before the one of the sandbox's end.
+                egress.settle(LAST_WORD).await;
+            }
             shared.audit.record(&Event {
                 outcome: audit::outcome(&result),
                 duration: Some(started.elapsed()),

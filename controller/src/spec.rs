@@ -8,7 +8,7 @@ use sandbox_protocol::message::{AllowedPath, IoErrors};
 use sandbox_protocol::path::MAX_PATH_BYTES;
 use serde_json::{Map, Value};
 
-use crate::egress::{Allowlist, EgressLimits};
+use crate::egress::Allowlist;
 use crate::error::Error;
 use crate::files::Encoding;
 use crate::limits::Limits;
@@ -141,7 +141,6 @@ pub struct SandboxSpec {
     pub(crate) lifespan: Lifespan,
     pub(crate) container_name: Option<String>,
     pub(crate) allow: Allowlist,
-    pub(crate) egress_limits: EgressLimits,
 }
 
 /// What a sandbox's file system is made from.
@@ -216,7 +215,6 @@ impl Default for SandboxSpec {
             lifespan: Lifespan::default(),
             container_name: None,
             allow: Allowlist::default(),
-            egress_limits: EgressLimits::default(),
         }
     }
 }
@@ -372,13 +370,6 @@ impl SandboxSpec {
     #[must_use]
     pub fn allow(mut self, hosts: Allowlist) -> Self {
         self.allow = hosts;
-        self
-    }
-
-    /// What the connections of programs may use.
-    #[must_use]
-    pub const fn egress_limits(mut self, limits: EgressLimits) -> Self {
-        self.egress_limits = limits;
         self
     }
 }

@@ -7,6 +7,10 @@ use crate::path::{GuestPath, PathError};
 /// engine.
 pub const INJECTED_AGENT: &str = "/.sandbox/agent";
 
+/// The port of the loopback on which programs find the proxy: Squid's, so that what knows no variables
+/// can be told once and for all.
+pub const PROXY_PORT: u16 = 3128;
+
 /// What the agent is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -63,6 +67,15 @@ pub struct Mount {
     pub access: Access,
 }
 
+/// The proxy of programs that may reach somebody.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proxy {
+    /// Where it listens, on the sandbox's loopback.
+    pub port: u16,
+    /// What `NO_PROXY` says: hosts that programs reach without it, with commas between them.
+    pub without: String,
+}
+
 /// The agent's command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentArgs {
@@ -76,8 +89,8 @@ pub struct AgentArgs {
     pub workdir: Option<GuestPath>,
     /// What happens where the agent cannot confine itself.
     pub confinement: ConfinementPolicy,
-    /// The port of the loopback on which programs find the proxy, where they may reach anybody.
-    pub proxy: Option<u16>,
+    /// The proxy, where programs may reach anybody.
+    pub proxy: Option<Proxy>,
 }
 
 /// A command line that is none of ours.
@@ -93,9 +106,9 @@ pub enum ArgsError {
     /// A word that is no policy.
     #[error("'{0}' is no policy of confinement: required or best-effort")]
     Confinement(String),
-    /// What is no port.
-    #[error("'{0}' is no port")]
-    Port(String),
+    /// What is no proxy.
+    #[error("'{0}' is no PORT:HOSTS")]
+    Proxy(String),
     /// A path that is none.
     #[error("bad path '{path}': {source}")]
     Path {
@@ -148,8 +161,8 @@ impl AgentArgs {
         if self.confinement != ConfinementPolicy::default() {
             args.extend(["--confinement".to_owned(), self.confinement.as_str().to_owned()]);
         }
-        if let Some(port) = self.proxy {
-            args.extend(["--proxy".to_owned(), port.to_string()]);
+        if let Some(Proxy { port, without }) = &self.proxy {
+            args.extend(["--proxy".to_owned(), format!("{port}:{without}")]);
         }
         args
     }
@@ -193,7 +206,10 @@ impl AgentArgs {
                         .ok_or(ArgsError::Confinement(value))?;
                 }
                 "--proxy" => {
-                    parsed.proxy = Some(value.parse().map_err(|_| ArgsError::Port(value))?);
+                    let proxy = value.split_once(':').and_then(|(port, without)| {
+                        Some(Proxy { port: port.parse().ok()?, without: without.to_owned() })
+                    });
+                    parsed.proxy = Some(proxy.ok_or(ArgsError::Proxy(value))?);
                 }
                 _ => return Err(ArgsError::Option(option)),
             }
@@ -218,7 +234,7 @@ mod tests {
             home: Some(path("/io")),
             workdir: Some(path("/io/x")),
             confinement: ConfinementPolicy::BestEffort,
-            proxy: Some(3128),
+            proxy: Some(Proxy { port: PROXY_PORT, without: "localhost,127.0.0.1,::1".into() }),
         };
         assert_eq!(AgentArgs::parse(args.to_args()), Ok(args.clone()));
         for mode in [Mode::Script, Mode::Exec, Mode::Check] {
@@ -236,7 +252,9 @@ mod tests {
         assert_eq!(parse(&["script", "--x", "/a"]), Err(ArgsError::Option("--x".into())));
         let none = parse(&["script", "--confinement", "none"]);
         assert_eq!(none, Err(ArgsError::Confinement("none".into())));
-        let far = parse(&["script", "--proxy", "65536"]);
-        assert_eq!(far, Err(ArgsError::Port("65536".into())));
+        for none in ["65536:", "3128", "x:localhost", ""] {
+            let refused = parse(&["exec", "--proxy", none]);
+            assert_eq!(refused, Err(ArgsError::Proxy(none.into())));
+        }
     }
 }

@@ -221,22 +221,47 @@ impl fmt::Display for AllowRule {
     }
 }
 
+impl Ports {
+    const fn as_slice(&self) -> &[u16] {
+        match self {
+            Self::Usual => &USUAL_PORTS,
+            Self::One(port) => std::slice::from_ref(port),
+        }
+    }
+}
+
 impl AllowRule {
+    /// Whether everything that `other` allows at this port is allowed by this rule too.
+    fn covers(&self, other: &Pattern, port: u16) -> bool {
+        let host = match (&self.host, other) {
+            (Pattern::Name(allowed), Pattern::Name(name)) => allowed == name,
+            (Pattern::Below(parent), Pattern::Name(name)) => is_below(name, parent),
+            (Pattern::Below(parent), Pattern::Below(name)) => {
+                name == parent || is_below(name, parent)
+            }
+            (Pattern::Address(allowed), Pattern::Address(address)) => allowed == address,
+            (Pattern::Name(_), Pattern::Below(_) | Pattern::Address(_))
+            | (Pattern::Below(_), Pattern::Address(_))
+            | (Pattern::Address(_), Pattern::Name(_) | Pattern::Below(_)) => false,
+        };
+        host && self.ports.as_slice().contains(&port)
+    }
+
     fn allows(&self, target: &Target) -> bool {
         let host = match (&self.host, &target.host) {
             (Pattern::Name(allowed), Host::Name(name)) => allowed == name,
-            (Pattern::Below(parent), Host::Name(name)) => {
-                name.strip_suffix(parent.as_str()).is_some_and(|rest| rest.ends_with('.'))
-            }
+            (Pattern::Below(parent), Host::Name(name)) => is_below(name, parent),
             (Pattern::Address(allowed), Host::Address(address)) => allowed == address,
             (Pattern::Address(_), Host::Name(_))
             | (Pattern::Name(_) | Pattern::Below(_), Host::Address(_)) => false,
         };
-        host && match self.ports {
-            Ports::Usual => USUAL_PORTS.contains(&target.port),
-            Ports::One(port) => port == target.port,
-        }
+        host && self.ports.as_slice().contains(&target.port)
     }
+}
+
+/// Whether a name is a subdomain of another.
+fn is_below(name: &str, parent: &str) -> bool {
+    name.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.'))
 }
 
 /// The hosts that programs may reach. Empty: none.
@@ -254,6 +279,13 @@ impl Allowlist {
     #[must_use]
     pub fn rules(&self) -> &[AllowRule] {
         &self.0
+    }
+
+    /// Whether it allows all that the rule allows: with that rule it would allow nothing more.
+    #[must_use]
+    pub fn covers(&self, rule: &AllowRule) -> bool {
+        let covers = |port| self.0.iter().any(|known| known.covers(&rule.host, port));
+        rule.ports.as_slice().iter().all(|&port| covers(port))
     }
 
     /// What `NO_PROXY` is to say: the sandbox's own loopback, but not what the list names of it, which is
@@ -574,7 +606,69 @@ mod tests {
         assert_eq!(list(&["localhost:80", "127.0.0.1:9"]).no_proxy(), "::1");
     }
 
+    #[test]
+    fn a_rule_is_covered_by_a_list_that_allows_all_of_it() {
+        let list = list(&[
+            "a.example",
+            "*.sub.example",
+            "p.example:80",
+            "p.example:443",
+            "q.example:443",
+            "10.0.0.5:22",
+        ]);
+        for (rule, expected) in [
+            ("a.example", true),
+            ("A.example.:443", true),
+            ("a.example:8080", false),
+            ("*.a.example", false),
+            ("b.a.example", false),
+            ("sub.example", false),
+            ("x.sub.example:80", true),
+            ("*.sub.example", true),
+            ("*.x.sub.example", true),
+            ("*.xsub.example", false),
+            ("*.example", false),
+            ("p.example", true),
+            ("q.example", false),
+            ("q.example:443", true),
+            ("10.0.0.5:22", true),
+            ("0xa.5:22", true),
+            ("10.0.0.5", false),
+        ] {
+            assert_eq!(list.covers(&rule.parse().unwrap()), expected, "{rule}");
+        }
+    }
+
+    /// Rules and hosts that often have to do with one another.
+    fn some_host() -> impl Strategy<Value = String> {
+        proptest::sample::select(vec!["a", "b.a", "c.b.a", "b", "x-a", "127.0.0.1", "10.0.0.1"])
+            .prop_map(str::to_owned)
+    }
+
+    fn some_rule() -> impl Strategy<Value = AllowRule> {
+        let port = proptest::sample::select(vec!["", ":80", ":443", ":22"]);
+        (any::<bool>(), some_host(), port).prop_filter_map("no rule", |(star, host, port)| {
+            format!("{}{host}{port}", if star { "*." } else { "" }).parse().ok()
+        })
+    }
+
     proptest! {
+        #[test]
+        fn what_is_covered_allows_nothing_more(
+            rules in proptest::collection::vec(some_rule(), 0..4),
+            rule in some_rule(),
+            host in some_host(),
+            port in proptest::sample::select(vec![22_u16, 80, 443, 8080]),
+        ) {
+            let list: Allowlist = rules.into_iter().collect();
+            let target = Target { host: host.parse().unwrap(), port };
+            if list.covers(&rule) && rule.allows(&target) {
+                prop_assert!(list.allows(&target));
+            }
+            // Each of its own is covered.
+            prop_assert!(list.rules().iter().all(|rule| list.covers(rule)));
+        }
+
         #[test]
         fn only_a_name_itself_matches_its_rule(
             name in "[a-z]{1,8}(\\.[a-z]{1,8}){0,3}",

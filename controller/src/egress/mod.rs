@@ -21,18 +21,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sandbox_protocol::message::Connect;
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 pub use self::allow::{AllowRule, AllowRuleError, Allowlist};
 use self::resolve::Resolve;
 pub(crate) use self::resolve::SystemResolver;
 use crate::audit::Event;
-use crate::limits::ByteSize;
+use crate::limits::{ByteSize, Limits};
 use crate::session::{Gate, Tunnel};
 
 /// What the connections of a sandbox may use, in its whole life. At one time there are
 /// [`MAX_TUNNELS`](sandbox_protocol::limits::MAX_TUNNELS) at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EgressLimits {
+pub(crate) struct EgressLimits {
     /// Connections, those that are refused counted.
     pub connections: u64,
     /// Bytes, both ways together.
@@ -43,13 +45,13 @@ pub struct EgressLimits {
     pub idle_timeout: Duration,
 }
 
-impl Default for EgressLimits {
-    fn default() -> Self {
+impl From<&Limits> for EgressLimits {
+    fn from(limits: &Limits) -> Self {
         Self {
-            connections: 10_000,
-            bytes: ByteSize::b(4 << 30),
-            connect_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(5 * 60),
+            connections: limits.connections.get().into(),
+            bytes: limits.network_bytes,
+            connect_timeout: limits.connect_timeout,
+            idle_timeout: limits.connection_idle,
         }
     }
 }
@@ -65,6 +67,8 @@ pub(crate) struct Egress {
     /// The sandbox's id.
     execution: String,
     record: Record,
+    /// The connections that are not over.
+    tasks: TaskTracker,
     opened: AtomicU64,
     spent: AtomicU64,
 }
@@ -83,9 +87,17 @@ impl Egress {
             resolver: Box::new(resolver),
             execution: execution.into(),
             record: Box::new(record),
+            tasks: TaskTracker::new(),
             opened: AtomicU64::new(0),
             spent: AtomicU64::new(0),
         }
+    }
+
+    /// Waits until every connection is over and has its line, but no longer than this. They end with
+    /// the session: where its agent still lives, so may they.
+    pub async fn settle(&self, patience: Duration) {
+        self.tasks.close();
+        _ = timeout(patience, self.tasks.wait()).await;
     }
 
     /// Counts a connection; whether it is still within the limit.
@@ -102,6 +114,7 @@ impl Egress {
 
 impl Gate for Egress {
     fn open(self: Arc<Self>, tunnel: Tunnel, connect: Connect) {
-        tokio::spawn(tunnel::serve(self, tunnel, connect));
+        let tasks = self.tasks.clone();
+        tasks.spawn(tunnel::serve(self, tunnel, connect));
     }
 }

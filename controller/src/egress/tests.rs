@@ -21,7 +21,7 @@ use tokio_util::io::ReaderStream;
 use super::sni::tests::client_hello;
 use super::{Allowlist, Egress, EgressLimits, Resolve};
 use crate::engine::{Attached, Output};
-use crate::limits::ByteSize;
+use crate::limits::{ByteSize, Limits};
 use crate::session::testing::{FakeAgent, pipe};
 use crate::session::{Gate, Session, SessionEnd};
 
@@ -77,6 +77,10 @@ fn egress(rules: &[String], limits: EgressLimits, seen: &Arc<Seen>) -> Arc<Egres
     Arc::new(Egress::new(list, limits, Names { known, seen: seen.clone() }, "box", record))
 }
 
+fn default_limits() -> EgressLimits {
+    EgressLimits::from(&Limits::default())
+}
+
 /// What the agent says goes into its end of the socket.
 struct Mouth(Mutex<UnixStream>);
 
@@ -92,13 +96,14 @@ struct World {
     proxy: SocketAddr,
     seen: Arc<Seen>,
     session: Session,
+    egress: Arc<Egress>,
     /// Ends all the rest when it goes.
-    _runtime: tokio::runtime::Runtime,
+    runtime: tokio::runtime::Runtime,
 }
 
 impl World {
     fn new(rules: &[String]) -> Self {
-        Self::with_limits(rules, EgressLimits::default())
+        Self::with_limits(rules, default_limits())
     }
 
     fn with_limits(rules: &[String], limits: EgressLimits) -> Self {
@@ -108,20 +113,20 @@ impl World {
             .build()
             .unwrap();
         let seen = Arc::new(Seen::default());
-        let gate = egress(rules, limits, &seen);
+        let egress = egress(rules, limits, &seen);
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let _entered = runtime.enter();
         let (output, input) = tokio::net::UnixStream::from_std(ours).unwrap().into_split();
         let output = ReaderStream::new(output).map(|piece| piece.map(Output::Stdout)).boxed();
         let attached = Attached { input: Box::pin(input), output };
-        let session = Session::start(attached, Some(gate));
+        let session = Session::start(attached, Some(egress.clone()));
         let listener = listen(0).unwrap();
         let address = listener.local_addr().unwrap();
         let mouth = Mouth(Mutex::new(theirs.try_clone().unwrap()));
         let proxy = Proxy::start(listener, Arc::new(mouth)).unwrap();
         std::thread::spawn(move || hear(theirs, &proxy));
-        Self { proxy: address, seen, session, _runtime: runtime }
+        Self { proxy: address, seen, session, egress, runtime }
     }
 
     fn client(&self) -> TcpStream {
@@ -410,8 +415,7 @@ fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
 fn what_cannot_be_reached_is_told_from_what_may_not() {
     // A port that nobody listens on.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let limits =
-        EgressLimits { connect_timeout: Duration::from_millis(50), ..EgressLimits::default() };
+    let limits = EgressLimits { connect_timeout: Duration::from_millis(50), ..default_limits() };
     let mut list = rules("ok.example", port);
     list.extend(["gone.example", "never.example", "empty.example"].map(String::from));
     let world = World::with_limits(&list, limits);
@@ -492,6 +496,31 @@ fn a_break_on_one_side_is_none_on_the_other() {
     assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), Err(io::ErrorKind::ConnectionReset));
     let outcomes: Vec<_> = world.audit(2).into_iter().map(|(_, outcome, _)| outcome).collect();
     assert_eq!(outcomes, ["reset", "reset"]);
+}
+
+#[test]
+fn connections_end_with_their_session_and_nobody_waits_for_their_lines_in_vain() {
+    let (told, hears) = std::sync::mpsc::channel();
+    let port = server(move |mut client| {
+        client.write_all(b"x").unwrap();
+        told.send(client.read(&mut [0]).map_err(|error| error.kind())).unwrap();
+    });
+    let world = World::new(&rules("ok.example", port));
+    let mut open: Vec<_> = (0..5).map(|_| world.connect(&format!("ok.example:{port}"))).collect();
+    open.iter_mut().for_each(|client| client.read_exact(&mut [0]).unwrap());
+    // They are open for as long as the session is: whoever waits gives up.
+    let settle = |patience| world.runtime.block_on(world.egress.settle(patience));
+    settle(Duration::from_millis(20));
+    assert_eq!(world.audit(0), []);
+    world.session.breach("it ends");
+    settle(PATIENCE);
+    let lines = world.seen.audit.lock().unwrap().clone();
+    let outcomes: Vec<_> = lines.iter().map(|(_, outcome, _)| outcome.as_str()).collect();
+    assert_eq!(outcomes, ["reset"; 5]);
+    for _ in 0..5 {
+        let end = hears.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(end, Err(io::ErrorKind::ConnectionReset), "no end that looks whole");
+    }
 }
 
 #[test]
@@ -594,15 +623,13 @@ fn limits_on_connections_bytes_and_time_are_kept() {
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         all.len()
     };
-    let limits =
-        EgressLimits { connections: 2, bytes: ByteSize::b(1 << 20), ..EgressLimits::default() };
+    let limits = EgressLimits { connections: 2, bytes: ByteSize::b(1 << 20), ..default_limits() };
     let world = World::with_limits(&list, limits);
     assert!(read(&world, 1) <= 1 << 20);
     assert_eq!(read(&world, 1), 0);
     assert!(world.refusal(&target).starts_with("HTTP/1.1 503 "));
     assert!(world.audit(3).iter().all(|(_, outcome, _)| outcome == "limit"));
-    let limits =
-        EgressLimits { idle_timeout: Duration::from_millis(100), ..EgressLimits::default() };
+    let limits = EgressLimits { idle_timeout: Duration::from_millis(100), ..default_limits() };
     let world = World::with_limits(&list, limits);
     assert_eq!(read(&world, 0), 0);
     assert_eq!(world.audit(1)[0].1, "timeout");
@@ -653,7 +680,7 @@ async fn what_no_honest_agent_says_of_a_tunnel_ends_the_session() {
             "more tunnels",
         ),
     ] {
-        let (session, mut agent, _) = hostile(EgressLimits::default());
+        let (session, mut agent, _) = hostile(default_limits());
         for line in lines {
             agent.send(line).await;
         }
@@ -669,7 +696,7 @@ async fn what_no_honest_agent_says_of_a_tunnel_ends_the_session() {
 
 #[tokio::test]
 async fn a_tunnel_keeps_its_place_until_both_have_said_their_last_word() {
-    let (session, mut agent, _) = hostile(EgressLimits::default());
+    let (session, mut agent, _) = hostile(default_limits());
     for host in ["evil.example", "evil.example"] {
         agent.send(connect(FIRST_TUNNEL, host)).await;
         let Some(ToAgent::Closed(Closed { reason, tunnel, .. })) = agent.message().await else {
@@ -696,7 +723,7 @@ async fn an_agent_that_sends_more_than_its_credit_ends_the_session() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (attached, mut agent) = pipe();
-    let gate = egress(&[format!("127.0.0.1:{port}")], EgressLimits::default(), &Arc::default());
+    let gate = egress(&[format!("127.0.0.1:{port}")], default_limits(), &Arc::default());
     let session = Session::start(attached, Some(gate));
     let ask = Connect { tunnel: FIRST_TUNNEL, host: "127.0.0.1".into(), port };
     agent.send(frame(FromAgent::Connect(ask))).await;

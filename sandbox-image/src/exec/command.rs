@@ -57,9 +57,10 @@ impl Defaults {
         defaults
     }
 
-    /// Programs find the proxy at this address, whichever one the image knows of.
-    pub fn set_proxy(&mut self, address: SocketAddr) {
-        for (name, value) in proxy::environment(address) {
+    /// Programs find the proxy at this address, whichever one the image knows of, and reach some
+    /// hosts without it.
+    pub fn set_proxy(&mut self, address: SocketAddr, without: &str) {
+        for (name, value) in proxy::environment(address, without) {
             set(&mut self.env, name.as_bytes(), value.as_bytes());
         }
     }

@@ -80,8 +80,8 @@ impl Ground {
     /// Where there is no `/dev/null`.
     pub fn prepare(args: &AgentArgs, proxy: Option<&TcpListener>) -> io::Result<Self> {
         let mut defaults = Defaults::new(std::env::vars_os(), args.home.clone(), args.base());
-        if let Some(proxy) = proxy {
-            defaults.set_proxy(proxy.local_addr()?);
+        if let (Some(listener), Some(proxy)) = (proxy, &args.proxy) {
+            defaults.set_proxy(listener.local_addr()?, &proxy.without);
         }
         let null = File::open("/dev/null")?;
         Ok(Self { defaults, marks: Marks::new(), layers: Layers::default(), null })

@@ -25,10 +25,6 @@ use sandbox_protocol::limits::{CREDIT_STEP, MAX_TUNNELS};
 use sandbox_protocol::message::{Chunk, Closed, Connected, Credit};
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
 
-/// Where the proxy listens, on the sandbox's loopback: Squid's port, so that what knows no variables
-/// can be told once and for all.
-pub const PROXY_PORT: u16 = 3128;
-
 /// Takes what the proxy says to the controller.
 pub trait Speak: Send + Sync {
     /// Sends a message; it may wait for the controller to read.
@@ -46,12 +42,14 @@ pub fn listen(port: u16) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// The variables by which programs find the proxy at this address. curl reads lower-case ones alone.
+/// The variables by which programs find the proxy at this address, and which hosts they are to reach
+/// `without` it. curl reads lower-case ones alone.
 #[must_use]
-pub fn environment(address: SocketAddr) -> Vec<(&'static str, String)> {
+pub fn environment(address: SocketAddr, without: &str) -> Vec<(&'static str, String)> {
     let names =
         ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
-    names.into_iter().map(|name| (name, format!("http://{address}"))).collect()
+    let by_it = names.into_iter().map(|name| (name, format!("http://{address}")));
+    by_it.chain(["NO_PROXY", "no_proxy"].map(|name| (name, without.to_owned()))).collect()
 }
 
 /// A proxy that runs, for whoever reads what the controller says.

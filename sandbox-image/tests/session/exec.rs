@@ -4,6 +4,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
+use sandbox_protocol::argv::Proxy;
 use sandbox_protocol::limits::MAX_COMMAND_BYTES;
 use sandbox_protocol::message::{
     Command, Credit, Exec, ExecEnd, ExecReply, ExecStop, Program, Variable, Word,
@@ -563,7 +564,8 @@ fn nothing_that_a_program_signals_ends_the_agent() {
 #[test]
 fn a_program_finds_the_proxy_and_reaches_nobody_but_by_the_controller() {
     let directory = elsewhere();
-    let args = AgentArgs { proxy: Some(0), ..arguments(directory.path(), Mode::Exec) };
+    let proxy = Proxy { port: 0, without: "localhost,::1".to_owned() };
+    let args = AgentArgs { proxy: Some(proxy), ..arguments(directory.path(), Mode::Exec) };
     let mut agent = Agent::spawn(&args.to_args());
     agent.call(hello(directory.path())).unwrap();
     // What a program says to the proxy, by the shell that has TCP in it.
@@ -581,4 +583,11 @@ fn a_program_finds_the_proxy_and_reaches_nobody_but_by_the_controller() {
     let ran = agent.ran(ask("\\5\\1\\0\\5\\1\\0\\1\\12\\0\\0\\1\\0\\120")).unwrap();
     assert_eq!(ran.stdout.as_bytes()[..4], [5, 0, 5, 2], "{:?}", ran.stdout);
     assert_eq!(agent.notes, ["connect evil.example:443", "close", "connect 10.0.0.1:80", "close"]);
+    // What they are to reach without it they are told too; whoever asks for a program has the last word.
+    assert_eq!(agent.says("echo $NO_PROXY $no_proxy"), "localhost,::1 localhost,::1\n");
+    let env = [("no_proxy", "mine"), ("HTTP_PROXY", "")]
+        .map(|(name, value)| Variable { name: Word::new(name), value: Word::new(value) });
+    let asked = agent.request(shell("echo $NO_PROXY $no_proxy$HTTP_PROXY"));
+    let asked = Exec { env: env.to_vec(), ..asked };
+    assert_eq!(agent.exec(&asked).unwrap().stdout, "localhost,::1 mine\n");
 }
