@@ -366,7 +366,14 @@ impl SandboxSpec {
         self
     }
 
-    /// Which hosts programs may reach. None by default; scripts reach none ever.
+    /// Whether there can be programs in it.
+    #[must_use]
+    pub const fn has_programs(&self) -> bool {
+        self.root.has_programs()
+    }
+
+    /// Which hosts programs may reach. None by default. Without programs a list of any is an error of
+    /// the launch: a script itself reaches none ever.
     #[must_use]
     pub fn allow(mut self, hosts: Allowlist) -> Self {
         self.allow = hosts;

@@ -1,6 +1,7 @@
 //! The command line: commands, flags, their help. Settings among the flags take their words and
 //! defaults from the table of keys.
 
+pub mod allow;
 pub mod fs;
 
 use std::ffi::OsStr;
@@ -15,6 +16,7 @@ use sandbox_server::tools::Tool;
 
 use crate::config::{Flags, Key, Value};
 use crate::input::{Argument, InputArgument, JsonArgument, User};
+use allow::AllowArgs;
 use fs::FsArgs;
 
 /// `--version`: ours, and the agent's digest, which is what runs beside the script.
@@ -369,6 +371,10 @@ pub struct RunArgs {
     #[command(flatten)]
     pub sandbox: SandboxArgs,
 
+    /// Whom its programs may reach.
+    #[command(flatten)]
+    allow: AllowArgs,
+
     /// Give the script no files at all
     #[arg(long, help_heading = "Files",
         conflicts_with_all = ["io_dir", "inputs", "mount_path", "workdir"])]
@@ -383,6 +389,7 @@ impl RunArgs {
     /// Adds the settings among these flags.
     pub fn add_flags(&self, flags: &mut Flags) {
         self.sandbox.add_flags(flags);
+        self.allow.add_flags(flags);
         flags.set(Key::IoEnabled, self.no_io.then_some(Value::Switch(false)));
         flags.set(Key::IoErrors, self.io_errors.clone());
         flags.set(limit(LimitKey::Timeout), self.timeout.clone());

@@ -48,6 +48,16 @@ pub fn spec(
     Ok(inputs.into_iter().fold(spec, SandboxSpec::input))
 }
 
+/// Adds the hosts that programs may reach, to a sandbox of which it is known whether it has any. What
+/// the configuration allows is for those alone; what the command line asks for is asked for.
+pub fn with_hosts(spec: SandboxSpec, settings: &Settings) -> Result<SandboxSpec, Error> {
+    match (spec.has_programs(), settings.asks_for_hosts()) {
+        (true, _) => Ok(spec.allow(settings.allow()?)),
+        (false, true) => Err(named(ControllerError::NoPrograms, settings)),
+        (false, false) => Ok(spec),
+    }
+}
+
 /// Launches it, and says what takes long.
 pub async fn launch(
     context: &Context<'_>,
@@ -102,6 +112,7 @@ fn named(error: ControllerError, settings: &Settings) -> Error {
         ControllerError::IoDir { .. } => settings.named(Key::IoDir),
         ControllerError::Input { .. } => "--in".to_owned(),
         ControllerError::Audit { .. } => settings.named(Key::AuditFile),
+        ControllerError::NoPrograms => settings.named(Key::Allow),
         ControllerError::Engine { source, .. } => {
             let message = source.to_string();
             match settings.text(Key::EngineRuntime) {
@@ -123,6 +134,41 @@ mod tests {
     use super::*;
     use crate::config::{Flags, Value};
     use crate::environment::Environment;
+    use sandbox_controller::Root;
+
+    #[test]
+    fn hosts_are_for_programs_and_who_asks_for_them_without_any_hears_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = |variables: &[(&str, &str)], asked: &[&str]| {
+            let mut flags = Flags::default();
+            let asked: Vec<_> = asked.iter().map(|rule| rule.parse().unwrap()).collect();
+            flags.set(Key::Allow, (!asked.is_empty()).then_some(Value::Hosts(asked)));
+            Settings::load(&Environment::made_up(folder.path(), variables), flags).unwrap()
+        };
+        let refused = |spec, settings: &Settings| with_hosts(spec, settings).unwrap_err().to_text();
+        let programs = || SandboxSpec::new().root(Root::Directory("/x".into()));
+        let ambient = [
+            ("SANDBOXCTL_NETWORK_ALLOW", "['@pypi']"),
+            ("SANDBOXCTL_NETWORK_PRESETS", "{ pypi = ['pypi.org'] }"),
+        ];
+        // What holds for every command troubles none that has no programs.
+        assert!(with_hosts(SandboxSpec::new(), &settings(&ambient, &[])).is_ok());
+        assert!(with_hosts(programs(), &settings(&ambient, &[])).is_ok());
+        assert!(with_hosts(programs(), &settings(&[], &["example.org"])).is_ok());
+        insta::assert_snapshot!(
+            refused(SandboxSpec::new(), &settings(&[], &["example.org"])), @r"
+            --allow: a list of hosts needs an image: without one there are no programs, and scripts alone reach no host
+            hint: --image names the one whose programs are to reach them
+            ");
+        insta::assert_snapshot!(refused(programs(), &settings(&ambient, &["@pyp"])), @r"
+            --allow: there is no preset @pyp
+            hint: did you mean @pypi?
+            ");
+        insta::assert_snapshot!(refused(programs(), &settings(&[], &["@pypi"])), @r"
+            --allow: there is no preset @pypi
+            hint: [network.presets] in the user's configuration makes one: name = [HOST, …]
+            ");
+    }
 
     #[test]
     fn what_the_controller_refuses_names_its_flag_or_key() {

@@ -4,10 +4,12 @@ use std::path::{Component, Path, PathBuf};
 
 use sandbox_controller::files::Encoding;
 use sandbox_controller::{
-    Config, ConfinementPolicy, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig,
+    Allowlist, Config, ConfinementPolicy, DockerEndpoint, EmbeddedConfig, EngineChoice,
+    EngineConfig,
 };
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 
+use super::network::{self, Presets};
 use super::{Error, Key, Layer, Place, Setting, Settings, Value};
 use crate::environment::Environment;
 
@@ -54,6 +56,38 @@ impl Settings {
             Some(Value::Names(names)) => names.clone(),
             _ => Vec::new(),
         }
+    }
+
+    /// The named lists of hosts.
+    pub(super) fn presets(&self) -> &Presets {
+        static NONE: Presets = Presets::new();
+        match &self.setting(Key::Presets).value {
+            Some(Value::Presets(presets)) => presets,
+            _ => &NONE,
+        }
+    }
+
+    /// The hosts that programs may reach.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Preset`] for a name of none.
+    pub fn allow(&self) -> Result<Allowlist, Error> {
+        let Some(Value::Hosts(entries)) = &self.setting(Key::Allow).value else {
+            return Ok(Allowlist::default());
+        };
+        let presets = self.presets();
+        network::resolve(entries, presets).map_err(|preset| Error::Preset {
+            name: self.named(Key::Allow),
+            preset: preset.to_owned(),
+            known: presets.keys().cloned().collect(),
+        })
+    }
+
+    /// Whether the command line itself asks for hosts, and not just what holds for every command.
+    #[must_use]
+    pub fn asks_for_hosts(&self) -> bool {
+        self.setting(Key::Allow).layer == Layer::Flag
     }
 
     /// The audit's file, absolute, where there is one.

@@ -6,7 +6,7 @@ use sandbox_controller::LimitKey;
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
 
-use super::{Error, Key, Layer, Place, Setting, Settings, VARIABLE_PREFIX, Value, file};
+use super::{Error, Key, Layer, Place, Setting, Settings, VARIABLE_PREFIX, Value, file, network};
 use crate::environment::Environment;
 
 /// Three files, the system's, the user's and the project's, and lines `NAME=VALUE` for the
@@ -154,6 +154,17 @@ fn project_narrows(with: &Settings, without: &Settings) {
                     };
                     assert!(before.iter().any(is_below), "{dir:?}");
                 }
+            }
+            (Key::Allow, Value::Hosts(_), Some(_)) => {
+                let now = with.allow().expect("its presets are known");
+                let Some(Value::Hosts(before)) = &before.value else { panic!("{before:?}") };
+                // What was not resolved below allowed nobody.
+                let known = before.iter().filter_map(|entry| {
+                    network::resolve(std::slice::from_ref(entry), without.presets()).ok()
+                });
+                let before: sandbox_controller::Allowlist =
+                    known.flat_map(|list| list.rules().to_vec()).collect();
+                assert!(now.rules().iter().all(|rule| before.covers(rule)), "{now:?} {before:?}");
             }
             (Key::IoDir, Value::Path(dir), _) => {
                 assert!(dir.is_relative() && !dir.as_os_str().is_empty());

@@ -4,6 +4,7 @@
 use sandbox_controller::{ConfinementPolicy, EmbeddedConfig, LimitKey};
 use sandbox_protocol::message::{Access, AllowedPath};
 
+use super::network::Presets;
 use super::value::Value;
 
 /// What the names of our environment variables begin with.
@@ -28,6 +29,10 @@ pub enum Key {
     Limit(LimitKey),
     /// What a limit may be raised to.
     Ceiling(LimitKey),
+    /// Which hosts programs may reach.
+    Allow,
+    /// Named lists of hosts.
+    Presets,
     /// What happens where the agent cannot confine itself.
     Confinement,
     /// Where operations are written down.
@@ -62,6 +67,8 @@ impl Key {
             .chain([Self::DefaultEncoding, Self::AllowedPaths, Self::Protected])
             .chain(limits("filesystem.").map(Self::Limit))
             .chain(limits("limits.").map(Self::Limit))
+            .chain([Self::Allow, Self::Presets])
+            .chain(limits("network.").map(Self::Limit))
             .chain(LimitKey::ALL.iter().copied().map(Self::Ceiling))
             .chain([Self::Confinement, Self::AuditFile])
             .chain([Self::EngineKind, Self::EngineHost, Self::EngineRuntime, Self::EngineImage])
@@ -83,6 +90,8 @@ impl Key {
                 let name = limit.key();
                 format!("limits.ceiling.{}", name.strip_prefix("limits.").unwrap_or(name))
             }
+            Self::Allow => "network.allow".into(),
+            Self::Presets => "network.presets".into(),
             Self::Confinement => "policy.confinement".into(),
             Self::AuditFile => "audit.file".into(),
             Self::EngineKind => "engine.kind".into(),
@@ -114,6 +123,7 @@ impl Key {
             Self::IoEnabled => Some("--no-io"),
             Self::IoErrors => Some("--io-errors"),
             Self::Limit(limit) => limit.flag(),
+            Self::Allow => Some("--allow"),
             Self::Confinement => Some("--confinement"),
             Self::Protected => Some("--protect"),
             Self::AuditFile => Some("--audit"),
@@ -123,6 +133,7 @@ impl Key {
             Self::DefaultEncoding
             | Self::AllowedPaths
             | Self::Ceiling(_)
+            | Self::Presets
             | Self::EngineImage
             | Self::EngineDataDir
             | Self::AllowedOutPaths => None,
@@ -145,6 +156,8 @@ impl Key {
             Self::Protected => Some(Value::Names(Vec::new())),
             Self::Limit(limit) => Some(Value::Limit(limit.default_value())),
             Self::Ceiling(limit) => Some(Value::Limit(limit.default_ceiling())),
+            Self::Allow => Some(Value::Hosts(Vec::new())),
+            Self::Presets => Some(Value::Presets(Presets::new())),
             Self::Confinement => text(ConfinementPolicy::Required.as_str()),
             Self::EngineKind => text("auto"),
             Self::AuditFile | Self::EngineHost | Self::EngineRuntime | Self::EngineImage => None,
@@ -174,6 +187,10 @@ impl Key {
             Self::AllowedOutPaths => "an array of paths such as [\".\"]",
             Self::AllowedPaths => "an array of { path = \"…\", access = \"read\" or \"write\" }",
             Self::Protected => "an array of names such as \".bashrc\" or \".git/hooks\"",
+            Self::Allow => {
+                "an array of hosts such as \"example.org\", or of presets such as \"@name\""
+            }
+            Self::Presets => "a table of arrays of hosts: name = [\"example.org\"]",
             Self::Limit(limit) | Self::Ceiling(limit) => match limit.default_value() {
                 LimitValue::Time(_) => "a duration such as \"30s\"",
                 LimitValue::Size(_) => "a size such as \"64MiB\"",
@@ -196,6 +213,8 @@ impl Key {
             Self::Protected => "Names that refuse writes wherever they stand; layers add up",
             Self::Limit(limit) => limit_meaning(limit),
             Self::Ceiling(_) => "What that limit may be raised to",
+            Self::Allow => "Hosts that programs may reach: HOST[:PORT], *.DOMAIN or @PRESET",
+            Self::Presets => "Lists of hosts, by name",
             Self::Confinement => {
                 "Whether the agent must confine itself, or runs with what it can have"
             }
@@ -245,6 +264,10 @@ fn limit_meaning(limit: LimitKey) -> &'static str {
         LimitKey::LogLines => "Entries that a run prints",
         LimitKey::Tmpfs => "Size of /tmp, where programs run",
         LimitKey::OutputBytes => "Bytes of a command's output",
+        LimitKey::Connections => "Connections to hosts, in a sandbox's life",
+        LimitKey::NetworkBytes => "Bytes to and from hosts, in a sandbox's life",
+        LimitKey::ConnectTimeout => "Time to find a host and be answered there",
+        LimitKey::ConnectionIdle => "Time in which nothing comes or goes, until a connection ends",
         _ => "A limit",
     }
 }
@@ -257,7 +280,7 @@ mod tests {
     #[test]
     fn names_and_variables_are_unique() {
         let count = Key::all().count();
-        assert_eq!(count, 14 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
+        assert_eq!(count, 16 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);
         assert_eq!(Key::all().map(Key::variable).collect::<HashSet<_>>().len(), count);
         for key in Key::all() {

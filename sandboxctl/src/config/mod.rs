@@ -10,6 +10,7 @@ mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod key;
+mod network;
 mod project;
 mod value;
 
@@ -24,6 +25,7 @@ use serde::Serialize;
 use crate::environment::Environment;
 
 pub use key::{Key, VARIABLE_PREFIX};
+pub use network::Allow;
 pub use value::{Value, ValueError};
 
 /// Names the configuration file, as `--config` does.
@@ -163,6 +165,16 @@ pub enum Error {
         /// Where.
         place: Place,
     },
+    /// A list of hosts that there is not.
+    #[error("{name}: there is no preset @{preset}")]
+    Preset {
+        /// Who names it.
+        name: String,
+        /// Which.
+        preset: String,
+        /// Those that there are.
+        known: BTreeSet<String>,
+    },
     /// What can be no io dir.
     #[error("{name}: {} {why}", .path.display())]
     IoDir {
@@ -240,6 +252,12 @@ impl Error {
                 "limits.ceiling in the user's or the system's configuration raises the ceiling of \
                  {key}"
             )),
+            Self::Preset { preset, known, .. } => Some(match nearest(preset, known) {
+                Some(known) => format!("did you mean @{known}?"),
+                None if !known.is_empty() => "`sandboxctl config show` lists them".to_owned(),
+                None => "[network.presets] in the user's configuration makes one: name = [HOST, …]"
+                    .to_owned(),
+            }),
             Self::Unreadable { .. }
             | Self::Named { .. }
             | Self::Missing { .. }
@@ -369,12 +387,19 @@ impl Settings {
     }
 
     fn set(&mut self, key: Key, mut value: Value, layer: Layer, place: Place) {
-        // What one layer protects, no other gives up.
-        if let (Value::Names(names), Some(Value::Names(below))) =
-            (&mut value, &self.setting(key).value)
-        {
-            let new = names.iter().filter(|name| !below.contains(name));
-            *names = below.iter().chain(new).cloned().collect();
+        match (&mut value, &self.setting(key).value) {
+            // What one layer protects, no other gives up.
+            (Value::Names(names), Some(Value::Names(below))) => {
+                let new = names.iter().filter(|name| !below.contains(name));
+                *names = below.iter().chain(new).cloned().collect();
+            }
+            // A name that a layer gives no other meaning keeps the one below.
+            (Value::Presets(presets), Some(Value::Presets(below))) => {
+                for (name, rules) in below {
+                    presets.entry(name.clone()).or_insert_with(|| rules.clone());
+                }
+            }
+            _ => {}
         }
         self.settings.insert(key, Setting { value: Some(value), layer, place });
     }
@@ -396,10 +421,8 @@ impl Settings {
             if layer == Layer::Project {
                 // A file says nothing twice, so what is in force is what the layers below say.
                 let below = self.setting(key).value.as_ref();
-                project::check(key, &value, below).map_err(|source| Error::Widening {
-                    place: place.clone(),
-                    key: key.name(),
-                    source,
+                project::check(key, &value, below, self.presets()).map_err(|source| {
+                    Error::Widening { place: place.clone(), key: key.name(), source }
                 })?;
             }
             self.set(key, value, layer, place);

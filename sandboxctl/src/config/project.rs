@@ -5,11 +5,12 @@ use std::cmp::Reverse;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
-use sandbox_controller::{Ceiling, ConfinementPolicy, LimitKey, LimitValue, Limits};
+use sandbox_controller::{Allowlist, Ceiling, ConfinementPolicy, LimitKey, LimitValue, Limits};
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
 
 use super::key::Key;
+use super::network::{self, Presets};
 use super::value::Value;
 
 /// Why a project's file may not say that.
@@ -45,6 +46,18 @@ pub enum Widening {
         /// Which.
         dir: String,
     },
+    /// A host that is not allowed below.
+    #[error("a project's file may not allow {rule}, which is not allowed outside it")]
+    Host {
+        /// Its rule.
+        rule: String,
+    },
+    /// A list of hosts that there is not.
+    #[error("there is no preset @{name} outside the project's file")]
+    Preset {
+        /// Its name.
+        name: String,
+    },
     /// A directory that is not the project's.
     #[error("a project's file may only name a directory below the working directory")]
     Outside,
@@ -53,12 +66,18 @@ pub enum Widening {
     Hidden,
 }
 
-/// Whether a project's file may set `key` to `value`, where the layers below it say `below`.
+/// Whether a project's file may set `key` to `value`, where the layers below it say `below`, and have
+/// these presets.
 ///
 /// # Errors
 ///
 /// [`Widening`].
-pub fn check(key: Key, value: &Value, below: Option<&Value>) -> Result<(), Widening> {
+pub fn check(
+    key: Key,
+    value: &Value,
+    below: Option<&Value>,
+    presets: &Presets,
+) -> Result<(), Widening> {
     match (key, value, below) {
         (Key::Limit(limit), Value::Limit(value), Some(Value::Limit(below))) => {
             if is_over(limit, *value, *below) {
@@ -87,6 +106,19 @@ pub fn check(key: Key, value: &Value, below: Option<&Value>) -> Result<(), Widen
                 None => Ok(()),
             }
         }
+        (Key::Allow, Value::Hosts(entries), Some(Value::Hosts(below))) => {
+            let asked = network::resolve(entries, presets)
+                .map_err(|name| Widening::Preset { name: name.to_owned() })?;
+            // A preset that nobody has made yet allows nobody.
+            let known = below.iter().filter_map(|entry| {
+                network::resolve(std::slice::from_ref(entry), presets).ok()
+            });
+            let below: Allowlist = known.flat_map(|list| list.rules().to_vec()).collect();
+            match asked.rules().iter().find(|rule| !below.covers(rule)) {
+                Some(rule) => Err(Widening::Host { rule: rule.to_string() }),
+                None => Ok(()),
+            }
+        }
         (Key::IoDir, Value::Path(dir), _) => {
             let mut names = dir.components().filter(|part| *part != Component::CurDir).peekable();
             if names.peek().is_none() {
@@ -110,6 +142,9 @@ pub fn check(key: Key, value: &Value, below: Option<&Value>) -> Result<(), Widen
             | Key::IoEnabled
             | Key::AllowedPaths
             | Key::AllowedOutPaths
+            | Key::Allow
+            // A project that gave a name another meaning would widen what others ask for by it.
+            | Key::Presets
             | Key::IoDir
             | Key::Ceiling(_)
             | Key::Confinement
@@ -174,7 +209,8 @@ mod tests {
         let key = Key::from_name(name).unwrap();
         let value = toml::de::DeValue::parse(value).unwrap();
         let value = Value::from_toml(key, &value).unwrap();
-        check(key, &value, key.default().as_ref()).map_err(|error| error.to_string())
+        check(key, &value, key.default().as_ref(), &Presets::new())
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -194,6 +230,9 @@ mod tests {
             ("filesystem.allowed_paths", "[{ path = '/in', access = 'read' }]"),
             ("filesystem.protected", "['.bashrc']"),
             ("filesystem.max_depth", "9"),
+            ("network.allow", "[]"),
+            ("network.connections", "1"),
+            ("network.max_bytes", "0"),
             ("tools.allowed_out_paths", "[]"),
             ("tools.allowed_out_paths", "['.', './out', 'a/b']"),
         ] {
@@ -225,6 +264,11 @@ mod tests {
             ("filesystem.allowed_paths", "[{ path = '/', access = 'read' }]"),
             ("filesystem.allowed_paths", "[{ path = '/iox', access = 'read' }]"),
             ("filesystem.allowed_paths", "[{ path = '/in', access = 'write' }]"),
+            ("network.allow", "['example.org']"),
+            ("network.allow", "['@pypi']"),
+            ("network.presets", "{ pypi = [] }"),
+            ("network.max_bytes", "'5GiB'"),
+            ("network.idle_timeout", "'1h'"),
             ("tools.allowed_out_paths", "['/']"),
             ("tools.allowed_out_paths", "['out', '../x']"),
             ("tools.allowed_out_paths", "['out/../..']"),
@@ -247,7 +291,7 @@ mod tests {
             ("[{ path = '/io/keep/a', access = 'read' }]", None),
             ("[{ path = '/io/a', access = 'write' }, { path = '/io/a', access = 'read' }]", None),
         ] {
-            let judged = check(Key::AllowedPaths, &rules(project), Some(&below));
+            let judged = check(Key::AllowedPaths, &rules(project), Some(&below), &Presets::new());
             let expected =
                 widened.map_or(Ok(()), |path| Err(Widening::Path { path: path.to_owned() }));
             assert_eq!(judged, expected, "{project}");
@@ -255,8 +299,31 @@ mod tests {
 
         let below = Some(Value::Switch(false));
         assert_eq!(
-            check(Key::IoEnabled, &Value::Switch(true), below.as_ref()),
+            check(Key::IoEnabled, &Value::Switch(true), below.as_ref(), &Presets::new()),
             Err(Widening::TurnsOn)
         );
+    }
+
+    #[test]
+    fn a_project_may_reach_a_part_of_what_is_allowed_outside_it() {
+        let hosts = |hosts: &str| Value::from_text(Key::Allow, hosts).unwrap();
+        let presets = "{ pypi = ['pypi.org', '*.pythonhosted.org'], db = ['db.example:5432'] }";
+        let Ok(Value::Presets(presets)) = Value::from_text(Key::Presets, presets) else { panic!() };
+        let below = hosts("['example.org', '@pypi', '@nobody']");
+        let host = |rule: &str| Err(Widening::Host { rule: rule.to_owned() });
+        for (project, expected) in [
+            ("[]", Ok(())),
+            ("['example.org:443', 'files.pythonhosted.org']", Ok(())),
+            ("['@pypi']", Ok(())),
+            ("['example.org', 'example.org:22']", host("example.org:22")),
+            ("['www.example.org']", host("www.example.org")),
+            ("['*.org']", host("*.org")),
+            ("['db.example:5432']", host("db.example:5432")),
+            ("['@db']", host("db.example:5432")),
+            ("['@nobody']", Err(Widening::Preset { name: "nobody".to_owned() })),
+        ] {
+            let judged = check(Key::Allow, &hosts(project), Some(&below), &presets);
+            assert_eq!(judged, expected, "{project}");
+        }
     }
 }

@@ -224,6 +224,17 @@ fn any_line() -> impl Strategy<Value = String> {
                 let dir = [".", "out", "/out", "./out/a", "../x", ".//."][number as usize % 6];
                 format!("['{dir}']")
             }
+            (_, Some(Value::Hosts(_))) => {
+                let all = ["", "'a.example'", "'*.a.example'", "'b.a.example:80'", "'@p'", "'@q'"];
+                let two = [all[number as usize % 6], all[number as usize / 6 % 6]];
+                let two: Vec<_> = two.into_iter().filter(|host| !host.is_empty()).collect();
+                format!("[{}]", two.join(", "))
+            }
+            (_, Some(Value::Presets(_))) => {
+                ["{}", "{ p = ['a.example'] }", "{ p = [], q = ['b.a.example'] }"]
+                    [number as usize % 3]
+                    .to_owned()
+            }
             (_, Some(Value::Limit(limit))) => match limit {
                 LimitValue::Time(_) => format!("'{}s'", number + 1),
                 LimitValue::Size(_) => format!("'{}MiB'", number + 16),
@@ -271,6 +282,11 @@ proptest! {
             let below = dir.strip_prefix("/project").unwrap().to_str().unwrap();
             prop_assert!(!below.is_empty() && !below.contains(".git"));
         }
+        prop_assert_eq!(above.presets(), below.presets());
+        if above.setting(Key::Allow).layer == Layer::Project {
+            let (now, before) = (above.allow().unwrap(), below.allow().unwrap_or_default());
+            prop_assert!(now.rules().iter().all(|rule| before.covers(rule)));
+        }
         let paths = |settings: &Settings| match &settings.setting(Key::AllowedPaths).value {
             Some(Value::Paths(paths)) => paths.clone(),
             _ => Vec::new(),
@@ -299,6 +315,49 @@ fn what_one_layer_protects_no_other_gives_up() {
     let settings = machine.load(&variables, flags).unwrap();
     assert_eq!(settings.protected(), ["a", "b", ".git/hooks", "c", "d"]);
     assert_eq!(settings.setting(Key::Protected).place, Place::Flag("--protect"));
+}
+
+#[test]
+fn the_list_nearest_to_the_caller_counts_and_presets_add_up() {
+    let machine = Machine::new(
+        "[network.presets]\na = [\"a.example\"]\nb = [\"b.example\"]\n",
+        "[network]\nallow = [\"@a\", \"c.example\"]\npresets.a = [\"user.example\"]\n",
+        "",
+    );
+    let allowed = |machine: &Machine, variables: &[(&str, &str)], flags| {
+        let settings = machine.load(variables, flags).unwrap();
+        let rules: Vec<_> =
+            settings.allow().unwrap().rules().iter().map(ToString::to_string).collect();
+        (rules.join(" "), settings.setting(Key::Allow).layer)
+    };
+    let flags = |hosts: &[&str]| {
+        let mut flags = Flags::default();
+        let hosts = hosts.iter().map(|host| host.parse().unwrap()).collect();
+        flags.set(Key::Allow, Some(Value::Hosts(hosts)));
+        flags
+    };
+    let said = |rules: &str, layer| (rules.to_owned(), layer);
+    let none = Flags::default;
+    assert_eq!(allowed(&machine, &[], none()), said("user.example c.example", Layer::User));
+    let asked = flags(&["d.example:22", "@b"]);
+    assert_eq!(allowed(&machine, &[], asked), said("d.example:22 b.example", Layer::Flag));
+    let variable = [("SANDBOXCTL_NETWORK_ALLOW", "[]")];
+    assert_eq!(allowed(&machine, &variable, none()), said("", Layer::Environment));
+
+    // A project's list takes the place of the user's, and is a part of it.
+    let user = "[network]\nallow = [\"*.example\"]\n";
+    let machine = Machine::new("", user, "[network]\nallow = [\"a.example\"]\n");
+    assert_eq!(allowed(&machine, &[], none()), said("a.example", Layer::Project));
+    let machine = Machine::new("", user, "[network]\nallow = [\"a.example:22\"]\n");
+    insta::assert_snapshot!(machine.refused(&[], none()), @r"
+    /project/sandboxctl.toml:2: network.allow: a project's file may not allow a.example:22, which is not allowed outside it
+    hint: set it in the user's configuration, or give the file with --config if you trust all of it
+    ");
+    let machine = Machine::new("", user, "[network.presets]\na = []\n");
+    insta::assert_snapshot!(machine.refused(&[], none()), @r"
+    /project/sandboxctl.toml:1: network.presets: a project's file may not set it
+    hint: set it in the user's configuration, or give the file with --config if you trust all of it
+    ");
 }
 
 #[test]

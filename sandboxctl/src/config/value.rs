@@ -1,9 +1,10 @@
 //! Values of settings: how they are read from text and from TOML, and printed as TOML.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use sandbox_controller::{LimitValue, SandboxSpec};
+use sandbox_controller::{AllowRuleError, LimitValue, SandboxSpec};
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::{GuestPath, PathError};
 use serde::{Deserialize, Serialize, Serializer};
@@ -11,6 +12,7 @@ use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
 use super::key::Key;
+use super::network::{self, Allow, AllowError, Presets};
 
 /// The value of a setting.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +31,10 @@ pub enum Value {
     Names(Vec<String>),
     /// Directories of the host.
     Dirs(Vec<PathBuf>),
+    /// Hosts that programs may reach.
+    Hosts(Vec<Allow>),
+    /// Named lists of such hosts.
+    Presets(Presets),
 }
 
 /// Why a text or a TOML value is no value of its key.
@@ -72,6 +78,12 @@ pub enum ValueError {
     /// No list of names, or a name that is none.
     #[error("{0}")]
     Names(String),
+    /// No list of hosts, or an entry that is none.
+    #[error("{0}")]
+    Hosts(String),
+    /// A rule that is none, or no name of a preset.
+    #[error(transparent)]
+    Allow(#[from] AllowError),
     /// An allowed path that is no guest path.
     #[error("'{path}' is no path in the sandbox: {source}")]
     GuestPath {
@@ -111,6 +123,11 @@ impl Value {
             Key::Protected => {
                 let value = DeValue::parse(text)
                     .map_err(|error| ValueError::Names(error.message().to_owned()))?;
+                Self::from_toml(key, &value)
+            }
+            Key::Allow | Key::Presets => {
+                let value = DeValue::parse(text)
+                    .map_err(|error| ValueError::Hosts(error.message().to_owned()))?;
                 Self::from_toml(key, &value)
             }
             Key::IoErrors | Key::DefaultEncoding | Key::Confinement | Key::EngineKind => {
@@ -179,7 +196,31 @@ impl Value {
                     false => Ok(Self::Dirs(dirs)),
                 }
             }
-            (Key::AllowedPaths | Key::Protected | Key::AllowedOutPaths, _) => Err(wrong_type()),
+            (Key::Allow, DeValue::Array(_)) => {
+                let entries = Vec::<String>::deserialize(ValueDeserializer::from(value.clone()))
+                    .map_err(|_| ValueError::Hosts(format!("expected {expected}")))?;
+                let entries = entries.iter().map(|entry| entry.parse());
+                Ok(Self::Hosts(entries.collect::<Result<_, AllowError>>()?))
+            }
+            (Key::Presets, DeValue::Table(_)) => {
+                let source = ValueDeserializer::from(value.clone());
+                let presets = BTreeMap::<String, Vec<String>>::deserialize(source)
+                    .map_err(|_| ValueError::Hosts(format!("expected {expected}")))?;
+                let presets = presets.into_iter().map(|(name, rules)| {
+                    let rules = rules.iter().map(|rule| rule.parse());
+                    let rules = rules.collect::<Result<_, AllowRuleError>>();
+                    Ok((network::preset_name(&name)?, rules?))
+                });
+                Ok(Self::Presets(presets.collect::<Result<_, AllowError>>()?))
+            }
+            (
+                Key::AllowedPaths
+                | Key::Protected
+                | Key::AllowedOutPaths
+                | Key::Allow
+                | Key::Presets,
+                _,
+            ) => Err(wrong_type()),
             (Key::IoEnabled, DeValue::Boolean(switch)) => Ok(Self::Switch(*switch)),
             (Key::IoEnabled, _) => Err(wrong_type()),
             (Key::Limit(limit) | Key::Ceiling(limit), DeValue::Integer(number)) => {
@@ -215,7 +256,9 @@ impl Value {
             | Self::Path(_)
             | Self::Paths(_)
             | Self::Names(_)
-            | Self::Dirs(_) => None,
+            | Self::Dirs(_)
+            | Self::Hosts(_)
+            | Self::Presets(_) => None,
         }
     }
 }
@@ -276,6 +319,18 @@ impl fmt::Display for Value {
                 let dirs = dirs.iter().map(|dir| quoted(dir.to_string_lossy().into_owned()));
                 write!(formatter, "[{}]", dirs.collect::<Vec<_>>().join(", "))
             }
+            Self::Hosts(entries) => {
+                let entries = entries.iter().map(|entry| quoted(entry.to_string()));
+                write!(formatter, "[{}]", entries.collect::<Vec<_>>().join(", "))
+            }
+            Self::Presets(presets) if presets.is_empty() => formatter.write_str("{}"),
+            Self::Presets(presets) => {
+                let presets = presets.iter().map(|(name, rules)| {
+                    let rules = rules.iter().map(|rule| quoted(rule.to_string()));
+                    format!("{name} = [{}]", rules.collect::<Vec<_>>().join(", "))
+                });
+                write!(formatter, "{{ {} }}", presets.collect::<Vec<_>>().join(", "))
+            }
         }
     }
 }
@@ -298,6 +353,12 @@ impl Serialize for Value {
             Self::Names(names) => names.serialize(serializer),
             Self::Dirs(dirs) => {
                 serializer.collect_seq(dirs.iter().map(|dir| dir.to_string_lossy()))
+            }
+            Self::Hosts(entries) => serializer.collect_seq(entries.iter().map(ToString::to_string)),
+            Self::Presets(presets) => {
+                serializer.collect_map(presets.iter().map(|(name, rules)| {
+                    (name, rules.iter().map(ToString::to_string).collect::<Vec<_>>())
+                }))
             }
         }
     }
@@ -369,6 +430,37 @@ mod tests {
         assert_eq!(
             toml(Key::Protected, "true").unwrap_err(),
             "expected an array of names such as \".bashrc\" or \".git/hooks\", found true or false"
+        );
+    }
+
+    #[test]
+    fn hosts_and_presets_are_checked_and_printed_as_they_are_compared() {
+        let value = Value::from_text(Key::Allow, "['Example.ORG.', '127.1:80', '@pypi']").unwrap();
+        assert_eq!(value.to_string(), "[\"example.org\", \"127.0.0.1:80\", \"@pypi\"]");
+        let text = "{ pypi = ['pypi.org', '*.pythonhosted.org:443'], none = [] }";
+        let value = Value::from_text(Key::Presets, text).unwrap();
+        let printed = "{ none = [], pypi = [\"pypi.org\", \"*.pythonhosted.org:443\"] }";
+        assert_eq!(value.to_string(), printed);
+        assert_eq!(Value::from_text(Key::Presets, printed).unwrap(), value);
+        let json = r#"{"none":[],"pypi":["pypi.org","*.pythonhosted.org:443"]}"#;
+        assert_eq!(serde_json::to_string(&value).unwrap(), json);
+        for (key, bad) in [
+            (Key::Allow, "['https://example.org/']"),
+            (Key::Allow, "['@a b']"),
+            (Key::Allow, "'example.org'"),
+            (Key::Allow, "[1]"),
+            (Key::Allow, "example.org"),
+            (Key::Presets, "[]"),
+            (Key::Presets, "{ a = 'example.org' }"),
+            (Key::Presets, "{ a = ['@b'] }"),
+            (Key::Presets, "{ 'a b' = [] }"),
+            (Key::Presets, "{ a = [], a = [] }"),
+        ] {
+            assert!(Value::from_text(key, bad).is_err(), "{bad}");
+        }
+        assert_eq!(
+            toml(Key::Allow, "['http://x']").unwrap_err(),
+            "'http://x' is a URL: a rule is HOST or HOST:PORT, and allows all of the host"
         );
     }
 
