@@ -61,6 +61,9 @@ pub(crate) struct Event<'a> {
     pub path: Option<&'a [u8]>,
     /// Of a rename: the new path.
     pub to: Option<&'a [u8]>,
+    /// Of a command: its program, as it was given. Never its arguments or its environment, which
+    /// may hold secrets.
+    pub program: Option<&'a [u8]>,
     /// `ok`, an error's kind, or a run's status.
     pub outcome: &'a str,
     pub bytes: Option<u64>,
@@ -103,6 +106,10 @@ struct Line<'a> {
     to: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     to_b64: Option<Base64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program_b64: Option<Base64>,
     outcome: &'a str,
     bytes: Option<u64>,
     #[serde(serialize_with = "as_millis")]
@@ -132,6 +139,7 @@ impl<'a> Event<'a> {
             by: By::Caller,
             path: None,
             to: None,
+            program: None,
             outcome: OK,
             bytes: None,
             duration: None,
@@ -140,9 +148,10 @@ impl<'a> Event<'a> {
     }
 
     fn line(&self) -> Vec<u8> {
-        let [(path, path_b64), (to, to_b64)] = [self.path, self.to].map(|path| {
-            let Some(path) = path else { return (None, None) };
-            let (text, bytes) = to_wire(&path[..path.len().min(MAX_PATH_BYTES)]);
+        let names = [self.path, self.to, self.program];
+        let [(path, path_b64), (to, to_b64), (program, program_b64)] = names.map(|name| {
+            let Some(name) = name else { return (None, None) };
+            let (text, bytes) = to_wire(&name[..name.len().min(MAX_PATH_BYTES)]);
             (Some(text), bytes)
         });
         encode(&Line {
@@ -154,6 +163,8 @@ impl<'a> Event<'a> {
             path_b64,
             to,
             to_b64,
+            program,
+            program_b64,
             outcome: self.outcome,
             bytes: self.bytes,
             duration_ms: self.duration,

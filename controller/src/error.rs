@@ -297,6 +297,21 @@ pub enum Error {
         #[source]
         source: sandbox_protocol::WireError,
     },
+    /// A command that cannot be given to a sandbox.
+    #[error("cannot use the command: {reason}")]
+    Command {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The sandbox has no programs.
+    #[error("this sandbox has no programs: it is made from the sandbox image")]
+    NoCommands,
+    /// A program did not begin: nothing of it ran.
+    #[error(transparent)]
+    NotBegun {
+        /// Why, as the sandbox says it.
+        source: sandbox_protocol::WireError,
+    },
     /// `check` could not run the agent.
     #[error("cannot check the script")]
     Check {
@@ -328,7 +343,7 @@ impl Error {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::Operation { source } => source.kind(),
+            Self::Operation { source } | Self::NotBegun { source } => source.kind(),
             Self::NoEngine { .. }
             | Self::Embedded(_)
             | Self::Engine { .. }
@@ -353,6 +368,8 @@ impl Error {
             | Self::Args { .. }
             | Self::ArgsTooLarge { .. }
             | Self::NoImages { .. }
+            | Self::Command { .. }
+            | Self::NoCommands
             | Self::ImageId { .. } => ErrorKind::Usage,
             Self::Ended { .. } => ErrorKind::AgentLost,
             Self::State { .. } | Self::Refused { .. } | Self::Check { .. } => ErrorKind::Internal,
@@ -362,7 +379,16 @@ impl Error {
     /// The exit code of a command that ends by this error.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
-        exit_code(self.kind())
+        match self {
+            Self::NotBegun { source } => match source.kind() {
+                // The sandbox cannot do it, whatever is asked.
+                ErrorKind::Busy | ErrorKind::Internal => 125,
+                kind @ (ErrorKind::NotExecutable | ErrorKind::CommandNotFound) => exit_code(kind),
+                // Its working directory, its words: what the caller gave.
+                _ => 2,
+            },
+            error => exit_code(error.kind()),
+        }
     }
 
     /// The next step, where there is one to name.
@@ -428,12 +454,21 @@ impl Error {
             }
             Self::ImageId { .. } => "`sandboxctl image ls` lists them",
             Self::NoPrograms => "--image names the one whose programs are to reach them",
+            Self::NoCommands => "--image names the image whose programs it is to have",
+            Self::NotBegun { source } => match source.kind() {
+                ErrorKind::Busy => "--pids raises the limit",
+                ErrorKind::CommandNotFound => {
+                    "no shell is implied: the first word is a program of the image"
+                }
+                _ => return None,
+            },
             Self::IoDir { .. }
             | Self::GuestPath { .. }
             | Self::MountTaken { .. }
             | Self::WorkdirOutside { .. }
             | Self::ProtectedName { .. }
             | Self::Args { .. }
+            | Self::Command { .. }
             | Self::Ended { .. }
             | Self::Refused { .. }
             | Self::Check { .. }

@@ -29,8 +29,10 @@ mod confinement;
 mod controller;
 mod doctor;
 mod egress;
+mod ending;
 mod engine;
 mod error;
+pub mod exec;
 mod failpoint;
 pub mod files;
 mod image;
@@ -61,10 +63,12 @@ pub use config::{
 pub use controller::Controller;
 pub use doctor::{Check, CheckStatus, examine};
 pub use egress::{AllowRule, AllowRuleError, Allowlist};
+pub use ending::CancelHandle;
 pub use engine::{
     EmbeddedProblem, EngineError, EngineFacts, EngineInfo, EngineKind, MASKED_PATHS, READONLY_PATHS,
 };
 pub use error::{Error, Step, Tried, exit_code};
+pub use exec::{Command, ExecStream, Execution, Stdin};
 pub use image::{ImageInfo, ImageSelector, Rebuild};
 pub use limits::{
     ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, OverCeiling,
@@ -74,10 +78,10 @@ pub use reap::{
     Force, GcFailure, GcMode, GcOptions, GcReport, Reaper, SandboxState, SandboxSummary,
 };
 pub use report::{
-    ErrorDocument, FileOp, FilesTouched, LogEntry, LogLevel, RESULT_SCHEMA, ResultDocument,
-    RunResult, TouchedFile, TouchedSource, Usage,
+    ErrorDocument, ExecResult, FileOp, FilesTouched, LogEntry, LogLevel, RESULT_SCHEMA,
+    ResultDocument, RunResult, TouchedFile, TouchedSource, Usage,
 };
-pub use run::{CancelHandle, Run};
+pub use run::Run;
 pub use sandbox::Sandbox;
 pub use sandbox_protocol::ErrorKind;
 pub use sandbox_protocol::argv::ConfinementPolicy;

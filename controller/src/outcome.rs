@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{MAX_MESSAGE_BYTES, cut_encoded};
-use sandbox_protocol::message::{RunEnd, ScriptError};
+use sandbox_protocol::message::{ExecEnd, ExecStop, RunEnd, ScriptError};
+use sandbox_protocol::{ErrorKind, WireError};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -18,9 +18,9 @@ use crate::error::Error;
 /// How a run ended.
 #[derive(Debug, Clone)]
 pub enum Outcome {
-    /// The script returned.
+    /// The script returned, or the command ended with code 0.
     Ok {
-        /// Its result, as JSON.
+        /// The script's result, as JSON; of a command null.
         result: Box<RawValue>,
     },
     /// An uncaught error, a syntax error, or a result that is not JSON.
@@ -199,21 +199,44 @@ impl Outcome {
     }
 }
 
+/// The agent's word of how something ended.
+#[derive(Debug)]
+pub(crate) enum Word {
+    /// A script.
+    Script(RunEnd),
+    /// A program.
+    Program {
+        end: ExecEnd,
+        /// Why the agent killed it, where it did.
+        stopped: Option<ExecStop>,
+        /// Memory ran out in the sandbox while it ran, by the engine's word.
+        out_of_memory: bool,
+    },
+    /// A program that did not begin.
+    NotBegun(WireError),
+}
+
 /// What is known when a run is over.
 #[derive(Debug)]
 pub(crate) struct Evidence {
-    /// The agent's answer to `run`, where it gave one.
-    pub answer: Option<RunEnd>,
+    /// What ended: `script` or `program`, for the message.
+    pub what: &'static str,
+    /// The agent's answer, where it gave one.
+    pub answer: Option<Word>,
     /// The caller's cancel, where there was one before the end.
     pub cancel: Option<CancelCause>,
+    /// The limit that we saw it pass.
+    pub limit: Option<ScriptError>,
     /// Why we killed the container, where we did.
     pub our_kill: Option<OurKill>,
     /// What the engine saw of the container's end, where it ended and could be asked.
     pub exit: Option<ExitEvidence>,
-    /// The run's time limit, for the message.
+    /// The time limit, for the message.
     pub timeout: Duration,
     /// The container's memory limit, for the message.
     pub memory: crate::ByteSize,
+    /// The limit of a program's output, for the message.
+    pub output_bytes: crate::ByteSize,
     /// The last lines that the agent wrote to stderr.
     pub stderr: String,
 }
@@ -254,17 +277,28 @@ pub(crate) struct ContainerUsage {
 
 /// 128 + SIGKILL.
 pub(crate) const KILLED: i64 = 137;
+/// The signal that nobody can catch.
+const SIGKILL: u8 = 9;
 /// 128 + SIGSYS: a system call that the seccomp profile forbids.
 const BAD_SYSTEM_CALL: i64 = 159;
 
 impl Evidence {
     /// The truth, as far as it is known.
-    pub(crate) fn judge(self) -> Outcome {
-        if let Some(answer) = self.answer {
-            return judge_answer(answer, self.cancel);
-        }
+    pub(crate) fn judge(mut self) -> Outcome {
         if let Some(OurKill::Breach(detail)) = &self.our_kill {
             return Outcome::AgentLost { detail: with_stderr(detail, &self.stderr) };
+        }
+        if let Some(limit) = self.limit.take() {
+            // Whatever it says: it is over its limit.
+            return Outcome::Limit(limit);
+        }
+        match self.answer.take() {
+            Some(Word::Script(end)) => return judge_script(end, self.cancel),
+            Some(Word::Program { end, stopped, out_of_memory }) => {
+                return self.judge_program(end, stopped, out_of_memory);
+            }
+            Some(Word::NotBegun(error)) => return judge_beginning(error),
+            None => {}
         }
         if let Some(cause) = self.cancel {
             return Outcome::Cancelled { cause };
@@ -276,16 +310,13 @@ impl Evidence {
                 let limit = humantime::format_duration(self.timeout);
                 return Outcome::Timeout(failure(
                     ErrorKind::Timeout,
-                    format!("killed: the script did not end within its {limit}"),
+                    format!("killed: the {} did not end within its {limit}", self.what),
                 ));
             }
             Some(OurKill::Cancel | OurKill::Breach(_)) | None => {}
         }
         if oom {
-            return Outcome::Limit(failure(
-                ErrorKind::OutOfMemory,
-                format!("killed: the sandbox used more than its {} of memory", self.memory),
-            ));
+            return self.out_of_memory();
         }
         if self.exit.is_some_and(|exit| exit.removed) {
             return Outcome::Killed { by: Killer::Outside };
@@ -304,9 +335,67 @@ impl Evidence {
         };
         Outcome::AgentLost { detail: with_stderr(&detail, &self.stderr) }
     }
+
+    fn out_of_memory(&self) -> Outcome {
+        let message = format!("killed: the sandbox used more than its {} of memory", self.memory);
+        Outcome::Limit(failure(ErrorKind::OutOfMemory, message))
+    }
+
+    fn judge_program(
+        &self,
+        end: ExecEnd,
+        stopped: Option<ExecStop>,
+        out_of_memory: bool,
+    ) -> Outcome {
+        match (stopped, end) {
+            (Some(ExecStop::Timeout), _) => {
+                let limit = humantime::format_duration(self.timeout);
+                let message = format!("killed: the {} did not end within its {limit}", self.what);
+                Outcome::Timeout(failure(ErrorKind::Timeout, message))
+            }
+            (Some(ExecStop::OutputLimit), _) => {
+                let message = format!("killed: its output was more than {}", self.output_bytes);
+                Outcome::Limit(failure(ErrorKind::OutputLimit, message))
+            }
+            (Some(ExecStop::Cancelled), _) => match self.cancel {
+                Some(cause) => Outcome::Cancelled { cause },
+                None => Outcome::AgentLost {
+                    detail: "the agent says that the program was cancelled, and nobody did"
+                        .to_owned(),
+                },
+            },
+            (None, ExecEnd::Exited(0)) => Outcome::Ok { result: RawValue::NULL.to_owned() },
+            (None, ExecEnd::Exited(code)) => Outcome::Exit(Exit::Code(code)),
+            (None, ExecEnd::Signaled(signal)) if out_of_memory && signal == SIGKILL => {
+                self.out_of_memory()
+            }
+            (None, ExecEnd::Signaled(signal)) => Outcome::Exit(Exit::Signal(signal)),
+        }
+    }
 }
 
-fn judge_answer(answer: RunEnd, cancel: Option<CancelCause>) -> Outcome {
+/// Of a program that did not begin.
+fn judge_beginning(source: WireError) -> Outcome {
+    match source.kind() {
+        // It was too large for the sandbox.
+        ErrorKind::OutOfMemory => Outcome::Limit(failure(ErrorKind::OutOfMemory, &source.message)),
+        ErrorKind::CommandNotFound
+        | ErrorKind::NotExecutable
+        | ErrorKind::NotFound
+        | ErrorKind::NotADirectory
+        | ErrorKind::PermissionDenied
+        | ErrorKind::PathEscape
+        | ErrorKind::InvalidPath
+        | ErrorKind::InvalidRequest
+        | ErrorKind::Busy
+        | ErrorKind::Internal => Outcome::Error(Arc::new(Error::NotBegun { source })),
+        kind => Outcome::AgentLost {
+            detail: format!("the agent did not begin the program, for {kind}: {}", source.message),
+        },
+    }
+}
+
+fn judge_script(answer: RunEnd, cancel: Option<CancelCause>) -> Outcome {
     match answer {
         RunEnd::Returned(result) => Outcome::Ok { result },
         RunEnd::Failed(error) => match error.kind {
@@ -346,12 +435,15 @@ mod tests {
 
     fn evidence() -> Evidence {
         Evidence {
+            what: "script",
             answer: None,
             cancel: None,
+            limit: None,
             our_kill: None,
             exit: None,
             timeout: Duration::from_secs(30),
             memory: crate::ByteSize::b(256 << 20),
+            output_bytes: crate::ByteSize::b(1 << 30),
             stderr: String::new(),
         }
     }
@@ -361,12 +453,12 @@ mod tests {
         Some(ExitEvidence { code: Some(code), oom_killed, ..ExitEvidence::default() })
     }
 
-    fn failed(kind: ErrorKind) -> Option<RunEnd> {
-        Some(RunEnd::Failed(failure(kind, "script:1: x")))
+    fn failed(kind: ErrorKind) -> Option<Word> {
+        Some(Word::Script(RunEnd::Failed(failure(kind, "script:1: x"))))
     }
 
-    fn returned() -> Option<RunEnd> {
-        Some(RunEnd::Returned(RawValue::from_string("1".into()).unwrap()))
+    fn returned() -> Option<Word> {
+        Some(Word::Script(RunEnd::Returned(RawValue::from_string("1".into()).unwrap())))
     }
 
     #[test]

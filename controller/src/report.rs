@@ -57,23 +57,86 @@ impl RunResult {
     /// The next step, where there is one to name: of a limit, the setting that raises it.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
-        let kind = match &self.outcome {
-            Outcome::Error(error) => return error.hint(),
-            outcome => outcome.failure()?.kind,
-        };
-        let limit = match kind {
-            ErrorKind::Timeout => LimitKey::Timeout,
-            // An agent that could still tell was not killed: its VM was full.
-            ErrorKind::OutOfMemory if self.answered => LimitKey::VmMemory,
-            ErrorKind::OutOfMemory => LimitKey::Memory,
-            ErrorKind::WriteLimit => LimitKey::MaxWrite,
-            ErrorKind::TooManyFiles => LimitKey::Entries,
-            ErrorKind::TooManyHandles => LimitKey::OpenHandles,
-            ErrorKind::OutputLimit => LimitKey::OutputBytes,
-            _ => return None,
-        };
-        Some(format!("{} raises the limit", limit.flag().unwrap_or(limit.key())))
+        // An agent that could still tell was not killed: its VM was full.
+        let memory = if self.answered { LimitKey::VmMemory } else { LimitKey::Memory };
+        hint(&self.outcome, memory)
     }
+}
+
+/// What a command leaves, however it ended.
+#[derive(Debug, Clone)]
+pub struct ExecResult {
+    /// The command's id, unique: its sandbox's, and from the second run or command on a number
+    /// behind it.
+    pub id: String,
+    /// How it ended. The exit code of whoever passes it on is [`Outcome::exit_code`].
+    pub outcome: Outcome,
+    /// The program's own exit code; `None` where a signal ended it, or nobody knows.
+    pub exit_code: Option<i32>,
+    /// The signal that ended the program; `None` where none did, or nobody knows. 9 where it was
+    /// killed for a limit or a cancel.
+    pub signal: Option<i32>,
+    /// The beginning of its output, without what
+    /// [`next_output`](crate::exec::Execution::next_output) gave.
+    pub stdout: Vec<u8>,
+    /// The beginning of its error output, likewise.
+    pub stderr: Vec<u8>,
+    /// There was more output than `stdout` keeps.
+    pub stdout_truncated: bool,
+    /// There was more error output than `stderr` keeps.
+    pub stderr_truncated: bool,
+    /// The files that were changed while it ran, by it or by others.
+    pub files_touched: FilesTouched,
+    /// The engine it ran on.
+    pub engine: EngineKind,
+    /// Why it was not another one, where the choice was not the usual one.
+    pub engine_notice: Option<String>,
+    /// The io dir on the host, absolute.
+    pub io_dir: Option<PathBuf>,
+    /// The limits it ran under.
+    pub limits: Limits,
+    /// What it used.
+    pub usage: Usage,
+    /// What confined it beyond its container.
+    pub confinement: Confinement,
+}
+
+impl ExecResult {
+    /// Whether it ended otherwise than with code 0.
+    #[must_use]
+    pub const fn failed(&self) -> bool {
+        !matches!(self.outcome, Outcome::Ok { .. })
+    }
+
+    /// Whether its time was up.
+    #[must_use]
+    pub const fn timed_out(&self) -> bool {
+        matches!(self.outcome, Outcome::Timeout(_))
+    }
+
+    /// The next step, where there is one to name: of a limit, the setting that raises it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        hint(&self.outcome, LimitKey::Memory)
+    }
+}
+
+/// The next step after such an end. `memory` is the limit that ran out where memory did.
+fn hint(outcome: &Outcome, memory: LimitKey) -> Option<String> {
+    let kind = match outcome {
+        Outcome::Error(error) => return error.hint(),
+        outcome => outcome.failure()?.kind,
+    };
+    let limit = match kind {
+        ErrorKind::Timeout => LimitKey::Timeout,
+        ErrorKind::OutOfMemory => memory,
+        ErrorKind::WriteLimit => LimitKey::MaxWrite,
+        ErrorKind::TooManyFiles => LimitKey::Entries,
+        ErrorKind::TooManyHandles => LimitKey::OpenHandles,
+        ErrorKind::OutputLimit => LimitKey::OutputBytes,
+        _ => return None,
+    };
+    Some(format!("{} raises the limit", limit.flag().unwrap_or(limit.key())))
 }
 
 /// An entry of the log.

@@ -5,36 +5,33 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{
     MAX_LOG_ENTRY_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSALS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES,
     encoded_len,
 };
-use sandbox_protocol::message::{
-    self, Cancel, Log, Refused, RunEnd, RunReply, ScriptError, Touched,
-};
+use sandbox_protocol::message::{self, Log, Refused, RunEnd, RunReply, ScriptError, Touched};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES, written};
-use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
+use sandbox_protocol::{ErrorKind, WireError};
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::activity::Active;
 use crate::audit::{self, By, Event};
 use crate::changes::Announced;
-use crate::error::{Error, Step};
+use crate::ending::{Begun, CancelHandle, Ending};
+use crate::error::Error;
 use crate::failpoint::{Point, failpoint};
 use crate::limits::{Limits, millis};
-use crate::outcome::{CancelCause, Evidence, ExitEvidence, OurKill, Outcome};
+use crate::outcome::{CancelCause, Outcome, Word};
 use crate::report::{FilesTouched, LogEntry, LogLevel, RunResult, TouchedFile, Usage};
 use crate::sandbox::Inner;
-use crate::session::{CallError, Reply, SessionEnd, Sink};
+use crate::session::Sink;
 use crate::spec::Script;
 
 /// How long after its deadline, or after a cancel, an agent may take to answer before the
 /// container is killed. The agent itself gives up after 250 ms.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long a container may go on after its agent's stdout has ended.
-const LAST_BREATH: Duration = Duration::from_secs(2);
 /// How long the look at changed files may take. A filesystem of the network can hang.
 const LOOK: Duration = Duration::from_secs(30);
 /// How much of an agent's resident memory may not count against its container's limit: pages of
@@ -50,33 +47,6 @@ pub struct Run {
     cancel: CancelHandle,
     /// `None` once it has been waited for.
     task: Option<JoinHandle<Result<RunResult, Error>>>,
-}
-
-/// Ends a run from anywhere.
-#[derive(Debug, Clone)]
-pub struct CancelHandle(Arc<watch::Sender<Cancelled>>);
-
-/// What was asked of a run by cancelling it.
-#[derive(Debug, Clone, Copy, Default)]
-struct Cancelled {
-    /// The first cause.
-    cause: Option<CancelCause>,
-    /// More than once: do not wait for the agent.
-    at_once: bool,
-}
-
-impl CancelHandle {
-    fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(Cancelled::default())))
-    }
-
-    /// Ends the run. A second call does not wait for the agent: the container is killed at once.
-    pub fn cancel(&self, cause: CancelCause) {
-        self.0.send_modify(|cancelled| match cancelled.cause {
-            None => cancelled.cause = Some(cause),
-            Some(_) => cancelled.at_once = true,
-        });
-    }
 }
 
 impl Run {
@@ -142,11 +112,9 @@ impl Run {
         let conductor = Conductor {
             id,
             limits,
+            ending: Ending::new("script", inner.clone(), &cancel, GRACE),
             inner,
             record: record.clone(),
-            cancelled: cancel.0.subscribe(),
-            cancel: None,
-            our_kill: None,
             _active: active,
             _turn: turn,
         };
@@ -338,9 +306,7 @@ struct Conductor {
     limits: Limits,
     inner: Arc<Inner>,
     record: Arc<Record>,
-    cancelled: watch::Receiver<Cancelled>,
-    cancel: Option<CancelCause>,
-    our_kill: Option<OurKill>,
+    ending: Ending,
     _active: Active,
     /// The next run waits for it.
     _turn: OwnedSemaphorePermit,
@@ -417,31 +383,7 @@ impl Conductor {
     ) -> Result<RunResult, Error> {
         let answer = match self.request(script) {
             Err(error) => Ok(Some(error.into())),
-            Ok(request) => {
-                let kill_at = started + self.limits.timeout + GRACE;
-                let sink: Arc<dyn Sink> = self.record.clone();
-                let inner = self.inner.clone();
-                tokio::select! {
-                    biased;
-                    begun = inner.session().begin(request, Some(sink)) => match begun {
-                        Ok(reply) => {
-                            failpoint(Point::Asked).await;
-                            self.answer(reply, kill_at).await
-                        }
-                        Err(CallError::Over) => Ok(None),
-                        // Nothing has run.
-                        Err(error) => return Err(self.inner.call_error(error)),
-                    },
-                    // An agent that leaves requests unanswered takes no more of them.
-                    Ok(()) = self.cancelled.changed() => {
-                        self.cancel = self.cancelled.borrow_and_update().cause;
-                        self.give_up(OurKill::Cancel).await
-                    }
-                    () = tokio::time::sleep_until(kill_at) => {
-                        self.give_up(OurKill::Deadline).await
-                    }
-                }
-            }
+            Ok(request) => self.ask(request, started + self.limits.timeout + GRACE).await?,
         };
         let wall = started.elapsed();
         failpoint(Point::Answered).await;
@@ -456,7 +398,7 @@ impl Conductor {
         let answered = truncated.is_some();
         self.record.close(truncated);
         let outcome = match end {
-            Ok(end) => self.judge(end, &mut usage).await,
+            Ok(end) => self.ending.judge(end.map(Word::Script), &self.limits, &mut usage).await,
             Err(error) => Err(error),
         };
         let outcome = outcome.unwrap_or_else(|error| Outcome::Error(Arc::new(error)));
@@ -498,150 +440,31 @@ impl Conductor {
         Ok(message::Run { source, args: script.args, timeout_ms: millis(self.limits.timeout) })
     }
 
-    /// Kills it: what was waited for will not come.
-    async fn give_up<T>(&mut self, our_kill: OurKill) -> Result<Option<T>, Error> {
-        self.our_kill = Some(our_kill);
-        self.inner.kill().await?;
-        Ok(None)
-    }
-
-    /// Waits for the run's end: the agent's answer, or none. Whatever ends it, the agent says
-    /// nothing any more when this returns.
-    async fn answer(
+    /// Asks for the run, and waits for its answer. An error is that nothing has run.
+    async fn ask(
         &mut self,
-        mut reply: Reply<RunReply>,
-        mut kill_at: Instant,
-    ) -> Result<Option<Answer>, Error> {
-        loop {
-            tokio::select! {
-                biased;
-                answer = reply.wait() => return self.settle(answer).await,
-                Ok(()) = self.cancelled.changed() => {
-                    let cancelled = *self.cancelled.borrow_and_update();
-                    self.cancel = cancelled.cause;
-                    if cancelled.at_once {
-                        kill_at = Instant::now();
-                    } else {
-                        kill_at = kill_at.min(Instant::now() + GRACE);
-                        self.ask_to_cancel(reply.id);
-                    }
-                }
-                () = tokio::time::sleep_until(kill_at) => break,
-            }
-        }
-        self.our_kill =
-            Some(if self.cancel.is_some() { OurKill::Cancel } else { OurKill::Deadline });
-        self.drain_after_kill(&mut reply).await
-    }
-
-    fn ask_to_cancel(&self, id: u64) {
-        // In a task of its own: an agent that does not read must not keep us from its kill.
+        request: message::Run,
+        kill_at: Instant,
+    ) -> Result<Result<Option<Answer>, Error>, Error> {
+        let sink: Arc<dyn Sink> = self.record.clone();
         let inner = self.inner.clone();
-        tokio::spawn(async move {
-            let call = inner.session().call(Cancel { id });
-            if !matches!(tokio::time::timeout(GRACE, call).await, Ok(Ok(_))) {
-                tracing::debug!("the agent did not take the cancel");
-            }
-        });
-    }
-
-    /// The reply has come, or the session is over without it.
-    async fn settle(
-        &mut self,
-        answer: Result<RunReply, CallError>,
-    ) -> Result<Option<Answer>, Error> {
-        match answer {
-            Ok(answer) => match over_its_limit(&answer.end) {
-                Some(what) => self.give_up(OurKill::Breach(what.to_owned())).await,
-                None => Ok(Some(Answer::new(answer, &self.inner, &self.limits))),
-            },
-            Err(CallError::Over) => {
-                if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
-                    return self.give_up(OurKill::Breach(detail)).await;
-                }
-                if self.inner.lifetime_is_over() {
-                    self.our_kill = Some(OurKill::Lifetime);
-                }
-                Ok(None)
-            }
-            Err(error) => Err(self.inner.call_error(error)),
-        }
-    }
-
-    /// Kills, and takes what the agent had said before: log, changes, perhaps its answer.
-    async fn drain_after_kill(
-        &mut self,
-        reply: &mut Reply<RunReply>,
-    ) -> Result<Option<Answer>, Error> {
-        self.inner.kill().await?;
-        let limit = Step::Exit.time_limit();
-        match tokio::time::timeout(limit, reply.wait()).await {
-            Ok(Ok(answer)) => match over_its_limit(&answer.end) {
-                Some(what) => {
-                    self.our_kill = Some(OurKill::Breach(what.to_owned()));
-                    Ok(None)
-                }
-                None => Ok(Some(Answer::new(answer, &self.inner, &self.limits))),
-            },
-            Ok(Err(CallError::Over)) => {
-                if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
-                    self.our_kill = Some(OurKill::Breach(detail));
-                }
-                Ok(None)
-            }
-            Ok(Err(error)) => Err(self.inner.call_error(error)),
-            Err(_) => Err(Error::Engine {
-                step: Step::Exit,
-                source: crate::engine::EngineError::TimedOut { after: limit },
-            }),
-        }
-    }
-
-    /// How it ended; and what it used, where only the engine can tell any more.
-    async fn judge(&mut self, answer: Option<RunEnd>, usage: &mut Usage) -> Result<Outcome, Error> {
-        let cancel = self.cancel.or(self.inner.is_closing().then_some(CancelCause::Caller));
-        let by_us = self.our_kill.is_some() || cancel.is_some();
-        // The engine's word is asked for only where it decides.
-        let exit = match answer {
-            None if !by_us => self.exit().await?,
-            _ => None,
+        let reply =
+            match self.ending.begin(inner.session().begin(request, Some(sink)), kill_at).await? {
+                Begun::UnderWay(reply) => reply,
+                Begun::Lost(lost) => return Ok(lost.map(|()| None)),
+            };
+        failpoint(Point::Asked).await;
+        let check = |_: &Ending, answer: &Result<RunReply, WireError>| match answer {
+            Ok(answer) => over_its_limit(&answer.end).map_or(Ok(()), |what| Err(what.to_owned())),
+            Err(_) => Ok(()),
         };
-        if answer.is_none()
-            && (by_us || exit.is_some())
-            && self.inner.has_run_once()
-            && let Some(used) = self.inner.usage(LAST_BREATH).await
-        {
-            usage.cpu_ms = Some(millis(used.cpu));
-            usage.peak_memory_bytes = Some(used.peak_memory);
-        }
-        tracing::info!(
-            answered = answer.is_some(),
-            ?cancel,
-            our_kill = ?self.our_kill,
-            ?exit,
-            "the evidence of the run's end"
-        );
-        let evidence = Evidence {
-            answer,
-            cancel,
-            our_kill: self.our_kill.take(),
-            exit,
-            timeout: self.limits.timeout,
-            memory: self.limits.memory,
-            stderr: self.inner.session().stderr(),
-        };
-        Ok(evidence.judge())
-    }
-
-    /// What the engine saw of the container's end, after the agent ended without an answer.
-    async fn exit(&mut self) -> Result<Option<ExitEvidence>, Error> {
-        match tokio::time::timeout(LAST_BREATH, self.inner.exited()).await {
-            Ok(exit) => exit,
-            Err(_) => {
-                let detail = "the agent closed its stdout and went on".to_owned();
-                self.give_up(OurKill::Breach(detail)).await
-            }
-        }
+        let passed = std::future::pending();
+        Ok(match self.ending.answer(reply, kill_at, passed, check).await {
+            Ok(Some(Ok(answer))) => Ok(Some(Answer::new(answer, &inner, &self.limits))),
+            Ok(Some(Err(source))) => Err(Error::Refused { source }),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error),
+        })
     }
 
     /// The final state of what was changed.

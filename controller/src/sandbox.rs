@@ -247,6 +247,7 @@ impl Sandbox {
             cpu_told: AtomicU64::new(0),
             io_dir,
             io_mount: plan.io.clone(),
+            has_programs: spec.root.has_programs(),
             image_workdir: image_workdir.filter(|_| plan.io.is_none()),
             home: plan.args.home.clone(),
             workdir: plan.args.base(),
@@ -296,6 +297,7 @@ pub(crate) struct Inner {
     /// Where programs begin whom nobody says where, as their image has it. `None` where there is
     /// the io dir, or there are no programs.
     image_workdir: Option<String>,
+    has_programs: bool,
     home: Option<GuestPath>,
     workdir: GuestPath,
     places: Places,
@@ -321,6 +323,16 @@ impl Inner {
 
     pub const fn session(&self) -> &Session {
         &self.session
+    }
+
+    /// Whether programs run in it.
+    pub const fn has_programs(&self) -> bool {
+        self.has_programs
+    }
+
+    /// Where its image's programs begin, where that counts and it says so.
+    pub fn image_workdir(&self) -> Option<&str> {
+        self.image_workdir.as_deref().filter(|workdir| !workdir.is_empty())
     }
 
     pub fn io_dir(&self) -> Option<&IoDir> {

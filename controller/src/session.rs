@@ -11,6 +11,7 @@ mod streams;
 mod tunnels;
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt;
@@ -25,7 +26,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use self::streams::Streams;
-pub(crate) use self::streams::{Incoming, Outgoing, Then};
+pub(crate) use self::streams::{Flow, Incoming, Outgoing, Then};
 use self::tunnels::Tunnels;
 pub(crate) use self::tunnels::{Gate, Received, Tunnel};
 use crate::engine::{Attached, Output};
@@ -116,9 +117,27 @@ struct Pending {
     deliver: Deliver,
     /// What the agent says of it meanwhile.
     sink: Option<Arc<dyn Sink>>,
-    /// The stream that it opened.
-    stream: Option<u32>,
-    _permit: OwnedSemaphorePermit,
+    /// The streams that it opened.
+    streams: Vec<u32>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// A place among the requests in flight.
+pub(crate) struct Place(OwnedSemaphorePermit);
+
+/// Our ends of a program's three streams.
+pub(crate) struct Console {
+    pub stdin: Option<Outgoing>,
+    pub stdout: Incoming,
+    pub stderr: Incoming,
+}
+
+/// The numbers of a program's streams.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConsoleStreams {
+    pub stdin: Option<u32>,
+    pub stdout: u32,
+    pub stderr: u32,
 }
 
 /// An answer that is on its way.
@@ -189,7 +208,9 @@ impl Session {
     where
         C::Reply: Send + 'static,
     {
-        self.open(sink, |_| (params, None, ())).await.map(|(reply, ())| reply)
+        let place = self.place::<C>().await?;
+        let open = |_: &mut Streams| (params, Vec::new(), ());
+        self.open(place, sink, open).await.map(|(reply, ())| reply)
     }
 
     /// Makes a request that opens a stream, on which the agent sends `most` bytes at most.
@@ -201,13 +222,12 @@ impl Session {
     where
         C::Reply: Send + 'static,
     {
+        let place = self.place::<C>().await?;
         let open = |streams: &mut Streams| {
-            let (number, pieces) = streams.incoming(most);
-            let incoming =
-                Incoming::new(number, pieces, self.outgoing.clone(), self.shared.clone());
-            (params(number), Some(number), incoming)
+            let incoming = self.incoming(streams, &Arc::new(AtomicU64::new(most)));
+            (params(incoming.number()), vec![incoming.number()], incoming)
         };
-        self.open(None, open).await
+        self.open(place, None, open).await
     }
 
     /// Makes a request that opens a stream, on which we send.
@@ -219,26 +239,77 @@ impl Session {
     where
         C::Reply: Send + 'static,
     {
+        let place = self.place::<C>().await?;
         let open = |streams: &mut Streams| {
-            let (number, changed) = streams.outgoing();
-            let outgoing =
-                Outgoing::new(number, changed, self.outgoing.clone(), self.shared.clone());
-            (params(number), Some(number), outgoing)
+            let outgoing = self.outgoing(streams);
+            (params(outgoing.number()), vec![outgoing.number()], outgoing)
         };
-        self.open(sink, open).await
+        self.open(place, sink, open).await
     }
 
-    /// Makes the request that `make` gives, with the stream that it opens and our end of that.
+    /// Makes a request for a program, with its streams: the agent sends `most` bytes at most on both
+    /// outputs together.
+    pub async fn converse<C: Call>(
+        &self,
+        place: Place,
+        has_stdin: bool,
+        most: u64,
+        params: impl FnOnce(ConsoleStreams) -> C,
+    ) -> Result<(Reply<C::Reply>, Console), CallError>
+    where
+        C::Reply: Send + 'static,
+    {
+        let open = |streams: &mut Streams| {
+            let left = Arc::new(AtomicU64::new(most));
+            let console = Console {
+                stdin: has_stdin.then(|| self.outgoing(streams)),
+                stdout: self.incoming(streams, &left),
+                stderr: self.incoming(streams, &left),
+            };
+            let numbers = ConsoleStreams {
+                stdin: console.stdin.as_ref().map(Outgoing::number),
+                stdout: console.stdout.number(),
+                stderr: console.stderr.number(),
+            };
+            let ConsoleStreams { stdin, stdout, stderr } = numbers;
+            (params(numbers), [stdout, stderr].into_iter().chain(stdin).collect(), console)
+        };
+        self.open(place, None, open).await
+    }
+
+    fn incoming(&self, streams: &mut Streams, left: &Arc<AtomicU64>) -> Incoming {
+        Incoming::new(streams.incoming(left.clone()), self.outgoing.clone(), self.shared.clone())
+    }
+
+    fn outgoing(&self, streams: &mut Streams) -> Outgoing {
+        Outgoing::new(streams.outgoing(), self.outgoing.clone(), self.shared.clone())
+    }
+
+    /// Waits for a place among the requests in flight.
+    pub async fn place<C: Call>(&self) -> Result<Place, CallError> {
+        let places = if C::IS_CONTROL { &self.control } else { &self.in_flight };
+        places.clone().acquire_owned().await.map(Place).map_err(|_| CallError::Over)
+    }
+
+    /// Grants a stream more than was consumed of it: what nobody takes is kept.
+    pub async fn advance(&self, stream: u32, bytes: u64) {
+        let Ok(slot) = self.outgoing.reserve().await else { return };
+        let credit = self.shared.lock().streams.advance(stream, bytes);
+        if let Some(line) = credit.and_then(|credit| ToAgent::Credit(credit).encode().ok()) {
+            slot.send(line);
+        }
+    }
+
+    /// Makes the request that `make` gives, with the streams that it opens and our ends of them.
     async fn open<C: Call, T>(
         &self,
+        Place(place): Place,
         sink: Option<Arc<dyn Sink>>,
-        make: impl FnOnce(&mut Streams) -> (C, Option<u32>, T),
+        make: impl FnOnce(&mut Streams) -> (C, Vec<u32>, T),
     ) -> Result<(Reply<C::Reply>, T), CallError>
     where
         C::Reply: Send + 'static,
     {
-        let places = if C::IS_CONTROL { &self.control } else { &self.in_flight };
-        let permit = places.clone().acquire_owned().await.map_err(|_| CallError::Over)?;
         // Whoever gives up on the request before this has not made it.
         let slot = self.outgoing.reserve().await.map_err(|_| CallError::Over)?;
         let (sender, answer) = oneshot::channel();
@@ -261,19 +332,17 @@ impl Session {
                 return Err(CallError::Over);
             }
             let id = state.next_id;
-            let (params, stream, ours) = make(&mut state.streams);
+            let (params, streams, ours) = make(&mut state.streams);
             let message = ToAgent::Request { id, request: params.into() };
             let line = match message.encode() {
                 Ok(line) => line,
                 Err(error) => {
-                    if let Some(stream) = stream {
-                        state.streams.close(stream);
-                    }
+                    streams.into_iter().for_each(|stream| state.streams.close(stream));
                     return Err(CallError::TooLarge(error));
                 }
             };
             state.next_id += 1;
-            state.pending.insert(id, Pending { deliver, sink, stream, _permit: permit });
+            state.pending.insert(id, Pending { deliver, sink, streams, _place: place });
             (id, line, ours)
         };
         slot.send(line);
@@ -325,9 +394,8 @@ impl Shared {
                 let pending = {
                     let mut state = self.lock();
                     let pending = state.pending.remove(&id);
-                    if let Some(stream) = pending.as_ref().and_then(|pending| pending.stream) {
-                        state.streams.close(stream);
-                    }
+                    let streams = pending.iter().flat_map(|pending| &pending.streams);
+                    streams.for_each(|&stream| state.streams.close(stream));
                     pending
                 };
                 let pending =

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sandbox_protocol::ToAgent;
-use sandbox_protocol::limits::FIRST_TUNNEL;
+use sandbox_protocol::limits::{CREDIT_STEP, FIRST_TUNNEL};
 use sandbox_protocol::message::{Chunk, Credit};
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
 use tokio::sync::{Notify, mpsc};
@@ -28,8 +29,9 @@ enum Open {
     /// The agent sends.
     Incoming {
         window: ReceiveWindow,
-        /// How many more bytes an honest agent sends at most.
-        left: u64,
+        /// How many more bytes an honest agent sends at most, on all streams that share it.
+        left: Arc<AtomicU64>,
+        flow: Arc<Flow>,
         /// Bounded by the credit. Nobody may be there to take it any more.
         pieces: mpsc::UnboundedSender<Vec<u8>>,
     },
@@ -39,6 +41,25 @@ enum Open {
         /// There is credit, or the stream has ended.
         changed: Arc<Notify>,
     },
+}
+
+/// What has come on a stream.
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    bytes: AtomicU64,
+    has_ended: AtomicBool,
+}
+
+impl Flow {
+    /// How many bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether the agent has said that there is no more.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
+    }
 }
 
 impl Streams {
@@ -53,13 +74,27 @@ impl Streams {
         }
     }
 
-    /// Opens a stream on which the agent sends, `most` bytes at most.
-    pub fn incoming(&mut self, most: u64) -> (u32, mpsc::UnboundedReceiver<Vec<u8>>) {
+    /// Opens a stream on which the agent sends, at most as many bytes as are `left` to it and to those
+    /// that share that.
+    pub fn incoming(
+        &mut self,
+        left: Arc<AtomicU64>,
+    ) -> (u32, mpsc::UnboundedReceiver<Vec<u8>>, Arc<Flow>) {
         let number = self.number();
         let (pieces, receiver) = mpsc::unbounded_channel();
-        let window = ReceiveWindow::new(number);
-        self.open.insert(number, Open::Incoming { window, left: most, pieces });
-        (number, receiver)
+        let (window, flow) = (ReceiveWindow::new(number), Arc::<Flow>::default());
+        self.open.insert(number, Open::Incoming { window, left, flow: flow.clone(), pieces });
+        (number, receiver, flow)
+    }
+
+    /// Grants what was not consumed yet, where the stream goes on.
+    pub fn advance(&mut self, number: u32, bytes: u64) -> Option<Credit> {
+        match self.open.get_mut(&number) {
+            Some(Open::Incoming { window, .. }) if !window.is_ended() => {
+                Some(window.consumed(bytes))
+            }
+            _ => None,
+        }
     }
 
     /// Opens a stream on which we send.
@@ -90,7 +125,7 @@ impl Streams {
     /// Takes a chunk; an error is a breach.
     pub fn chunk(&mut self, chunk: Chunk) -> Result<(), String> {
         let number = chunk.stream;
-        let Some(Open::Incoming { window, left, pieces }) = self.open.get_mut(&number) else {
+        let Some(Open::Incoming { window, left, flow, pieces }) = self.open.get_mut(&number) else {
             return Err(format!("a chunk of no stream ({number})"));
         };
         window.receive(&chunk).map_err(|error| error.to_string())?;
@@ -98,9 +133,14 @@ impl Streams {
             // No credit and no limit would ever end them.
             return Err(format!("an empty chunk that is not the last one ({number})"));
         }
-        let left_after = left.checked_sub(chunk.data.0.len() as u64);
-        *left = left_after
+        let bytes = chunk.data.0.len() as u64;
+        // Only ever used under the lock of all streams.
+        let left_after = left.load(Ordering::Relaxed).checked_sub(bytes);
+        let left_after = left_after
             .ok_or_else(|| format!("a stream brought more than was asked for ({number})"))?;
+        left.store(left_after, Ordering::Relaxed);
+        flow.bytes.fetch_add(bytes, Ordering::Relaxed);
+        flow.has_ended.store(chunk.last, Ordering::Relaxed);
         if !chunk.data.0.is_empty() {
             // Nobody may want it any more.
             _ = pieces.send(chunk.data.0);
@@ -125,36 +165,46 @@ impl Streams {
 pub(crate) struct Incoming {
     number: u32,
     pieces: mpsc::UnboundedReceiver<Vec<u8>>,
+    flow: Arc<Flow>,
+    /// Bytes that were taken, and for which no credit was given yet.
+    owed: u64,
     lines: mpsc::Sender<Vec<u8>>,
     shared: Arc<Shared>,
 }
 
 impl Incoming {
-    pub(super) const fn new(
-        number: u32,
-        pieces: mpsc::UnboundedReceiver<Vec<u8>>,
+    pub(super) fn new(
+        (number, pieces, flow): (u32, mpsc::UnboundedReceiver<Vec<u8>>, Arc<Flow>),
         lines: mpsc::Sender<Vec<u8>>,
         shared: Arc<Shared>,
     ) -> Self {
-        Self { number, pieces, lines, shared }
+        Self { number, pieces, flow, owed: 0, lines, shared }
+    }
+
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What has come, taken or not.
+    pub const fn flow(&self) -> &Arc<Flow> {
+        &self.flow
     }
 
     /// The next piece; `None` where the stream has ended, for which the answer says why.
+    /// Cancel-safe: credit for a piece is given when the next one is asked for.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
-        let piece = self.pieces.recv().await?;
-        let credit = match self.shared.lock().streams.open.get_mut(&self.number) {
-            Some(Open::Incoming { window, .. }) if !window.is_ended() => {
-                Some(window.consumed(piece.len() as u64))
-            }
-            // Nothing more comes that needs it.
-            _ => None,
-        };
-        if let Some(credit) = credit
-            && let Ok(line) = ToAgent::Credit(credit).encode()
+        if self.owed >= CREDIT_STEP
+            && let Ok(slot) = self.lines.reserve().await
         {
-            // Where it cannot be sent the session is over, which the answer tells.
-            _ = self.lines.send(line).await;
+            let credit = self.shared.lock().streams.advance(self.number, self.owed);
+            self.owed = 0;
+            if let Some(line) = credit.and_then(|credit| ToAgent::Credit(credit).encode().ok()) {
+                slot.send(line);
+            }
         }
+        // Where no credit could be sent the session is over, which the answer tells.
+        let piece = self.pieces.recv().await?;
+        self.owed += piece.len() as u64;
         Some(piece)
     }
 }
@@ -181,13 +231,16 @@ pub(crate) enum Then {
 pub(crate) struct Ended;
 
 impl Outgoing {
-    pub(super) const fn new(
-        number: u32,
-        changed: Arc<Notify>,
+    pub(super) fn new(
+        (number, changed): (u32, Arc<Notify>),
         lines: mpsc::Sender<Vec<u8>>,
         shared: Arc<Shared>,
     ) -> Self {
         Self { number, changed, lines, shared }
+    }
+
+    pub const fn number(&self) -> u32 {
+        self.number
     }
 
     /// Sends as much of `data` as one chunk takes, once there is credit, and says how much that

@@ -94,18 +94,21 @@ impl Word {
 }
 
 impl Exec {
+    /// Every word of it.
+    pub fn words(&self) -> impl Iterator<Item = &Word> {
+        let (first, rest): (&Word, &[Word]) = match &self.command {
+            Command::Program(Program { program, args }) => (program, args),
+            Command::Shell(line) => (line, &[]),
+        };
+        let env = self.env.iter().flat_map(|variable| [&variable.name, &variable.value]);
+        std::iter::once(first).chain(rest).chain(env).chain(&self.cwd)
+    }
+
     /// What [`MAX_COMMAND_BYTES`](crate::limits::MAX_COMMAND_BYTES) bounds: every word's bytes, and
     /// eight more for each, as the kernel counts them.
     #[must_use]
     pub fn command_bytes(&self) -> usize {
-        let command: &mut dyn Iterator<Item = &Word> = match &self.command {
-            Command::Program(Program { program, args }) => {
-                &mut std::iter::once(program).chain(args)
-            }
-            Command::Shell(line) => &mut std::iter::once(line),
-        };
-        let env = self.env.iter().flat_map(|variable| [&variable.name, &variable.value]);
-        command.chain(env).chain(&self.cwd).map(|word| word.as_bytes().len() + 8).sum()
+        self.words().map(|word| word.as_bytes().len() + 8).sum()
     }
 }
 

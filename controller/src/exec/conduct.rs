@@ -1,0 +1,238 @@
+//! A command from its request to its result.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox_protocol::WireError;
+use sandbox_protocol::message::{Exec, ExecEnd, ExecReply, ExecStop, ScriptError};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::OPERATION;
+use super::stdin::Source;
+use crate::activity::Active;
+use crate::audit::{self, Event};
+use crate::ending::{Begun, CancelHandle, Ending};
+use crate::error::Error;
+use crate::limits::{Limits, millis};
+use crate::outcome::{Outcome, Word};
+use crate::report::{ExecResult, FilesTouched, Usage};
+use crate::sandbox::Inner;
+use crate::session::{Console, ConsoleStreams, Flow, Incoming, Place};
+
+/// How long after its deadline, or after a cancel, an agent may take to answer before the
+/// container is killed. It gives all that a program started two seconds to die.
+const GRACE: Duration = Duration::from_secs(3);
+/// How long after its deadline a program's last output is taken though nobody wants it.
+const UNWANTED_AFTER: Duration = Duration::from_millis(500);
+/// How much of an output is taken then: what a pipe holds at most, and what may be before it.
+const UNWANTED_BYTES: u64 = (1 << 20) + (64 << 10);
+/// How much earlier than we, by its clock, an agent may take a deadline to be.
+const CLOCKS: Duration = Duration::from_millis(100);
+
+/// Conducts a command from its request to its result.
+pub(super) struct Conductor {
+    id: String,
+    program: Vec<u8>,
+    /// The sandbox's, with the command's own time.
+    limits: Limits,
+    inner: Arc<Inner>,
+    ending: Ending,
+    _active: Active,
+}
+
+/// How a program ended by the agent's word.
+type Answer = Result<ExecReply, WireError>;
+
+impl Conductor {
+    pub fn new(
+        id: String,
+        program: Vec<u8>,
+        limits: Limits,
+        inner: Arc<Inner>,
+        cancel: &CancelHandle,
+        active: Active,
+    ) -> Self {
+        let ending = Ending::new("program", inner.clone(), cancel, GRACE);
+        Self { id, program, limits, inner, ending, _active: active }
+    }
+
+    /// Without its output, which whoever takes it has: `begun` gets both.
+    pub async fn conduct(
+        mut self,
+        place: Place,
+        request: impl FnOnce(ConsoleStreams) -> Exec,
+        input: Option<Source>,
+        begun: oneshot::Sender<[Incoming; 2]>,
+    ) -> Result<ExecResult, Error> {
+        let started = Instant::now();
+        let ended = self.conduct_unrecorded(place, request, input, begun).await;
+        let outcome = match &ended {
+            Ok(result) => result.outcome.status().as_str(),
+            Err(_) => audit::outcome(&ended),
+        };
+        self.inner.audit().record(&Event {
+            program: Some(&self.program),
+            outcome,
+            duration: Some(started.elapsed()),
+            ..Event::new(&self.id, OPERATION)
+        });
+        ended
+    }
+
+    async fn conduct_unrecorded(
+        &mut self,
+        place: Place,
+        request: impl FnOnce(ConsoleStreams) -> Exec,
+        input: Option<Source>,
+        begun: oneshot::Sender<[Incoming; 2]>,
+    ) -> Result<ExecResult, Error> {
+        let started = Instant::now();
+        let answer = self.ask(place, request, input, begun, started).await?;
+        let wall = started.elapsed();
+        let mut usage = Usage { wall_ms: millis(wall), ..Usage::default() };
+        let end = match &answer {
+            Ok(Some(Ok(reply))) => Some(reply.end),
+            _ => None,
+        };
+        let outcome = match answer {
+            Ok(answer) => {
+                let word = answer.map(|answer| self.word(answer, &mut usage));
+                self.ending.judge(word, &self.limits, &mut usage).await
+            }
+            Err(error) => Err(error),
+        };
+        let outcome = outcome.unwrap_or_else(|error| Outcome::Error(Arc::new(error)));
+        let (exit_code, signal) = match end {
+            Some(ExecEnd::Exited(code)) => (Some(code.into()), None),
+            Some(ExecEnd::Signaled(signal)) => (None, Some(signal.into())),
+            None => (None, None),
+        };
+        let inner = &self.inner;
+        Ok(ExecResult {
+            id: self.id.clone(),
+            outcome,
+            exit_code,
+            signal,
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+            stdout_truncated: false,
+            stderr_truncated: false,
+            files_touched: FilesTouched::default(),
+            engine: inner.engine().kind,
+            engine_notice: inner.engine().notice.clone(),
+            io_dir: inner.io_dir().map(|dir| dir.path().to_owned()),
+            limits: self.limits,
+            usage,
+            confinement: inner.confinement.clone(),
+        })
+    }
+
+    /// Asks for it, and waits for its answer. An error is that nothing has run.
+    async fn ask(
+        &mut self,
+        place: Place,
+        request: impl FnOnce(ConsoleStreams) -> Exec,
+        input: Option<Source>,
+        begun: oneshot::Sender<[Incoming; 2]>,
+        started: Instant,
+    ) -> Result<Result<Option<Answer>, Error>, Error> {
+        let (inner, limits) = (self.inner.clone(), self.limits);
+        let deadline = started + limits.timeout;
+        let kill_at = deadline + GRACE;
+        let most = limits.output_bytes.as_u64();
+        let asked = inner.session().converse(place, input.is_some(), most, request);
+        let (reply, console) = match self.ending.begin(asked, kill_at).await? {
+            Begun::UnderWay(asked) => asked,
+            Begun::Lost(lost) => return Ok(lost.map(|()| None)),
+        };
+        let Console { stdin, stdout, stderr } = console;
+        // Ended with this: a program that has ended reads nothing.
+        let _input =
+            stdin.zip(input).map(|(stdin, input)| AbortOnDrop(tokio::spawn(input.send(stdin))));
+        let flows = [&stdout, &stderr].map(|stream| (stream.number(), stream.flow().clone()));
+        // Nobody may want it.
+        _ = begun.send([stdout, stderr]);
+        let check = |ending: &Ending, answer: &Answer| {
+            let flows = flows.each_ref().map(|(_, flow)| &**flow);
+            check(
+                answer,
+                flows,
+                &limits,
+                started.elapsed(),
+                ending.is_cancelled() || inner.is_closing(),
+            )
+        };
+        let passed = std::future::pending::<ScriptError>();
+        let unwanted = async {
+            tokio::time::sleep_until(deadline + UNWANTED_AFTER).await;
+            for (number, _) in &flows {
+                inner.session().advance(*number, UNWANTED_BYTES).await;
+            }
+            std::future::pending().await
+        };
+        Ok(tokio::select! {
+            biased;
+            answer = self.ending.answer(reply, kill_at, passed, check) => answer,
+            () = unwanted => unreachable!("it never ends"),
+        })
+    }
+
+    /// What the agent says, as far as it can be true.
+    fn word(&self, answer: Answer, usage: &mut Usage) -> Word {
+        match answer {
+            Ok(ExecReply { end, stopped, cpu_ms, .. }) => {
+                usage.cpu_ms = Some(cpu_ms).filter(|&ms| ms <= millis(self.limits.most_cpu()));
+                Word::Program { end, stopped, out_of_memory: false }
+            }
+            Err(error) => Word::NotBegun(error),
+        }
+    }
+}
+
+/// What in an answer no honest agent says.
+fn check(
+    answer: &Answer,
+    [stdout, stderr]: [&Flow; 2],
+    limits: &Limits,
+    elapsed: Duration,
+    is_cancelled: bool,
+) -> Result<(), String> {
+    let refuse = |what: &str| Err(what.to_owned());
+    let reply = match answer {
+        Ok(reply) => reply,
+        Err(error) if error.kind() == sandbox_protocol::ErrorKind::Internal => return Ok(()),
+        Err(_) if stdout.bytes() + stderr.bytes() > 0 => {
+            return refuse("output of a program that did not begin");
+        }
+        Err(_) => return Ok(()),
+    };
+    if !(stdout.has_ended() && stderr.has_ended()) {
+        return refuse("an answer before the end of a program's output");
+    }
+    if (stdout.bytes(), stderr.bytes()) != (reply.stdout_bytes, reply.stderr_bytes) {
+        return refuse("a program's output of another length");
+    }
+    let was_killed = reply.end == ExecEnd::Signaled(9);
+    let is_possible = match reply.stopped {
+        None => true,
+        Some(ExecStop::Timeout) => was_killed && elapsed + CLOCKS >= limits.timeout,
+        Some(ExecStop::Cancelled) => was_killed && is_cancelled,
+        Some(ExecStop::OutputLimit) => {
+            stdout.bytes() + stderr.bytes() == limits.output_bytes.as_u64()
+        }
+    };
+    if !is_possible {
+        return refuse("a program stopped for a reason that there is not");
+    }
+    Ok(())
+}
+
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
