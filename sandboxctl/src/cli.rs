@@ -3,6 +3,7 @@
 
 pub mod allow;
 pub mod fs;
+pub mod root;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use crate::config::{Flags, Key, Value};
 use crate::input::{Argument, InputArgument, JsonArgument, User};
 use allow::AllowArgs;
 use fs::FsArgs;
+use root::RootArgs;
 
 /// `--version`: ours, and the agent's digest, which is what runs beside the script.
 fn version() -> &'static str {
@@ -85,10 +87,11 @@ const fn limit(limit: LimitKey) -> Key {
     Key::Limit(limit)
 }
 
-/// Runs untrusted Luau scripts, each in a fresh container.
+/// Runs untrusted Luau scripts and commands, each in a fresh container.
 ///
-/// A script sees one directory of yours, the io dir, and the inputs that you name, read-only. It
-/// has no network. Every limit is set. Its output is on stdout, and everything else on stderr.
+/// It sees one directory of yours, the io dir, and the inputs that you name, read-only. It has no
+/// network but the hosts that you name. Every limit is set. Its output is on stdout, and everything
+/// else on stderr.
 #[derive(Debug, Parser)]
 #[command(
     name = "sandboxctl",
@@ -105,8 +108,9 @@ Examples:
 
 Exit codes:
   0 done · 1 script or operation failed · 2 usage, configuration · 120 limit · 121 policy
-  122 agent lost · 124 timeout · 125 engine, controller · 129 hung up · 130 interrupted
-  137 killed · 143 terminated"
+  122 agent lost · 124 timeout · 125 engine, controller · 126 command not executable
+  127 command not found · 129 hung up · 130 interrupted · 137 killed · 143 terminated
+  exec passes on the command's own: 128+n where signal n ended it"
 )]
 pub struct Cli {
     /// What is true for every command.
@@ -371,6 +375,10 @@ pub struct RunArgs {
     #[command(flatten)]
     pub sandbox: SandboxArgs,
 
+    /// What programs run in, which the script starts by process.exec.
+    #[command(flatten)]
+    pub root: RootArgs,
+
     /// Whom its programs may reach.
     #[command(flatten)]
     allow: AllowArgs,
@@ -390,6 +398,7 @@ impl RunArgs {
     pub fn add_flags(&self, flags: &mut Flags) {
         self.sandbox.add_flags(flags);
         self.allow.add_flags(flags);
+        self.root.add_flags(flags);
         flags.set(Key::IoEnabled, self.no_io.then_some(Value::Switch(false)));
         flags.set(Key::IoErrors, self.io_errors.clone());
         flags.set(limit(LimitKey::Timeout), self.timeout.clone());
@@ -408,6 +417,11 @@ pub struct SandboxArgs {
     /// Its files.
     #[command(flatten)]
     pub files: FileArgs,
+
+    /// Guest path that relative paths start from [default: the io dir's root]
+    #[arg(long, help_heading = "Files", global = true, value_name = "PATH",
+        value_hint = ValueHint::Other, value_parser = guest_path())]
+    pub workdir: Option<String>,
 }
 
 /// What bounds a sandbox, wherever its files are.
@@ -444,11 +458,6 @@ pub struct FileArgs {
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::Other,
         value_parser = guest_path())]
     pub mount_path: Option<String>,
-
-    /// Guest path that relative paths start from [default: the io dir's root]
-    #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::Other,
-        value_parser = guest_path())]
-    pub workdir: Option<String>,
 
     /// Run as this user and group [default: the owner of the io dir]
     #[arg(long, global = true, value_name = "UID:GID", value_hint = ValueHint::Other,
@@ -489,12 +498,19 @@ struct LimitArgs {
 impl SandboxArgs {
     /// Adds the settings among these flags.
     pub fn add_flags(&self, flags: &mut Flags) {
-        if let Some(dir) = &self.files.io_dir {
+        self.files.add_flags(flags);
+        self.bounds.add_flags(flags);
+    }
+}
+
+impl FileArgs {
+    /// Adds the settings among these flags.
+    pub fn add_flags(&self, flags: &mut Flags) {
+        if let Some(dir) = &self.io_dir {
             // Any directory: whoever types it means it.
             flags.set(Key::IoDir, Some(Value::Path(dir.clone())));
             flags.values.push((Key::IoEnabled, Value::Switch(true), "--io-dir"));
         }
-        self.bounds.add_flags(flags);
     }
 }
 

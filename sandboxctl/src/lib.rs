@@ -38,6 +38,8 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(error, &args, since),
     };
+    // Exactly, now that it is known which of the arguments are a command's own.
+    choose_colour(cli.global.color);
     trace(&cli.global);
     let chatter = if cli.global.quiet { Chatter::Quiet } else { Chatter::Normal };
     let output = Output::new(chatter);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sandbox_controller::{Controller, Error as ControllerError, Rebuild, Sandbox, SandboxSpec};
 
 use super::Context;
-use crate::cli::SandboxArgs;
+use crate::cli::{FileArgs, SandboxArgs};
 use crate::config::{Key, Settings};
 use crate::error::Error;
 use crate::input;
@@ -22,7 +22,20 @@ pub fn spec(
     settings: &Settings,
     stdin: Option<&str>,
 ) -> Result<SandboxSpec, Error> {
-    let files = &args.files;
+    let spec = spec_of_files(context, &args.files, settings, stdin)?;
+    Ok(match &args.workdir {
+        Some(path) => spec.workdir(path),
+        None => spec,
+    })
+}
+
+/// The same but for the working directory, which a command has its own words for.
+pub fn spec_of_files(
+    context: &Context<'_>,
+    files: &FileArgs,
+    settings: &Settings,
+    stdin: Option<&str>,
+) -> Result<SandboxSpec, Error> {
     let mut spec = SandboxSpec::new()
         .limits(settings.allowed_limits()?)
         .user(files.user.map(|user| (user.0, user.1)));
@@ -36,9 +49,6 @@ pub fn spec(
     }
     if let Some(path) = &files.mount_path {
         spec = spec.mount_path(path);
-    }
-    if let Some(path) = &files.workdir {
-        spec = spec.workdir(path);
     }
     if let Some(paths) = settings.allowed_paths() {
         spec = spec.allowed_paths(paths);
@@ -68,7 +78,7 @@ pub async fn launch(
 ) -> Result<Sandbox, Error> {
     let output = context.output;
     let launch = async {
-        if !controller.knows_its_image() {
+        if !spec.has_programs() && !controller.knows_its_image() {
             let mut told = false;
             let tell = |_: &str| {
                 if !std::mem::replace(&mut told, true) {

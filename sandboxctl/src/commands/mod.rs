@@ -10,7 +10,10 @@ mod launch;
 mod manual;
 mod ps;
 mod run;
+mod text;
 mod tools;
+mod touched;
+mod transfer;
 
 use sandbox_controller::{AuditReport, Config, Controller, Reaper, Sweep};
 

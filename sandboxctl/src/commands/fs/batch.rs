@@ -7,8 +7,8 @@ use std::time::Duration;
 use sandbox_controller::files::{Envelope, Operation};
 use sandbox_controller::{ErrorKind, Sandbox, exit_code};
 
+use super::super::transfer::{Line, LineSource, Source};
 use super::report::Report;
-use super::transfer::{Line, LineSource, Source};
 use super::{failed, refused, still_read};
 use crate::cli::fs::BatchArgs;
 use crate::error::Error;

@@ -10,9 +10,9 @@ use sandbox_controller::files::{EntryKind, Extent, WriteOptions};
 use serde::Serialize;
 use tokio::io::AsyncWriteExt;
 
+use super::super::transfer::{Sink, Source};
 use super::progress::Progress;
 use super::report::Report;
-use super::transfer::{Sink, Source};
 use super::{failed, fill, piece, pour, stdout};
 use crate::cli::fs::Side;
 use crate::error::Error;
@@ -124,7 +124,7 @@ impl<'a> Copy<'a> {
             }
             (From::Sandbox(from), To::Stdout) => {
                 let mut reader = sandbox.reader(from.as_bytes(), 0, None).await?;
-                pour(&mut reader, stdout(output)?, &mut Progress::hidden(), "stdout").await?;
+                pour(&mut reader, stdout()?, &mut Progress::hidden(), "stdout").await?;
                 return Ok(Report::done());
             }
             (From::Sandbox(from), To::Sandbox(to)) => {

@@ -8,8 +8,6 @@ mod batch;
 mod copy;
 mod progress;
 mod report;
-mod text;
-mod transfer;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -32,14 +30,13 @@ use self::batch::Batch;
 use self::copy::Copy;
 use self::progress::Progress;
 use self::report::Report;
-use self::text::LineCut;
-use self::transfer::{Sink, Source};
+use super::text::LineCut;
+use super::transfer::{Sink, Source};
 use super::{Context, block_on, launch};
 use crate::cli::fs::{BatchArgs, EditArgs, FsArgs, FsCommand, LsArgs, ReadArgs, Side, WriteArgs};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::input;
-use crate::output::Output;
 use crate::signals::{self, Signals};
 
 /// Most bytes of a text to replace, or to put there: they travel in one message.
@@ -292,7 +289,7 @@ impl Session<'_> {
             _ => {}
         }
         let mut reader = sandbox.reader(path, offset, limit).await?;
-        let mut sink = stdout(output)?;
+        let mut sink = stdout()?;
         let Some(lines) = args.lines else {
             let mut progress = Progress::hidden();
             return pour(&mut reader, sink, &mut progress, "stdout").await.map(|_| Report::done());
@@ -404,8 +401,8 @@ async fn text_of(source: Source, encoding: Encoding, settings: &Settings) -> Res
     })
 }
 
-fn stdout(output: &Output) -> Result<Sink, Error> {
-    Sink::stdout(output.stdout_is_terminal()).map_err(|source| Error::Stdout { source })
+fn stdout() -> Result<Sink, Error> {
+    Sink::standard(io::stdout()).map_err(|source| Error::Stdout { source })
 }
 
 /// The next piece of a file; `None` at its end.

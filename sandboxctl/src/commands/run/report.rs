@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
-use sandbox_controller::{FileOp, LogEntry, Outcome, ResultDocument, RunResult, ScriptError};
+use sandbox_controller::{LogEntry, Outcome, ResultDocument, RunResult, ScriptError};
 
+use super::super::touched;
 use crate::error::Error;
 use crate::input::Given;
 use crate::output::Output;
 use crate::render;
-
-/// Files named after a run; more are counted.
-const FILES_SHOWN: usize = 10;
 
 /// Tells of a run.
 pub struct Report<'a> {
@@ -52,7 +50,7 @@ impl Report<'_> {
                 }
             }
         }
-        self.files(result);
+        touched::tell(output, self.here, result.io_dir.as_deref(), &result.files_touched);
         Ok(())
     }
 
@@ -62,26 +60,6 @@ impl Report<'_> {
         output.block(&render::script_error(error, name, source, output.stderr_has_colour()));
         if let Some(stack) = render::call_stack(error) {
             output.indented(stack);
-        }
-    }
-
-    /// What became of the files, for whoever watches.
-    fn files(&self, result: &RunResult) {
-        let Some(io_dir) = &result.io_dir else { return };
-        let files = &result.files_touched.files;
-        for file in files.iter().take(FILES_SHOWN) {
-            let path = io_dir.join(&file.name);
-            let path = path.strip_prefix(self.here).unwrap_or(&path).display();
-            self.output.progress(&match file.op {
-                FileOp::Write => format!("wrote {path} ({})", render::size(file.bytes)),
-                FileOp::Append => format!("appended to {path} ({})", render::size(file.bytes)),
-                FileOp::Remove => format!("removed {path}"),
-            });
-        }
-        if files.len() > FILES_SHOWN || result.files_touched.truncated {
-            let more = files.len().saturating_sub(FILES_SHOWN);
-            let or_more = if result.files_touched.truncated { " or more" } else { "" };
-            self.output.progress(&format!("and {more}{or_more} others"));
         }
     }
 }

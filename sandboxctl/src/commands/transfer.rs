@@ -4,7 +4,7 @@
 //! nobody fills or empties holds up neither the session nor a signal.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 
 use tokio::sync::{mpsc, oneshot};
@@ -148,28 +148,30 @@ impl Sink {
         Self::start(move |pieces| {
             while let Some(piece) = pieces.blocking_recv() {
                 to.write_all(&piece)?;
+                // What has come is seen, also where no line ends.
+                to.flush()?;
             }
-            to.flush()
+            Ok(())
         })
     }
 
-    /// Writes to stdout; what a terminal gets cannot steer it.
+    /// Writes to stdout or stderr; what a terminal gets cannot steer it.
     ///
     /// # Errors
     ///
     /// Where there are no threads left.
-    pub fn stdout(is_terminal: bool) -> io::Result<Self> {
-        if !is_terminal {
-            return Self::new(io::stdout());
+    pub fn standard(mut to: impl Write + IsTerminal + Send + 'static) -> io::Result<Self> {
+        if !to.is_terminal() {
+            return Self::new(to);
         }
-        Self::start(|pieces| {
+        Self::start(move |pieces| {
             let mut text = TerminalText::default();
-            let mut stdout = io::stdout();
             while let Some(piece) = pieces.blocking_recv() {
-                stdout.write_all(text.take(&piece).as_bytes())?;
+                to.write_all(text.take(&piece).as_bytes())?;
+                to.flush()?;
             }
-            stdout.write_all(text.end().as_bytes())?;
-            stdout.flush()
+            to.write_all(text.end().as_bytes())?;
+            to.flush()
         })
     }
 

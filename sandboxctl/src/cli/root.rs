@@ -1,0 +1,67 @@
+//! What a sandbox's file system is made from, where programs are to run in it.
+
+use std::path::PathBuf;
+
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueHint};
+use sandbox_controller::{LimitKey, Pull, Root};
+
+use super::{Utf8, limit, value_of};
+use crate::config::{Flags, Value};
+
+/// What a sandbox's file system is made from.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Programs")]
+pub struct RootArgs {
+    /// Make the sandbox from this image of the engine's, and run programs in it
+    #[arg(long, value_name = "REF", value_hint = ValueHint::Other,
+        value_parser = Utf8(NonEmptyStringValueParser::new()),
+        conflicts_with_all = ["rootfs", "image_archive"])]
+    image: Option<String>,
+
+    /// When to fetch an image from its registry
+    #[arg(long, value_name = "WHEN", default_value = "missing", value_parser = pull())]
+    pub pull: Pull,
+
+    /// Make the sandbox from this directory, which is never written to (embedded engine)
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath,
+        conflicts_with = "image_archive")]
+    rootfs: Option<PathBuf>,
+
+    /// Make the sandbox from this tar of an image, as `docker save` writes it (embedded engine)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    image_archive: Option<PathBuf>,
+
+    #[arg(long, value_name = "SIZE", help = limit(LimitKey::Tmpfs).help(),
+        value_parser = value_of(limit(LimitKey::Tmpfs)), value_hint = ValueHint::Other,
+        allow_hyphen_values = true)]
+    tmpfs_size: Option<Value>,
+}
+
+fn pull() -> impl TypedValueParser<Value = Pull> {
+    Utf8(PossibleValuesParser::new(["missing", "never", "always"]).map(|word| match &*word {
+        "never" => Pull::Never,
+        "always" => Pull::Always,
+        _ => Pull::Missing,
+    }))
+}
+
+impl RootArgs {
+    /// Adds the settings among these flags.
+    pub fn add_flags(&self, flags: &mut Flags) {
+        flags.set(limit(LimitKey::Tmpfs), self.tmpfs_size.clone());
+    }
+
+    /// What the flags name.
+    #[must_use]
+    pub fn root(&self) -> Root {
+        match self {
+            Self { image: Some(reference), pull, .. } => {
+                Root::Image { reference: reference.clone(), pull: *pull }
+            }
+            Self { rootfs: Some(directory), .. } => Root::Directory(directory.clone()),
+            Self { image_archive: Some(file), .. } => Root::Archive(file.clone()),
+            _ => Root::Own,
+        }
+    }
+}
