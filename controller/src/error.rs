@@ -344,6 +344,10 @@ impl Error {
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Operation { source } | Self::NotBegun { source } => source.kind(),
+            Self::Engine {
+                source: EngineError::UnusableImage { .. } | EngineError::ProgramImage { .. },
+                ..
+            } => ErrorKind::Image,
             Self::NoEngine { .. }
             | Self::Embedded(_)
             | Self::Engine { .. }
@@ -413,6 +417,9 @@ impl Error {
             Self::Engine { source: EngineError::UnusableImage { .. }, .. } => {
                 "a sandbox needs the image of this very version: `sandboxctl image save` writes it \
                  for `sandboxctl image load`, and without engine.image a run builds it"
+            }
+            Self::Engine { source: EngineError::ProgramImage { hint, .. }, .. } => {
+                return hint.map(str::to_owned);
             }
             Self::Operation { source } => return operation_hint(source.kind()).map(str::to_owned),
             // There is no sandbox then that something could be left of.

@@ -25,6 +25,7 @@ mod engine;
 mod engines;
 mod library;
 mod place;
+mod rootfs;
 
 /// What these tests run on.
 const ENGINE: engine::Engine = engine::Engine::Docker;

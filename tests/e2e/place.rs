@@ -215,7 +215,9 @@ impl Place {
             let name = file.file_name().unwrap_or_default().to_string_lossy();
             let dead = self.dead_instance.load(Ordering::Relaxed)
                 && (name.ends_with(".lock") || is_record(file));
-            name.starts_with("image-") || dead
+            // So are the agent and the files beside it, for images that are not ours.
+            let is_part = file.parent().is_some_and(|folder| folder.ends_with("programs"));
+            name.starts_with("image-") || is_part || dead
         };
         let left: Vec<PathBuf> =
             files_below(&self.state()).into_iter().filter(|file| !expected(file)).collect();

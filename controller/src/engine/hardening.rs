@@ -29,6 +29,38 @@ pub const MASKED_PATHS: &[&str] = &[
 pub const READONLY_PATHS: &[&str] =
     &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
+/// What a container with programs is called, from within.
+pub(crate) const HOSTNAME: &str = "sandbox";
+
+/// Bytes of memory that its programs may share by name, in `/dev/shm`.
+pub(crate) const SHM_BYTES: u64 = 16 << 20;
+
+/// A file that programs expect and that says nothing of the host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SystemFile {
+    pub name: &'static str,
+    pub path: &'static str,
+    pub content: &'static str,
+}
+
+/// They stand in place of the image's own. Those of images are often empty, for an engine to put
+/// its own there.
+pub(crate) const SYSTEM_FILES: &[SystemFile] = &[
+    SystemFile {
+        name: "hosts",
+        path: "/etc/hosts",
+        content: "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n\
+                  127.0.0.1 sandbox\n",
+    },
+    SystemFile {
+        name: "resolv.conf",
+        path: "/etc/resolv.conf",
+        // Who asks all the same asks the loopback, where nobody answers. Not for long then.
+        content: "# A sandbox has no name server.\noptions timeout:1 attempts:1\n",
+    },
+    SystemFile { name: "hostname", path: "/etc/hostname", content: "sandbox\n" },
+];
+
 /// Where memory is short, a sandbox goes first.
 pub(crate) const OOM_SCORE_ADJ: i32 = 1000;
 

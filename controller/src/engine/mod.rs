@@ -8,6 +8,7 @@ mod choose;
 mod docker;
 mod embedded;
 mod hardening;
+mod parts;
 
 use std::fmt;
 use std::io;
@@ -25,6 +26,7 @@ use tokio::io::AsyncWrite;
 
 pub(crate) use self::choose::{connect, reach};
 pub use self::embedded::EmbeddedProblem;
+use self::hardening::SYSTEM_FILES;
 pub use self::hardening::{MASKED_PATHS, READONLY_PATHS};
 use crate::image::ImageInfo;
 use crate::outcome::{ContainerUsage, ExitEvidence};
@@ -137,13 +139,23 @@ pub enum EngineError {
     /// Programs cannot be had in this way from this engine.
     #[error("{0}")]
     UnusableRoot(String),
-    /// An image that a sandbox cannot be made from.
+    /// An image that is not the sandbox image.
     #[error("{which} {reason}")]
     UnusableImage {
         /// Which: `engine.image 'alpine'`.
         which: String,
         /// What is wrong with it.
         reason: &'static str,
+    },
+    /// An image for programs that cannot be had, or used.
+    #[error("the image '{reference}' {reason}")]
+    ProgramImage {
+        /// As the caller named it.
+        reference: String,
+        /// What is wrong.
+        reason: String,
+        /// The next step, where there is one.
+        hint: Option<&'static str>,
     },
     /// It answered with something that we do not understand.
     #[error("an answer that makes no sense: {0}")]
@@ -191,8 +203,14 @@ pub(crate) struct Programs {
 /// The file system of a container that programs run in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ProgramRoot {
-    /// An image of the engine's, by its id.
-    Image(String),
+    /// An image of the engine's.
+    Image {
+        id: String,
+        /// What the caller calls it.
+        reference: String,
+        /// Paths at which the image wants folders to be written to. It gets none.
+        volumes: Vec<String>,
+    },
     /// A directory.
     Directory(Source),
 }

@@ -5,6 +5,7 @@ mod cleanup;
 mod examples;
 mod fs;
 mod hostile;
+mod images;
 mod io;
 mod isolation;
 mod limits;

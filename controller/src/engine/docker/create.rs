@@ -4,17 +4,21 @@
 use std::collections::HashMap;
 
 use bollard::models::{
-    ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
-    MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits, RestartPolicy,
-    RestartPolicyNameEnum,
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
+    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits,
+    RestartPolicy, RestartPolicyNameEnum,
 };
 use rustix::io::Errno;
+use sandbox_protocol::argv::INJECTED_AGENT;
+use sandbox_protocol::syscalls::{PERSONALITIES, program_syscall_names};
 use serde_json::{Value, json};
 
+use super::inject::Injected;
 use crate::engine::hardening::{
-    ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3, MASKED_PATHS, OOM_SCORE_ADJ, READONLY_PATHS,
+    ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3, HOSTNAME, MASKED_PATHS, OOM_SCORE_ADJ,
+    READONLY_PATHS, SHM_BYTES, SYSTEM_FILES,
 };
-use crate::engine::{Bind, ContainerSpec};
+use crate::engine::{Bind, ContainerSpec, Programs};
 
 /// Whose seccomp profile a container gets. There is no third way: never none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,16 +29,54 @@ pub(super) enum Seccomp {
     EnginesDefault,
 }
 
+const TMP: &str = "/tmp";
+
+/// What a container is made from.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum From<'a> {
+    /// The sandbox image, by its id.
+    Own(&'a str),
+    /// An image with programs, by its id.
+    Foreign {
+        image: &'a str,
+        /// Where it wants folders to be written to.
+        volumes: &'a [String],
+        programs: &'a Programs,
+        /// What is mounted into it besides.
+        injected: &'a [Injected],
+    },
+}
+
 /// The body of the request that makes the container.
 pub(super) fn body(
     spec: &ContainerSpec,
-    image: &str,
+    from: From<'_>,
     runtime: Option<&str>,
     seccomp: Seccomp,
 ) -> ContainerCreateBody {
+    let body = hardened(spec, from, runtime, seccomp);
+    match from {
+        From::Own(_) => body,
+        From::Foreign { volumes, programs, injected, .. } => {
+            with_programs(body, spec, volumes, programs, injected)
+        }
+    }
+}
+
+/// What there is in every container.
+fn hardened(
+    spec: &ContainerSpec,
+    from: From<'_>,
+    runtime: Option<&str>,
+    seccomp: Seccomp,
+) -> ContainerCreateBody {
+    let (image, profile): (_, fn() -> Value) = match from {
+        From::Own(image) => (image, scripts_profile),
+        From::Foreign { image, .. } => (image, programs_profile),
+    };
     let mut security_opt = vec!["no-new-privileges".to_owned()];
     match seccomp {
-        Seccomp::Ours => security_opt.push(format!("seccomp={}", seccomp_profile())),
+        Seccomp::Ours => security_opt.push(format!("seccomp={}", profile())),
         // Podman ignores `MaskedPaths`, and takes them so.
         Seccomp::EnginesDefault => security_opt.push(format!("mask={}", MASKED_PATHS.join(":"))),
     }
@@ -43,7 +85,7 @@ pub(super) fn body(
     let texts = |list: &[&str]| Some(list.iter().map(|&text| text.to_owned()).collect());
     ContainerCreateBody {
         image: Some(image.to_owned()),
-        // The image's entrypoint is the agent.
+        // The agent's: it is the entrypoint.
         cmd: Some(spec.args.clone()),
         user: Some(format!("{uid}:{gid}")),
         // A terminal would turn the container's bytes into the heads of frames.
@@ -94,26 +136,110 @@ pub(super) fn body(
     }
 }
 
-/// Our system call filter in Docker's words.
-fn seccomp_profile() -> Value {
+/// What there is besides where programs run: nothing of the image's own settings holds but its
+/// environment.
+fn with_programs(
+    mut body: ContainerCreateBody,
+    spec: &ContainerSpec,
+    volumes: &[String],
+    programs: &Programs,
+    injected: &[Injected],
+) -> ContainerCreateBody {
+    body.entrypoint = Some(vec![INJECTED_AGENT.to_owned()]);
+    // The image's may be missing, and would be made.
+    body.working_dir = Some("/".to_owned());
+    body.hostname = Some(HOSTNAME.to_owned());
+    // It would run programs beside the agent.
+    body.healthcheck =
+        Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() });
+    let host = body.host_config.get_or_insert_default();
+    host.ipc_mode = Some("private".to_owned());
+    host.shm_size = i64::try_from(SHM_BYTES).ok();
+    let (uid, gid) = spec.user;
+    let Programs { tmpfs_bytes, tmpfs_inodes, .. } = programs;
+    host.tmpfs = Some(HashMap::from([(
+        TMP.to_owned(),
+        // The owner is told because the engine takes the mode of the image's `/tmp`, whatever we
+        // say: one that nobody else could write to.
+        format!(
+            "exec,nosuid,nodev,size={tmpfs_bytes},nr_inodes={tmpfs_inodes},mode=1777,uid={uid},\
+             gid={gid}"
+        ),
+    )]));
+    let mounts = host.mounts.get_or_insert_default();
+    mounts.extend(injected.iter().map(|it| bind_mount(&it.source, it.target)));
+    // One where we have something ourselves is not made.
+    let is_ours = |path: &str| path == TMP || spec.mounts.iter().any(|bind| bind.target == path);
+    mounts.extend(
+        volumes.iter().filter(|path| !is_ours(path.as_str())).map(|path| read_only_volume(path)),
+    );
+    body
+}
+
+/// What an image has at a path where it wants to be written to: a volume of the container's own,
+/// which goes with it, and which the engine would otherwise make to be written to.
+fn read_only_volume(path: &str) -> Mount {
+    Mount {
+        typ: Some(MountType::VOLUME),
+        target: Some(path.to_owned()),
+        read_only: Some(true),
+        ..Mount::default()
+    }
+}
+
+/// Why a container cannot be made with a volume at this path; `None` where it can. The engine makes
+/// what a mount is put on, and that must not be in a mount of ours.
+pub(super) fn refuse_volume(path: &str, spec: &ContainerSpec) -> Option<String> {
+    let ours = spec.mounts.iter().map(|bind| &*bind.target);
+    let system = SYSTEM_FILES.iter().map(|file| file.path);
+    let mut ours = ours.chain(system).chain([INJECTED_AGENT]);
+    let under = |path: &str, folder: &str| {
+        folder == "/" || path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+    };
+    let hit = ours.find(|&mount| under(path, mount) || under(mount, path))?;
+    Some(format!("wants a volume at {path}, where the sandbox has its {hit}"))
+}
+
+/// The system call filter for programs in Docker's words.
+fn programs_profile() -> Value {
+    let personality = PERSONALITIES.map(|value| {
+        json!({
+            "names": ["personality"],
+            "action": "SCMP_ACT_ALLOW",
+            "args": [{"index": 0, "value": value, "valueTwo": 0, "op": "SCMP_CMP_EQ"}],
+        })
+    });
+    let names: Vec<_> = program_syscall_names().collect();
+    let all = json!({"names": names, "action": "SCMP_ACT_ALLOW"});
+    let rules: Value = [all].into_iter().chain(personality).collect();
+    let mut profile = profile(rules);
+    profile["defaultErrnoRet"] = Errno::NOSYS.raw_os_error().into();
+    profile
+}
+
+/// The system call filter for scripts in Docker's words.
+fn scripts_profile() -> Value {
+    profile(json!([
+        {"names": ALLOWED_SYSCALLS.concat(), "action": "SCMP_ACT_ALLOW"},
+        {
+            "names": [CLONE],
+            "action": "SCMP_ACT_ALLOW",
+            "args": [{
+                "index": 0, "value": CLONE_NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ",
+            }],
+        },
+        {"names": [CLONE3], "action": "SCMP_ACT_ERRNO", "errnoRet": Errno::NOSYS.raw_os_error()},
+    ]))
+}
+
+fn profile(rules: Value) -> Value {
     json!({
         "defaultAction": "SCMP_ACT_ERRNO",
         "archMap": [
             {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": []},
             {"architecture": "SCMP_ARCH_AARCH64", "subArchitectures": []},
         ],
-        "syscalls": [
-            {"names": ALLOWED_SYSCALLS.concat(), "action": "SCMP_ACT_ALLOW"},
-            {
-                "names": [CLONE],
-                "action": "SCMP_ACT_ALLOW",
-                "args": [{
-                    "index": 0, "value": CLONE_NAMESPACES, "valueTwo": 0,
-                    "op": "SCMP_CMP_MASKED_EQ",
-                }],
-            },
-            {"names": [CLONE3], "action": "SCMP_ACT_ERRNO", "errnoRet": Errno::NOSYS.raw_os_error()},
-        ],
+        "syscalls": rules,
     })
 }
 
@@ -122,12 +248,17 @@ fn ulimit(&(name, value): &(&'static str, i64)) -> ResourcesUlimits {
 }
 
 fn mount(bind: &Bind) -> Mount {
+    Mount { read_only: Some(bind.read_only), ..bind_mount(&bind.source.path, &bind.target) }
+}
+
+/// Read-only.
+fn bind_mount(source: &str, target: &str) -> Mount {
     Mount {
         // Not `Binds`: those make a missing source, and `:ro` there loses nosuid and nodev.
         typ: Some(MountType::BIND),
-        source: Some(bind.source.path.clone()),
-        target: Some(bind.target.clone()),
-        read_only: Some(bind.read_only),
+        source: Some(source.to_owned()),
+        target: Some(target.to_owned()),
+        read_only: Some(true),
         bind_options: Some(MountBindOptions {
             propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
             non_recursive: Some(true),
@@ -140,6 +271,7 @@ fn mount(bind: &Bind) -> Mount {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::ProgramRoot;
     use crate::engine::testing::spec;
 
     /// What goes over the wire, without what is not set.
@@ -151,7 +283,8 @@ mod tests {
             }
         }
         let mut json =
-            serde_json::to_value(body(&spec(), "sha256:1", None, Seccomp::Ours)).unwrap();
+            serde_json::to_value(body(&spec(), From::Own("sha256:1"), None, Seccomp::Ours))
+                .unwrap();
         strip(&mut json);
         json
     }
@@ -231,13 +364,14 @@ mod tests {
 
     #[test]
     fn the_runtime_is_passed_through() {
-        let host = body(&spec(), "x", Some("runsc"), Seccomp::Ours).host_config.unwrap();
+        let host = body(&spec(), From::Own("x"), Some("runsc"), Seccomp::Ours).host_config.unwrap();
         assert_eq!(host.runtime.as_deref(), Some("runsc"));
     }
 
     #[test]
     fn without_our_seccomp_profile_there_is_the_engines_own() {
-        let host = body(&spec(), "x", None, Seccomp::EnginesDefault).host_config.unwrap();
+        let host =
+            body(&spec(), From::Own("x"), None, Seccomp::EnginesDefault).host_config.unwrap();
         let options = host.security_opt.unwrap();
         assert_eq!(options[0], "no-new-privileges");
         assert!(options[1].starts_with("mask=/proc/"), "{options:?}");
@@ -262,5 +396,104 @@ mod tests {
         assert_eq!(clone["args"][0]["op"], "SCMP_CMP_MASKED_EQ");
         assert_eq!(clone3["action"], "SCMP_ACT_ERRNO");
         assert_eq!(clone3["errnoRet"], 38);
+    }
+
+    fn programs() -> Programs {
+        Programs {
+            root: ProgramRoot::Image {
+                id: "sha256:2".into(),
+                reference: "x".into(),
+                volumes: Vec::new(),
+            },
+            env: Vec::new(),
+            tmpfs_bytes: 64 << 20,
+            tmpfs_inodes: 1000,
+        }
+    }
+
+    /// As [`json`], for an image that wants to write to these folders.
+    fn with_programs(volumes: &[&str]) -> Value {
+        let volumes: Vec<String> = volumes.iter().map(|&path| path.to_owned()).collect();
+        let injected = [Injected { source: "/run/x/agent".to_owned(), target: "/.sandbox/agent" }];
+        let from = From::Foreign {
+            image: "sha256:2",
+            volumes: &volumes,
+            programs: &programs(),
+            injected: &injected,
+        };
+        serde_json::to_value(body(&spec(), from, None, Seccomp::Ours)).unwrap()
+    }
+
+    #[test]
+    fn an_image_with_programs_gets_the_agent_and_nothing_of_its_settings_holds() {
+        let json = with_programs(&[]);
+        for (pointer, value) in [
+            ("/Image", json!("sha256:2")),
+            ("/Entrypoint", json!(["/.sandbox/agent"])),
+            ("/Cmd", json!(["script", "--write", "/io"])),
+            ("/User", json!("1000:100")),
+            ("/WorkingDir", json!("/")),
+            ("/Healthcheck/Test", json!(["NONE"])),
+            ("/NetworkDisabled", json!(true)),
+            ("/HostConfig/IpcMode", json!("private")),
+            ("/HostConfig/ShmSize", json!(16 << 20)),
+            ("/HostConfig/ReadonlyRootfs", json!(true)),
+            ("/HostConfig/CapDrop", json!(["ALL"])),
+            ("/HostConfig/Mounts/2/Source", json!("/run/x/agent")),
+            ("/HostConfig/Mounts/2/Target", json!("/.sandbox/agent")),
+            ("/HostConfig/Mounts/2/ReadOnly", json!(true)),
+        ] {
+            assert_eq!(json.pointer(pointer), Some(&value), "{pointer}");
+        }
+        assert_eq!(
+            json["HostConfig"]["Tmpfs"],
+            json!({
+                "/tmp": "exec,nosuid,nodev,size=67108864,nr_inodes=1000,mode=1777,uid=1000,gid=100"
+            })
+        );
+    }
+
+    #[test]
+    fn nothing_can_be_written_to_where_the_image_wants_volumes() {
+        let json = with_programs(&["/var/lib/db", "/io", "/tmp", "/tmp/x"]);
+        let mounts = json["HostConfig"]["Mounts"].as_array().unwrap();
+        let volumes: Vec<_> = mounts.iter().filter(|mount| mount["Type"] == "volume").collect();
+        let targets: Vec<_> = volumes.iter().map(|mount| &mount["Target"]).collect();
+        assert_eq!(targets, ["/var/lib/db", "/tmp/x"]);
+        assert!(volumes.iter().all(|mount| mount["ReadOnly"] == true));
+        assert!(volumes.iter().all(|mount| mount["Source"].is_null()));
+    }
+
+    #[test]
+    fn a_volume_in_or_around_what_is_ours_is_refused() {
+        for path in ["/", "/io/x", "/in", "/in/a/b", "/.sandbox", "/.sandbox/agent/x", "/etc"] {
+            let reason = refuse_volume(path, &spec());
+            assert!(reason.is_some_and(|reason| reason.contains(path)), "{path}");
+        }
+        for path in ["/io", "/iox", "/data", "/tmp", "/tmp/x", "/etc/mysql", "/etc/hosts"] {
+            assert_eq!(refuse_volume(path, &spec()), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn programs_are_allowed_what_their_list_says_and_the_rest_is_not_there() {
+        let json = with_programs(&[]);
+        let options = json["HostConfig"]["SecurityOpt"].as_array().unwrap();
+        assert_eq!(options[0], "no-new-privileges");
+        let profile = options[1].as_str().unwrap().strip_prefix("seccomp=").unwrap();
+        let profile: Value = serde_json::from_str(profile).unwrap();
+        assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+        assert_eq!(profile["defaultErrnoRet"], 38);
+        let [all, personality @ ..] = &profile["syscalls"].as_array().unwrap()[..] else {
+            panic!("{profile:#}")
+        };
+        let names = all["names"].as_array().unwrap();
+        assert!(names.contains(&json!("socket")) && !names.contains(&json!("clone3")));
+        assert_eq!(personality.len(), PERSONALITIES.len());
+        for (rule, value) in personality.iter().zip(PERSONALITIES) {
+            assert_eq!(rule["names"], json!(["personality"]));
+            assert_eq!(rule["args"][0]["value"], json!(value));
+            assert_eq!(rule["args"][0]["op"], "SCMP_CMP_EQ");
+        }
     }
 }

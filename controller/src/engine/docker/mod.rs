@@ -4,13 +4,16 @@ mod archive;
 mod context;
 mod create;
 mod endpoint;
+mod foreign;
 mod image;
+mod inject;
 mod system;
 
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -30,9 +33,10 @@ use sandbox_protocol::limits::cut_encoded;
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 
-use self::create::Seccomp;
+use self::create::{From, Seccomp, refuse_volume};
 use self::endpoint::{Candidate, Candidates, Endpoint};
 use self::image::Image;
+use self::inject::Parts;
 use self::system::{missing_limits, rfc3339, security_names, user_mapping};
 use crate::agent::{Agent, DOCKERFILE};
 use crate::config::{DockerEndpoint, EngineConfig};
@@ -63,6 +67,8 @@ pub(crate) struct DockerEngine {
     socket_owner: Option<u32>,
     system: OnceCell<SystemInfo>,
     image: Image,
+    /// What goes into images of others.
+    parts: Arc<Parts>,
     /// An image to use in place of ours.
     other_image: Option<String>,
     runtime: Option<String>,
@@ -93,6 +99,7 @@ impl DockerEngine {
                         Endpoint::Tcp(_) => None,
                     };
                     let endpoint = endpoint.to_string();
+                    let parts = Arc::new(Parts::new(agent.clone(), state_dir));
                     let image = Image::new(agent, DOCKERFILE, &endpoint, state_dir);
                     let kind = EngineKind::Docker;
                     return Ok(Self {
@@ -101,6 +108,7 @@ impl DockerEngine {
                         socket_owner,
                         system: OnceCell::new(),
                         image,
+                        parts,
                         other_image: config.image.clone(),
                         runtime: config.runtime.clone(),
                         refuses_our_seccomp: AtomicBool::new(false),
@@ -125,20 +133,41 @@ impl DockerEngine {
         self.system.get_or_try_init(ask).await
     }
 
-    /// An image that is not ours.
-    async fn foreign(&self, reference: &str) -> Result<Prepared, EngineError> {
-        let image = self.docker.inspect_image(reference).await.map_err(engine_error)?;
-        let config = image.config.unwrap_or_default();
-        Ok(Prepared {
-            root: ProgramRoot::Image(image.id.unwrap_or_default()),
-            env: config.env.unwrap_or_default(),
-            workdir: config.working_dir.unwrap_or_default(),
-        })
+    /// A container of an image that is not ours.
+    async fn create_foreign(
+        &self,
+        programs: &Programs,
+        spec: &ContainerSpec,
+    ) -> Result<String, EngineError> {
+        let ProgramRoot::Image { id, reference, volumes } = &programs.root else {
+            return Err(EngineError::UnusableRoot("it takes images alone".to_owned()));
+        };
+        let unusable = |reason, hint| EngineError::ProgramImage {
+            reference: reference.clone(),
+            reason,
+            hint: Some(hint),
+        };
+        if let Some(reason) = volumes.iter().find_map(|path| refuse_volume(path, spec)) {
+            return Err(unusable(reason, "--mount-path puts the io dir elsewhere"));
+        }
+        let injected = &self.parts.install().await?;
+        let from = From::Foreign { image: id, volumes, programs, injected };
+        match self.create_from(from, spec).await {
+            Err(EngineError::NotFound(_)) => Err(unusable(
+                "was removed meanwhile".to_owned(),
+                "try again: it is looked for, or pulled, first",
+            )),
+            result => result,
+        }
     }
 
-    async fn create_from(&self, image: &str, spec: &ContainerSpec) -> Result<String, EngineError> {
+    async fn create_from(
+        &self,
+        from: From<'_>,
+        spec: &ContainerSpec,
+    ) -> Result<String, EngineError> {
         if !self.refuses_our_seccomp.load(Ordering::Relaxed) {
-            match self.create_with(image, spec, Seccomp::Ours).await {
+            match self.create_with(from, spec, Seccomp::Ours).await {
                 // Podman takes the profile's text for the name of a file.
                 Err(EngineError::Refused(message)) if message.contains("seccomp") => {
                     tracing::info!("the engine takes no seccomp profile: its own is in force");
@@ -147,18 +176,18 @@ impl DockerEngine {
                 result => return result,
             }
         }
-        self.create_with(image, spec, Seccomp::EnginesDefault).await
+        self.create_with(from, spec, Seccomp::EnginesDefault).await
     }
 
     async fn create_with(
         &self,
-        image: &str,
+        from: From<'_>,
         spec: &ContainerSpec,
         seccomp: Seccomp,
     ) -> Result<String, EngineError> {
         let options = CreateContainerOptionsBuilder::new().name(&spec.name).build();
-        tracing::debug!(image, ?seccomp, "making a container");
-        let body = create::body(spec, image, self.runtime.as_deref(), seccomp);
+        tracing::debug!(name = spec.name, ?seccomp, "making a container");
+        let body = create::body(spec, from, self.runtime.as_deref(), seccomp);
         let created = self.docker.create_container(Some(options), body).await;
         let created = created.map_err(engine_error)?;
         for warning in created.warnings {
@@ -379,7 +408,7 @@ impl Engine for DockerEngine {
                 }
                 Ok(None)
             }
-            Root::Image { reference, .. } => self.foreign(reference).await.map(Some),
+            Root::Image { reference, .. } => foreign::find(&self.docker, reference).await.map(Some),
             Root::Directory(_) | Root::Archive(_) => Err(EngineError::UnusableRoot(
                 "it takes images, no directories and archives: load it with `docker load`, or use \
                  the embedded engine"
@@ -389,18 +418,15 @@ impl Engine for DockerEngine {
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError> {
-        let id = if let Some(Programs { root, .. }) = &spec.programs {
-            let ProgramRoot::Image(image) = root else {
-                return Err(EngineError::UnusableRoot("it takes images alone".to_owned()));
-            };
-            self.create_from(image, spec).await?
+        let id = if let Some(programs) = &spec.programs {
+            self.create_foreign(programs, spec).await?
         } else if let Some(name) = &self.other_image {
             let which = format!("engine.image '{name}'");
             let image = self.image.verify(&self.docker, name, &which).await?;
-            self.create_from(&image, spec).await?
+            self.create_from(From::Own(&image), spec).await?
         } else {
             let image = self.image.remembered().ok_or(EngineError::ImageMissing)?;
-            match self.create_from(&image, spec).await {
+            match self.create_from(From::Own(&image), spec).await {
                 // The image was removed since, or another engine answers at this endpoint.
                 Err(EngineError::NotFound(_)) => {
                     self.image.forget(&image);

@@ -22,12 +22,13 @@ use async_trait::async_trait;
 use sandbox_helper::cgroup::Hierarchies;
 
 use self::container::{Handle, Live};
-use self::data_dir::{DataDir, Program};
+use self::data_dir::DataDir;
 use self::helper::Helpers;
 use self::oci::Swap;
 use self::records::Records;
 use crate::agent::{Agent, HELPER, HELPER_SHA256};
 use crate::config::EmbeddedConfig;
+use crate::engine::parts::{self, PROGRAM, Part};
 use crate::engine::{
     Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind, Images,
     Listed, Prepared, Progress, UserMapping,
@@ -121,10 +122,13 @@ impl EmbeddedEngine {
             return Err(EmbeddedProblem::Cgroups { problem });
         }
         let data_dir = DataDir::open(&config.data_dir)?;
-        let helper = Program { name: "sandbox-helper", bytes: HELPER, sha256: HELPER_SHA256 };
-        let helper = data_dir.install(&helper)?;
-        let agent = Program { name: "sandbox-agent", bytes: agent.bytes(), sha256: agent.sha256() };
-        let agent = data_dir.install(&agent)?;
+        let helper = data_dir.install(&Part {
+            name: "sandbox-helper",
+            bytes: HELPER,
+            sha256: HELPER_SHA256,
+            mode: PROGRAM,
+        })?;
+        let agent = data_dir.install(&parts::agent(agent))?;
         let helpers = Helpers::new(helper, data_dir.path().to_owned(), agent);
         match ahead {
             Ahead::Start => helpers.start_ahead(),

@@ -1,0 +1,88 @@
+//! What goes into an image that is not ours: the agent, and the few files that every program expects
+//! and that the engine does not make where a container has no network. All are mounted read-only
+//! from this user's state folder, so the engine must see that.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sandbox_protocol::argv::INJECTED_AGENT;
+use sha2::{Digest, Sha256};
+
+use crate::agent::Agent;
+use crate::engine::parts::{self, Part, TEXT};
+use crate::engine::{EngineError, SYSTEM_FILES};
+use crate::state::private_folder;
+
+/// The parts, where they are kept.
+pub(super) struct Parts {
+    agent: Agent,
+    folder: PathBuf,
+}
+
+/// A file of ours in a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Injected {
+    pub source: String,
+    pub target: &'static str,
+}
+
+impl Parts {
+    pub fn new(agent: Agent, state_dir: &Path) -> Self {
+        Self { agent, folder: state_dir.join("programs") }
+    }
+
+    /// Everything, written where it is missing.
+    pub async fn install(self: &Arc<Self>) -> Result<Vec<Injected>, EngineError> {
+        let parts = self.clone();
+        let installed = tokio::task::spawn_blocking(move || parts.install_now()).await;
+        let installed = installed.unwrap_or_else(|error| Err(io::Error::other(error)));
+        installed.map_err(|error| {
+            let folder = self.folder.display();
+            EngineError::Refused(format!("cannot keep the agent in {folder}: {error}"))
+        })
+    }
+
+    fn install_now(&self) -> io::Result<Vec<Injected>> {
+        private_folder(&self.folder)?;
+        let install = |part: &Part<'_>, target| {
+            let path = parts::install(&self.folder, part)?;
+            let source = path.into_os_string().into_string().map_err(|_| {
+                io::Error::new(io::ErrorKind::InvalidInput, "its path is not UTF-8")
+            })?;
+            Ok(Injected { source, target })
+        };
+        let agent = install(&parts::agent(&self.agent), INJECTED_AGENT)?;
+        let files = SYSTEM_FILES.iter().map(|file| {
+            let sha256 = crate::hex(&Sha256::digest(file.content));
+            let bytes = file.content.as_bytes();
+            install(&Part { name: file.name, bytes, sha256: &sha256, mode: TEXT }, file.path)
+        });
+        [Ok(agent)].into_iter().chain(files).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[tokio::test]
+    async fn any_user_may_start_the_agent_and_read_the_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let parts = Arc::new(Parts::new(Agent::Embedded, dir.path()));
+        let installed = parts.install().await.unwrap();
+        assert_eq!(parts.install().await.unwrap(), installed);
+        let [agent, files @ ..] = &installed[..] else { panic!("{installed:?}") };
+        assert_eq!(agent.target, "/.sandbox/agent");
+        assert_eq!(fs::read(&agent.source).unwrap(), Agent::Embedded.bytes());
+        let mode = |file: &Injected| fs::metadata(&file.source).unwrap().permissions().mode();
+        assert_eq!(mode(agent) & 0o7777, 0o555);
+        let targets: Vec<_> = files.iter().map(|file| file.target).collect();
+        assert_eq!(targets, ["/etc/hosts", "/etc/resolv.conf", "/etc/hostname"]);
+        assert!(files.iter().all(|file| mode(file) & 0o7777 == 0o444));
+        let hosts = fs::read_to_string(&files[0].source).unwrap();
+        assert!(hosts.contains("127.0.0.1 localhost\n"), "{hosts}");
+    }
+}

@@ -1,0 +1,293 @@
+//! File systems for programs, made by the tests: of busybox alone, or of this machine's own programs
+//! with the libraries that they load.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use sandbox_controller::{Pull, Root};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+use crate::ENGINE;
+use crate::engine::{Engine, docker};
+
+/// A file system that is being made.
+#[derive(Debug, Clone, Default)]
+pub struct Rootfs {
+    /// By paths without a slash at their beginnings.
+    entries: BTreeMap<String, Entry>,
+    /// The image's settings, as OCI has them.
+    config: Value,
+    architecture: Option<&'static str>,
+}
+
+#[derive(Debug, Clone)]
+enum Entry {
+    Folder { mode: u32 },
+    File { mode: u32, content: Vec<u8> },
+    Link { target: String },
+}
+
+impl Rootfs {
+    /// Nothing at all.
+    pub fn empty() -> Self {
+        Self { config: json!({}), ..Self::default() }
+    }
+
+    /// busybox with all its names, and nothing else: static, without `/tmp`, `/proc` or `/etc`.
+    pub fn busybox() -> Self {
+        let busybox = std::fs::read("/bin/busybox").expect("busybox-static is installed");
+        let listed = Command::new("/bin/busybox").arg("--list-full").output().unwrap();
+        let names = String::from_utf8(listed.stdout).unwrap();
+        let rootfs = Self::empty().file("bin/busybox", 0o755, busybox);
+        names
+            .lines()
+            .filter(|name| *name != "bin/busybox")
+            .fold(rootfs, |rootfs, name| rootfs.link(name, "/bin/busybox"))
+    }
+
+    /// Programs of this machine, by their paths, and the libraries that they load: dynamic ones of
+    /// its own C library.
+    pub fn host(programs: &[&str]) -> Self {
+        let mut files = BTreeSet::new();
+        for program in programs {
+            files.insert((*program).to_owned());
+            let listed = Command::new("ldd").arg(program).output().unwrap();
+            let listed = String::from_utf8(listed.stdout).unwrap();
+            let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
+            files.extend(paths.map(str::to_owned));
+        }
+        files.into_iter().fold(Self::empty(), |rootfs, path| rootfs.copy(&path, &path))
+    }
+
+    pub fn folder(self, path: &str, mode: u32) -> Self {
+        self.entry(path, Entry::Folder { mode })
+    }
+
+    pub fn file(self, path: &str, mode: u32, content: impl Into<Vec<u8>>) -> Self {
+        self.entry(path, Entry::File { mode, content: content.into() })
+    }
+
+    pub fn link(self, path: &str, target: &str) -> Self {
+        self.entry(path, Entry::Link { target: target.to_owned() })
+    }
+
+    /// A file of this machine's, whatever links lead to it.
+    pub fn copy(self, path: &str, source: impl AsRef<Path>) -> Self {
+        let source = source.as_ref();
+        let mode = source.metadata().unwrap().permissions().mode() & 0o777;
+        self.file(path, mode, std::fs::read(source).unwrap())
+    }
+
+    /// Settings of the image, as OCI has them: `Env`, `WorkingDir`, `Volumes`.
+    pub fn config(mut self, config: Value) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// For another processor.
+    pub fn architecture(mut self, architecture: &'static str) -> Self {
+        self.architecture = Some(architecture);
+        self
+    }
+
+    fn entry(mut self, path: &str, entry: Entry) -> Self {
+        let path = path.trim_start_matches('/');
+        for (at, _) in path.match_indices('/') {
+            let folder = path[..at].to_owned();
+            self.entries.entry(folder).or_insert(Entry::Folder { mode: 0o755 });
+        }
+        self.entries.insert(path.to_owned(), entry);
+        self
+    }
+
+    /// As a tar: one layer.
+    pub fn layer(&self) -> Vec<u8> {
+        let mut tar = tar::Builder::new(Vec::new());
+        for (path, entry) in &self.entries {
+            let mut header = tar::Header::new_gnu();
+            header.set_mtime(0);
+            match entry {
+                Entry::Folder { mode } => {
+                    header.set_entry_type(tar::EntryType::Directory);
+                    header.set_mode(*mode);
+                    header.set_size(0);
+                    tar.append_data(&mut header, path, &[][..]).unwrap();
+                }
+                Entry::File { mode, content } => {
+                    header.set_mode(*mode);
+                    header.set_size(content.len() as u64);
+                    tar.append_data(&mut header, path, &content[..]).unwrap();
+                }
+                Entry::Link { target } => {
+                    header.set_entry_type(tar::EntryType::Symlink);
+                    header.set_mode(0o777);
+                    header.set_size(0);
+                    tar.append_link(&mut header, path, target).unwrap();
+                }
+            }
+        }
+        tar.into_inner().unwrap()
+    }
+
+    /// The image's configuration for this layer.
+    pub fn image_config(&self, layer: &[u8]) -> Vec<u8> {
+        let machine = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        let config = json!({
+            "architecture": self.architecture.unwrap_or(machine),
+            "os": "linux",
+            "config": self.config,
+            "rootfs": {"type": "layers", "diff_ids": [digest(layer)]},
+            "history": [],
+        });
+        serde_json::to_vec(&config).unwrap()
+    }
+
+    /// As `docker save` writes an image of this name.
+    pub fn docker_archive(&self, name: &str) -> Vec<u8> {
+        let layer = self.layer();
+        let config = self.image_config(&layer);
+        let config_name = format!("{}.json", digest(&config).trim_start_matches("sha256:"));
+        let manifest = json!([
+            {"Config": config_name, "RepoTags": [name], "Layers": ["layer/layer.tar"]},
+        ]);
+        let manifest = serde_json::to_vec(&manifest).unwrap();
+        let mut tar = tar::Builder::new(Vec::new());
+        for (path, content) in
+            [(&*config_name, config), ("layer/layer.tar", layer), ("manifest.json", manifest)]
+        {
+            let mut header = tar::Header::new_gnu();
+            header.set_mode(0o644);
+            header.set_size(content.len() as u64);
+            tar.append_data(&mut header, path, &content[..]).unwrap();
+        }
+        tar.into_inner().unwrap()
+    }
+
+    /// As a directory of this machine's, below `folder`.
+    pub fn write_to(&self, folder: &Path) {
+        for (path, entry) in &self.entries {
+            let path = folder.join(path);
+            match entry {
+                Entry::Folder { .. } => std::fs::create_dir(&path).unwrap(),
+                Entry::File { content, .. } => std::fs::write(&path, content).unwrap(),
+                Entry::Link { target } => std::os::unix::fs::symlink(target, &path).unwrap(),
+            }
+        }
+        // Last: what was made may not be written to.
+        for (path, entry) in self.entries.iter().rev() {
+            if let Entry::Folder { mode } | Entry::File { mode, .. } = entry {
+                let permissions = std::fs::Permissions::from_mode(*mode);
+                std::fs::set_permissions(folder.join(path), permissions).unwrap();
+            }
+        }
+    }
+
+    /// Has the engine have it: an image on Docker, on the embedded engine a directory.
+    pub fn provide(&self) -> Provided {
+        match ENGINE {
+            Engine::Docker => self.load(),
+            Engine::Embedded => self.directory(),
+        }
+    }
+
+    /// As a directory.
+    pub fn directory(&self) -> Provided {
+        let folder = tempfile::Builder::new().prefix("sandboxctl-rootfs-").tempdir().unwrap();
+        self.write_to(folder.path());
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        Provided::Directory(folder)
+    }
+
+    /// As an image of the engine's.
+    pub fn load(&self) -> Provided {
+        let digest = digest(&self.image_config(&self.layer()));
+        let name = format!("sandboxctl-test/rootfs:{}", &digest["sha256:".len()..][..16]);
+        let mut images = IMAGES.lock().unwrap();
+        let users = images.entry(name.clone()).or_default();
+        if *users == 0 {
+            load(&self.docker_archive(&name));
+        }
+        *users += 1;
+        Provided::Image(name)
+    }
+}
+
+/// Images that tests use now: the last user of one removes it.
+static IMAGES: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+
+fn load(archive: &[u8]) {
+    let mut docker = Command::new("docker")
+        .args(["load", "--quiet"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    docker.stdin.take().unwrap().write_all(archive).unwrap();
+    assert!(docker.wait().unwrap().success(), "docker load failed");
+}
+
+/// The sha256 of bytes, as images have it.
+pub fn digest(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    let digits = digest.iter().map(|byte| format!("{byte:02x}"));
+    format!("sha256:{}", digits.collect::<String>())
+}
+
+/// What an engine can make sandboxes from. It goes with this value.
+#[derive(Debug)]
+pub enum Provided {
+    /// An image of Docker's, by its name.
+    Image(String),
+    /// A directory.
+    Directory(TempDir),
+}
+
+impl Provided {
+    /// For the library.
+    pub fn root(&self) -> Root {
+        match self {
+            Self::Image(name) => Root::Image { reference: name.clone(), pull: Pull::Never },
+            Self::Directory(folder) => Root::Directory(folder.path().to_owned()),
+        }
+    }
+
+    /// For the command line.
+    pub fn args(&self) -> Vec<String> {
+        match self {
+            Self::Image(name) => vec!["--image".to_owned(), name.clone()],
+            Self::Directory(folder) => {
+                vec!["--rootfs".to_owned(), folder.path().to_str().unwrap().to_owned()]
+            }
+        }
+    }
+
+    /// The directory that it is.
+    pub fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Image(_) => None,
+            Self::Directory(folder) => Some(folder.path().to_owned()),
+        }
+    }
+}
+
+impl Drop for Provided {
+    fn drop(&mut self) {
+        let Self::Image(name) = self else { return };
+        let mut images = IMAGES.lock().unwrap();
+        let users = images.get_mut(name).expect("it is provided");
+        *users -= 1;
+        if *users == 0 {
+            docker(&["rmi", "--force", name]);
+        }
+    }
+}
