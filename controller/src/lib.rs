@@ -35,6 +35,8 @@ mod error;
 pub mod exec;
 mod failpoint;
 pub mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod image;
 mod iodir;
 mod limits;

@@ -1,10 +1,11 @@
-//! What holds whatever the bytes are: the bodies of the fuzz targets `paths` and `result`. They
-//! panic where it does not.
+//! What holds whatever the bytes are: the bodies of the fuzz targets `paths`, `requests` and
+//! `result`. They panic where it does not.
 //!
 //! Compiled for `fuzz/`, and for this crate's tests, which replay the corpora.
 
 pub use crate::files::fuzz::paths;
 pub use crate::luau::fuzz::result;
+pub use crate::proxy::fuzz::requests;
 
 #[cfg(test)]
 #[path = "../../fuzz/corpus.rs"]
@@ -17,6 +18,11 @@ mod tests {
     #[test]
     fn what_fuzzing_found_of_paths_holds() {
         corpus::replay("paths", super::paths);
+    }
+
+    #[test]
+    fn what_fuzzing_found_of_requests_holds() {
+        corpus::replay("requests", super::requests);
     }
 
     #[test]

@@ -16,6 +16,9 @@ mod sni;
 mod tests;
 mod tunnel;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::sni::fuzz;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

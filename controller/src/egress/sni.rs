@@ -16,6 +16,9 @@
 //!
 //! Pure, and bounded: it holds no more than [`MAX_HELD`], and reads each byte once.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+
 use super::allow::Host;
 
 /// Longest ClientHello. Those of today have 0.3 to 2 KiB; tickets make longer ones.
@@ -301,11 +304,15 @@ fn check(hello: &[u8], host: &Host) -> Result<(), TlsRefusal> {
         // TLS has no names for addresses.
         (None, Host::Address(_)) => Ok(()),
         (None, Host::Name(_)) => Err(TlsRefusal::NoName),
-        (Some(name), host) => match std::str::from_utf8(name).ok().map(str::parse::<Host>) {
-            Some(Ok(found)) if found == *host => Ok(()),
-            Some(Ok(found)) => Err(TlsRefusal::OtherName(found.to_string())),
-            _ => Err(TlsRefusal::Malformed),
-        },
+        // On the wire a name is ASCII.
+        (Some(name), host) if name.is_ascii() => {
+            match std::str::from_utf8(name).ok().map(str::parse::<Host>) {
+                Some(Ok(found)) if found == *host => Ok(()),
+                Some(Ok(found)) => Err(TlsRefusal::OtherName(found.to_string())),
+                _ => Err(TlsRefusal::Malformed),
+            }
+        }
+        (Some(_), _) => Err(TlsRefusal::Malformed),
     }
 }
 
@@ -493,6 +500,7 @@ pub(crate) mod tests {
             ("an address", client_hello("10.0.0.1"), other("10.0.0.1")),
             ("a name with NUL", client_hello("ok.example\0.evil"), Malformed),
             ("a name that is none", client_hello("ok example"), Malformed),
+            ("a name in wide letters", client_hello("ｏｋ.example"), Malformed),
             ("no name", hello(&[extension(43, &[2, 3, 4])]), NoName),
             ("no extensions", hello(&[]), NoName),
             ("ECH", hello(&[ok(), extension(ENCRYPTED_CLIENT_HELLO, &[0; 40])]), Encrypted),

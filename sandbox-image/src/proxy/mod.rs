@@ -9,6 +9,8 @@
 //! be accepted; of each a head, a piece each way, and what the credit lets come.
 
 mod client;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod http;
 mod serve;
 mod socks;

@@ -1,0 +1,175 @@
+//! What holds of a connection whatever its two sides say: the body of the fuzz target `tls`.
+
+use super::{
+    CLIENT_HELLO, Guard, HANDSHAKE, MAX_HELD, RETRY, SERVER_HELLO, SERVER_NAME, TlsRefusal,
+};
+use crate::egress::allow::Host;
+
+/// The host of every connection. An address is another matter.
+const NAME: &str = "ok.example";
+
+/// The first byte says to what the connection goes; then come pieces, each with its length and who says
+/// it in the byte before.
+pub fn tls(data: &[u8]) {
+    let Some((&target, mut rest)) = data.split_first() else { return };
+    let (host, port) = match target % 4 {
+        0 => (NAME, 80),
+        1 => ("10.0.0.5", 443),
+        _ => (NAME, 443),
+    };
+    let host: Host = host.parse().expect("it is one");
+    let mut pieces = Vec::new();
+    while let Some((&head, more)) = rest.split_first() {
+        let (piece, more) = more.split_at(usize::from(head >> 1).min(more.len()));
+        rest = more;
+        pieces.push((head & 1 == 1, piece));
+    }
+
+    let spoken = converse(Guard::new(host.clone(), port), pieces.iter().copied());
+    // How either side's words are cut is the network's business.
+    let bytes = pieces.iter().flat_map(|&(is_server, piece)| {
+        piece.iter().map(move |byte| (is_server, std::slice::from_ref(byte)))
+    });
+    let cut = converse(Guard::new(host.clone(), port), bytes);
+    assert_eq!(cut.refusal, spoken.refusal, "the cuts make a difference");
+    assert!(spoken.refusal.is_some() || cut.passed == spoken.passed, "other bytes by other cuts");
+
+    let tls_only = port == 443 && matches!(host, Host::Name(_));
+    for Spoken { passed, said, heard, .. } in [&spoken, &cut] {
+        assert!(said.starts_with(passed), "something else went out than was said");
+        is_for(&host, passed, heard, tls_only);
+    }
+}
+
+/// What became of a conversation.
+struct Spoken {
+    /// All that the program said, as far as it was asked.
+    said: Vec<u8>,
+    passed: Vec<u8>,
+    /// All that the server said.
+    heard: Vec<u8>,
+    refusal: Option<TlsRefusal>,
+}
+
+/// As the tunnel does it: a program that is held up is not read.
+fn converse<'a>(mut guard: Guard, pieces: impl Iterator<Item = (bool, &'a [u8])>) -> Spoken {
+    let (mut said, mut passed, mut heard) = (Vec::new(), Vec::new(), Vec::new());
+    let mut waiting: Vec<u8> = Vec::new();
+    let mut refusal = None;
+    for (is_server, piece) in pieces {
+        if is_server {
+            heard.extend_from_slice(piece);
+            guard.server(piece);
+        } else {
+            said.extend_from_slice(piece);
+            waiting.extend_from_slice(piece);
+        }
+        if guard.is_waiting() {
+            continue;
+        }
+        match guard.client(std::mem::take(&mut waiting)) {
+            Ok(bytes) => passed.extend(bytes),
+            Err(why) => {
+                refusal = Some(why);
+                break;
+            }
+        }
+        assert!(guard.held.len() <= MAX_HELD + data_limit(), "{} bytes are held", guard.held.len());
+    }
+    if refusal.is_none() && !guard.is_waiting() {
+        match guard.finish() {
+            Ok(bytes) => passed.extend(bytes),
+            Err(why) => refusal = Some(why),
+        }
+    }
+    Spoken { said, passed, heard, refusal }
+}
+
+/// What one piece can bring above the bound: all that waited.
+const fn data_limit() -> usize {
+    1 << 20
+}
+
+/// A second reading, simple and of whole streams: what went out is for the host.
+fn is_for(host: &Host, passed: &[u8], heard: &[u8], tls_only: bool) {
+    if passed.is_empty() {
+        return;
+    }
+    if !matches!(passed, [HANDSHAKE, 3, ..]) {
+        assert!(!tls_only, "what is no TLS went to a name's port 443");
+        return;
+    }
+    let (hello, mut rest) = message(passed).expect("a whole hello goes out, or nothing");
+    names(host, &hello);
+    let is_retry = matches!(message(heard), Some((answer, _))
+        if answer.first() == Some(&SERVER_HELLO) && answer.get(6..38) == Some(&RETRY));
+    while is_retry && rest.len() >= 5 {
+        if rest[0] == HANDSHAKE {
+            let (hello, _) = message(rest).expect("and so does a second one");
+            names(host, &hello);
+            return;
+        }
+        let length = usize::from(u16::from_be_bytes([rest[3], rest[4]]));
+        rest = &rest[rest.len().min(5 + length)..];
+    }
+}
+
+/// The first handshake message of a stream of records, or as much of a server's as tells what it is, and
+/// what follows its last record.
+fn message(mut stream: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut message: Vec<u8> = Vec::new();
+    loop {
+        if let &[kind, a, b, c, ..] = &message[..] {
+            let length = 4 + u32::from_be_bytes([0, a, b, c]) as usize;
+            let enough = if kind == SERVER_HELLO { 38 } else { length };
+            if message.len() >= enough {
+                return Some((message, stream));
+            }
+        }
+        let (&[kind, major, _, high, low], rest) = stream.split_first_chunk::<5>()?;
+        if (kind, major) != (HANDSHAKE, 3) {
+            return None;
+        }
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        // Of a server's last record what has come is enough.
+        let (payload, rest) = rest.split_at(length.min(rest.len()));
+        if payload.is_empty() {
+            return None;
+        }
+        message.extend_from_slice(payload);
+        stream = rest;
+    }
+}
+
+/// That this is a hello with the host's name, or with none for an address.
+fn names(host: &Host, hello: &[u8]) {
+    assert_eq!(hello[0], CLIENT_HELLO);
+    let number = |at: usize| usize::from(u16::from_be_bytes([hello[at], hello[at + 1]]));
+    let mut at = 4 + 2 + 32;
+    at += 1 + usize::from(hello[at]);
+    at += 2 + number(at);
+    at += 1 + usize::from(hello[at]);
+    let mut found = Vec::new();
+    let end = hello.len();
+    if at < end {
+        assert_eq!(at + 2 + number(at), end);
+        at += 2;
+        while at < end {
+            let (kind, length) = (number(at), number(at + 2));
+            if kind == usize::from(SERVER_NAME) {
+                // The list's length, the kind, the name's length.
+                found.push(&hello[at + 4 + 5..at + 4 + length]);
+            }
+            at += 4 + length;
+        }
+    }
+    match (&found[..], host) {
+        ([], Host::Address(_)) => {}
+        ([name], host) => {
+            let name = std::str::from_utf8(name).expect("a name is text");
+            assert!(name.is_ascii());
+            assert_eq!(name.parse::<Host>().as_ref(), Ok(host));
+        }
+        (found, _) => panic!("{} names went out", found.len()),
+    }
+}

@@ -1,0 +1,19 @@
+//! What holds whatever the bytes are: the body of the fuzz target `tls`. It panics where it does not.
+//!
+//! Compiled for `fuzz/`, and for this crate's tests, which replay the corpus.
+
+pub use crate::egress::fuzz::tls;
+
+#[cfg(test)]
+#[path = "../../fuzz/corpus.rs"]
+mod corpus;
+
+#[cfg(test)]
+mod tests {
+    use super::corpus;
+
+    #[test]
+    fn what_fuzzing_found_of_tls_holds() {
+        corpus::replay("tls", super::tls);
+    }
+}

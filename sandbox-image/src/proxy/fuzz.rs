@@ -1,0 +1,112 @@
+//! What holds of what programs say to the proxy, whatever that is: the body of the fuzz target
+//! `requests`.
+
+use super::http::{self, Ask, Body, MAX_HEAD, Then};
+use super::socks;
+
+/// What a program says first. The first byte says how the rest is cut.
+pub fn requests(data: &[u8]) {
+    let Some((&cut, said)) = data.split_first() else { return };
+    if said.first() == Some(&socks::VERSION) {
+        greeted(said);
+    } else if let Some((ask, rest)) = asked(said)
+        && let Then::Forward { head, body } = ask.then
+    {
+        forwarded(&ask.host, ask.port, &head, &body);
+        cuts_make_no_difference(&body, rest, usize::from(cut) + 1);
+    }
+    answered(said);
+}
+
+/// The request, and what is behind it.
+fn asked(said: &[u8]) -> Option<(Ask, &[u8])> {
+    let ask = http::read_request(said).ok().flatten()?;
+    assert!(ask.length <= said.len().min(MAX_HEAD));
+    let (head, rest) = said.split_at(ask.length);
+    assert!(head.ends_with(b"\n"), "it ends with a line");
+    // It is known when it is there, and not before; and nothing behind it has a say.
+    for end in 0..head.len() {
+        assert_eq!(http::read_request(&head[..end]), Ok(None), "{end} bytes are enough");
+    }
+    assert_eq!(http::read_request(head).as_ref(), Ok(&Some(ask)));
+    let ask = http::read_request(said).ok().flatten()?;
+    assert!(!ask.host.is_empty() && ask.port != 0);
+    assert!(!ask.host.contains(['/', '@', '[', ']', '\\', ' ', '\r', '\n', '\0']), "{}", ask.host);
+    Some((ask, rest))
+}
+
+/// What goes out is one request, to that host, and a server ends its body where we do.
+fn forwarded(host: &str, port: u16, head: &[u8], body: &Body) {
+    let mut headers = [httparse::EMPTY_HEADER; 128];
+    let mut request = httparse::Request::new(&mut headers);
+    let length = match request.parse(head) {
+        Ok(httparse::Status::Complete(length)) => length,
+        other => panic!("what goes out is no request: {other:?}"),
+    };
+    assert_eq!(length, head.len(), "and nothing is behind it");
+    let path = request.path.expect("it has one");
+    assert!(path.starts_with('/') && !path.contains('#'), "{path}");
+    let all = |name: &str| -> Vec<&str> {
+        let named = request.headers.iter().filter(|it| it.name.eq_ignore_ascii_case(name));
+        named.map(|it| std::str::from_utf8(it.value).expect("it is text").trim()).collect()
+    };
+    let &[written] = &all("host")[..] else { panic!("not one Host") };
+    let bare = written.strip_prefix('[').unwrap_or(written);
+    assert!(bare.starts_with(host), "{written} {host}");
+    let named = written.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    assert!(named.unwrap_or(80) == port || host.contains(':'), "{written} {port}");
+    assert_eq!(all("connection"), ["close"]);
+    for hop in ["proxy-connection", "proxy-authorization", "keep-alive", "te", "upgrade"] {
+        assert!(all(hop).is_empty(), "{hop}");
+    }
+    match (body, &all("content-length")[..], &all("transfer-encoding")[..]) {
+        (Body::Length(0), [], []) => {}
+        (Body::Length(length), [said], []) => assert_eq!(said.parse(), Ok(*length)),
+        (Body::Chunked(_), [], [coding]) => assert!(coding.eq_ignore_ascii_case("chunked")),
+        (body, lengths, codings) => panic!("{body:?} {lengths:?} {codings:?}"),
+    }
+}
+
+/// A body ends at one place, whatever the pieces are.
+fn cuts_make_no_difference(body: &Body, rest: &[u8], size: usize) {
+    let read = |size: usize| {
+        let mut body = body.clone();
+        let mut taken = 0;
+        for piece in rest.chunks(size) {
+            match body.take(piece) {
+                Ok(count) => {
+                    assert!(count <= piece.len());
+                    taken += count;
+                    if count < piece.len() {
+                        // It is over: nothing more is of it.
+                        assert_eq!(body.take(b"more"), Ok(0));
+                        return Ok(taken);
+                    }
+                }
+                Err(bad) => return Err(bad),
+            }
+        }
+        Ok(taken)
+    };
+    assert_eq!(read(size), read(usize::MAX), "pieces of {size}");
+}
+
+/// An answer's head that goes back says that the connection ends, and is one.
+fn answered(said: &[u8]) {
+    let Ok(Some(answer)) = http::read_answer(said) else { return };
+    assert!(answer.length <= said.len().min(MAX_HEAD));
+    let again = http::read_answer(&answer.head).expect("it is one").expect("it is whole");
+    assert_eq!((again.length, again.is_interim), (answer.head.len(), answer.is_interim));
+    assert_eq!(again.head, answer.head, "what was written is written the same again");
+}
+
+fn greeted(said: &[u8]) {
+    let Some((length, _)) = socks::read_greeting(said) else { return };
+    assert!((2..=257).contains(&length));
+    assert!((0..length).all(|end| socks::read_greeting(&said[..end]).is_none()));
+    let said = &said[length..];
+    let Ok(Some(ask)) = socks::read_request(said) else { return };
+    assert!((0..ask.length).all(|end| socks::read_request(&said[..end]) == Ok(None)));
+    assert!(ask.port != 0 && !ask.host.is_empty());
+    assert!(ask.host.len() <= sandbox_protocol::limits::MAX_HOST_BYTES);
+}
