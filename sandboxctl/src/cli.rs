@@ -2,6 +2,7 @@
 //! defaults from the table of keys.
 
 pub mod allow;
+pub mod exec;
 pub mod fs;
 pub mod root;
 
@@ -18,6 +19,7 @@ use sandbox_server::tools::Tool;
 use crate::config::{Flags, Key, Value};
 use crate::input::{Argument, InputArgument, JsonArgument, User};
 use allow::AllowArgs;
+use exec::ExecArgs;
 use fs::FsArgs;
 use root::RootArgs;
 
@@ -104,6 +106,7 @@ Examples:
   sandboxctl run examples/report.luau
   echo 'return 6 * 7' | sandboxctl run -
   sandboxctl run access-log.luau --in /var/log/nginx/access.log --timeout 2m --json
+  sandboxctl exec --image debian:13 -- sort words.txt
   sandboxctl doctor
 
 Exit codes:
@@ -186,6 +189,26 @@ Examples:
   sandboxctl run access-log.luau --in /var/log/nginx/access.log --json
   zcat log.gz | sandboxctl run access-log.luau --in -:access.log --timeout 2m")]
     Run(Box<RunArgs>),
+
+    /// Run a command in a fresh container, made from an image of yours
+    ///
+    /// The command begins as it is given, without a shell. What it writes to stdout and stderr is
+    /// on ours as it comes, byte for byte; only a terminal is shown escapes in place of what could
+    /// steer it. Its exit code is ours, and 128+n where signal n ended it. Where the reader of its
+    /// output is gone, it is cancelled. It has no network, and may write to the io dir, where it
+    /// starts, and to /tmp. The image's entrypoint and user are not used; its variables are.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl exec --image python:3.13-slim -- python3 report.py --year 2026
+  sandboxctl exec --image debian:13 --io-dir src -e CFLAGS=-O2 --timeout 5m -- make -j2
+  sandboxctl exec --image debian:13 --shell 'sort words.txt | uniq -c > counts.txt'
+  tar c src | sandboxctl exec --image debian:13 --stdin -- tar tv
+  sandboxctl exec --engine embedded --rootfs /srv/debian -- uname -a
+
+Exit codes:
+  the command's own · 120 limit · 122 agent lost · 124 timeout · 125 engine, image, controller
+  126 command not executable · 127 command not found · 130 interrupted · 137 killed")]
+    Exec(Box<ExecArgs>),
 
     /// Read and write files of an io dir as a sandbox does, under the same rules
     ///
@@ -311,6 +334,7 @@ impl Command {
     fn wants_json(&self) -> bool {
         match self {
             Self::Run(args) => args.json,
+            Self::Exec(_) => false,
             Self::Fs(args) => args.wants_json(),
             Self::Check(args) => args.json,
             Self::Image(
@@ -550,9 +574,9 @@ pub struct ToolArgs {
     #[arg(long, value_name = "JSON", value_parser = text::<JsonArgument>())]
     pub init: Option<JsonArgument>,
 
-    /// What bounds the sandbox.
+    /// The sandbox.
     #[command(flatten)]
-    pub bounds: BoundsArgs,
+    pub sandbox: KeptArgs,
 }
 
 fn tool_name() -> impl TypedValueParser<Value = String> {
@@ -570,9 +594,34 @@ pub struct ToolsArgs {
     #[arg(long, conflicts_with = "stdio")]
     pub list: bool,
 
-    /// What bounds each sandbox.
+    /// Each sandbox.
     #[command(flatten)]
-    pub bounds: BoundsArgs,
+    pub sandbox: KeptArgs,
+}
+
+/// What holds for the sandboxes that `sandbox_init` makes.
+#[derive(Debug, Args)]
+pub struct KeptArgs {
+    /// What bounds them.
+    #[command(flatten)]
+    bounds: BoundsArgs,
+
+    /// What they are made from where `imageName` does not say.
+    #[command(flatten)]
+    pub root: RootArgs,
+
+    /// Whom programs may reach in them.
+    #[command(flatten)]
+    allow: AllowArgs,
+}
+
+impl KeptArgs {
+    /// Adds the settings among these flags.
+    pub fn add_flags(&self, flags: &mut Flags) {
+        self.root.add_flags(flags);
+        self.allow.add_flags(flags);
+        self.bounds.add_flags(flags);
+    }
 }
 
 /// `check`.

@@ -3,6 +3,7 @@
 mod check;
 mod config;
 mod doctor;
+mod exec;
 mod fs;
 mod gc;
 mod image;
@@ -44,6 +45,7 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
     let context = Context { global: &global, environment: Environment::capture()?, output };
     match command {
         Command::Run(args) => run::run(&context, &args),
+        Command::Exec(args) => exec::exec(&context, &args),
         Command::Fs(args) => fs::fs(&context, &args),
         Command::Check(args) => check::check(&context, &args),
         Command::Types => output.text(SCRIPT_API).map(|()| 0),

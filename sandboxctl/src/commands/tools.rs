@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use tokio::io::BufReader;
 
 use super::{Context, block_on};
+use crate::cli::root::RootArgs;
 use crate::cli::{ToolArgs, ToolsArgs};
 use crate::config::{Key, Settings};
 use crate::error::{Error, Signal};
@@ -44,8 +45,8 @@ fn one(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
     if let Err(error) = check(&args.name, &input, init.as_deref()) {
         return tell(context, &Answer::refused(error));
     }
-    let settings = context.settings_with(|flags| args.bounds.add_flags(flags))?;
-    with_tools(context, &settings, async |tools, signals| {
+    let settings = context.settings_with(|flags| args.sandbox.add_flags(flags))?;
+    with_tools(context, &settings, &args.sandbox.root, async |tools, signals| {
         let (mut answer, mut signal) = match &init {
             Some(init) => call(tools, signals, Tool::Init.name(), init).await,
             None => call(tools, signals, &args.name, &input).await,
@@ -110,8 +111,8 @@ pub fn tools(context: &Context<'_>, args: &ToolsArgs) -> Result<u8, Error> {
     if args.list {
         return context.output.document(&tools::catalogue()).map(|()| 0);
     }
-    let settings = context.settings_with(|flags| args.bounds.add_flags(flags))?;
-    with_tools(context, &settings, async |tools, signals| {
+    let settings = context.settings_with(|flags| args.sandbox.add_flags(flags))?;
+    with_tools(context, &settings, &args.sandbox.root, async |tools, signals| {
         let stdin = BufReader::with_capacity(BUFFER_BYTES, tokio::io::stdin());
         let call = |name: &str, args: &RawValue, stop| tools.call(name, args, stop);
         let served = stdio::serve(stdin, tokio::io::stdout(), call, signals.next()).await;
@@ -128,6 +129,7 @@ pub fn tools(context: &Context<'_>, args: &ToolsArgs) -> Result<u8, Error> {
 fn with_tools<T>(
     context: &Context<'_>,
     settings: &Settings,
+    root: &RootArgs,
     work: impl AsyncFnOnce(&Tools, &mut Signals) -> Result<T, Error>,
 ) -> Result<T, Error> {
     if !settings.io_enabled() {
@@ -140,7 +142,9 @@ fn with_tools<T>(
         working_directory: here.clone(),
         allowed_out_paths: settings.allowed_out_paths(here)?,
         protected: settings.protected(),
-        sandbox: spec(settings),
+        sandbox: spec(settings).root(root.root()),
+        pull: root.pull,
+        hosts: settings.allow()?,
         limits,
     };
     let config = context.controller(settings);

@@ -6,6 +6,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::command::DEFAULT_TIMEOUT_MS;
+
 /// How content is written in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -30,17 +32,13 @@ fn root() -> String {
     "/".to_owned()
 }
 
-const fn half_a_minute() -> u64 {
-    30_000
-}
-
 /// `sandbox_init`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InitArgs {
     /// Your name for the sandbox, which the other tools take
     pub container_id: String,
-    /// The image for programs; without one the sandbox has scripts and files
+    /// The engine's image that programs run in; without one the sandbox has scripts and files
     #[serde(default)]
     pub image_name: Option<String>,
     /// A name to show for the container
@@ -59,21 +57,21 @@ pub struct InitArgs {
 pub struct CommandArgs {
     /// The sandbox, by the name that sandbox_init gave it
     pub container_id: String,
-    /// The program
+    /// The program; no shell is implied
     pub executable: String,
     /// Its arguments
     #[serde(default)]
     pub args: Option<Vec<String>>,
-    /// Where it starts
+    /// Where it starts: any directory of the sandbox; a relative one is below the mounted one
     #[serde(default = "root")]
     pub working_directory: String,
     /// Variables, each as KEY=VALUE
     #[serde(default)]
     pub env_vars: Option<Vec<String>>,
     /// Milliseconds that it may take
-    #[serde(default = "half_a_minute")]
-    #[schemars(range(min = 1))]
-    pub timeout: u64,
+    #[serde(default)]
+    #[schemars(with = "u64", range(min = 1), extend("default" = DEFAULT_TIMEOUT_MS))]
+    pub timeout: Option<u64>,
 }
 
 /// `sandbox_destroy`.

@@ -361,7 +361,7 @@ mod tests {
                 args: None,
                 working_directory: "/".into(),
                 env_vars: None,
-                timeout: 30_000,
+                timeout: None,
             })
         );
         assert_eq!(

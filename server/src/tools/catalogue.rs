@@ -50,7 +50,10 @@ const fn description(tool: Tool) -> &'static str {
             "Make a sandbox that sees one directory of the host, and keep it by a name. Asked \
              again with the same arguments it gives the same sandbox."
         }
-        Tool::Command => "Run a program in a sandbox that was made with an image.",
+        Tool::Command => {
+            "Run a program in a sandbox that was made with an image, and give its output and its \
+             exit code. What is out of time is killed with all that it has started."
+        }
         Tool::Destroy => "End a sandbox and remove its container. Its files stay on the host.",
         Tool::ReadFile => "Read a file, as text or as base64.",
         Tool::WriteFile => {

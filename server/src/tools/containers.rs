@@ -9,7 +9,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
-use sandbox_controller::{Controller, Error, ErrorKind, Sandbox, SandboxSpec};
+use sandbox_controller::{
+    Allowlist, Controller, Error, ErrorKind, Pull, Root, Sandbox, SandboxSpec,
+};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -28,12 +30,36 @@ const MAX_ID_BYTES: usize = 255;
 /// The sandboxes that are kept.
 pub(super) struct Containers {
     controller: Arc<Controller>,
-    /// What every sandbox is launched with.
-    spec: SandboxSpec,
+    each: Each,
     allowed: AllowedOutPaths,
     names: Mutex<Names>,
     /// Launches and removals, which go on whoever still waits for them.
     tasks: Mutex<JoinSet<()>>,
+}
+
+/// What every sandbox is launched with.
+pub(super) struct Each {
+    pub spec: SandboxSpec,
+    /// When its image is fetched, where its caller names one.
+    pub pull: Pull,
+    /// Whom its programs may reach, where it has some.
+    pub hosts: Allowlist,
+}
+
+impl Each {
+    fn spec(&self, args: &InitArgs) -> SandboxSpec {
+        let mut spec = self.spec.clone().mount_path(mount_path(&args.root_path));
+        if let Some(name) = &args.container_name {
+            spec = spec.container_name(name);
+        }
+        if let Some(reference) = &args.image_name {
+            spec = spec.root(Root::Image { reference: reference.clone(), pull: self.pull });
+        }
+        match spec.has_programs() {
+            true => spec.allow(self.hosts.clone()),
+            false => spec,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -46,6 +72,8 @@ struct Names {
 /// A sandbox that is kept, is being made, or is being removed.
 pub(super) struct Container {
     args: InitArgs,
+    /// Whether programs run in it.
+    has_programs: bool,
     order: Mutex<Order>,
     state: watch::Sender<State>,
     launch: Mutex<Launch>,
@@ -103,6 +131,11 @@ impl Container {
         lock(&self.order).enter(scope)
     }
 
+    /// Whether programs run in it.
+    pub const fn has_programs(&self) -> bool {
+        self.has_programs
+    }
+
     /// Where its files are, in it.
     pub fn mount_path(&self) -> String {
         mount_path(&self.args.root_path)
@@ -140,8 +173,8 @@ fn mount_path(root_path: &str) -> String {
 }
 
 impl Containers {
-    pub fn new(controller: Arc<Controller>, spec: SandboxSpec, allowed: AllowedOutPaths) -> Self {
-        Self { controller, spec, allowed, names: Mutex::default(), tasks: Mutex::default() }
+    pub fn new(controller: Arc<Controller>, each: Each, allowed: AllowedOutPaths) -> Self {
+        Self { controller, each, allowed, names: Mutex::default(), tasks: Mutex::default() }
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
@@ -191,6 +224,7 @@ impl Containers {
         }
         let id = args.container_id.clone();
         let container = Arc::new(Container {
+            has_programs: self.each.spec(&args).has_programs(),
             args,
             order: Mutex::default(),
             state: watch::Sender::new(State::Making),
@@ -230,10 +264,7 @@ impl Containers {
         let io_dir = checked.map_err(|_| {
             ToolError::new(ErrorKind::Internal, "the look at projectOutPath failed")
         })??;
-        let mut spec = self.spec.clone().io_dir(io_dir).mount_path(mount_path(&args.root_path));
-        if let Some(name) = &args.container_name {
-            spec = spec.container_name(name);
-        }
+        let spec = self.each.spec(args).io_dir(io_dir);
         let sandbox = self.controller.launch(spec).await.map_err(|error| named(error, args))?;
         // What was opened counts: a link may have come in its place since the look.
         match sandbox.io_dir() {
@@ -402,11 +433,8 @@ fn check(args: &InitArgs) -> Result<(), ToolError> {
     if args.container_id.len() > MAX_ID_BYTES {
         return refuse(&format!("`containerId`: it is longer than {MAX_ID_BYTES} bytes"));
     }
-    if args.image_name.is_some() {
-        return refuse(
-            "`imageName`: images come with programs, which this version does not run; without it \
-             the sandbox has scripts and files",
-        );
+    if args.image_name.as_deref() == Some("") {
+        return refuse("`imageName`: it is empty");
     }
     if args.root_path.trim_start_matches('/').is_empty() {
         return refuse("`rootPath`: it names no directory");
@@ -416,9 +444,10 @@ fn check(args: &InitArgs) -> Result<(), ToolError> {
 
 /// A failure of the launch, with the argument that is the reason for it.
 fn named(error: Error, args: &InitArgs) -> ToolError {
-    let (name, value) = match &error {
-        Error::GuestPath { .. } | Error::MountTaken { .. } => ("rootPath", &args.root_path),
-        Error::IoDir { .. } | Error::IoDirElsewhere { .. } | Error::User { .. } => {
+    let (name, value) = match (&error, &args.image_name) {
+        (error, Some(image)) if error.kind() == ErrorKind::Image => ("imageName", image),
+        (Error::GuestPath { .. } | Error::MountTaken { .. }, _) => ("rootPath", &args.root_path),
+        (Error::IoDir { .. } | Error::IoDirElsewhere { .. } | Error::User { .. }, _) => {
             ("projectOutPath", &args.project_out_path)
         }
         _ => return error.into(),

@@ -36,11 +36,11 @@ pub struct InitData {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CommandData {
-    /// What it wrote to stdout
+    /// What it wrote to stdout; bytes that are no UTF-8 are U+FFFD here, and the metadata says so
     pub stdout: String,
-    /// What it wrote to stderr
+    /// What it wrote to stderr, likewise
     pub stderr: String,
-    /// Its exit code; -1 where it was out of time
+    /// Its exit code; 128 and the signal's number where one ended it, -1 where it was out of time
     pub exit_code: i32,
     /// It was out of time, and was killed
     pub timed_out: bool,
@@ -261,6 +261,7 @@ pub struct FilesystemMetadata {
 #[expect(missing_docs, reason = "each variant is a tool's, and so is its struct")]
 pub enum Data {
     Init(InitData),
+    Command(CommandData),
     Destroy(DestroyData),
     ReadFile(ReadFileData),
     WriteFile(WriteFileData),
@@ -278,6 +279,7 @@ impl Serialize for Data {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Init(data) => data.serialize(serializer),
+            Self::Command(data) => data.serialize(serializer),
             Self::Destroy(data) => data.serialize(serializer),
             Self::ReadFile(data) => data.serialize(serializer),
             Self::WriteFile(data) => data.serialize(serializer),

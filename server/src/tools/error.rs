@@ -2,6 +2,7 @@
 
 use sandbox_controller::{Error, ErrorKind};
 
+use super::answer::CommandRemarks;
 use super::data::ExecuteScriptData;
 
 /// Longest message: it may quote what a caller wrote, which may be megabytes.
@@ -19,8 +20,28 @@ pub struct ToolError {
     pub retryable: bool,
     /// The next step, where there is one to name.
     pub hint: Option<String>,
-    /// What a script had done until then.
-    pub script: Option<Box<ScriptFailure>>,
+    /// What a script or a command had done until then.
+    pub partial: Option<Box<Partial>>,
+}
+
+/// What is known of a script or a command that did not come to its end.
+#[derive(Debug, Clone)]
+pub enum Partial {
+    /// Of a script.
+    Script(ScriptFailure),
+    /// Of a command.
+    Command(CommandFailure),
+}
+
+/// What is known of a command that did not come to its end.
+#[derive(Debug, Clone, Default)]
+pub struct CommandFailure {
+    /// What it had written to stdout.
+    pub stdout: String,
+    /// What it had written to stderr.
+    pub stderr: String,
+    /// What else there is to say of it.
+    pub remarks: CommandRemarks,
 }
 
 /// What is known of a script that failed.
@@ -48,7 +69,7 @@ impl ToolError {
             message.truncate(end);
             message.push('…');
         }
-        Self { kind, message, retryable: kind.is_retryable(), hint: None, script: None }
+        Self { kind, message, retryable: kind.is_retryable(), hint: None, partial: None }
     }
 
     /// A call that cannot be understood, or that makes no sense.
@@ -78,7 +99,14 @@ impl ToolError {
     /// The same error of a script, which always tells what the script had done.
     #[must_use]
     pub(super) fn of_a_script(mut self) -> Self {
-        self.script.get_or_insert_default();
+        self.partial.get_or_insert_with(|| Partial::Script(ScriptFailure::default()).into());
+        self
+    }
+
+    /// The same error of a command, which always tells what the command had written.
+    #[must_use]
+    pub(super) fn of_a_command(mut self) -> Self {
+        self.partial.get_or_insert_with(|| Partial::Command(CommandFailure::default()).into());
         self
     }
 }

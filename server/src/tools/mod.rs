@@ -6,6 +6,7 @@ mod answer;
 mod args;
 mod call;
 mod catalogue;
+mod command;
 mod containers;
 mod data;
 mod error;
@@ -22,11 +23,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sandbox_controller::{Controller, GuestPath, Limits, SandboxSpec};
+use sandbox_controller::{Allowlist, Controller, GuestPath, Limits, Pull, SandboxSpec};
 use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-pub use answer::{Answer, Document, Remarks};
+pub use answer::{Answer, CommandRemarks, Document, Extent, Remarks};
 pub use args::{
     CommandArgs, ContentEncoding, CreateDirectoryArgs, DeleteArgs, DestroyArgs, ExecuteScriptArgs,
     ExistsArgs, FileInfoArgs, InitArgs, ListDirectoryArgs, ReadFileArgs, WriteFileArgs,
@@ -34,13 +35,13 @@ pub use args::{
 pub use call::{Call, FileCall, Tool};
 pub use catalogue::{Description, catalogue};
 pub use containers::MAX_CONTAINERS;
-use containers::{Container, Containers};
+use containers::{Container, Containers, Each};
 pub use data::{
     CommandData, CreateDirectoryData, Data, DeleteData, DestroyData, EntryData, EntryType,
     ExecuteScriptData, ExistsData, FileInfoData, FilesystemData, FilesystemMetadata, InitData,
     ListDirectoryData, ReadFileData, ScriptResult, WriteFileData,
 };
-pub use error::{ScriptFailure, ToolError};
+pub use error::{CommandFailure, Partial, ScriptFailure, ToolError};
 use order::Scope;
 use out_path::AllowedOutPaths;
 use perform::{Failed, Performed};
@@ -63,6 +64,10 @@ pub struct Settings {
     pub sandbox: SandboxSpec,
     /// The limits of every sandbox.
     pub limits: Limits,
+    /// When the image that `sandbox_init` names is fetched.
+    pub pull: Pull,
+    /// Whom programs may reach, in every sandbox that has some.
+    pub hosts: Allowlist,
 }
 
 /// The tools, and the sandboxes that they keep.
@@ -95,12 +100,19 @@ impl Tools {
     ///
     /// Where one of the allowed directories cannot be looked at.
     pub fn new(controller: Arc<Controller>, settings: Settings) -> io::Result<Self> {
-        let Settings { working_directory, allowed_out_paths, protected, sandbox, limits } =
-            settings;
+        let Settings {
+            working_directory,
+            allowed_out_paths,
+            protected,
+            sandbox,
+            limits,
+            pull,
+            hosts,
+        } = settings;
         let allowed = AllowedOutPaths::new(&working_directory, &allowed_out_paths, &protected)?;
-        let sandbox = sandbox.protected(protected);
+        let each = Each { spec: sandbox.protected(protected).limits(limits), pull, hosts };
         Ok(Self {
-            containers: Arc::new(Containers::new(controller, sandbox.limits(limits), allowed)),
+            containers: Arc::new(Containers::new(controller, each, allowed)),
             limits,
             read_bytes: Arc::new(Semaphore::new(MAX_READ_BYTES)),
         })
@@ -118,6 +130,7 @@ impl Tools {
         let started = Instant::now();
         let call = tool.parse().and_then(|tool| Call::decode(tool, args));
         let is_a_script = tool == Tool::ExecuteScript.name();
+        let is_a_command = tool == Tool::Command.name();
         let is_a_read = call.as_ref().is_ok_and(Call::is_a_read);
         let work = call.and_then(|call| self.begin(call, stop));
         async move {
@@ -130,6 +143,9 @@ impl Tools {
             }
             if is_a_script {
                 outcome = outcome.map_err(ToolError::of_a_script);
+            }
+            if is_a_command {
+                outcome = outcome.map_err(ToolError::of_a_command);
             }
             Answer { outcome, remarks, took: started.elapsed(), _held: held }
         }
@@ -153,13 +169,21 @@ impl Tools {
                 })
             }
             Call::Command(args) => {
-                self.containers.find(&args.container_id)?;
-                let message = format!(
-                    "Container '{}' has no image, and so no programs: sandbox_command needs one",
-                    args.container_id
-                );
-                let hint = "sandbox_execute_script runs scripts; this version runs no programs";
-                return Err(ToolError::invalid(message).with_hint(hint));
+                let container = self.containers.find(&args.container_id)?;
+                if !container.has_programs() {
+                    let message = format!(
+                        "Container '{}' has no image, and so no programs: sandbox_command needs one",
+                        args.container_id
+                    );
+                    let hint = "imageName of sandbox_init names one; sandbox_execute_script runs \
+                                scripts without";
+                    return Err(ToolError::invalid(message).with_hint(hint));
+                }
+                let place = container.enter(Scope::Script);
+                let (containers, limits) = (self.containers.clone(), self.limits);
+                Box::pin(async move {
+                    command::run(containers, container, args, limits, place, stop).await
+                })
             }
             Call::ExecuteScript(args) => {
                 let container = self.containers.find(&args.container_id)?;

@@ -2,9 +2,9 @@
 //!
 //! Calls run at the same time, and are answered in any order. So that a session can be given all
 //! at once, without waiting for answers, what depends on each other keeps the order in which it
-//! came: operations on files whose paths overlap, where one of them changes something; a script
-//! after what came before it; a destroy after everything. What comes after a script does not wait
-//! for it: a script may take minutes.
+//! came: operations on files whose paths overlap, where one of them changes something; a script or
+//! a program after what came before it; a destroy after everything. What comes after a script does
+//! not wait for it, unless it is one too: it may take minutes.
 
 use sandbox_protocol::path::GuestPath;
 use tokio::sync::watch;

@@ -10,7 +10,7 @@ use super::answer::Remarks;
 use super::args::ExecuteScriptArgs;
 use super::containers::{Container, Containers};
 use super::data::{Data, ExecuteScriptData, ScriptResult};
-use super::error::{ScriptFailure, ToolError};
+use super::error::{Partial, ScriptFailure, ToolError};
 use super::order::Place;
 use super::stop::{Stop, StopCause};
 
@@ -112,7 +112,7 @@ fn told(result: RunResult, cause: Option<StopCause>) -> Done {
         line,
         traceback,
     };
-    Err(ToolError { script: Some(Box::new(script)), ..error }).into()
+    Err(ToolError { partial: Some(Partial::Script(script).into()), ..error }).into()
 }
 
 fn hint(result: &RunResult) -> Option<String> {

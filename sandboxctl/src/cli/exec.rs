@@ -1,0 +1,179 @@
+//! `exec`: its flags and their help.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, ValueHint};
+use sandbox_controller::LimitKey;
+
+use super::allow::AllowArgs;
+use super::root::RootArgs;
+use super::{BoundsArgs, FileArgs, limit, value_of};
+use crate::config::{Flags, Key, Value};
+
+/// `exec`.
+#[derive(Debug, Args)]
+pub struct ExecArgs {
+    /// The program and its arguments; what begins with a hyphen behind it is the program's
+    #[arg(value_name = "COMMAND", value_hint = ValueHint::Other, trailing_var_arg = true,
+        required_unless_present = "shell", num_args = 1..)]
+    pub command: Vec<OsString>,
+
+    /// Run this line by the sandbox's /bin/sh, in place of COMMAND
+    #[arg(long, value_name = "LINE", value_hint = ValueHint::Other, conflicts_with = "command",
+        allow_hyphen_values = true)]
+    pub shell: Option<OsString>,
+
+    /// Set a variable, or with no value pass on our own of that name; repeatable
+    #[arg(short, long, value_name = "NAME[=VALUE]", value_hint = ValueHint::Other,
+        value_parser = variable())]
+    pub env: Vec<Variable>,
+
+    /// Start in this directory of the sandbox, any; a relative one is below the io dir [default:
+    /// the io dir, else the image's own]
+    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::Other)]
+    pub workdir: Option<OsString>,
+
+    /// Give the command our stdin, as it comes, until it ends; else its stdin is empty
+    #[arg(short = 'i', long, visible_alias = "interactive")]
+    pub stdin: bool,
+
+    /// What bounds it.
+    #[command(flatten)]
+    bounds: BoundsArgs,
+
+    /// Its files.
+    #[command(flatten)]
+    pub files: FileArgs,
+
+    /// Give the command no directory of ours at all
+    #[arg(long, help_heading = "Files", conflicts_with_all = ["io_dir", "inputs", "mount_path"])]
+    no_io: bool,
+
+    // A hyphen begins a negative number, of which we say what is wrong with it.
+    #[arg(long, value_name = "TIME", help_heading = "Limits", help = limit(LimitKey::Timeout).help(),
+        value_parser = value_of(limit(LimitKey::Timeout)), value_hint = ValueHint::Other,
+        allow_hyphen_values = true)]
+    timeout: Option<Value>,
+
+    /// What it runs in.
+    #[command(flatten)]
+    pub root: RootArgs,
+
+    /// Whom it may reach.
+    #[command(flatten)]
+    allow: AllowArgs,
+}
+
+impl ExecArgs {
+    /// Adds the settings among these flags.
+    pub fn add_flags(&self, flags: &mut Flags) {
+        self.files.add_flags(flags);
+        self.bounds.add_flags(flags);
+        self.root.add_flags(flags);
+        self.allow.add_flags(flags);
+        flags.set(Key::IoEnabled, self.no_io.then_some(Value::Switch(false)));
+        flags.set(limit(LimitKey::Timeout), self.timeout.clone());
+    }
+}
+
+/// `-e NAME=VALUE`, or `-e NAME`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: OsString,
+    /// Its value; our own variable's where there is none.
+    pub value: Option<OsString>,
+}
+
+fn variable() -> impl TypedValueParser<Value = Variable> {
+    OsStringValueParser::new().try_map(|written| Variable::parse(&written))
+}
+
+impl Variable {
+    fn parse(written: &OsStr) -> Result<Self, &'static str> {
+        let bytes = written.as_bytes();
+        let (name, value) = match bytes.iter().position(|&byte| byte == b'=') {
+            Some(at) => (&bytes[..at], Some(&bytes[at + 1..])),
+            None => (bytes, None),
+        };
+        match name {
+            b"" => Err("there is no name before the '='"),
+            b"HOME" => Err("HOME is the io dir, or /tmp, and nothing else"),
+            _ => Ok(Self {
+                name: OsStr::from_bytes(name).to_owned(),
+                value: value.map(|value| OsStr::from_bytes(value).to_owned()),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use sandbox_controller::{Pull, Root};
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn parse(args: &[&str]) -> Result<Box<ExecArgs>, String> {
+        let all = ["sandboxctl", "exec"].iter().chain(args);
+        match Cli::try_parse_from(all).map(|cli| cli.command) {
+            Ok(Command::Exec(args)) => Ok(args),
+            Ok(other) => panic!("it is no other command: {other:?}"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn what_is_behind_the_command_is_the_commands_with_or_without_two_hyphens() {
+        for separator in [&["--"][..], &[]] {
+            let given = ["--image", "debian", "-e", "A=1"];
+            let command = ["ls", "-e", "--quiet", "--", "-i"];
+            let args = parse(&[&given, separator, &command].concat()).unwrap();
+            assert_eq!(args.command, command);
+            assert_eq!((args.stdin, args.env.len()), (false, 1));
+        }
+        let args = parse(&["--image", "debian", "--", "--version"]).unwrap();
+        assert_eq!(args.command, ["--version"]);
+        // A flag that is none is not taken for the command.
+        assert!(parse(&["--imag", "debian", "ls"]).unwrap_err().contains("'--image'"));
+    }
+
+    #[test]
+    fn a_command_is_a_program_or_a_line_for_the_shell() {
+        assert!(parse(&["--image", "debian"]).unwrap_err().contains("COMMAND"));
+        assert!(parse(&["--image", "debian", "--"]).unwrap_err().contains("COMMAND"));
+        let args = parse(&["--image", "debian", "--shell", "ls | wc -l"]).unwrap();
+        assert_eq!(args.shell.as_deref(), Some(OsStr::new("ls | wc -l")));
+        assert!(parse(&["--shell", "ls", "wc"]).unwrap_err().contains("cannot be used with"));
+    }
+
+    #[test]
+    fn variables_have_a_name_and_any_value() {
+        let args = parse(&["-e", "A=b=c", "-eB=", "--env", "C", "true"]).unwrap();
+        let made = |name: &str, value: Option<&str>| Variable {
+            name: name.into(),
+            value: value.map(OsString::from),
+        };
+        assert_eq!(args.env, [made("A", Some("b=c")), made("B", Some("")), made("C", None)]);
+        for (wrong, why) in [("=x", "no name"), ("", "no name"), ("HOME=/root", "HOME is the io")] {
+            let refusal = parse(&["-e", wrong, "true"]).unwrap_err();
+            assert!(refusal.contains(why) && refusal.contains("--env"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn one_flag_says_what_the_sandbox_is_made_from() {
+        let root = |args: &[&str]| parse(&[args, &["true"]].concat()).map(|args| args.root.root());
+        assert_eq!(root(&[]), Ok(Root::Own));
+        let image = |pull| Ok(Root::Image { reference: "debian:13".to_owned(), pull });
+        assert_eq!(root(&["--image", "debian:13"]), image(Pull::Missing));
+        assert_eq!(root(&["--image", "debian:13", "--pull", "never"]), image(Pull::Never));
+        assert_eq!(root(&["--rootfs", "/srv/x"]), Ok(Root::Directory("/srv/x".into())));
+        assert_eq!(root(&["--image-archive", "x.tar"]), Ok(Root::Archive("x.tar".into())));
+        assert!(root(&["--image", "a", "--rootfs", "b"]).is_err());
+        assert!(root(&["--rootfs", "a", "--image-archive", "b"]).is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! `exec`: a command, from its flags to its end.
+//!
+//! What it writes is passed on as it comes: a reader of ours that is slow holds the command up, and
+//! one that is gone cancels it. Its stdin is passed on the same way.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use sandbox_controller::{
+    CancelCause, Command, Config, Controller, ExecResult, ExecStream, Execution, Lifespan,
+    SandboxSpec, Stdin,
+};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+use super::transfer::{Sink, Source};
+use super::{Context, block_on, launch, touched};
+use crate::cli::exec::{ExecArgs, Variable};
+use crate::config::Settings;
+use crate::error::Error;
+use crate::signals::{self, Signals};
+
+pub fn exec(context: &Context<'_>, args: &ExecArgs) -> Result<u8, Error> {
+    let settings = context.settings_with(|flags| args.add_flags(flags))?;
+    let root = args.root.root();
+    if !root.has_programs() {
+        let why = "there is nothing to run it in: the sandbox's own image has no programs";
+        return Err(Error::usage("COMMAND", why).with_hint(
+            "--image names an image of Docker's; on the embedded engine, --rootfs names a \
+             directory and --image-archive a tar of an image",
+        ));
+    }
+    let command = command(context, args)?;
+    let stdin = args.stdin.then_some("--stdin");
+    let spec = launch::spec_of_files(context, &args.files, &settings, stdin)?;
+    let spec = launch::with_hosts(spec.root(root), &settings)?.lifespan(Lifespan::OneRun);
+    let source = match args.stdin {
+        true => Some(
+            Source::stdin().map_err(|source| Error::System { what: "stdin".to_owned(), source })?,
+        ),
+        false => None,
+    };
+    if args.stdin && io::stdin().is_terminal() {
+        context.output.progress("reading from the terminal; Ctrl-D ends it");
+    }
+    let config = context.controller(&settings);
+    let session = Session { context, settings: &settings };
+    block_on(session.run(config, spec, command, source))
+}
+
+/// What is to run, by the flags.
+fn command(context: &Context<'_>, args: &ExecArgs) -> Result<Command, Error> {
+    let mut command = match (&args.shell, args.command.split_first()) {
+        (Some(line), _) => Command::shell(line.as_bytes()),
+        (None, Some((program, args))) if !program.is_empty() => {
+            Command::new(program.as_bytes()).args(args.iter().map(|arg| arg.as_bytes()))
+        }
+        (None, _) => return Err(Error::usage("COMMAND", "it is empty")),
+    };
+    for Variable { name, value } in &args.env {
+        let value = match value {
+            Some(value) => value.clone(),
+            None => own_variable(context, name)?,
+        };
+        command = command.env(name.as_bytes(), value.into_vec());
+    }
+    if let Some(workdir) = &args.workdir {
+        command = command.cwd(workdir.as_bytes());
+    }
+    Ok(command.stdin(if args.stdin { Stdin::Stream } else { Stdin::Null }))
+}
+
+/// A variable of our own, which is passed on. One that is not set is none that is empty.
+fn own_variable(context: &Context<'_>, name: &OsString) -> Result<OsString, Error> {
+    let found = context.environment.variables().find(|(known, _)| known == name);
+    found.map(|(_, value)| value.to_owned()).ok_or_else(|| {
+        let name = name.to_string_lossy();
+        let what = format!("--env {name}");
+        Error::usage(what, "no such variable is set here to be passed on")
+            .with_hint(format!("--env {name}=VALUE gives it a value"))
+    })
+}
+
+/// One command, from the engine to its end.
+struct Session<'a> {
+    context: &'a Context<'a>,
+    settings: &'a Settings,
+}
+
+impl Session<'_> {
+    async fn run(
+        &self,
+        config: Config,
+        spec: SandboxSpec,
+        command: Command,
+        stdin: Option<Source>,
+    ) -> Result<u8, Error> {
+        let mut signals = Signals::listen()?;
+        let controller = self.context.connect(config, &mut signals).await?;
+        let ended = self.sandbox(&controller, &mut signals, spec, command, stdin).await;
+        // The result is out; what is left to remove does not hold it up.
+        self.context.close(controller, &mut signals).await;
+        ended
+    }
+
+    async fn sandbox(
+        &self,
+        controller: &Controller,
+        signals: &mut Signals,
+        spec: SandboxSpec,
+        command: Command,
+        stdin: Option<Source>,
+    ) -> Result<u8, Error> {
+        let sandbox =
+            launch::launch(self.context, self.settings, controller, signals, spec).await?;
+        let ended = match signals.guard(sandbox.start_exec(command)).await {
+            Ok(Ok(execution)) => {
+                let canceller = signals::cancel(execution.cancel_handle())?;
+                let ended = self.follow(execution, stdin).await;
+                drop(canceller);
+                // The signal that ended the command is used up; the next one is for what follows.
+                *signals = Signals::listen()?;
+                ended
+            }
+            Ok(Err(error)) => Err(error.into()),
+            Err(signalled) => Err(signalled),
+        };
+        // A command that was reported has ended; that its container could not be removed yet is
+        // worth a word and changes nothing.
+        if let Ok(Err(error)) = signals.guard(sandbox.close()).await {
+            self.context.output.notice(&error.full_message());
+        }
+        ended
+    }
+
+    /// Passes on what goes in and out while the command lasts, and tells how it ended.
+    async fn follow(&self, mut execution: Execution, source: Option<Source>) -> Result<u8, Error> {
+        let cancel = execution.cancel_handle();
+        let stdin = execution.stdin();
+        let feeding = async {
+            let fed = match (source, stdin) {
+                (Some(source), Some(stdin)) => feed(source, stdin).await,
+                _ => Ok(()),
+            };
+            if fed.is_err() {
+                // A part of its input must not be taken for the whole.
+                cancel.cancel(CancelCause::Caller);
+            }
+            fed
+        };
+        let ending = async {
+            let written = pass_on(&mut execution).await;
+            if !matches!(written, Ok(Written::All)) {
+                cancel.cancel(CancelCause::Caller);
+            }
+            let result = execution.wait().await?;
+            written.map(|written| (result, written))
+        };
+        tokio::pin!(feeding, ending);
+        let (ended, fed) = tokio::select! {
+            // What it ends with counts, also where more of its input could have been read.
+            biased;
+            ended = &mut ending => (ended, Ok(())),
+            fed = &mut feeding => (ending.await, fed),
+        };
+        let (result, written) = ended?;
+        // It was cancelled for that.
+        fed?;
+        self.end(&result, written);
+        Ok(result.outcome.exit_code())
+    }
+
+    /// Tells how it ended.
+    fn end(&self, result: &ExecResult, written: Written) {
+        let output = self.context.output;
+        if let Some(failure) = result.outcome.failure() {
+            let message = match written {
+                Written::All => failure.message,
+                Written::Unread => "cancelled: the reader of its output is gone".to_owned(),
+            };
+            output.failure(&message, result.hint().as_deref());
+        }
+        let here = &self.context.environment.working_directory;
+        touched::tell(output, here, result.io_dir.as_deref(), &result.files_touched);
+    }
+}
+
+/// Whether what the command wrote was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    /// To its end.
+    All,
+    /// A reader has gone before.
+    Unread,
+}
+
+/// Passes on what the command writes, until it writes no more or nobody takes it any more.
+async fn pass_on(execution: &mut Execution) -> Result<Written, Error> {
+    let sink = |sink: io::Result<Sink>| sink.map_err(|source| Error::Stdout { source });
+    let mut stdout = sink(Sink::standard(io::stdout()))?;
+    let mut stderr = sink(Sink::standard(io::stderr()))?;
+    while let Some((stream, piece)) = execution.next_output().await {
+        let sink = match stream {
+            ExecStream::Stdout => &mut stdout,
+            ExecStream::Stderr => &mut stderr,
+        };
+        if !is_read(sink.put(piece.into()).await)? {
+            return Ok(Written::Unread);
+        }
+    }
+    // What it wrote last may have found no reader: it has ended by then, as it has.
+    for sink in [stdout, stderr] {
+        is_read(sink.finish().await)?;
+    }
+    Ok(Written::All)
+}
+
+fn is_read(put: io::Result<()>) -> Result<bool, Error> {
+    match put {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(source) => Err(Error::Stdout { source }),
+    }
+}
+
+/// Passes on our stdin until it ends, or the command takes no more of it.
+async fn feed(mut source: Source, mut stdin: impl AsyncWrite + Unpin) -> Result<(), Error> {
+    let failed = |source| Error::Content { what: "stdin".to_owned(), source };
+    while let Some(piece) = source.next().await.map_err(failed)? {
+        if stdin.write_all(&piece).await.is_err() {
+            return Ok(());
+        }
+    }
+    // That it took no end of it either is its own business.
+    _ = stdin.shutdown().await;
+    Ok(())
+}
