@@ -44,6 +44,8 @@ pub(super) async fn run(
                 );
                 ToolError::new(ErrorKind::Policy, message)
             }
+            // It is a call's arguments that are wrong, not the command line's.
+            Error::Command { .. } => ToolError::invalid(error.full_message()),
             error => error.into(),
         })
     };

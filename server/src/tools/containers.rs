@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use sandbox_controller::{
-    Allowlist, Controller, Error, ErrorKind, Pull, Root, Sandbox, SandboxSpec,
+    Allowlist, Controller, EngineError, Error, ErrorKind, Pull, Root, Sandbox, SandboxSpec,
 };
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
@@ -444,8 +444,14 @@ fn check(args: &InitArgs) -> Result<(), ToolError> {
 
 /// A failure of the launch, with the argument that is the reason for it.
 fn named(error: Error, args: &InitArgs) -> ToolError {
+    let no_images = matches!(
+        error,
+        Error::Engine { source: EngineError::UnusableRoot(_), .. } if args.image_name.is_some()
+    );
     let (name, value) = match (&error, &args.image_name) {
-        (error, Some(image)) if error.kind() == ErrorKind::Image => ("imageName", image),
+        (error, Some(image)) if no_images || error.kind() == ErrorKind::Image => {
+            ("imageName", image)
+        }
         (Error::GuestPath { .. } | Error::MountTaken { .. }, _) => ("rootPath", &args.root_path),
         (Error::IoDir { .. } | Error::IoDirElsewhere { .. } | Error::User { .. }, _) => {
             ("projectOutPath", &args.project_out_path)
@@ -455,8 +461,18 @@ fn named(error: Error, args: &InitArgs) -> ToolError {
     let kind = match error.kind() {
         // It is a call's arguments that are wrong, not the command line's.
         ErrorKind::Usage => ErrorKind::InvalidRequest,
+        // Another time it has none either.
+        _ if no_images => ErrorKind::Image,
         kind => kind,
     };
     let message = format!("{name} '{}': {}", value.escape_debug(), error.full_message());
-    ToolError { hint: error.hint(), ..ToolError::new(kind, message) }
+    let hint = match no_images {
+        true => Some(
+            "without imageName a sandbox has the programs of what `sandboxctl tools --rootfs` or \
+             `--image-archive` names"
+                .to_owned(),
+        ),
+        false => error.hint(),
+    };
+    ToolError { hint, ..ToolError::new(kind, message) }
 }

@@ -3,6 +3,7 @@
 mod agents;
 mod cleanup;
 mod examples;
+mod exec_cli;
 mod fs;
 mod hostile;
 mod images;

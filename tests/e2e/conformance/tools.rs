@@ -1,5 +1,7 @@
 //! The tools for workflow steps: lines on stdin and stdout, and one call at a time.
 
+mod commands;
+
 use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
@@ -411,7 +413,7 @@ fn what_cannot_be_done_is_refused_and_named() {
         ("sandbox_init", json!({"containerId": "", "projectOutPath": "x"}), "`containerId`"),
         (
             "sandbox_init",
-            json!({"containerId": "e", "projectOutPath": "x", "imageName": "alpine"}),
+            json!({"containerId": "e", "projectOutPath": "x", "imageName": ""}),
             "`imageName`",
         ),
         (

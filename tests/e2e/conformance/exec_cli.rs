@@ -1,0 +1,449 @@
+//! `sandboxctl exec`: what goes in, what comes out, and how every end is told.
+
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use sha2::{Digest as _, Sha256};
+
+use crate::ENGINE;
+use crate::place::{Ended, Place, eventually, finish, spawn, wait, wait_and_watch};
+use crate::rootfs::{Provided, Rootfs};
+
+/// A place, and what its commands run in: busybox.
+struct Commands {
+    place: Place,
+    provided: Provided,
+}
+
+impl Commands {
+    fn new() -> Self {
+        Self::of(&Rootfs::busybox())
+    }
+
+    fn of(rootfs: &Rootfs) -> Self {
+        Self { place: Place::new(), provided: rootfs.provide() }
+    }
+
+    /// `sandboxctl exec`, not started yet.
+    fn exec<S: AsRef<OsStr>>(&self, flags: &[&str], command: &[S]) -> Command {
+        let mut exec = self.place.command(["exec"]);
+        exec.args(self.provided.args()).args(flags).arg("--").args(command);
+        exec
+    }
+
+    /// Runs a line of the shell's to its end.
+    fn shell(&self, flags: &[&str], line: &str) -> Ended {
+        finish(self.exec(flags, &["sh", "-c", line]))
+    }
+
+    /// A line of the shell's that is under way: it has written `ready`.
+    fn shell_that_is_ready(&self, flags: &[&str], line: &str) -> (Child, BufReader<impl Read>) {
+        let mut child = spawn(self.exec(flags, &["sh", "-c", line]));
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut ready = String::new();
+        stdout.read_line(&mut ready).unwrap();
+        if ready != "ready\n" {
+            let mut stderr = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+            panic!("{ready:?}, {stderr}");
+        }
+        (child, stdout)
+    }
+}
+
+/// How a child ended whose stdout was read already.
+#[track_caller]
+fn ended(mut child: Child, mut stdout: impl Read) -> Ended {
+    let mut out = Vec::new();
+    stdout.read_to_end(&mut out).unwrap();
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    let code = child.wait().unwrap().code().unwrap_or(-1);
+    Ended { code, stdout: String::from_utf8_lossy(&out).into_owned(), stderr }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// Whether a process of this machine has this argument.
+fn runs(argument: &str) -> bool {
+    let pids = std::fs::read_dir("/proc").unwrap();
+    pids.filter_map(|entry| std::fs::read(entry.unwrap().path().join("cmdline")).ok()).any(|line| {
+        let mut arguments = line.split(|&byte| byte == 0);
+        arguments.next().is_some_and(|program| !program.ends_with(b"sandboxctl"))
+            && arguments.any(|it| it == argument.as_bytes())
+    })
+}
+
+/// An argument of a `sleep` that no other process of this machine has.
+fn nap(commands: &Commands) -> String {
+    let id = commands
+        .place
+        .work()
+        .to_string_lossy()
+        .bytes()
+        .fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()) % 900_000_000);
+    format!("{}", 1_000_000_000 + id)
+}
+
+#[test]
+fn a_commands_output_and_exit_code_are_its_own() {
+    let commands = Commands::new();
+    let ended = commands.shell(&[], "printf out; printf err >&2; exit 7");
+    ended.assert_code(7);
+    assert_eq!((&*ended.stdout, &*ended.stderr), ("out", "err"));
+    let ended = commands.shell(&["--quiet"], "true");
+    ended.assert_code(0);
+    assert_eq!((&*ended.stdout, &*ended.stderr), ("", ""));
+    // Of our own codes too, none is anything but a number.
+    for code in [1, 2, 120, 124, 125, 126, 127, 130, 137, 255] {
+        let ended = commands.shell(&[], &format!("exit {code}"));
+        ended.assert_code(code);
+        assert_eq!(ended.stderr, "");
+    }
+    for (name, number) in [("TERM", 15), ("KILL", 9), ("USR1", 10)] {
+        let ended = commands.shell(&[], &format!("printf x; kill -{name} $$"));
+        ended.assert_code(128 + number);
+        assert_eq!(ended.stdout, "x");
+    }
+}
+
+#[test]
+fn a_command_has_its_variables_its_directory_and_its_arguments_byte_for_byte() {
+    let commands = Commands::of(&Rootfs::busybox().folder("srv/data", 0o755));
+    let mut given = commands.exec(&["-e", "A=b=c", "-e", "OURS", "-eEMPTY="], &["env"]);
+    given.env("OURS", "passed on").env("NOT_OURS", "secret");
+    let ended = finish(given);
+    ended.assert_code(0);
+    let env: Vec<&str> = ended.stdout.lines().collect();
+    for line in ["A=b=c", "OURS=passed on", "EMPTY=", "HOME=/io", "TMPDIR=/tmp"] {
+        assert!(env.contains(&line), "{line} in {ended:#?}");
+    }
+    assert!(!ended.stdout.contains("secret"), "{ended:#?}");
+
+    let pwd = |flags: &[&str]| finish(commands.exec(flags, &["pwd"])).assert_code(0).stdout.clone();
+    assert_eq!(pwd(&[]), "/io\n");
+    assert_eq!(pwd(&["-w", "/srv/data"]), "/srv/data\n");
+    std::fs::create_dir_all(commands.place.path("sandbox-files/sub")).unwrap();
+    assert_eq!(pwd(&["-w", "sub"]), "/io/sub\n");
+    assert_eq!(pwd(&["--mount-path", "/workspace"]), "/workspace\n");
+    assert_eq!(pwd(&["--no-io"]), "/\n");
+    std::fs::remove_dir_all(commands.place.path("sandbox-files")).unwrap();
+
+    let odd = [&b"\xff\xfe"[..], b"", b"a b", b"$HOME", b"'", b"\n", "é".as_bytes()];
+    let odd = odd.map(OsStr::from_bytes);
+    let command = [&["printf", "[%s]"].map(OsStr::new)[..], &odd].concat();
+    let printed = commands.exec(&[], &command).output().unwrap();
+    assert_eq!(printed.stdout, b"[\xff\xfe][][a b][$HOME]['][\n][\xc3\xa9]");
+}
+
+#[test]
+fn a_line_for_the_shell_is_one() {
+    let commands = Commands::new();
+    let mut exec = commands.place.command(["exec"]);
+    exec.args(commands.provided.args()).args(["--shell", "seq 3 | wc -l; exit 3"]);
+    let ended = finish(exec);
+    ended.assert_code(3);
+    assert_eq!(ended.stdout.trim(), "3");
+}
+
+#[test]
+fn what_a_command_makes_is_in_the_io_dir_and_what_it_is_given_is_in_in() {
+    let commands = Commands::new();
+    commands.place.write("words.txt", "b\na\n");
+    let ended =
+        commands.shell(&["--in", "words.txt", "--io-dir", "out"], "sort /in/words.txt > sorted");
+    ended.assert_code(0);
+    assert_eq!(commands.place.read("out/sorted"), "a\nb\n");
+    let ended = commands.shell(&["--in", "words.txt"], "echo x > /in/words.txt");
+    ended.assert_code(1).assert_stderr_has("Read-only");
+    // Nothing was made.
+    assert!(!commands.place.path("sandbox-files").exists());
+    let ended = commands.shell(&["--no-io"], "echo x > /x || echo y > /tmp/y && cat /tmp/y");
+    assert_eq!(ended.assert_code(0).stdout, "y\n");
+}
+
+#[test]
+fn what_cannot_begin_says_why_by_its_exit_code() {
+    let commands = Commands::of(&Rootfs::busybox().file("srv/plain", 0o644, "no program"));
+    let ended = finish(commands.exec(&[], &["no-such-program", "x"]));
+    ended.assert_code(127).assert_stderr_has("error: 'no-such-program' was not found");
+    ended.assert_stderr_has("hint: ");
+    for (program, why) in [("/srv/plain", "cannot execute"), ("/srv", "cannot execute")] {
+        finish(commands.exec(&[], &[program])).assert_code(126).assert_stderr_has(why);
+    }
+    let ended = finish(commands.exec(&["-w", "/no/such"], &["true"]));
+    ended.assert_code(2).assert_stderr_has("the working directory '/no/such'");
+    finish(commands.exec(&[], &[""])).assert_code(2).assert_stderr_has("COMMAND: it is empty");
+    let ended = finish(commands.exec(&["-e", "NOT_SET_HERE"], &["true"]));
+    ended.assert_code(2).assert_stderr_has("--env NOT_SET_HERE").assert_stderr_has("hint: ");
+    let ended = finish(commands.exec(&["-e", "HOME=/root"], &["true"]));
+    ended.assert_code(2).assert_stderr_has("HOME");
+    // What names nothing to run in.
+    let ended = commands.place.sandboxctl(["exec", "--", "true"]);
+    ended.assert_code(2).assert_stderr_has("COMMAND: ").assert_stderr_has("hint: --image");
+    let ended = commands.place.sandboxctl(["exec", "--image", "x"]);
+    ended.assert_code(2).assert_stderr_has("COMMAND");
+    let ended = finish(commands.exec(&["--in", "-:x", "-i"], &["true"]));
+    ended.assert_code(2).assert_stderr_has("--stdin");
+    let long = "x".repeat(100_000);
+    let ended = finish(commands.exec(&[], &[&["true"], &[&*long; 6][..]].concat()));
+    ended.assert_code(2).assert_stderr_has("524288");
+}
+
+#[test]
+fn stdin_is_empty_unless_it_is_asked_for() {
+    let commands = Commands::new();
+    let with = |flags: &[&str], input: &[u8]| {
+        let mut exec = commands.exec(flags, &["cat"]);
+        exec.stdin(Stdio::piped());
+        let mut child = spawn(exec);
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        wait(child)
+    };
+    assert_eq!(with(&[], b"hello").assert_code(0).stdout, "");
+    for flag in ["-i", "--stdin"] {
+        assert_eq!(with(&[flag], b"hello").assert_code(0).stdout, "hello");
+    }
+}
+
+#[test]
+fn a_conversation_goes_both_ways_as_it_comes() {
+    let commands = Commands::new();
+    let line = "echo ready; while read line; do printf \"got $line. \"; done; echo end";
+    let mut exec = commands.exec(&["-i", "--timeout", "2m"], &["sh", "-c", line]);
+    exec.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = exec.spawn().unwrap();
+    let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let mut expect = |text: &str| {
+        let mut got = vec![0; text.len()];
+        stdout.read_exact(&mut got).unwrap();
+        assert_eq!(String::from_utf8_lossy(&got), text);
+    };
+    expect("ready\n");
+    for word in ["one", "two"] {
+        writeln!(stdin, "{word}").unwrap();
+        // No line ends there.
+        expect(&format!("got {word}. "));
+    }
+    drop(stdin);
+    expect("end\n");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn bytes_pass_as_they_are_in_bounded_memory() {
+    const BYTES: u64 = 100 << 20;
+    let commands = Commands::new();
+    let mut exec = commands.exec(&["-i", "--timeout", "10m"], &["cat"]);
+    exec.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = exec.spawn().unwrap();
+    let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let writer = std::thread::spawn(move || {
+        let (mut hash, mut state, mut piece) = (Sha256::new(), 1_u64, vec![0_u8; 1 << 20]);
+        for _ in 0..BYTES >> 20 {
+            for word in piece.chunks_exact_mut(8) {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                word.copy_from_slice(&state.rotate_left(17).to_le_bytes());
+            }
+            hash.update(&piece);
+            stdin.write_all(&piece).unwrap();
+        }
+        hash.finalize()
+    });
+    let reader = std::thread::spawn(move || {
+        let (mut hash, mut bytes, mut piece) = (Sha256::new(), 0, vec![0; 1 << 16]);
+        loop {
+            match stdout.read(&mut piece).unwrap() {
+                0 => return (hash.finalize(), bytes),
+                length => {
+                    hash.update(&piece[..length]);
+                    bytes += length as u64;
+                }
+            }
+        }
+    });
+    // Only its memory is watched: nothing of the output is left to read.
+    child.stdout = Some(std::process::ChildStdout::from(std::os::fd::OwnedFd::from(
+        std::fs::File::open("/dev/null").unwrap(),
+    )));
+    let (ended, peak_kib) = wait_and_watch(child);
+    ended.assert_code(0);
+    let (read, bytes) = reader.join().unwrap();
+    assert_eq!(bytes, BYTES);
+    assert_eq!(read, writer.join().unwrap());
+    assert!(peak_kib < 64 << 10, "{peak_kib} KiB of memory for {BYTES} bytes");
+}
+
+#[test]
+fn out_of_time_the_whole_tree_is_dead_and_the_output_is_kept() {
+    let commands = Commands::new();
+    let nap = nap(&commands);
+    let line = format!(
+        "trap '' TERM INT HUP; printf before; sleep {nap} & (setsid sleep {nap} &); sleep {nap}"
+    );
+    let ended = commands.shell(&["--timeout", "1s"], &line);
+    ended.assert_code(124).assert_stderr_has("error: ");
+    ended.assert_stderr_has("hint: --timeout raises the limit");
+    assert_eq!(ended.stdout, "before");
+    assert!(!runs(&nap));
+}
+
+#[test]
+fn a_daemon_does_not_outlive_its_command() {
+    let commands = Commands::new();
+    let nap = nap(&commands);
+    let line = format!("(setsid sh -c '(sleep {nap} &) ; sleep {nap}' &) ; echo started");
+    let ended = commands.shell(&[], &line);
+    assert_eq!(ended.assert_code(0).stdout, "started\n");
+    assert!(!runs(&nap));
+}
+
+#[test]
+fn a_fork_bomb_ends_with_its_time_or_by_itself_and_nothing_is_left_of_it() {
+    let commands = Commands::new();
+    let nap = nap(&commands);
+    let line = format!("bomb() {{ sleep {nap} & bomb & bomb; }}; printf lit; bomb");
+    let ended = commands.shell(&["--timeout", "3s", "--pids", "32"], &line);
+    // A shell that cannot fork says so and ends, with what code is its own business.
+    assert!([124, 1, 2].contains(&ended.code), "{ended:#?}");
+    assert_eq!(ended.stdout, "lit");
+    assert!(!runs(&nap));
+}
+
+#[test]
+fn a_childs_death_for_want_of_memory_is_its_parents_to_tell() {
+    let commands = Commands::new();
+    let line = "dd if=/dev/zero of=/dev/null bs=400M count=1; echo child $?; exit 5";
+    let ended = commands.shell(&["--memory", "64MiB"], line);
+    ended.assert_code(5);
+    assert_eq!(ended.stdout, "child 137\n");
+}
+
+#[test]
+fn output_is_limited_in_total() {
+    const LIMIT: usize = 3 << 20;
+    let commands = Commands::new();
+    let mut exec = commands.exec(&[], &["sh", "-c", "yes a >&2 & yes b"]);
+    exec.env("SANDBOXCTL_LIMITS_OUTPUT_BYTES", "3MiB");
+    let (ended, peak_kib) = wait_and_watch(spawn(exec));
+    ended.assert_code(120).assert_stderr_has("hint: limits.output_bytes raises the limit");
+    let (output, ours) = ended.stderr.split_once("error: ").unwrap();
+    assert!(ours.contains("output"), "{ours}");
+    assert_eq!(ended.stdout.len() + output.len(), LIMIT);
+    assert!(ended.stdout.bytes().all(|byte| b"b\n".contains(&byte)));
+    assert!(peak_kib < 64 << 10, "{peak_kib} KiB");
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_command() {
+    let commands = Commands::new();
+    let (child, mut stdout) = commands.shell_that_is_ready(&["--timeout", "5m"], "echo ready; yes");
+    let mut some = [0; 100];
+    stdout.read_exact(&mut some).unwrap();
+    drop(stdout);
+    let ended = ended(child, std::io::empty());
+    ended.assert_code(130).assert_stderr_has("the reader of its output is gone");
+}
+
+#[test]
+fn a_reader_that_is_slow_loses_nothing() {
+    let commands = Commands::new();
+    let line = "echo ready; seq 300000; echo end";
+    let (child, stdout) = commands.shell_that_is_ready(&["--timeout", "5m"], line);
+    // More than all pipes and buffers hold is to come, so the command waits for us.
+    let place = &commands.place;
+    eventually("it runs", || (!place.containers().is_empty()).then_some(()));
+    let ended = ended(child, stdout);
+    ended.assert_code(0);
+    let expected: String = (1..=300_000).map(|number| format!("{number}\n")).collect();
+    assert!(ended.stdout == expected + "end\n", "{} bytes", ended.stdout.len());
+}
+
+#[test]
+fn a_signal_ends_the_command_and_its_output_is_kept() {
+    let commands = Commands::new();
+    for (sent, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let nap = nap(&commands);
+        let line = format!("trap 'echo trapped' TERM INT HUP; echo ready; sleep {nap}");
+        let (child, stdout) = commands.shell_that_is_ready(&["--timeout", "5m"], &line);
+        signal(&child, sent);
+        let ended = ended(child, stdout);
+        ended.assert_code(code);
+        // It was killed, not asked.
+        assert_eq!(ended.stdout, "");
+        assert!(!runs(&nap));
+    }
+}
+
+#[test]
+fn a_second_signal_kills_at_once_whatever_is_waited_for() {
+    let commands = Commands::new();
+    // Nobody reads what it writes.
+    let (mut child, stdout) = commands.shell_that_is_ready(&["--timeout", "5m"], "echo ready; yes");
+    signal(&child, Signal::INT);
+    let mut told = child.try_wait().unwrap();
+    eventually("it ends", || {
+        if told.is_none() {
+            signal(&child, Signal::INT);
+            told = child.try_wait().unwrap();
+        }
+        told
+    });
+    assert_eq!(told.unwrap().code(), Some(130));
+    drop(stdout);
+    commands.place.expect_a_dead_instance();
+    eventually("nothing is left", || {
+        commands.place.sandboxctl(["gc"]).assert_code(0);
+        commands.place.containers().is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_controller_that_is_killed_takes_the_command_with_it() {
+    let commands = Commands::new();
+    let nap = nap(&commands);
+    let line = format!("trap '' TERM INT HUP; (setsid sleep {nap} &); echo ready; sleep {nap}");
+    let (mut child, stdout) = commands.shell_that_is_ready(&["--timeout", "5m"], &line);
+    assert!(runs(&nap));
+    commands.place.expect_a_dead_instance();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(stdout);
+    eventually("its programs are gone", || (!runs(&nap)).then_some(()));
+    eventually("its container is gone", || {
+        commands.place.sandboxctl(["gc"]).assert_code(0);
+        (commands.place.containers().is_empty() && ENGINE.remains(&commands.place).is_empty())
+            .then_some(())
+    });
+}
+
+#[test]
+fn a_container_that_is_killed_from_outside_says_so() {
+    let commands = Commands::new();
+    let line = "echo ready; sleep 1000";
+    let (child, stdout) = commands.shell_that_is_ready(&["--timeout", "5m"], line);
+    let containers = commands.place.containers();
+    assert_eq!(containers.len(), 1);
+    ENGINE.kill(&containers[0]);
+    let ended = ended(child, stdout);
+    ended.assert_code(137).assert_stderr_has("killed from outside");
+}
+
+#[test]
+fn a_script_in_an_image_runs_its_programs() {
+    let commands = Commands::new();
+    let script =
+        "local done = process.exec('wc', {'-c', '/in/x'}) print(done.stdout) return done.code";
+    commands.place.write("count.luau", script);
+    commands.place.write("x", "12345");
+    let mut run = commands.place.command(["run", "--in", "x"]);
+    run.args(commands.provided.args()).arg("count.luau");
+    let ended = finish(run);
+    ended.assert_code(0);
+    assert_eq!(ended.stdout, "5 /in/x\n\n0\n");
+}

@@ -1,0 +1,167 @@
+//! `sandbox_command`: programs in the sandboxes that `sandbox_init` makes from an image.
+
+use serde_json::{Value, json};
+
+use super::{Server, c, init};
+use crate::place::{Place, eventually};
+use crate::rootfs::{Provided, Rootfs};
+
+/// A server whose sandboxes have programs: by their callers' word, where the engine has images.
+fn server<'a>(place: &'a Place, provided: &Provided) -> (Server<'a>, Value) {
+    let mut args = init("c");
+    match provided {
+        Provided::Image(name) => {
+            args["imageName"] = json!(name);
+            (Server::new(place), args)
+        }
+        Provided::Directory(folder) => {
+            (Server::with(place, &["--rootfs", folder.path().to_str().unwrap()]), args)
+        }
+    }
+}
+
+fn shell(line: &str) -> Value {
+    c(json!({"executable": "sh", "args": ["-c", line]}))
+}
+
+#[test]
+fn commands_run_in_a_kept_sandbox_and_leave_files_and_the_truth() {
+    let place = Place::new();
+    let provided = Rootfs::busybox().folder("srv", 0o755).provide();
+    let (mut server, init) = server(&place, &provided);
+    let made = server.data("sandbox_init", init);
+    assert_eq!(made["containerId"], "c");
+
+    let answer = server.ask("sandbox_command", shell("echo out; echo err >&2; exit 7"));
+    let data = json!({"stdout": "out\n", "stderr": "err\n", "exitCode": 7, "timedOut": false});
+    assert_eq!(answer["data"], data, "{answer:#}");
+    let metadata = &answer["metadata"];
+    for flag in ["stdoutTruncated", "stderrTruncated", "stdoutLossy", "stderrLossy"] {
+        assert_eq!(metadata[flag], false, "{answer:#}");
+    }
+
+    // The working directory is the root unless the caller says; the variables are theirs.
+    let output = |server: &mut Server<'_>, args: Value| {
+        let data = server.data("sandbox_command", args);
+        assert_eq!((&data["exitCode"], &data["timedOut"]), (&json!(0), &json!(false)), "{data:#}");
+        data["stdout"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(output(&mut server, c(json!({"executable": "pwd"}))), "/\n");
+    let there = c(json!({"executable": "pwd", "workingDirectory": "/srv"}));
+    assert_eq!(output(&mut server, there), "/srv\n");
+    let relative = c(json!({"executable": "pwd", "workingDirectory": "."}));
+    assert_eq!(output(&mut server, relative), "/workspace\n");
+    let variables = c(json!({"executable": "env", "envVars": ["A=b=c", "EMPTY="]}));
+    let variables = output(&mut server, variables);
+    for line in ["A=b=c", "EMPTY=", "HOME=/workspace"] {
+        assert!(variables.lines().any(|it| it == line), "{line} in {variables}");
+    }
+
+    // It is one sandbox: what a command makes, the next call finds.
+    let made = server.ask("sandbox_command", shell("echo made > /workspace/a; echo x > /tmp/b"));
+    assert_eq!(made["data"]["exitCode"], 0, "{made:#}");
+    let read = server.data("sandbox_read_file", c(json!({"path": "a"})));
+    assert_eq!(read["content"], "made\n");
+    assert_eq!(output(&mut server, shell("cat /tmp/b")), "x\n");
+    let script = json!({"script": "return process.exec('cat', {'/tmp/b'}).stdout"});
+    assert_eq!(server.data("sandbox_execute_script", c(script))["result"], "x\n");
+
+    let killed = server.ask("sandbox_command", shell("kill -9 $$"));
+    assert_eq!(killed["data"]["exitCode"], 137, "{killed:#}");
+    assert_eq!(killed["metadata"]["signal"], 9, "{killed:#}");
+    server.end_well();
+}
+
+#[test]
+fn a_command_that_does_not_come_to_its_end_tells_what_it_wrote() {
+    let place = Place::new();
+    let provided = Rootfs::busybox().provide();
+    let (mut server, init) = server(&place, &provided);
+    server.data("sandbox_init", init);
+
+    let mut late = shell("echo before; sleep 1000");
+    late["timeout"] = json!(500);
+    let data = server.data("sandbox_command", late);
+    let expected = json!({"stdout": "before\n", "stderr": "", "exitCode": -1, "timedOut": true});
+    assert_eq!(data, expected);
+
+    let begun = |name: &str| shell(&format!("echo before; touch /workspace/{name}; sleep 1000"));
+    let id = server.begin("sandbox_command", begun("one"));
+    eventually("it begins", || place.path("sandbox-files/one").exists().then_some(()));
+    server.send(&json!({"cancel": id}).to_string());
+    let answer = server.answer(&id);
+    assert_eq!(answer["metadata"]["kind"], "cancelled", "{answer:#}");
+    assert_eq!(answer["metadata"]["stdout"], "before\n", "{answer:#}");
+
+    // Of calls that wait for each other the second begins when the first has ended.
+    let first = server.begin("sandbox_command", shell("sleep 0.3; echo 1 > /workspace/order"));
+    let second = server.begin("sandbox_command", shell("cat /workspace/order"));
+    assert_eq!(server.answer(&second)["data"]["stdout"], "1\n");
+    assert_eq!(server.answer(&first)["data"]["exitCode"], 0);
+    server.end_well();
+}
+
+#[test]
+fn output_that_is_no_text_or_too_long_says_so() {
+    let place = Place::new();
+    let provided = Rootfs::busybox().provide();
+    let (mut server, init) = server(&place, &provided);
+    server.data("sandbox_init", init);
+    let answer = server.ask("sandbox_command", shell(r"printf 'a\377b'; printf 'ok' >&2"));
+    assert_eq!(answer["data"]["stdout"], "a\u{fffd}b", "{answer:#}");
+    assert_eq!(answer["metadata"]["stdoutLossy"], true);
+    assert_eq!(answer["metadata"]["stderrLossy"], false);
+    let answer = server.ask("sandbox_command", shell("yes | head -c 1500000"));
+    assert_eq!(answer["data"]["stdout"].as_str().unwrap().len(), 1_000_000);
+    assert_eq!(answer["metadata"]["stdoutTruncated"], true);
+    assert_eq!(answer["metadata"]["stderrTruncated"], false);
+    assert_eq!(answer["data"]["exitCode"], 0);
+    server.end_well();
+}
+
+#[test]
+fn what_no_command_can_be_is_refused_and_named() {
+    let place = Place::new();
+    let provided = Rootfs::busybox().file("srv/plain", 0o644, "no program").provide();
+    let (mut server, init) = server(&place, &provided);
+    server.data("sandbox_init", init);
+    let command = |args: Value| c(args);
+    for (args, kind, names) in [
+        (json!({"executable": "nope"}), "command_not_found", "'nope' was not found"),
+        (json!({"executable": "/srv/plain"}), "not_executable", "/srv/plain"),
+        (json!({"executable": ""}), "invalid_request", "`executable`"),
+        (json!({"executable": "true", "timeout": 0}), "invalid_request", "`timeout`"),
+        (json!({"executable": "true", "timeout": 86_400_000}), "policy", "limits.timeout"),
+        (json!({"executable": "true", "envVars": ["A"]}), "invalid_request", "`envVars[0]`"),
+        (json!({"executable": "true", "envVars": ["HOME=/x"]}), "invalid_request", "HOME"),
+        (json!({"executable": "true", "args": ["a\0b"]}), "invalid_request", "NUL"),
+        (json!({"executable": "true", "workingDirectory": "/no"}), "not_found", "/no"),
+    ] {
+        let answer = server.ask("sandbox_command", command(args.clone()));
+        let metadata = &answer["metadata"];
+        assert_eq!(metadata["kind"], kind, "{args}: {answer:#}");
+        assert!(answer["error"].as_str().unwrap().contains(names), "{args}: {answer:#}");
+        assert_eq!(metadata["stdout"], "", "{args}: {answer:#}");
+    }
+    server.end_well();
+}
+
+#[test]
+fn one_call_has_a_sandbox_made_for_it() {
+    let place = Place::new();
+    let provided = Rootfs::busybox().provide();
+    let mut args = init("c");
+    let mut tool = place.command(["tool", "sandbox_command"]);
+    match &provided {
+        Provided::Image(name) => args["imageName"] = json!(name),
+        Provided::Directory(folder) => _ = tool.arg("--rootfs").arg(folder.path()),
+    }
+    let input = shell("echo hello; exit 3");
+    tool.args(["--init", &args.to_string(), "--input", &input.to_string()]);
+    let ended = crate::place::finish(tool);
+    // The call was done; how the command ended is data.
+    ended.assert_code(0);
+    let answer: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(answer["data"]["stdout"], "hello\n", "{answer:#}");
+    assert_eq!(answer["data"]["exitCode"], 3, "{answer:#}");
+}
