@@ -279,6 +279,7 @@ const INSIDE_OF_PROGRAMS: &[&str] = &[
     "fchmodat-plain",
     "prlimit64-files",
     "prlimit64-ask",
+    "own-priority",
 ];
 
 /// What of [`OUTSIDE`] the rules on files refuse programs too.
@@ -356,6 +357,15 @@ const FORBIDDEN: &[&str] = &[
     "setrlimit-mark",
     "ioctl-type-into-terminal",
     "ioctl-linux-console",
+    "socket-sctp",
+    "socket-smc",
+    "setpriority-of-another",
+    "setpriority-of-a-user",
+    "ioprio_set-of-another",
+    "ioprio_set-of-everybody",
+    "sched_setscheduler-of-another",
+    "sched_setparam-of-another",
+    "sched_setattr-of-another",
 ];
 
 /// The same, by the older names of this architecture.

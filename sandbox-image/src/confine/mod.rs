@@ -165,14 +165,19 @@ pub fn limit_check() -> Result<(), ConfineError> {
     step("RLIMIT_AS", limit(Resource::As, CHECK_MEMORY_BYTES))
 }
 
-/// What an agent needs beside that runs programs: it is told of its children's ends, and whatever
-/// loses its parent becomes its child.
+/// What an agent needs beside that runs programs: it is told of its children's ends, whatever
+/// loses its parent becomes its child, and it catches no signal: as a first process it takes none from
+/// its programs but those that it catches, and these come with contents of the sender's.
 ///
 /// # Errors
 ///
 /// [`ConfineError`] where the kernel refuses.
 pub fn adopt() -> Result<(), ConfineError> {
     step("watching children", dispose(libc::SIGCHLD, libc::SIG_DFL))?;
+    // The standard library catches these, to say which thread's stack was too small.
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        step("catching nothing", dispose(signal, libc::SIG_DFL))?;
+    }
     let own = Some(rustix::process::getpid());
     step("PR_SET_CHILD_SUBREAPER", rustix::process::set_child_subreaper(own))
 }

@@ -77,14 +77,14 @@ impl Ground {
     ///
     /// # Errors
     ///
-    /// Where there is no `/dev/null`.
+    /// Where there is no `/dev/null`, or `/proc` does not show what runs.
     pub fn prepare(args: &AgentArgs, proxy: Option<&TcpListener>) -> io::Result<Self> {
         let mut defaults = Defaults::new(std::env::vars_os(), args.home.clone(), args.base());
         if let (Some(listener), Some(proxy)) = (proxy, &args.proxy) {
             defaults.set_proxy(listener.local_addr()?, &proxy.without);
         }
         let null = File::open("/dev/null")?;
-        Ok(Self { defaults, marks: Marks::new(), layers: Layers::default(), null })
+        Ok(Self { defaults, marks: Marks::new()?, layers: Layers::default(), null })
     }
 
     /// Has every program take the layers upon itself.
@@ -146,9 +146,10 @@ impl Programs {
         let asked = Asked { command, cwd, env };
         let prepared = Prepared::new(&asked, &self.ground.defaults)?;
         stop.waking(wake, || {
-            let running = self.begin(&prepared, task.has_input, wake)?;
             let Task { deadline, output_bytes, .. } = *task;
-            supervise(running, console, &Bounds { stop, deadline, output_bytes })
+            let bounds = Bounds { stop, deadline, output_bytes };
+            let running = self.begin(&prepared, task.has_input, wake, &bounds)?;
+            supervise(running, console, &bounds)
         })
     }
 
@@ -157,6 +158,7 @@ impl Programs {
         prepared: &Prepared,
         has_input: bool,
         wake: &Arc<Wake>,
+        bounds: &Bounds<'_>,
     ) -> Result<Running, WireError> {
         let tree = self.ground.marks.tree();
         let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(no_descriptor);
@@ -173,13 +175,19 @@ impl Programs {
             env: &prepared.env,
             cwd: &prepared.cwd,
             stdio: [input, stdout.1.as_fd(), stderr.1.as_fd()],
-            mark: tree.mark(),
             layer: self.ground.layers.landlock.as_ref().map(OwnedFd::as_fd),
             filter: self.ground.layers.seccomp.as_ref(),
         };
         let mut tries = 0;
+        let mut stopped = None;
         let death = loop {
-            match self.reaper.begin(wake.clone(), || spawn(&beginning)) {
+            let begun = spawn(&beginning, &tree, &self.reaper, wake, |death, word| {
+                stopped = bounds.outlast(wake, word);
+                if stopped.is_some() {
+                    self.reaper.kill(death);
+                }
+            });
+            match begun {
                 Ok(death) => break death,
                 Err(SpawnError::Program(_, Errno::TXTBSY)) if tries < BUSY_TRIES => {
                     tries += 1;
@@ -189,7 +197,7 @@ impl Programs {
             }
         };
         let (outputs, stdin) = ([stdout.0, stderr.0], stdin.map(|(_, end)| end));
-        Ok(Running { tree, death, wake: wake.clone(), outputs, stdin })
+        Ok(Running { tree, death, wake: wake.clone(), outputs, stdin, stopped })
     }
 }
 

@@ -3,13 +3,15 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use sandbox_protocol::message::ExecEnd;
 
 use super::Wake;
+use super::tree::{Burials, Tree, limit_of};
 
 /// What a child left.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +25,7 @@ pub struct Remains {
 /// The end of a child, once it has come.
 #[derive(Debug)]
 pub struct Death {
+    pid: Pid,
     remains: Mutex<Option<Remains>>,
     wake: Arc<Wake>,
 }
@@ -46,7 +49,10 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
+    /// By number: whose is in here is not reaped yet, so the number is still its own.
     awaited: HashMap<i32, Arc<Death>>,
+    /// The trees of programs, with their marks.
+    trees: Vec<(Option<u64>, Weak<Burials>)>,
     /// How many children were begun.
     begun: u64,
 }
@@ -67,26 +73,38 @@ impl Reaper {
         Ok(Self(shared))
     }
 
-    /// Begins a child by `spawn`, whose end wakes `wake`.
+    /// Begins a child of this tree by `clone`, whose end wakes `wake`. One child is begun at a time.
     ///
     /// # Errors
     ///
-    /// Those of `spawn`.
-    pub fn begin<E>(
+    /// Those of `clone`.
+    pub fn begin<T, E>(
         &self,
-        wake: Arc<Wake>,
-        spawn: impl FnOnce() -> Result<Pid, E>,
-    ) -> Result<Arc<Death>, E> {
+        tree: &Tree,
+        wake: &Arc<Wake>,
+        clone: impl FnOnce() -> Result<(Pid, T), E>,
+    ) -> Result<(Arc<Death>, T), E> {
         // Held meanwhile, so that a child which ends at once is known when it is reaped.
         let mut state = self.0.state.lock().unwrap();
-        let spawned = spawn();
-        // Even where it failed there may be a child: one that could not become its program.
+        let (pid, more) = clone()?;
         state.begun += 1;
         self.0.begun.notify_one();
-        let pid = spawned?;
-        let death = Arc::new(Death { remains: Mutex::default(), wake });
+        let death = Arc::new(Death { pid, remains: Mutex::default(), wake: wake.clone() });
         state.awaited.insert(pid.as_raw_nonzero().get(), death.clone());
-        Ok(death)
+        state.trees.retain(|(_, burials)| burials.strong_count() > 0);
+        let burials = Arc::downgrade(tree.burials());
+        if !state.trees.iter().any(|(_, known)| known.ptr_eq(&burials)) {
+            state.trees.push((tree.mark(), burials));
+        }
+        Ok((death, more))
+    }
+
+    /// Kills a child, unless it has ended.
+    pub fn kill(&self, death: &Death) {
+        let state = self.0.state.lock().unwrap();
+        if state.awaited.contains_key(&death.pid.as_raw_nonzero().get()) {
+            _ = kill_process(death.pid, Signal::KILL);
+        }
     }
 }
 
@@ -94,14 +112,8 @@ impl Shared {
     fn reap(&self) {
         loop {
             let begun = self.state.lock().unwrap().begun;
-            match wait() {
-                Ok((pid, remains)) => {
-                    let death = self.state.lock().unwrap().awaited.remove(&pid);
-                    if let Some(death) = death {
-                        *death.remains.lock().unwrap() = Some(remains);
-                        death.wake.wake();
-                    }
-                }
+            match ended() {
+                Ok(pid) => self.bury(pid),
                 Err(libc::ECHILD) => {
                     // Nobody is left whose children could come to us.
                     let state = self.state.lock().unwrap();
@@ -111,19 +123,57 @@ impl Shared {
             }
         }
     }
+
+    fn bury(&self, pid: Pid) {
+        let mark = limit_of(pid);
+        let mut state = self.state.lock().unwrap();
+        // A tree without a mark is everybody.
+        let of_it = |(known, _): &&(Option<u64>, _)| known.is_none() || *known == mark;
+        let trees = state.trees.iter().filter(of_it);
+        let trees: Vec<_> = trees.filter_map(|(_, burials)| burials.upgrade()).collect();
+        let count = || trees.iter().for_each(|burials| _ = burials.fetch_add(1, Ordering::SeqCst));
+        count();
+        let remains = take_remains(pid);
+        count();
+        // Nobody else reaps, so it is there to be reaped. Were it not, nothing would be made up.
+        let Some(remains) = remains else { return };
+        let death = state.awaited.remove(&pid.as_raw_nonzero().get());
+        drop(state);
+        if let Some(death) = death {
+            *death.remains.lock().unwrap() = Some(remains);
+            death.wake.wake();
+        }
+    }
 }
 
-/// Waits for any child.
-fn wait() -> Result<(i32, Remains), i32> {
+/// Waits for any child to end, and leaves it as it is.
+fn ended() -> Result<Pid, i32> {
+    let options = libc::WEXITED | libc::WNOWAIT | libc::__WALL;
+    #[expect(unsafe_code, reason = "no safe interface waits for children of every kind")]
+    // SAFETY: the answer is ours to write to; all zeros are a legal one, and the kernel fills it in.
+    let (result, pid) = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let result = libc::waitid(libc::P_ALL, 0, &raw mut info, options);
+        (result, info.si_pid())
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error().raw_os_error().unwrap_or(0));
+    }
+    Pid::from_raw(pid).ok_or(0)
+}
+
+/// Reaps a child that has ended.
+fn take_remains(pid: Pid) -> Option<Remains> {
     let mut status = 0;
+    let pid = pid.as_raw_nonzero().get();
     #[expect(unsafe_code, reason = "no safe interface waits and tells what was used")]
     // SAFETY: both are ours to write to; all zeros are a legal rusage.
-    let (pid, usage) = unsafe {
+    let (reaped, usage) = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
-        (libc::wait4(-1, &raw mut status, libc::__WALL, &raw mut usage), usage)
+        (libc::wait4(pid, &raw mut status, libc::__WALL, &raw mut usage), usage)
     };
-    if pid < 0 {
-        return Err(io::Error::last_os_error().raw_os_error().unwrap_or(0));
+    if reaped != pid {
+        return None;
     }
     let low = |number: i32| u8::try_from(number & 0xff).unwrap_or(u8::MAX);
     let end = if libc::WIFSIGNALED(status) {
@@ -135,5 +185,5 @@ fn wait() -> Result<(i32, Remains), i32> {
         let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
         seconds + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
     };
-    Ok((pid, Remains { end, cpu: time(usage.ru_utime) + time(usage.ru_stime) }))
+    Some(Remains { end, cpu: time(usage.ru_utime) + time(usage.ru_stime) })
 }

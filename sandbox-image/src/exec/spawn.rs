@@ -1,24 +1,41 @@
 //! Begins a program: the one place where the agent becomes two.
 //!
 //! The child shares the agent's memory until it is its program (`CLONE_VM`), and the thread that made
-//! it stands still meanwhile (`CLONE_VFORK`): nothing is copied, and the child says by that memory what
+//! it keeps that memory as it is meanwhile: nothing is copied, and the child says by that memory what
 //! went wrong. So it runs on a stack of its own, makes system calls and nothing else, allocates
-//! nothing, takes no lock, and leaves signals to nobody.
+//! nothing, takes no lock, touches nothing of its thread's, and leaves signals to nobody.
+//!
+//! That it has left the memory is the end of a pipe, whose other end is in the child alone and closes
+//! as it becomes its program, or ends. The thread waits for that and for whatever ends the program early:
+//! it does not stand still (`CLONE_VFORK`), because other programs of the sandbox may stop the child, which
+//! is of their user.
 #![expect(unsafe_code, reason = "a new process is begun by system calls that nothing safe makes")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::ptr;
+use std::sync::Arc;
 
 use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 use seccompiler::BpfProgram;
+
+use super::Wake;
+use super::reaper::{Death, Reaper};
+use super::tree::Tree;
 
 /// Enough for a function with a few variables, and the C library's wrappers.
 const STACK_BYTES: usize = 64 << 10;
 
 /// The kernel has so many signals. Two of them always do what they do by default.
-const LAST_SIGNAL: c_int = 64;
+const LAST_SIGNAL: usize = 64;
+
+/// Where the child has its end of the pipe.
+const WORD: c_int = 3;
+
+/// `RLIMIT_LOCKS`.
+const LOCKS: usize = libc::RLIMIT_LOCKS as usize;
 
 /// What a program begins with.
 #[derive(Debug)]
@@ -33,8 +50,6 @@ pub struct Beginning<'a> {
     pub cwd: &'a CStr,
     /// Its input, output and error output, each over 2.
     pub stdio: [BorrowedFd<'a>; 3],
-    /// The limit by which its tree is known.
-    pub mark: Option<u64>,
     /// The rules on files that it takes upon itself.
     pub layer: Option<BorrowedFd<'a>>,
     /// The filter that it takes upon itself.
@@ -64,15 +79,24 @@ struct Job {
     mark: Option<u64>,
     layer: Option<c_int>,
     filter: Option<libc::sock_fprog>,
+    /// The end of the pipe that is the child's.
+    word: c_int,
     failed: Option<SpawnError>,
 }
 
-/// Begins it.
+/// Begins it, as a process of the tree. `wait` is given the pipe that ends when the child has left the
+/// agent's memory, and may come back before that, having killed it.
 ///
 /// # Errors
 ///
-/// [`SpawnError`]; a child that got as far as that has ended, and is to be reaped.
-pub fn spawn(beginning: &Beginning<'_>) -> Result<Pid, SpawnError> {
+/// [`SpawnError`]; a child that got as far as that has ended, or does.
+pub fn spawn(
+    beginning: &Beginning<'_>,
+    tree: &Tree,
+    reaper: &Reaper,
+    wake: &Arc<Wake>,
+    wait: impl FnOnce(&Death, BorrowedFd<'_>),
+) -> Result<Arc<Death>, SpawnError> {
     let candidates = pointers(beginning.candidates);
     let args = pointers(beginning.args);
     let env = pointers(beginning.env);
@@ -87,34 +111,50 @@ pub fn spawn(beginning: &Beginning<'_>) -> Result<Pid, SpawnError> {
         env: env.as_ptr(),
         cwd: beginning.cwd.as_ptr(),
         stdio: beginning.stdio.map(|fd| fd.as_raw_fd()),
-        mark: beginning.mark,
+        mark: tree.mark(),
         layer: beginning.layer.map(|fd| fd.as_raw_fd()),
         filter,
+        word: -1,
         failed: None,
     };
     let mut stack = vec![0_u128; STACK_BYTES / size_of::<u128>()];
     let top = stack.as_mut_ptr_range().end;
     let job_pointer = &raw mut job;
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the child runs `child` on a stack of its own, which, like the job and what that points
-    // to, lives until the child has left this memory: until then this thread stands still. No
-    // handler of the agent's runs in it, because every signal is blocked from before until after.
-    let (pid, errno) = unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let pid = libc::clone(child, top.cast(), flags, job_pointer.cast());
-        let errno = last_errno();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
-        (pid, errno)
+    let clone = || {
+        // Made and, but for the child's, closed while no other child is begun: nobody else has it.
+        let (word, end) = pipe_with(PipeFlags::CLOEXEC)?;
+        // SAFETY: nobody else looks at the job yet.
+        unsafe { (*job_pointer).word = end.as_raw_fd() };
+        // SAFETY: the child runs `child` on a stack of its own, which, like the job and what that
+        // points to, lives until the child has left this memory: the pipe is waited for below,
+        // before anything of it goes. No handler of the agent's runs in it, because every signal
+        // is blocked from before until after.
+        let (pid, errno) = unsafe {
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            let flags = libc::CLONE_VM | libc::SIGCHLD;
+            let pid = libc::clone(child, top.cast(), flags, job_pointer.cast());
+            let errno = *libc::__errno_location();
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
+            (pid, errno)
+        };
+        match Pid::from_raw(pid).filter(|_| pid > 0) {
+            Some(pid) => Ok((pid, word)),
+            None => Err(Errno::from_raw_os_error(errno)),
+        }
     };
+    let (death, word) = reaper.begin(tree, wake, clone).map_err(SpawnError::Process)?;
+    wait(&death, word.as_fd());
+    // Nothing is ever written to it. A child that was killed ends at once, or where the kernel hangs,
+    // as late as that; its memory cannot be taken back before.
+    while rustix::io::read(&word, &mut [0; 1]) == Err(Errno::INTR) {}
     drop(stack);
     // SAFETY: the child wrote to it through the same pointer, and is done with it.
-    match unsafe { job_pointer.read() }.failed {
+    match unsafe { job_pointer.read_volatile() }.failed {
         Some(error) => Err(error),
-        None if pid > 0 => Pid::from_raw(pid).ok_or(SpawnError::Process(errno)),
-        None => Err(SpawnError::Process(errno)),
+        None => Ok(death),
     }
 }
 
@@ -123,53 +163,58 @@ extern "C" fn child(job: *mut c_void) -> c_int {
     // SAFETY: `spawn` gives its own job, which it does not touch meanwhile.
     let job = unsafe { &mut *job.cast::<Job>() };
     job.failed = Some(become_program(job));
-    127
+    loop {
+        // SAFETY: ends the process.
+        _ = unsafe { system_call(libc::SYS_exit_group, [127, 0, 0, 0, 0]) };
+    }
 }
 
 /// Comes back only where it failed.
 fn become_program(job: &Job) -> SpawnError {
-    let step = |name: &'static str, result: c_long| {
-        if result < 0 { Err(SpawnError::Step(name, last_errno())) } else { Ok(()) }
+    let call = |number: c_long, args: [usize; 5]| {
+        // SAFETY: system calls over plain numbers, and over memory that `spawn` keeps for us.
+        unsafe { system_call(number, args) }
+    };
+    let step = |name: &'static str, number: c_long, args: [usize; 5]| {
+        call(number, args).map_err(|errno| SpawnError::Step(name, errno))
     };
     let prepare = || {
-        // SAFETY: system calls over plain numbers, and over memory that `spawn` keeps for us.
-        unsafe {
-            // With the agent, also where that is not the first process of all.
-            step("PR_SET_PDEATHSIG", libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL).into())?;
-            step("setsid", libc::setsid().into())?;
-            for (number, fd) in (0..).zip(job.stdio) {
-                step("dup2", libc::dup2(fd, number).into())?;
-            }
-            if libc::chdir(job.cwd) < 0 {
-                return Err(SpawnError::Cwd(last_errno()));
-            }
-            // What the agent ignores, and whoever began it. By the kernel's own call: the C library
-            // refuses to touch two signals that it uses itself.
-            let default = [0_u64; 4];
-            let (new, old) = (default.as_ptr(), ptr::null::<u64>());
-            for signal in 1..=LAST_SIGNAL {
-                libc::syscall(libc::SYS_rt_sigaction, signal, new, old, size_of::<u64>());
-            }
-            if let Some(mark) = job.mark {
-                let limit = libc::rlimit64 { rlim_cur: mark, rlim_max: mark };
-                let set = libc::prlimit64(0, libc::RLIMIT_LOCKS, &raw const limit, ptr::null_mut());
-                step("RLIMIT_LOCKS", set.into())?;
-            }
-            if let Some(layer) = job.layer {
-                step("Landlock", libc::syscall(libc::SYS_landlock_restrict_self, layer, 0))?;
-            }
-            // All of them are closed on exec. Where the kernel has no such call that has to do.
-            libc::syscall(libc::SYS_close_range, 3, c_int::MAX, 0);
-            if let Some(filter) = &job.filter {
-                let mode = libc::SECCOMP_SET_MODE_FILTER;
-                let filter = ptr::from_ref(filter);
-                step("the filter", libc::syscall(libc::SYS_seccomp, mode, 0, filter))?;
-            }
-            let mut none: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut none);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+        // With the agent, also where that is not the first process of all.
+        let (death_signal, kill) = (bits(libc::PR_SET_PDEATHSIG), bits(libc::SIGKILL));
+        step("PR_SET_PDEATHSIG", libc::SYS_prctl, [death_signal, kill, 0, 0, 0])?;
+        step("setsid", libc::SYS_setsid, [0; 5])?;
+        for (number, fd) in (0..).zip(job.stdio) {
+            step("dup3", libc::SYS_dup3, [bits(fd), number, 0, 0, 0])?;
         }
-        Ok(())
+        call(libc::SYS_chdir, [job.cwd as usize, 0, 0, 0, 0]).map_err(SpawnError::Cwd)?;
+        // What the agent ignores, and whoever began it.
+        let default = [0_u64; 4];
+        for signal in 1..=LAST_SIGNAL {
+            let new = default.as_ptr() as usize;
+            _ = call(libc::SYS_rt_sigaction, [signal, new, 0, size_of::<u64>(), 0]);
+        }
+        if let Some(mark) = job.mark {
+            let limit = libc::rlimit64 { rlim_cur: mark, rlim_max: mark };
+            let (resource, new) = (LOCKS, &raw const limit as usize);
+            step("RLIMIT_LOCKS", libc::SYS_prlimit64, [0, resource, new, 0, 0])?;
+        }
+        if let Some(layer) = job.layer {
+            step("Landlock", libc::SYS_landlock_restrict_self, [bits(layer), 0, 0, 0, 0])?;
+        }
+        // All of them are closed on exec. Where the kernel has no call for that it has to do. The end
+        // of the pipe is the last one that closes.
+        let (word, close_on_exec) = (bits(job.word), bits(libc::O_CLOEXEC));
+        if job.word != WORD {
+            step("dup3", libc::SYS_dup3, [word, bits(WORD), close_on_exec, 0, 0])?;
+        }
+        _ = call(libc::SYS_close_range, [bits(WORD + 1), bits(c_int::MAX), 0, 0, 0]);
+        if let Some(filter) = &job.filter {
+            let (mode, filter) = (libc::SECCOMP_SET_MODE_FILTER, ptr::from_ref(filter) as usize);
+            step("the filter", libc::SYS_seccomp, [mode as usize, 0, filter, 0, 0])?;
+        }
+        let none = 0_u64;
+        let (how, set) = (bits(libc::SIG_SETMASK), &raw const none as usize);
+        step("signals", libc::SYS_rt_sigprocmask, [how, set, 0, size_of::<u64>(), 0]).map(|_| ())
     };
     if let Err(error) = prepare() {
         return error;
@@ -177,27 +222,77 @@ fn become_program(job: &Job) -> SpawnError {
     // As the C library looks along PATH, but for files without a header, which are no scripts to us.
     let mut failed = SpawnError::Program(0, Errno::NOENT);
     for place in 0.. {
-        // SAFETY: the lists end with a null pointer, and what they point to is alive.
-        unsafe {
-            let candidate = *job.candidates.add(place);
-            if candidate.is_null() {
-                break;
-            }
-            libc::execve(candidate, job.args, job.env);
+        // SAFETY: the list ends with a null pointer.
+        let candidate = unsafe { *job.candidates.add(place) };
+        if candidate.is_null() {
+            break;
         }
-        match last_errno() {
-            Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::STALE | Errno::TIMEDOUT => {}
-            Errno::ACCESS => failed = SpawnError::Program(place, Errno::ACCESS),
-            other => return SpawnError::Program(place, other),
+        let (args, env) = (job.args as usize, job.env as usize);
+        match call(libc::SYS_execve, [candidate as usize, args, env, 0, 0]) {
+            // It does not come back where it succeeded.
+            Ok(_) => {}
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::STALE | Errno::TIMEDOUT) => {}
+            Err(Errno::ACCESS) => failed = SpawnError::Program(place, Errno::ACCESS),
+            Err(other) => return SpawnError::Program(place, other),
         }
     }
     failed
 }
 
-/// The errno of the call before.
-fn last_errno() -> Errno {
-    // SAFETY: reads this thread's own.
-    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+/// One system call, and no more: the C library's leaves its errno with the thread, which goes on
+/// meanwhile.
+///
+/// # Safety
+///
+/// That of the call.
+#[cfg(target_arch = "x86_64")]
+unsafe fn system_call(number: c_long, [a, b, c, d, e]: [usize; 5]) -> Result<usize, Errno> {
+    let result: isize;
+    // SAFETY: the kernel clobbers what is named.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    answer(result)
+}
+
+/// The same of this architecture.
+///
+/// # Safety
+///
+/// That of the call.
+#[cfg(target_arch = "aarch64")]
+unsafe fn system_call(number: c_long, [a, b, c, d, e]: [usize; 5]) -> Result<usize, Errno> {
+    let result: isize;
+    // SAFETY: the kernel clobbers nothing else.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") a => result,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e,
+            options(nostack),
+        );
+    }
+    answer(result)
+}
+
+/// What the kernel says, in the register.
+fn answer(register: isize) -> Result<usize, Errno> {
+    usize::try_from(register).map_err(|_| {
+        Errno::from_raw_os_error(c_int::try_from(register.wrapping_neg()).unwrap_or(libc::EIO))
+    })
+}
+
+/// A descriptor or flags, none of which is negative.
+const fn bits(number: c_int) -> usize {
+    assert!(number >= 0);
+    number as usize
 }
 
 /// Pointers to the strings, and the null pointer that ends them.

@@ -11,12 +11,12 @@
 //! One thread does all of it, so that a program costs one, and never reads more than there is room
 //! for: what nobody takes stays in the pipe, and the program waits.
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{ExecEnd, ExecReply, ExecStop};
 use sandbox_protocol::{ErrorKind, WireError};
@@ -26,6 +26,10 @@ use super::tree::Tree;
 use super::{Output, Wake};
 use crate::run::{StopFlag, StopReason};
 
+/// How many pieces of input are given before anything else is looked at.
+const PIECES: usize = 4;
+/// How long after its time is up the last bytes of a program may be waited for to be taken.
+const LAST_BYTES: Duration = Duration::from_millis(500);
 /// How long a program that was killed may take to be reaped.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -64,6 +68,8 @@ pub struct Running {
     pub outputs: [OwnedFd; 2],
     /// That of its input, which does not wait either.
     pub stdin: Option<OwnedFd>,
+    /// What ended it while it began.
+    pub stopped: Option<ExecStop>,
 }
 
 /// What bounds a program.
@@ -75,6 +81,39 @@ pub struct Bounds<'a> {
     pub deadline: Instant,
     /// How many bytes both of its outputs may have together.
     pub output_bytes: u64,
+}
+
+impl Bounds<'_> {
+    /// What ends the program, by now.
+    fn reached(&self) -> Option<ExecStop> {
+        match self.stop.reason() {
+            StopReason::Cancelled => Some(ExecStop::Cancelled),
+            StopReason::Timeout => Some(ExecStop::Timeout),
+            StopReason::None => (Instant::now() >= self.deadline).then_some(ExecStop::Timeout),
+        }
+    }
+
+    /// Waits until there is something to read, or its end, or what ends the program before.
+    pub fn outlast(&self, wake: &Wake, what: BorrowedFd<'_>) -> Option<ExecStop> {
+        loop {
+            let mut fds =
+                [PollFd::new(wake, PollFlags::IN), PollFd::from_borrowed_fd(what, PollFlags::IN)];
+            _ = poll(&mut fds, until(self.deadline).as_ref());
+            if !fds[1].revents().is_empty() {
+                return None;
+            }
+            wake.see();
+            let reached = self.reached();
+            if reached.is_some() {
+                return reached;
+            }
+        }
+    }
+}
+
+/// How long that is from now.
+fn until(deadline: Instant) -> Option<Timespec> {
+    Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok()
 }
 
 /// What is under way.
@@ -99,7 +138,7 @@ pub fn supervise(
     console: &mut impl Console,
     bounds: &Bounds<'_>,
 ) -> Result<ExecReply, WireError> {
-    let Running { tree, death, wake, outputs, stdin } = running;
+    let Running { tree, death, wake, outputs, stdin, stopped } = running;
     let mut watch = Watch {
         console,
         bounds,
@@ -107,14 +146,14 @@ pub fn supervise(
         given: [0; 2],
         stdin,
         piece: Vec::new(),
-        stopped: None,
+        stopped,
     };
     let remains = loop {
         wake.see();
         if let Some(remains) = death.remains() {
             break remains;
         }
-        watch.carry();
+        watch.carry(&wake);
         watch.look_at_bounds();
         if watch.stopped.is_some() {
             _ = tree.kill();
@@ -163,27 +202,29 @@ fn unkillable() -> WireError {
 
 impl<C: Console> Watch<'_, C> {
     /// Takes and gives what is there, a little of each.
-    fn carry(&mut self) {
+    fn carry(&mut self, wake: &Wake) {
         for output in Output::BOTH {
             _ = self.carry_output(output);
         }
-        self.carry_input();
+        self.carry_input(wake);
     }
 
-    /// Whether there was something.
-    fn carry_output(&mut self, output: Output) -> bool {
-        let Some(fd) = &self.outputs[output as usize] else { return false };
+    /// How many bytes there were.
+    fn carry_output(&mut self, output: Output) -> usize {
+        let Some(fd) = &self.outputs[output as usize] else { return 0 };
         let room = self.console.room(output).min(MAX_CHUNK_BYTES);
         if room == 0 {
-            return false;
+            return 0;
         }
         let mut data = Vec::with_capacity(room);
-        match rustix::io::read(fd, rustix::buffer::spare_capacity(&mut data)) {
+        let read =
+            retry_on_intr(|| rustix::io::read(fd, rustix::buffer::spare_capacity(&mut data)));
+        match read {
             Ok(0) => {
                 self.outputs[output as usize] = None;
-                false
+                0
             }
-            Ok(_) => {
+            Ok(read) => {
                 let given = self.given[0] + self.given[1];
                 let left = self.bounds.output_bytes.saturating_sub(given);
                 if data.len() as u64 > left {
@@ -194,20 +235,27 @@ impl<C: Console> Watch<'_, C> {
                 if !data.is_empty() {
                     self.console.give(output, data);
                 }
-                true
+                read
             }
-            Err(Errno::AGAIN) => false,
-            Err(Errno::INTR) => true,
+            Err(Errno::AGAIN) => 0,
             Err(_) => {
                 self.outputs[output as usize] = None;
-                false
+                0
             }
         }
     }
 
-    fn carry_input(&mut self) {
+    /// Gives some of its input; whoever sends and whoever reads without a pause does not keep the rest
+    /// waiting.
+    fn carry_input(&mut self, wake: &Wake) {
+        let mut pieces = 0;
         while let Some(fd) = &self.stdin {
             if self.piece.is_empty() {
+                if pieces == PIECES {
+                    // What has come already wakes nobody again.
+                    return wake.wake();
+                }
+                pieces += 1;
                 match self.console.input() {
                     Input::Piece(piece) => self.piece = piece,
                     Input::Later => return,
@@ -229,14 +277,7 @@ impl<C: Console> Watch<'_, C> {
     }
 
     fn look_at_bounds(&mut self) {
-        let stop = match self.bounds.stop.reason() {
-            StopReason::Cancelled => Some(ExecStop::Cancelled),
-            StopReason::Timeout => Some(ExecStop::Timeout),
-            StopReason::None => {
-                (Instant::now() >= self.bounds.deadline).then_some(ExecStop::Timeout)
-            }
-        };
-        self.stopped = self.stopped.or(stop);
+        self.stopped = self.stopped.or_else(|| self.bounds.reached());
     }
 
     /// Waits for whatever comes first.
@@ -254,28 +295,30 @@ impl<C: Console> Watch<'_, C> {
         {
             fds.push(PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::OUT));
         }
-        let left = self.bounds.deadline.saturating_duration_since(Instant::now());
-        _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
+        _ = poll(&mut fds, until(self.bounds.deadline).as_ref());
     }
 
-    /// What is left in the pipes when nobody writes to them any more: all of it, or, where a process
-    /// of another tree holds one open, what is there now. It waits for room as long as that takes, but
-    /// not beyond a cancel.
+    /// What is left in the pipes when nobody of the tree writes to them any more: not what a process of
+    /// another one may write. It waits for room, but not beyond a cancel, nor long beyond the program's
+    /// own time.
     fn carry_the_rest(&mut self, wake: &Wake) {
+        let latest = self.bounds.deadline.max(Instant::now()) + LAST_BYTES;
         for output in Output::BOTH {
-            loop {
+            let rest = self.outputs[output as usize].as_ref().map(rustix::io::ioctl_fionread);
+            let mut rest = rest.and_then(Result::ok).unwrap_or(0);
+            while rest > 0 && self.stopped != Some(ExecStop::OutputLimit) {
                 wake.see();
                 if self.console.room(output) > 0 {
-                    if !self.carry_output(output) || self.stopped == Some(ExecStop::OutputLimit) {
-                        break;
+                    match self.carry_output(output) {
+                        0 => break,
+                        carried => rest = rest.saturating_sub(carried as u64),
                     }
-                } else if self.bounds.stop.reason() != StopReason::None {
+                } else if self.bounds.stop.reason() != StopReason::None || Instant::now() >= latest
+                {
                     self.look_at_bounds();
                     return;
-                } else if self.outputs[output as usize].is_none() {
-                    break;
                 } else {
-                    _ = poll(&mut [PollFd::new(wake, PollFlags::IN)], None);
+                    _ = poll(&mut [PollFd::new(wake, PollFlags::IN)], until(latest).as_ref());
                 }
             }
         }

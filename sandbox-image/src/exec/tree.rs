@@ -7,6 +7,9 @@
 //! ([`last`](crate::confine::seccomp::programs::last)). Where there is no such limit (gVisor), programs
 //! run one at a time, and everything in the sandbox but the agent is its tree.
 
+use std::ffi::c_int;
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,6 +20,8 @@ use rustix::process::{
 
 /// How long what was killed may take to be gone: longer only where the kernel itself hangs.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a tree may run away from the walks after it.
+const CHASE: Duration = Duration::from_millis(400);
 /// The longest wait between two looks.
 const LOOK: Duration = Duration::from_millis(8);
 
@@ -30,8 +35,15 @@ pub struct Marks {
 impl Marks {
     /// Takes the limit down from what it is, so that no other process has a mark of ours: the agents of
     /// tests, which share a kernel and its processes, by chance alone.
-    #[must_use]
-    pub fn new() -> Self {
+    ///
+    /// # Errors
+    ///
+    /// Where `/proc` does not show this process, and so not what it begins either.
+    pub fn new() -> io::Result<Self> {
+        let own = rustix::process::getpid();
+        if !processes()?.any(|pid| pid.is_ok_and(|pid| pid == own)) {
+            return Err(io::Error::other("/proc does not list the processes"));
+        }
         let highest = rustix::process::getrlimit(Resource::Locks).maximum.unwrap_or(u64::MAX);
         let mut random = [0; 4];
         _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::NONBLOCK);
@@ -40,7 +52,7 @@ impl Marks {
             let limit = Rlimit { current: Some(first), maximum: Some(first) };
             rustix::process::setrlimit(Resource::Locks, limit).is_ok()
         });
-        Self { next: first.map(|first| AtomicU64::new(first - 1)) }
+        Ok(Self { next: first.map(|first| AtomicU64::new(first - 1)) })
     }
 
     /// Whether several programs can be told apart.
@@ -52,14 +64,20 @@ impl Marks {
     /// The tree of a new program.
     #[must_use]
     pub fn tree(&self) -> Tree {
-        Tree { mark: self.next.as_ref().map(|next| next.fetch_sub(1, Ordering::Relaxed)) }
+        let mark = self.next.as_ref().map(|next| next.fetch_sub(1, Ordering::Relaxed));
+        Tree { mark, burials: Arc::default() }
     }
 }
+
+/// How often the agent has reaped a process of a tree, counted before it does and after: odd, while it
+/// does.
+pub type Burials = AtomicU64;
 
 /// A program and all that it has started.
 #[derive(Debug)]
 pub struct Tree {
     mark: Option<u64>,
+    burials: Arc<Burials>,
 }
 
 impl Tree {
@@ -69,20 +87,41 @@ impl Tree {
         self.mark
     }
 
+    /// What the reaper counts.
+    #[must_use]
+    pub const fn burials(&self) -> &Arc<Burials> {
+        &self.burials
+    }
+
     /// Kills all of it, and waits until nothing is left; whether that is so.
     ///
-    /// A process that is killed forks no more, and one that is begun meanwhile has a higher number and
-    /// is met later on the same walk, or on the next one.
+    /// A process that is killed forks no more. One that forks and ends before it is met hides its child
+    /// from the walk, again and again; but its parent is the agent then, or was, before it ended
+    /// too, and so the agent reaps on such a walk. A walk on which nobody was met, and nobody of the
+    /// tree was reaped, has seen that nobody is left. Whoever goes on running away is killed in one
+    /// stroke with everything else in the sandbox.
     #[must_use]
     pub fn kill(&self) -> bool {
-        let deadline = Instant::now() + PATIENCE;
+        let begun = Instant::now();
         let mut wait = Duration::from_micros(250);
         loop {
-            if self.strike() == 0 {
+            let before = self.burials.load(Ordering::SeqCst);
+            // A walk that could not be made has seen nobody, which says nothing.
+            let met = self.strike().unwrap_or(usize::MAX);
+            let still = before.is_multiple_of(2) && self.burials.load(Ordering::SeqCst) == before;
+            if met == 0 && still {
                 return true;
             }
-            if Instant::now() >= deadline {
+            let chased = begun.elapsed();
+            if chased >= PATIENCE {
                 return false;
+            }
+            if chased >= CHASE {
+                strike_all();
+            }
+            if met == 0 {
+                std::thread::yield_now();
+                continue;
             }
             std::thread::sleep(wait);
             wait = (wait * 2).min(LOOK);
@@ -90,9 +129,14 @@ impl Tree {
     }
 
     /// One walk: how many were there, those included that are dead and not reaped yet.
-    fn strike(&self) -> usize {
+    fn strike(&self) -> io::Result<usize> {
         let own = rustix::process::getpid();
-        processes().filter(|&pid| pid != own && self.strike_one(pid)).count()
+        let mut met = 0;
+        for pid in processes()? {
+            let pid = pid?;
+            met += usize::from(pid != own && self.strike_one(pid));
+        }
+        Ok(met)
     }
 
     fn strike_one(&self, pid: Pid) -> bool {
@@ -120,18 +164,32 @@ impl Tree {
     }
 }
 
+/// Kills every other process of the sandbox at once, which nobody outruns: no process is begun while
+/// the kernel does it. Does nothing where the agent is not the first of its PID namespace, and others
+/// than its programs are there.
+fn strike_all() {
+    const EVERYBODY: c_int = -1;
+    if rustix::process::getpid().is_init() {
+        #[expect(unsafe_code, reason = "no safe interface signals everybody")]
+        // SAFETY: a system call over plain numbers.
+        unsafe {
+            libc::kill(EVERYBODY, libc::SIGKILL);
+        }
+    }
+}
+
 /// All processes that are seen from here.
-fn processes() -> impl Iterator<Item = Pid> {
+fn processes() -> io::Result<impl Iterator<Item = io::Result<Pid>>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let listed = openat(CWD, "/proc", flags, Mode::empty()).and_then(rustix::fs::Dir::new);
-    listed.into_iter().flatten().filter_map(|entry| {
-        let entry = entry.ok()?;
-        Pid::from_raw(entry.file_name().to_str().ok()?.parse().ok()?)
-    })
+    let listed = rustix::fs::Dir::new(openat(CWD, "/proc", flags, Mode::empty())?)?;
+    Ok(listed.filter_map(|entry| match entry {
+        Ok(entry) => Pid::from_raw(entry.file_name().to_str().ok()?.parse().ok()?).map(Ok),
+        Err(errno) => Some(Err(errno.into())),
+    }))
 }
 
 /// The limit that is the mark, of another process. `None` where it is gone, or somebody else's.
-fn limit_of(pid: Pid) -> Option<u64> {
+pub fn limit_of(pid: Pid) -> Option<u64> {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     let pid = pid.as_raw_nonzero().get();
     #[expect(unsafe_code, reason = "no safe interface asks for another process's limit")]

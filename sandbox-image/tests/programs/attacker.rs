@@ -6,9 +6,10 @@
 //! `attacker LAYERS UID ATTACK MOUNT INPUTS OUTSIDE PID PORT SOCKET`, see [`main`]; or, in the agent's
 //! place in a sandbox, the agent's own arguments: see [`in_sandbox`].
 
-use std::ffi::CString;
+use std::ffi::{CString, c_void};
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, c_long};
 use sandbox_agent::Agent;
@@ -210,6 +211,8 @@ fn strike(attack: &str, target: &Target) -> Answer {
         |family: c_int, kind: c_int| call(libc::SYS_socket, [bits(family), bits(kind), 0]);
     let new_process = |flags: c_int| child(call(libc::SYS_clone, [bits(flags | libc::SIGCHLD)]));
     let execute = c("execute");
+    let zero = 0_i32;
+    let zero = &raw const zero as usize;
     match attack {
         // Inside the mounts.
         "read the mount" => open(&file, libc::O_RDONLY),
@@ -248,6 +251,15 @@ fn strike(attack: &str, target: &Target) -> Answer {
         "wait" => {
             println!("ready");
             Ok(std::io::stdin().lines().count())
+        }
+        // To be ended by force, if it can be.
+        "run-away" => run_away(),
+        "multiply" => multiply(),
+        "stop-everybody" => {
+            println!("begun");
+            loop {
+                _ = call(libc::SYS_kill, [usize::MAX, bits(libc::SIGSTOP)]);
+            }
         }
         "read-environ-of-another" => open(&c(&format!("/proc/{pid}/environ")), libc::O_RDONLY),
         "list-descriptors-of-another" => {
@@ -310,6 +322,13 @@ fn strike(attack: &str, target: &Target) -> Answer {
         "socket-packet" => socket_of(libc::AF_PACKET, libc::SOCK_RAW),
         "socket-vsock" => socket_of(libc::AF_VSOCK, libc::SOCK_STREAM),
         "socket-alg" => socket_of(libc::AF_ALG, libc::SOCK_SEQPACKET),
+        "socket-sctp" => {
+            let protocol = bits(libc::IPPROTO_SCTP);
+            call(libc::SYS_socket, [bits(libc::AF_INET), bits(libc::SOCK_STREAM), protocol])
+        }
+        "socket-smc" => {
+            call(libc::SYS_socket, [bits(libc::AF_INET6), bits(libc::SOCK_STREAM), 256])
+        }
         "socketpair" => call(libc::SYS_socketpair, [1, 1, 0, BAD]),
         "sendmsg" => call(libc::SYS_sendmsg, [NO_FD, BAD, 0]),
         "recvmsg" => call(libc::SYS_recvmsg, [NO_FD, BAD, 0]),
@@ -370,6 +389,18 @@ fn strike(attack: &str, target: &Target) -> Answer {
         "setrlimit-mark" => call(libc::SYS_setrlimit, [10, BAD]),
         "setrlimit" => call(libc::SYS_setrlimit, [7, BAD]),
         "sched_setaffinity" => call(libc::SYS_sched_setaffinity, [*pid, 8, BAD]),
+        // To what it is already, or by a class that there is not.
+        "setpriority-of-another" => call(libc::SYS_setpriority, [0, *pid, 0]),
+        "setpriority-of-a-user" => call(libc::SYS_setpriority, [2, NO_FD, 0]),
+        "ioprio_set-of-another" => call(libc::SYS_ioprio_set, [1, *pid, 0]),
+        "ioprio_set-of-everybody" => call(libc::SYS_ioprio_set, [3, 0, 7 << 13]),
+        "sched_setscheduler-of-another" => call(libc::SYS_sched_setscheduler, [*pid, 0, zero]),
+        "sched_setparam-of-another" => call(libc::SYS_sched_setparam, [*pid, zero]),
+        "sched_setattr-of-another" => call(libc::SYS_sched_setattr, [*pid, BAD, 0]),
+        "own-priority" => {
+            call(libc::SYS_setpriority, [0, 0, 19])?;
+            call(libc::SYS_sched_setscheduler, [0, 0, zero])
+        }
         "setpriority" => call(libc::SYS_setpriority, [99, 0, 0]),
         "personality" => call(libc::SYS_personality, [0xffff_ffff]),
         "fchmod-set-uid" => call(libc::SYS_fchmod, [NO_FD, 0o4755]),
@@ -578,6 +609,45 @@ fn child(answer: Answer) -> Answer {
         sandbox_agent::exit(sandbox_agent::Exit::Done);
     }
     answer
+}
+
+/// Is begun anew by itself and ends, again and again, in no time: whoever looks for it finds where it was.
+#[expect(unsafe_code, reason = "nothing safe begins a process in the same memory")]
+fn run_away() -> Answer {
+    const STACK_BYTES: usize = 16 << 10;
+    const STACKS: usize = 16;
+    static HOPS: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn hop(stacks: *mut c_void) -> c_int {
+        loop {
+            let place = HOPS.fetch_add(1, Ordering::Relaxed) % STACKS;
+            // SAFETY: the child's stack is nobody's: whoever had it last has long ended. Both touch
+            // nothing but that and the counter.
+            let pid = unsafe {
+                let top = stacks.cast::<u8>().add((place + 1) * STACK_BYTES);
+                libc::clone(hop, top.cast(), libc::CLONE_VM | libc::SIGCHLD, stacks)
+            };
+            if pid > 0 {
+                _ = call(libc::SYS_exit_group, [0]);
+            }
+        }
+    }
+    println!("begun");
+    let stacks = vec![0_u128; STACKS * STACK_BYTES / size_of::<u128>()].leak();
+    hop(stacks.as_mut_ptr().cast());
+    Ok(0)
+}
+
+/// Is two in the next moment, again and again, none of which stays.
+fn multiply() -> Answer {
+    println!("begun");
+    loop {
+        let forked = call(libc::SYS_clone, [bits(libc::SIGCHLD)]);
+        let again = forked.is_ok_and(|pid| pid > 0)
+            && call(libc::SYS_clone, [bits(libc::SIGCHLD)]).is_ok_and(|pid| pid > 0);
+        if again {
+            sandbox_agent::exit(sandbox_agent::Exit::Done);
+        }
+    }
 }
 
 fn c(text: &str) -> CString {

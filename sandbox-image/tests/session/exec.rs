@@ -526,10 +526,9 @@ fn a_program_cannot_reach_into_the_agent_nor_leave_what_outlives_it() {
     assert_eq!(agent.says("echo fine"), "fine\n");
 }
 
-/// As a container's first process, in which it is alone with its programs.
-#[test]
-fn nothing_that_a_program_signals_ends_the_agent() {
-    let directory = elsewhere();
+/// An agent that is the first process of a PID namespace, in which it is alone with its programs, as in
+/// a container.
+fn first_process(directory: &Path) -> Agent {
     let mut unshare = std::process::Command::new("unshare");
     if !rustix::process::geteuid().is_root() {
         unshare.args(["--user", "--map-root-user"]);
@@ -537,9 +536,77 @@ fn nothing_that_a_program_signals_ends_the_agent() {
     unshare
         .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
         .arg(env!("CARGO_BIN_EXE_sandbox-agent"))
-        .args(arguments(directory.path(), Mode::Exec).to_args());
+        .args(arguments(directory, Mode::Exec).to_args());
     let mut agent = Agent::start(&mut unshare);
-    agent.call(hello(directory.path())).unwrap();
+    agent.call(hello(directory)).unwrap();
+    agent
+}
+
+/// An attack that is aimed at nothing in particular.
+fn attack(name: &str) -> Command {
+    let uid = rustix::process::geteuid().as_raw().to_string();
+    program(env!("CARGO_BIN_EXE_attacker"), &["none", &uid, name, "/", "/", "/", "1", "0", "none"])
+}
+
+/// How many processes there are, by a shell's own means, and how many that is beside the agent.
+const COUNT: &str = "set -- /proc/[0-9]*; echo $#";
+const ALONE: &str = "2\n";
+
+#[test]
+fn a_program_that_runs_away_from_its_end_is_caught_and_the_others_go_on() {
+    let directory = elsewhere();
+    let mut agent = first_process(directory.path());
+    let time = long_time(directory.path());
+    let (other, other_exec) = agent.begun(shell(&format!("echo begun; sleep {time}")));
+    agent.await_output(other_exec.stdout, "begun");
+    // What was begun has ended, at once; what it left has no number for as long as a walk takes.
+    for _ in 0..60 {
+        let ran = agent.ran(attack("run-away")).unwrap();
+        assert_eq!((ran.stdout.as_str(), ran.reply.end), ("begun\n", ExecEnd::Exited(0)));
+        assert_eq!(agent.says("cat /proc/[0-9]*/comm 2>&1 | grep -c attacker || :"), "0\n");
+    }
+    assert!(runs(&time));
+    agent.call(Cancel { id: other }).unwrap();
+    agent.finish(other, &other_exec).unwrap();
+    assert_eq!(agent.says(COUNT), ALONE);
+}
+
+#[test]
+fn a_program_that_stops_all_others_takes_their_time_and_nothing_of_the_agents() {
+    let directory = elsewhere();
+    let mut agent = first_process(directory.path());
+    let (stopper, stopper_exec) = agent.begun(attack("stop-everybody"));
+    agent.await_output(stopper_exec.stdout, "begun");
+    // Stopped before they are programs, or after; each ends when its time is up.
+    let others: Vec<_> = (0..4)
+        .map(|_| {
+            let exec = Exec { timeout_ms: 700, ..agent.request(shell("while :; do :; done")) };
+            (agent.send(exec.clone()), exec)
+        })
+        .collect();
+    for (id, exec) in &others {
+        let reply = agent.finish(*id, exec).unwrap().reply;
+        let ended = (reply.end, reply.stopped);
+        assert_eq!(ended, (ExecEnd::Signaled(9), Some(ExecStop::Timeout)));
+    }
+    // A cancel is as good.
+    let (id, exec) = agent.begun(shell("while :; do :; done"));
+    agent.call(Cancel { id }).unwrap();
+    let reply = agent.finish(id, &exec).unwrap().reply;
+    assert_eq!((reply.end, reply.stopped), (ExecEnd::Signaled(9), Some(ExecStop::Cancelled)));
+    agent.call(Cancel { id: stopper }).unwrap();
+    agent.finish(stopper, &stopper_exec).unwrap();
+    assert_eq!(agent.says(COUNT), ALONE);
+}
+
+#[test]
+fn nothing_that_a_program_signals_ends_the_agent() {
+    let directory = elsewhere();
+    let mut agent = first_process(directory.path());
+    // What it caught would reach it, with whatever the sender says of it. Above are the C library's
+    // own, which believes nobody.
+    let caught = agent.says("grep SigCgt /proc/1/status");
+    assert!(caught.ends_with("00000000\n"), "{caught}");
     let ran = agent.ran(shell("for s in $(seq 1 64); do kill -$s 1; done 2>/dev/null; echo sent"));
     assert_eq!(ran.unwrap().stdout, "sent\n");
     let time = long_time(directory.path());
@@ -555,8 +622,7 @@ fn nothing_that_a_program_signals_ends_the_agent() {
     let exec = Exec { timeout_ms: 1_000, ..agent.request(shell(bomb)) };
     let ran = agent.exec(&exec).unwrap();
     assert_eq!((ran.stdout.as_str(), ran.reply.stopped), ("lit\n", Some(ExecStop::Timeout)));
-    // The agent, the shell, and the two that it has just begun.
-    assert_eq!(agent.says("ls /proc | grep -c '^[0-9]*$'"), "4\n");
+    assert_eq!(agent.says(COUNT), ALONE);
     agent.call(Shutdown {}).unwrap();
     assert_eq!(agent.exit_code(), DONE);
 }

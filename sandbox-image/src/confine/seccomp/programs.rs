@@ -63,6 +63,11 @@ const NAMESPACES: [libc::c_int; 7] = [
 /// Families of sockets that there are.
 const FAMILIES: [libc::c_int; 3] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX];
 
+/// What these families speak: the rest (SCTP, SMC, MPTCP and their kind) is much code of the kernel's,
+/// loaded when somebody asks, for nobody on a loopback.
+const PROTOCOLS: [libc::c_int; 5] =
+    [0, libc::IPPROTO_ICMP, libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_ICMPV6];
+
 /// Calls that make a file or give it a mode, and the place of the mode among their arguments.
 const MODES: &[(libc::c_long, u8)] = &[
     (libc::SYS_fchmod, 1),
@@ -95,6 +100,20 @@ const TMPFILE: libc::c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
 
 /// Puts words, or what they stand for, into a terminal's input.
 const TYPING: [u64; 2] = [libc::TIOCSTI, libc::TIOCLINUX];
+
+/// Calls that change how a thread is scheduled, which is named by this argument: the caller's own, by 0.
+/// Another one could be the agent's, which would never get back what it was (`sched_setaffinity` is not
+/// among them: threads of programs are named when they are bound to processors).
+const SCHEDULING: [(libc::c_long, u8); 3] = [
+    (libc::SYS_sched_setattr, 0),
+    (libc::SYS_sched_setparam, 0),
+    (libc::SYS_sched_setscheduler, 0),
+];
+
+/// The same where it may be a process, a group or a user, by the argument before: the last is everybody.
+const PRIORITIES: [(libc::c_long, u64); 2] =
+    [(libc::SYS_setpriority, libc::PRIO_USER as u64), (libc::SYS_ioprio_set, IOPRIO_WHO_USER)];
+const IOPRIO_WHO_USER: u64 = 3;
 
 /// Limits that stay as they are. By the first a crash would be handed to a program of the host's; by
 /// the second the agent knows whose a process is ([`Tree`](crate::exec)).
@@ -138,6 +157,20 @@ pub fn refused() -> Result<BpfProgram, BackendError> {
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
         let others = FAMILIES.into_iter().map(|family| argument(0, Dword, Ne, bits(family)));
         rules.add(call, others.collect::<Result<_, _>>()?)?;
+    }
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let mut others = vec![argument(0, Dword, Eq, bits(family))?];
+        for protocol in PROTOCOLS {
+            others.push(argument(2, Dword, Ne, bits(protocol))?);
+        }
+        rules.add(libc::SYS_socket, others)?;
+    }
+    for (call, thread) in SCHEDULING {
+        rules.add(call, vec![argument(thread, Dword, Ne, 0)?])?;
+    }
+    for (call, everybody) in PRIORITIES {
+        rules.add(call, vec![argument(0, Dword, Eq, everybody)?])?;
+        rules.add(call, vec![argument(1, Dword, Ne, 0)?])?;
     }
     for request in TYPING {
         rules.add(libc::SYS_ioctl, vec![argument(1, Dword, Eq, request)?])?;
