@@ -11,7 +11,6 @@ use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
-use sandbox_protocol::Base64;
 use sandbox_protocol::message::{Change, Touched};
 use sandbox_protocol::path::GuestPath;
 
@@ -100,10 +99,7 @@ impl Announced {
                     return None;
                 };
                 let (op, bytes) = said.changes.outcome(now)?;
-                let text = String::from_utf8_lossy(name).into_owned();
-                let is_exact = text.as_bytes() == name;
-                let name_b64 = (!is_exact).then(|| Base64(name.to_vec()));
-                Some((name, TouchedFile { name: text, name_b64, op, bytes }))
+                Some((name, TouchedFile::new(name, op, bytes)))
             })
             .collect();
         files.sort_by_key(|&(name, _)| name);
@@ -224,6 +220,7 @@ fn stat_by_steps(root: impl AsFd, name: &[u8]) -> Result<Stat, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sandbox_protocol::Base64;
     use std::fs;
     use std::os::unix::fs::symlink;
 

@@ -37,6 +37,7 @@ mod failpoint;
 pub mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod growth;
 mod image;
 mod iodir;
 mod limits;
@@ -49,6 +50,7 @@ mod reap;
 mod report;
 mod run;
 mod sandbox;
+mod scan;
 mod session;
 mod shared;
 mod spec;
@@ -80,8 +82,8 @@ pub use reap::{
     Force, GcFailure, GcMode, GcOptions, GcReport, Reaper, SandboxState, SandboxSummary,
 };
 pub use report::{
-    ErrorDocument, ExecResult, FileOp, FilesTouched, LogEntry, LogLevel, RESULT_SCHEMA,
-    ResultDocument, RunResult, TouchedFile, TouchedSource, Usage,
+    EXEC_SCHEMA, ErrorDocument, ExecDocument, ExecResult, FileOp, FilesTouched, LogEntry, LogLevel,
+    RESULT_SCHEMA, ResultDocument, RunResult, TouchedFile, TouchedSource, Usage,
 };
 pub use run::Run;
 pub use sandbox::Sandbox;

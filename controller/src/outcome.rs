@@ -131,6 +131,17 @@ impl std::fmt::Display for Status {
 }
 
 impl Outcome {
+    /// The same, where it was found afterwards that a limit was passed: what ended by itself ended
+    /// beyond its limit.
+    pub(crate) fn beyond(self, limit: Option<ScriptError>) -> Self {
+        match (self, limit) {
+            (Self::Ok { .. } | Self::Exit(_) | Self::ScriptError(_), Some(limit)) => {
+                Self::Limit(limit)
+            }
+            (outcome, _) => outcome,
+        }
+    }
+
     /// The word for it.
     #[must_use]
     pub const fn status(&self) -> Status {
@@ -278,7 +289,7 @@ pub(crate) struct ContainerUsage {
 /// 128 + SIGKILL.
 pub(crate) const KILLED: i64 = 137;
 /// The signal that nobody can catch.
-const SIGKILL: u8 = 9;
+pub(crate) const SIGKILL: u8 = 9;
 /// 128 + SIGSYS: a system call that the seccomp profile forbids.
 const BAD_SYSTEM_CALL: i64 = 159;
 
@@ -424,7 +435,7 @@ fn with_stderr(detail: &str, stderr: &str) -> String {
     }
 }
 
-fn failure(kind: ErrorKind, message: impl AsRef<str>) -> ScriptError {
+pub(crate) fn failure(kind: ErrorKind, message: impl AsRef<str>) -> ScriptError {
     let message = cut_encoded(message.as_ref(), MAX_MESSAGE_BYTES).to_owned();
     ScriptError { kind, message, line: None, traceback: None }
 }

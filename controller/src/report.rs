@@ -2,8 +2,11 @@
 //! everyone else.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::path::PathBuf;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use sandbox_protocol::limits::{MAX_LOG_ENTRY_BYTES, cut_encoded};
 use sandbox_protocol::message::{Confinement, ScriptError};
 use sandbox_protocol::{Base64, ErrorKind, message};
@@ -15,8 +18,11 @@ use crate::error::Error;
 use crate::limits::{LimitKey, Limits};
 use crate::outcome::{Outcome, Status};
 
-/// The name of the result document's form.
+/// The name of the form of a script's result document.
 pub const RESULT_SCHEMA: &str = "sandboxctl.result/1";
+
+/// The name of the form of a command's result document.
+pub const EXEC_SCHEMA: &str = "sandboxctl.exec/1";
 
 /// What a run leaves, however it ended.
 #[derive(Debug, Clone)]
@@ -203,6 +209,18 @@ pub struct FilesTouched {
     pub truncated: bool,
 }
 
+impl FilesTouched {
+    /// What a scan found, and what was observed beside: a file that was made and removed again.
+    pub(crate) fn with(mut self, observed: Self) -> Self {
+        let known: HashSet<Vec<u8>> = self.files.iter().map(|file| file.path().to_vec()).collect();
+        let others = observed.files.into_iter().filter(|file| !known.contains(file.path()));
+        self.files.extend(others);
+        self.files.sort_by(|one, other| one.path().cmp(other.path()));
+        self.truncated |= observed.truncated;
+        self
+    }
+}
+
 /// How changed files were found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -226,6 +244,21 @@ pub struct TouchedFile {
     pub op: FileOp,
     /// Its size now; 0 where it is gone.
     pub bytes: u64,
+}
+
+impl TouchedFile {
+    /// What became of the file at this path, relative to the io dir.
+    pub(crate) fn new(path: &[u8], op: FileOp, bytes: u64) -> Self {
+        let name = String::from_utf8_lossy(path).into_owned();
+        let is_exact = name.as_bytes() == path;
+        let name_b64 = (!is_exact).then(|| Base64(path.to_vec()));
+        Self { name, name_b64, op, bytes }
+    }
+
+    /// Its path's bytes.
+    pub(crate) fn path(&self) -> &[u8] {
+        self.name_b64.as_ref().map_or(self.name.as_bytes(), |exact| &exact.0)
+    }
 }
 
 /// What became of a file.
@@ -289,7 +322,147 @@ pub struct ResultDocument<'a> {
     confinement: Option<&'a Confinement>,
 }
 
-/// The `error` of a [`ResultDocument`].
+/// The document of `exec --json`: one for every way a command can end, our own failures included;
+/// see [`failed`](Self::failed) for those before there was a command.
+#[derive(Debug, Serialize)]
+pub struct ExecDocument<'a> {
+    schema: &'static str,
+    id: Option<&'a str>,
+    status: Status,
+    /// The program's own, as `signal`: never one of ours.
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    failed: bool,
+    timed_out: bool,
+    stdout: Cow<'a, str>,
+    stdout_encoding: OutputEncoding,
+    stdout_truncated: bool,
+    stderr: Cow<'a, str>,
+    stderr_encoding: OutputEncoding,
+    stderr_truncated: bool,
+    files_touched: &'a [TouchedFile],
+    files_touched_source: TouchedSource,
+    files_touched_truncated: bool,
+    error: Option<ErrorDocument>,
+    engine: Option<EngineKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine_notice: Option<&'a str>,
+    io_dir: Option<String>,
+    limits: Option<&'a Limits>,
+    usage: Option<Usage>,
+    confinement: Option<&'a Confinement>,
+}
+
+/// How a document has what a command wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+enum OutputEncoding {
+    /// As text.
+    #[serde(rename = "utf-8")]
+    Utf8,
+    /// It is no text, or it is none where it was cut.
+    #[serde(rename = "base64")]
+    Base64,
+}
+
+/// Output as text, where it is that.
+fn text(output: &[u8], truncated: bool) -> (Cow<'_, str>, OutputEncoding) {
+    let text = match std::str::from_utf8(output) {
+        Ok(text) => Some(text),
+        // Cut in the middle of a character: what is left of that is no loss to a text.
+        Err(error) if truncated && error.error_len().is_none() => {
+            std::str::from_utf8(&output[..error.valid_up_to()]).ok()
+        }
+        Err(_) => None,
+    };
+    match text {
+        Some(text) => (Cow::Borrowed(text), OutputEncoding::Utf8),
+        None => (Cow::Owned(STANDARD.encode(output)), OutputEncoding::Base64),
+    }
+}
+
+impl<'a> From<&'a ExecResult> for ExecDocument<'a> {
+    fn from(result: &'a ExecResult) -> Self {
+        let (stdout, stdout_encoding) = text(&result.stdout, result.stdout_truncated);
+        let (stderr, stderr_encoding) = text(&result.stderr, result.stderr_truncated);
+        Self {
+            schema: EXEC_SCHEMA,
+            id: Some(&result.id),
+            status: result.outcome.status(),
+            exit_code: result.exit_code,
+            signal: result.signal,
+            failed: result.failed(),
+            timed_out: result.timed_out(),
+            stdout,
+            stdout_encoding,
+            stdout_truncated: result.stdout_truncated,
+            stderr,
+            stderr_encoding,
+            stderr_truncated: result.stderr_truncated,
+            files_touched: &result.files_touched.files,
+            files_touched_source: result.files_touched.source,
+            files_touched_truncated: result.files_touched.truncated,
+            error: result
+                .outcome
+                .failure()
+                .map(|failure| ErrorDocument { hint: result.hint(), ..failure.into() }),
+            engine: Some(result.engine),
+            engine_notice: result.engine_notice.as_deref(),
+            io_dir: result.io_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned()),
+            limits: Some(&result.limits),
+            usage: Some(result.usage),
+            confinement: Some(&result.confinement),
+        }
+    }
+}
+
+impl From<&Error> for ExecDocument<'_> {
+    fn from(error: &Error) -> Self {
+        Self::failed(error.into())
+    }
+}
+
+impl ExecDocument<'_> {
+    /// Where our side failed, and nothing ran.
+    #[must_use]
+    pub const fn failed(error: ErrorDocument) -> Self {
+        Self {
+            schema: EXEC_SCHEMA,
+            id: None,
+            status: status_of(&error),
+            exit_code: None,
+            signal: None,
+            failed: true,
+            timed_out: false,
+            stdout: Cow::Borrowed(""),
+            stdout_encoding: OutputEncoding::Utf8,
+            stdout_truncated: false,
+            stderr: Cow::Borrowed(""),
+            stderr_encoding: OutputEncoding::Utf8,
+            stderr_truncated: false,
+            files_touched: &[],
+            files_touched_source: TouchedSource::Scan,
+            files_touched_truncated: false,
+            error: Some(error),
+            engine: None,
+            engine_notice: None,
+            io_dir: None,
+            limits: None,
+            usage: None,
+            confinement: None,
+        }
+    }
+}
+
+/// The status of what never began.
+const fn status_of(error: &ErrorDocument) -> Status {
+    match error.kind {
+        // A caller who gives up before there is a run has cancelled.
+        ErrorKind::Cancelled => Status::Cancelled,
+        _ => Status::Error,
+    }
+}
+
+/// The `error` of a [`ResultDocument`] and an [`ExecDocument`].
 #[derive(Debug, Clone, Serialize)]
 pub struct ErrorDocument {
     /// What went wrong, in one word.
@@ -381,11 +554,7 @@ impl ResultDocument<'_> {
         Self {
             schema: RESULT_SCHEMA,
             id: None,
-            // A caller who gives up before there is a run has cancelled.
-            status: match error.kind {
-                ErrorKind::Cancelled => Status::Cancelled,
-                _ => Status::Error,
-            },
+            status: status_of(&error),
             exit_code,
             result: None,
             logs: Logs(&[]),
@@ -401,5 +570,43 @@ impl ResultDocument<'_> {
             usage: None,
             confinement: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_that_is_no_text_is_given_as_its_bytes() {
+        for (output, truncated, expected) in [
+            (&b"a\n"[..], false, ("a\n", OutputEncoding::Utf8)),
+            (b"", true, ("", OutputEncoding::Utf8)),
+            ("\u{20ac}".as_bytes(), false, ("\u{20ac}", OutputEncoding::Utf8)),
+            (b"\xff", false, ("/w==", OutputEncoding::Base64)),
+            (b"\xffa", true, ("/2E=", OutputEncoding::Base64)),
+            // The half of a character at the end: only a cut makes it one.
+            (b"a\xe2\x82", true, ("a", OutputEncoding::Utf8)),
+            (b"a\xe2\x82", false, ("YeKC", OutputEncoding::Base64)),
+        ] {
+            let (text, encoding) = text(output, truncated);
+            assert_eq!((&*text, encoding), expected, "{output:?} {truncated}");
+        }
+    }
+
+    #[test]
+    fn the_document_of_a_command_that_never_was_has_all_members() {
+        let error = ErrorDocument::new(ErrorKind::Usage, "no such flag", None);
+        let document = serde_json::to_value(ExecDocument::failed(error)).unwrap();
+        assert_eq!(document["schema"], EXEC_SCHEMA);
+        assert_eq!(document["status"], "error");
+        assert_eq!(document["error"]["kind"], "usage");
+        for null in ["id", "exit_code", "signal", "engine", "io_dir", "limits", "usage"] {
+            assert!(document[null].is_null(), "{null}");
+        }
+        assert_eq!(
+            (&document["stdout"], &document["stdout_encoding"]),
+            (&"".into(), &"utf-8".into())
+        );
     }
 }

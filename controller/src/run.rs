@@ -22,9 +22,10 @@ use crate::changes::Announced;
 use crate::ending::{Begun, CancelHandle, Ending};
 use crate::error::Error;
 use crate::failpoint::{Point, failpoint};
+use crate::growth::Lookout;
 use crate::limits::{Limits, millis};
 use crate::outcome::{CancelCause, Outcome, Word};
-use crate::report::{FilesTouched, LogEntry, LogLevel, RunResult, TouchedFile, Usage};
+use crate::report::{FilesTouched, LogEntry, LogLevel, RunResult, Usage};
 use crate::sandbox::Inner;
 use crate::session::Sink;
 use crate::spec::Script;
@@ -283,14 +284,13 @@ fn over_its_limit(end: &RunEnd) -> Option<&'static str> {
 fn record_changes(inner: &Inner, result: &RunResult) {
     let Some(mount) = inner.io_mount() else { return };
     let FilesTouched { files, truncated, .. } = &result.files_touched;
-    for TouchedFile { name, name_b64, op, bytes } in files {
-        let name = name_b64.as_ref().map_or(name.as_bytes(), |exact| &exact.0);
-        let path = [mount.as_bytes(), b"/", name].concat();
+    for file in files {
+        let path = [mount.as_bytes(), b"/", file.path()].concat();
         inner.audit().record(&Event {
             by: By::Script,
             path: Some(&path),
-            bytes: Some(*bytes),
-            ..Event::new(&result.id, op.as_str())
+            bytes: Some(file.bytes),
+            ..Event::new(&result.id, file.op.as_str())
         });
     }
     if *truncated {
@@ -360,7 +360,7 @@ impl Conductor {
     async fn conduct(self, script: Script) -> Result<RunResult, Error> {
         let started = Instant::now();
         let (inner, id) = (self.inner.clone(), self.id.clone());
-        let ended = self.conduct_unrecorded(script, started).await;
+        let ended = self.conduct_unrecorded(script).await;
         let event = Event { duration: Some(started.elapsed()), ..Event::new(&id, "run") };
         match &ended {
             Ok(result) => {
@@ -376,14 +376,15 @@ impl Conductor {
         ended
     }
 
-    async fn conduct_unrecorded(
-        mut self,
-        script: Script,
-        started: Instant,
-    ) -> Result<RunResult, Error> {
+    async fn conduct_unrecorded(mut self, script: Script) -> Result<RunResult, Error> {
+        let lookout = self.inner.look_out(self.limits).await;
+        let started = Instant::now();
         let answer = match self.request(script) {
             Err(error) => Ok(Some(error.into())),
-            Ok(request) => self.ask(request, started + self.limits.timeout + GRACE).await?,
+            Ok(request) => {
+                let kill_at = started + self.limits.timeout + GRACE;
+                self.ask(request, kill_at, lookout.as_ref()).await?
+            }
         };
         let wall = started.elapsed();
         failpoint(Point::Answered).await;
@@ -403,6 +404,14 @@ impl Conductor {
         };
         let outcome = outcome.unwrap_or_else(|error| Outcome::Error(Arc::new(error)));
         let files_touched = self.look().await;
+        let (files_touched, passed) = match lookout {
+            Some(lookout) => {
+                let (found, passed) = lookout.end().await;
+                (found.with(files_touched), passed)
+            }
+            None => (files_touched, None),
+        };
+        let outcome = outcome.beyond(passed);
         let (logs, logs_truncated) = {
             let state = self.record.lock();
             (state.logs.clone(), state.is_truncated)
@@ -445,6 +454,7 @@ impl Conductor {
         &mut self,
         request: message::Run,
         kill_at: Instant,
+        lookout: Option<&Lookout>,
     ) -> Result<Result<Option<Answer>, Error>, Error> {
         let sink: Arc<dyn Sink> = self.record.clone();
         let inner = self.inner.clone();
@@ -458,7 +468,12 @@ impl Conductor {
             Ok(answer) => over_its_limit(&answer.end).map_or(Ok(()), |what| Err(what.to_owned())),
             Err(_) => Ok(()),
         };
-        let passed = std::future::pending();
+        let passed = async {
+            match lookout {
+                Some(lookout) => lookout.passed().await,
+                None => std::future::pending().await,
+            }
+        };
         Ok(match self.ending.answer(reply, kill_at, passed, check).await {
             Ok(Some(Ok(answer))) => Ok(Some(Answer::new(answer, &inner, &self.limits))),
             Ok(Some(Err(source))) => Err(Error::Refused { source }),

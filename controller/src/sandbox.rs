@@ -20,10 +20,13 @@ use crate::activity::Activity;
 use crate::audit::{self, Audit, By, Event};
 use crate::confinement;
 use crate::egress::{Egress, SystemResolver};
-use crate::engine::{Container, ContainerSpec, EngineError, EngineInfo, Source, UserMapping};
+use crate::engine::{
+    Container, ContainerSpec, EngineError, EngineInfo, Moment, Source, UserMapping,
+};
 use crate::error::{Error, Step, step};
 use crate::failpoint::{Point, failpoint};
 use crate::files::Encoding;
+use crate::growth::{Ground, Lookout};
 use crate::iodir::{Identity, IoDir, OpenInput, container_user, open_inputs};
 use crate::limits::{Ceiling, Limits};
 use crate::outcome::{ContainerUsage, ExitEvidence};
@@ -248,6 +251,7 @@ impl Sandbox {
             io_dir,
             io_mount: plan.io.clone(),
             has_programs: spec.root.has_programs(),
+            ground: Ground::default(),
             image_workdir: image_workdir.filter(|_| plan.io.is_none()),
             home: plan.args.home.clone(),
             workdir: plan.args.base(),
@@ -298,6 +302,7 @@ pub(crate) struct Inner {
     /// the io dir, or there are no programs.
     image_workdir: Option<String>,
     has_programs: bool,
+    ground: Ground,
     home: Option<GuestPath>,
     workdir: GuestPath,
     places: Places,
@@ -328,6 +333,12 @@ impl Inner {
     /// Whether programs run in it.
     pub const fn has_programs(&self) -> bool {
         self.has_programs
+    }
+
+    /// Looks at the io dir before something runs, where programs may write to it.
+    pub async fn look_out(&self, limits: Limits) -> Option<Lookout> {
+        let io_dir = self.io_dir.as_ref().filter(|_| self.has_programs)?;
+        Some(Lookout::begin(&self.ground, io_dir.clone(), limits).await)
     }
 
     /// Where its image's programs begin, where that counts and it says so.
@@ -452,6 +463,17 @@ impl Inner {
     /// What the container used until its end, where the engine counts that and soon tells.
     pub async fn usage(&self, soon: Duration) -> Option<ContainerUsage> {
         tokio::time::timeout(soon, self.container.usage()).await.ok()?
+    }
+
+    /// This moment, for [`ran_out_of_memory`](Self::ran_out_of_memory).
+    pub fn moment(&self) -> Moment {
+        self.container.moment()
+    }
+
+    /// Whether memory has run out since then, as far as the engine tells soon.
+    pub async fn ran_out_of_memory(&self, since: Moment) -> bool {
+        let told = tokio::time::timeout(LAST_WORD, self.container.ran_out_of_memory(since)).await;
+        matches!(told, Ok(Some(true)))
     }
 
     pub fn call_error(&self, error: CallError) -> Error {

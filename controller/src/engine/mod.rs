@@ -366,6 +366,29 @@ pub(crate) trait Container: Send + Sync {
 
     /// What it used in its whole life, where the engine counts that. Its end is waited for.
     async fn usage(&self) -> Option<ContainerUsage>;
+
+    /// This moment, for [`ran_out_of_memory`](Self::ran_out_of_memory). It costs next to nothing.
+    fn moment(&self) -> Moment;
+
+    /// Whether the kernel has killed something in it for want of memory since then; `None` where the
+    /// engine does not tell.
+    async fn ran_out_of_memory(&self, since: Moment) -> Option<bool>;
+}
+
+/// A moment of a container's life.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    /// By our clock.
+    pub time: SystemTime,
+    /// What was killed in it for want of memory until then, where that is counted.
+    pub oom_kills: Option<u64>,
+}
+
+impl Moment {
+    /// Now, of a container whose kills nobody counts.
+    pub fn now() -> Self {
+        Self { time: SystemTime::now(), oom_kills: None }
+    }
 }
 
 /// The sandbox images of an engine that needs one to make containers.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_protocol::WireError;
-use sandbox_protocol::message::{Exec, ExecEnd, ExecReply, ExecStop, ScriptError};
+use sandbox_protocol::message::{Exec, ExecEnd, ExecReply, ExecStop};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -14,10 +14,12 @@ use super::stdin::Source;
 use crate::activity::Active;
 use crate::audit::{self, Event};
 use crate::ending::{Begun, CancelHandle, Ending};
+use crate::engine::Moment;
 use crate::error::Error;
+use crate::growth::Lookout;
 use crate::limits::{Limits, millis};
-use crate::outcome::{Outcome, Word};
-use crate::report::{ExecResult, FilesTouched, Usage};
+use crate::outcome::{Outcome, SIGKILL, Word};
+use crate::report::{ExecResult, FilesTouched, TouchedSource, Usage};
 use crate::sandbox::Inner;
 use crate::session::{Console, ConsoleStreams, Flow, Incoming, Place};
 
@@ -40,6 +42,15 @@ pub(super) struct Conductor {
     inner: Arc<Inner>,
     ending: Ending,
     _active: Active,
+}
+
+/// What is asked for, and who gets its output.
+struct Asked<R> {
+    place: Place,
+    request: R,
+    input: Option<Source>,
+    begun: oneshot::Sender<[Incoming; 2]>,
+    started: Instant,
 }
 
 /// How a program ended by the agent's word.
@@ -88,8 +99,11 @@ impl Conductor {
         input: Option<Source>,
         begun: oneshot::Sender<[Incoming; 2]>,
     ) -> Result<ExecResult, Error> {
+        let lookout = self.inner.look_out(self.limits).await;
+        let before = self.inner.moment();
         let started = Instant::now();
-        let answer = self.ask(place, request, input, begun, started).await?;
+        let asked = Asked { place, request, input, begun, started };
+        let answer = self.ask(asked, lookout.as_ref()).await?;
         let wall = started.elapsed();
         let mut usage = Usage { wall_ms: millis(wall), ..Usage::default() };
         let end = match &answer {
@@ -98,12 +112,19 @@ impl Conductor {
         };
         let outcome = match answer {
             Ok(answer) => {
-                let word = answer.map(|answer| self.word(answer, &mut usage));
+                let word = match answer {
+                    Some(answer) => Some(self.word(answer, before, &mut usage).await),
+                    None => None,
+                };
                 self.ending.judge(word, &self.limits, &mut usage).await
             }
             Err(error) => Err(error),
         };
         let outcome = outcome.unwrap_or_else(|error| Outcome::Error(Arc::new(error)));
+        let (files_touched, passed) = match lookout {
+            Some(lookout) => lookout.end().await,
+            None => (FilesTouched { source: TouchedSource::Scan, ..FilesTouched::default() }, None),
+        };
         let (exit_code, signal) = match end {
             Some(ExecEnd::Exited(code)) => (Some(code.into()), None),
             Some(ExecEnd::Signaled(signal)) => (None, Some(signal.into())),
@@ -112,14 +133,14 @@ impl Conductor {
         let inner = &self.inner;
         Ok(ExecResult {
             id: self.id.clone(),
-            outcome,
+            outcome: outcome.beyond(passed),
             exit_code,
             signal,
             stdout: Vec::new(),
             stderr: Vec::new(),
             stdout_truncated: false,
             stderr_truncated: false,
-            files_touched: FilesTouched::default(),
+            files_touched,
             engine: inner.engine().kind,
             engine_notice: inner.engine().notice.clone(),
             io_dir: inner.io_dir().map(|dir| dir.path().to_owned()),
@@ -132,12 +153,10 @@ impl Conductor {
     /// Asks for it, and waits for its answer. An error is that nothing has run.
     async fn ask(
         &mut self,
-        place: Place,
-        request: impl FnOnce(ConsoleStreams) -> Exec,
-        input: Option<Source>,
-        begun: oneshot::Sender<[Incoming; 2]>,
-        started: Instant,
+        asked: Asked<impl FnOnce(ConsoleStreams) -> Exec>,
+        lookout: Option<&Lookout>,
     ) -> Result<Result<Option<Answer>, Error>, Error> {
+        let Asked { place, request, input, begun, started } = asked;
         let (inner, limits) = (self.inner.clone(), self.limits);
         let deadline = started + limits.timeout;
         let kill_at = deadline + GRACE;
@@ -164,7 +183,12 @@ impl Conductor {
                 ending.is_cancelled() || inner.is_closing(),
             )
         };
-        let passed = std::future::pending::<ScriptError>();
+        let passed = async {
+            match lookout {
+                Some(lookout) => lookout.passed().await,
+                None => std::future::pending().await,
+            }
+        };
         let unwanted = async {
             tokio::time::sleep_until(deadline + UNWANTED_AFTER).await;
             for (number, _) in &flows {
@@ -180,11 +204,15 @@ impl Conductor {
     }
 
     /// What the agent says, as far as it can be true.
-    fn word(&self, answer: Answer, usage: &mut Usage) -> Word {
+    async fn word(&self, answer: Answer, before: Moment, usage: &mut Usage) -> Word {
         match answer {
             Ok(ExecReply { end, stopped, cpu_ms, .. }) => {
                 usage.cpu_ms = Some(cpu_ms).filter(|&ms| ms <= millis(self.limits.most_cpu()));
-                Word::Program { end, stopped, out_of_memory: false }
+                // Killed, and not by the agent: only the engine can know why.
+                let out_of_memory = stopped.is_none()
+                    && end == ExecEnd::Signaled(SIGKILL)
+                    && self.inner.ran_out_of_memory(before).await;
+                Word::Program { end, stopped, out_of_memory }
             }
             Err(error) => Word::NotBegun(error),
         }
@@ -214,7 +242,7 @@ fn check(
     if (stdout.bytes(), stderr.bytes()) != (reply.stdout_bytes, reply.stderr_bytes) {
         return refuse("a program's output of another length");
     }
-    let was_killed = reply.end == ExecEnd::Signaled(9);
+    let was_killed = reply.end == ExecEnd::Signaled(SIGKILL);
     let is_possible = match reply.stopped {
         None => true,
         Some(ExecStop::Timeout) => was_killed && elapsed + CLOCKS >= limits.timeout,

@@ -1,6 +1,7 @@
 //! Sandboxes on a scripted engine with a scripted agent: every way that either can fail.
 
 mod audited;
+mod exec;
 mod fake;
 mod operations;
 

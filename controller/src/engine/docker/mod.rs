@@ -42,7 +42,8 @@ use crate::agent::{Agent, DOCKERFILE};
 use crate::config::{DockerEndpoint, EngineConfig};
 use crate::engine::{
     Attached, Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind,
-    ImageTar, Images, Listed, Output, Prepared, ProgramRoot, Programs, Progress, UserMapping,
+    ImageTar, Images, Listed, Moment, Output, Prepared, ProgramRoot, Programs, Progress,
+    UserMapping,
 };
 use crate::error::{Error, Step, Tried};
 use crate::image::ImageInfo;
@@ -387,9 +388,7 @@ impl Engine for DockerEngine {
     }
 
     async fn clock(&self) -> Result<SystemTime, EngineError> {
-        let system = self.docker.info().await.map_err(engine_error)?;
-        let text = system.system_time.unwrap_or_default();
-        rfc3339(&text).ok_or_else(|| EngineError::Nonsense(format!("the time '{text}'")))
+        clock(&self.docker).await
     }
 
     fn images(&self) -> Option<&dyn Images> {
@@ -548,7 +547,7 @@ impl Container for DockerContainer {
         let code = state.exit_code;
         let oom_killed = match state.oom_killed {
             Some(true) => Some(true),
-            _ if code == Some(KILLED) => self.has_run_out_of_memory().await,
+            _ if code == Some(KILLED) => self.has_run_out_of_memory(None).await,
             _ => Some(false),
         };
         Ok(Some(ExitEvidence { code, oom_killed, removed: false }))
@@ -558,13 +557,28 @@ impl Container for DockerContainer {
         // Of a container that has ended it tells none.
         None
     }
+
+    fn moment(&self) -> Moment {
+        Moment::now()
+    }
+
+    async fn ran_out_of_memory(&self, since: Moment) -> Option<bool> {
+        // It says when by its own clock.
+        let ours = SystemTime::now();
+        let theirs = clock(&self.docker).await.ok()?;
+        let since = match theirs.duration_since(ours) {
+            Ok(ahead) => since.time + ahead,
+            Err(behind) => since.time - behind.duration(),
+        };
+        self.has_run_out_of_memory(Some(since)).await
+    }
 }
 
 impl DockerContainer {
     /// Whether the engine was told that it ran out of memory. Its record of the container says so
     /// only where that came before the news of its end, and under load it comes after. `None` where
     /// it is an engine that is never told.
-    async fn has_run_out_of_memory(&self) -> Option<bool> {
+    async fn has_run_out_of_memory(&self, since: Option<SystemTime>) -> Option<bool> {
         // Podman looks for the news in the wrong folder until 5.0.
         let engine = self.docker.version().await.unwrap_or_default();
         let version = engine.version.unwrap_or_default();
@@ -574,8 +588,11 @@ impl DockerContainer {
             return None;
         }
         let filters = HashMap::from([("container", vec![&*self.id]), ("event", vec!["oom"])]);
-        // From the beginning of time: what has happened is told first.
-        let options = EventsOptionsBuilder::new().since("0").filters(&filters).build();
+        // Of the past, or the beginning of time: what has happened is told first.
+        let since = since.and_then(|since| since.duration_since(SystemTime::UNIX_EPOCH).ok());
+        let since = since.unwrap_or_default();
+        let since = format!("{}.{:09}", since.as_secs(), since.subsec_nanos());
+        let options = EventsOptionsBuilder::new().since(&since).filters(&filters).build();
         let mut events = self.docker.events(Some(options));
         let event = tokio::time::timeout(LATE_NEWS, events.next()).await;
         Some(matches!(event, Ok(Some(Ok(_)))))
@@ -612,6 +629,12 @@ impl Images for DockerEngine {
     ) -> Result<String, EngineError> {
         self.image.load(&self.docker, tar).await
     }
+}
+
+async fn clock(docker: &Docker) -> Result<SystemTime, EngineError> {
+    let system = docker.info().await.map_err(engine_error)?;
+    let text = system.system_time.unwrap_or_default();
+    rfc3339(&text).ok_or_else(|| EngineError::Nonsense(format!("the time '{text}'")))
 }
 
 /// The engine writes a slash before a name, and one between names of links.

@@ -23,7 +23,9 @@ use tokio::sync::OnceCell;
 
 use super::helper::{Helper, borrowed, watch};
 use super::{oci, seccomp};
-use crate::engine::{Attached, Bind, Container, ContainerSpec, EngineError, Output, Source};
+use crate::engine::{
+    Attached, Bind, Container, ContainerSpec, EngineError, Moment, Output, Source,
+};
 use crate::outcome::{ContainerUsage, ExitEvidence};
 
 /// What is read of a container's output at once.
@@ -191,6 +193,15 @@ impl Container for Handle {
         self.wait().await.ok()?;
         let usage = self.0.groups.usage()?;
         Some(ContainerUsage { cpu: usage.cpu, peak_memory: usage.peak_memory })
+    }
+
+    fn moment(&self) -> Moment {
+        let oom_kills = self.0.groups.usage().map(|usage| usage.oom_kills);
+        Moment { oom_kills, ..Moment::now() }
+    }
+
+    async fn ran_out_of_memory(&self, since: Moment) -> Option<bool> {
+        Some(self.0.groups.usage()?.oom_kills > since.oom_kills?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! An engine and an agent that do what a test says.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
@@ -22,7 +22,7 @@ use crate::audit::Audit;
 use crate::cleanup::Cleanup;
 use crate::engine::{
     Attached, Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind,
-    Images, Listed, Prepared, Progress, UserMapping,
+    Images, Listed, Moment, Prepared, Progress, UserMapping,
 };
 use crate::error::Error;
 use crate::limits::Ceiling;
@@ -185,6 +185,13 @@ impl Container for FakeContainer {
     async fn usage(&self) -> Option<ContainerUsage> {
         *self.0.usage.lock().unwrap()
     }
+    fn moment(&self) -> Moment {
+        Moment::now()
+    }
+    async fn ran_out_of_memory(&self, _since: Moment) -> Option<bool> {
+        self.0.call("ran_out_of_memory").await.ok()?;
+        self.0.exit.lock().unwrap().oom_killed
+    }
 }
 
 pub struct World {
@@ -255,6 +262,24 @@ impl World {
 
     pub fn spec(&self) -> SandboxSpec {
         SandboxSpec::new().io_dir(self.io.path())
+    }
+
+    /// A world whose agent greets honestly and then does as it is told, with its io dir.
+    pub fn in_its_io<F>(
+        act: impl FnOnce(PathBuf, Scripted, Arc<Fake>) -> F + Send + 'static,
+    ) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let io: Arc<Mutex<PathBuf>> = Arc::default();
+        let place = io.clone();
+        let world = Self::new(async move |agent, fake| {
+            let io = place.lock().unwrap().clone();
+            let agent = Scripted::greet(agent, &io).await;
+            act(io, agent, fake).await;
+        });
+        *io.lock().unwrap() = world.io.path().to_owned();
+        world
     }
 
     pub async fn launch(&self) -> Result<Sandbox, Error> {
@@ -367,12 +392,5 @@ pub fn greeted<F>(act: impl FnOnce(Scripted, Arc<Fake>) -> F + Send + 'static) -
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let io: Arc<Mutex<std::path::PathBuf>> = Arc::default();
-    let place = io.clone();
-    let world = World::new(async move |agent, fake| {
-        let io = place.lock().unwrap().clone();
-        act(Scripted::greet(agent, &io).await, fake).await;
-    });
-    *io.lock().unwrap() = world.io.path().to_owned();
-    world
+    World::in_its_io(|_, agent, fake| act(agent, fake))
 }
