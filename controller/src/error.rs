@@ -345,7 +345,10 @@ impl Error {
         match self {
             Self::Operation { source } | Self::NotBegun { source } => source.kind(),
             Self::Engine {
-                source: EngineError::UnusableImage { .. } | EngineError::ProgramImage { .. },
+                source:
+                    EngineError::UnusableImage { .. }
+                    | EngineError::ProgramImage { .. }
+                    | EngineError::Archive { .. },
                 ..
             } => ErrorKind::Image,
             Self::NoEngine { .. }
@@ -417,6 +420,9 @@ impl Error {
             Self::Engine { source: EngineError::UnusableImage { .. }, .. } => {
                 "a sandbox needs the image of this very version: `sandboxctl image save` writes it \
                  for `sandboxctl image load`, and without engine.image a run builds it"
+            }
+            Self::Engine { source: EngineError::Archive { source, .. }, .. } => {
+                return source.hint().map(str::to_owned);
             }
             Self::Engine { source: EngineError::ProgramImage { hint, .. }, .. } => {
                 return hint.map(str::to_owned);

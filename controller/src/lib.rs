@@ -48,6 +48,7 @@ mod places;
 mod plan;
 mod reap;
 mod report;
+mod rootfs;
 mod run;
 mod sandbox;
 mod scan;
@@ -85,6 +86,7 @@ pub use report::{
     EXEC_SCHEMA, ErrorDocument, ExecDocument, ExecResult, FileOp, FilesTouched, LogEntry, LogLevel,
     RESULT_SCHEMA, ResultDocument, RunResult, TouchedFile, TouchedSource, Usage,
 };
+pub use rootfs::{Digest, EntryProblem, RootfsError, TarProblem};
 pub use run::Run;
 pub use sandbox::Sandbox;
 pub use sandbox_protocol::ErrorKind;

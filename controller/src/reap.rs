@@ -253,6 +253,7 @@ pub(crate) async fn gc(
             report.kept.iter().chain(failed).map(|sandbox| sandbox.instance.as_str()).collect();
         let here = &engine.info().endpoint;
         state.tidy(|instance, endpoint| endpoint == here && !busy.contains(instance));
+        engine.tidy().await;
     }
     Ok(report)
 }

@@ -13,6 +13,7 @@ mod parts;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -30,6 +31,7 @@ use self::hardening::SYSTEM_FILES;
 pub use self::hardening::{MASKED_PATHS, READONLY_PATHS};
 use crate::image::ImageInfo;
 use crate::outcome::{ContainerUsage, ExitEvidence};
+use crate::rootfs::RootfsError;
 use crate::spec::Root;
 
 /// Which engine it is.
@@ -156,6 +158,14 @@ pub enum EngineError {
         reason: String,
         /// The next step, where there is one.
         hint: Option<&'static str>,
+    },
+    /// An image archive that cannot be unpacked.
+    #[error("cannot use the image archive {}", path.display())]
+    Archive {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: Box<RootfsError>,
     },
     /// It answered with something that we do not understand.
     #[error("an answer that makes no sense: {0}")]
@@ -339,6 +349,9 @@ pub(crate) trait Engine: Send + Sync {
 
     /// The containers with this label, ended ones too.
     async fn list(&self, label: &str) -> Result<Vec<Listed>, EngineError>;
+
+    /// Removes what it keeps beside containers and is of no use to anybody any more.
+    async fn tidy(&self) {}
 }
 
 /// A container that was made. Dropping it removes nothing: its name does, by

@@ -1,8 +1,8 @@
 //! The data directory: root's alone, on a mount that programs can be started from.
 //!
 //! `containers/` has the [records](super::records), `programs/` the helper and the agent, each by
-//! its digest, and `mnt/` is where helpers mount what they make, each in a mount namespace of its
-//! own: on the host it is always empty.
+//! its digest, `roots/` the [images](crate::rootfs) that were unpacked, and `mnt/` is where helpers
+//! mount what they make, each in a mount namespace of its own: on the host it is always empty.
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use rustix::fs::StatVfsMountFlags;
 
 use super::EmbeddedProblem;
 use crate::engine::parts::{self, Part};
+use crate::rootfs::RootCache;
 use crate::state::private_folder;
 
 /// A data directory that can be used.
@@ -36,6 +37,13 @@ impl DataDir {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The images that were unpacked.
+    pub fn roots(&self) -> Result<RootCache, EmbeddedProblem> {
+        let path = self.path.join("roots");
+        let failed = |source| EmbeddedProblem::DataDir { path: path.clone(), source };
+        RootCache::open(path.clone()).map_err(failed)
     }
 
     /// The path of a program, which is written where it is missing.

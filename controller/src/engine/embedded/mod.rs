@@ -31,8 +31,9 @@ use crate::config::EmbeddedConfig;
 use crate::engine::parts::{self, PROGRAM, Part};
 use crate::engine::{
     Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind, Images,
-    Listed, Prepared, Progress, UserMapping,
+    Listed, Prepared, ProgramRoot, Progress, Source, UserMapping,
 };
+use crate::rootfs::{RootCache, Unpacked, prepare_archive};
 use crate::spec::Root;
 
 /// Why the embedded engine cannot be used on this machine, or by this user.
@@ -100,6 +101,8 @@ pub(crate) struct EmbeddedEngine {
     info: EngineInfo,
     hierarchies: Arc<Hierarchies>,
     records: Records,
+    /// Images that were unpacked.
+    roots: RootCache,
     helpers: Helpers,
     swap: Swap,
     /// Containers that this process made and has not removed.
@@ -145,6 +148,7 @@ impl EmbeddedEngine {
             swap: if hierarchies.counts_swap() { Swap::Counted } else { Swap::NotCounted },
             hierarchies: Arc::new(hierarchies),
             records: Records::new(data_dir.path()),
+            roots: data_dir.roots()?,
             helpers,
             live: Mutex::default(),
         })
@@ -199,15 +203,24 @@ impl Engine for EmbeddedEngine {
     async fn prepare(
         &self,
         root: &Root,
-        _progress: Progress<'_>,
+        progress: Progress<'_>,
     ) -> Result<Option<Prepared>, EngineError> {
         match root {
             Root::Own => Ok(None),
             Root::Image { .. } => Err(EngineError::UnusableRoot(
                 "it has no images: name a directory or an image archive".to_owned(),
             )),
-            Root::Directory(_) | Root::Archive(_) => {
-                Err(EngineError::UnusableRoot("not yet".to_owned()))
+            Root::Directory(_) => Err(EngineError::UnusableRoot("not yet".to_owned())),
+            Root::Archive(path) => {
+                let unpacked = prepare_archive(path, &self.roots, progress).await;
+                let Unpacked { root, tree, env, workdir, digest } = unpacked.map_err(|error| {
+                    EngineError::Archive { path: path.clone(), source: Box::new(error) }
+                })?;
+                let path = root.display().to_string();
+                tracing::debug!(%digest, path, "the image is unpacked");
+                // The descriptor keeps it from being removed while it is in use.
+                let root = ProgramRoot::Directory(Source { path, file: tree });
+                Ok(Some(Prepared { root, env, workdir: workdir.unwrap_or_default() }))
             }
         }
     }
@@ -243,5 +256,12 @@ impl Engine for EmbeddedEngine {
     async fn list(&self, label: &str) -> Result<Vec<Listed>, EngineError> {
         let listed = self.records.list(label, &self.hierarchies);
         listed.map_err(|error| EngineError::Refused(format!("cannot list the records: {error}")))
+    }
+
+    async fn tidy(&self) {
+        let roots = self.roots.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || roots.tidy()).await {
+            tracing::debug!(%error, "cannot tidy up the unpacked images");
+        }
     }
 }
