@@ -1,6 +1,6 @@
-//! The programs in the agent's place: one that plays what it is told (`tests/programs/agent.rs`),
+//! Programs of ours. In the agent's place: one that plays what it is told (`tests/programs/agent.rs`),
 //! and one that confines itself as the agent does and then attacks
-//! (`sandbox-image/tests/programs/attacker.rs`).
+//! (`sandbox-image/tests/programs/attacker.rs`). In a sandbox: one that says what it reaches.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -90,30 +90,30 @@ impl Drop for Actor {
 /// The scripted agent, built once for all tests.
 fn scripted() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scripted-agent");
-        let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-        let built = Command::new(rustc)
-            .current_dir(workspace())
-            .args(["--edition", "2024", "--target", &target])
-            .args([
-                "-D",
-                "warnings",
-                "-C",
-                "opt-level=2",
-                "-C",
-                "strip=symbols",
-                "-C",
-                "target-feature=+crt-static",
-            ])
-            .args(["tests/programs/agent.rs", "-o"])
-            .arg(&program)
-            .status()
-            .unwrap();
-        assert!(built.success(), "building the scripted agent failed");
-        program
-    })
+    BUILT.get_or_init(|| build_static("tests/programs/agent.rs", "scripted-agent"))
+}
+
+/// The program that says what it reaches (`tests/programs/network.rs`), built once for all tests.
+pub fn network() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build_static("tests/programs/network.rs", "network"))
+}
+
+/// Builds a program of one source as a static one.
+fn build_static(source: &str, name: &str) -> PathBuf {
+    let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let built = Command::new(rustc)
+        .current_dir(workspace())
+        .args(["--edition", "2024", "--target", &target])
+        .args(["-D", "warnings", "-C", "opt-level=2", "-C", "strip=symbols"])
+        .args(["-C", "target-feature=+crt-static", source, "-o"])
+        .arg(&program)
+        .status()
+        .unwrap();
+    assert!(built.success(), "building {source} failed");
+    program
 }
 
 /// The program that attacks, built once for all tests: beside the agent and as `controller/build.rs`

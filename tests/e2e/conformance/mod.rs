@@ -2,6 +2,7 @@
 
 mod agents;
 mod cleanup;
+mod egress;
 mod examples;
 mod exec_cli;
 mod fs;

@@ -1,0 +1,403 @@
+//! Whom programs reach: the hosts on their list, by the proxy, and nobody else by any way. The servers
+//! are the tests' own, on the loopback.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::process::Command as HostCommand;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::time::Duration;
+
+use sandbox_controller::{Allowlist, Command, Outcome};
+use serde_json::Value;
+
+use crate::agent::network;
+use crate::library::Guest;
+use crate::place::{Ended, Place, eventually, spawn, wait_and_watch};
+use crate::rootfs::{Provided, Rootfs};
+
+/// Longer than any connection of these tests needs.
+const PATIENCE: Duration = Duration::from_secs(60);
+const MIB: u64 = 1 << 20;
+
+/// busybox, and the program that says what it reaches.
+fn rootfs() -> Provided {
+    Rootfs::busybox().copy("network", network()).provide()
+}
+
+/// A sandbox whose programs may reach these hosts.
+struct Net {
+    guest: Guest,
+    _rootfs: Provided,
+}
+
+impl Net {
+    fn new(rules: &[String]) -> Self {
+        let rootfs = rootfs();
+        let list: Allowlist = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        let guest = Guest::with(|spec| spec.root(rootfs.root()).allow(list));
+        Self { guest, _rootfs: rootfs }
+    }
+
+    /// What a program prints, which ends well.
+    #[track_caller]
+    fn says(&self, command: Command) -> String {
+        let result = self.guest.wait(self.guest.sandbox.exec(command.timeout(PATIENCE))).unwrap();
+        let stderr = String::from_utf8_lossy(&result.stderr);
+        assert!(matches!(result.outcome, Outcome::Ok { .. }), "{:?} {stderr}", result.outcome);
+        String::from_utf8(result.stdout).unwrap()
+    }
+
+    #[track_caller]
+    fn network(&self, words: &[&str]) -> String {
+        self.says(Command::new("/network").args(words.iter().copied()))
+    }
+}
+
+/// A server on the loopback that serves every connection so, each in a thread of its own.
+fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serve = Arc::new(serve);
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let serve = serve.clone();
+            std::thread::spawn(move || serve(client.unwrap()));
+        }
+    });
+    port
+}
+
+/// Bytes that are nowhere the same, from this place of theirs on: as the program expects them.
+fn fill(buffer: &mut [u8], from: u64) {
+    for (place, byte) in (from..).zip(buffer) {
+        let mixed = (place / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        *byte = mixed.to_le_bytes()[(place % 8) as usize];
+    }
+}
+
+fn send(stream: &mut TcpStream, total: u64) -> io::Result<()> {
+    let mut buffer = vec![0; 64 << 10];
+    let mut at = 0;
+    while at < total {
+        let size = (total - at).min(buffer.len() as u64) as usize;
+        fill(&mut buffer[..size], at);
+        stream.write_all(&buffer[..size])?;
+        at += size as u64;
+    }
+    Ok(())
+}
+
+/// A script that runs the program with these words, and returns what it prints.
+fn script(words: &[&str]) -> String {
+    let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+    format!(
+        "local r = process.exec('/network', {{{}}})\n\
+         assert(r.ok, r.stderr)\nreturn r.stdout",
+        words.join(", ")
+    )
+}
+
+/// `sandboxctl run` of that script, with more flags, and what it took of the controller's memory.
+fn run(place: &Place, rootfs: &Provided, source: &str, flags: &[&str]) -> (Ended, u64) {
+    let file = place.write("script.luau", source);
+    let root = rootfs.args();
+    let mut args = vec!["run", "--timeout", "2m"];
+    args.extend(root.iter().map(String::as_str));
+    args.extend(flags);
+    args.push(file.to_str().unwrap());
+    wait_and_watch(spawn(place.command(args)))
+}
+
+#[test]
+fn programs_find_the_proxy_and_have_no_device_but_the_loopback() {
+    let net = Net::new(&["example.org".to_owned(), "127.0.0.1:9".to_owned()]);
+    assert_eq!(net.network(&["loopback"]), "hello\n");
+    let devices = net.says(Command::shell("cut -d: -f1 /proc/net/dev | tail -n +3"));
+    assert_eq!(devices.trim(), "lo");
+    let variables = net.says(Command::shell("env | grep -i proxy | sort"));
+    let by_it = "http://127.0.0.1:3128";
+    // The host's loopback is on the list, so it is reached by the proxy.
+    let expected = [
+        format!("ALL_PROXY={by_it}"),
+        format!("HTTPS_PROXY={by_it}"),
+        format!("HTTP_PROXY={by_it}"),
+        "NO_PROXY=localhost,::1".to_owned(),
+        format!("all_proxy={by_it}"),
+        format!("http_proxy={by_it}"),
+        format!("https_proxy={by_it}"),
+        "no_proxy=localhost,::1".to_owned(),
+    ];
+    let mut found: Vec<&str> = variables.lines().collect();
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    let own = Command::shell("echo $HTTP_PROXY").env("HTTP_PROXY", "mine");
+    assert_eq!(net.says(own), "mine\n");
+
+    // Without a list there is none of it.
+    let none = Net::new(&[]);
+    assert_eq!(none.says(Command::shell("env | grep -ic proxy || true")), "0\n");
+    assert_eq!(
+        none.network(&["around", "tcp=127.0.0.1:3128"]),
+        "tcp=127.0.0.1:3128: 111\n",
+        "nobody listens"
+    );
+    assert_eq!(none.network(&["loopback"]), "hello\n");
+}
+
+#[test]
+fn a_hundred_megabytes_come_byte_exact_in_bounded_memory() {
+    const TOTAL: u64 = 100_000_000;
+    let port = server(|mut client| send(&mut client, TOTAL).unwrap());
+    let (place, rootfs) = (Place::new(), rootfs());
+    let (target, rule) = (format!("127.0.0.1:{port}"), format!("--allow=127.0.0.1:{port}"));
+    // What the agent needed at most, as the kernel tells everybody.
+    let source = script(&["download", &target])
+        + ", process.exec('grep', {'VmHWM', '/proc/1/status'}).stdout";
+    let source = source.replace("return r.stdout,", "return {r.stdout, ") + "}";
+    let (ended, peak_kib) = run(&place, &rootfs, &source, &[&rule]);
+    ended.assert_code(0);
+    let result: Vec<String> = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(result[0], format!("{TOTAL} bytes\n"));
+    let agent_kib: u64 = result[1].split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(agent_kib * 1024 < 64 * MIB, "the agent needed {agent_kib} KiB");
+    assert!(peak_kib * 1024 < 96 * MIB, "the controller needed {peak_kib} KiB");
+}
+
+#[test]
+fn ten_at_once_share_fairly() {
+    const TOTAL: u64 = 8 * MIB;
+    let all_are_there = Barrier::new(10);
+    let port = server(move |mut client| {
+        all_are_there.wait();
+        send(&mut client, TOTAL).unwrap();
+    });
+    let net = Net::new(&[format!("127.0.0.1:{port}")]);
+    let shares = net.network(&["downloads", &format!("127.0.0.1:{port}"), "10"]);
+    let shares: Vec<u64> = shares.lines().map(|share| share.parse().unwrap()).collect();
+    assert_eq!(shares.len(), 10);
+    let least = shares.iter().min().unwrap();
+    assert!(*least > TOTAL / 4, "when the first one had all of its {TOTAL}, others had {shares:?}");
+}
+
+/// This machine's addresses.
+fn addresses() -> Vec<String> {
+    let listed = HostCommand::new("hostname").arg("-I").output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    listed.split_whitespace().filter(|it| !it.contains(':')).map(str::to_owned).collect()
+}
+
+#[test]
+fn around_the_proxy_there_is_no_way() {
+    // Everything here that could be reached listens, and must not be.
+    let reached = Arc::new(AtomicU64::new(0));
+    let counter = reached.clone();
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        while listener.accept().is_ok() {
+            counter.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let name = format!("sandboxctl-test-{port}");
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+    let _abstract = std::os::unix::net::UnixListener::bind_addr(&address).unwrap();
+    let net = Net::new(&["example.org".to_owned(), "localhost".to_owned()]);
+
+    const REFUSED: &str = "111";
+    const UNREACHABLE: &str = "101";
+    const NOT_PERMITTED: &str = "1";
+    const NOT_THERE: &str = "2";
+    const NO_SUCH_DEVICE: &str = "19";
+    let mut ways: Vec<(String, &[&str])> = vec![
+        // The sandbox's loopback is not the host's.
+        (format!("tcp=127.0.0.1:{port}"), &[REFUSED]),
+        (format!("tcp=[::1]:{port}"), &[REFUSED, "99"]),
+        ("udp=127.0.0.1:53".to_owned(), &[REFUSED]),
+        // Where Docker's own name server is in its other networks.
+        ("udp=127.0.0.11:53".to_owned(), &[REFUSED]),
+        // Name servers, the hosts of the list too, clouds' metadata, others on the network.
+        ("udp=9.9.9.9:53".to_owned(), &[UNREACHABLE]),
+        ("tcp=9.9.9.9:53".to_owned(), &[UNREACHABLE]),
+        ("tcp=93.184.215.14:443".to_owned(), &[UNREACHABLE]),
+        ("tcp=169.254.169.254:80".to_owned(), &[UNREACHABLE]),
+        ("tcp=[fd00:ec2::254]:80".to_owned(), &[UNREACHABLE, "99"]),
+        ("udp=224.0.0.251:5353".to_owned(), &[UNREACHABLE]),
+        ("tcp=172.17.0.1:2375".to_owned(), &[UNREACHABLE]),
+        // The engine's sockets, by their files and by a name that has none.
+        ("unix=/var/run/docker.sock".to_owned(), &[NOT_THERE]),
+        ("unix=/run/docker.sock".to_owned(), &[NOT_THERE]),
+        ("unix=/run/containerd/containerd.sock".to_owned(), &[NOT_THERE]),
+        (format!("abstract={name}"), &[REFUSED]),
+        // Packets of one's own making: raw IP, raw ICMP, Ethernet; the kernel's tables; the hypervisor.
+        ("socket=2,3,255".to_owned(), &[NOT_PERMITTED]),
+        ("socket=2,3,1".to_owned(), &[NOT_PERMITTED]),
+        ("socket=10,3,58".to_owned(), &[NOT_PERMITTED]),
+        ("socket=17,3,768".to_owned(), &[NOT_PERMITTED]),
+        ("socket=17,2,768".to_owned(), &[NOT_PERMITTED]),
+        ("socket=16,3,0".to_owned(), &[NOT_PERMITTED]),
+        ("socket=40,1,0".to_owned(), &[NOT_PERMITTED]),
+        ("device=eth0".to_owned(), &[NO_SUCH_DEVICE, NOT_PERMITTED]),
+    ];
+    ways.extend(
+        addresses()
+            .into_iter()
+            .map(|address| (format!("tcp={address}:{port}"), &[UNREACHABLE][..])),
+    );
+    let words: Vec<&str> =
+        ["around"].into_iter().chain(ways.iter().map(|(way, _)| &**way)).collect();
+    let told = net.network(&words);
+    let told: Vec<&str> = told.lines().collect();
+    assert_eq!(told.len(), ways.len());
+    for (line, (way, expected)) in told.iter().zip(&ways) {
+        let found = line.strip_prefix(&format!("{way}: ")).unwrap();
+        assert!(expected.contains(&found), "{line}");
+    }
+    // And by the proxy just as little.
+    for target in
+        [format!("127.0.0.1:{port}"), "169.254.169.254:80".to_owned(), "9.9.9.9:53".to_owned()]
+            .into_iter()
+            .chain(addresses().into_iter().map(|address| format!("{address}:{port}")))
+    {
+        let answer = net.network(&["ask", &target]);
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{target}: {answer}");
+    }
+    assert_eq!(reached.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_refusal_is_a_403_that_names_the_rule() {
+    let port = server(|client| panic!("{client:?} reached it"));
+    let net = Net::new(&["ok.example".to_owned(), format!("localhost:{port}")]);
+    for (target, rule) in [
+        ("evil.example:443".to_owned(), "evil.example".to_owned()),
+        ("ok.example.evil:443".to_owned(), "ok.example.evil".to_owned()),
+        ("OK.Example.:8443".to_owned(), "ok.example:8443".to_owned()),
+        (format!("0x7f.1:{port}"), format!("127.0.0.1:{port}")),
+        (format!("[::ffff:127.0.0.1]:{port}"), format!("127.0.0.1:{port}")),
+        ("169.254.169.254:80".to_owned(), "169.254.169.254".to_owned()),
+    ] {
+        let answer = net.network(&["ask", &target]);
+        assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{answer}");
+        assert!(answer.ends_with(&format!("--allow {rule}\n")), "{target}: {answer}");
+    }
+    // A name on the list that leads where the list does not.
+    let answer = net.network(&["ask", &format!("localhost:{port}")]);
+    assert!(answer.contains("loopback") && answer.ends_with("--allow ADDRESS\n"), "{answer}");
+    // busybox's own client, which knows the variables: it shows the status.
+    let wget = "wget -O - http://evil.example/ 2>&1 | grep -o '403 Forbidden'";
+    assert_eq!(net.says(Command::shell(wget)), "403 Forbidden\n");
+}
+
+#[test]
+fn tls_is_for_the_name_however_its_packets_are_cut() {
+    let (told, hears) = mpsc::channel();
+    let port = server(move |mut client| {
+        let mut all = Vec::new();
+        let ended = client.read_to_end(&mut all);
+        _ = client.write_all(b"welcome");
+        _ = told.send((all, ended.is_ok()));
+    });
+    let rules = [format!("localhost:{port}"), format!("127.0.0.1:{port}")];
+    let net = Net::new(&rules);
+    let target = format!("localhost:{port}");
+    for piece in ["1", "3", "40", "1000"] {
+        assert_eq!(net.network(&["tls", &target, "LocalHost", piece]), "welcome\n");
+        let (hello, is_whole) = hears.recv_timeout(PATIENCE).unwrap();
+        assert!(is_whole && hello.starts_with(&[22, 3, 1]) && hello.ends_with(b"LocalHost"));
+        // Another name: broken off, and not a byte has gone out.
+        assert_eq!(net.network(&["tls", &target, "localhost.evil", piece]), "ConnectionReset\n");
+        let (hello, is_whole) = hears.recv_timeout(PATIENCE).unwrap();
+        assert_eq!((hello, is_whole), (Vec::new(), false), "pieces of {piece}");
+    }
+}
+
+#[test]
+fn connections_stand_in_the_audit_before_the_end_of_their_sandbox() {
+    let port = server(|mut client| client.write_all(b"hello").unwrap());
+    let (place, rootfs) = (Place::new(), rootfs());
+    let target = format!("127.0.0.1:{port}");
+    // The last one is open when the script ends.
+    let source = format!(
+        "local function run(...) return process.exec('/network', {{...}}).stdout end\n\
+         run('ask', 'evil.example:443')\nrun('ask', '{target}')\n\
+         return run('ask', 'localhost:1')",
+    );
+    let presets = "{ mine = ['127.0.0.1:PORT'], none = ['localhost:1'] }";
+    let presets = presets.replace("PORT", &port.to_string());
+    let file = place.write("script.luau", source);
+    let root = rootfs.args();
+    let mut args = vec!["run", "--audit", "audit.log", "--allow", "@mine", "--allow", "@none"];
+    args.extend(root.iter().map(String::as_str));
+    args.push(file.to_str().unwrap());
+    let mut command = place.command(args);
+    command.env("SANDBOXCTL_NETWORK_PRESETS", presets);
+    crate::place::finish(command).assert_code(0);
+
+    let lines: Vec<Value> =
+        place.read("audit.log").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |operation: &str| -> Vec<usize> {
+        let places = lines.iter().enumerate();
+        places.filter(|(_, line)| line["operation"] == operation).map(|(place, _)| place).collect()
+    };
+    let (connects, closes) = (of("connect"), of("close"));
+    assert_eq!((connects.len(), closes.len()), (3, 1), "{lines:#?}");
+    assert!(connects.iter().all(|place| *place < closes[0]), "{lines:#?}");
+    let told: Vec<_> = connects
+        .iter()
+        .map(|&place| {
+            let Value::Object(line) = &lines[place] else { panic!() };
+            assert_eq!(line["by"], "script");
+            assert_eq!(line["execution"], lines[closes[0]]["execution"]);
+            let connection = &line["connection"];
+            (
+                connection["target"].as_str().unwrap().to_owned(),
+                connection["address"].as_str().map(str::to_owned),
+                line["outcome"].as_str().unwrap().to_owned(),
+            )
+        })
+        .collect();
+    let address = Some("127.0.0.1".to_owned());
+    assert_eq!(
+        told,
+        [
+            ("evil.example:443".to_owned(), None, "network_refused".to_owned()),
+            (target, address, "ok".to_owned()),
+            ("localhost:1".to_owned(), None, "network_refused".to_owned()),
+        ]
+    );
+    assert_eq!(lines[connects[1]]["bytes"], 5);
+}
+
+#[test]
+fn a_connection_ends_with_its_killed_controller() {
+    let (told, hears) = mpsc::channel::<(SocketAddr, bool)>();
+    let port = server(move |mut client| {
+        let peer = client.peer_addr().unwrap();
+        told.send((peer, false)).unwrap();
+        // An end or a break, whichever: it does not go on.
+        _ = client.read(&mut [0]);
+        told.send((peer, true)).unwrap();
+    });
+    let (place, rootfs) = (Place::new(), rootfs());
+    place.expect_a_dead_instance();
+    let target = format!("127.0.0.1:{port}");
+    let file = place.write("script.luau", script(&["hold", &target]));
+    let rule = format!("--allow={target}");
+    let root = rootfs.args();
+    let mut args = vec!["run", "--timeout", "5m", &rule];
+    args.extend(root.iter().map(String::as_str));
+    args.push(file.to_str().unwrap());
+    let mut controller = spawn(place.command(args));
+    let (peer, is_over) = hears.recv_timeout(PATIENCE).unwrap();
+    assert!(!is_over);
+    controller.kill().unwrap();
+    controller.wait().unwrap();
+    assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), (peer, true));
+    // What the engine still has of it, the next command removes.
+    eventually("the container to go", || {
+        place.sandboxctl(["gc"]).assert_code(0);
+        place.containers().is_empty().then_some(())
+    });
+}
