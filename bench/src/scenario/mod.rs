@@ -1,6 +1,7 @@
 //! What is measured: a file each. A new one is a file and its line in [`ALL`].
 
 mod cold_run;
+mod egress;
 mod embedded_run;
 mod growth;
 mod leaks;
@@ -31,6 +32,7 @@ pub const ALL: &[Scenario] = &[
     streams::SCENARIO,
     list::SCENARIO,
     script_io::SCENARIO,
+    egress::SCENARIO,
     memory::SCENARIO,
     leaks::SCENARIO,
     operation_leaks::SCENARIO,

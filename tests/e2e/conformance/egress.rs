@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::agent::network;
 use crate::library::Guest;
-use crate::place::{Ended, Place, eventually, spawn, wait_and_watch};
+use crate::place::{Place, eventually, finish, spawn, wait_and_watch};
 use crate::rootfs::{Provided, Rootfs};
 
 /// Longer than any connection of these tests needs.
@@ -89,25 +89,14 @@ fn send(stream: &mut TcpStream, total: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// A script that runs the program with these words, and returns what it prints.
-fn script(words: &[&str]) -> String {
-    let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
-    format!(
-        "local r = process.exec('/network', {{{}}})\n\
-         assert(r.ok, r.stderr)\nreturn r.stdout",
-        words.join(", ")
-    )
-}
-
-/// `sandboxctl run` of that script, with more flags, and what it took of the controller's memory.
-fn run(place: &Place, rootfs: &Provided, source: &str, flags: &[&str]) -> (Ended, u64) {
-    let file = place.write("script.luau", source);
+/// `sandboxctl exec` of a command that may reach this.
+fn exec(place: &Place, rootfs: &Provided, rule: &str, command: &[&str]) -> HostCommand {
     let root = rootfs.args();
-    let mut args = vec!["run", "--timeout", "2m"];
+    let mut args = vec!["exec", "--timeout", "5m", "--allow", rule];
     args.extend(root.iter().map(String::as_str));
-    args.extend(flags);
-    args.push(file.to_str().unwrap());
-    wait_and_watch(spawn(place.command(args)))
+    args.push("--");
+    args.extend(command);
+    place.command(args)
 }
 
 #[test]
@@ -151,16 +140,15 @@ fn a_hundred_megabytes_come_byte_exact_in_bounded_memory() {
     const TOTAL: u64 = 100_000_000;
     let port = server(|mut client| send(&mut client, TOTAL).unwrap());
     let (place, rootfs) = (Place::new(), rootfs());
-    let (target, rule) = (format!("127.0.0.1:{port}"), format!("--allow=127.0.0.1:{port}"));
+    let target = format!("127.0.0.1:{port}");
     // What the agent needed at most, as the kernel tells everybody.
-    let source = script(&["download", &target])
-        + ", process.exec('grep', {'VmHWM', '/proc/1/status'}).stdout";
-    let source = source.replace("return r.stdout,", "return {r.stdout, ") + "}";
-    let (ended, peak_kib) = run(&place, &rootfs, &source, &[&rule]);
-    ended.assert_code(0);
-    let result: Vec<String> = serde_json::from_str(&ended.stdout).unwrap();
-    assert_eq!(result[0], format!("{TOTAL} bytes\n"));
-    let agent_kib: u64 = result[1].split_whitespace().nth(1).unwrap().parse().unwrap();
+    let line = format!("/network download {target} && grep VmHWM /proc/1/status");
+    let command = exec(&place, &rootfs, &target, &["sh", "-c", &line]);
+    let (ended, peak_kib) = wait_and_watch(spawn(command));
+    let mut lines = ended.assert_code(0).stdout.lines();
+    assert_eq!(lines.next(), Some(&*format!("{TOTAL} bytes")));
+    let peak = lines.next().and_then(|line| line.split_whitespace().nth(1));
+    let agent_kib: u64 = peak.unwrap().parse().unwrap();
     assert!(agent_kib * 1024 < 64 * MIB, "the agent needed {agent_kib} KiB");
     assert!(peak_kib * 1024 < 96 * MIB, "the controller needed {peak_kib} KiB");
 }
@@ -318,7 +306,6 @@ fn connections_stand_in_the_audit_before_the_end_of_their_sandbox() {
     let port = server(|mut client| client.write_all(b"hello").unwrap());
     let (place, rootfs) = (Place::new(), rootfs());
     let target = format!("127.0.0.1:{port}");
-    // The last one is open when the script ends.
     let source = format!(
         "local function run(...) return process.exec('/network', {{...}}).stdout end\n\
          run('ask', 'evil.example:443')\nrun('ask', '{target}')\n\
@@ -333,7 +320,7 @@ fn connections_stand_in_the_audit_before_the_end_of_their_sandbox() {
     args.push(file.to_str().unwrap());
     let mut command = place.command(args);
     command.env("SANDBOXCTL_NETWORK_PRESETS", presets);
-    crate::place::finish(command).assert_code(0);
+    finish(command).assert_code(0);
 
     let lines: Vec<Value> =
         place.read("audit.log").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -383,13 +370,7 @@ fn a_connection_ends_with_its_killed_controller() {
     let (place, rootfs) = (Place::new(), rootfs());
     place.expect_a_dead_instance();
     let target = format!("127.0.0.1:{port}");
-    let file = place.write("script.luau", script(&["hold", &target]));
-    let rule = format!("--allow={target}");
-    let root = rootfs.args();
-    let mut args = vec!["run", "--timeout", "5m", &rule];
-    args.extend(root.iter().map(String::as_str));
-    args.push(file.to_str().unwrap());
-    let mut controller = spawn(place.command(args));
+    let mut controller = spawn(exec(&place, &rootfs, &target, &["/network", "hold", &target]));
     let (peer, is_over) = hears.recv_timeout(PATIENCE).unwrap();
     assert!(!is_over);
     controller.kill().unwrap();
