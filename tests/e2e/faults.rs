@@ -247,7 +247,7 @@ fn engine_that_fails_under_a_run_loses_nothing_of_it(fault: Fault) {
     place.expect_a_dead_instance();
     place.run_json("return 1", &[]);
     let proxy = Proxy::new(&place, At::Answer("it is under way"), fault);
-    let ended = proxy.run(&place, UNDER_WAY, &["--json", "--timeout", "1s"]);
+    let ended = proxy.run(&place, UNDER_WAY, &["--json", "--timeout", "3s"]);
     let document = place.document(ended.assert_code(125));
     assert_eq!(document["status"], "error", "{document:#}");
     assert_eq!(document["error"]["kind"], "engine");

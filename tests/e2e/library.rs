@@ -1,6 +1,9 @@
 //! The library, as a program that embeds it has it: no command line between.
 
+use std::future::poll_fn;
 use std::path::PathBuf;
+use std::pin::pin;
+use std::task::Poll;
 
 use sandbox_controller::files::Operation;
 use sandbox_controller::{
@@ -8,7 +11,7 @@ use sandbox_controller::{
     Error, Sandbox, SandboxSpec,
 };
 use serde_json::Value;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::ENGINE;
 use crate::engine::Engine;
@@ -27,8 +30,18 @@ impl Library {
 
     /// With another program in the agent's place.
     pub fn with_agent(place: &Place, agent: AgentSource) -> Self {
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+        let mut runtime = Builder::new_multi_thread();
+        runtime.worker_threads(2);
+        Self::in_runtime(place, agent, runtime)
+    }
+
+    /// In a single thread: while a future is polled, nothing else of the library goes on.
+    fn in_one_thread(place: &Place) -> Self {
+        Self::in_runtime(place, AgentSource::Embedded, Builder::new_current_thread())
+    }
+
+    fn in_runtime(place: &Place, agent: AgentSource, mut runtime: Builder) -> Self {
+        let runtime = runtime.enable_all().build().unwrap();
         let config = Config { agent, engine: engine(place), ..Config::new(state_dir(place)) };
         let controller = runtime.block_on(Controller::connect(config)).unwrap();
         Self { controller: Some(controller), runtime }
@@ -91,9 +104,24 @@ impl Guest {
         Self::in_place(Place::new(), spec)
     }
 
+    /// Of a program that has a single thread.
+    pub fn in_one_thread(spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Self {
+        let place = Place::new();
+        let library = Library::in_one_thread(&place);
+        Self::in_library(place, library, spec)
+    }
+
     /// In a place that has something already.
     pub fn in_place(place: Place, spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Self {
         let library = Library::new(&place);
+        Self::in_library(place, library, spec)
+    }
+
+    fn in_library(
+        place: Place,
+        library: Library,
+        spec: impl FnOnce(SandboxSpec) -> SandboxSpec,
+    ) -> Self {
         let io_dir = place.path("sandbox-files");
         let sandbox = library.launch(spec(SandboxSpec::new().io_dir(io_dir)));
         Self { sandbox, library, place }
@@ -139,4 +167,18 @@ impl Guest {
 #[track_caller]
 pub fn kind_of<T: std::fmt::Debug>(result: Result<T, Error>) -> &'static str {
     result.unwrap_err().kind().as_str()
+}
+
+/// Polls a future so often, and drops it. It must not be done by then.
+pub async fn give_up_after<T>(polls: usize, future: impl Future<Output = T>) {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(_) => panic!("it was done before its poll {polls}"),
+        Poll::Pending => {
+            left -= 1;
+            if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+        }
+    })
+    .await;
 }

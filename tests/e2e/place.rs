@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::ENGINE;
 
 /// Longer than any command of these tests needs; a command that hangs fails its test.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A directory of its own, and the environment of a user who has only that.
 pub struct Place {

@@ -267,12 +267,14 @@ fn play(agent: &Agent, id: u64) {
             returned(id, "1");
         }
         "child-speaks-after-the-end" => {
+            let (mut hears, mut tells) = io::pipe().unwrap();
             child(move || {
-                std::thread::sleep(Duration::from_millis(50));
+                hears.read_exact(&mut [0]).unwrap();
                 log(id, "from the child");
                 wait();
             });
             returned(id, "1");
+            tells.write_all(b".").unwrap();
         }
         "child-holds-stdout" => {
             child(wait);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::ENGINE;
 use crate::agent::{Actor, Played};
 use crate::engines::{Feature, has};
-use crate::library::{Library, kind_of};
+use crate::library::{Library, give_up_after, kind_of};
 use crate::place::{eventually, finish, spawn, wait_and_watch};
 
 /// More than an honest run takes: what the longest line, a full log and the list of changed
@@ -92,7 +92,13 @@ fn an_agent_that_ends_or_falls_silent_is_told_by_what_was_seen() {
         ("error-of-ours", "agent_lost", "the engine is gone"),
         ("cancels-itself", "agent_lost", "nobody did"),
     ] {
-        let played = actor.play(play, &["--timeout", "1s"]);
+        // Only who does nothing but wait is not given time, so that a busy machine changes nothing.
+        let time = match (play, status) {
+            ("child-holds-stdout", _) => "5s",
+            (_, "timeout") => "1s",
+            _ => "1m",
+        };
+        let played = actor.play(play, &["--timeout", time]);
         played.assert(status, words, &honest);
         if ["exits 0", "exits 7", "child-holds-stdout", "child-outlives-init"].contains(&play) {
             assert_eq!(played.document["logs"], json!(["before"]), "{play}");
@@ -107,7 +113,7 @@ fn a_stdout_that_closes_ends_the_run_at_its_deadline_at_the_latest() {
     // Stdout and stderr are one stream to us, and not every engine ends it before the container.
     let closed = if ENGINE.tells_of_closed_streams() { "agent_lost" } else { "timeout" };
     for (play, status) in [("closes 1", "timeout"), ("closes 1 2", closed)] {
-        let played = actor.play(play, &["--timeout", "1s"]);
+        let played = actor.play(play, &["--timeout", "5s"]);
         played.assert(status, "", &honest);
         assert_eq!(played.document["logs"], json!(["before"]), "{play}");
     }
@@ -246,12 +252,12 @@ struct Operated {
 }
 
 impl Operated {
-    /// One operation, in a sandbox of its own, under limits that a test can wait for.
-    fn new(actor: &Actor, play: &str, operation: &Value) -> Self {
+    /// One operation, in a sandbox of its own, that may take `time`.
+    fn new(actor: &Actor, play: &str, operation: &Value, time: &str) -> Self {
         actor.place.write("sandbox-files/play", play);
         let batch = actor.place.write("operations.ndjson", operation.to_string());
         let mut command = actor.command(&["fs", "batch", batch.to_str().unwrap()]);
-        command.env("SANDBOXCTL_FILESYSTEM_TIMEOUT", "200ms");
+        command.env("SANDBOXCTL_FILESYSTEM_TIMEOUT", time);
         let (ended, peak_kib) = wait_and_watch(spawn(command));
         let envelope: Value = serde_json::from_str(&ended.stdout)
             .unwrap_or_else(|error| panic!("{play}: {error}: {ended:#?}"));
@@ -337,7 +343,8 @@ fn an_operation_whose_agent_breaks_the_protocol_is_agent_lost_in_bounded_memory(
         ("absurd-credit", &write, "absurd credit"),
         ("credit-for-no-stream", &write, "no stream"),
     ] {
-        Operated::new(&actor, play, operation).assert("agent_lost", words, &honest);
+        // Longer than even a busy machine needs to see it.
+        Operated::new(&actor, play, operation, "1m").assert("agent_lost", words, &honest);
     }
 }
 
@@ -360,7 +367,7 @@ fn an_operation_whose_agent_never_ends_it_has_its_deadline() {
         ("hears-and-says-nothing", &write),
         ("touches-for-ever", &write),
     ] {
-        let operated = Operated::new(&actor, play, operation);
+        let operated = Operated::new(&actor, play, operation, "200ms");
         operated.assert("timeout", "filesystem.timeout (200ms)", &honest);
     }
 }
@@ -387,12 +394,13 @@ struct Told {
 }
 
 impl Told {
-    fn new(play: &str) -> Self {
+    /// One whose operations may take `time`.
+    fn new(play: &str, time: Duration) -> Self {
         let actor = Actor::new();
         actor.place.write("sandbox-files/play", play);
         let agent = AgentSource::File(actor.program().to_owned());
         let library = Library::with_agent(&actor.place, agent);
-        let limits = Limits { operation_timeout: Duration::from_millis(100), ..Limits::default() };
+        let limits = Limits { operation_timeout: time, ..Limits::default() };
         let io_dir = actor.place.path("sandbox-files");
         let sandbox = library.launch(SandboxSpec::new().io_dir(io_dir).limits(limits));
         Self { sandbox, library, actor }
@@ -411,19 +419,16 @@ impl Told {
 
 #[test]
 fn a_cancel_that_is_never_answered_ends_the_sandbox() {
-    let told = Told::new("hears-and-says-nothing");
-    told.library.wait(async {
-        // Dropped in the middle.
-        let reading = told.sandbox.read("f", ReadOptions::default());
-        let given_up = tokio::time::timeout(Duration::from_millis(50), reading).await;
-        assert!(given_up.is_err());
-    });
+    let told = Told::new("hears-and-says-nothing", Duration::from_millis(100));
+    // Dropped in the middle: its first poll has asked, and nothing ever answers.
+    let reading = told.sandbox.read("f", ReadOptions::default());
+    told.library.wait(give_up_after(1, reading));
     told.wait_for_its_end();
 }
 
 #[test]
 fn content_beyond_what_a_reader_has_room_for_ends_the_sandbox() {
-    let told = Told::new("chunks-beyond-credit");
+    let told = Told::new("chunks-beyond-credit", Duration::from_secs(60));
     let reader = told.library.wait(told.sandbox.reader("f", 0, None)).unwrap();
     // Which reads nothing.
     told.wait_for_its_end();

@@ -175,7 +175,8 @@ fn a_host_that_swaps_directories_and_links_during_a_run_leads_it_nowhere() {
             until round >= 30000 or (round >= 300 and done > 100 and refused > 100)
             return { done = done > 100, refused = refused > 100, stolen = stolen }
         "#,
-        &[],
+        // Time for all of its rounds, on whatever machine.
+        &["--timeout", "10m"],
     );
     drop(swappers);
     assert_eq!(document["status"], "ok", "{document:#}");

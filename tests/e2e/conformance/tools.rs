@@ -324,7 +324,7 @@ fn a_script_tells_its_result_its_log_and_its_files_also_where_it_fails() {
     assert_eq!(metadata["files_touched"], json!([{"name": "g", "op": "write", "bytes": 0}]));
 
     let endless = "print('begun') while true do end";
-    let timed = c(json!({"script": endless, "timeoutMs": 300}));
+    let timed = c(json!({"script": endless, "timeoutMs": 3000}));
     let answer = server.ask("sandbox_execute_script", timed);
     assert_eq!(answer["metadata"]["kind"], "timeout", "{answer:#}");
     assert_eq!(answer["metadata"]["logs"], json!(["begun"]));
@@ -623,7 +623,7 @@ fn a_script_that_is_cancelled_or_out_of_its_callers_time_tells_what_it_did() {
     assert_eq!(metadata["logs"], json!(["begun"]));
     assert_eq!(metadata["files_touched"][0]["name"], "one");
 
-    let call = json!({"id": "two", "tool": "sandbox_execute_script", "timeout_ms": 400,
+    let call = json!({"id": "two", "tool": "sandbox_execute_script", "timeout_ms": 3000,
         "args": c(json!({"script": script("two")}))});
     server.send(&call.to_string());
     let answer = server.answer(&json!("two"));

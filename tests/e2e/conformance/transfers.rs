@@ -8,13 +8,15 @@ use rustix::fs::OFlags;
 use rustix::mount::{MountFlags, UnmountFlags};
 use sandbox_controller::files::{ListOptions, ReadOptions, RemoveOptions, WriteMode, WriteOptions};
 use sandbox_controller::{ByteSize, Error, Limits, Sandbox, SandboxSpec, Script};
+use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_IN_FLIGHT};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
 use crate::ENGINE;
 use crate::engines::{Feature, has};
-use crate::library::{Guest, Library, kind_of};
-use crate::place::{Place, eventually};
+use crate::library::{Guest, Library, give_up_after, kind_of};
+use crate::place::{PATIENCE, Place, eventually};
 
 const MIB: usize = 1 << 20;
 
@@ -137,7 +139,9 @@ fn a_gibibyte_goes_both_ways_and_the_agent_holds_none_of_it() {
 
 #[test]
 fn sixty_four_operations_at_once_beside_a_run_each_get_their_own_answer() {
-    let guest = Guest::new();
+    // The script goes on for as long as the operations take, on whatever machine.
+    let limits = Limits { timeout: Duration::from_secs(600), ..ample() };
+    let guest = Guest::with(|spec| spec.limits(limits));
     let source = "while not fs.exists('stop') do fs.write('beat', 'x') end return 'stopped'";
     std::thread::scope(|scope| {
         let run = scope.spawn(|| guest.wait(guest.sandbox.run(Script::new(source))).unwrap());
@@ -172,54 +176,71 @@ fn sixty_four_operations_at_once_beside_a_run_each_get_their_own_answer() {
 
 #[test]
 fn what_nobody_waits_for_any_more_changes_nothing_and_keeps_no_place() {
-    let guest = Guest::new();
-    let io_dir = guest.place.path("sandbox-files");
-    let old = "old".repeat(1000);
-    guest.place.write("sandbox-files/f", &old);
-    guest.place.write("sandbox-files/large", vec![7; 8 * MIB]);
-    // More of each than there are places.
-    for number in 0..20 {
-        let (reader, writer, appending) = guest.wait(async {
-            let sandbox = &guest.sandbox;
-            // Given up at another place each time.
-            let write = sandbox.write("f", vec![b'n'; 8 * MIB], WriteOptions::default());
-            let soon = Duration::from_micros(300 * number);
-            let given_up = tokio::time::timeout(soon, write).await;
-            assert!(given_up.is_err(), "so much cannot be written in {soon:?}");
-            let read = sandbox.read("large", ReadOptions::default());
-            assert!(tokio::time::timeout(soon, read).await.is_err());
-            let mut writer = sandbox.writer("f", WriteOptions::default()).await.unwrap();
-            writer.write_all(&vec![b'n'; MIB]).await.unwrap();
-            let append = WriteOptions { mode: WriteMode::Append, ..WriteOptions::default() };
-            let mut appending = sandbox.writer("f", append).await.unwrap();
-            appending.write_all(b"more").await.unwrap();
-            (sandbox.reader("large", 0, None).await.unwrap(), writer, appending)
+    let (old, new) = ("old".repeat(1000), vec![b'n'; 8 * MIB]);
+    // More of each than there are places, each given up at another place, none near its end.
+    let polls = 1..=20;
+    assert!(*polls.end() > MAX_IN_FLIGHT);
+    assert!(*polls.end() as u64 * INITIAL_CREDIT < new.len() as u64);
+    // How far an operation is when it is given up must not be a matter of time. In one thread what
+    // the agent says is heard between two polls, so in one no more content moves than there is
+    // credit for when it begins. In two a poll may see all of a write through: there only what
+    // cannot end by itself is given up, and the library goes on meanwhile.
+    for has_one_thread in [true, false] {
+        let guest = match has_one_thread {
+            true => Guest::in_one_thread(|spec| spec.limits(ample())),
+            false => Guest::with(|spec| spec.limits(ample())),
+        };
+        guest.place.write("sandbox-files/f", &old);
+        guest.place.write("sandbox-files/large", vec![7; 8 * MIB]);
+        for polls in polls.clone() {
+            let begin = async {
+                let sandbox = &guest.sandbox;
+                if has_one_thread {
+                    give_up_after(polls, sandbox.write("f", &new, WriteOptions::default())).await;
+                    give_up_after(polls, sandbox.read("large", ReadOptions::default())).await;
+                }
+                let mut writer = sandbox.writer("f", WriteOptions::default()).await.unwrap();
+                writer.write_all(&new[..MIB]).await.unwrap();
+                let append = WriteOptions { mode: WriteMode::Append, ..WriteOptions::default() };
+                let mut appending = sandbox.writer("f", append).await.unwrap();
+                appending.write_all(b"more").await.unwrap();
+                (sandbox.reader("large", 0, None).await.unwrap(), writer, appending)
+            };
+            let begun = guest.wait(async { timeout(PATIENCE, begin).await });
+            let (reader, writer, appending) = begun.expect("no place is free");
+            // Outside of the runtime, as a program may drop them.
+            drop(reader);
+            drop(writer);
+            drop(appending);
+        }
+        // All places are free again: as many as there are can be had at once.
+        guest.wait(async {
+            let all = async {
+                let mut readers = Vec::new();
+                for _ in 0..MAX_IN_FLIGHT {
+                    // Each with more than there is credit for: none is at its end before it is read.
+                    let part = guest.sandbox.reader("large", 0, Some(MIB as u64)).await;
+                    readers.push(part.unwrap());
+                }
+                readers
+            };
+            for mut reader in timeout(PATIENCE, all).await.expect("a place is kept") {
+                let mut content = Vec::new();
+                reader.read_to_end(&mut content).await.unwrap();
+                assert_eq!(content.len(), MIB);
+            }
         });
-        // Outside of the runtime, as a program may drop them.
-        drop(reader);
-        drop(writer);
-        drop(appending);
+        // So all are answered, and this is what they left.
+        let left = guest.place.read("sandbox-files/f");
+        assert!(left == old, "{} bytes that nobody wrote", left.len());
+        assert_eq!(names(&guest.place.path("sandbox-files")), ["f", "large"]);
     }
-    assert_eq!(guest.wait(guest.sandbox.read_bytes("f", 0, None)).unwrap(), old.as_bytes());
-    assert_eq!(names(&io_dir), ["f", "large"]);
-    // All places are free again: as many as there are can be had at once.
-    guest.wait(async {
-        let mut readers = Vec::new();
-        for _ in 0..16 {
-            readers.push(guest.sandbox.reader("large", 0, None).await.unwrap());
-        }
-        for mut reader in readers {
-            let mut content = Vec::new();
-            reader.read_to_end(&mut content).await.unwrap();
-            assert_eq!(content.len(), 8 * MIB);
-        }
-    });
 }
 
 #[test]
 fn a_container_killed_in_the_middle_is_agent_lost_with_the_old_file_whole() {
     for mode in [WriteMode::Overwrite, WriteMode::Append, WriteMode::CreateNew] {
-        let guest = Guest::new();
+        let guest = Guest::with(|spec| spec.limits(ample()));
         let io_dir = guest.place.path("sandbox-files");
         if mode != WriteMode::CreateNew {
             guest.place.write("sandbox-files/f", "old");
@@ -293,7 +314,9 @@ fn an_operation_out_of_its_time_says_so_and_the_sandbox_goes_on() {
         let remove = RemoveOptions { recursive: true, force: false };
         assert_eq!(kind_of(sandbox.remove("d1", remove).await), "timeout");
         // One that is quick enough may come first, or second.
-        while sandbox.exists("d0").await.is_err() {}
+        while let Err(error) = sandbox.exists("d0").await {
+            assert_eq!(error.kind().as_str(), "timeout", "{error}");
+        }
     });
 }
 
