@@ -203,7 +203,7 @@ Examples:
   sandboxctl exec --image debian:13 --io-dir src -e CFLAGS=-O2 --timeout 5m -- make -j2
   sandboxctl exec --image debian:13 --shell 'sort words.txt | uniq -c > counts.txt'
   tar c src | sandboxctl exec --image debian:13 --stdin -- tar tv
-  sandboxctl exec --engine embedded --rootfs /srv/debian -- uname -a
+  sandboxctl exec --engine embedded --rootfs /srv/debian --json -- uname -a
 
 Exit codes:
   the command's own · 120 limit · 122 agent lost · 124 timeout · 125 engine, image, controller
@@ -325,16 +325,18 @@ impl Command {
     /// What JSON is to be printed, whatever happens.
     #[must_use]
     pub fn json(&self) -> Option<Json> {
-        if let Self::Fs(args) = self {
-            return args.wants_json().then_some(Json::Envelope);
-        }
-        self.wants_json().then_some(Json::Result)
+        let form = match self {
+            Self::Fs(_) => Json::Envelope,
+            Self::Exec(_) => Json::Exec,
+            _ => Json::Result,
+        };
+        self.wants_json().then_some(form)
     }
 
     fn wants_json(&self) -> bool {
         match self {
             Self::Run(args) => args.json,
-            Self::Exec(_) => false,
+            Self::Exec(args) => args.json,
             Self::Fs(args) => args.wants_json(),
             Self::Check(args) => args.json,
             Self::Image(
@@ -360,6 +362,8 @@ impl Command {
 pub enum Json {
     /// `sandboxctl.result/1`.
     Result,
+    /// `sandboxctl.exec/1`.
+    Exec,
     /// The envelope of a file operation.
     Envelope,
 }

@@ -22,7 +22,7 @@ use std::time::Instant;
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, CommandFactory, Parser, ValueEnum};
 use sandbox_controller::files::Envelope;
-use sandbox_controller::{ErrorDocument, ErrorKind, ResultDocument};
+use sandbox_controller::{ErrorDocument, ErrorKind, ExecDocument, ResultDocument};
 
 use cli::{Cli, Global, Json};
 use output::{Chatter, Output};
@@ -58,6 +58,7 @@ pub fn main() -> ExitCode {
 fn failed(output: &Output, json: Json, error: ErrorDocument, code: u8, since: Instant) -> bool {
     let written = match json {
         Json::Result => output.document(&ResultDocument::failed(error, code)),
+        Json::Exec => output.document(&ExecDocument::failed(error)),
         Json::Envelope => output.document(&Envelope::failed(since.elapsed(), error)),
     };
     written.is_ok()
@@ -112,6 +113,7 @@ fn json_of(args: &[OsString]) -> Json {
     let partly = Cli::command().ignore_errors(true).try_get_matches_from(args);
     match partly.as_ref().ok().and_then(ArgMatches::subcommand_name) {
         Some("fs") => Json::Envelope,
+        Some("exec") => Json::Exec,
         _ => Json::Result,
     }
 }

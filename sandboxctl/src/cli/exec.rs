@@ -39,6 +39,10 @@ pub struct ExecArgs {
     #[arg(short = 'i', long, visible_alias = "interactive")]
     pub stdin: bool,
 
+    /// Print one JSON document (sandboxctl.exec/1) at the end, with the beginning of the output in it
+    #[arg(long)]
+    pub json: bool,
+
     /// What bounds it.
     #[command(flatten)]
     bounds: BoundsArgs,
@@ -130,10 +134,10 @@ mod tests {
     fn what_is_behind_the_command_is_the_commands_with_or_without_two_hyphens() {
         for separator in [&["--"][..], &[]] {
             let given = ["--image", "debian", "-e", "A=1"];
-            let command = ["ls", "-e", "--quiet", "--", "-i"];
+            let command = ["ls", "-e", "--json", "--", "-i"];
             let args = parse(&[&given, separator, &command].concat()).unwrap();
             assert_eq!(args.command, command);
-            assert_eq!((args.stdin, args.env.len()), (false, 1));
+            assert_eq!((args.json, args.stdin, args.env.len()), (false, false, 1));
         }
         let args = parse(&["--image", "debian", "--", "--version"]).unwrap();
         assert_eq!(args.command, ["--version"]);

@@ -8,8 +8,8 @@ use std::io::{self, IsTerminal};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use sandbox_controller::{
-    CancelCause, Command, Config, Controller, ExecResult, ExecStream, Execution, Lifespan,
-    SandboxSpec, Stdin,
+    CancelCause, Command, Config, Controller, ExecDocument, ExecResult, ExecStream, Execution,
+    Lifespan, SandboxSpec, Stdin,
 };
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
@@ -44,7 +44,7 @@ pub fn exec(context: &Context<'_>, args: &ExecArgs) -> Result<u8, Error> {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
     let config = context.controller(&settings);
-    let session = Session { context, settings: &settings };
+    let session = Session { context, settings: &settings, json: args.json };
     block_on(session.run(config, spec, command, source))
 }
 
@@ -85,6 +85,8 @@ fn own_variable(context: &Context<'_>, name: &OsString) -> Result<OsString, Erro
 struct Session<'a> {
     context: &'a Context<'a>,
     settings: &'a Settings,
+    /// One document at the end, and nothing before.
+    json: bool,
 }
 
 impl Session<'_> {
@@ -149,7 +151,11 @@ impl Session<'_> {
             fed
         };
         let ending = async {
-            let written = pass_on(&mut execution).await;
+            let written = match self.json {
+                // What is not passed on is collected.
+                true => Ok(Written::All),
+                false => pass_on(&mut execution).await,
+            };
             if !matches!(written, Ok(Written::All)) {
                 cancel.cancel(CancelCause::Caller);
             }
@@ -166,13 +172,16 @@ impl Session<'_> {
         let (result, written) = ended?;
         // It was cancelled for that.
         fed?;
-        self.end(&result, written);
+        self.end(&result, written)?;
         Ok(result.outcome.exit_code())
     }
 
     /// Tells how it ended.
-    fn end(&self, result: &ExecResult, written: Written) {
+    fn end(&self, result: &ExecResult, written: Written) -> Result<(), Error> {
         let output = self.context.output;
+        if self.json {
+            return output.document(&ExecDocument::from(result));
+        }
         if let Some(failure) = result.outcome.failure() {
             let message = match written {
                 Written::All => failure.message,
@@ -182,6 +191,7 @@ impl Session<'_> {
         }
         let here = &self.context.environment.working_directory;
         touched::tell(output, here, result.io_dir.as_deref(), &result.files_touched);
+        Ok(())
     }
 }
 

@@ -6,9 +6,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::ENGINE;
+use crate::engines::{Feature, has};
 use crate::place::{Ended, Place, eventually, finish, spawn, wait, wait_and_watch};
 use crate::rootfs::{Provided, Rootfs};
 
@@ -325,6 +327,21 @@ fn a_childs_death_for_want_of_memory_is_its_parents_to_tell() {
 }
 
 #[test]
+fn a_command_that_wants_more_memory_than_there_is_ends_by_that_limit() {
+    let commands = Commands::new();
+    let command = ["dd", "if=/dev/zero", "of=/dev/null", "bs=400M", "count=1"];
+    let ended = finish(commands.exec(&["--memory", "64MiB", "--json"], &command));
+    let told = document(&ended);
+    if has(Feature::OutOfMemory) {
+        assert_eq!(told["error"]["kind"], "out_of_memory", "{told:#}");
+        ended.assert_code(120);
+    } else {
+        assert_eq!(told["signal"], 9, "{told:#}");
+        ended.assert_code(137);
+    }
+}
+
+#[test]
 fn output_is_limited_in_total() {
     const LIMIT: usize = 3 << 20;
     let commands = Commands::new();
@@ -446,4 +463,65 @@ fn a_script_in_an_image_runs_its_programs() {
     let ended = finish(run);
     ended.assert_code(0);
     assert_eq!(ended.stdout, "5 /in/x\n\n0\n");
+}
+
+/// The one document on stdout.
+#[track_caller]
+fn document(ended: &Ended) -> Value {
+    let document: Value = serde_json::from_str(&ended.stdout)
+        .unwrap_or_else(|error| panic!("stdout is not one JSON document: {error}\n{ended:#?}"));
+    assert_eq!(document["schema"], "sandboxctl.exec/1", "{document:#}");
+    document
+}
+
+#[test]
+fn a_document_has_all_of_it_whatever_happens() {
+    let commands = Commands::new();
+    let ended = commands.shell(&["--json"], "printf out; printf 'e\\377' >&2; echo x > f; exit 3");
+    ended.assert_code(3);
+    assert_eq!(ended.stderr, "");
+    let told = document(&ended);
+    assert_eq!(told["status"], "exit", "{told:#}");
+    assert_eq!((&told["exit_code"], &told["signal"]), (&json!(3), &json!(null)), "{told:#}");
+    assert_eq!((&told["failed"], &told["timed_out"]), (&json!(true), &json!(false)));
+    assert_eq!((&told["stdout"], &told["stdout_encoding"]), (&json!("out"), &json!("utf-8")));
+    assert_eq!((&told["stderr"], &told["stderr_encoding"]), (&json!("Zf8="), &json!("base64")));
+    assert_eq!(told["files_touched"], json!([{"name": "f", "op": "write", "bytes": 2}]));
+    assert_eq!(told["engine"], ENGINE.name());
+
+    let told = document(commands.shell(&["--json"], "kill -9 $$").assert_code(137));
+    assert_eq!((&told["exit_code"], &told["signal"]), (&json!(null), &json!(9)), "{told:#}");
+    assert_eq!(told["status"], "exit");
+
+    let late = commands.shell(&["--json", "--timeout", "1s"], "echo before; sleep 1000");
+    let told = document(late.assert_code(124));
+    assert_eq!((&told["status"], &told["timed_out"]), (&json!("timeout"), &json!(true)));
+    assert_eq!((&told["stdout"], &told["exit_code"]), (&json!("before\n"), &json!(null)));
+    assert_eq!(told["error"]["hint"], "--timeout raises the limit");
+
+    let told = document(finish(commands.exec(&["--json"], &["nope"])).assert_code(127));
+    assert_eq!(told["status"], "error");
+    assert_eq!(told["error"]["kind"], "command_not_found");
+
+    // Ours: wrong usage, wrong values.
+    let place = &commands.place;
+    for wrong in [&["exec", "--json", "--", "true"][..], &["exec", "--json", "--nope"]] {
+        let told = document(place.sandboxctl(wrong).assert_code(2));
+        assert_eq!(told["error"]["kind"], "usage", "{told:#}");
+        assert_eq!(told["id"], json!(null));
+    }
+
+    let mut exec = commands.exec(&["--json", "-i"], &["wc", "-c"]);
+    exec.stdin(Stdio::piped());
+    let mut child = spawn(exec);
+    child.stdin.take().unwrap().write_all(b"12345").unwrap();
+    assert_eq!(document(wait(child).assert_code(0))["stdout"], "5\n");
+
+    let long = commands.shell(&["--json"], "yes | head -c 1500000");
+    let told = document(long.assert_code(0));
+    assert_eq!(told["stdout"].as_str().unwrap().len(), 1_000_000);
+    assert_eq!(
+        (&told["stdout_truncated"], &told["stderr_truncated"]),
+        (&json!(true), &json!(false))
+    );
 }
