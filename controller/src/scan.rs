@@ -26,13 +26,15 @@ const MAX_PATH_BYTES: usize = 16 << 20;
 const MAX_FILES: usize = 10_000;
 /// How long a walk may take.
 const LONGEST: Duration = Duration::from_secs(10);
+/// The largest block that a file system allocates at once.
+const LARGEST_BLOCK: u64 = 64 << 10;
 /// How often it looks at the clock.
 const ENTRIES_A_LOOK: u64 = 256;
 
 /// What an io dir takes of its file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Extent {
-    /// Bytes that are allocated, those of a file with several names once.
+    /// Bytes of files that are allocated, those of a file with several names once.
     pub bytes: u64,
     /// Files, directories and whatever else has a name.
     pub entries: u64,
@@ -196,9 +198,8 @@ fn walk(root: impl AsFd, most: u64, mut see: impl FnMut(&[u8], &[u8], &Stat)) ->
                 return (extent, Reach::Cut);
             }
             let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-            if is_folder || stat.st_nlink == 1 || linked.insert((stat.st_dev, stat.st_ino)) {
-                let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
-                extent.bytes = extent.bytes.saturating_add(blocks.saturating_mul(512));
+            if !is_folder && (stat.st_nlink == 1 || linked.insert((stat.st_dev, stat.st_ino))) {
+                extent.bytes = extent.bytes.saturating_add(bytes_of(&stat));
             }
             see(&folder.path, name.to_bytes(), &stat);
             if is_folder && folder.depth == MAX_DEPTH {
@@ -209,6 +210,16 @@ fn walk(root: impl AsFd, most: u64, mut see: impl FnMut(&[u8], &[u8], &Stat)) ->
         }
     }
     (extent, reach)
+}
+
+/// What a file takes: what is allocated of its size, or more where more is allocated than its last
+/// block explains.
+fn bytes_of(stat: &Stat) -> u64 {
+    // Their types are the platform's.
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+    let block = u64::try_from(stat.st_blksize).unwrap_or(0).clamp(512, LARGEST_BLOCK);
+    if allocated < size.saturating_add(block) { size.min(allocated) } else { allocated }
 }
 
 fn below(folder: &[u8], name: &[u8]) -> Vec<u8> {
@@ -349,11 +360,17 @@ mod tests {
         let empty = bytes();
         fs::File::create(dir.path().join("sparse")).unwrap().set_len(1 << 30).unwrap();
         assert!(bytes() - empty < 1 << 20);
-        fs::write(dir.path().join("full"), vec![1; 4 << 20]).unwrap();
-        let one = bytes() - empty;
-        assert!((4 << 20..5 << 20).contains(&one), "{one}");
+        let sparse = bytes();
+        fs::write(dir.path().join("full"), vec![1; (4 << 20) + 1]).unwrap();
+        // What its last block has besides is not of its making.
+        assert_eq!(bytes() - sparse, (4 << 20) + 1);
         fs::hard_link(dir.path().join("full"), dir.path().join("again")).unwrap();
-        assert_eq!(bytes() - empty, one);
+        assert_eq!(bytes() - sparse, (4 << 20) + 1);
+        // Space that is taken beyond a file's size is taken.
+        let ahead = fs::File::create(dir.path().join("ahead")).unwrap();
+        let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&ahead, flags, 0, 1 << 20).unwrap();
+        assert!(bytes() - sparse >= (5 << 20) + 1);
     }
 
     #[test]

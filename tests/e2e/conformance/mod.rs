@@ -4,6 +4,7 @@ mod agents;
 mod cleanup;
 mod egress;
 mod examples;
+mod exec;
 mod exec_cli;
 mod fs;
 mod hostile;
