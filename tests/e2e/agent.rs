@@ -118,7 +118,7 @@ fn build_static(source: &str, name: &str) -> PathBuf {
 
 /// The program that attacks, built once for all tests: beside the agent and as `controller/build.rs`
 /// builds that, so that nothing but itself is compiled.
-fn attacker() -> &'static Path {
+pub fn attacker() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);

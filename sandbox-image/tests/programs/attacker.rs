@@ -21,6 +21,8 @@ use sandbox_protocol::path::GuestPath;
 
 /// A pointer that points nowhere.
 const BAD: usize = 1;
+/// Has what attacks in the agent's place leave its own confinement out.
+const UNCONFINED: &str = "unconfined";
 /// Not a descriptor.
 const NO_FD: usize = usize::MAX;
 const CWD: usize = libc::AT_FDCWD as usize;
@@ -68,7 +70,7 @@ fn main() {
 }
 
 /// In the agent's place, with its arguments: confines itself as the agent does, makes the attacks
-/// that the file `attacks` in the io dir names, a line each, writes what came of them to `report`
+/// that the file `attacks` in the io dir names, a line each (the first may say [`UNCONFINED`]), writes what came of them to `report`
 /// beside it, and ends without a word to the controller.
 fn in_sandbox(args: Vec<String>) {
     seal().expect("sealed");
@@ -84,9 +86,10 @@ fn in_sandbox(args: Vec<String>) {
     };
     let attacks = std::fs::read_to_string(format!("{}/attacks", target.mount)).expect("attacks");
     // Its descriptors stay open, as the agent's do.
-    let _agent = Agent::prepare(&args).expect("confined");
+    let confined = attacks.lines().next() != Some(UNCONFINED);
+    let _agent = confined.then(|| Agent::prepare(&args).expect("confined"));
     let mut report = String::new();
-    for attack in attacks.lines() {
+    for attack in attacks.lines().filter(|attack| *attack != UNCONFINED) {
         let outcome = match strike(attack, &target) {
             Ok(_) => "done".to_owned(),
             Err(errno) => errno.to_string(),
@@ -270,6 +273,18 @@ fn strike(attack: &str, target: &Target) -> Answer {
             open(&c(&format!("/proc/{pid}/fd/1")), libc::O_WRONLY | libc::O_NONBLOCK)
         }
 
+        "open-memory-of-another" => open(&c(&format!("/proc/{pid}/mem")), libc::O_RDWR),
+        // More than there is.
+        "open-until-refused" => loop {
+            open(&c("/dev/null"), libc::O_RDONLY)?;
+        },
+        "allocate" => allocate(usize::MAX),
+        "allocate-in-many" => {
+            // Each of them less than the agent has, and all of them more than there is.
+            while call(libc::SYS_clone, [bits(libc::SIGCHLD)]).is_ok_and(|pid| pid > 0) {}
+            allocate(64 << 20)
+        }
+
         // Files elsewhere.
         "read-etc-passwd" => open(&c("/etc/passwd"), libc::O_RDONLY),
         "read-outside" => open(&secret, libc::O_RDONLY),
@@ -322,6 +337,10 @@ fn strike(attack: &str, target: &Target) -> Answer {
         "socket-packet" => socket_of(libc::AF_PACKET, libc::SOCK_RAW),
         "socket-vsock" => socket_of(libc::AF_VSOCK, libc::SOCK_STREAM),
         "socket-alg" => socket_of(libc::AF_ALG, libc::SOCK_SEQPACKET),
+        "socket-raw" => {
+            let protocol = bits(libc::IPPROTO_ICMP);
+            call(libc::SYS_socket, [bits(libc::AF_INET), bits(libc::SOCK_RAW), protocol])
+        }
         "socket-sctp" => {
             let protocol = bits(libc::IPPROTO_SCTP);
             call(libc::SYS_socket, [bits(libc::AF_INET), bits(libc::SOCK_STREAM), protocol])
@@ -433,6 +452,12 @@ fn strike(attack: &str, target: &Target) -> Answer {
         }
         "fchmodat-plain" => call(libc::SYS_fchmodat, [CWD, ptr(&file), 0o1755]),
         "mkdirat-set-gid" => call(libc::SYS_mkdirat, [CWD, ptr(&new), 0o2755]),
+        "setxattr-capability" => {
+            // Version 2, with one capability.
+            let value = [0x0200_0001_u32, 1 << 13, 0, 0, 0];
+            let name = c("security.capability");
+            call(libc::SYS_setxattr, [ptr(&file), ptr(&name), value.as_ptr() as usize, 20, 0])
+        }
         "setxattr" => call(libc::SYS_setxattr, [BAD, BAD, BAD, 0, 0]),
         "utimensat" => call(libc::SYS_utimensat, [CWD, BAD, BAD, 0]),
         "fallocate-grow" => call(libc::SYS_fallocate, [NO_FD, 0, 0, 1]),
@@ -635,6 +660,20 @@ fn run_away() -> Answer {
     let stacks = vec![0_u128; STACKS * STACK_BYTES / size_of::<u128>()].leak();
     hop(stacks.as_mut_ptr().cast());
     Ok(0)
+}
+
+/// Takes so much memory, and keeps it.
+fn allocate(most: usize) -> Answer {
+    const STEP: usize = 1 << 20;
+    println!("begun");
+    let mut taken = Vec::new();
+    loop {
+        if taken.len() * STEP < most {
+            taken.push(vec![1_u8; STEP]);
+        } else {
+            std::thread::park();
+        }
+    }
 }
 
 /// Is two in the next moment, again and again, none of which stays.

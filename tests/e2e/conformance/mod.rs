@@ -14,6 +14,7 @@ mod isolation;
 mod limits;
 mod operations;
 mod policy;
+mod programs;
 mod reaping;
 mod run;
 mod tools;

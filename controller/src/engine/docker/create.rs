@@ -209,9 +209,9 @@ fn programs_profile() -> Value {
             "args": [{"index": 0, "value": value, "valueTwo": 0, "op": "SCMP_CMP_EQ"}],
         })
     });
-    let names: Vec<_> = program_syscall_names().collect();
+    let names: Vec<_> = program_syscall_names().filter(|name| *name != CLONE).collect();
     let all = json!({"names": names, "action": "SCMP_ACT_ALLOW"});
-    let rules: Value = [all].into_iter().chain(personality).collect();
+    let rules: Value = [all, clone_without_namespaces()].into_iter().chain(personality).collect();
     let mut profile = profile(rules);
     profile["defaultErrnoRet"] = Errno::NOSYS.raw_os_error().into();
     profile
@@ -221,15 +221,19 @@ fn programs_profile() -> Value {
 fn scripts_profile() -> Value {
     profile(json!([
         {"names": ALLOWED_SYSCALLS.concat(), "action": "SCMP_ACT_ALLOW"},
-        {
-            "names": [CLONE],
-            "action": "SCMP_ACT_ALLOW",
-            "args": [{
-                "index": 0, "value": CLONE_NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ",
-            }],
-        },
+        clone_without_namespaces(),
         {"names": [CLONE3], "action": "SCMP_ACT_ERRNO", "errnoRet": Errno::NOSYS.raw_os_error()},
     ]))
+}
+
+fn clone_without_namespaces() -> Value {
+    json!({
+        "names": [CLONE],
+        "action": "SCMP_ACT_ALLOW",
+        "args": [{
+            "index": 0, "value": CLONE_NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ",
+        }],
+    })
 }
 
 fn profile(rules: Value) -> Value {

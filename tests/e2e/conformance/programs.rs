@@ -1,0 +1,452 @@
+//! Hostile programs: what they try against the agent, the container, the io dir and the machine, in a
+//! real sandbox, as root without rights and as a user. `sandbox-image/tests/confinement.rs` has the
+//! agent's layers one by one, `sandbox-image/tests/session/exec.rs` what becomes of what they start.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::time::Duration;
+
+use sandbox_controller::{Command, ErrorKind, ExecResult, Exit, Outcome, SandboxSpec};
+
+use crate::agent::{Actor, attacker};
+use crate::engines::{Feature, has};
+use crate::library::Guest;
+use crate::place::{Place, finish};
+use crate::rootfs::{Provided, Rootfs};
+
+const EPERM: &str = "1";
+const EACCES: &str = "13";
+const EXDEV: &str = "18";
+const EMFILE: &str = "24";
+const EROFS: &str = "30";
+const ENOSYS: &str = "38";
+
+/// A sandbox with busybox, the program that attacks, and what would be theirs to change if the mode of
+/// a file were all that protects it.
+struct Hostile {
+    guest: Guest,
+    owner: (u32, u32),
+    _provided: Provided,
+}
+
+fn rootfs() -> Rootfs {
+    Rootfs::busybox()
+        .copy("bin/attacker", attacker())
+        .folder("open", 0o777)
+        .file("open/secret", 0o666, "content")
+        .folder("open/dir", 0o777)
+        .file("bin/rooted", 0o6755, "#!/bin/sh\n")
+        .folder("tmp", 0o1777)
+}
+
+impl Hostile {
+    fn new() -> Self {
+        Self::with(None, |spec| spec)
+    }
+
+    /// One whose io dir is root's, where the tests are root's, and one of a user's.
+    fn of_all_users() -> Vec<Self> {
+        let user = rustix::process::geteuid().is_root().then_some((4321, 4322));
+        [None].into_iter().chain(user.map(Some)).map(|owner| Self::with(owner, |it| it)).collect()
+    }
+
+    fn with(owner: Option<(u32, u32)>, spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Self {
+        let provided = rootfs().provide();
+        let place = Place::new();
+        let io_dir = place.path("sandbox-files");
+        std::fs::create_dir(&io_dir).unwrap();
+        place.write("sandbox-files/file", "content");
+        for path in [&io_dir, &io_dir.join("file")] {
+            let (uid, gid) = owner.unzip();
+            chown(path, uid, gid).unwrap();
+        }
+        let metadata = std::fs::metadata(&io_dir).unwrap();
+        let owner = (metadata.uid(), metadata.gid());
+        let guest = Guest::in_place(place, |it| spec(it.root(provided.root())));
+        Self { guest, owner, _provided: provided }
+    }
+
+    fn exec(&self, command: Command) -> ExecResult {
+        self.guest.wait(self.guest.sandbox.exec(command)).unwrap()
+    }
+
+    fn attack(name: &str) -> Command {
+        let uid = "0";
+        Command::new("attacker").args(["none", uid, name, "/io", "/in", "/open", "1", "1", "none"])
+    }
+
+    /// What came of an attack: `done`, or an errno.
+    #[track_caller]
+    fn struck(&self, attack: &str) -> String {
+        let uid = self.owner.0.to_string();
+        let args = ["none", &uid, attack, "/io", "/in", "/open", "1", "1", "none"];
+        let result = self.exec(Command::new("attacker").args(args));
+        assert!(matches!(result.outcome, Outcome::Ok { .. }), "{attack}: {result:#?}");
+        String::from_utf8(result.stdout).unwrap().trim().to_owned()
+    }
+
+    /// What a line of the shell's prints, whatever its end.
+    fn prints(&self, line: &str) -> String {
+        String::from_utf8(self.exec(Command::shell(line)).stdout).unwrap()
+    }
+
+    /// A process's own status, by field.
+    fn status(&self) -> BTreeMap<String, String> {
+        let text = self.prints("cat /proc/self/status");
+        let fields = text.lines().filter_map(|line| line.split_once(':'));
+        fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
+    }
+
+    /// That nobody but the agent is there, and that it serves.
+    #[track_caller]
+    fn assert_well_and_alone(&self) {
+        assert_eq!(self.prints("set -- /proc/[0-9]*; echo $#"), "2\n");
+    }
+}
+
+#[test]
+fn a_program_is_nobody_with_no_rights_at_all() {
+    for hostile in Hostile::of_all_users() {
+        let status = hostile.status();
+        let (uid, gid) = hostile.owner;
+        let four = |id: u32| [id; 4].map(|id| id.to_string()).join("\t");
+        assert_eq!((&status["Uid"], &status["Gid"]), (&four(uid), &four(gid)));
+        let mut groups = status["Groups"].split_whitespace();
+        assert!(groups.all(|group| group == gid.to_string()), "{status:?}");
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert_eq!(u64::from_str_radix(&status[set], 16), Ok(0), "{set}");
+        }
+        for (field, value) in [("NoNewPrivs", "1"), ("Seccomp", "2"), ("Umask", "0022")] {
+            assert_eq!(status[field], value, "{field}");
+        }
+    }
+}
+
+#[test]
+fn a_program_sees_itself_and_the_agent_and_nothing_of_the_host() {
+    let hostile = Hostile::new();
+    hostile.assert_well_and_alone();
+    let agent = hostile.prints("tr '\\0' '\\n' </proc/1/cmdline | head -n 1");
+    assert_eq!(agent, "/.sandbox/agent\n");
+    for name in ["pid", "net", "mnt", "ipc", "uts"] {
+        let host = std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap();
+        let seen = hostile.prints(&format!("readlink /proc/self/ns/{name}"));
+        assert_ne!(seen.trim(), host.to_str().unwrap(), "{name}");
+        assert!(seen.starts_with(name), "{seen}");
+    }
+    let devices = hostile.prints("cat /proc/net/dev");
+    let devices = devices.lines().filter_map(|line| line.split_once(':'));
+    assert_eq!(devices.map(|(name, _)| name.trim()).collect::<Vec<_>>(), ["lo"]);
+    assert_eq!(hostile.prints("ls /proc/self/fd | tr '\\n' ' '"), "0 1 2 3 ");
+    // Nothing of ours nor of the engine's but the host's name.
+    let names = hostile.prints("env | sed 's/=.*//' | sort | tr '\\n' ' '");
+    let names = names.replace("HOSTNAME ", "");
+    assert_eq!(names, "HOME LANG PATH PWD SHLVL TMPDIR ");
+    assert_eq!(hostile.prints("echo $HOME $TMPDIR; pwd"), "/io /tmp\n/io\n");
+}
+
+/// Aimed at the agent, at the kernel, at the io dir and at everything else.
+#[test]
+fn a_hostile_program_gets_nowhere() {
+    let refusals: [(&[&str], &[&str]); 4] = [
+        // To speak in the agent's name, to look into it, to slow it down.
+        (
+            &[EACCES],
+            &["open-output-of-another", "open-memory-of-another", "read-environ-of-another"],
+        ),
+        (
+            &[EPERM],
+            &[
+                "ptrace",
+                "process_vm_readv",
+                "process_vm_writev",
+                "process_madvise",
+                "pidfd_getfd",
+                "kcmp",
+                "prlimit64",
+                "prlimit64-core",
+                "prlimit64-mark",
+                "setrlimit-core",
+                "setrlimit-mark",
+                "setpriority-of-another",
+                "sched_setscheduler-of-another",
+                "ioprio_set-of-another",
+                "clone-new-user",
+                "clone-new-mount",
+                "clone-new-network",
+                "clone-new-pid",
+                "unshare-user",
+                "unshare-mount",
+                "setns",
+                "io_uring_setup",
+                "userfaultfd",
+                "keyctl",
+                "add_key",
+                "bpf",
+                "perf_event_open",
+                "socket-raw",
+                "socket-packet",
+                "socket-netlink",
+                "socket-vsock",
+                "socket-alg",
+                "socket-sctp",
+                "setxattr-capability",
+                "openat-set-uid",
+                "openat-set-gid",
+                "openat-unnamed-set-uid",
+                "mkdirat-set-gid",
+                "mknodat-set-uid",
+                "fchmodat",
+                "fchmodat2",
+                "ioctl-type-into-terminal",
+            ],
+        ),
+        (
+            &[ENOSYS],
+            &[
+                "clone3",
+                "openat2",
+                "io_setup",
+                "open_by_handle_at",
+                "mount",
+                "umount2",
+                "pivot_root",
+                "chroot",
+                "open_tree",
+                "move_mount",
+                "fsopen",
+                "fanotify_init",
+                "init_module",
+                "reboot",
+                "syslog",
+                "swapon",
+                "clock_settime",
+            ],
+        ),
+        // Where anybody could write, by the modes alone.
+        (
+            &[EACCES, EROFS, EXDEV],
+            &[
+                "write-outside",
+                "append-outside",
+                "truncate-outside",
+                "make-outside",
+                "mkdir-outside",
+                "fifo-outside",
+                "symlink-outside",
+                "link-outside",
+                "link-in",
+                "rename-outside",
+                "rename-in",
+                "rename-out",
+                "unlink-outside",
+                "rmdir-outside",
+                "device-in-mount",
+            ],
+        ),
+    ];
+    for hostile in Hostile::of_all_users() {
+        for (errnos, attacks) in refusals {
+            for attack in attacks {
+                let outcome = hostile.struck(attack);
+                assert!(errnos.contains(&&*outcome), "{attack} as {:?}: {outcome}", hostile.owner);
+            }
+        }
+        hostile.assert_well_and_alone();
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_program_that_calls_by_another_architectures_numbers_is_killed() {
+    let hostile = Hostile::new();
+    for attack in ["x32", "int-0x80"] {
+        let result = hostile.exec(Hostile::attack(attack));
+        let killed = matches!(result.outcome, Outcome::Exit(Exit::Signal(31)));
+        assert!(killed, "{attack}: {result:#?}");
+    }
+    hostile.assert_well_and_alone();
+}
+
+/// A file with a set-id bit in the io dir would be one on the host.
+#[test]
+fn no_program_plants_a_set_id_file_whatever_it_tries() {
+    for hostile in Hostile::of_all_users() {
+        let attempts = "
+            cp /bin/busybox sh; chmod 4755 sh; chmod u+s sh; chmod 2755 sh; chmod g+s sh
+            cp -p /bin/rooted kept; install -m 6755 /bin/busybox installed
+            mkdir -m 2755 folder; mkdir plain; chmod g+s plain; mknod -m 4755 fifo p
+            (umask 0; cp -a /bin/rooted archived; tar -c -C /bin rooted | tar -x -p)
+            cat /bin/rooted >content; mv content moved; ln moved linked
+            ln -s /bin/rooted link; chmod 6755 link
+            touch /tmp/t; chmod 6755 /tmp/t; mv /tmp/t from-tmp
+            true";
+        let result = hostile.exec(Command::shell(attempts));
+        assert!(matches!(result.outcome, Outcome::Ok { .. }), "{result:#?}");
+        let io_dir = hostile.guest.place.path("sandbox-files");
+        let entries = std::fs::read_dir(io_dir).unwrap().map(|entry| entry.unwrap());
+        let mut names = Vec::new();
+        for entry in entries {
+            let metadata = entry.metadata().unwrap();
+            let (mode, name) = (metadata.permissions().mode(), entry.file_name());
+            assert_eq!(mode & 0o6000, 0, "{name:?} has mode {mode:o}");
+            assert_eq!((metadata.uid(), metadata.gid()), hostile.owner, "{name:?}");
+            names.push(name.into_string().unwrap());
+        }
+        names.sort();
+        for made in ["link", "linked", "moved", "plain", "sh"] {
+            assert!(names.iter().any(|name| name == made), "{made} is not in {names:?}");
+        }
+    }
+}
+
+#[test]
+fn a_program_writes_to_the_io_dir_to_what_is_temporary_and_to_nothing_else() {
+    for hostile in Hostile::of_all_users() {
+        let line = "for place in / /bin /open /etc /proc /sys /dev /.sandbox /io /tmp /dev/shm; do
+                (echo x >$place/new) 2>/dev/null && echo $place
+            done
+            for file in /open/secret /etc/hosts /etc/resolv.conf /.sandbox/agent \\
+                /proc/self/oom_score_adj /proc/1/oom_score_adj /proc/self/comm /proc/self/mem \\
+                /proc/sys/kernel/hostname /proc/sysrq-trigger /dev/null; do
+                (echo x >>$file) 2>/dev/null && echo $file
+            done
+            true";
+        assert_eq!(hostile.prints(line), "/io\n/tmp\n/dev/shm\n/dev/null\n", "{:?}", hostile.owner);
+    }
+}
+
+#[test]
+fn what_is_temporary_is_bounded_in_bytes_and_in_files() {
+    let hostile = Hostile::new();
+    let mounts = hostile.prints("cat /proc/mounts");
+    for place in ["/tmp", "/dev/shm"] {
+        let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let found = fields.filter(|fields| fields[1] == place).next_back();
+        let fields = found.unwrap_or_else(|| panic!("{place} is not mounted: {mounts}"));
+        let options: Vec<_> = fields[3].split(',').collect();
+        assert!(options.contains(&"nosuid") && options.contains(&"nodev"), "{fields:?}");
+    }
+    for (place, most) in [("/tmp", 64 << 20), ("/dev/shm", 16 << 20)] {
+        let line = format!(
+            "cd {place}; dd if=/dev/zero of=a bs=1M count=10 2>/dev/null; \
+             dd if=/dev/zero of=b bs=1M count=20 2>/dev/null; \
+             dd if=/dev/zero of=c bs=1M count=40 2>/dev/null; \
+             (echo x >d) 2>&1 | grep -o 'No space left'; cat * | wc -c; rm *"
+        );
+        assert_eq!(hostile.prints(&line), format!("No space left\n{most}\n"), "{place}");
+    }
+    let line =
+        "cd /tmp; seq 1 66000 | xargs -n 1000 touch 2>&1 | grep -o 'No space left' | head -n 1
+        set -- *; [ $# -gt 65000 ] && [ $# -lt 65536 ] && echo bounded";
+    assert_eq!(hostile.prints(line), "No space left\nbounded\n");
+}
+
+#[test]
+fn a_crash_leaves_nothing() {
+    let hostile = Hostile::new();
+    let line = "for place in /io /tmp; do cd $place; sh -c 'kill -SEGV $$'; echo $?; done
+        ls -A /io /tmp";
+    assert_eq!(hostile.prints(line), "139\n139\n/io:\nfile\n\n/tmp:\n");
+}
+
+#[test]
+fn a_bomb_of_processes_that_never_stay_ends_at_its_time_and_the_sandbox_serves_on() {
+    let hostile = Hostile::new();
+    for attack in ["multiply", "run-away"] {
+        let command = Hostile::attack(attack).timeout(Duration::from_secs(2));
+        let result = hostile.exec(command);
+        assert_eq!(result.stdout, b"begun\n");
+        // The first of them has ended by itself, long before.
+        assert!(matches!(result.outcome, Outcome::Ok { .. }), "{attack}: {result:#?}");
+        hostile.assert_well_and_alone();
+    }
+}
+
+#[test]
+fn a_program_has_as_many_descriptors_as_it_was_given_and_the_agent_its_own() {
+    let hostile = Hostile::new();
+    assert_eq!(hostile.struck("open-until-refused"), EMFILE);
+    assert_eq!(hostile.prints("ulimit -n; ulimit -Hn"), "1024\n1024\n");
+    hostile.assert_well_and_alone();
+}
+
+#[test]
+fn a_program_that_takes_all_memory_is_told_of_as_such() {
+    for attack in ["allocate", "allocate-in-many"] {
+        let hostile = Hostile::new();
+        let result = hostile.exec(Hostile::attack(attack));
+        let Outcome::Limit(error) = &result.outcome else { panic!("{attack}: {result:#?}") };
+        assert_eq!(error.kind, ErrorKind::OutOfMemory, "{attack}");
+        assert_eq!(result.stdout.get(..6), Some(&b"begun\n"[..]), "{attack}");
+    }
+}
+
+/// In the agent's place, before any program: as the agent confines itself in a sandbox with programs,
+/// and by the container's own walls alone.
+#[test]
+fn native_code_in_the_agent_gets_nowhere_and_nor_does_it_by_the_containers_walls_alone() {
+    if !has(Feature::SharedKernel) {
+        // The other kernel has no Landlock.
+        return;
+    }
+    let absent = [
+        "clone3",
+        "openat2",
+        "open_by_handle_at",
+        "mount",
+        "pivot_root",
+        "chroot",
+        "init_module",
+        "reboot",
+        "io_setup",
+    ];
+    let refused = [
+        "unshare-user",
+        "unshare-mount",
+        "setns",
+        "clone-new-user",
+        "clone-new-network",
+        "io_uring_setup",
+        "userfaultfd",
+        "keyctl",
+        "bpf",
+        "perf_event_open",
+        "ptrace",
+        "process_vm_readv",
+        "pidfd_getfd",
+        "kcmp",
+        "setxattr-capability",
+    ];
+    // By the agent's filters alone.
+    let own = ["openat-set-uid", "fchmodat", "socket-netlink", "ioctl-type-into-terminal"];
+    let with = |attacks: &[&'static str], outcomes: &'static [&'static str]| {
+        attacks.iter().map(|&attack| (attack, outcomes)).collect::<Vec<_>>()
+    };
+    let able = with(&["read the mount", "fork"], &["done"]);
+    let confined =
+        [able.clone(), with(&absent, &[ENOSYS]), with(&refused, &[EPERM]), with(&own, &[EPERM])];
+    // Engines differ in what their filter answers to a call that is not on its list.
+    let walls = [able, with(&absent, &[EPERM, ENOSYS]), with(&refused, &[EPERM, ENOSYS])];
+    for (first, attacks) in [(None, confined.concat()), (Some("unconfined"), walls.concat())] {
+        let actor = Actor::attacker();
+        let provided = rootfs().provide();
+        let names = attacks.iter().map(|(attack, _)| *attack);
+        let lines: Vec<_> = first.into_iter().chain(names).collect();
+        actor.place.write("sandbox-files/attacks", &lines.join("\n"));
+        actor.place.write("sandbox-files/file", "content");
+        let args = provided.args();
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        let args = [&["run", "--json"], &args[..], &["unused.luau"]].concat();
+        let ended = finish(actor.command(&args));
+        // It never spoke, so nothing ran.
+        ended.assert_code(125);
+        let report = std::fs::read_to_string(actor.place.path("sandbox-files/report")).unwrap();
+        let outcomes: Vec<_> = report.lines().filter_map(|line| line.split_once(": ")).collect();
+        assert_eq!(outcomes.len(), attacks.len(), "{report}");
+        for ((attack, outcome), (expected, outcomes)) in outcomes.iter().zip(&attacks) {
+            assert_eq!(attack, expected);
+            assert!(outcomes.contains(outcome), "{attack}: {outcome}, {first:?}");
+        }
+    }
+}
