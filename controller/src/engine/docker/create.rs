@@ -488,11 +488,14 @@ mod tests {
         let profile: Value = serde_json::from_str(profile).unwrap();
         assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
         assert_eq!(profile["defaultErrnoRet"], 38);
-        let [all, personality @ ..] = &profile["syscalls"].as_array().unwrap()[..] else {
+        let [all, clone, personality @ ..] = &profile["syscalls"].as_array().unwrap()[..] else {
             panic!("{profile:#}")
         };
         let names = all["names"].as_array().unwrap();
         assert!(names.contains(&json!("socket")) && !names.contains(&json!("clone3")));
+        assert!(!names.contains(&json!("clone")));
+        assert_eq!(clone["args"][0]["op"], "SCMP_CMP_MASKED_EQ");
+        assert_eq!(clone["args"][0]["value"], json!(CLONE_NAMESPACES));
         assert_eq!(personality.len(), PERSONALITIES.len());
         for (rule, value) in personality.iter().zip(PERSONALITIES) {
             assert_eq!(rule["names"], json!(["personality"]));
