@@ -1,8 +1,10 @@
-//! What holds whatever the bytes are: the body of the fuzz target `tls`. It panics where it does not.
+//! What holds whatever the bytes are: the bodies of the fuzz targets `tls` and `layers`. They panic
+//! where it does not.
 //!
-//! Compiled for `fuzz/`, and for this crate's tests, which replay the corpus.
+//! Compiled for `fuzz/`, and for this crate's tests, which replay the corpora.
 
 pub use crate::egress::fuzz::tls;
+pub use crate::rootfs::fuzz::layers;
 
 #[cfg(test)]
 #[path = "../../fuzz/corpus.rs"]
@@ -15,5 +17,10 @@ mod tests {
     #[test]
     fn what_fuzzing_found_of_tls_holds() {
         corpus::replay("tls", super::tls);
+    }
+
+    #[test]
+    fn what_fuzzing_found_of_layers_holds() {
+        corpus::replay("layers", super::layers);
     }
 }

@@ -53,7 +53,8 @@ impl Archive {
         let mut reader = whole.clone().buffered();
         if Compression::of(reader.fill_buf()?) != Compression::None {
             let mut plain = spool()?;
-            io::copy(&mut Metered::new(Plain::new(reader)?, budget), &mut plain)?;
+            let budget = budget.anew();
+            io::copy(&mut Metered::new(Plain::new(reader)?, &budget), &mut plain)?;
             whole = Section::whole(plain)?;
         }
         Ok(Self { file: whole.file.clone(), members: members(whole, budget)? })
@@ -81,6 +82,7 @@ impl Archive {
 
     /// All of a small member.
     pub fn document(&self, name: &str, budget: &Budget) -> Result<Vec<u8>, RootfsError> {
+        budget.entry(name.as_bytes())?;
         let section = self.section(name)?;
         let limit = budget.bounds.document;
         if section.length() > limit {

@@ -23,11 +23,12 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// Images of machine learning come near to the bytes; nothing comes near to the rest.
+    /// Images of machine learning come near to the bytes; nothing comes near to the rest. Paths
+    /// are remembered while a layer is unpacked, so that theirs are memory.
     pub const DEFAULT: Self = Self {
         bytes: 32 << 30,
         entries: 1_000_000,
-        paths: 256 << 20,
+        paths: 128 << 20,
         layers: 128,
         document: 4 << 20,
     };
@@ -63,12 +64,18 @@ impl Budget {
         Self { bounds, stop, bytes, entries, paths }
     }
 
+    /// The same for something else of the same archive.
+    pub fn anew(&self) -> Self {
+        Self::new(self.bounds, self.stop.clone())
+    }
+
     /// Of a layer's tar, or of a hole in a file.
     pub fn bytes(&self, count: u64) -> Result<(), RootfsError> {
         self.stop.check()?;
         spend(&self.bytes, count, self.bounds.bytes, "bytes, unpacked")
     }
 
+    /// Something with a path: read, or made on the way to something else.
     pub fn entry(&self, path: &[u8]) -> Result<(), RootfsError> {
         self.stop.check()?;
         spend(&self.entries, 1, self.bounds.entries, "files and directories")?;

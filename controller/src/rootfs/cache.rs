@@ -29,6 +29,8 @@ const FORMAT: u32 = 1;
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How often somebody who waits for another process looks.
 const POLL: Duration = Duration::from_millis(20);
+/// How many looks say that the other one unpacks: who tidies up is done sooner.
+const PATIENCE: u32 = 10;
 
 const LOCK: &str = ".lock";
 const PART: &str = ".part";
@@ -124,7 +126,7 @@ impl Place {
             let path = path.to_owned();
             move |source| RootfsError::Cache { path, source }
         };
-        let mut has_waited = false;
+        let mut looks = 0_u32;
         loop {
             stop.check()?;
             if let Some(tree) = self.hold().map_err(failed(&self.root))? {
@@ -141,7 +143,8 @@ impl Place {
                 made.map_err(failed(&self.part))?;
                 return Ok(Claimed::Mine(filling));
             }
-            if !std::mem::replace(&mut has_waited, true) {
+            looks = looks.saturating_add(1);
+            if looks == PATIENCE {
                 waiting();
             }
             std::thread::sleep(POLL);

@@ -195,6 +195,10 @@ impl RootfsError {
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::Layer { source, .. } => return source.hint(),
+            Self::NoFile { .. } => {
+                "--rootfs takes a directory with a file system; an OCI layout that is a directory \
+                 is packed by `tar -C DIRECTORY -cf FILE .`"
+            }
             Self::NoImage => {
                 "`docker save IMAGE -o FILE` writes one, and so does `skopeo copy … \
                  oci-archive:FILE`; the file system of a container alone is none"

@@ -1,14 +1,16 @@
 //! A layer's changes: what each entry means, and the layer as a whole.
 
+use std::collections::HashSet;
+
 use super::budget::Budget;
 use super::entries::{Entries, Entry, Kind, Source};
 use super::error::{EntryProblem, RootfsError};
 use super::tree::{Kept, Metadata, Tree};
 
 /// As the kernel has it, without the NUL.
-const MAX_PATH: usize = 4095;
+pub(super) const MAX_PATH: usize = 4095;
 /// How deep a path may be. Trees are walked, and removed, with a descriptor for each level.
-const MAX_DEPTH: usize = 256;
+pub(super) const MAX_DEPTH: usize = 256;
 
 /// What begins the name of what hides something of the layers below.
 const WHITEOUT: &[u8] = b".wh.";
@@ -111,6 +113,7 @@ pub(super) fn unpack<S: Source>(
 ) -> Result<S, RootfsError> {
     let mut entries = Entries::new(layer);
     let mut kept = Kept::default();
+    let (mut hidden, mut emptied) = (HashSet::new(), HashSet::new());
     while let Some(entry) = entries.next()? {
         budget.entry(&entry.path)?;
         let named = |problem| RootfsError::entry(&entry.path, problem);
@@ -118,27 +121,33 @@ pub(super) fn unpack<S: Source>(
             Metadata { mode: entry.mode, uid: entry.uid, gid: entry.gid, mtime: entry.mtime };
         match Change::of(&entry).map_err(named)? {
             Change::Directory(path) => {
+                kept.insert(&path, budget)?;
                 tree.directory(&path, metadata).map_err(named)?;
-                kept.insert(&path);
             }
             Change::File(path) => {
                 let stored: u64 = entry.extents.iter().map(|extent| extent.length).sum();
                 budget.bytes(entry.size.saturating_sub(stored))?;
+                kept.insert(&path, budget)?;
                 let content = |buffer: &mut [u8]| entries.content(buffer);
                 tree.file(&path, metadata, (entry.size, &entry.extents), content)?;
-                kept.insert(&path);
             }
             Change::Symlink(path) => {
+                kept.insert(&path, budget)?;
                 tree.symlink(&path, metadata, &entry.link).map_err(named)?;
-                kept.insert(&path);
             }
             Change::HardLink { path, target } => {
+                kept.insert(&path, budget)?;
                 tree.hard_link(&path, &target).map_err(named)?;
-                kept.insert(&path);
             }
             Change::Special(path) => tree.remove(&path).map_err(named)?,
-            Change::Hide(path) => tree.hide(&path, &kept).map_err(named)?,
-            Change::HideWithin(path) => tree.hide_within(&path, &kept).map_err(named)?,
+            // What is hidden twice costs nothing twice: all that has come since is kept.
+            Change::Hide(path) if hidden.insert(path.clone()) => {
+                tree.hide(&path, &kept).map_err(named)?;
+            }
+            Change::HideWithin(path) if emptied.insert(path.clone()) => {
+                tree.hide_within(&path, &kept).map_err(named)?;
+            }
+            Change::Hide(_) | Change::HideWithin(_) => {}
             Change::Ignore => {}
         }
     }

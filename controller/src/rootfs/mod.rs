@@ -17,6 +17,8 @@ mod cache;
 mod digest;
 mod entries;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod image;
 mod layer;
 mod stream;

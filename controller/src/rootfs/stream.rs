@@ -190,7 +190,8 @@ impl Source for LayerStream<'_> {
     }
 }
 
-fn pass(source: &mut impl Read, bytes: u64) -> io::Result<()> {
+/// Reads past something.
+pub(super) fn pass(source: &mut impl Read, bytes: u64) -> io::Result<()> {
     let most = usize::try_from(bytes).unwrap_or(PIECE).min(PIECE);
     let mut buffer = vec![0; most];
     let mut left = bytes;

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
+use super::budget::Budget;
 use super::entries::Extent;
 use super::error::{EntryProblem, RootfsError, TarProblem};
 
@@ -69,14 +70,18 @@ enum Owners {
 pub(super) struct Kept(HashSet<Box<[u8]>>);
 
 impl Kept {
-    pub fn insert(&mut self, path: &[u8]) {
-        let mut path = path;
-        while self.0.insert(path.into()) {
-            match path.iter().rposition(|&byte| byte == b'/') {
-                Some(slash) => path = &path[..slash],
-                None => break,
+    /// Directories that no entry names count as entries: each is made, and remembered.
+    pub fn insert(&mut self, path: &[u8], budget: &Budget) -> Result<(), RootfsError> {
+        let mut folders = path;
+        self.0.insert(path.into());
+        while let Some(slash) = folders.iter().rposition(|&byte| byte == b'/') {
+            folders = &folders[..slash];
+            if !self.0.insert(folders.into()) {
+                break;
             }
+            budget.entry(folders)?;
         }
+        Ok(())
     }
 }
 

@@ -195,6 +195,9 @@ fn every_limit_is_told_by_its_name() {
     let zstd_bomb = packed_too.image(&[(bomb.clone(), zstd(&bomb), "+zstd")]);
     let many: Vec<_> = (0..30).map(|index| file(&format!("{index}"), "")).collect();
     let long: Vec<_> = (0..6).map(|index| file(&format!("{index:0>99}"), "")).collect();
+    // Each makes many directories on its way.
+    let deep: Vec<_> =
+        (0..2).map(|index| file(&format!("{index}/{}f", "d/".repeat(11)), "")).collect();
     let mut text = configuration(&[tar([])]);
     text["comment"] = "x".repeat(1000).into();
     for (what, archive, expected) in [
@@ -210,6 +213,7 @@ fn every_limit_is_told_by_its_name() {
             "100000 bytes, unpacked",
         ),
         ("many files", plain(many.clone()), "20 files and directories"),
+        ("many directories that nothing names", plain(deep), "20 files and directories"),
         ("many members", tar(many), "20 files and directories"),
         ("long paths", plain(long), "500 bytes of paths"),
         ("many layers", saved(&vec![tar([]); 4]), "3 layers"),

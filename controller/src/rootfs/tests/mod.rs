@@ -5,6 +5,7 @@ mod keeping;
 mod make;
 
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, symlink as link};
 use std::path::{Path, PathBuf};
@@ -18,6 +19,8 @@ use self::make::{
 use super::budget::{Bounds, Budget, Stop};
 use super::digest::Digest;
 use super::image::Platform;
+use super::layer::{MAX_DEPTH, MAX_PATH};
+use super::stream::Plain;
 use super::{RootCache, RootfsError, Unpacked};
 
 /// A cache, and an archive beside it.
@@ -530,6 +533,65 @@ fn sparse_files_have_their_holes_in_every_notation() {
         let root = place.unpack(&saved(&[layer])).unwrap().root;
         assert_eq!(fs::read(root.join("sparse")).unwrap(), expected, "{notation}");
         assert_eq!(fs::read(root.join("after")).unwrap(), b"1", "{notation}");
+    }
+}
+
+#[test]
+fn what_gnu_tar_writes_is_read_in_each_of_its_formats() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/layers");
+    let mut sparse = vec![0; 100_000];
+    for offset in [0, 20_000, 50_000] {
+        sparse[offset..offset + 600].fill(b'x');
+    }
+    let mut many = vec![0; 3_000_000];
+    (1..=30).for_each(|index| many[index * 90_000] = b'y');
+    for name in ["sparse-gnu", "sparse-0.0", "sparse-0.1", "sparse-1.0"] {
+        let place = Place::new();
+        let layer = fs::read(corpus.join(name)).unwrap();
+        let root = place.unpack(&saved(&[layer])).unwrap().root;
+        assert!(fs::read(root.join("sparse")).unwrap() == sparse, "{name}");
+        assert!(fs::metadata(root.join("sparse")).unwrap().blocks() < 100, "{name}: it has holes");
+    }
+    for name in ["sparse-gnu-extended-gzip", "sparse-1.0-many-zstd"] {
+        let place = Place::new();
+        let packed = fs::read(corpus.join(name)).unwrap();
+        let mut layer = Vec::new();
+        Plain::new(packed.as_slice()).unwrap().read_to_end(&mut layer).unwrap();
+        let mut layout = Layout::default();
+        let image = layout.image(&[(layer, packed, "")]);
+        let root = place.unpack(&layout.finish(&[image])).unwrap().root;
+        assert!(fs::read(root.join("many")).unwrap() == many, "{name}");
+    }
+    for name in ["v7", "ustar", "oldgnu", "gnu", "pax"] {
+        let place = Place::new();
+        let layer = fs::read(corpus.join(name)).unwrap();
+        let root = place.unpack(&saved(&[layer])).unwrap().root;
+        let mut lines = listing(&root);
+        // Too long for two of the formats.
+        lines.retain(|line| !line.starts_with(&"d".repeat(120)));
+        let expected =
+            ["d/", "d/e/", "d/f=1\n", "d/hard=1\n", "d/link->/etc/passwd", "latin-\u{fffd}=abc"];
+        assert_eq!(lines, expected, "{name}");
+        let long = root.join("d".repeat(120)).join("x");
+        assert_eq!(long.exists(), !matches!(name, "v7" | "ustar"), "{name}");
+    }
+}
+
+#[test]
+fn the_limits_are_those_that_the_documents_say() {
+    let text = include_str!("../../../../docs/src/reference/image-archives.md");
+    let Bounds { bytes, entries, paths, layers, document } = Bounds::DEFAULT;
+    for (what, limit) in [
+        ("bytes, unpacked", bytes),
+        ("files and directories", entries),
+        ("bytes of their paths", paths),
+        ("bytes of one path", MAX_PATH as u64),
+        ("directories in one another", MAX_DEPTH as u64),
+        ("layers", layers as u64),
+        ("bytes of a manifest", document),
+    ] {
+        let line = text.lines().find(|line| line.starts_with(&format!("| {what}"))).unwrap();
+        assert!(line.ends_with(&format!("| {limit} |")), "{line}: {limit}");
     }
 }
 
