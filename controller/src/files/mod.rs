@@ -5,7 +5,7 @@
 //! hostile agent answers is taken for more than it can be.
 //!
 //! Any number may be awaited at once on one [`Sandbox`]; 16 are under way at a time.
-//! One whose future is dropped is cancelled.
+//! One whose future is dropped is cancelled; where it only waited for its answer, it may be done.
 
 mod data;
 mod encoding;
