@@ -239,6 +239,15 @@ pub enum Error {
         "a list of hosts needs an image: without one there are no programs, and scripts alone reach no host"
     )]
     NoPrograms,
+    /// A rule about paths for a sandbox whose programs would not be held by it.
+    #[error(
+        "{rule} holds scripts and file operations, and no programs, which write to all of the io dir and read \
+         all inputs"
+    )]
+    RuleForPrograms {
+        /// The configuration key of the rule.
+        rule: &'static str,
+    },
     /// An argument for the script that no script can be given.
     #[error("the script's argument '{what}' cannot be used: {reason}")]
     Args {
@@ -364,7 +373,9 @@ impl Error {
             Self::AgentMismatch { .. } | Self::Agent { .. } | Self::ImageStream { .. } => {
                 ErrorKind::Image
             }
-            Self::OverCeiling(_) | Self::User { .. } => ErrorKind::Policy,
+            Self::OverCeiling(_) | Self::User { .. } | Self::RuleForPrograms { .. } => {
+                ErrorKind::Policy
+            }
             Self::IoDir { .. }
             | Self::Input { .. }
             | Self::GuestPath { .. }
@@ -466,6 +477,9 @@ impl Error {
                 "name a file outside of the io dir that can be written, or a FIFO that is read"
             }
             Self::ImageId { .. } => "`sandboxctl image ls` lists them",
+            Self::RuleForPrograms { .. } => {
+                "give programs an io dir that has nothing to keep them from, and drop the rule; or no files at all"
+            }
             Self::NoPrograms => "--image names the one whose programs are to reach them",
             Self::NoCommands => "--image names the image whose programs it is to have",
             Self::NotBegun { source } => match source.kind() {

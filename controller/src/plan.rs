@@ -105,6 +105,9 @@ impl Plan {
         for name in &spec.protected {
             SandboxSpec::check_protected_name(name)?;
         }
+        if spec.root.has_programs() {
+            check_rules_for_programs(spec, &mounts)?;
+        }
         let allowed_paths = spec.allowed_paths.clone().unwrap_or_else(|| {
             mounts
                 .iter()
@@ -190,6 +193,20 @@ impl Plan {
     }
 }
 
+/// Rules about paths are held by the agent's own operations. Programs make their own calls, and the
+/// kernel's rules for them know mounts alone: what cannot be held is not promised.
+fn check_rules_for_programs(spec: &SandboxSpec, mounts: &[Mount]) -> Result<(), Error> {
+    let refuse = |rule| Err(Error::RuleForPrograms { rule });
+    let can_write = mounts.iter().any(|mount| mount.access == Access::Write);
+    if can_write && !spec.protected.is_empty() {
+        return refuse("filesystem.protected");
+    }
+    if !mounts.is_empty() && spec.allowed_paths.is_some() {
+        return refuse("filesystem.allowed_paths");
+    }
+    Ok(())
+}
+
 /// The proxy, where the list has anybody on it.
 fn proxy(mode: Mode, list: &Allowlist) -> Result<Option<Proxy>, Error> {
     match mode {
@@ -247,6 +264,29 @@ mod tests {
         let plan = plan(SandboxSpec::new()).unwrap();
         assert_eq!(plan.args.to_args(), ["script"]);
         assert!(!plan.hello.policy.io);
+    }
+
+    #[test]
+    fn a_rule_that_would_not_hold_programs_is_refused() {
+        let programs = || SandboxSpec::new().root(Root::Directory("/x".into()));
+        let protects = |spec: SandboxSpec| spec.protected(vec![".git".into()]);
+        let allowed = AllowedPath { path: "/io".into(), access: Access::Read };
+        let allows = |spec: SandboxSpec| spec.allowed_paths(vec![allowed.clone()]);
+        let with_input = |spec: SandboxSpec| spec.input(Input::path("/y", "y"));
+        for (spec, rule) in [
+            (protects(programs().io_dir("out")), "filesystem.protected"),
+            (allows(programs().io_dir("out")), "filesystem.allowed_paths"),
+            (allows(with_input(programs())), "filesystem.allowed_paths"),
+        ] {
+            let error = Plan::new(&spec, ConfinementPolicy::Required).unwrap_err();
+            assert!(error.to_string().starts_with(rule), "{error}");
+            assert_eq!(error.exit_code(), 121);
+        }
+        // Nothing can be written to there, or read.
+        for spec in [protects(with_input(programs())), allows(programs())] {
+            plan(spec).unwrap();
+        }
+        plan(allows(protects(SandboxSpec::new().io_dir("out")))).unwrap();
     }
 
     #[test]

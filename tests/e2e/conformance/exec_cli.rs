@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -257,28 +259,33 @@ fn bytes_pass_as_they_are_in_bounded_memory() {
         }
         hash.finalize()
     });
+    let passed = Arc::new(AtomicU64::new(0));
+    let counted = passed.clone();
     let reader = std::thread::spawn(move || {
-        let (mut hash, mut bytes, mut piece) = (Sha256::new(), 0, vec![0; 1 << 16]);
+        let (mut hash, mut piece) = (Sha256::new(), vec![0; 1 << 16]);
         loop {
             match stdout.read(&mut piece).unwrap() {
-                0 => return (hash.finalize(), bytes),
+                0 => return hash.finalize(),
                 length => {
                     hash.update(&piece[..length]);
-                    bytes += length as u64;
+                    counted.fetch_add(length as u64, Ordering::Relaxed);
                 }
             }
         }
     });
+    // While it runs, the agent is looked at too.
+    eventually("most of it passes", || (passed.load(Ordering::Relaxed) > BYTES / 2).then_some(()));
+    let agent_kib = ENGINE.peak_memory_kib(&commands.place.containers()[0]);
     // Only its memory is watched: nothing of the output is left to read.
     child.stdout = Some(std::process::ChildStdout::from(std::os::fd::OwnedFd::from(
         std::fs::File::open("/dev/null").unwrap(),
     )));
     let (ended, peak_kib) = wait_and_watch(child);
     ended.assert_code(0);
-    let (read, bytes) = reader.join().unwrap();
-    assert_eq!(bytes, BYTES);
-    assert_eq!(read, writer.join().unwrap());
+    assert_eq!(reader.join().unwrap(), writer.join().unwrap());
+    assert_eq!(passed.load(Ordering::Relaxed), BYTES);
     assert!(peak_kib < 64 << 10, "{peak_kib} KiB of memory for {BYTES} bytes");
+    assert!(agent_kib < 32 << 10, "{agent_kib} KiB of the agent's memory for {BYTES} bytes");
 }
 
 #[test]
@@ -524,4 +531,14 @@ fn a_document_has_all_of_it_whatever_happens() {
         (&told["stdout_truncated"], &told["stderr_truncated"]),
         (&json!(true), &json!(false))
     );
+}
+
+#[test]
+fn a_rule_that_would_not_hold_a_command_is_refused() {
+    let commands = Commands::new();
+    let ended = commands.shell(&["--protect"], "touch .bashrc");
+    ended.assert_code(121).assert_stderr_has("filesystem.protected holds scripts");
+    ended.assert_stderr_has("hint: ");
+    // Where it can write to nothing, there is nothing to keep it from.
+    commands.shell(&["--protect", "--no-io"], "true").assert_code(0);
 }
