@@ -138,7 +138,7 @@ impl Ending {
                         self.ask_to_cancel(reply.id);
                     }
                 }
-                limit = &mut passed, if self.limit.is_none() => {
+                limit = &mut passed, if !self.is_cancelled() => {
                     self.limit = Some(limit);
                     kill_at = kill_at.min(Instant::now() + self.grace);
                     self.ask_to_cancel(reply.id);

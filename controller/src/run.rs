@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::activity::Active;
-use crate::audit::{self, By, Event};
+use crate::audit::{self, Event};
 use crate::changes::Announced;
 use crate::ending::{Begun, CancelHandle, Ending};
 use crate::error::Error;
@@ -27,7 +27,7 @@ use crate::limits::{Limits, millis};
 use crate::outcome::{CancelCause, Outcome, Word};
 use crate::report::{FilesTouched, LogEntry, LogLevel, RunResult, Usage};
 use crate::sandbox::Inner;
-use crate::session::Sink;
+use crate::session::{Place, Sink};
 use crate::spec::Script;
 
 /// How long after its deadline, or after a cancel, an agent may take to answer before the
@@ -106,6 +106,8 @@ impl Run {
         let limits = Limits { timeout, ..inner.limits };
         limits.check(inner.ceiling())?;
         let turn = inner.turn().await?;
+        // Programs and file operations may have them all: its time has not begun then.
+        let place = inner.place::<message::Run>().await?;
         let active = inner.activity.begin();
         let id = inner.next_run_id();
         let record = Arc::new(Record::new(id.clone(), &inner));
@@ -119,7 +121,7 @@ impl Run {
             _active: active,
             _turn: turn,
         };
-        let task = tokio::spawn(conductor.conduct(script));
+        let task = tokio::spawn(conductor.conduct(script, place));
         Ok(Self { record, seen: 0, cancel, task: Some(task) })
     }
 }
@@ -280,25 +282,6 @@ fn over_its_limit(end: &RunEnd) -> Option<&'static str> {
     }
 }
 
-/// Tells the audit what a script changed: the final state, as the result has it.
-fn record_changes(inner: &Inner, result: &RunResult) {
-    let Some(mount) = inner.io_mount() else { return };
-    let FilesTouched { files, truncated, .. } = &result.files_touched;
-    for file in files {
-        let path = [mount.as_bytes(), b"/", file.path()].concat();
-        inner.audit().record(&Event {
-            by: By::Script,
-            path: Some(&path),
-            bytes: Some(file.bytes),
-            ..Event::new(&result.id, file.op.as_str())
-        });
-    }
-    if *truncated {
-        let event = Event::new(&result.id, "changes");
-        inner.audit().record(&Event { by: By::Script, outcome: "truncated", ..event });
-    }
-}
-
 /// Conducts a run from its request to its result.
 struct Conductor {
     id: String,
@@ -357,14 +340,14 @@ impl From<ScriptError> for Answer {
 }
 
 impl Conductor {
-    async fn conduct(self, script: Script) -> Result<RunResult, Error> {
+    async fn conduct(self, script: Script, place: Place) -> Result<RunResult, Error> {
         let started = Instant::now();
         let (inner, id) = (self.inner.clone(), self.id.clone());
-        let ended = self.conduct_unrecorded(script).await;
+        let ended = self.conduct_unrecorded(script, place).await;
         let event = Event { duration: Some(started.elapsed()), ..Event::new(&id, "run") };
         match &ended {
             Ok(result) => {
-                record_changes(&inner, result);
+                inner.record_changes(&id, &result.files_touched);
                 inner.audit().record(&Event {
                     outcome: result.outcome.status().as_str(),
                     bytes: result.usage.written_bytes,
@@ -376,14 +359,18 @@ impl Conductor {
         ended
     }
 
-    async fn conduct_unrecorded(mut self, script: Script) -> Result<RunResult, Error> {
+    async fn conduct_unrecorded(
+        mut self,
+        script: Script,
+        place: Place,
+    ) -> Result<RunResult, Error> {
         let lookout = self.inner.look_out(self.limits).await;
         let started = Instant::now();
         let answer = match self.request(script) {
             Err(error) => Ok(Some(error.into())),
             Ok(request) => {
                 let kill_at = started + self.limits.timeout + GRACE;
-                self.ask(request, kill_at, lookout.as_ref()).await?
+                self.ask(place, request, kill_at, lookout.as_ref()).await?
             }
         };
         let wall = started.elapsed();
@@ -452,17 +439,21 @@ impl Conductor {
     /// Asks for the run, and waits for its answer. An error is that nothing has run.
     async fn ask(
         &mut self,
+        place: Place,
         request: message::Run,
         kill_at: Instant,
         lookout: Option<&Lookout>,
     ) -> Result<Result<Option<Answer>, Error>, Error> {
         let sink: Arc<dyn Sink> = self.record.clone();
         let inner = self.inner.clone();
-        let reply =
-            match self.ending.begin(inner.session().begin(request, Some(sink)), kill_at).await? {
-                Begun::UnderWay(reply) => reply,
-                Begun::Lost(lost) => return Ok(lost.map(|()| None)),
-            };
+        let reply = match self
+            .ending
+            .begin(inner.session().begin_at(place, request, Some(sink)), kill_at)
+            .await?
+        {
+            Begun::UnderWay(reply) => reply,
+            Begun::Lost(lost) => return Ok(lost.map(|()| None)),
+        };
         failpoint(Point::Asked).await;
         let check = |_: &Ending, answer: &Result<RunReply, WireError>| match answer {
             Ok(answer) => over_its_limit(&answer.end).map_or(Ok(()), |what| Err(what.to_owned())),

@@ -11,7 +11,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use sandbox_protocol::argv::EXIT_UNCONFINED;
-use sandbox_protocol::message::{Confinement, Hello, HelloReply, MountIdentity, Refused, Shutdown};
+use sandbox_protocol::message::{
+    Call, Confinement, Hello, HelloReply, MountIdentity, Refused, Shutdown,
+};
 use sandbox_protocol::path::{GuestPath, written};
 use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
@@ -33,9 +35,9 @@ use crate::outcome::{ContainerUsage, ExitEvidence};
 use crate::places::Places;
 use crate::plan::Plan;
 use crate::reap;
-use crate::report::RunResult;
+use crate::report::{FilesTouched, RunResult};
 use crate::run::Run;
-use crate::session::{CallError, Gate, Session, SessionEnd};
+use crate::session::{CallError, Gate, Place, Session, SessionEnd};
 use crate::shared::Shared;
 use crate::spec::{Lifespan, Root, SandboxSpec, Script};
 
@@ -406,6 +408,34 @@ impl Inner {
             outcome: kind.as_str(),
             ..Event::new(execution, operation.as_str())
         });
+    }
+
+    /// Tells the audit what a run or a command changed: the final state, as its result has it.
+    pub fn record_changes(&self, execution: &str, changes: &FilesTouched) {
+        let Some(mount) = self.io_mount() else { return };
+        for file in &changes.files {
+            let path = [mount.as_bytes(), b"/", file.path()].concat();
+            self.audit().record(&Event {
+                by: By::Script,
+                path: Some(&path),
+                bytes: Some(file.bytes),
+                ..Event::new(execution, file.op.as_str())
+            });
+        }
+        if changes.truncated {
+            let event = Event::new(execution, "changes");
+            self.audit().record(&Event { by: By::Script, outcome: "truncated", ..event });
+        }
+    }
+
+    /// Waits for a place among what is under way at a time.
+    pub async fn place<C: Call>(&self) -> Result<Place, Error> {
+        let place = self.session.place::<C>().await;
+        let place = place.map_err(|error| self.call_error(error))?;
+        match self.ended() {
+            Some(error) => Err(error),
+            None => Ok(place),
+        }
     }
 
     /// Waits for the run under way, and holds the place of the next one.

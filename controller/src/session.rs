@@ -209,6 +209,19 @@ impl Session {
         C::Reply: Send + 'static,
     {
         let place = self.place::<C>().await?;
+        self.begin_at(place, params, sink).await
+    }
+
+    /// Makes a request for which a place was waited for.
+    pub async fn begin_at<C: Call>(
+        &self,
+        place: Place,
+        params: C,
+        sink: Option<Arc<dyn Sink>>,
+    ) -> Result<Reply<C::Reply>, CallError>
+    where
+        C::Reply: Send + 'static,
+    {
         let open = |_: &mut Streams| (params, Vec::new(), ());
         self.open(place, sink, open).await.map(|(reply, ())| reply)
     }

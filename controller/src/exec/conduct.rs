@@ -80,7 +80,10 @@ impl Conductor {
         let started = Instant::now();
         let ended = self.conduct_unrecorded(place, request, input, begun).await;
         let outcome = match &ended {
-            Ok(result) => result.outcome.status().as_str(),
+            Ok(result) => {
+                self.inner.record_changes(&self.id, &result.files_touched);
+                result.outcome.status().as_str()
+            }
             Err(_) => audit::outcome(&ended),
         };
         self.inner.audit().record(&Event {

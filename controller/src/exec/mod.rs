@@ -189,11 +189,7 @@ impl Execution {
         };
         let request = command.request(inner.image_workdir(), timeout)?;
         let active = inner.activity.begin();
-        let place = inner.session().place::<message::Exec>().await;
-        let place = place.map_err(|error| inner.call_error(error))?;
-        if let Some(error) = inner.ended() {
-            return Err(error);
-        }
+        let place = inner.place::<message::Exec>().await?;
         let id = inner.next_run_id();
         let cancel = CancelHandle::new();
         let (begin, begun) = oneshot::channel();

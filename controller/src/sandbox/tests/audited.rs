@@ -2,14 +2,16 @@
 
 use std::path::Path;
 
-use sandbox_protocol::message::{CancelReply, Change, ExistsReply};
+use sandbox_protocol::message::{CancelReply, Change, ExecEnd, ExistsReply};
 use sandbox_protocol::{ErrorKind, WireError};
 use serde_json::{Value, json};
 
+use super::exec::{Program, launch, with_programs};
 use super::fake::{Scripted, World, greeted};
 use super::*;
 use crate::config::Sweep;
 use crate::controller::Controller;
+use crate::exec::Command;
 use crate::files::{Operation, ReadOptions, RenameOptions};
 
 /// The lines, without what differs each time; the sandbox's id is `ID`.
@@ -197,6 +199,49 @@ async fn each_operation_of_the_callers_has_its_line_however_it_ends() {
             renamed,
             told("read", "/io/a", "cancelled"),
             told("write", "/io/a", "encoding"),
+            whole("close", "ok", None),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_command_has_its_program_in_the_audit_and_neither_its_arguments_nor_its_variables() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.log");
+    let world = World::in_its_io(async |io, mut agent: Scripted, _| {
+        let mut program = Program::asked(&mut agent).await;
+        std::fs::write(io.join("a"), "123").unwrap();
+        program.write(0, "secret").await;
+        program.end(ExecEnd::Exited(3), None).await;
+        Program::asked(&mut agent).await.refuse(ErrorKind::CommandNotFound).await;
+        agent.rest().await;
+    })
+    .audited(&file);
+    let sandbox = launch(&world, with_programs(&world)).await;
+    let command = || Command::new("curl").arg("secret").env("TOKEN", "secret");
+    sandbox.exec(command()).await.unwrap();
+    sandbox.exec(command()).await.unwrap();
+    sandbox.exec(Command::shell("secret\0")).await.unwrap_err();
+    let id = sandbox.id().to_owned();
+    sandbox.close().await.unwrap();
+    closed(&world).await;
+
+    let exec = |execution: &str, program: &str, outcome: &str| {
+        let mut line = whole("exec", outcome, None);
+        (line["execution"], line["program"]) = (execution.into(), program.into());
+        line
+    };
+    assert_eq!(
+        lines(&file, &id),
+        [
+            whole("launch", "ok", None),
+            json!({
+                "execution": "ID", "operation": "write", "by": "script", "path": "/io/a",
+                "outcome": "ok", "bytes": 3,
+            }),
+            exec("ID", "curl", "exit"),
+            exec("ID-2", "curl", "error"),
+            exec("ID", "/bin/sh", "usage"),
             whole("close", "ok", None),
         ]
     );

@@ -16,16 +16,16 @@ use crate::report::{ExecResult, FileOp, TouchedSource};
 use crate::spec::Pull;
 
 /// A world whose sandbox has programs.
-fn with_programs(world: &World) -> SandboxSpec {
+pub fn with_programs(world: &World) -> SandboxSpec {
     world.spec().root(Root::Image { reference: "image".into(), pull: Pull::Never })
 }
 
-async fn launch(world: &World, spec: SandboxSpec) -> Sandbox {
+pub async fn launch(world: &World, spec: SandboxSpec) -> Sandbox {
     Sandbox::launch(world.shared.clone(), spec).await.unwrap()
 }
 
 /// A program under way, for an agent.
-struct Program<'a> {
+pub struct Program<'a> {
     agent: &'a mut Scripted,
     id: u64,
     exec: Exec,
@@ -34,7 +34,7 @@ struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    async fn asked(agent: &'a mut Scripted) -> Self {
+    pub async fn asked(agent: &'a mut Scripted) -> Self {
         let (id, request) = agent.agent.request().await.unwrap();
         let Request::Exec(exec) = request else { panic!("{request:?}") };
         Self { agent, id, exec, sent: [0; 2], seq: [0; 2] }
@@ -48,7 +48,7 @@ impl<'a> Program<'a> {
         self.agent.notify(FromAgent::Chunk(Chunk { stream, seq, data, last })).await;
     }
 
-    async fn write(&mut self, output: usize, text: &str) {
+    pub async fn write(&mut self, output: usize, text: &str) {
         self.chunk(output, text.as_bytes().to_vec(), false).await;
     }
 
@@ -62,13 +62,13 @@ impl<'a> Program<'a> {
         ExecReply { end, stopped, stdout_bytes, stderr_bytes, cpu_ms: 7 }
     }
 
-    async fn end(mut self, end: ExecEnd, stopped: Option<ExecStop>) {
+    pub async fn end(mut self, end: ExecEnd, stopped: Option<ExecStop>) {
         self.last().await;
         let reply = self.reply(end, stopped);
         self.agent.agent.answer(self.id, reply).await;
     }
 
-    async fn refuse(self, kind: ErrorKind) {
+    pub async fn refuse(self, kind: ErrorKind) {
         let error = WireError::new(kind, "no");
         self.agent.agent.send(FromAgent::encode_reply::<()>(self.id, Err(error)).unwrap()).await;
     }
@@ -607,6 +607,30 @@ async fn more_commands_than_places_wait_for_theirs() {
     let codes: Vec<i32> = results.into_iter().map(|it| it.unwrap().exit_code.unwrap()).collect();
     assert_eq!(codes.iter().filter(|&&code| code == 0).count(), MAX_IN_FLIGHT);
     assert_eq!(codes[MAX_IN_FLIGHT], 1);
+    sandbox.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scripts_time_begins_when_there_is_a_place_for_it() {
+    let world = greeted(async |mut agent: Scripted, _| {
+        let mut asked = Vec::new();
+        for _ in 0..MAX_IN_FLIGHT {
+            let program = Program::asked(&mut agent).await;
+            asked.push((program.id, program.exec));
+        }
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        for (id, exec) in asked {
+            let program = Program { agent: &mut agent, id, exec, sent: [0; 2], seq: [0; 2] };
+            program.end(ExecEnd::Exited(0), None).await;
+        }
+        agent.rest().await;
+    });
+    let sandbox = launch(&world, with_programs(&world)).await;
+    let long = || Command::new("x").timeout(Duration::from_secs(200));
+    let programs = futures_util::future::join_all((0..MAX_IN_FLIGHT).map(|_| sandbox.exec(long())));
+    let (programs, run) = tokio::join!(programs, sandbox.run(Script::new("x")));
+    assert_eq!(run.unwrap().outcome.status(), Status::Ok);
+    assert!(programs.iter().all(Result::is_ok));
     sandbox.close().await.unwrap();
 }
 
