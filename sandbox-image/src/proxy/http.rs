@@ -111,7 +111,7 @@ fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
     };
     let is_plain = !host.is_empty()
         && host.len() <= sandbox_protocol::limits::MAX_HOST_BYTES
-        && !host.contains(['@', '[', ']', '\\']);
+        && !host.contains(['@', '[', ']', '\\', '/', '?', '#']);
     let port = match port {
         None | Some("") => None,
         Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -358,7 +358,7 @@ pub fn read_answer(bytes: &[u8]) -> Result<Option<Answer>, ()> {
     };
     let (Some(code), Some(version)) = (response.code, response.version) else { return Err(()) };
     let reason = response.reason.unwrap_or_default();
-    let mut head = format!("HTTP/1.{version} {code} {reason}\r\n").into_bytes();
+    let mut head = format!("HTTP/1.{version} {code:03} {reason}\r\n").into_bytes();
     let is_interim = (100..200).contains(&code);
     copy_headers(response.headers, &[], &mut head);
     if !is_interim {
@@ -433,6 +433,7 @@ mod tests {
             assert_eq!(ask.length, authority.len() + 30, "{authority}");
         }
         for authority in [
+            "ok.ex/mple:443",
             "ok.example",
             ":443",
             "ok.example:",
@@ -617,6 +618,8 @@ mod tests {
         let interim = read_answer(b"HTTP/1.1 100 Continue\r\n\r\nHTTP").unwrap().unwrap();
         assert_eq!(interim.head, b"HTTP/1.1 100 Continue\r\n\r\n");
         assert!(interim.is_interim);
+        let zeros = read_answer(b"HTTP/1.1 007 x\r\n\r\n").unwrap().unwrap();
+        assert!(zeros.head.starts_with(b"HTTP/1.1 007 x\r\n"), "a status has three digits");
         assert_eq!(read_answer(b"HTTP/1.1 200 OK\r\nA: "), Ok(None));
         assert_eq!(read_answer(b"SSH-2.0\r\n"), Err(()));
         assert_eq!(read_answer(&[b'H'; MAX_HEAD]), Err(()));

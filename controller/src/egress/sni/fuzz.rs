@@ -1,7 +1,8 @@
 //! What holds of a connection whatever its two sides say: the body of the fuzz target `tls`.
 
 use super::{
-    CLIENT_HELLO, Guard, HANDSHAKE, MAX_HELD, RETRY, SERVER_HELLO, SERVER_NAME, TlsRefusal,
+    CLIENT_HELLO, Guard, HANDSHAKE, MAX_HELD, MAX_PLAIN_RECORD, RETRY, SERVER_HELLO, SERVER_NAME,
+    TlsRefusal,
 };
 use crate::egress::allow::Host;
 
@@ -133,7 +134,8 @@ fn message(mut stream: &[u8]) -> Option<(Vec<u8>, &[u8])> {
         let length = usize::from(u16::from_be_bytes([high, low]));
         // Of a server's last record what has come is enough.
         let (payload, rest) = rest.split_at(length.min(rest.len()));
-        if payload.is_empty() {
+        // Of neither length there is a record of a handshake.
+        if payload.is_empty() || length > MAX_PLAIN_RECORD {
             return None;
         }
         message.extend_from_slice(payload);
