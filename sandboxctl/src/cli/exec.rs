@@ -120,6 +120,8 @@ mod tests {
 
     use super::*;
     use crate::cli::{Cli, Command};
+    use crate::config::Settings;
+    use crate::environment::Environment;
 
     fn parse(args: &[&str]) -> Result<Box<ExecArgs>, String> {
         let all = ["sandboxctl", "exec"].iter().chain(args);
@@ -170,7 +172,14 @@ mod tests {
 
     #[test]
     fn one_flag_says_what_the_sandbox_is_made_from() {
-        let root = |args: &[&str]| parse(&[args, &["true"]].concat()).map(|args| args.root.root());
+        let folder = tempfile::tempdir().unwrap();
+        let environment = Environment::made_up(folder.path(), &[]);
+        let root = |args: &[&str]| {
+            let args = parse(&[args, &["true"]].concat())?;
+            let mut flags = Flags::default();
+            args.add_flags(&mut flags);
+            Ok::<_, String>(args.root.root(&Settings::load(&environment, flags).unwrap()))
+        };
         assert_eq!(root(&[]), Ok(Root::Own));
         let image = |pull| Ok(Root::Image { reference: "debian:13".to_owned(), pull });
         assert_eq!(root(&["--image", "debian:13"]), image(Pull::Missing));

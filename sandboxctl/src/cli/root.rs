@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueHint};
-use sandbox_controller::{LimitKey, Pull, Root};
+use sandbox_controller::{LimitKey, Root};
 
-use super::{Utf8, limit, value_of};
-use crate::config::{Flags, Value};
+use super::{Utf8, limit, value_of, word_of};
+use crate::config::{Flags, Key, Settings, Value};
 
 /// What a sandbox's file system is made from.
 #[derive(Debug, Args)]
@@ -19,9 +19,8 @@ pub struct RootArgs {
         conflicts_with_all = ["rootfs", "image_archive"])]
     image: Option<String>,
 
-    /// When to fetch an image from its registry
-    #[arg(long, value_name = "WHEN", default_value = "missing", value_parser = pull())]
-    pub pull: Pull,
+    #[arg(long, value_name = "WHEN", help = Key::Pull.help(), value_parser = word_of(Key::Pull))]
+    pull: Option<Value>,
 
     /// Make the sandbox from this directory, which is never written to (embedded engine)
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath,
@@ -38,26 +37,19 @@ pub struct RootArgs {
     tmpfs_size: Option<Value>,
 }
 
-fn pull() -> impl TypedValueParser<Value = Pull> {
-    Utf8(PossibleValuesParser::new(["missing", "never", "always"]).map(|word| match &*word {
-        "never" => Pull::Never,
-        "always" => Pull::Always,
-        _ => Pull::Missing,
-    }))
-}
-
 impl RootArgs {
     /// Adds the settings among these flags.
     pub fn add_flags(&self, flags: &mut Flags) {
+        flags.set(Key::Pull, self.pull.clone());
         flags.set(limit(LimitKey::Tmpfs), self.tmpfs_size.clone());
     }
 
     /// What the flags name.
     #[must_use]
-    pub fn root(&self) -> Root {
+    pub fn root(&self, settings: &Settings) -> Root {
         match self {
-            Self { image: Some(reference), pull, .. } => {
-                Root::Image { reference: reference.clone(), pull: *pull }
+            Self { image: Some(reference), .. } => {
+                Root::Image { reference: reference.clone(), pull: settings.pull() }
             }
             Self { rootfs: Some(directory), .. } => Root::Directory(directory.clone()),
             Self { image_archive: Some(file), .. } => Root::Archive(file.clone()),

@@ -22,7 +22,7 @@ use crate::signals::{self, Signals};
 
 pub fn exec(context: &Context<'_>, args: &ExecArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
-    let root = args.root.root();
+    let root = args.root.root(&settings);
     if !root.has_programs() {
         let why = "there is nothing to run it in: the sandbox's own image has no programs";
         return Err(Error::usage("COMMAND", why).with_hint(

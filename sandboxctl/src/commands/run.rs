@@ -42,7 +42,7 @@ fn spec(context: &Context<'_>, args: &RunArgs, settings: &Settings) -> Result<Sa
     }
     let stdin = input::is_stdin(&args.script).then_some("SCRIPT -");
     let spec = launch::spec(context, &args.sandbox, settings, stdin)?;
-    let spec = launch::with_hosts(spec.root(args.root.root()), settings)?;
+    let spec = launch::with_hosts(spec.root(args.root.root(settings)), settings)?;
     Ok(spec.lifespan(Lifespan::OneRun).io_errors(settings.io_errors()))
 }
 

@@ -142,8 +142,9 @@ fn with_tools<T>(
         working_directory: here.clone(),
         allowed_out_paths: settings.allowed_out_paths(here)?,
         protected: settings.protected(),
-        sandbox: spec(settings).root(root.root()),
-        pull: root.pull,
+        sandbox: spec(settings).root(root.root(settings)),
+        allowed_images: settings.allowed_images(),
+        pull: settings.tools_pull(),
         hosts: settings.allow()?,
         limits,
     };

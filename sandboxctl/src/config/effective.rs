@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use sandbox_controller::files::Encoding;
 use sandbox_controller::{
     Allowlist, Config, ConfinementPolicy, DockerEndpoint, EmbeddedConfig, EngineChoice,
-    EngineConfig,
+    EngineConfig, Pull,
 };
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 
@@ -53,6 +53,35 @@ impl Settings {
     #[must_use]
     pub fn protected(&self) -> Vec<String> {
         match &self.setting(Key::Protected).value {
+            Some(Value::Names(names)) => names.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// When images for programs are fetched.
+    #[must_use]
+    pub fn pull(&self) -> Pull {
+        match self.text(Key::Pull) {
+            Some("never") => Pull::Never,
+            Some("always") => Pull::Always,
+            _ => Pull::Missing,
+        }
+    }
+
+    /// When images are fetched that a call of a tool names, whose caller may be a model: never,
+    /// unless somebody says so. To ask a registry for a name tells it that name.
+    #[must_use]
+    pub fn tools_pull(&self) -> Pull {
+        match self.setting(Key::Pull).layer {
+            Layer::Default => Pull::Never,
+            _ => self.pull(),
+        }
+    }
+
+    /// The images that `sandbox_init` may name.
+    #[must_use]
+    pub fn allowed_images(&self) -> Vec<String> {
+        match &self.setting(Key::AllowedImages).value {
             Some(Value::Names(names)) => names.clone(),
             _ => Vec::new(),
         }

@@ -5,6 +5,7 @@ use std::path::{Component, Path};
 use sandbox_controller::LimitKey;
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
+use sandbox_server::tools::image_matches;
 
 use super::{Error, Key, Layer, Place, Setting, Settings, VARIABLE_PREFIX, Value, file, network};
 use crate::environment::Environment;
@@ -155,6 +156,13 @@ fn project_narrows(with: &Settings, without: &Settings) {
                     assert!(before.iter().any(is_below), "{dir:?}");
                 }
             }
+            (Key::AllowedImages, Value::Names(names), Some(Value::Names(before))) => {
+                let is_below = |name: &String| {
+                    before.contains(name) || before.iter().any(|outer| image_matches(outer, name))
+                };
+                assert!(names.iter().all(is_below), "{names:?} {before:?}");
+            }
+            (Key::Pull, Value::Text(word), _) => assert_eq!(word, "never"),
             (Key::Allow, Value::Hosts(_), Some(_)) => {
                 let now = with.allow().expect("its presets are known");
                 let Some(Value::Hosts(before)) = &before.value else { panic!("{before:?}") };

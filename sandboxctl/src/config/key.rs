@@ -47,8 +47,12 @@ pub enum Key {
     EngineImage,
     /// The embedded engine's folder.
     EngineDataDir,
+    /// When images for programs are fetched.
+    Pull,
     /// Where `sandbox_init` may mount.
     AllowedOutPaths,
+    /// Which images `sandbox_init` may name.
+    AllowedImages,
 }
 
 const ENCODINGS: &[&str] =
@@ -72,7 +76,7 @@ impl Key {
             .chain(LimitKey::ALL.iter().copied().map(Self::Ceiling))
             .chain([Self::Confinement, Self::AuditFile])
             .chain([Self::EngineKind, Self::EngineHost, Self::EngineRuntime, Self::EngineImage])
-            .chain([Self::EngineDataDir, Self::AllowedOutPaths])
+            .chain([Self::EngineDataDir, Self::Pull, Self::AllowedOutPaths, Self::AllowedImages])
     }
 
     /// The key's name in a configuration file, with dots.
@@ -99,7 +103,9 @@ impl Key {
             Self::EngineRuntime => "engine.runtime".into(),
             Self::EngineImage => "engine.image".into(),
             Self::EngineDataDir => "engine.data_dir".into(),
+            Self::Pull => "programs.pull".into(),
             Self::AllowedOutPaths => "tools.allowed_out_paths".into(),
+            Self::AllowedImages => "tools.allowed_images".into(),
         }
     }
 
@@ -127,6 +133,7 @@ impl Key {
             Self::Confinement => Some("--confinement"),
             Self::Protected => Some("--protect"),
             Self::AuditFile => Some("--audit"),
+            Self::Pull => Some("--pull"),
             Self::EngineKind => Some("--engine"),
             Self::EngineHost => Some("--host"),
             Self::EngineRuntime => Some("--runtime"),
@@ -136,7 +143,8 @@ impl Key {
             | Self::Presets
             | Self::EngineImage
             | Self::EngineDataDir
-            | Self::AllowedOutPaths => None,
+            | Self::AllowedOutPaths
+            | Self::AllowedImages => None,
         }
     }
 
@@ -162,7 +170,9 @@ impl Key {
             Self::EngineKind => text("auto"),
             Self::AuditFile | Self::EngineHost | Self::EngineRuntime | Self::EngineImage => None,
             Self::EngineDataDir => Some(Value::Path(EmbeddedConfig::DATA_DIR.into())),
+            Self::Pull => text("missing"),
             Self::AllowedOutPaths => Some(Value::Dirs(vec![".".into()])),
+            Self::AllowedImages => Some(Value::Names(vec!["*".into()])),
         }
     }
 
@@ -174,6 +184,7 @@ impl Key {
             Self::DefaultEncoding => ENCODINGS,
             Self::Confinement => &["required", "best-effort"],
             Self::EngineKind => &["auto", "docker", "embedded"],
+            Self::Pull => &["missing", "never", "always"],
             _ => &[],
         }
     }
@@ -185,6 +196,7 @@ impl Key {
         match self {
             Self::IoEnabled => "true or false",
             Self::AllowedOutPaths => "an array of paths such as [\".\"]",
+            Self::AllowedImages => "an array of images' names such as \"python:*\"",
             Self::AllowedPaths => "an array of { path = \"…\", access = \"read\" or \"write\" }",
             Self::Protected => "an array of names such as \".bashrc\" or \".git/hooks\"",
             Self::Allow => {
@@ -228,7 +240,11 @@ impl Key {
             Self::EngineDataDir => {
                 "Folder of the embedded engine: root's, where programs may start"
             }
+            Self::Pull => {
+                "When an image is fetched from its registry; for the tools never, unless set"
+            }
             Self::AllowedOutPaths => "Directories below which sandbox_init may mount",
+            Self::AllowedImages => "Images that sandbox_init may name; * is any text without a /",
         }
     }
 
@@ -280,7 +296,7 @@ mod tests {
     #[test]
     fn names_and_variables_are_unique() {
         let count = Key::all().count();
-        assert_eq!(count, 16 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
+        assert_eq!(count, 18 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);
         assert_eq!(Key::all().map(Key::variable).collect::<HashSet<_>>().len(), count);
         for key in Key::all() {

@@ -8,6 +8,7 @@ use std::path::{Component, Path};
 use sandbox_controller::{Allowlist, Ceiling, ConfinementPolicy, LimitKey, LimitValue, Limits};
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
+use sandbox_server::tools::image_matches;
 
 use super::key::Key;
 use super::network::{self, Presets};
@@ -46,6 +47,15 @@ pub enum Widening {
         /// Which.
         dir: String,
     },
+    /// An image that is not allowed below.
+    #[error("a project's file may not allow {name}, which is not allowed outside it")]
+    Image {
+        /// Its name, or a pattern of names.
+        name: String,
+    },
+    /// A registry is asked where the user or the system would ask none.
+    #[error("a project's file may only say never")]
+    Fetches,
     /// A host that is not allowed below.
     #[error("a project's file may not allow {rule}, which is not allowed outside it")]
     Host {
@@ -106,6 +116,21 @@ pub fn check(
                 None => Ok(()),
             }
         }
+        (Key::AllowedImages, Value::Names(names), Some(Value::Names(below))) => {
+            // A pattern covers itself, and names without a star.
+            let covered = |name: &String| {
+                below.contains(name)
+                    || below.iter().any(|outer| {
+                        outer == "*" || (!name.contains('*') && image_matches(outer, name))
+                    })
+            };
+            match names.iter().find(|name| !covered(name)) {
+                Some(name) => Err(Widening::Image { name: name.clone() }),
+                None => Ok(()),
+            }
+        }
+        (Key::Pull, Value::Text(word), _) if word == "never" => Ok(()),
+        (Key::Pull, ..) => Err(Widening::Fetches),
         (Key::Allow, Value::Hosts(entries), Some(Value::Hosts(below))) => {
             let asked = network::resolve(entries, presets)
                 .map_err(|name| Widening::Preset { name: name.to_owned() })?;
@@ -142,6 +167,7 @@ pub fn check(
             | Key::IoEnabled
             | Key::AllowedPaths
             | Key::AllowedOutPaths
+            | Key::AllowedImages
             | Key::Allow
             // A project that gave a name another meaning would widen what others ask for by it.
             | Key::Presets
@@ -233,6 +259,8 @@ mod tests {
             ("network.allow", "[]"),
             ("network.connections", "1"),
             ("network.max_bytes", "0"),
+            ("programs.pull", "'never'"),
+            ("tools.allowed_images", "['python:*', 'debian:13']"),
             ("tools.allowed_out_paths", "[]"),
             ("tools.allowed_out_paths", "['.', './out', 'a/b']"),
         ] {
@@ -269,6 +297,8 @@ mod tests {
             ("network.presets", "{ pypi = [] }"),
             ("network.max_bytes", "'5GiB'"),
             ("network.idle_timeout", "'1h'"),
+            ("programs.pull", "'always'"),
+            ("programs.pull", "'missing'"),
             ("tools.allowed_out_paths", "['/']"),
             ("tools.allowed_out_paths", "['out', '../x']"),
             ("tools.allowed_out_paths", "['out/../..']"),
@@ -294,6 +324,22 @@ mod tests {
             let judged = check(Key::AllowedPaths, &rules(project), Some(&below), &Presets::new());
             let expected =
                 widened.map_or(Ok(()), |path| Err(Widening::Path { path: path.to_owned() }));
+            assert_eq!(judged, expected, "{project}");
+        }
+
+        let images = |images: &str| Value::from_text(Key::AllowedImages, images).unwrap();
+        let below = images("['python:*', 'debian:13']");
+        for (project, widened) in [
+            ("[]", None),
+            ("['python:*']", None),
+            ("['python:3.13', 'debian:13']", None),
+            ("['python:3*']", Some("python:3*")),
+            ("['debian:12']", Some("debian:12")),
+            ("['*']", Some("*")),
+        ] {
+            let judged = check(Key::AllowedImages, &images(project), Some(&below), &Presets::new());
+            let expected =
+                widened.map_or(Ok(()), |name| Err(Widening::Image { name: name.to_owned() }));
             assert_eq!(judged, expected, "{project}");
         }
 

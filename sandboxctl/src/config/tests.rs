@@ -1,6 +1,8 @@
 use super::*;
 use proptest::prelude::*;
+use sandbox_controller::Pull;
 use sandbox_protocol::message::Access;
+use sandbox_server::tools::image_matches;
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -245,6 +247,9 @@ fn any_line() -> impl Strategy<Value = String> {
                 ["'x'", "'/etc'", "'./y/z'", "'.'", "'.git'"][number as usize % 5].to_owned()
             }
             (Key::EngineDataDir | Key::AuditFile, _) => format!("'/data{number}'"),
+            (Key::AllowedImages, _) => {
+                ["['*']", "[]", "['a:*']", "['a:1']"][number as usize % 4].to_owned()
+            }
             (Key::Protected, _) => format!("['a{}']", number % 3),
             (key, _) if !key.words().is_empty() => {
                 format!("'{}'", key.words()[number as usize % key.words().len()])
@@ -283,6 +288,14 @@ proptest! {
             prop_assert!(!below.is_empty() && !below.contains(".git"));
         }
         prop_assert_eq!(above.presets(), below.presets());
+        if above.setting(Key::Pull).layer == Layer::Project {
+            prop_assert_eq!(above.pull(), Pull::Never);
+        }
+        let images = above.allowed_images();
+        let allowed = |name: &&str| images.iter().any(|pattern| image_matches(pattern, name));
+        for name in ["a:1", "a:2", "b:1"].iter().filter(|name| allowed(name)) {
+            prop_assert!(below.allowed_images().iter().any(|outer| image_matches(outer, name)));
+        }
         if above.setting(Key::Allow).layer == Layer::Project {
             let (now, before) = (above.allow().unwrap(), below.allow().unwrap_or_default());
             prop_assert!(now.rules().iter().all(|rule| before.covers(rule)));

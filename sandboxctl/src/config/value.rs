@@ -120,7 +120,7 @@ impl Value {
                     .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
                 Self::from_toml(key, &value)
             }
-            Key::Protected => {
+            Key::Protected | Key::AllowedImages => {
                 let value = DeValue::parse(text)
                     .map_err(|error| ValueError::Names(error.message().to_owned()))?;
                 Self::from_toml(key, &value)
@@ -130,7 +130,11 @@ impl Value {
                     .map_err(|error| ValueError::Hosts(error.message().to_owned()))?;
                 Self::from_toml(key, &value)
             }
-            Key::IoErrors | Key::DefaultEncoding | Key::Confinement | Key::EngineKind => {
+            Key::IoErrors
+            | Key::DefaultEncoding
+            | Key::Confinement
+            | Key::EngineKind
+            | Key::Pull => {
                 let words = key.words();
                 if words.contains(&text) {
                     Ok(Self::Text(text.to_owned()))
@@ -188,6 +192,14 @@ impl Value {
                 }
                 Ok(Self::Names(names))
             }
+            (Key::AllowedImages, DeValue::Array(_)) => {
+                let names = Vec::<String>::deserialize(ValueDeserializer::from(value.clone()))
+                    .map_err(|error| ValueError::Names(error.message().to_owned()))?;
+                match names.iter().any(String::is_empty) {
+                    true => Err(ValueError::Empty),
+                    false => Ok(Self::Names(names)),
+                }
+            }
             (Key::AllowedOutPaths, DeValue::Array(_)) => {
                 let dirs = Vec::<PathBuf>::deserialize(ValueDeserializer::from(value.clone()))
                     .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
@@ -217,6 +229,7 @@ impl Value {
                 Key::AllowedPaths
                 | Key::Protected
                 | Key::AllowedOutPaths
+                | Key::AllowedImages
                 | Key::Allow
                 | Key::Presets,
                 _,

@@ -19,6 +19,7 @@ use super::args::InitArgs;
 use super::call::Tool;
 use super::data::{DestroyData, InitData};
 use super::error::ToolError;
+use super::images::image_matches;
 use super::order::{Order, Place, Scope};
 use super::out_path::AllowedOutPaths;
 
@@ -40,6 +41,8 @@ pub(super) struct Containers {
 /// What every sandbox is launched with.
 pub(super) struct Each {
     pub spec: SandboxSpec,
+    /// The images that callers may name.
+    pub allowed_images: Vec<String>,
     /// When its image is fetched, where its caller names one.
     pub pull: Pull,
     /// Whom its programs may reach, where it has some.
@@ -47,6 +50,15 @@ pub(super) struct Each {
 }
 
 impl Each {
+    fn check_image(&self, name: &str) -> Result<(), ToolError> {
+        if self.allowed_images.iter().any(|pattern| image_matches(pattern, name)) {
+            return Ok(());
+        }
+        let message = format!("imageName '{}': it is not allowed", name.escape_debug());
+        let hint = "tools.allowed_images says which images may be named";
+        Err(ToolError::new(ErrorKind::NotAllowed, message).with_hint(hint))
+    }
+
     fn spec(&self, args: &InitArgs) -> SandboxSpec {
         let mut spec = self.spec.clone().mount_path(mount_path(&args.root_path));
         if let Some(name) = &args.container_name {
@@ -195,6 +207,9 @@ impl Containers {
     /// Begins to make a sandbox, or finds the one that was made by the same arguments.
     pub fn init(self: &Arc<Self>, args: InitArgs) -> Result<Wanted, ToolError> {
         check(&args)?;
+        if let Some(name) = &args.image_name {
+            self.each.check_image(name)?;
+        }
         let mut names = self.names();
         if let Some(container) = names.kept.get(&args.container_id) {
             if !container.has_ended() {

@@ -10,6 +10,7 @@ mod command;
 mod containers;
 mod data;
 mod error;
+mod images;
 mod order;
 mod out_path;
 mod perform;
@@ -42,6 +43,7 @@ pub use data::{
     ListDirectoryData, ReadFileData, ScriptResult, WriteFileData,
 };
 pub use error::{CommandFailure, Partial, ScriptFailure, ToolError};
+pub use images::image_matches;
 use order::Scope;
 use out_path::AllowedOutPaths;
 use perform::{Failed, Performed};
@@ -64,7 +66,9 @@ pub struct Settings {
     pub sandbox: SandboxSpec,
     /// The limits of every sandbox.
     pub limits: Limits,
-    /// When the image that `sandbox_init` names is fetched.
+    /// The images that `sandbox_init` may name, as [`image_matches`] reads them.
+    pub allowed_images: Vec<String>,
+    /// When the image that it names is fetched.
     pub pull: Pull,
     /// Whom programs may reach, in every sandbox that has some.
     pub hosts: Allowlist,
@@ -106,11 +110,13 @@ impl Tools {
             protected,
             sandbox,
             limits,
+            allowed_images,
             pull,
             hosts,
         } = settings;
         let allowed = AllowedOutPaths::new(&working_directory, &allowed_out_paths, &protected)?;
-        let each = Each { spec: sandbox.protected(protected).limits(limits), pull, hosts };
+        let spec = sandbox.protected(protected).limits(limits);
+        let each = Each { spec, allowed_images, pull, hosts };
         Ok(Self {
             containers: Arc::new(Containers::new(controller, each, allowed)),
             limits,

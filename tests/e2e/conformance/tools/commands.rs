@@ -165,3 +165,27 @@ fn one_call_has_a_sandbox_made_for_it() {
     assert_eq!(answer["data"]["stdout"], "hello\n", "{answer:#}");
     assert_eq!(answer["data"]["exitCode"], 3, "{answer:#}");
 }
+
+#[test]
+fn only_images_that_are_allowed_may_be_named() {
+    let place = Place::new();
+    place.write("sandboxctl.toml", "[tools]\nallowed_images = ['sandboxctl-test/none:*']\n");
+    let mut server = Server::new(&place);
+    for (name, kind) in [
+        // The embedded engine has no images at all; Docker does not have this one, and asks nobody.
+        ("sandboxctl-test/none:1", "image"),
+        ("sandboxctl-test/none", "not_allowed"),
+        ("busybox", "not_allowed"),
+    ] {
+        let mut args = init("c");
+        args["imageName"] = json!(name);
+        let (told, message) = server.failure("sandbox_init", args);
+        assert_eq!(told, kind, "{message}");
+        assert!(message.starts_with(&format!("imageName '{name}': ")), "{message}");
+    }
+    server.init();
+    let (kind, message) = server.failure("sandbox_command", shell("true"));
+    assert_eq!(kind, "invalid_request");
+    assert!(message.contains("needs one"), "{message}");
+    server.end_well();
+}
