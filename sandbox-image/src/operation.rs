@@ -25,7 +25,7 @@ use crate::files::{
     Reading, Viewed, Watch, WriteOptions,
 };
 use crate::outbox::Outbox;
-use crate::run::{StopFlag, StopReason};
+use crate::run::{StopFlag, StopReason, no_thread};
 use crate::stream::{Stream, Streams, Way};
 
 /// Stack of a worker: the largest frame is a buffer of directory entries.
@@ -157,10 +157,7 @@ impl Operations {
                 Ok(_) => state.workers += 1,
                 // Those that there are will do it.
                 Err(_) if state.workers > 0 => {}
-                Err(error) => {
-                    let message = format!("cannot start a thread: {error}");
-                    return Err(WireError::new(ErrorKind::Internal, message));
-                }
+                Err(error) => return Err(no_thread(error)),
             }
         }
         let open = |(number, way)| self.shared.streams.open(number, way, None);

@@ -332,6 +332,9 @@ fn wait(events: &Receiver<Event>, stop: &StopFlag, deadline: Instant) -> Option<
     }
 }
 
-fn no_thread(error: std::io::Error) -> WireError {
-    WireError::new(ErrorKind::Internal, format!("cannot start a thread: {error}"))
+/// Programs may have taken all processes that the sandbox may have, and threads count as such.
+pub fn no_thread(error: std::io::Error) -> WireError {
+    let message =
+        format!("no thread can be started, as where there are limits.pids of them: {error}");
+    WireError::new(ErrorKind::Busy, message)
 }

@@ -1,6 +1,7 @@
 //! What a program begins with, from what was asked: where it is looked for, its arguments, its
 //! environment, its working directory; and, where it did not begin, why, for people.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsString};
 use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -23,10 +24,13 @@ const TMPDIR: &[u8] = b"/tmp";
 /// The shell of `command`.
 const SHELL: &CStr = c"/bin/sh";
 
+/// Values by names.
+type Environment = BTreeMap<Vec<u8>, Vec<u8>>;
+
 /// What every program of a sandbox begins with.
 #[derive(Debug)]
 pub struct Defaults {
-    env: Vec<(Vec<u8>, Vec<u8>)>,
+    env: Environment,
     home: Vec<u8>,
     /// What `~` means in a working directory.
     home_path: Option<GuestPath>,
@@ -48,12 +52,10 @@ impl Defaults {
             cwd,
         };
         for (name, value) in [(&b"PATH"[..], PATH), (b"LANG", LANG)] {
-            if lookup(&defaults.env, name).is_none() {
-                set(&mut defaults.env, name, value);
-            }
+            defaults.env.entry(name.to_vec()).or_insert_with(|| value.to_vec());
         }
         // Wherever the image would have it, nothing can be written there.
-        set(&mut defaults.env, b"TMPDIR", TMPDIR);
+        defaults.env.insert(b"TMPDIR".to_vec(), TMPDIR.to_vec());
         defaults
     }
 
@@ -61,7 +63,7 @@ impl Defaults {
     /// hosts without it.
     pub fn set_proxy(&mut self, address: SocketAddr, without: &str) {
         for (name, value) in proxy::environment(address, without) {
-            set(&mut self.env, name.as_bytes(), value.as_bytes());
+            self.env.insert(name.as_bytes().to_vec(), value.as_bytes().to_vec());
         }
     }
 }
@@ -105,9 +107,9 @@ impl Prepared {
                 let name = String::from_utf8_lossy(name);
                 return Err(invalid(&format!("'{name}' is no name of a variable")));
             }
-            set(&mut env, name, value);
+            env.insert(name.to_vec(), value.to_vec());
         }
-        set(&mut env, b"HOME", &defaults.home);
+        env.insert(b"HOME".to_vec(), defaults.home.clone());
         let (program, args) = match asked.command {
             Command::Program(Program { program, args }) => {
                 let args = args.iter().map(|arg| c(arg.as_bytes(), "an argument"));
@@ -118,7 +120,7 @@ impl Prepared {
             }
         };
         let name = c(program, "the program's name")?;
-        let path = lookup(&env, b"PATH").unwrap_or(PATH);
+        let path = env.get(&b"PATH"[..]).map_or(PATH, Vec::as_slice);
         let candidates = candidates(program, path).map(|path| c(&path, "a directory in PATH"));
         let cwd = match asked.cwd {
             Some(cwd) => {
@@ -239,17 +241,6 @@ fn candidates(program: &[u8], path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
 
 fn is_file(path: &Path) -> bool {
     path.is_file()
-}
-
-fn lookup<'a>(env: &'a [(Vec<u8>, Vec<u8>)], name: &[u8]) -> Option<&'a [u8]> {
-    env.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_slice())
-}
-
-fn set(env: &mut Vec<(Vec<u8>, Vec<u8>)>, name: &[u8], value: &[u8]) {
-    match env.iter_mut().find(|(known, _)| known == name) {
-        Some((_, old)) => *old = value.to_vec(),
-        None => env.push((name.to_vec(), value.to_vec())),
-    }
 }
 
 fn c(bytes: &[u8], what: &str) -> Result<CString, WireError> {

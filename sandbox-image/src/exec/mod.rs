@@ -30,7 +30,7 @@ use sandbox_protocol::{ErrorKind, WireError};
 
 use crate::confine::Layers;
 use crate::outbox::Outbox;
-use crate::run::{StopFlag, StopReason};
+use crate::run::{StopFlag, StopReason, no_thread};
 use crate::stream::{Stream, Streams, Way};
 use command::{Asked, Defaults, Prepared};
 use reaper::Reaper;
@@ -291,8 +291,7 @@ impl Execs {
         if let Err(error) = started {
             streams.iter().for_each(|stream| self.0.streams.close(stream));
             self.0.state.lock().unwrap().running.remove(&id);
-            let message = format!("no thread can be started for a program: {error}");
-            return Err(WireError::new(ErrorKind::Busy, message));
+            return Err(no_thread(error));
         }
         Ok(())
     }

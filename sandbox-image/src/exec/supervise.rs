@@ -28,8 +28,9 @@ use crate::run::{StopFlag, StopReason};
 
 /// How many pieces of input are given before anything else is looked at.
 const PIECES: usize = 4;
-/// How long after its time is up the last bytes of a program may be waited for to be taken.
-const LAST_BYTES: Duration = Duration::from_millis(500);
+/// How long after its time is up the last bytes of a program may be waited for to be taken. The
+/// controller begins to take what nobody wants half a second after.
+const LAST_BYTES: Duration = Duration::from_millis(1500);
 /// How long a program that was killed may take to be reaped.
 const PATIENCE: Duration = Duration::from_secs(2);
 

@@ -279,6 +279,18 @@ fn strike(attack: &str, target: &Target) -> Answer {
             open(&c("/dev/null"), libc::O_RDONLY)?;
         },
         "allocate" => allocate(usize::MAX),
+        "hold-all-processes" => {
+            let mut forked = Ok(0);
+            while forked.is_ok() {
+                forked = call(libc::SYS_clone, [bits(libc::SIGCHLD)]);
+                if forked == Ok(0) {
+                    std::thread::park();
+                }
+            }
+            println!("{forked:?}");
+            std::thread::park();
+            forked
+        }
         "allocate-in-many" => {
             // Each of them less than the agent has, and all of them more than there is.
             while call(libc::SYS_clone, [bits(libc::SIGCHLD)]).is_ok_and(|pid| pid > 0) {}

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use sandbox_protocol::argv::Proxy;
-use sandbox_protocol::limits::MAX_COMMAND_BYTES;
+use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_COMMAND_BYTES, MAX_IN_FLIGHT};
 use sandbox_protocol::message::{
     Command, Credit, Exec, ExecEnd, ExecReply, ExecStop, Program, Variable, Word,
 };
@@ -101,6 +101,24 @@ impl Agent {
         assert_eq!(ran.reply.end, ExecEnd::Exited(0), "{}", ran.stderr);
         assert_eq!((ran.reply.stopped, ran.stderr.as_str()), (None, ""));
         ran.stdout
+    }
+
+    /// Reads all that may be sent on so many streams of which nothing is given back.
+    fn take_without_credit(&mut self, streams: usize) {
+        let most = INITIAL_CREDIT * streams as u64;
+        let mut seen = 0;
+        let mut line = String::new();
+        while seen < most {
+            line.clear();
+            self.stdout.read_line(&mut line).unwrap();
+            let FromAgent::Chunk(chunk) = FromAgent::decode(line.trim_end()).unwrap() else {
+                panic!("{line}")
+            };
+            let (window, _) = self.received.get_mut(&chunk.stream).unwrap();
+            window.receive(&chunk).unwrap();
+            seen += chunk.data.0.len() as u64;
+        }
+        assert_eq!(seen, most);
     }
 
     /// Reads until a stream has these bytes.
@@ -378,29 +396,68 @@ fn output_is_bounded_in_total_and_never_in_memory() {
 fn a_program_waits_for_whoever_reads_it_and_a_cancel_does_not() {
     let directory = elsewhere();
     let mut agent = Agent::with_programs(directory.path());
-    // Streams of which the test gives nothing back: their windows are not known to it.
     let exec = agent.request(program("cat", &["/dev/zero"]));
     let id = agent.send(exec.clone());
-    let mut seen = 0;
-    let mut line = String::new();
-    while seen < sandbox_protocol::limits::INITIAL_CREDIT {
-        line.clear();
-        agent.stdout.read_line(&mut line).unwrap();
-        let FromAgent::Chunk(chunk) = FromAgent::decode(line.trim_end()).unwrap() else {
-            panic!("{line}")
-        };
-        let (window, _) = agent.received.get_mut(&chunk.stream).unwrap();
-        window.receive(&chunk).unwrap();
-        seen += chunk.data.0.len() as u64;
-    }
+    agent.take_without_credit(1);
     // Other requests are answered meanwhile, and nothing more has come of this one.
     assert_eq!(agent.says("echo fine"), "fine\n");
     agent.call(Cancel { id }).unwrap();
     let reply = agent.reply::<Exec>(id).unwrap();
-    assert_eq!((reply.stdout_bytes, reply.stopped), (seen, Some(ExecStop::Cancelled)));
+    assert_eq!((reply.stdout_bytes, reply.stopped), (INITIAL_CREDIT, Some(ExecStop::Cancelled)));
     let credit = ToAgent::Credit(Credit { stream: exec.stdout, bytes: 1 });
     agent.raw(&credit.encode().unwrap());
     assert_eq!(agent.says("echo fine"), "fine\n");
+}
+
+#[test]
+fn last_bytes_that_nobody_takes_are_lost_when_the_time_is_up_and_that_is_told() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    // A little more than is taken fits into the pipe, so the program has ended long before.
+    let line = format!("head -c {} /dev/zero; exit 3", INITIAL_CREDIT + 10_000);
+    let exec = Exec { timeout_ms: 500, ..agent.request(shell(&line)) };
+    let id = agent.send(exec);
+    agent.take_without_credit(1);
+    let reply = agent.reply::<Exec>(id).unwrap();
+    assert_eq!((reply.end, reply.stopped), (ExecEnd::Exited(3), Some(ExecStop::Timeout)));
+    assert_eq!(reply.stdout_bytes, INITIAL_CREDIT);
+    let exec = agent.request(shell(&line));
+    let id = agent.send(exec);
+    agent.take_without_credit(1);
+    agent.call(Cancel { id }).unwrap();
+    let reply = agent.reply::<Exec>(id).unwrap();
+    assert_eq!(reply.stopped, Some(ExecStop::Cancelled));
+    assert_eq!(reply.stdout_bytes, INITIAL_CREDIT);
+}
+
+#[test]
+fn a_program_may_close_its_outputs_and_live_on() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    let ran = agent.ran(shell("echo a; exec >&- 2>&-; sleep 0.3; exit 5")).unwrap();
+    assert_eq!((ran.stdout.as_str(), ran.reply.end), ("a\n", ExecEnd::Exited(5)));
+    let exec = Exec { timeout_ms: 300, ..agent.request(shell("exec >&- 2>&- <&-; sleep 1000")) };
+    let ran = agent.exec(&exec).unwrap();
+    assert_eq!(ran.reply.stopped, Some(ExecStop::Timeout));
+}
+
+#[test]
+fn as_many_programs_as_there_may_be_wait_for_their_readers_and_hold_up_nobody() {
+    let directory = elsewhere();
+    let mut agent = Agent::with_programs(directory.path());
+    let many: Vec<_> = (0..MAX_IN_FLIGHT - 1)
+        .map(|_| {
+            let exec = agent.request(program("cat", &["/dev/zero"]));
+            agent.send(exec)
+        })
+        .collect();
+    agent.take_without_credit(many.len());
+    assert_eq!(agent.says("echo fine"), "fine\n");
+    for id in many {
+        assert!(agent.call(Cancel { id }).unwrap().found);
+        let reply = agent.reply::<Exec>(id).unwrap();
+        assert_eq!(reply.stopped, Some(ExecStop::Cancelled));
+    }
 }
 
 #[test]
