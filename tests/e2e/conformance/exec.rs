@@ -342,9 +342,12 @@ fn memory_that_runs_out_is_told_of_the_program_and_of_its_parent_what_that_says(
     let line = format!("awk '{HOG}'; echo $?; exit 4");
     let result = programs.exec(Command::shell(line));
     assert_eq!((status(&result), text(&result.stdout)), ((Status::Exit, 4), "137\n"));
-    // What ran out then is no reason of a later end.
-    let killed = programs.exec(Command::shell("kill -KILL $$"));
-    assert_eq!((status(&killed), killed.signal), ((Status::Exit, 137), Some(9)));
+    // What ran out then is no reason of a later end, once the engine has had its news of it.
+    eventually("a kill to be told from it", || {
+        let killed = programs.exec(Command::shell("kill -KILL $$"));
+        assert_eq!(killed.signal, Some(9));
+        (status(&killed) == (Status::Exit, 137)).then_some(())
+    });
     programs.serves_on();
 }
 

@@ -564,12 +564,9 @@ impl Container for DockerContainer {
 
     async fn ran_out_of_memory(&self, since: Moment) -> Option<bool> {
         // It says when by its own clock.
-        let ours = SystemTime::now();
+        let asked = SystemTime::now();
         let theirs = clock(&self.docker).await.ok()?;
-        let since = match theirs.duration_since(ours) {
-            Ok(ahead) => since.time + ahead,
-            Err(behind) => since.time - behind.duration(),
-        };
+        let since = on_their_clock(since.time, asked, theirs, SystemTime::now());
         self.has_run_out_of_memory(Some(since)).await
     }
 }
@@ -631,6 +628,23 @@ impl Images for DockerEngine {
     }
 }
 
+/// A time of ours by a clock that showed `theirs` between two times of ours. A clock that may be right
+/// is taken to be.
+fn on_their_clock(
+    time: SystemTime,
+    before: SystemTime,
+    theirs: SystemTime,
+    after: SystemTime,
+) -> SystemTime {
+    if let Ok(ahead) = theirs.duration_since(after) {
+        time + ahead
+    } else if let Ok(behind) = before.duration_since(theirs) {
+        time - behind
+    } else {
+        time
+    }
+}
+
 async fn clock(docker: &Docker) -> Result<SystemTime, EngineError> {
     let system = docker.info().await.map_err(engine_error)?;
     let text = system.system_time.unwrap_or_default();
@@ -650,6 +664,14 @@ fn unix_time(seconds: i64) -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_is_moved_by_what_another_clock_is_off_and_by_no_more() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let on = |theirs| on_their_clock(at(90), at(100), at(theirs), at(110));
+        assert_eq!([100, 105, 110].map(on), [at(90); 3]);
+        assert_eq!([on(60), on(150)], [at(50), at(130)]);
+    }
 
     #[test]
     fn a_container_that_podman_has_not_cleaned_up_after_has_exited() {
