@@ -10,7 +10,6 @@ use crate::place::{Place, eventually, files_below, peak_memory_kib};
 
 /// What runs the containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(dead_code, reason = "a target has one of them")]
 pub enum Engine {
     Docker,
     Embedded,

@@ -48,7 +48,11 @@ impl Library {
     }
 
     pub fn launch(&self, spec: SandboxSpec) -> Sandbox {
-        self.wait(self.controller.as_ref().unwrap().launch(spec)).unwrap()
+        self.try_launch(spec).unwrap()
+    }
+
+    pub fn try_launch(&self, spec: SandboxSpec) -> Result<Sandbox, Error> {
+        self.wait(self.controller.as_ref().unwrap().launch(spec))
     }
 
     /// Waits for what is asked of a sandbox.

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use sandbox_controller::{Pull, Root};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
 use crate::ENGINE;
 use crate::engine::{Engine, docker};
@@ -200,6 +200,21 @@ impl Rootfs {
         }
     }
 
+    /// As [`provide`](Self::provide), with the image's settings: on the embedded engine an archive.
+    pub fn provide_image(&self) -> Provided {
+        match ENGINE {
+            Engine::Docker => self.load(),
+            Engine::Embedded => self.archive(),
+        }
+    }
+
+    /// As an archive, as `docker save` writes it.
+    pub fn archive(&self) -> Provided {
+        let mut file = tempfile::Builder::new().prefix("sandboxctl-image-").tempfile().unwrap();
+        file.write_all(&self.docker_archive("sandboxctl-test/archive:1")).unwrap();
+        Provided::Archive(file)
+    }
+
     /// As a directory.
     pub fn directory(&self) -> Provided {
         let folder = tempfile::Builder::new().prefix("sandboxctl-rootfs-").tempdir().unwrap();
@@ -250,6 +265,8 @@ pub enum Provided {
     Image(String),
     /// A directory.
     Directory(TempDir),
+    /// A tar, as `docker save` writes one.
+    Archive(NamedTempFile),
 }
 
 impl Provided {
@@ -258,6 +275,7 @@ impl Provided {
         match self {
             Self::Image(name) => Root::Image { reference: name.clone(), pull: Pull::Never },
             Self::Directory(folder) => Root::Directory(folder.path().to_owned()),
+            Self::Archive(file) => Root::Archive(file.path().to_owned()),
         }
     }
 
@@ -268,13 +286,16 @@ impl Provided {
             Self::Directory(folder) => {
                 vec!["--rootfs".to_owned(), folder.path().to_str().unwrap().to_owned()]
             }
+            Self::Archive(file) => {
+                vec!["--image-archive".to_owned(), file.path().to_str().unwrap().to_owned()]
+            }
         }
     }
 
     /// The directory that it is.
     pub fn path(&self) -> Option<PathBuf> {
         match self {
-            Self::Image(_) => None,
+            Self::Image(_) | Self::Archive(_) => None,
             Self::Directory(folder) => Some(folder.path().to_owned()),
         }
     }

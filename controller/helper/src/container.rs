@@ -169,7 +169,7 @@ fn write_config(config: OwnedFd, take_resources: bool) -> Result<serde_json::Val
     Ok(resources)
 }
 
-/// Device numbers that a container may use: those of `null`, `zero`, `full`, `tty`, `random` and
+/// Device numbers that any container may use: those of `null`, `zero`, `full`, `tty`, `random` and
 /// `urandom`.
 const DEVICES: &[&str] =
     &["c 1:3 rwm", "c 1:5 rwm", "c 1:7 rwm", "c 5:0 rwm", "c 1:8 rwm", "c 1:9 rwm"];
@@ -193,6 +193,12 @@ fn set_limits(groups: &Groups, resources: &serde_json::Value) -> Result<(), Erro
     groups.set("devices.deny", "a")?;
     for device in DEVICES {
         groups.set("devices.allow", device)?;
+    }
+    let rules = resources["devices"].as_array().into_iter().flatten();
+    for rule in rules.filter(|rule| rule["allow"] == true) {
+        // `*` where the rule is for any minor number.
+        let minor = rule["minor"].as_u64().map_or("*".to_owned(), |minor| minor.to_string());
+        groups.set("devices.allow", &format!("c {}:{minor} rw", rule["major"]))?;
     }
     Ok(())
 }

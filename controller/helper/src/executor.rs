@@ -73,25 +73,33 @@ impl Executor for Agent {
 
     fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
         let args = spec.process().as_ref().and_then(|process| process.args().as_deref());
-        let args = args.unwrap_or_default().iter().map(|arg| CString::new(arg.as_str()));
-        let args: Vec<CString> = args.collect::<Result<_, _>>().map_err(because)?;
+        let args = c_strings(args.unwrap_or_default())?;
         let program = args.first().ok_or(ExecutorError::InvalidArg)?;
-        let mut pointers: Vec<_> = args.iter().map(|arg| arg.as_ptr()).collect();
-        pointers.push(std::ptr::null());
+        let variables = spec.process().as_ref().and_then(|process| process.env().as_deref());
+        let variables = c_strings(variables.unwrap_or_default())?;
         for signal in IGNORED {
             set_disposition(*signal, libc::SIG_DFL);
         }
         for filter in &*self.filters {
             seccompiler::apply_filter(filter).map_err(because)?;
         }
-        let no_variables = [std::ptr::null()];
+        let (argv, envp) = (pointers(&args), pointers(&variables));
         #[expect(unsafe_code, reason = "std's exec looks for the program, and allocates")]
         // SAFETY: both lists end with a null pointer, and what they point at lives on.
         unsafe {
-            libc::execve(program.as_ptr(), pointers.as_ptr(), no_variables.as_ptr());
+            libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr());
         }
         Err(because(std::io::Error::last_os_error()))
     }
+}
+
+fn c_strings(texts: &[String]) -> Result<Vec<CString>, ExecutorError> {
+    texts.iter().map(|text| CString::new(text.as_str()).map_err(because)).collect()
+}
+
+/// As the kernel takes a list.
+fn pointers(texts: &[CString]) -> Vec<*const libc::c_char> {
+    texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
 fn because(error: impl std::error::Error + Send + Sync + 'static) -> ExecutorError {

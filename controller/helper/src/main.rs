@@ -23,7 +23,7 @@ use rustix::fs::{Mode, OFlags};
 use sandbox_helper::wire::{self, Reply, Request};
 
 use crate::container::Container;
-use crate::place::Place;
+use crate::place::{Place, Tmp};
 
 /// Anything that goes wrong: it goes to the engine as text.
 type Error = Box<dyn std::error::Error>;
@@ -94,7 +94,13 @@ fn serve(control: &OwnedFd, data_dir: &OsStr, agent: &OsStr) -> Result<(), Error
                     place = Err(format!("cannot mount at '{target}': {error}").into());
                 }
             }
-            (Request::Mount { .. }, Err(_)) => {}
+            (Request::Root { files, tmpfs_bytes, tmpfs_inodes }, Ok(there)) => {
+                let tmp = Tmp { bytes: tmpfs_bytes, inodes: tmpfs_inodes };
+                if let Err(error) = there.make_root(descriptors, &files, &tmp) {
+                    place = Err(format!("cannot make a root from the directory: {error}").into());
+                }
+            }
+            (Request::Mount { .. } | Request::Root { .. }, Err(_)) => {}
             (Request::Create { name, filters }, Ok(place)) => {
                 match Container::create(place, name, &filters, descriptors) {
                     Ok(container) => {
@@ -122,9 +128,10 @@ fn serve(control: &OwnedFd, data_dir: &OsStr, agent: &OsStr) -> Result<(), Error
                 let answer = removed.map(|()| Reply::Done);
                 return Ok(wire::send(control, &answer.unwrap_or_else(failed), &[])?);
             }
-            Ok(Some((Request::Mount { .. } | Request::Create { .. }, _))) => {
-                Err("there is a container already".into())
-            }
+            Ok(Some((
+                Request::Root { .. } | Request::Mount { .. } | Request::Create { .. },
+                _,
+            ))) => Err("there is a container already".into()),
             // The controller is gone.
             Ok(None) | Err(_) => return container.remove(),
         };

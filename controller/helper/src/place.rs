@@ -5,12 +5,13 @@
 //! that the kernel must be told to remove afterwards is its control groups. It is also quicker:
 //! the container's namespace is a copy of this one, and the host's mounts may be hundreds.
 
-use std::fs;
-use std::io;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
@@ -24,6 +25,10 @@ pub const ROOT: &str = "/rootfs";
 pub const BUNDLE: &str = "/bundle";
 /// What libcontainer keeps of it.
 pub const STATE: &str = "/state";
+/// A directory that it is made from, and the layer above, while they are put together.
+const LOWER: &str = "/lower";
+const LAYER: &str = "/layer";
+const FOLDER: Mode = Mode::from_raw_mode(0o755);
 /// Where the agent is in it.
 const AGENT: &str = "/.sandbox/agent";
 
@@ -36,6 +41,14 @@ pub struct Place {
     /// The groups of this process, where libcontainer sees none.
     pub homes: Option<Homes>,
     root: OwnedFd,
+    /// The agent's mount in it.
+    agent: OwnedFd,
+}
+
+/// What bounds `/tmp`.
+pub struct Tmp {
+    pub bytes: u64,
+    pub inodes: u64,
 }
 
 impl Place {
@@ -86,9 +99,86 @@ impl Place {
         rustix::mount::unmount(".", UnmountFlags::DETACH)?;
         rustix::process::chdir("/")?;
         let root = rustix::fs::open(ROOT, folder, Mode::empty())?;
-        let place = Self { records, hierarchies: Hierarchies::here()?, homes, root };
-        place.attach(&agent, AGENT, MountFlags::RDONLY)?;
+        let place = Self { records, hierarchies: Hierarchies::here()?, homes, root, agent };
+        place.attach(&place.agent, AGENT, MountFlags::RDONLY)?;
         Ok(place)
+    }
+
+    /// Makes the root anew, from a directory that was sent: below a layer in memory, which takes what
+    /// a container needs and the directory does not have. The container has all of it read-only.
+    pub fn make_root(
+        &mut self,
+        mut sent: Vec<OwnedFd>,
+        files: &[(String, String)],
+        tmp: &Tmp,
+    ) -> Result<(), super::Error> {
+        let directory = sent.pop().ok_or("no directory was sent")?;
+        let copy = OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::AT_EMPTY_PATH;
+        self.agent = rustix::mount::open_tree(&self.agent, c"", copy)?;
+        rustix::mount::unmount(ROOT, UnmountFlags::DETACH)?;
+
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        for folder in [LOWER, LAYER] {
+            fs::create_dir(folder)?;
+        }
+        move_to(&directory, Path::new(LOWER))?;
+        rustix::mount::mount_remount(LOWER, flags | MountFlags::BIND | MountFlags::RDONLY, c"")?;
+        rustix::mount::mount("tmpfs", LAYER, "tmpfs", flags, c"mode=0700,size=1m")?;
+        for folder in ["upper", "work"] {
+            fs::create_dir(Path::new(LAYER).join(folder))?;
+        }
+        // Nothing in the directory can speak for the overlay: no layer below has extended
+        // attributes that lead elsewhere.
+        let options = format!(
+            "lowerdir={LOWER},upperdir={LAYER}/upper,workdir={LAYER}/work,redirect_dir=nofollow,\
+             metacopy=off,index=off"
+        );
+        let options = CString::new(options)?;
+        rustix::mount::mount("overlay", ROOT, "overlay", flags, &*options)?;
+        // The overlay has mounts of its own of both.
+        for folder in [LOWER, LAYER] {
+            rustix::mount::unmount(folder, UnmountFlags::DETACH)?;
+        }
+        let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        self.root = rustix::fs::open(ROOT, folder, Mode::empty())?;
+
+        // These are mounted on by paths, so no link of the directory's may stand there.
+        for name in ["proc", "dev", "tmp"] {
+            self.real_folder(name)?;
+        }
+        for (path, content) in files {
+            let (folder, name) = split(path)?;
+            let mut file = File::from(new_file(&self.folder(folder)?, name)?);
+            file.write_all(content.as_bytes())?;
+        }
+        let options = format!("mode=1777,size={},nr_inodes={}", tmp.bytes, tmp.inodes);
+        let options = CString::new(options)?;
+        rustix::mount::mount("tmpfs", Path::new(ROOT).join("tmp"), "tmpfs", flags, &*options)?;
+        self.attach(&self.agent, AGENT, MountFlags::RDONLY)?;
+        Ok(())
+    }
+
+    /// The folder at a path of the root, in place of anything else on the way there: of links too, so
+    /// that whoever looks for it by its path finds it.
+    fn real_folder(&self, path: &str) -> io::Result<OwnedFd> {
+        let mut folder = self.root.try_clone()?;
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            let stat = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW);
+            match stat.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+                Ok(FileType::Directory) => {}
+                Ok(_) => {
+                    rustix::fs::unlinkat(&folder, name, AtFlags::empty())?;
+                    rustix::fs::mkdirat(&folder, name, FOLDER)?;
+                }
+                Err(Errno::NOENT) => rustix::fs::mkdirat(&folder, name, FOLDER)?,
+                Err(error) => return Err(error.into()),
+            }
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            folder = rustix::fs::openat(&folder, name, flags, Mode::empty())?;
+        }
+        Ok(folder)
     }
 
     /// Makes a mount of the container, from the detached one that was sent.
@@ -111,11 +201,15 @@ impl Place {
         Ok(self.attach(&mount, target, flags)?)
     }
 
-    /// Attaches a detached mount in the container's root. Nothing is in there but what we made, so
-    /// no link can lead elsewhere.
+    /// Attaches a detached mount in the container's root.
     fn attach(&self, mount: &OwnedFd, target: &str, flags: MountFlags) -> io::Result<()> {
         let kind = FileType::from_raw_mode(rustix::fs::fstat(mount)?.st_mode);
-        let at = self.mount_point(target, kind)?;
+        let at = if kind == FileType::Directory {
+            self.real_folder(target)?
+        } else {
+            let (folder, name) = split(target)?;
+            new_file(&self.real_folder(folder)?, name)?
+        };
         let empty =
             MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         rustix::mount::move_mount(mount, c"", &at, c"", empty)?;
@@ -125,29 +219,45 @@ impl Place {
         Ok(())
     }
 
-    /// Makes the file or folder that something of this kind is mounted on.
-    fn mount_point(&self, target: &str, kind: FileType) -> io::Result<OwnedFd> {
-        let mut names: Vec<&str> = target.split('/').filter(|name| !name.is_empty()).collect();
-        let last = names.pop().ok_or(Errno::INVAL)?;
+    /// The folder at a path of the root, as whoever lives there finds it: links lead, and never out.
+    /// What is missing is made, also in place of what is no folder.
+    fn folder(&self, path: &str) -> io::Result<OwnedFd> {
         let mut folder = self.root.try_clone()?;
-        for name in names {
-            folder = make_folder(&folder, name)?;
+        let mut so_far = String::new();
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            so_far = format!("{so_far}/{name}");
+            folder = match self.open_folder(&so_far) {
+                Ok(folder) => folder,
+                Err(_) => {
+                    _ = rustix::fs::unlinkat(&folder, name, AtFlags::empty());
+                    rustix::fs::mkdirat(&folder, name, FOLDER)?;
+                    self.open_folder(&so_far)?
+                }
+            };
         }
-        if kind == FileType::Directory {
-            return make_folder(&folder, last);
-        }
-        let file = OFlags::CREATE | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(&folder, last, file, Mode::from_raw_mode(0o644))?)
+        Ok(folder)
+    }
+
+    fn open_folder(&self, path: &str) -> io::Result<OwnedFd> {
+        let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let open = || rustix::fs::openat2(&self.root, path, folder, Mode::empty(), inside);
+        // The host renames something somewhere just now.
+        let opened = (0..100).map(|_| open()).find(|opened| !matches!(opened, Err(Errno::AGAIN)));
+        Ok(opened.unwrap_or(Err(Errno::AGAIN))?)
     }
 }
 
-fn make_folder(parent: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
-    match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(parent, name, folder, Mode::empty())?)
+/// The path of a file's folder, and its name.
+fn split(path: &str) -> io::Result<(&str, &str)> {
+    Ok(path.rsplit_once('/').ok_or(Errno::INVAL)?)
+}
+
+/// A new file, in place of what is there and no folder.
+fn new_file(folder: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
+    let file = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(folder, name, file, Mode::from_raw_mode(0o644))?)
 }
 
 fn move_to(mount: &OwnedFd, target: &Path) -> io::Result<()> {

@@ -23,6 +23,17 @@ pub const MAX_DESCRIPTORS: usize = 5;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
+    /// Makes the container's root from a directory, which is never written to. Beside it: a detached
+    /// mount of the directory. Before any other mount; without it the root has nothing but those. No
+    /// answer.
+    Root {
+        /// Files to put there, in place of what is at their paths.
+        files: Vec<(String, String)>,
+        /// Bytes of `/tmp`.
+        tmpfs_bytes: u64,
+        /// Files and directories of `/tmp`.
+        tmpfs_inodes: u64,
+    },
     /// Makes a mount of the container. Beside it: a detached mount. No answer.
     Mount {
         /// Where, absolute.

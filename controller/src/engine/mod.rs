@@ -138,7 +138,7 @@ pub enum EngineError {
     /// There is no sandbox image to make a container from, or none any more: prepare one.
     #[error("there is no sandbox image")]
     ImageMissing,
-    /// Programs cannot be had in this way from this engine.
+    /// What was named for programs cannot be used, or not by this engine.
     #[error("{0}")]
     UnusableRoot(String),
     /// An image that is not the sandbox image.

@@ -1,53 +1,401 @@
 //! What sandboxes are made from: images and directories that are not ours, in which programs run.
 
-use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::path::Path;
+use std::process::Command as Host;
 
-use sandbox_controller::{Outcome, Script};
+use sandbox_controller::{Command, ErrorKind, Outcome, Pull, Root, SandboxSpec, Script};
+use serde_json::json;
 
-use crate::library::Guest;
+use crate::ENGINE;
+use crate::engine::{Engine, docker_lines};
+use crate::library::{Guest, Library};
+use crate::place::Place;
 use crate::rootfs::{Provided, Rootfs};
 
 /// A sandbox made from something, with the io dir of a place of its own.
 struct Programs {
+    // Dropped in this order.
     guest: Guest,
-    _provided: Provided,
+    provided: Provided,
 }
 
 impl Programs {
     fn of(rootfs: &Rootfs) -> Self {
-        let provided = rootfs.provide();
-        let guest = Guest::with(|spec| spec.root(provided.root()));
-        Self { guest, _provided: provided }
+        Self::from(rootfs.provide())
     }
 
-    /// What a script returns.
-    #[track_caller]
-    fn script(&self, source: &str) -> Value {
-        let result = self.guest.wait(self.guest.sandbox.run(Script::new(source))).unwrap();
-        let Outcome::Ok { result } = result.outcome else { panic!("{result:#?}") };
-        serde_json::from_str(result.get()).unwrap()
+    fn from(provided: Provided) -> Self {
+        let place = Place::new();
+        let io_dir = place.path("sandbox-files");
+        std::fs::create_dir(&io_dir).unwrap();
+        if rustix::process::geteuid().is_root() {
+            chown(&io_dir, Some(4321), Some(4322)).unwrap();
+        }
+        let guest = Guest::in_place(place, |spec| spec.root(provided.root()));
+        Self { guest, provided }
     }
 
-    /// What a program prints, run by a script.
+    /// What a program prints that succeeds.
     #[track_caller]
-    fn output(&self, command: &[&str]) -> String {
-        let [program, args @ ..] = command else { panic!("no program") };
-        let (program, args) = (json!(program), json!(args).to_string());
-        let args = args.replace('[', "{").replace(']', "}");
-        let reply = self.script(&format!("return process.exec({program}, {args})"));
-        assert_eq!(reply["code"], 0, "{reply:#}");
-        reply["stdout"].as_str().unwrap().to_owned()
+    fn output(&self, command: Command) -> String {
+        let result = self.guest.wait(self.guest.sandbox.exec(command)).unwrap();
+        let stderr = String::from_utf8_lossy(&result.stderr);
+        assert_eq!(result.exit_code, Some(0), "{:?} {stderr}", result.outcome);
+        String::from_utf8(result.stdout).unwrap()
     }
 
     #[track_caller]
     fn shell(&self, script: &str) -> String {
-        self.output(&["/bin/sh", "-c", script])
+        self.output(Command::shell(script))
+    }
+
+    /// The options of the mount at `target`, its kind, and its own options.
+    fn mount(&self, target: &str) -> (String, String, String) {
+        let mounts = self.shell("cat /proc/self/mountinfo");
+        let mut lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let found = lines.rfind(|fields| fields[4] == target);
+        let fields = found.unwrap_or_else(|| panic!("no mount {target}: {mounts}"));
+        let dash = fields.iter().position(|field| *field == "-").unwrap();
+        (fields[5].to_owned(), fields[dash + 1].to_owned(), fields[dash + 3].to_owned())
+    }
+}
+
+/// Why no sandbox can be made from something: the kind, and the whole message with its hint.
+#[track_caller]
+fn refused(root: Root) -> (ErrorKind, String) {
+    refused_with(|spec| spec.root(root))
+}
+
+#[track_caller]
+fn refused_with(spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> (ErrorKind, String) {
+    let place = Place::new();
+    let library = Library::new(&place);
+    let io_dir = place.path("sandbox-files");
+    let error = library.try_launch(spec(SandboxSpec::new().io_dir(io_dir))).unwrap_err();
+    let message = format!("{} hint: {}", error.full_message(), error.hint().unwrap_or_default());
+    drop(library);
+    (error.kind(), message)
+}
+
+/// Everything below a directory: what it is, and when it last changed in any way.
+fn state_of(folder: &Path) -> BTreeMap<String, (u32, u64, u64, i64, i64)> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let metadata = folder.symlink_metadata().unwrap();
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let metadata = path.symlink_metadata().unwrap();
+            if metadata.is_dir() {
+                folders.push(path.clone());
+            } else {
+                found.insert(path.to_str().unwrap().to_owned(), stamp(&metadata));
+            }
+        }
+        found.insert(folder.to_str().unwrap().to_owned(), stamp(&metadata));
+    }
+    found
+}
+
+fn stamp(metadata: &std::fs::Metadata) -> (u32, u64, u64, i64, i64) {
+    let changed = (metadata.ctime(), metadata.ctime_nsec());
+    (metadata.mode(), metadata.ino(), metadata.size(), changed.0, changed.1)
+}
+
+const SHELL: &[&str] = &["/bin/sh", "/bin/cat", "/bin/ls", "/usr/bin/id", "/usr/bin/env"];
+
+#[test]
+fn programs_run_in_a_file_system_of_static_ones_alone() {
+    let programs = Programs::of(&Rootfs::busybox());
+    assert_eq!(programs.output(Command::new("echo").arg("hello")), "hello\n");
+    // Made by nobody: it is mounted.
+    assert_eq!(programs.shell("cd /tmp && echo x > a && cat a"), "x\n");
+    assert_eq!(programs.shell("id -u; id -g; id -G"), "4321\n4322\n4322\n");
+    assert_eq!(programs.shell("echo y > out; pwd"), "/io\n");
+    assert_eq!(programs.guest.place.read("sandbox-files/out"), "y\n");
+}
+
+#[test]
+fn programs_run_with_the_libraries_of_their_own_file_system() {
+    let programs = Programs::of(&Rootfs::host(SHELL));
+    assert_eq!(programs.shell("/bin/cat /etc/hostname; id -u"), "sandbox\n4321\n");
+}
+
+#[test]
+fn a_program_alone_runs_where_there_is_no_shell_and_nothing_else() {
+    let rootfs = Rootfs::empty().copy("busybox", "/bin/busybox");
+    let programs = Programs::of(&rootfs);
+    assert_eq!(programs.output(Command::new("/busybox").args(["echo", "alone"])), "alone\n");
+    let result = programs.guest.wait(programs.guest.sandbox.exec(Command::shell("true"))).unwrap();
+    assert_eq!(result.outcome.exit_code(), 127, "{result:?}");
+}
+
+#[test]
+fn scripts_run_beside_programs() {
+    let programs = Programs::of(&Rootfs::busybox());
+    let script = Script::new("local r = process.exec('cat', {'/etc/hostname'}) return r.stdout");
+    let result = programs.guest.wait(programs.guest.sandbox.run(script)).unwrap();
+    let Outcome::Ok { result } = result.outcome else { panic!("{result:#?}") };
+    assert_eq!(result.get(), r#""sandbox\n""#);
+}
+
+#[test]
+fn what_an_image_says_of_its_start_is_not_what_starts() {
+    let rootfs = Rootfs::busybox().config(json!({
+        "Env": ["PATH=/opt/own:/bin", "GREETING=hello there", "HOME=/root"],
+        "User": "nobody:nogroup",
+        "Entrypoint": ["/missing"],
+        "Cmd": ["also-missing"],
+        "WorkingDir": "/not/there",
+        "ExposedPorts": {"80/tcp": {}},
+        "StopSignal": "SIGUSR1",
+        "Healthcheck": {"Test": ["CMD", "/bin/touch", "/tmp/checked"], "Interval": 1_000_000_000},
+        "OnBuild": ["RUN false"],
+    }));
+    let rootfs = rootfs.file("opt/own/greet", 0o755, "#!/bin/sh\necho $GREETING");
+    let programs = Programs::from(rootfs.provide_image());
+    assert_eq!(programs.output(Command::new("greet")), "hello there\n");
+    assert_eq!(programs.shell("echo $HOME; id -u"), "/io\n4321\n");
+    assert_eq!(programs.shell("ls /not 2>/dev/null || echo none"), "none\n");
+    if ENGINE != Engine::Docker {
+        return;
+    }
+    let id = programs.guest.sandbox.container_id();
+    let health = docker_lines(&["inspect", "--format", "{{.Config.Healthcheck.Test}}", id]);
+    assert_eq!(health, ["[NONE]"]);
+}
+
+#[test]
+fn where_an_image_wants_volumes_its_files_are_there_to_be_read_and_no_volume_is_left() {
+    if ENGINE != Engine::Docker {
+        return;
+    }
+    let rootfs = Rootfs::busybox()
+        .folder("data", 0o777)
+        .file("data/seed", 0o644, "from the image")
+        .config(json!({"Volumes": {"/data": {}, "/made/by/it/": {}, "/tmp": {}, "/io": {}}}));
+    let programs = Programs::of(&rootfs);
+    let id = programs.guest.sandbox.container_id();
+    let format = "{{range .Mounts}}{{if eq .Type \"volume\"}}{{.Name}} {{end}}{{end}}";
+    let volumes = docker_lines(&["inspect", "--format", format, id]).remove(0);
+    let volumes: Vec<&str> = volumes.split_whitespace().collect();
+    assert_eq!(programs.shell("cat /data/seed"), "from the image");
+    for folder in ["/data", "/made/by/it"] {
+        let (options, ..) = programs.mount(folder);
+        assert!(options.starts_with("ro,"), "{folder}: {options}");
+    }
+    assert_eq!(programs.shell("echo x > /tmp/x; echo x > /io/x; cat /tmp/x /io/x"), "x\nx\n");
+    assert!(!volumes.is_empty());
+    let Programs { guest, provided } = programs;
+    guest.wait(guest.sandbox.close()).unwrap();
+    let left = docker_lines(&["volume", "ls", "--quiet"]);
+    assert!(volumes.iter().all(|volume| !left.iter().any(|left| left == volume)), "{left:?}");
+    drop((guest, provided));
+}
+
+#[test]
+fn an_image_with_a_volume_in_the_io_dir_is_refused_before_anything_is_made() {
+    if ENGINE != Engine::Docker {
+        return;
+    }
+    let provided = Rootfs::busybox().config(json!({"Volumes": {"/io/x/../deep": {}}})).load();
+    let (kind, message) = refused(provided.root());
+    assert_eq!(kind, ErrorKind::Image);
+    assert!(message.contains("wants a volume at /io/deep"), "{message}");
+    assert!(message.contains("--mount-path"), "{message}");
+}
+
+#[test]
+fn an_image_for_another_processor_is_refused_by_name() {
+    let provided = Rootfs::busybox().architecture("riscv64").provide_image();
+    let (kind, message) = refused(provided.root());
+    assert_eq!(kind, ErrorKind::Image);
+    assert!(message.contains("linux/riscv64"), "{message}");
+}
+
+#[test]
+fn an_image_is_found_by_its_id_too() {
+    if ENGINE != Engine::Docker {
+        return;
+    }
+    let provided = Rootfs::busybox().load();
+    let Provided::Image(name) = &provided else { panic!("{provided:?}") };
+    let id = docker_lines(&["inspect", "--format", "{{.Id}}", name]).remove(0);
+    let root = Root::Image { reference: id, pull: Pull::Never };
+    let guest = Guest::with(|spec| spec.root(root));
+    let result = guest.wait(guest.sandbox.exec(Command::new("true"))).unwrap();
+    assert_eq!(result.exit_code, Some(0), "{result:?}");
+}
+
+#[test]
+fn localhost_is_known_and_no_name_is_asked_for_elsewhere() {
+    let programs =
+        Programs::of(&Rootfs::busybox().file("etc/resolv.conf", 0o644, "nameserver 1.1"));
+    let hosts = programs.shell("cat /etc/hosts");
+    assert!(hosts.starts_with("127.0.0.1 localhost\n::1 localhost"), "{hosts}");
+    assert!(!programs.shell("cat /etc/resolv.conf").contains("nameserver"));
+    assert_eq!(programs.shell("hostname"), "sandbox\n");
+    // The loopback is up, and reaches itself by that name.
+    let talk = "nc -l -p 8000 -e echo heard & \
+                until nc localhost 8000 2>/dev/null </dev/null; do :; done";
+    assert_eq!(programs.shell(talk), "heard\n");
+    let devices = programs.shell("cat /proc/net/dev | tail -n +3 | cut -d: -f1");
+    assert_eq!(devices.trim(), "lo");
+}
+
+#[test]
+fn what_is_temporary_is_bounded_in_bytes_and_in_files() {
+    let programs = Programs::of(&Rootfs::busybox());
+    let (options, kind, own) = programs.mount("/tmp");
+    assert_eq!(kind, "tmpfs");
+    assert!(options.contains("nosuid") && options.contains("nodev"), "{options}");
+    assert!(!options.contains("noexec"), "{options}");
+    assert!(own.contains("size=65536k") && own.contains("nr_inodes=65536"), "{own}");
+    // Programs may be built there.
+    assert_eq!(programs.shell("cp /bin/busybox /tmp/echo && /tmp/echo built"), "built\n");
+    let (options, kind, own) = programs.mount("/dev/shm");
+    assert_eq!(kind, "tmpfs");
+    for option in ["nosuid", "nodev", "noexec"] {
+        assert!(options.contains(option), "{options}");
+    }
+    assert!(own.contains("size=16384k"), "{own}");
+    let full = "head -c 20000000 /dev/zero > /dev/shm/x 2>/dev/null; wc -c < /dev/shm/x";
+    assert_eq!(programs.shell(full).trim(), "16777216");
+}
+
+#[test]
+fn nothing_of_the_file_system_can_be_changed() {
+    let rootfs = Rootfs::busybox().folder("open", 0o777).file("open/file", 0o666, "as it was");
+    let programs = Programs::of(&rootfs);
+    let (options, ..) = programs.mount("/");
+    assert!(options.starts_with("ro,"), "{options}");
+    for attempt in ["echo x > /open/file", "echo x > /open/new", "rm /open/file", "mkdir /open/d"] {
+        let script = format!("({attempt}) 2>/dev/null && echo changed; cat /open/file");
+        assert_eq!(programs.shell(&script), "as it was", "{attempt}");
     }
 }
 
 #[test]
-fn programs_of_an_image_of_static_ones_alone_run_in_it() {
-    let programs = Programs::of(&Rootfs::busybox());
-    assert_eq!(programs.output(&["echo", "hello"]), "hello\n");
-    assert_eq!(programs.shell("cd /tmp && echo x > a && cat a && id -u"), "x\n0\n");
+fn a_file_system_has_no_say_in_where_the_sandboxs_own_mounts_are() {
+    // Everything that is mounted, as something else.
+    let rootfs = Rootfs::host(SHELL)
+        .link("tmp", "/elsewhere")
+        .link("dev", "../../../etc")
+        .file("elsewhere/kept", 0o644, "kept")
+        .link("etc/hosts", "/bin/cat")
+        .link("etc/resolv.conf", "../run/missing/resolv.conf");
+    let rootfs = match ENGINE {
+        // What starts containers there follows no link of these, or refuses it.
+        Engine::Docker => rootfs,
+        Engine::Embedded => {
+            rootfs.link("io", "/bin").link(".sandbox", "/proc/self").file("proc", 0o644, "")
+        }
+    };
+    let provided = rootfs.provide();
+    let before = provided.path().map(|folder| state_of(&folder));
+    let programs = Programs::from(provided);
+    assert_eq!(programs.shell("cat /proc/self/comm"), "cat\n");
+    assert_eq!(
+        programs.shell("echo x > /tmp/x && cat /tmp/x && echo y > /io/y && cat /io/y"),
+        "x\ny\n"
+    );
+    assert_eq!(programs.guest.place.read("sandbox-files/y"), "y\n");
+    let Programs { guest, provided } = programs;
+    drop(guest);
+    assert_eq!(provided.path().map(|folder| state_of(&folder)), before);
+}
+
+#[test]
+fn a_directory_is_never_written_to() {
+    let provided = Rootfs::busybox().directory();
+    let folder = provided.path().unwrap();
+    if ENGINE != Engine::Embedded {
+        let (kind, message) = refused(provided.root());
+        assert_eq!(kind, ErrorKind::Usage);
+        assert!(message.contains("docker load"), "{message}");
+        return;
+    }
+    let before = state_of(&folder);
+    let programs = Programs::from(provided);
+    programs
+        .shell("touch /x /bin/x; mkdir /new; rm /bin/ls; chmod 777 /bin; echo x > /tmp/x; true");
+    let (options, kind, _) = programs.mount("/");
+    assert_eq!(kind, "overlay");
+    for option in ["ro", "nosuid", "nodev"] {
+        assert!(options.split(',').any(|it| it == option), "{options}");
+    }
+    let Programs { guest, provided } = programs;
+    drop(guest);
+    assert_eq!(state_of(&folder), before);
+    drop(provided);
+}
+
+#[test]
+fn nothing_in_a_directory_is_a_way_to_the_host() {
+    if ENGINE != Engine::Embedded {
+        return;
+    }
+    let rootfs =
+        Rootfs::busybox().link("out", "../../../../../etc/passwd").link("etc", "/host/etc");
+    let provided = rootfs.directory();
+    let folder = provided.path().unwrap();
+    // A socket, a FIFO and a set-id program of the host's, for anybody.
+    let socket = std::os::unix::net::UnixListener::bind(folder.join("socket")).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    assert!(Host::new("mkfifo").arg(folder.join("fifo")).status().unwrap().success());
+    std::fs::create_dir(folder.join("set-id")).unwrap();
+    std::fs::copy("/bin/busybox", folder.join("set-id/busybox")).unwrap();
+    for (name, mode) in [("socket", 0o777), ("fifo", 0o666), ("set-id/busybox", 0o6755)] {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(folder.join(name), permissions).unwrap();
+    }
+    let programs = Programs::from(provided);
+    assert_eq!(programs.shell("cat /out 2>/dev/null || echo none"), "none\n");
+    assert_eq!(programs.shell("/set-id/busybox id -u"), "4321\n");
+    programs.shell("nc local:/socket </dev/null; true");
+    assert!(socket.accept().is_err(), "a program reached a socket of the host's");
+    assert_eq!(programs.shell("ls /host/etc | sort | tr '\\n' ' '"), "hostname hosts resolv.conf ");
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_the_callers_mistake() {
+    if ENGINE != Engine::Embedded {
+        return;
+    }
+    let place = Place::new();
+    place.write("file", "");
+    for (path, reason) in [
+        (place.path("missing"), "No such file"),
+        (place.path("file"), "it is no directory"),
+        ("/".into(), "could read all of this machine's files"),
+    ] {
+        let (kind, message) = refused(Root::Directory(path));
+        assert_eq!(kind, ErrorKind::Usage, "{message}");
+        assert!(message.contains(reason), "{message}");
+    }
+    let provided = Rootfs::busybox().directory();
+    let inside = provided.path().unwrap().join("bin");
+    let (kind, message) = refused_with(|spec| spec.root(provided.root()).io_dir(inside));
+    assert_eq!(kind, ErrorKind::Usage, "{message}");
+    assert!(message.contains("lies in it"), "{message}");
+}
+
+#[test]
+fn the_embedded_engine_has_no_images() {
+    if ENGINE != Engine::Embedded {
+        return;
+    }
+    let (kind, message) = refused(Root::Image { reference: "x".to_owned(), pull: Pull::Missing });
+    assert_eq!(kind, ErrorKind::Usage, "{message}");
+    assert!(message.contains("it has no images"), "{message}");
+}
+
+#[test]
+fn what_a_file_system_has_in_the_agents_place_is_not_what_starts() {
+    let provided = Rootfs::busybox().copy(".sandbox/agent", "/bin/busybox").provide();
+    let programs = Programs::from(provided);
+    assert!(programs.guest.sandbox.confinement().seccomp);
+    assert_eq!(programs.shell("echo x"), "x\n");
 }

@@ -22,9 +22,10 @@ use tokio::net::unix::pipe;
 use tokio::sync::OnceCell;
 
 use super::helper::{Helper, borrowed, watch};
-use super::{oci, seccomp};
+use super::{oci, root, seccomp};
 use crate::engine::{
-    Attached, Bind, Container, ContainerSpec, EngineError, Moment, Output, Source,
+    Attached, Bind, Container, ContainerSpec, EngineError, Moment, Output, ProgramRoot, Programs,
+    SYSTEM_FILES, Source,
 };
 use crate::outcome::{ContainerUsage, ExitEvidence};
 
@@ -45,6 +46,8 @@ pub(super) struct Live {
     groups: Groups,
     /// Until somebody attaches.
     stdio: Mutex<Option<Stdio>>,
+    /// What its root is made from, which others leave alone for as long as this is open.
+    _root: Option<Arc<OwnedFd>>,
     /// Kept: the control groups go.
     evidence: OnceCell<ExitEvidence>,
 }
@@ -65,9 +68,13 @@ impl Live {
         groups: Groups,
         swap: oci::Swap,
     ) -> Result<Self, EngineError> {
+        if let Some(programs) = &spec.programs {
+            let (request, root) = root_of(programs, spec)?;
+            helper.send(&request, &borrowed([&root])).await?;
+        }
         // Before anything is made: the library's own errors lose their causes.
         for bind in &spec.mounts {
-            let mount = open_mount(bind)?;
+            let mount = open_mount(&bind.source)?;
             let Bind { target, read_only, .. } = bind;
             let request = Request::Mount { target: target.clone(), read_only: *read_only };
             helper.send(&request, &borrowed([&mount])).await?;
@@ -85,7 +92,11 @@ impl Live {
             io::Result::Ok((stdio, [their_input, their_output, their_errors, config]))
         })();
         let (stdio, [input, output, errors, config]) = made.map_err(|error| ours(&error))?;
-        let request = Request::Create { name: spec.name.clone(), filters: seccomp::filters() };
+        let filters = match spec.programs {
+            None => seccomp::of_scripts(),
+            Some(_) => seccomp::of_programs(),
+        };
+        let request = Request::Create { name: spec.name.clone(), filters };
         let record = OwnedFd::from(record);
         let beside = borrowed([&record, &input, &output, &errors, &config]);
         let (reply, mut sent) = helper.call(&request, &beside).await?;
@@ -98,6 +109,10 @@ impl Live {
             pidfd: watch(pidfd).map_err(|error| ours(&error))?,
             groups,
             stdio: Mutex::new(Some(stdio)),
+            _root: spec.programs.as_ref().and_then(|programs| match &programs.root {
+                ProgramRoot::Directory(source) => Some(source.file.clone()),
+                ProgramRoot::Image { .. } => None,
+            }),
             evidence: OnceCell::new(),
         })
     }
@@ -209,10 +224,26 @@ fn ours(error: &io::Error) -> EngineError {
     EngineError::Refused(error.to_string())
 }
 
+/// What a container with programs is made from, as its helper is told it.
+fn root_of(programs: &Programs, spec: &ContainerSpec) -> Result<(Request, OwnedFd), EngineError> {
+    let Programs { root: ProgramRoot::Directory(root), tmpfs_bytes, tmpfs_inodes, .. } = programs
+    else {
+        return Err(EngineError::UnusableRoot("it has no images".to_owned()));
+    };
+    root::check(root, &spec.mounts)?;
+    let files = SYSTEM_FILES.iter().map(|file| (file.path.to_owned(), file.content.to_owned()));
+    let request = Request::Root {
+        files: files.collect(),
+        tmpfs_bytes: *tmpfs_bytes,
+        tmpfs_inodes: *tmpfs_inodes,
+    };
+    Ok((request, open_mount(root)?))
+}
+
 /// A detached copy of a mount's source: what was opened is what is mounted, whatever became of its
 /// path.
-fn open_mount(bind: &Bind) -> Result<OwnedFd, EngineError> {
-    let Source { path, file } = &bind.source;
+fn open_mount(source: &Source) -> Result<OwnedFd, EngineError> {
+    let Source { path, file } = source;
     let refuse = |why: &str| EngineError::Refused(format!("cannot mount {path}: {why}"));
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC

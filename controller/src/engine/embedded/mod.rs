@@ -10,6 +10,7 @@ mod data_dir;
 mod helper;
 mod oci;
 mod records;
+mod root;
 mod seccomp;
 
 use std::collections::HashMap;
@@ -210,7 +211,7 @@ impl Engine for EmbeddedEngine {
             Root::Image { .. } => Err(EngineError::UnusableRoot(
                 "it has no images: name a directory or an image archive".to_owned(),
             )),
-            Root::Directory(_) => Err(EngineError::UnusableRoot("not yet".to_owned())),
+            Root::Directory(directory) => root::open(directory).map(Some),
             Root::Archive(path) => {
                 let unpacked = prepare_archive(path, &self.roots, progress).await;
                 let Unpacked { root, tree, env, workdir, digest } = unpacked.map_err(|error| {

@@ -7,13 +7,19 @@ use sandbox_protocol::argv::INJECTED_AGENT;
 use serde_json::{Value, json};
 
 use crate::engine::ContainerSpec;
-use crate::engine::hardening::{MASKED_PATHS, READONLY_PATHS};
+use crate::engine::hardening::{HOSTNAME, MASKED_PATHS, READONLY_PATHS, SHM_BYTES};
 
 /// Where the helper has the root of the container.
 const ROOT: &str = "/rootfs";
 /// The period in which processor time is counted, in microseconds: Docker's.
 const CPU_PERIOD: u64 = 100_000;
 const UMASK: u32 = 0o022;
+/// As Docker has them.
+const DEFAULT_ENV: &[&str] = &[
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOSTNAME=sandbox",
+    "HOME=/",
+];
 
 /// Whether the kernel counts swap, so that a limit of it can be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,17 +43,48 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
         memory["swap"] = spec.memory.into();
     }
     let namespaces = ["pid", "mount", "network", "ipc", "uts", "cgroup"];
+    // Without one libcontainer looks the user up in the host's files.
+    let mut env = vec!["HOME=/".to_owned()];
+    let mut mounts = vec![
+        json!({
+            "destination": "/proc", "type": "proc", "source": "proc",
+            "options": ["nosuid", "nodev", "noexec"],
+        }),
+        json!({
+            "destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+            "options": ["nosuid", "noexec", "mode=755", "size=64k", "nr_inodes=32"],
+        }),
+    ];
+    // The usual devices are allowed after it.
+    let mut devices = vec![json!({"allow": false, "access": "rwm"})];
+    if let Some(programs) = &spec.programs {
+        env = with_defaults(&programs.env);
+        mounts.extend([
+            json!({
+                "destination": "/dev/pts", "type": "devpts", "source": "devpts",
+                "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"],
+            }),
+            json!({
+                "destination": "/dev/shm", "type": "tmpfs", "source": "shm",
+                "options": ["nosuid", "nodev", "noexec", "mode=1777", format!("size={SHM_BYTES}")],
+            }),
+        ]);
+        // Terminals of its own.
+        devices.extend([
+            json!({"allow": true, "type": "c", "major": 5, "minor": 2, "access": "rw"}),
+            json!({"allow": true, "type": "c", "major": 136, "access": "rw"}),
+        ]);
+    }
     json!({
         "ociVersion": "1.0.2",
-        "hostname": "sandbox",
+        "hostname": HOSTNAME,
         "root": {"path": ROOT, "readonly": true},
         "process": {
             "terminal": false,
             // Its own group as the only other one: without any the helper's would stay.
             "user": {"uid": uid, "gid": gid, "umask": UMASK, "additionalGids": [gid]},
             "args": args,
-            // Without it libcontainer looks the user up in the host's files.
-            "env": ["HOME=/"],
+            "env": env,
             "cwd": "/",
             "capabilities": {
                 "bounding": [], "effective": [], "inheritable": [], "permitted": [],
@@ -56,22 +93,12 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
             "rlimits": rlimits.collect::<Vec<_>>(),
             "noNewPrivileges": true,
         },
-        "mounts": [
-            {
-                "destination": "/proc", "type": "proc", "source": "proc",
-                "options": ["nosuid", "nodev", "noexec"],
-            },
-            {
-                "destination": "/dev", "type": "tmpfs", "source": "tmpfs",
-                "options": ["nosuid", "noexec", "mode=755", "size=64k", "nr_inodes=32"],
-            },
-        ],
+        "mounts": mounts,
         "linux": {
             "namespaces": namespaces.map(|kind| json!({"type": kind})),
             "cgroupsPath": format!("/{}", spec.name),
             "resources": {
-                // The usual devices are allowed after it.
-                "devices": [{"allow": false, "access": "rwm"}],
+                "devices": devices,
                 "memory": memory,
                 "cpu": {"period": CPU_PERIOD, "quota": quota(spec.nano_cpus)},
                 "pids": {"limit": spec.pids},
@@ -80,6 +107,15 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
             "readonlyPaths": READONLY_PATHS,
         },
     })
+}
+
+/// The variables of an image, and those that every program expects.
+fn with_defaults(env: &[String]) -> Vec<String> {
+    let missing = DEFAULT_ENV.iter().filter(|variable| {
+        let name = variable.split('=').next();
+        !env.iter().any(|given| given.split('=').next() == name)
+    });
+    env.iter().cloned().chain(missing.map(|&variable| variable.to_owned())).collect()
 }
 
 /// Microseconds of processor time in a period. The kernel takes no less than 1 ms.
@@ -92,6 +128,7 @@ fn quota(nano_cpus: i64) -> i64 {
 mod tests {
     use super::*;
     use crate::engine::testing::spec;
+    use crate::engine::{ProgramRoot, Programs};
 
     #[test]
     fn every_setting_of_the_hardening_table_is_in_it() {
@@ -143,5 +180,44 @@ mod tests {
     fn a_little_processor_time_is_what_the_kernel_takes_at_least() {
         assert_eq!(quota(1_000_000_000), 100_000);
         assert_eq!(quota(1), 1_000);
+    }
+
+    fn with_programs(env: &[&str]) -> Value {
+        let programs = Programs {
+            root: ProgramRoot::Directory("/rootfs".into()),
+            env: env.iter().map(|&variable| variable.to_owned()).collect(),
+            tmpfs_bytes: 1,
+            tmpfs_inodes: 1,
+        };
+        config(&ContainerSpec { programs: Some(programs), ..spec() }, Swap::Counted)
+    }
+
+    #[test]
+    fn programs_have_the_images_environment_and_what_every_program_expects() {
+        let env = |env: &[&str]| with_programs(env)["process"]["env"].clone();
+        assert_eq!(
+            env(&["PATH=/opt/bin", "HOME=/root", "A=1=2"]),
+            json!(["PATH=/opt/bin", "HOME=/root", "A=1=2", "HOSTNAME=sandbox"])
+        );
+        let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+        assert_eq!(env(&[]), json!([path, "HOSTNAME=sandbox", "HOME=/"]));
+        assert_eq!(config(&spec(), Swap::Counted)["process"]["env"], json!(["HOME=/"]));
+    }
+
+    #[test]
+    fn programs_have_terminals_and_bounded_shared_memory_and_the_rest_is_as_for_scripts() {
+        let mut of_programs = with_programs(&[]);
+        let mounts = of_programs["mounts"].as_array_mut().unwrap().split_off(2);
+        assert_eq!(mounts[0]["destination"], "/dev/pts");
+        assert_eq!(
+            mounts[1]["options"],
+            json!(["nosuid", "nodev", "noexec", "mode=1777", "size=16777216"])
+        );
+        let devices = &mut of_programs["linux"]["resources"]["devices"];
+        let allowed = devices.as_array_mut().unwrap().split_off(1);
+        let numbers: Vec<_> = allowed.iter().map(|it| (&it["major"], &it["minor"])).collect();
+        assert_eq!(numbers, [(&json!(5), &json!(2)), (&json!(136), &Value::Null)]);
+        of_programs["process"]["env"] = json!(["HOME=/"]);
+        assert_eq!(of_programs, config(&spec(), Swap::Counted));
     }
 }

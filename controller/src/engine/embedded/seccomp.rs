@@ -5,54 +5,83 @@ use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use sandbox_helper::wire::Filter;
+use sandbox_protocol::syscalls::{PERSONALITIES, program_syscall_names};
 use seccompiler::TargetArch;
 use serde_json::{Value, json};
 
 use crate::engine::hardening::{ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3};
 
-/// The filters, made once. Two, because one has a single answer for what it matches: the first
-/// says what may be asked at all, the second that `clone3` is not there. The kernel takes the
-/// stricter answer.
-pub(super) fn filters() -> Vec<Filter> {
+/// Those of a container with scripts alone, made once. Two, because one has a single answer for what
+/// it matches: the first says what may be asked at all, the second that `clone3` is not there. The
+/// kernel takes the stricter answer.
+pub(super) fn of_scripts() -> Vec<Filter> {
     static FILTERS: OnceLock<Vec<Filter>> = OnceLock::new();
+    let compile = || {
+        let threads = json!({
+            "syscall": CLONE,
+            "args": [{
+                "index": 0, "type": "qword", "op": {"masked_eq": CLONE_NAMESPACES}, "val": 0,
+            }],
+        });
+        let names = ALLOWED_SYSCALLS.concat();
+        // `clone3` is the second filter's.
+        let names = names.into_iter().chain([CLONE3]);
+        let absent = json!({
+            "mismatch_action": "allow",
+            "match_action": {"errno": Errno::NOSYS.raw_os_error()},
+            "filter": [{"syscall": CLONE3}],
+        });
+        let absent = program(&absent, arch()).expect("every call in it is known");
+        vec![allowed(names, &[threads], Errno::PERM), absent]
+    };
     FILTERS.get_or_init(compile).clone()
 }
 
-fn compile() -> Vec<Filter> {
-    let arch = TargetArch::try_from(std::env::consts::ARCH)
-        .unwrap_or_else(|error| panic!("this is no architecture of the filter's: {error}"));
-    let names = ALLOWED_SYSCALLS.concat();
-    let allowed = program(&allowed(&names), arch).or_else(|| {
+/// That of a container with programs, made once. What is refused by its arguments is the agent's own
+/// filter's.
+pub(super) fn of_programs() -> Vec<Filter> {
+    static FILTERS: OnceLock<Vec<Filter>> = OnceLock::new();
+    let compile = || {
+        let personalities = PERSONALITIES.map(|value| {
+            json!({
+                "syscall": "personality",
+                "args": [{"index": 0, "type": "qword", "op": "eq", "val": value}],
+            })
+        });
+        vec![allowed(program_syscall_names(), &personalities, Errno::NOSYS)]
+    };
+    FILTERS.get_or_init(compile).clone()
+}
+
+fn arch() -> TargetArch {
+    TargetArch::try_from(std::env::consts::ARCH)
+        .unwrap_or_else(|error| panic!("this is no architecture of the filter's: {error}"))
+}
+
+/// Allows calls by their names, and some by their arguments too; the others fail.
+fn allowed(
+    names: impl IntoIterator<Item = &'static str>,
+    by_arguments: &[Value],
+    others: Errno,
+) -> Filter {
+    let by_name = |name: &&str| json!({"syscall": name});
+    let names: Vec<_> = names.into_iter().collect();
+    let list = |names: &[&str]| {
+        let rules = names.iter().map(by_name).chain(by_arguments.iter().cloned());
+        program(&allow_list(rules.collect(), others), arch())
+    };
+    let filter = list(&names).or_else(|| {
         // The list is for several architectures: a call that this one does not have cannot be
         // made.
         let is_known =
-            |name: &&str| program(&allow_list(vec![json!({"syscall": name})]), arch).is_some();
-        program(&allowed(&names.iter().copied().filter(is_known).collect::<Vec<_>>()), arch)
+            |name: &&str| program(&allow_list(vec![by_name(name)], others), arch()).is_some();
+        list(&names.iter().copied().filter(is_known).collect::<Vec<_>>())
     });
-    let absent = json!({
-        "mismatch_action": "allow",
-        "match_action": {"errno": Errno::NOSYS.raw_os_error()},
-        "filter": [{"syscall": CLONE3}],
-    });
-    [allowed, program(&absent, arch)]
-        .map(|filter| filter.expect("every call in it is known"))
-        .into()
+    filter.expect("every call in it is known")
 }
 
-fn allowed(names: &[&str]) -> Value {
-    let threads = json!({
-        "syscall": CLONE,
-        "args": [{
-            "index": 0, "type": "qword", "op": {"masked_eq": CLONE_NAMESPACES}, "val": 0,
-        }],
-    });
-    // `clone3` is the second filter's.
-    let others = names.iter().chain([&CLONE3]).map(|name| json!({"syscall": name}));
-    allow_list(others.chain([threads]).collect())
-}
-
-fn allow_list(filter: Vec<Value>) -> Value {
-    let mismatch = json!({"errno": Errno::PERM.raw_os_error()});
+fn allow_list(filter: Vec<Value>, others: Errno) -> Value {
+    let mismatch = json!({"errno": others.raw_os_error()});
     json!({"mismatch_action": mismatch, "match_action": "allow", "filter": filter})
 }
 
@@ -113,7 +142,7 @@ mod tests {
 
     fn call(number: libc::c_long, argument: u64) -> [u32; 2] {
         let number = u32::try_from(number).unwrap();
-        let filters = filters();
+        let filters = of_scripts();
         [answer(&filters[0], number, argument), answer(&filters[1], number, argument)]
     }
 
@@ -138,15 +167,35 @@ mod tests {
     }
 
     #[test]
+    fn programs_may_ask_for_what_is_on_their_list_and_the_rest_is_not_there() {
+        let filters = of_programs();
+        let [filter] = &filters[..] else { panic!("{}", filters.len()) };
+        let call = |number: libc::c_long, argument| {
+            answer(filter, u32::try_from(number).unwrap(), argument)
+        };
+        for number in [libc::SYS_socket, libc::SYS_execve, libc::SYS_clone, libc::SYS_ioctl] {
+            assert_eq!(call(number, 0), ALLOW, "{number}");
+        }
+        for number in [libc::SYS_clone3, libc::SYS_mount, libc::SYS_ptrace, libc::SYS_bpf] {
+            assert_eq!(call(number, 0), ENOSYS, "{number}");
+        }
+        for value in PERSONALITIES {
+            assert_eq!(call(libc::SYS_personality, value), ALLOW, "{value:#x}");
+        }
+        // READ_IMPLIES_EXEC.
+        assert_eq!(call(libc::SYS_personality, 0x40_0000), ENOSYS);
+    }
+
+    #[test]
     fn no_name_of_the_list_is_lost() {
         if cfg!(target_arch = "x86_64") {
             let arch = TargetArch::x86_64;
-            for name in ALLOWED_SYSCALLS.concat() {
-                let list = allow_list(vec![json!({"syscall": name})]);
+            for name in ALLOWED_SYSCALLS.concat().into_iter().chain(program_syscall_names()) {
+                let list = allow_list(vec![json!({"syscall": name})], Errno::PERM);
                 assert!(program(&list, arch).is_some(), "{name}");
             }
         }
-        let unknown = allow_list(vec![json!({"syscall": "no_such_call"})]);
+        let unknown = allow_list(vec![json!({"syscall": "no_such_call"})], Errno::PERM);
         assert!(program(&unknown, TargetArch::x86_64).is_none());
     }
 }

@@ -14,8 +14,10 @@ fn server<'a>(place: &'a Place, provided: &Provided) -> (Server<'a>, Value) {
             args["imageName"] = json!(name);
             (Server::new(place), args)
         }
-        Provided::Directory(folder) => {
-            (Server::with(place, &["--rootfs", folder.path().to_str().unwrap()]), args)
+        Provided::Directory(_) | Provided::Archive(_) => {
+            let flags = provided.args();
+            let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+            (Server::with(place, &flags), args)
         }
     }
 }
@@ -154,7 +156,7 @@ fn one_call_has_a_sandbox_made_for_it() {
     let mut tool = place.command(["tool", "sandbox_command"]);
     match &provided {
         Provided::Image(name) => args["imageName"] = json!(name),
-        Provided::Directory(folder) => _ = tool.arg("--rootfs").arg(folder.path()),
+        Provided::Directory(_) | Provided::Archive(_) => _ = tool.args(provided.args()),
     }
     let input = shell("echo hello; exit 3");
     tool.args(["--init", &args.to_string(), "--input", &input.to_string()]);
