@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_secs(30);
 /// Paths that are remembered, for each entry that may be made.
 const KNOWN_PER_ENTRY: u64 = 10;
 /// How far apart two measurements begin at least, and at most where they cost little.
-const SOONEST: Duration = Duration::from_millis(250);
+const SOONEST: Duration = Duration::from_millis(100);
 const LATEST: Duration = Duration::from_secs(2);
 /// A measurement is followed by a rest of so many times what it took: one processor's 5 % ...
 const REST: u32 = 19;
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn a_measurement_that_costs_much_is_made_less_often() {
         let rest = |millis| rest(Duration::from_millis(millis)).as_millis();
-        assert_eq!([rest(0), rest(1), rest(20), rest(100)], [250, 250, 380, 1900]);
+        assert_eq!([rest(0), rest(1), rest(20), rest(100)], [100, 100, 380, 1900]);
         assert_eq!([rest(200), rest(666), rest(2000)], [2000, 2000, 6000]);
     }
 }
