@@ -381,6 +381,32 @@ async fn output_that_nobody_takes_makes_the_program_wait_until_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_program_that_ended_before_its_stop_keeps_its_own_code() {
+    for (stop, status) in
+        [(ExecStop::Timeout, Status::Timeout), (ExecStop::Cancelled, Status::Cancelled)]
+    {
+        let world = greeted(async move |mut agent: Scripted, _| {
+            let mut program = Program::asked(&mut agent).await;
+            match stop {
+                ExecStop::Cancelled => program.cancelled().await,
+                _ => tokio::time::sleep(Duration::from_secs(31)).await,
+            }
+            program.write(0, "not all").await;
+            program.end(ExecEnd::Exited(0), Some(stop)).await;
+            agent.rest().await;
+        });
+        let sandbox = launch(&world, with_programs(&world)).await;
+        let execution = sandbox.start_exec(Command::new("x")).await.unwrap();
+        if stop == ExecStop::Cancelled {
+            execution.cancel_handle().cancel(CancelCause::Caller);
+        }
+        let result = execution.wait().await.unwrap();
+        assert_eq!((result.outcome.status(), result.exit_code), (status, Some(0)));
+        assert_eq!((&*result.stdout, result.failed()), (&b"not all"[..], true));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn more_output_than_its_limit_ends_a_program() {
     let world = greeted(async |mut agent: Scripted, _| {
         let mut program = Program::asked(&mut agent).await;
