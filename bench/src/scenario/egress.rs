@@ -67,7 +67,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
                     };
                     let list = rule.parse().into_iter().collect();
                     let spec = SandboxSpec::new().root(root).limits(limits).allow(list);
-                    Ok::<_, Error>(Ok(engine.launch(spec).await?))
+                    Ok::<_, Error>(engine.launch(spec).await.map_err(|error| error.full_message()))
                 };
                 let docker = launch(On::Docker, docker).await?;
                 let embedded = launch(On::Embedded, embedded).await?;

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use sandbox_protocol::message::{CancelReply, Change, ExecEnd, ExistsReply};
-use sandbox_protocol::{ErrorKind, WireError};
+use sandbox_protocol::limits::FIRST_TUNNEL;
+use sandbox_protocol::message::{CancelReply, Change, Connect, ExecEnd, ExistsReply};
+use sandbox_protocol::{ErrorKind, ToAgent, WireError};
 use serde_json::{Value, json};
 
 use super::exec::{Program, launch, with_programs};
@@ -245,4 +246,35 @@ async fn a_command_has_its_program_in_the_audit_and_neither_its_arguments_nor_it
             whole("close", "ok", None),
         ]
     );
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_with_its_sandbox_has_its_line_before_the_sandboxs_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.log");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let world = greeted(async move |mut agent: Scripted, _| {
+        let (tunnel, port) = (FIRST_TUNNEL, address.port());
+        let host = "127.0.0.1".to_owned();
+        agent.notify(FromAgent::Connect(Connect { tunnel, host, port })).await;
+        let said = agent.agent.message().await;
+        assert!(matches!(said, Some(ToAgent::Connected(_))), "{said:?}");
+        agent.rest().await;
+    })
+    .audited(&file);
+    let list = [address.to_string().parse().unwrap()].into_iter().collect();
+    let sandbox = launch(&world, with_programs(&world).allow(list)).await;
+    let (_connection, _) = listener.accept().await.unwrap();
+    let id = sandbox.id().to_owned();
+    sandbox.close().await.unwrap();
+    closed(&world).await;
+
+    let lines = lines(&file, &id);
+    let word = |value: &Value| value.as_str().unwrap().to_owned();
+    let told = lines.iter().map(|line| [&line["operation"], &line["outcome"]].map(word));
+    let expected = [["launch", "ok"], ["connect", "reset"], ["close", "ok"]];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    assert_eq!(lines[1]["connection"]["target"], address.to_string());
+    assert_eq!(lines[1]["by"], "script");
 }
