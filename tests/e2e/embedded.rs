@@ -4,6 +4,8 @@
 /// The same tests on every engine.
 mod conformance;
 
+/// This engine's alone: images from files.
+mod archives;
 /// This engine's alone: its helpers.
 mod helpers;
 

@@ -1,0 +1,112 @@
+//! Image archives on the embedded engine: what is unpacked once and used, what is refused, and what
+//! is left where nobody waits for the end.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::Child;
+
+use serde_json::json;
+
+use crate::place::{Ended, Place, eventually, spawn};
+use crate::rootfs::Rootfs;
+
+/// Bytes after the end of a layer's tar, as holes of the file: they are read, and nothing comes of
+/// them, for as long as any test needs.
+const TAIL: u64 = 16 << 30;
+
+/// The names among the unpacked images.
+fn roots(place: &Place) -> Vec<String> {
+    let entries = std::fs::read_dir(place.data().join("roots")).into_iter().flatten();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+fn exec(place: &Place, archive: &str, command: &[&str]) -> Ended {
+    let flags = ["exec", "--image-archive", archive, "--"];
+    place.sandboxctl(flags.iter().chain(command))
+}
+
+/// An archive whose unpacking takes long, and a command that is at it.
+fn unpacking(place: &Place) -> Child {
+    let content = Rootfs::empty().file("f", 0o644, "1").docker_archive("a:b");
+    let mut members = tar::Archive::new(&content[..]);
+    let path = place.path("long.tar");
+    let mut file = File::create(&path).unwrap();
+    let mut layer = Vec::new();
+    for member in members.entries().unwrap() {
+        let mut member = member.unwrap();
+        let mut header = member.header().clone();
+        let mut bytes = Vec::new();
+        std::io::copy(&mut member, &mut bytes).unwrap();
+        if member.path().unwrap().ends_with("layer.tar") {
+            header.set_size(bytes.len() as u64 + TAIL);
+            header.set_cksum();
+            layer = [header.as_bytes().as_slice(), &bytes].concat();
+        } else {
+            bytes.resize(bytes.len().next_multiple_of(512), 0);
+            file.write_all(header.as_bytes()).unwrap();
+            file.write_all(&bytes).unwrap();
+        }
+    }
+    file.write_all(&layer).unwrap();
+    let length = file.metadata().unwrap().len();
+    file.set_len((length + TAIL).next_multiple_of(512)).unwrap();
+    let child = spawn(place.command(["exec", "--image-archive", "long.tar", "--", "/f"]));
+    eventually("it unpacks", || {
+        let part = roots(place).into_iter().find(|name| name.ends_with(".part"))?;
+        place.data().join("roots").join(part).join("f").exists().then_some(())
+    });
+    child
+}
+
+#[test]
+fn a_killed_unpacking_leaves_nothing_that_the_next_command_does_not_remove() {
+    let place = Place::new();
+    place.expect_a_dead_instance();
+    let mut child = unpacking(&place);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(roots(&place).len(), 2, "{:?}", roots(&place));
+    place.sandboxctl(["gc"]).assert_code(0);
+    assert_eq!(roots(&place), [""; 0]);
+}
+
+#[test]
+fn an_archive_that_cannot_be_used_is_125_with_what_to_do() {
+    let place = Place::new();
+    let good = Rootfs::empty().file("f", 0o644, "1").docker_archive("a:b");
+    let foreign = Rootfs::empty().architecture("pdp11").docker_archive("a:b");
+    let changed: Vec<u8> = {
+        // The file's content, a block after its header.
+        let at = good.windows(3).position(|three| three == b"f\0\0").unwrap() + 512;
+        let mut changed = good.clone();
+        assert_eq!(std::mem::replace(&mut changed[at], b'2'), b'1');
+        changed
+    };
+    let nobody: PathBuf = place.path("nothing");
+    for (archive, message, hint) in [
+        (good[..good.len() / 2].to_vec(), "it ends in the middle", "save it again"),
+        (changed, "has the digest sha256:", "save it again"),
+        (foreign, "its image is for linux/pdp11, and this machine is linux/", "platform"),
+        (Rootfs::empty().file("f", 0o644, "1").layer(), "it is no image archive", "docker save"),
+    ] {
+        place.write("image.tar", archive);
+        let ended = exec(&place, "image.tar", &["/f"]);
+        ended.assert_code(125);
+        assert!(ended.stderr.contains(message), "{}", ended.stderr);
+        assert!(ended.stderr.contains("cannot use the image archive "), "{}", ended.stderr);
+        assert!(ended.stderr.contains("hint: ") && ended.stderr.contains(hint), "{}", ended.stderr);
+        assert_eq!(ended.stdout, "");
+        assert_eq!(roots(&place), [""; 0]);
+    }
+    let ended = exec(&place, nobody.to_str().unwrap(), &["/f"]);
+    ended.assert_code(125);
+    assert!(ended.stderr.contains("No such file"), "{}", ended.stderr);
+    let ended = place.sandboxctl(["exec", "--json", "--image-archive", "image.tar", "--", "/f"]);
+    let document: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(document["status"], json!("error"));
+    assert_eq!(document["error"]["kind"], json!("image"));
+}
