@@ -122,6 +122,22 @@ impl Controller {
         step(Step::Connect, self.shared.engine.facts()).await
     }
 
+    /// Makes ready what a sandbox is made from: its image is fetched or built, its archive unpacked,
+    /// as [`launch`](Self::launch) would do, with words for people while that lasts. Gives the same
+    /// sandbox, whose launches are from just that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] where it cannot be had.
+    pub async fn prepare(
+        &self,
+        mut spec: SandboxSpec,
+        mut progress: impl FnMut(&str) + Send,
+    ) -> Result<SandboxSpec, Error> {
+        spec.prepared = self.shared.prepare(&spec.root, &mut progress).await?;
+        Ok(spec)
+    }
+
     /// Launches a sandbox.
     ///
     /// # Errors

@@ -20,6 +20,8 @@ pub enum Step {
     Connect,
     /// Finding or building the sandbox image.
     Image,
+    /// Fetching, unpacking or looking at what programs run in.
+    Programs,
     /// Making the container.
     Create,
     /// Attaching to its stdin and stdout.
@@ -51,6 +53,7 @@ impl Step {
         match self {
             Self::Connect => "connecting to the engine",
             Self::Image => "preparing the sandbox image",
+            Self::Programs => "preparing the image",
             Self::Create => "creating the container",
             Self::Attach => "attaching to the container",
             Self::Start => "starting the container",
@@ -71,6 +74,8 @@ impl Step {
         let seconds = match self {
             Self::Connect => 5,
             Self::Image => 120,
+            // A registry far away, an image of gigabytes.
+            Self::Programs => 1800,
             Self::Create | Self::Start | Self::Remove | Self::RemoveImage => 30,
             Self::Attach | Self::Hello | Self::Kill | Self::Exit => 10,
             Self::Evidence | Self::List => 10,
@@ -446,7 +451,7 @@ impl Error {
             Self::Operation { source } => return operation_hint(source.kind()).map(str::to_owned),
             // There is no sandbox then that something could be left of.
             Self::Engine {
-                step: Step::Connect | Step::Image | Step::RemoveImage | Step::List,
+                step: Step::Connect | Step::Image | Step::Programs | Step::RemoveImage | Step::List,
                 ..
             } => return None,
             Self::Engine { .. } | Self::NotUp { .. } => {

@@ -195,7 +195,10 @@ impl Sandbox {
                 .map(|(mount, source)| (mount.path.clone(), PathBuf::from(&source.path))),
         );
 
-        let prepared = shared.prepare(&spec.root, &mut |_| {}).await?;
+        let prepared = match spec.prepared.take() {
+            Some(prepared) => Some(prepared),
+            None => shared.prepare(&spec.root, &mut |_| {}).await?,
+        };
         let image_workdir = prepared.as_ref().map(|prepared| prepared.workdir.clone());
         let (limits, lifespan) = (&spec.limits, spec.lifespan);
         let mut container =

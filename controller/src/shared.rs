@@ -32,6 +32,7 @@ impl Shared {
         root: &Root,
         progress: Progress<'_>,
     ) -> Result<Option<Prepared>, Error> {
-        step(Step::Image, self.engine.prepare(root, progress)).await
+        let which = if root.has_programs() { Step::Programs } else { Step::Image };
+        step(which, self.engine.prepare(root, progress)).await
     }
 }

@@ -9,6 +9,7 @@ use sandbox_protocol::path::MAX_PATH_BYTES;
 use serde_json::{Map, Value};
 
 use crate::egress::Allowlist;
+use crate::engine::Prepared;
 use crate::error::Error;
 use crate::files::Encoding;
 use crate::limits::Limits;
@@ -125,6 +126,8 @@ pub const DEFAULT_PROTECTED: &[&str] = &[
 #[derive(Debug, Clone)]
 pub struct SandboxSpec {
     pub(crate) root: Root,
+    /// `root` as the engine has it, where that was made ready before.
+    pub(crate) prepared: Option<Prepared>,
     pub(crate) io_dir: Option<PathBuf>,
     pub(crate) io_is_off: bool,
     pub(crate) mount_path: String,
@@ -199,6 +202,7 @@ impl Default for SandboxSpec {
     fn default() -> Self {
         Self {
             root: Root::default(),
+            prepared: None,
             io_dir: None,
             io_is_off: false,
             mount_path: "/io".to_owned(),
@@ -230,6 +234,7 @@ impl SandboxSpec {
     #[must_use]
     pub fn root(mut self, root: Root) -> Self {
         self.root = root;
+        self.prepared = None;
         self
     }
 

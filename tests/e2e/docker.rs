@@ -14,6 +14,7 @@ mod conformance;
 mod daemon;
 mod faults;
 mod image;
+mod pull;
 
 /// What no engine matters to. They are run once, here.
 mod cli;

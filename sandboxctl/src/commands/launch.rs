@@ -77,6 +77,14 @@ pub async fn launch(
     spec: SandboxSpec,
 ) -> Result<Sandbox, Error> {
     let output = context.output;
+    let spec = match spec.has_programs() {
+        // What is given up here leaves no container.
+        true => signals
+            .guard(controller.prepare(spec, |text| output.progress(text)))
+            .await?
+            .map_err(|error| named(error, settings))?,
+        false => spec,
+    };
     let launch = async {
         if !spec.has_programs() && !controller.knows_its_image() {
             let mut told = false;

@@ -389,7 +389,7 @@ impl Settings {
     fn set(&mut self, key: Key, mut value: Value, layer: Layer, place: Place) {
         match (&mut value, &self.setting(key).value) {
             // What one layer protects, no other gives up.
-            (Value::Names(names), Some(Value::Names(below))) => {
+            (Value::Names(names), Some(Value::Names(below))) if key == Key::Protected => {
                 let new = names.iter().filter(|name| !below.contains(name));
                 *names = below.iter().chain(new).cloned().collect();
             }

@@ -260,6 +260,23 @@ fn any_line() -> impl Strategy<Value = String> {
     })
 }
 
+#[test]
+fn a_project_takes_images_from_those_that_may_be_named() {
+    let apply = |settings: &mut Settings, layer, text: &str| {
+        settings.apply(layer, file::parse(Path::new("x"), text).unwrap()).unwrap();
+    };
+    let mut settings = Settings::defaults();
+    assert_eq!(settings.allowed_images(), ["*"]);
+    assert_eq!((settings.pull(), settings.tools_pull()), (Pull::Missing, Pull::Never));
+    apply(&mut settings, Layer::User, "tools.allowed_images = ['a:*', 'b:1']");
+    apply(&mut settings, Layer::Project, "tools.allowed_images = ['a:3']");
+    assert_eq!(settings.allowed_images(), ["a:3"]);
+    apply(&mut settings, Layer::User, "programs.pull = 'always'");
+    assert_eq!((settings.pull(), settings.tools_pull()), (Pull::Always, Pull::Always));
+    apply(&mut settings, Layer::Project, "programs.pull = 'never'");
+    assert_eq!((settings.pull(), settings.tools_pull()), (Pull::Never, Pull::Never));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 

@@ -4,11 +4,47 @@ use bollard::Docker;
 use bollard::models::ImageInspect;
 
 use super::engine_error;
-use crate::engine::{EngineError, Prepared, ProgramRoot};
+use crate::engine::{EngineError, Prepared, ProgramRoot, Progress};
+use crate::spec::Pull;
 
-/// The image that the engine has by this name or id.
-pub(super) async fn find(docker: &Docker, reference: &str) -> Result<Prepared, EngineError> {
-    let image = docker.inspect_image(reference).await.map_err(engine_error)?;
+/// The image of this name or id: as the engine has it, or fetched.
+pub(super) async fn find(
+    docker: &Docker,
+    reference: &str,
+    pull: Pull,
+    progress: Progress<'_>,
+) -> Result<Prepared, EngineError> {
+    let missing = |hint| EngineError::ProgramImage {
+        reference: reference.to_owned(),
+        reason: "is not there".to_owned(),
+        hint: Some(hint),
+    };
+    let inspect = async || match docker.inspect_image(reference).await.map_err(engine_error) {
+        Ok(image) => Ok(Some(image)),
+        Err(EngineError::NotFound(_)) => Ok(None),
+        // What can be no name of an image is refused by those words, and by none of a registry's.
+        Err(EngineError::Refused(why)) => Err(EngineError::ProgramImage {
+            reference: reference.to_owned(),
+            reason: format!("cannot be looked at: {why}"),
+            hint: None,
+        }),
+        Err(error) => Err(error),
+    };
+    let there = match pull {
+        Pull::Always => None,
+        Pull::Missing | Pull::Never => inspect().await?,
+    };
+    let image = match (there, pull) {
+        (Some(image), _) => image,
+        (None, Pull::Never) => {
+            return Err(missing("`docker pull` fetches it, and so does --pull missing"));
+        }
+        (None, Pull::Missing | Pull::Always) => {
+            super::pull::pull(docker, reference, progress).await?;
+            let fetched = inspect().await?;
+            fetched.ok_or_else(|| missing("it was fetched, and somebody has removed it since"))?
+        }
+    };
     prepared(reference, image).map_err(|reason| EngineError::ProgramImage {
         reference: reference.to_owned(),
         reason,

@@ -7,6 +7,7 @@ mod endpoint;
 mod foreign;
 mod image;
 mod inject;
+mod pull;
 mod system;
 
 use std::collections::HashMap;
@@ -398,7 +399,7 @@ impl Engine for DockerEngine {
     async fn prepare(
         &self,
         root: &Root,
-        _progress: Progress<'_>,
+        progress: Progress<'_>,
     ) -> Result<Option<Prepared>, EngineError> {
         match root {
             Root::Own => {
@@ -407,7 +408,9 @@ impl Engine for DockerEngine {
                 }
                 Ok(None)
             }
-            Root::Image { reference, .. } => foreign::find(&self.docker, reference).await.map(Some),
+            Root::Image { reference, pull } => {
+                foreign::find(&self.docker, reference, *pull, progress).await.map(Some)
+            }
             Root::Directory(_) | Root::Archive(_) => Err(EngineError::UnusableRoot(
                 "it takes images, no directories and archives: load it with `docker load`, or use \
                  the embedded engine"
