@@ -7,6 +7,7 @@ mod bench;
 mod container;
 mod engines;
 mod error;
+mod image;
 mod interrupt;
 mod machine;
 mod peers;

@@ -2,12 +2,12 @@
 //! share. Beside the same program on this machine, without a sandbox. The server is ours, on the
 //! loopback.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_controller::{ByteSize, Command, Controller, Limits, Pull, Root, Sandbox, SandboxSpec};
+use sandbox_controller::{ByteSize, Command, Controller, Limits, Root, Sandbox, SandboxSpec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -15,6 +15,7 @@ use super::Scenario;
 use crate::bench::{Bench, Counts, Entry, Here};
 use crate::engines::On;
 use crate::error::Error;
+use crate::image::{BUSYBOX, Image};
 use crate::report::{Row, Unit, compare};
 
 pub const SCENARIO: Scenario = Scenario {
@@ -27,8 +28,6 @@ pub const SCENARIO: Scenario = Scenario {
 
 const TOTAL: u64 = 100_000_000;
 const AT_ONCE: u64 = 10;
-/// Static, so that it is all that the sandbox's root has.
-const BUSYBOX: &str = "/bin/busybox";
 
 fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Error>> {
     async move {
@@ -53,9 +52,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
                 let launch = async |on: On, engine: Here<'_, Controller>| {
                     let root = match (on, &image) {
                         (On::Embedded, _) => Root::Directory(root.clone()),
-                        (On::Docker, Ok(image)) => {
-                            Root::Image { reference: image.name.clone(), pull: Pull::Never }
-                        }
+                        (On::Docker, Ok(image)) => image.root(),
                         (On::Docker, Err(why)) => return Ok(Err(why.clone())),
                     };
                     let Ok(engine) = engine else { return Ok(Err(engine.unwrap_err().to_owned())) };
@@ -158,41 +155,4 @@ async fn answer(mut client: TcpStream) -> Option<()> {
         left -= now;
     }
     client.shutdown().await.ok()
-}
-
-/// An image of a folder, on Docker.
-struct Image<'a> {
-    bench: &'a Bench,
-    docker: &'a Path,
-    name: String,
-}
-
-impl<'a> Image<'a> {
-    /// Makes one, or says why there is none.
-    async fn import(bench: &'a Bench, root: &Path) -> Result<Result<Self, String>, Error> {
-        let docker = match (bench.peers.docker.path(), &bench.docker) {
-            (Ok(docker), Ok(_)) => docker,
-            (Err(why), _) => return Ok(Err(why)),
-            (_, Err(why)) => return Ok(Err(why.clone())),
-        };
-        let tar: PathBuf = root.with_extension("tar");
-        let mut pack = bench.command(Path::new("tar"), ["--create", "--file"]);
-        pack.arg(&tar).arg("--directory").arg(root).arg(".");
-        bench.time(pack).await?;
-        let image = Self { bench, docker, name: bench.name().to_lowercase() };
-        let mut import = image.docker(["import"]);
-        import.arg(&tar).arg(&image.name);
-        bench.time(import).await?;
-        Ok(Ok(image))
-    }
-
-    async fn remove(self) -> Result<(), Error> {
-        self.bench.time(self.docker(["rmi", "--force", &self.name])).await.map(drop)
-    }
-
-    fn docker<const N: usize>(&self, args: [&str; N]) -> tokio::process::Command {
-        let mut command = self.bench.command(self.docker, args);
-        command.envs(self.bench.docker_host());
-        command
-    }
 }

@@ -10,6 +10,7 @@ mod list;
 mod memory;
 mod operation_leaks;
 mod operations;
+mod programs;
 mod script_io;
 mod streams;
 mod transfer;
@@ -32,6 +33,7 @@ pub const ALL: &[Scenario] = &[
     streams::SCENARIO,
     list::SCENARIO,
     script_io::SCENARIO,
+    programs::SCENARIO,
     egress::SCENARIO,
     memory::SCENARIO,
     leaks::SCENARIO,

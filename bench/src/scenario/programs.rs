@@ -1,0 +1,138 @@
+//! A program that does nothing, in an image of one file: `sandboxctl exec` beside `docker run` of the
+//! same image, whole processes; and a program more in a sandbox that is there beside `docker exec`.
+
+use std::path::Path;
+use std::time::Instant;
+
+use futures_util::FutureExt as _;
+use futures_util::future::LocalBoxFuture;
+use sandbox_controller::{Command, Controller, Root, Sandbox, SandboxSpec};
+
+use super::Scenario;
+use crate::bench::{Bench, Counts, Entry, Here};
+use crate::container::Plain;
+use crate::engines::On;
+use crate::error::Error;
+use crate::image::{BUSYBOX, Image};
+use crate::report::{Row, Target, Unit, compare};
+
+pub const SCENARIO: Scenario = Scenario {
+    id: "exec",
+    title: "A program that does nothing",
+    counts: Counts { warm_up: 5, samples: 40 },
+    measure,
+    work: None,
+};
+
+const RUN: &str = "`docker run --rm IMAGE true`";
+const EXEC: &str = "`docker exec CONTAINER true`";
+/// The program, which is in every root.
+const TRUE: [&str; 2] = ["/busybox", "true"];
+
+fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Error>> {
+    async move {
+        if !Path::new(BUSYBOX).exists() {
+            let why = format!("no {BUSYBOX}: apt install busybox-static");
+            return Ok(vec![Row::missing(RUN, why)]);
+        }
+        let root = bench.folder("exec")?;
+        let program = root.join("busybox");
+        std::fs::copy(BUSYBOX, &program).map_err(Error::file("copy to", &program))?;
+        let image = Image::import(bench, &root).await?;
+        let plain = Plain::start(bench, &bench.folder("exec-plain")?).await?;
+        let rows = bench
+            .with_engines(async |docker, embedded| {
+                let launch = async |engine: Here<'_, Controller>, root: Option<Root>| {
+                    let (Ok(engine), Some(root)) = (engine, root) else { return Ok(None) };
+                    Ok::<_, Error>(Some(engine.launch(SandboxSpec::new().root(root)).await?))
+                };
+                let docker = launch(docker, image.as_ref().ok().map(Image::root)).await?;
+                let embedded = launch(embedded, Some(Root::Directory(root.clone()))).await?;
+                let rows = by_turns(bench, counts, &root, &image, &plain, [&docker, &embedded]);
+                let rows = rows.await;
+                for sandbox in [docker, embedded].into_iter().flatten() {
+                    sandbox.close().await?;
+                }
+                rows
+            })
+            .await;
+        if let Ok(plain) = plain {
+            plain.remove().await?;
+        }
+        if let Ok(image) = image {
+            image.remove().await?;
+        }
+        let mut rows = rows?;
+        compare(&mut rows, 1, 0, Some(Target::ratio_at_most(0.5)));
+        compare(&mut rows, 2, 0, Some(Target::ratio_at_most(0.1)));
+        compare(&mut rows, 4, 3, None);
+        compare(&mut rows, 5, 3, None);
+        Ok(rows)
+    }
+    .boxed_local()
+}
+
+async fn by_turns(
+    bench: &Bench,
+    counts: Counts,
+    root: &Path,
+    image: &Result<Image<'_>, String>,
+    plain: &Result<Plain<'_>, String>,
+    sandboxes: [&Option<Sandbox>; 2],
+) -> Result<Vec<Row>, Error> {
+    let mut entries = Vec::new();
+    match image {
+        Ok(image) => {
+            entries.push(Entry::new(RUN, || {
+                let mut run = image.docker(["run", "--rm", "--network", "none"]);
+                run.args(["--log-driver", "none", "--label", &bench.label(), &image.name]);
+                run.args(TRUE);
+                bench.time(run)
+            }));
+            entries.push(cold(bench, On::Docker, ["--image".to_owned(), image.name.clone()]));
+        }
+        Err(why) => {
+            entries.push(Entry::missing(RUN, why.clone()));
+            entries.push(Entry::missing(exec_on(On::Docker), why.clone()));
+        }
+    }
+    entries.push(match &bench.embedded {
+        Ok(_) => cold(bench, On::Embedded, ["--rootfs".to_owned(), root.display().to_string()]),
+        Err(why) => Entry::missing(exec_on(On::Embedded), why.clone()),
+    });
+    entries.push(match plain {
+        Ok(plain) => Entry::new(EXEC, || bench.time(plain.exec(["true"]))),
+        Err(why) => Entry::missing(EXEC, why.clone()),
+    });
+    for (on, sandbox) in [On::Docker, On::Embedded].into_iter().zip(sandboxes) {
+        let what = format!("{on}: one more in an open sandbox");
+        entries.push(match sandbox {
+            Some(sandbox) => Entry::new(what, move || warm(sandbox)),
+            None => Entry::missing(what, "there is no sandbox on it"),
+        });
+    }
+    bench.by_turns(counts, Unit::Seconds, entries).await
+}
+
+fn exec_on(on: On) -> String {
+    format!("`sandboxctl exec`, {on}")
+}
+
+/// A sandbox of its own, from the command line.
+fn cold(bench: &Bench, on: On, root: [String; 2]) -> Entry<'_> {
+    Entry::new(exec_on(on), move || {
+        let mut command = bench.sandboxctl(["exec", "--engine", &on.to_string()]);
+        command.args(&root).arg("--").args(TRUE);
+        bench.time(command)
+    })
+}
+
+async fn warm(sandbox: &Sandbox) -> Result<f64, Error> {
+    let started = Instant::now();
+    let result = sandbox.exec(Command::new(TRUE[0]).arg(TRUE[1])).await?;
+    let took = started.elapsed();
+    match result.exit_code {
+        Some(0) => Ok(took.as_secs_f64()),
+        _ => Err(Error::Outcome(format!("{:?}", result.outcome))),
+    }
+}
