@@ -147,6 +147,26 @@ fn a_program_sees_itself_and_the_agent_and_nothing_of_the_host() {
     assert_eq!(hostile.prints("echo $HOME $TMPDIR; pwd"), "/io /tmp\n/io\n");
 }
 
+#[test]
+fn programs_beside_each_other_do_not_look_into_each_other() {
+    for hostile in Hostile::of_all_users() {
+        let guest = &hostile.guest;
+        let other = Command::shell("echo $$; exec sleep 1000").env("SECRET", "of the other");
+        let mut other = guest.wait(guest.sandbox.start_exec(other)).unwrap();
+        let (_, pid) = guest.wait(other.next_output()).unwrap();
+        let pid = String::from_utf8(pid.to_vec()).unwrap();
+        let pid = pid.trim();
+        let line = format!(
+            "cd /proc/{pid} && grep -c . comm; for file in environ mem maps fd/1 exe; do
+                (cat <$file) >/dev/null 2>&1 && echo $file
+            done; grep -c SECRET /proc/self/environ"
+        );
+        let looking = Command::shell(line).env("SECRET", "of its own");
+        let seen = String::from_utf8(hostile.exec(looking).stdout).unwrap();
+        assert_eq!(seen, "1\n1\n", "{:?}", hostile.owner);
+    }
+}
+
 /// Aimed at the agent, at the kernel, at the io dir and at everything else.
 #[test]
 fn a_hostile_program_gets_nowhere() {
