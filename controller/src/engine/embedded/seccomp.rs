@@ -17,12 +17,6 @@ use crate::engine::hardening::{ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3
 pub(super) fn of_scripts() -> Vec<Filter> {
     static FILTERS: OnceLock<Vec<Filter>> = OnceLock::new();
     let compile = || {
-        let threads = json!({
-            "syscall": CLONE,
-            "args": [{
-                "index": 0, "type": "qword", "op": {"masked_eq": CLONE_NAMESPACES}, "val": 0,
-            }],
-        });
         let names = ALLOWED_SYSCALLS.concat();
         // `clone3` is the second filter's.
         let names = names.into_iter().chain([CLONE3]);
@@ -32,7 +26,7 @@ pub(super) fn of_scripts() -> Vec<Filter> {
             "filter": [{"syscall": CLONE3}],
         });
         let absent = program(&absent, arch()).expect("every call in it is known");
-        vec![allowed(names, &[threads], Errno::PERM), absent]
+        vec![allowed(names, &[clone_without_namespaces()], Errno::PERM), absent]
     };
     FILTERS.get_or_init(compile).clone()
 }
@@ -48,9 +42,21 @@ pub(super) fn of_programs() -> Vec<Filter> {
                 "args": [{"index": 0, "type": "qword", "op": "eq", "val": value}],
             })
         });
-        vec![allowed(program_syscall_names(), &personalities, Errno::NOSYS)]
+        let by_arguments: Vec<_> =
+            personalities.into_iter().chain([clone_without_namespaces()]).collect();
+        let names = program_syscall_names().filter(|name| *name != CLONE);
+        vec![allowed(names, &by_arguments, Errno::NOSYS)]
     };
     FILTERS.get_or_init(compile).clone()
+}
+
+fn clone_without_namespaces() -> Value {
+    json!({
+        "syscall": CLONE,
+        "args": [{
+            "index": 0, "type": "qword", "op": {"masked_eq": CLONE_NAMESPACES}, "val": 0,
+        }],
+    })
 }
 
 fn arch() -> TargetArch {
@@ -182,6 +188,7 @@ mod tests {
         for value in PERSONALITIES {
             assert_eq!(call(libc::SYS_personality, value), ALLOW, "{value:#x}");
         }
+        assert_eq!(call(libc::SYS_clone, u64::try_from(libc::CLONE_NEWUSER).unwrap()), ENOSYS);
         // READ_IMPLIES_EXEC.
         assert_eq!(call(libc::SYS_personality, 0x40_0000), ENOSYS);
     }
