@@ -133,6 +133,7 @@ impl Plan {
     }
 
     /// The container. `sources` are what is mounted, in order.
+    #[expect(clippy::too_many_arguments, reason = "each is another part of it, for one caller")]
     pub fn container(
         &self,
         name: String,
