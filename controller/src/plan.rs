@@ -8,7 +8,6 @@ use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
 use crate::egress::Allowlist;
 use crate::engine::{Bind, ContainerSpec, Prepared, Programs, Source};
 use crate::error::Error;
-use crate::limits::Limits;
 use crate::spec::{Lifespan, SandboxSpec};
 
 /// What the container has already.
@@ -132,18 +131,17 @@ impl Plan {
         Ok(Self { io, inputs, args, hello })
     }
 
-    /// The container. `sources` are what is mounted, in order.
-    #[expect(clippy::too_many_arguments, reason = "each is another part of it, for one caller")]
+    /// The container, for the same `spec`. `sources` are what is mounted, in order.
     pub fn container(
         &self,
+        spec: &SandboxSpec,
         name: String,
         labels: Vec<(String, String)>,
         user: (u32, u32),
         sources: &[Source],
-        limits: &Limits,
-        lifespan: Lifespan,
         prepared: Option<Prepared>,
     ) -> ContainerSpec {
+        let limits = &spec.limits;
         let mounts = self.args.mounts.iter().zip(sources).map(|(mount, source)| Bind {
             source: source.clone(),
             target: mount.path.to_string(),
@@ -169,7 +167,7 @@ impl Plan {
             ("memlock", 0),
             ("msgqueue", 0),
         ];
-        if lifespan == Lifespan::OneRun {
+        if spec.lifespan == Lifespan::OneRun {
             // It counts over the whole life of the agent, so only where that is one run.
             let seconds = limits.most_cpu().as_secs();
             ulimits.push(("cpu", i64::try_from(seconds).unwrap_or(i64::MAX)));
@@ -224,7 +222,7 @@ fn bad_workdir(path: &str, source: PathError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::LimitKey;
+    use crate::limits::{LimitKey, Limits};
     use crate::spec::{Input, Root};
 
     fn plan(spec: SandboxSpec) -> Result<Plan, String> {
@@ -379,15 +377,8 @@ mod tests {
             });
             let plan = plan(spec.clone()).unwrap();
             let sources = vec![Source::from("/x"); inputs + 1];
-            let made = plan.container(
-                "sandboxctl-1".into(),
-                Vec::new(),
-                (1000, 100),
-                &sources,
-                &spec.limits,
-                Lifespan::ManyRuns,
-                None,
-            );
+            let name = "sandboxctl-1".into();
+            let made = plan.container(&spec, name, Vec::new(), (1000, 100), &sources, None);
             made.ulimits[1]
         };
         assert_eq!(nofile(0), ("nofile", 128));
@@ -398,13 +389,13 @@ mod tests {
     fn the_container_has_every_limit() {
         let spec = SandboxSpec::new().io_dir("out").input(Input::path("/x", "x"));
         let container = |lifespan| {
+            let spec = spec.clone().lifespan(lifespan);
             plan(spec.clone()).unwrap().container(
+                &spec,
                 "sandboxctl-1".into(),
                 vec![("a".into(), "b".into())],
                 (1000, 100),
                 &["/home/me/out", "/x"].map(Source::from),
-                &spec.limits,
-                lifespan,
                 None,
             )
         };

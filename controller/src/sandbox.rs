@@ -200,9 +200,8 @@ impl Sandbox {
             None => shared.prepare(&spec.root, &mut |_| {}).await?,
         };
         let image_workdir = prepared.as_ref().map(|prepared| prepared.workdir.clone());
-        let (limits, lifespan) = (&spec.limits, spec.lifespan);
         let mut container =
-            plan.container(name.clone(), labels, likely_user, &sources, limits, lifespan, prepared);
+            plan.container(&spec, name.clone(), labels, likely_user, &sources, prepared);
         let io_dir = kept.io_dir.clone();
         let identities: Vec<Identity> = io_dir
             .iter()

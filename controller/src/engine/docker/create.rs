@@ -31,6 +31,10 @@ pub(super) enum Seccomp {
 
 const TMP: &str = "/tmp";
 
+/// What there is where an image wants a volume, which the engine would otherwise make, on the host's
+/// disk and to be written to. A volume that is read-only must have a name, and so would outlive us.
+const NO_VOLUME: &str = "ro,nosuid,nodev,noexec,size=4k";
+
 /// What a container is made from.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum From<'a> {
@@ -157,7 +161,7 @@ fn with_programs(
     host.shm_size = i64::try_from(SHM_BYTES).ok();
     let (uid, gid) = spec.user;
     let Programs { tmpfs_bytes, tmpfs_inodes, .. } = programs;
-    host.tmpfs = Some(HashMap::from([(
+    let tmp = (
         TMP.to_owned(),
         // The owner is told because the engine takes the mode of the image's `/tmp`, whatever we
         // say: one that nobody else could write to.
@@ -165,26 +169,19 @@ fn with_programs(
             "exec,nosuid,nodev,size={tmpfs_bytes},nr_inodes={tmpfs_inodes},mode=1777,uid={uid},\
              gid={gid}"
         ),
-    )]));
+    );
+    // There is none where we have something ourselves.
+    let is_ours = |path: &str| {
+        path == TMP
+            || spec.mounts.iter().any(|bind| bind.target == path)
+            || injected.iter().any(|it| it.target == path)
+    };
+    let volumes = volumes.iter().filter(|path| !is_ours(path));
+    let volumes = volumes.map(|path| (path.clone(), NO_VOLUME.to_owned()));
+    host.tmpfs = Some([tmp].into_iter().chain(volumes).collect());
     let mounts = host.mounts.get_or_insert_default();
     mounts.extend(injected.iter().map(|it| bind_mount(&it.source, it.target)));
-    // One where we have something ourselves is not made.
-    let is_ours = |path: &str| path == TMP || spec.mounts.iter().any(|bind| bind.target == path);
-    mounts.extend(
-        volumes.iter().filter(|path| !is_ours(path.as_str())).map(|path| read_only_volume(path)),
-    );
     body
-}
-
-/// What an image has at a path where it wants to be written to: a volume of the container's own,
-/// which goes with it, and which the engine would otherwise make to be written to.
-fn read_only_volume(path: &str) -> Mount {
-    Mount {
-        typ: Some(MountType::VOLUME),
-        target: Some(path.to_owned()),
-        read_only: Some(true),
-        ..Mount::default()
-    }
 }
 
 /// Why a container cannot be made with a volume at this path; `None` where it can. The engine makes
@@ -459,13 +456,13 @@ mod tests {
 
     #[test]
     fn nothing_can_be_written_to_where_the_image_wants_volumes() {
-        let json = with_programs(&["/var/lib/db", "/io", "/tmp", "/tmp/x"]);
+        let json = with_programs(&["/var/lib/db", "/io", "/.sandbox/agent", "/tmp", "/tmp/x"]);
         let mounts = json["HostConfig"]["Mounts"].as_array().unwrap();
-        let volumes: Vec<_> = mounts.iter().filter(|mount| mount["Type"] == "volume").collect();
-        let targets: Vec<_> = volumes.iter().map(|mount| &mount["Target"]).collect();
-        assert_eq!(targets, ["/var/lib/db", "/tmp/x"]);
-        assert!(volumes.iter().all(|mount| mount["ReadOnly"] == true));
-        assert!(volumes.iter().all(|mount| mount["Source"].is_null()));
+        assert!(mounts.iter().all(|mount| mount["Type"] == "bind"), "{mounts:?}");
+        let mut tmpfs = json["HostConfig"]["Tmpfs"].as_object().unwrap().clone();
+        assert!(tmpfs.remove("/tmp").unwrap().as_str().unwrap().starts_with("exec,"));
+        let read_only = "ro,nosuid,nodev,noexec,size=4k";
+        assert_eq!(Value::from(tmpfs), json!({"/var/lib/db": read_only, "/tmp/x": read_only}));
     }
 
     #[test]
