@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::place::{Place, eventually, files_below, peak_memory_kib};
@@ -79,7 +80,11 @@ impl Engine {
             Self::Docker => _ = docker(&["kill", container]),
             Self::Embedded => {
                 for pid in processes(container) {
-                    kill_process(pid, Signal::KILL).unwrap();
+                    match kill_process(pid, Signal::KILL) {
+                        // The first of them takes the others with it.
+                        Ok(()) | Err(Errno::SRCH) => {}
+                        Err(error) => panic!("{error}"),
+                    }
                 }
             }
         }

@@ -474,10 +474,10 @@ fn named(error: Error, args: &InitArgs) -> ToolError {
         _ => return error.into(),
     };
     let kind = match error.kind() {
-        // It is a call's arguments that are wrong, not the command line's.
-        ErrorKind::Usage => ErrorKind::InvalidRequest,
         // Another time it has none either.
         _ if no_images => ErrorKind::Image,
+        // It is a call's arguments that are wrong, not the command line's.
+        ErrorKind::Usage => ErrorKind::InvalidRequest,
         kind => kind,
     };
     let message = format!("{name} '{}': {}", value.escape_debug(), error.full_message());
