@@ -72,6 +72,13 @@ impl Lookout {
         Self { io_dir, limits, before }
     }
 
+    /// Why nothing may run: programs would write where nobody looks, as much as they like. An earlier one
+    /// may have made it so.
+    pub fn refusal(&self) -> Option<ScriptError> {
+        let reach = self.before.as_ref()?.snapshot.reach;
+        Some(failure(ErrorKind::TooManyFiles, format!("nothing was started: {}", unseen(reach)?)))
+    }
+
     /// Waits until the io dir has grown by more than the limits allow: for ever, where that cannot
     /// be told.
     pub async fn passed(&self) -> ScriptError {
@@ -122,7 +129,7 @@ impl Lookout {
 impl Before {
     /// Whether what was there before is known well enough to tell what was added.
     fn is_measured(&self) -> bool {
-        self.snapshot.reach < Reach::Deep
+        self.snapshot.reach < Reach::Hidden
     }
 
     /// Entries at which nobody need count any more.
@@ -163,10 +170,23 @@ fn over(
         let message = format!("killed: more than {entries} files and directories were added{when}");
         return Some(failure(ErrorKind::TooManyFiles, message));
     }
-    (reach == Reach::Deep).then(|| {
-        let message = format!("killed: directories were made more than {MAX_DEPTH} deep");
-        failure(ErrorKind::TooManyFiles, message)
-    })
+    Some(failure(ErrorKind::TooManyFiles, format!("killed: {}", unseen(reach)?)))
+}
+
+/// What keeps a walk from what programs can write to.
+fn unseen(reach: Reach) -> Option<String> {
+    match reach {
+        Reach::All | Reach::Readable | Reach::Cut => None,
+        Reach::Hidden => Some(
+            "the io dir has a directory that its owner cannot read, so nobody could count what is \
+             written there"
+                .to_owned(),
+        ),
+        Reach::Deep => Some(format!(
+            "the io dir has directories more than {MAX_DEPTH} deep, so nobody could count what is \
+             written there"
+        )),
+    }
 }
 
 impl Ground {
@@ -264,6 +284,7 @@ mod tests {
             (extent(1000, 50), Reach::Readable, None),
             // What is too deep to be counted is too much.
             (extent(1000, 50), Reach::Deep, Some(ErrorKind::TooManyFiles)),
+            (extent(1000, 50), Reach::Hidden, Some(ErrorKind::TooManyFiles)),
         ] {
             assert_eq!(kind(before, now, reach), expected, "{now:?} {reach:?}");
         }

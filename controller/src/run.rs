@@ -366,7 +366,8 @@ impl Conductor {
     ) -> Result<RunResult, Error> {
         let lookout = self.inner.look_out(self.limits).await;
         let started = Instant::now();
-        let answer = match self.request(script) {
+        let refusal = lookout.as_ref().and_then(Lookout::refusal);
+        let answer = match refusal.map_or_else(|| self.request(script), Err) {
             Err(error) => Ok(Some(error.into())),
             Ok(request) => {
                 let kill_at = started + self.limits.timeout + GRACE;

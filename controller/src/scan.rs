@@ -45,8 +45,11 @@ pub(crate) struct Extent {
 pub(crate) enum Reach {
     /// To everything.
     All,
-    /// Not into what it may not read.
+    /// Not into what it may not read, and is another user's.
     Readable,
+    /// Not into a directory that the io dir's owner cannot read, and so nobody but root, who can write
+    /// to it all the same.
+    Hidden,
     /// Not below [`MAX_DEPTH`].
     Deep,
     /// To its last entry, or the end of its time.
@@ -151,6 +154,11 @@ struct Folder {
 fn walk(root: impl AsFd, most: u64, mut see: impl FnMut(&[u8], &[u8], &Stat)) -> (Extent, Reach) {
     let deadline = Instant::now() + LONGEST;
     let (mut extent, mut reach) = (Extent::default(), Reach::All);
+    let owner = rustix::fs::fstat(&root).map(|stat| stat.st_uid).ok();
+    let unread = |stat: Result<Stat, Errno>, errno: Errno| match stat {
+        Ok(stat) if errno == Errno::ACCESS && Some(stat.st_uid) == owner => Reach::Hidden,
+        _ => Reach::Readable,
+    };
     let mut linked = HashSet::new();
     // What is still to be walked: a directory in an open one. Names only, so that it takes little
     // however long the paths are.
@@ -163,8 +171,9 @@ fn walk(root: impl AsFd, most: u64, mut see: impl FnMut(&[u8], &[u8], &Stat)) ->
             Ok(opened) => opened,
             // Gone since, or something is mounted there.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => continue,
-            Err(_) => {
-                reach = reach.max(Reach::Readable);
+            Err(errno) => {
+                let stat = rustix::fs::statat(parent_fd, &*name, AtFlags::SYMLINK_NOFOLLOW);
+                reach = reach.max(unread(stat, errno));
                 continue;
             }
         };
@@ -187,8 +196,8 @@ fn walk(root: impl AsFd, most: u64, mut see: impl FnMut(&[u8], &[u8], &Stat)) ->
                 Ok(stat) => stat,
                 // Gone since.
                 Err(Errno::NOENT) => continue,
-                Err(_) => {
-                    reach = reach.max(Reach::Readable);
+                Err(errno) => {
+                    reach = reach.max(unread(rustix::fs::fstat(&folder.fd), errno));
                     continue;
                 }
             };
@@ -390,6 +399,31 @@ mod tests {
         assert_eq!(deep(MAX_DEPTH).1, Reach::All);
         let (extent, reach) = deep(MAX_DEPTH + 1);
         assert_eq!((extent.entries as usize, reach), (MAX_DEPTH + 1, Reach::Deep));
+    }
+
+    #[test]
+    fn what_the_owner_hides_from_itself_is_told_from_what_is_anothers() {
+        use rustix::fs::chmod;
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+        let dir = tempfile::tempdir().unwrap();
+        let hidden = dir.path().join("hidden");
+        fs::create_dir(&hidden).unwrap();
+        fs::write(hidden.join("f"), "1").unwrap();
+        let reach = || measure(open_dir(dir.path()), MAX_ENTRIES).1;
+        std::thread::scope(|scope| {
+            // This thread alone: root reads everything.
+            let seen = scope.spawn(|| {
+                let mut sets = capabilities(None).unwrap();
+                sets.effective &= !(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
+                set_capabilities(None, sets).unwrap();
+                [0o300, 0o600, 0o700].map(|mode| {
+                    chmod(&hidden, Mode::from_raw_mode(mode)).unwrap();
+                    reach()
+                })
+            });
+            assert_eq!(seen.join().unwrap(), [Reach::Hidden, Reach::Hidden, Reach::All]);
+        });
     }
 
     #[test]

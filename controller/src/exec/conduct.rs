@@ -105,23 +105,30 @@ impl Conductor {
         let lookout = self.inner.look_out(self.limits).await;
         let before = self.inner.moment();
         let started = Instant::now();
-        let asked = Asked { place, request, input, begun, started };
-        let answer = self.ask(asked, lookout.as_ref()).await?;
+        let refusal = lookout.as_ref().and_then(Lookout::refusal);
+        let answer = match &refusal {
+            Some(_) => Ok(None),
+            None => {
+                let asked = Asked { place, request, input, begun, started };
+                self.ask(asked, lookout.as_ref()).await?
+            }
+        };
         let wall = started.elapsed();
         let mut usage = Usage { wall_ms: millis(wall), ..Usage::default() };
         let end = match &answer {
             Ok(Some(Ok(reply))) => Some(reply.end),
             _ => None,
         };
-        let outcome = match answer {
-            Ok(answer) => {
+        let outcome = match (refusal, answer) {
+            (Some(refusal), _) => Ok(Outcome::Limit(refusal)),
+            (None, Ok(answer)) => {
                 let word = match answer {
                     Some(answer) => Some(self.word(answer, before, &mut usage).await),
                     None => None,
                 };
                 self.ending.judge(word, &self.limits, &mut usage).await
             }
-            Err(error) => Err(error),
+            (None, Err(error)) => Err(error),
         };
         let outcome = outcome.unwrap_or_else(|error| Outcome::Error(Arc::new(error)));
         let (files_touched, passed) = match lookout {

@@ -739,6 +739,39 @@ async fn growth_beyond_a_limit_ends_the_program_and_is_found_afterwards_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_a_program_has_made_a_place_that_nobody_looks_into_no_other_one_begins() {
+    let world = World::in_its_io(async |io, mut agent: Scripted, _| {
+        let program = Program::asked(&mut agent).await;
+        let path: PathBuf = std::iter::repeat_n("d", 130).collect();
+        std::fs::create_dir_all(io.join(path)).unwrap();
+        program.end(ExecEnd::Exited(0), None).await;
+        // Whoever is let in is asked for here.
+        let program = Program::asked(&mut agent).await;
+        program.end(ExecEnd::Exited(0), None).await;
+        agent.rest().await;
+    });
+    let sandbox = launch(&world, with_programs(&world)).await;
+    let exec = async || {
+        let result = sandbox.exec(Command::new("x")).await.unwrap();
+        let failure = result.outcome.failure();
+        (result.outcome.status(), failure.map(|it| (it.kind, it.message)), result.exit_code)
+    };
+    let (status, made, code) = exec().await;
+    assert_eq!((status, code), (Status::Limit, Some(0)));
+    let (kind, message) = made.unwrap();
+    assert_eq!(kind, ErrorKind::TooManyFiles);
+    assert!(message.starts_with("killed: the io dir has directories"), "{message}");
+    let (status, refused, code) = exec().await;
+    assert_eq!((status, code), (Status::Limit, None));
+    let (_, message) = refused.unwrap();
+    assert!(message.starts_with("nothing was started: the io dir has"), "{message}");
+    let run = sandbox.run(Script::new("return 1")).await.unwrap();
+    assert_eq!(run.outcome.failure().unwrap().kind, ErrorKind::TooManyFiles);
+    std::fs::remove_dir_all(sandbox.io_dir().unwrap().join("d")).unwrap();
+    assert_eq!(exec().await, (Status::Ok, None, Some(0)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_script_that_may_start_programs_is_watched_and_scanned_as_they_are() {
     let world = World::in_its_io(async |io, mut agent: Scripted, _| {
         let id = agent.run_request().await;
