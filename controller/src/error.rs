@@ -365,7 +365,7 @@ impl Error {
                     | EngineError::Archive { .. },
                 ..
             } => ErrorKind::Image,
-            Self::Engine { source: EngineError::UnusableRoot(_), .. } => ErrorKind::Usage,
+            Self::Engine { source: EngineError::UnusableRoot { .. }, .. } => ErrorKind::Usage,
             Self::NoEngine { .. }
             | Self::Embedded(_)
             | Self::Engine { .. }
@@ -441,13 +441,11 @@ impl Error {
             Self::Engine { source: EngineError::Archive { source, .. }, .. } => {
                 return source.hint().map(str::to_owned);
             }
-            Self::Engine { source: EngineError::ProgramImage { hint, .. }, .. } => {
-                return hint.map(str::to_owned);
-            }
-            Self::Engine { source: EngineError::UnusableRoot(_), .. } => {
-                "--image names an image of Docker's or Podman's; --rootfs DIR and --image-archive FILE \
-                 are for the embedded engine"
-            }
+            Self::Engine {
+                source:
+                    EngineError::ProgramImage { hint, .. } | EngineError::UnusableRoot { hint, .. },
+                ..
+            } => return hint.map(str::to_owned),
             Self::Operation { source } => return operation_hint(source.kind()).map(str::to_owned),
             // There is no sandbox then that something could be left of.
             Self::Engine {

@@ -141,6 +141,8 @@ impl Error {
             Self::Controller(error) => {
                 use sandbox_controller::Error::{Engine, NoEngine, NotUp};
                 let doctor = match error {
+                    // What was named is wrong, not the machine.
+                    error if matches!(error.kind(), ErrorKind::Usage | ErrorKind::Image) => None,
                     NoEngine { .. } | Engine { .. } | NotUp { .. } => {
                         Some("`sandboxctl doctor` says more".to_owned())
                     }

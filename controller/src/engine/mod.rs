@@ -139,8 +139,13 @@ pub enum EngineError {
     #[error("there is no sandbox image")]
     ImageMissing,
     /// What was named for programs cannot be used, or not by this engine.
-    #[error("{0}")]
-    UnusableRoot(String),
+    #[error("{reason}")]
+    UnusableRoot {
+        /// What is wrong.
+        reason: String,
+        /// The next step, where there is one.
+        hint: Option<&'static str>,
+    },
     /// An image that is not the sandbox image.
     #[error("{which} {reason}")]
     UnusableImage {

@@ -170,7 +170,7 @@ impl Execution {
         started
     }
 
-    async fn begin(inner: Arc<Inner>, command: Command) -> Result<Self, Error> {
+    async fn begin(inner: Arc<Inner>, mut command: Command) -> Result<Self, Error> {
         if !inner.has_programs() {
             return Err(Error::NoCommands);
         }
@@ -179,7 +179,7 @@ impl Execution {
         limits.check(inner.ceiling())?;
         let program = command.program().to_vec();
         let collected = command.collected;
-        let (stdin, input) = match command.stdin.clone() {
+        let (stdin, input) = match std::mem::take(&mut command.stdin) {
             Stdin::Null => (None, None),
             Stdin::Bytes(bytes) => (None, Some(Source::Bytes(bytes))),
             Stdin::Stream => {

@@ -76,7 +76,6 @@ impl Server {
             deadline = deadline.into_iter().chain(client.deadline()).min();
         }
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        // Rounded up: a deadline is not looked at before it has passed.
         let timeout = left.map(|left| Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(left.subsec_nanos()),

@@ -461,7 +461,7 @@ fn check(args: &InitArgs) -> Result<(), ToolError> {
 fn named(error: Error, args: &InitArgs) -> ToolError {
     let no_images = matches!(
         error,
-        Error::Engine { source: EngineError::UnusableRoot(_), .. } if args.image_name.is_some()
+        Error::Engine { source: EngineError::UnusableRoot { .. }, .. } if args.image_name.is_some()
     );
     let (name, value) = match (&error, &args.image_name) {
         (error, Some(image)) if no_images || error.kind() == ErrorKind::Image => {

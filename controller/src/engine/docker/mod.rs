@@ -142,7 +142,7 @@ impl DockerEngine {
         spec: &ContainerSpec,
     ) -> Result<String, EngineError> {
         let ProgramRoot::Image { id, reference, volumes } = &programs.root else {
-            return Err(EngineError::UnusableRoot("it takes images alone".to_owned()));
+            return Err(not_an_image());
         };
         let unusable = |reason, hint| EngineError::ProgramImage {
             reference: reference.clone(),
@@ -326,6 +326,16 @@ fn stopped_is_exited<T: DeserializeOwned>(
     }
 }
 
+fn not_an_image() -> EngineError {
+    EngineError::UnusableRoot {
+        reason: "Docker makes sandboxes from images, not from directories or archives".to_owned(),
+        hint: Some(
+            "`docker load` makes an image of an archive, and `docker import` of a directory's tar, \
+             for --image; --engine embedded takes them as they are",
+        ),
+    }
+}
+
 /// Nothing to do where it is so already.
 fn unless_gone(result: Result<(), bollard::errors::Error>) -> Result<(), EngineError> {
     match result {
@@ -411,11 +421,7 @@ impl Engine for DockerEngine {
             Root::Image { reference, pull } => {
                 foreign::find(&self.docker, reference, *pull, progress).await.map(Some)
             }
-            Root::Directory(_) | Root::Archive(_) => Err(EngineError::UnusableRoot(
-                "it takes images, no directories and archives: load it with `docker load`, or use \
-                 the embedded engine"
-                    .to_owned(),
-            )),
+            Root::Directory(_) | Root::Archive(_) => Err(not_an_image()),
         }
     }
 

@@ -228,7 +228,7 @@ fn ours(error: &io::Error) -> EngineError {
 fn root_of(programs: &Programs, spec: &ContainerSpec) -> Result<(Request, OwnedFd), EngineError> {
     let Programs { root: ProgramRoot::Directory(root), tmpfs_bytes, tmpfs_inodes, .. } = programs
     else {
-        return Err(EngineError::UnusableRoot("it has no images".to_owned()));
+        return Err(root::no_images());
     };
     root::check(root, &spec.mounts)?;
     let files = SYSTEM_FILES.iter().map(|file| (file.path.to_owned(), file.content.to_owned()));

@@ -208,9 +208,7 @@ impl Engine for EmbeddedEngine {
     ) -> Result<Option<Prepared>, EngineError> {
         match root {
             Root::Own => Ok(None),
-            Root::Image { .. } => Err(EngineError::UnusableRoot(
-                "it has no images: name a directory or an image archive".to_owned(),
-            )),
+            Root::Image { .. } => Err(root::no_images()),
             Root::Directory(directory) => root::open(directory).map(Some),
             Root::Archive(path) => {
                 let unpacked = prepare_archive(path, &self.roots, progress).await;

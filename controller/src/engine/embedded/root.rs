@@ -12,11 +12,22 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags};
 
 use crate::engine::{Bind, EngineError, Prepared, ProgramRoot, Source};
 
+/// There is nobody here to ask for an image by its name.
+pub(super) fn no_images() -> EngineError {
+    EngineError::UnusableRoot {
+        reason: "the embedded engine has no images".to_owned(),
+        hint: Some(
+            "--image-archive FILE takes what `docker save` wrote, and --rootfs DIR a directory",
+        ),
+    }
+}
+
 /// A directory of the host's.
 pub(super) fn open(directory: &Path) -> Result<Prepared, EngineError> {
     let refuse = |why: &str| {
         let directory = directory.display();
-        EngineError::UnusableRoot(format!("cannot make a sandbox from {directory}: {why}"))
+        let reason = format!("cannot make a sandbox from {directory}: {why}");
+        EngineError::UnusableRoot { reason, hint: None }
     };
     let failed = |error: io::Error| refuse(&error.to_string());
     let path = OFlags::PATH | OFlags::CLOEXEC;
@@ -56,10 +67,15 @@ pub(super) fn check(root: &Source, mounts: &[Bind]) -> Result<(), EngineError> {
         let is_around_it = root_path.starts_with(&path) && !read_only;
         if lies_in_it || is_around_it {
             let (root, path) = (root_path.display(), path.display());
-            return Err(EngineError::UnusableRoot(format!(
-                "cannot make a sandbox from {root}: {path}, which it is to have at {target}, {}",
-                if lies_in_it { "lies in it" } else { "has it inside, and can be written to" }
-            )));
+            let how =
+                if lies_in_it { "lies in it" } else { "has it inside, and can be written to" };
+            return Err(EngineError::UnusableRoot {
+                reason: format!(
+                    "cannot make a sandbox from {root}: {path}, which it is to have at {target}, \
+                     {how}"
+                ),
+                hint: Some("--io-dir and --in name what lies elsewhere"),
+            });
         }
     }
     Ok(())
