@@ -15,7 +15,7 @@ use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::Instant;
 
 use crate::iodir::IoDir;
-use crate::limits::Limits;
+use crate::limits::{ByteSize, Limits};
 use crate::outcome::failure;
 use crate::report::{FilesTouched, TouchedSource};
 use crate::scan::{Extent, MAX_DEPTH, Reach, Snapshot, measure};
@@ -100,7 +100,8 @@ impl Lookout {
             if let Some((extent, reach)) = look(&self.io_dir, most).await
                 && let Some(limit) = before.passed(extent, reach, &self.limits)
             {
-                return limit;
+                let message = format!("killed: {}", limit.message);
+                return ScriptError { message, ..limit };
             }
         }
     }
@@ -163,14 +164,15 @@ fn over(
 ) -> Option<ScriptError> {
     let (bytes, entries) = (most.bytes, most.entries);
     if now.bytes.saturating_sub(before.bytes) > bytes {
-        let message = format!("killed: the io dir grew by more than {bytes} bytes{when}");
+        let bytes = ByteSize::b(bytes);
+        let message = format!("the io dir grew by more than {bytes}{when}");
         return Some(failure(ErrorKind::WriteLimit, message));
     }
     if now.entries.saturating_sub(before.entries) > entries {
-        let message = format!("killed: more than {entries} files and directories were added{when}");
+        let message = format!("more than {entries} files and directories were added{when}");
         return Some(failure(ErrorKind::TooManyFiles, message));
     }
-    Some(failure(ErrorKind::TooManyFiles, format!("killed: {}", unseen(reach)?)))
+    Some(failure(ErrorKind::TooManyFiles, unseen(reach)?))
 }
 
 /// What keeps a walk from what programs can write to.

@@ -153,7 +153,10 @@ impl Plan {
             .saturating_add(SPARE_DESCRIPTORS);
         let (descriptors, file_bytes) = match self.args.mode {
             Mode::Exec => {
-                let most = limits.max_write.max(limits.max_file_size).as_u64();
+                // One byte beyond what may be written: it is by that byte that a look at the io dir
+                // knows that a file has met this bound.
+                let beyond = limits.max_write.as_u64().saturating_add(1);
+                let most = beyond.max(limits.max_file_size.as_u64());
                 let most = i64::try_from(most).unwrap_or(i64::MAX);
                 (scripts_need.max(PROGRAM_DESCRIPTORS), most)
             }
@@ -415,5 +418,30 @@ mod tests {
                 Bind { source: "/x".into(), target: "/in/x".into(), read_only: true },
             ]
         );
+    }
+
+    #[test]
+    fn programs_have_descriptors_of_their_own_and_files_as_large_as_they_may_write() {
+        let ulimits = |max_write: u64, max_file_size: u64| {
+            let mut spec = SandboxSpec::new().io_dir("out").root(Root::Directory("/x".into()));
+            spec.limits.max_write = crate::ByteSize::b(max_write);
+            spec.limits.max_file_size = crate::ByteSize::b(max_file_size);
+            let spec = spec.lifespan(Lifespan::ManyRuns);
+            let made = plan(spec.clone()).unwrap().container(
+                &spec,
+                "sandboxctl-1".into(),
+                Vec::new(),
+                (1000, 100),
+                &["/home/me/out".into()],
+                None,
+            );
+            made.ulimits
+        };
+        let all = |fsize| {
+            [("core", 1), ("nofile", 1024), ("fsize", fsize), ("memlock", 0), ("msgqueue", 0)]
+        };
+        assert_eq!(ulimits(1000, 10), all(1001));
+        assert_eq!(ulimits(10, 1000), all(1000));
+        assert_eq!(ulimits(u64::MAX, 1), all(i64::MAX));
     }
 }
