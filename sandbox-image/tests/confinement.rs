@@ -375,6 +375,9 @@ const FORBIDDEN_OF_X86: &[&str] =
 #[cfg(not(target_arch = "x86_64"))]
 const FORBIDDEN_OF_X86: &[&str] = &[];
 
+/// What takes space that no limit counts.
+const RESERVING: &[&str] = &["fallocate-grow", "fallocate-keep-size", "fallocate-zero"];
+
 /// What there is not for programs.
 const ABSENT: &[&str] = &[
     "clone3",
@@ -568,7 +571,8 @@ fn the_filters_alone_keep_programs_from_what_is_no_business_of_theirs() {
     let forbidden = FORBIDDEN.iter().chain(FORBIDDEN_OF_X86).map(|attack| (attack, libc::EPERM));
     let absent = ABSENT.iter().map(|attack| (attack, libc::ENOSYS));
     let mut unproven = Vec::new();
-    for (attack, errno) in forbidden.chain(absent) {
+    let reserving = RESERVING.iter().map(|attack| (attack, libc::EOPNOTSUPP));
+    for (attack, errno) in forbidden.chain(absent).chain(reserving) {
         let refused = Outcome::Errno(errno);
         assert_eq!(field.attack("seccomp of programs", attack), refused, "{attack}");
         if field.attack("none", attack) == refused {
@@ -582,7 +586,8 @@ fn the_filters_alone_keep_programs_from_what_is_no_business_of_theirs() {
 fn programs_can_do_their_work_and_nothing_that_is_refused() {
     for field in Field::of_all_users() {
         for layers in ["landlock of programs", "seccomp of programs", "programs"] {
-            for &work in INSIDE.iter().chain(INSIDE_OF_PROGRAMS) {
+            let work = INSIDE.iter().chain(INSIDE_OF_PROGRAMS);
+            for &work in work.filter(|&&work| work != "reserve in the mount") {
                 let outcome = field.attack(layers, work);
                 assert_eq!(outcome, Outcome::Done, "{work} under {layers} as {}", field.uid);
             }

@@ -129,8 +129,8 @@ pub fn confine<'a>(
 pub struct Layers {
     /// Rules on files of its own.
     pub landlock: Option<OwnedFd>,
-    /// A filter of its own.
-    pub seccomp: Option<BpfProgram>,
+    /// Filters of its own.
+    pub seccomp: Vec<BpfProgram>,
 }
 
 /// The layers of programs, where those are in force that they go with.
@@ -144,13 +144,13 @@ pub fn layers<'a>(
     grants: impl Iterator<Item = Grant<'a>>,
 ) -> Result<Layers, ConfineError> {
     let landlock = confinement.landlock_abi.map(|_| landlock::layer(grants)).transpose();
-    let seccomp = confinement.seccomp.then(seccomp::programs::last).transpose();
+    let seccomp = if confinement.seccomp { seccomp::programs::last() } else { Ok(Vec::new()) };
     match policy {
         ConfinementPolicy::Required => {
             Ok(Layers { landlock: landlock?, seccomp: seccomp.map_err(SeccompError::from)? })
         }
         ConfinementPolicy::BestEffort => {
-            Ok(Layers { landlock: landlock.ok().flatten(), seccomp: seccomp.ok().flatten() })
+            Ok(Layers { landlock: landlock.ok().flatten(), seccomp: seccomp.unwrap_or_default() })
         }
     }
 }

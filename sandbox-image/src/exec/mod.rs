@@ -176,7 +176,7 @@ impl Programs {
             cwd: &prepared.cwd,
             stdio: [input, stdout.1.as_fd(), stderr.1.as_fd()],
             layer: self.ground.layers.landlock.as_ref().map(OwnedFd::as_fd),
-            filter: self.ground.layers.seccomp.as_ref(),
+            filters: &self.ground.layers.seccomp,
         };
         let mut tries = 0;
         let mut stopped = None;

@@ -52,8 +52,8 @@ pub struct Beginning<'a> {
     pub stdio: [BorrowedFd<'a>; 3],
     /// The rules on files that it takes upon itself.
     pub layer: Option<BorrowedFd<'a>>,
-    /// The filter that it takes upon itself.
-    pub filter: Option<&'a BpfProgram>,
+    /// The filters that it takes upon itself.
+    pub filters: &'a [BpfProgram],
 }
 
 /// A program that did not begin.
@@ -78,7 +78,7 @@ struct Job {
     stdio: [c_int; 3],
     mark: Option<u64>,
     layer: Option<c_int>,
-    filter: Option<libc::sock_fprog>,
+    filters: *const [libc::sock_fprog],
     /// The end of the pipe that is the child's.
     word: c_int,
     failed: Option<SpawnError>,
@@ -100,11 +100,12 @@ pub fn spawn(
     let candidates = pointers(beginning.candidates);
     let args = pointers(beginning.args);
     let env = pointers(beginning.env);
-    let filter = beginning.filter.map(|filter| libc::sock_fprog {
+    let filters = beginning.filters.iter().map(|filter| libc::sock_fprog {
         len: u16::try_from(filter.len()).expect("a filter is short"),
         // The two types are the kernel's.
         filter: filter.as_ptr().cast_mut().cast(),
     });
+    let filters: Vec<_> = filters.collect();
     let mut job = Job {
         candidates: candidates.as_ptr(),
         args: args.as_ptr(),
@@ -113,7 +114,7 @@ pub fn spawn(
         stdio: beginning.stdio.map(|fd| fd.as_raw_fd()),
         mark: tree.mark(),
         layer: beginning.layer.map(|fd| fd.as_raw_fd()),
-        filter,
+        filters: ptr::from_ref(&*filters),
         word: -1,
         failed: None,
     };
@@ -208,7 +209,8 @@ fn become_program(job: &Job) -> SpawnError {
             step("dup3", libc::SYS_dup3, [word, bits(WORD), close_on_exec, 0, 0])?;
         }
         _ = call(libc::SYS_close_range, [bits(WORD + 1), bits(c_int::MAX), 0, 0, 0]);
-        if let Some(filter) = &job.filter {
+        // SAFETY: the list is alive as long as the job.
+        for filter in unsafe { &*job.filters } {
             let (mode, filter) = (libc::SECCOMP_SET_MODE_FILTER, ptr::from_ref(filter) as usize);
             step("the filter", libc::SYS_seccomp, [mode as usize, 0, filter, 0, 0])?;
         }

@@ -145,8 +145,9 @@ fn take(layers: &str, target: &Target) {
         "seccomp of programs" => {
             seal().expect("sealed");
             seccomp::install(Tenant::Programs).expect("the filters");
-            let last = seccomp::programs::last().expect("a filter");
-            seccompiler::apply_filter(&last).expect("the filter");
+            for last in seccomp::programs::last().expect("filters") {
+                seccompiler::apply_filter(&last).expect("the filter");
+            }
         }
         "programs" => {
             take("landlock of programs", target);
@@ -476,6 +477,9 @@ fn strike(attack: &str, target: &Target) -> Answer {
         "fallocate-punch-hole" => {
             let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             call(libc::SYS_fallocate, [NO_FD, bits(flags), 0, 1])
+        }
+        "fallocate-keep-size" => {
+            call(libc::SYS_fallocate, [NO_FD, bits(libc::FALLOC_FL_KEEP_SIZE), 0, 1])
         }
         "fallocate-zero" => {
             call(libc::SYS_fallocate, [NO_FD, bits(libc::FALLOC_FL_ZERO_RANGE), 0, 1])

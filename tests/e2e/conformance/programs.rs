@@ -343,8 +343,8 @@ fn what_is_temporary_is_bounded_in_bytes_and_in_files() {
     let hostile = Hostile::new();
     let mounts = hostile.prints("cat /proc/mounts");
     for place in ["/tmp", "/dev/shm"] {
-        let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        let found = fields.filter(|fields| fields[1] == place).next_back();
+        let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let found = fields.rfind(|fields| fields[1] == place);
         let fields = found.unwrap_or_else(|| panic!("{place} is not mounted: {mounts}"));
         let options: Vec<_> = fields[3].split(',').collect();
         assert!(options.contains(&"nosuid") && options.contains(&"nodev"), "{fields:?}");
@@ -476,7 +476,7 @@ fn native_code_in_the_agent_gets_nowhere_and_nor_does_it_by_the_containers_walls
         let provided = rootfs().provide();
         let names = attacks.iter().map(|(attack, _)| *attack);
         let lines: Vec<_> = first.into_iter().chain(names).collect();
-        actor.place.write("sandbox-files/attacks", &lines.join("\n"));
+        actor.place.write("sandbox-files/attacks", lines.join("\n"));
         actor.place.write("sandbox-files/file", "content");
         let args = provided.args();
         let args: Vec<_> = args.iter().map(String::as_str).collect();

@@ -119,6 +119,9 @@ const IOPRIO_WHO_USER: u64 = 3;
 /// the second the agent knows whose a process is ([`Tree`](crate::exec)).
 const FIXED_LIMITS: [u32; 2] = [libc::RLIMIT_CORE, libc::RLIMIT_LOCKS];
 
+/// Flags of `fallocate` that give space back.
+const GIVING_BACK: [libc::c_int; 2] = [libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_COLLAPSE_RANGE];
+
 /// Rules by call; one of them must hold, with all of its conditions.
 #[derive(Default)]
 struct Rules(BTreeMap<i64, Vec<SeccompRule>>);
@@ -193,8 +196,13 @@ pub fn refused() -> Result<BpfProgram, BackendError> {
     compile(rules.0, SeccompAction::Allow, errno(libc::EPERM))
 }
 
-/// What the agent does and programs do not: limits of another process, and limits that stay.
-pub fn last() -> Result<BpfProgram, BackendError> {
+/// What the agent does and programs do not, each filter with an answer of its own.
+pub fn last() -> Result<Vec<BpfProgram>, BackendError> {
+    Ok(vec![limits()?, reservations()?])
+}
+
+/// Limits of another process, and limits that stay.
+fn limits() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::default();
     rules.add(libc::SYS_prlimit64, vec![argument(0, Dword, Ne, 0)?])?;
     for limit in FIXED_LIMITS.map(u64::from) {
@@ -205,4 +213,14 @@ pub fn last() -> Result<BpfProgram, BackendError> {
         rules.add(libc::SYS_setrlimit, vec![argument(0, Dword, Eq, limit)?])?;
     }
     compile(rules.0, SeccompAction::Allow, errno(libc::EPERM))
+}
+
+/// Space that is taken without a byte being written: of any size in one call, which `RLIMIT_FSIZE` does
+/// not count, and nobody could look in time. As on a file system that cannot do it, so that the C
+/// library writes instead; what gives space back is permitted.
+fn reservations() -> Result<BpfProgram, BackendError> {
+    let mut rules = Rules::default();
+    let takes = GIVING_BACK.map(bits).map(|flag| argument(1, Dword, MaskedEq(flag), 0));
+    rules.add(libc::SYS_fallocate, takes.into_iter().collect::<Result<_, _>>()?)?;
+    compile(rules.0, SeccompAction::Allow, errno(libc::EOPNOTSUPP))
 }
