@@ -488,8 +488,9 @@ impl Error {
             Self::RuleForPrograms { .. } => {
                 "give programs an io dir that has nothing to keep them from, and drop the rule; or no files at all"
             }
-            Self::NoPrograms => "--image names the one whose programs are to reach them",
-            Self::NoCommands => "--image names the image whose programs it is to have",
+            Self::NoPrograms | Self::NoCommands => {
+                "--image (--rootfs or --image-archive on the embedded engine) names what has programs"
+            }
             Self::NotBegun { source } => match source.kind() {
                 ErrorKind::Busy => "--pids raises the limit",
                 ErrorKind::CommandNotFound => {

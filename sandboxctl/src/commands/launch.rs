@@ -176,7 +176,7 @@ mod tests {
         insta::assert_snapshot!(
             refused(SandboxSpec::new(), &settings(&[], &["example.org"])), @r"
             --allow: a list of hosts needs an image: without one there are no programs, and scripts alone reach no host
-            hint: --image names the one whose programs are to reach them
+            hint: --image (--rootfs or --image-archive on the embedded engine) names what has programs
             ");
         insta::assert_snapshot!(refused(programs(), &settings(&ambient, &["@pyp"])), @r"
             --allow: there is no preset @pyp

@@ -217,7 +217,7 @@ impl Key {
     #[must_use]
     pub fn meaning(self) -> &'static str {
         match self {
-            Self::IoDir => "Directory whose files the script sees at /io",
+            Self::IoDir => "Directory whose files the sandbox sees at /io",
             Self::IoEnabled => "Whether scripts have files at all",
             Self::IoErrors => "How io tells failures of the system: an error, or nil and a message",
             Self::DefaultEncoding => "Encoding of file operations; scripts always see bytes",
@@ -265,7 +265,7 @@ impl Key {
 
 fn limit_meaning(limit: LimitKey) -> &'static str {
     match limit {
-        LimitKey::Timeout => "Time that a run may take",
+        LimitKey::Timeout => "Time that a script or command may take",
         LimitKey::OperationTimeout => "Time that one file operation may take",
         LimitKey::Memory => "Memory of the container",
         LimitKey::VmMemory => "Memory of the script's virtual machine",
