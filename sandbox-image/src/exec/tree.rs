@@ -21,7 +21,7 @@ use rustix::process::{
 /// How long what was killed may take to be gone: longer only where the kernel itself hangs.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a tree may run away from the walks after it.
-const CHASE: Duration = Duration::from_millis(400);
+const CHASE: Duration = Duration::from_secs(1);
 /// The longest wait between two looks.
 const LOOK: Duration = Duration::from_millis(8);
 

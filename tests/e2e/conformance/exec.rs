@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use sandbox_controller::files::WriteOptions;
+use sandbox_controller::files::{RemoveOptions, WriteOptions};
 use sandbox_controller::{
     ByteSize, CancelCause, Command, ErrorKind, ExecResult, ExecStream, Execution, FileOp, Limits,
     Outcome, SandboxSpec, Script, Status, Stdin, TouchedSource,
@@ -374,6 +374,13 @@ fn what_a_command_writes_is_watched_and_over_the_limit_it_ends() {
             "{line}"
         );
         assert_eq!((result.exit_code, result.signal), (None, Some(9)));
+        if line == nest {
+            // Too deep to be looked at, it keeps the next one from beginning until it is gone.
+            let refused = programs.exec(Command::shell("touch f"));
+            assert_eq!(kind(&refused), Some(ErrorKind::TooManyFiles), "{refused:?}");
+            let recursive = RemoveOptions { recursive: true, force: false };
+            programs.guest.wait(programs.guest.sandbox.remove("d", recursive)).unwrap();
+        }
         programs.serves_on();
     }
 }

@@ -188,8 +188,8 @@ impl DockerEngine {
         seccomp: Seccomp,
     ) -> Result<String, EngineError> {
         let options = CreateContainerOptionsBuilder::new().name(&spec.name).build();
-        tracing::debug!(name = spec.name, ?seccomp, "making a container");
         let body = create::body(spec, from, self.runtime.as_deref(), seccomp);
+        tracing::debug!(image = body.image, name = spec.name, ?seccomp, "making a container");
         let created = self.docker.create_container(Some(options), body).await;
         let created = created.map_err(engine_error)?;
         for warning in created.warnings {
