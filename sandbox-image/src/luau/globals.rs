@@ -141,6 +141,11 @@ pub(super) fn with_hint(
     {
         return format!("{message} (io is off in this run)");
     }
+    if is_nil("attempt to index nil with 'exec'") && names("process.") {
+        return format!(
+            "{message} (this sandbox has no programs: `run --image` makes one that does)"
+        );
+    }
     if is_nil("attempt to call a nil value")
         && ["require", "loadstring", "dofile", "loadfile"].into_iter().any(names)
     {

@@ -254,6 +254,12 @@ fn hints_meet_scripts_that_expect_something_else() {
     );
     let error = Sandbox::without_files().error("io.open('a')");
     assert_eq!(error.message, "script:1: attempt to index nil with 'open' (io is off in this run)");
+    let error = super::error("process.exec('ls')");
+    assert_eq!(
+        error.message,
+        "script:1: attempt to index nil with 'exec' \
+         (this sandbox has no programs: `run --image` makes one that does)"
+    );
     let error = super::error("require('x')");
     assert!(error.message.starts_with("script:1: attempt to call a nil value ("), "{error:?}");
 }
