@@ -99,7 +99,7 @@ impl Ending {
             biased;
             begun = request => match begun {
                 Ok(begun) => Ok(Begun::UnderWay(begun)),
-                Err(CallError::Over) => Ok(Begun::Lost(Ok(()))),
+                Err(CallError::Over) => Ok(Begun::Lost(self.lost().await)),
                 Err(error) => Err(self.inner.call_error(error)),
             },
             // An agent that leaves requests unanswered takes no more of them.
@@ -167,6 +167,17 @@ impl Ending {
         self.inner.kill().await
     }
 
+    /// The session is over, and an answer will not come.
+    async fn lost(&mut self) -> Result<(), Error> {
+        if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
+            return self.give_up(OurKill::Breach(detail)).await;
+        }
+        if self.inner.lifetime_is_over() {
+            self.our_kill = Some(OurKill::Lifetime);
+        }
+        Ok(())
+    }
+
     /// The answer has come, or the session is over without it.
     async fn settle<T>(
         &mut self,
@@ -177,11 +188,7 @@ impl Ending {
             Ok(answer) => Ok(answer),
             Err(CallError::Refused(error)) => Err(error),
             Err(CallError::Over) => {
-                if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
-                    self.give_up(OurKill::Breach(detail)).await?;
-                } else if self.inner.lifetime_is_over() {
-                    self.our_kill = Some(OurKill::Lifetime);
-                }
+                self.lost().await?;
                 return Ok(None);
             }
             Err(error) => return Err(self.inner.call_error(error)),

@@ -1,7 +1,7 @@
 //! Commands in a sandbox whose root has programs: what is asked, what comes while they run, how they
 //! ended.
 //!
-//! A task of its own ([`conduct`]) holds to the deadline, whatever the caller does meanwhile. What a
+//! A task of its own (`conduct`) holds to the deadline, whatever the caller does meanwhile. What a
 //! program writes goes straight to whoever takes it: where nobody does, the program waits, until its
 //! deadline.
 
