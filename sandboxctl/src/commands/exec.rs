@@ -8,8 +8,8 @@ use std::io::{self, IsTerminal};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use sandbox_controller::{
-    CancelCause, Command, Config, Controller, ExecDocument, ExecResult, ExecStream, Execution,
-    Lifespan, SandboxSpec, Stdin,
+    CancelCause, Command, Config, ExecDocument, ExecResult, ExecStream, Execution, Lifespan,
+    SandboxSpec, Stdin,
 };
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
@@ -18,7 +18,6 @@ use super::{Context, block_on, launch, touched};
 use crate::cli::exec::{ExecArgs, Variable};
 use crate::config::Settings;
 use crate::error::Error;
-use crate::signals::{self, Signals};
 
 pub fn exec(context: &Context<'_>, args: &ExecArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
@@ -97,42 +96,12 @@ impl Session<'_> {
         command: Command,
         stdin: Option<Source>,
     ) -> Result<u8, Error> {
-        let mut signals = Signals::listen()?;
-        let controller = self.context.connect(config, &mut signals).await?;
-        let ended = self.sandbox(&controller, &mut signals, spec, command, stdin).await;
-        // The result is out; what is left to remove does not hold it up.
-        self.context.close(controller, &mut signals).await;
-        ended
-    }
-
-    async fn sandbox(
-        &self,
-        controller: &Controller,
-        signals: &mut Signals,
-        spec: SandboxSpec,
-        command: Command,
-        stdin: Option<Source>,
-    ) -> Result<u8, Error> {
-        let sandbox =
-            launch::launch(self.context, self.settings, controller, signals, spec).await?;
-        let ended = match signals.guard(sandbox.start_exec(command)).await {
-            Ok(Ok(execution)) => {
-                let canceller = signals::cancel(execution.cancel_handle())?;
-                let ended = self.follow(execution, stdin).await;
-                drop(canceller);
-                // The signal that ended the command is used up; the next one is for what follows.
-                *signals = Signals::listen()?;
-                ended
-            }
-            Ok(Err(error)) => Err(error.into()),
-            Err(signalled) => Err(signalled),
-        };
-        // A command that was reported has ended; that its container could not be removed yet is
-        // worth a word and changes nothing.
-        if let Ok(Err(error)) = signals.guard(sandbox.close()).await {
-            self.context.output.notice(&error.full_message());
-        }
-        ended
+        launch::in_sandbox(self.context, self.settings, config, spec, async |sandbox, signals| {
+            let execution = sandbox.start_exec(command);
+            let follow = async |execution| self.follow(execution, stdin).await;
+            launch::follow_to_end(signals, execution, Execution::cancel_handle, follow).await
+        })
+        .await
     }
 
     /// Passes on what goes in and out while the command lasts, and tells how it ended.

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use sandbox_controller::{Controller, Error as ControllerError, Rebuild, Sandbox, SandboxSpec};
+use sandbox_controller::{
+    CancelHandle, Config, Controller, Error as ControllerError, Rebuild, Sandbox, SandboxSpec,
+};
 
 use super::Context;
 use crate::cli::{FileArgs, SandboxArgs};
 use crate::config::{Key, Settings};
 use crate::error::Error;
 use crate::input;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 
 /// A launch that takes longer is worth a word.
 const SLOW: Duration = Duration::from_millis(700);
@@ -66,6 +68,49 @@ pub fn with_hosts(spec: SandboxSpec, settings: &Settings) -> Result<SandboxSpec,
         (false, true) => Err(named(ControllerError::NoPrograms, settings)),
         (false, false) => Ok(spec),
     }
+}
+
+/// Has `serve` use a sandbox that is launched for it alone, and that is gone afterwards.
+pub async fn in_sandbox<T>(
+    context: &Context<'_>,
+    settings: &Settings,
+    config: Config,
+    spec: SandboxSpec,
+    serve: impl AsyncFnOnce(&Sandbox, &mut Signals) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut signals = Signals::listen()?;
+    let controller = context.connect(config, &mut signals).await?;
+    let ended = match launch(context, settings, &controller, &mut signals, spec).await {
+        Ok(sandbox) => {
+            let ended = serve(&sandbox, &mut signals).await;
+            // What was reported has ended; that its container could not be removed yet is worth a
+            // word and changes nothing.
+            if let Ok(Err(error)) = signals.guard(sandbox.close()).await {
+                context.output.notice(&error.full_message());
+            }
+            ended
+        }
+        Err(error) => Err(error),
+    };
+    // The result is out; what is left to remove does not hold it up.
+    context.close(controller, &mut signals).await;
+    ended
+}
+
+/// Waits for the beginning of what a signal cancels from then on, and follows it to its end.
+pub async fn follow_to_end<T, R>(
+    signals: &mut Signals,
+    begun: impl Future<Output = Result<T, ControllerError>>,
+    cancel: impl FnOnce(&T) -> CancelHandle,
+    follow: impl AsyncFnOnce(T) -> Result<R, Error>,
+) -> Result<R, Error> {
+    let begun = signals.guard(begun).await??;
+    let canceller = signals::cancel(cancel(&begun))?;
+    let ended = follow(begun).await;
+    drop(canceller);
+    // The signal that ended it is used up; the next one is for what follows.
+    *signals = Signals::listen()?;
+    ended
 }
 
 /// Launches it, and says what takes long.

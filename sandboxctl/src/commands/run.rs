@@ -2,14 +2,13 @@
 
 mod report;
 
-use sandbox_controller::{Config, Controller, Lifespan, LimitKey, Run, SandboxSpec, Script};
+use sandbox_controller::{Config, Lifespan, LimitKey, Run, SandboxSpec, Script};
 
 use super::{Context, block_on, launch};
 use crate::cli::RunArgs;
 use crate::config::{Key, Settings};
 use crate::error::Error;
 use crate::input;
-use crate::signals::{self, Signals};
 use report::Report;
 
 pub fn run(context: &Context<'_>, args: &RunArgs) -> Result<u8, Error> {
@@ -55,41 +54,14 @@ struct Session<'a> {
 
 impl Session<'_> {
     async fn run(&self, config: Config, spec: SandboxSpec, script: Script) -> Result<u8, Error> {
-        let mut signals = Signals::listen()?;
-        let controller = self.context.connect(config, &mut signals).await?;
-        let ended = self.sandbox(&controller, &mut signals, spec, script).await;
-        // The result is out; what is left to remove does not hold it up.
-        self.context.close(controller, &mut signals).await;
-        ended
-    }
-
-    async fn sandbox(
-        &self,
-        controller: &Controller,
-        signals: &mut Signals,
-        spec: SandboxSpec,
-        script: Script,
-    ) -> Result<u8, Error> {
-        let sandbox =
-            launch::launch(self.context, self.settings, controller, signals, spec).await?;
-        let ended = match signals.guard(sandbox.start(script)).await {
-            Ok(Ok(run)) => {
-                let canceller = signals::cancel(run.cancel_handle())?;
-                let ended = self.follow(run).await;
-                drop(canceller);
-                // The signal that ended the run is used up; the next one is for what follows.
-                *signals = Signals::listen()?;
-                ended
-            }
-            Ok(Err(error)) => Err(error.into()),
-            Err(signalled) => Err(signalled),
-        };
-        // A run that was reported has ended; that its container could not be removed yet is worth
-        // a word and changes nothing.
-        if let Ok(Err(error)) = signals.guard(sandbox.close()).await {
-            self.context.output.notice(&error.full_message());
-        }
-        ended
+        launch::in_sandbox(self.context, self.settings, config, spec, async |sandbox, signals| {
+            let run = sandbox.start(script);
+            launch::follow_to_end(signals, run, Run::cancel_handle, async |run| {
+                self.follow(run).await
+            })
+            .await
+        })
+        .await
     }
 
     /// Shows a run while it lasts, and its end.

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_controller::{
-    CancelCause, Command, Error, ErrorKind, ExecResult, Exit, Limits, Outcome,
-};
+use sandbox_controller::{Command, Error, ErrorKind, ExecResult, Execution, Exit, Limits, Outcome};
 
 use super::Done;
 use super::answer::{CommandRemarks, Extent, Remarks};
@@ -34,46 +32,19 @@ pub(super) async fn run(
         place.turn().await;
         let sandbox = container.sandbox().await?;
         sandbox.start_exec(command).await.map_err(|error| match error {
-            Error::Ended { .. } => containers.ended(&container, &error),
-            Error::OverCeiling(over) => {
-                let message = format!(
-                    "timeout is {}, above the ceiling of {}: {}",
-                    over.asked,
-                    over.key.key(),
-                    over.ceiling
-                );
-                ToolError::new(ErrorKind::Policy, message)
-            }
             // It is a call's arguments that are wrong, not the command line's.
             Error::Command { .. } => ToolError::invalid(error.full_message()),
-            error => error.into(),
+            error => containers.not_begun(&container, "timeout", error),
         })
     };
-    let begun = tokio::select! {
-        biased;
-        begun = begun => begun,
-        cause = stop.stopped() => Err(cause.into()),
-    };
-    let execution = match begun {
-        Ok(execution) => execution,
-        Err(error) => return Err(error).into(),
-    };
-    let cancel = execution.cancel_handle();
-    let ended = execution.wait();
-    tokio::pin!(ended);
-    let (ended, cause) = tokio::select! {
-        biased;
-        ended = &mut ended => (ended, None),
-        cause = stop.stopped() => {
-            cancel.cancel(CancelCause::Caller);
-            (ended.await, Some(cause))
-        }
-    };
+    let ended = stop
+        .ended(begun, |execution: Execution| (execution.cancel_handle(), execution.wait()))
+        .await;
     // Those that wait for it see all that it did.
     drop(place);
     match ended {
-        Ok(result) => told(result, cause),
-        Err(error) => Err(error.into()).into(),
+        Ok((result, cause)) => told(result, cause),
+        Err(error) => Err(error).into(),
     }
 }
 

@@ -306,6 +306,29 @@ impl Containers {
             .with_hint("sandbox_init makes a new one of that name")
     }
 
+    /// What a caller is told whose script or command did not begin. `timeout` is what the tool calls
+    /// its time limit.
+    pub fn not_begun(
+        self: &Arc<Self>,
+        container: &Arc<Container>,
+        timeout: &str,
+        error: Error,
+    ) -> ToolError {
+        match error {
+            Error::Ended { .. } => self.ended(container, &error),
+            Error::OverCeiling(over) => {
+                let message = format!(
+                    "{timeout} is {}, above the ceiling of {}: {}",
+                    over.asked,
+                    over.key.key(),
+                    over.ceiling
+                );
+                ToolError::new(ErrorKind::Policy, message)
+            }
+            error => error.into(),
+        }
+    }
+
     /// Begins to remove a sandbox, and frees its name. One that could not be removed is tried again.
     pub fn destroy(self: &Arc<Self>, id: &str) -> Result<Removal, ToolError> {
         let mut names = self.names();

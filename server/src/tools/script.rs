@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_controller::{CancelCause, Error, ErrorKind, LogEntry, Outcome, RunResult, Script};
+use sandbox_controller::{ErrorKind, LogEntry, Outcome, Run, RunResult, Script};
 
 use super::Done;
 use super::answer::Remarks;
@@ -33,45 +33,17 @@ pub(super) async fn run(
             }
             script = script.timeout(Duration::from_millis(milliseconds));
         }
-        sandbox.start(script).await.map_err(|error| match error {
-            Error::Ended { .. } => containers.ended(&container, &error),
-            Error::OverCeiling(over) => {
-                let message = format!(
-                    "timeoutMs is {}, above the ceiling of {}: {}",
-                    over.asked,
-                    over.key.key(),
-                    over.ceiling
-                );
-                ToolError::new(ErrorKind::Policy, message)
-            }
-            error => error.into(),
-        })
+        sandbox
+            .start(script)
+            .await
+            .map_err(|error| containers.not_begun(&container, "timeoutMs", error))
     };
-    let begun = tokio::select! {
-        biased;
-        begun = begun => begun,
-        cause = stop.stopped() => Err(cause.into()),
-    };
-    let run = match begun {
-        Ok(run) => run,
-        Err(error) => return Err(error).into(),
-    };
-    let cancel = run.cancel_handle();
-    let ended = run.wait();
-    tokio::pin!(ended);
-    let (ended, cause) = tokio::select! {
-        biased;
-        ended = &mut ended => (ended, None),
-        cause = stop.stopped() => {
-            cancel.cancel(CancelCause::Caller);
-            (ended.await, Some(cause))
-        }
-    };
+    let ended = stop.ended(begun, |run: Run| (run.cancel_handle(), run.wait())).await;
     // Those that wait for it see all that it did.
     drop(place);
     match ended {
-        Ok(result) => told(result, cause),
-        Err(error) => Err(error.into()).into(),
+        Ok((result, cause)) => told(result, cause),
+        Err(error) => Err(error).into(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbox_controller::ErrorKind;
+use sandbox_controller::{CancelCause, CancelHandle, Error, ErrorKind};
 use tokio::sync::watch;
 
 use super::error::ToolError;
@@ -63,5 +63,30 @@ impl Stop {
             Ok(Some(cause)) => cause,
             _ => std::future::pending().await,
         }
+    }
+
+    /// Begins something that can be cancelled, and waits for its end. Stopped in the middle, it is
+    /// cancelled, and what it tells of its end is given with the cause.
+    pub async fn ended<T, R, E: Future<Output = Result<R, Error>>>(
+        &mut self,
+        begun: impl Future<Output = Result<T, ToolError>>,
+        ending: impl FnOnce(T) -> (CancelHandle, E),
+    ) -> Result<(R, Option<StopCause>), ToolError> {
+        let begun = tokio::select! {
+            biased;
+            begun = begun => begun?,
+            cause = self.stopped() => return Err(cause.into()),
+        };
+        let (cancel, ended) = ending(begun);
+        tokio::pin!(ended);
+        let (ended, cause) = tokio::select! {
+            biased;
+            ended = &mut ended => (ended, None),
+            cause = self.stopped() => {
+                cancel.cancel(CancelCause::Caller);
+                (ended.await, Some(cause))
+            }
+        };
+        Ok((ended?, cause))
     }
 }
