@@ -84,10 +84,7 @@ pub(crate) struct Target {
 impl Target {
     /// The rule that allows it, and nothing more than its host's web where that is what it is.
     pub fn rule(&self) -> AllowRule {
-        let host = match &self.host {
-            Host::Name(name) => Pattern::Name(name.clone()),
-            Host::Address(address) => Pattern::Address(*address),
-        };
+        let host = Pattern::Exactly(self.host.clone());
         let ports =
             if USUAL_PORTS.contains(&self.port) { Ports::Usual } else { Ports::One(self.port) };
         AllowRule { host, ports }
@@ -110,10 +107,9 @@ pub struct AllowRule {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Pattern {
-    Name(String),
+    Exactly(Host),
     /// Of the subdomains of this name.
     Below(String),
-    Address(IpAddr),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -185,14 +181,14 @@ impl FromStr for AllowRule {
         }
         let host = match host.parse().map_err(|_| AllowRuleError::Host(shown()))? {
             Host::Name(name) if star => Pattern::Below(name),
-            Host::Name(name) => Pattern::Name(name),
             Host::Address(_) if star => return Err(AllowRuleError::Star(shown())),
             Host::Address(address) => match special(address) {
                 Some(special) if special.is_nobody() => {
                     return Err(AllowRuleError::Nobody(address, special.as_str()));
                 }
-                _ => Pattern::Address(address),
+                _ => Pattern::Exactly(Host::Address(address)),
             },
+            name @ Host::Name(_) => Pattern::Exactly(name),
         };
         Ok(Self { host, ports })
     }
@@ -207,12 +203,11 @@ fn parse_port(text: &str) -> Option<u16> {
 impl fmt::Display for AllowRule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.host, self.ports) {
-            (Pattern::Name(name), _) => formatter.write_str(name)?,
             (Pattern::Below(name), _) => write!(formatter, "*.{name}")?,
-            (Pattern::Address(IpAddr::V6(address)), Ports::One(_)) => {
-                write!(formatter, "[{address}]")?;
+            (Pattern::Exactly(Host::Address(address)), Ports::Usual) => {
+                write!(formatter, "{address}")?
             }
-            (Pattern::Address(address), _) => write!(formatter, "{address}")?,
+            (Pattern::Exactly(host), _) => write!(formatter, "{host}")?,
         }
         match self.ports {
             Ports::Usual => Ok(()),
@@ -234,28 +229,27 @@ impl AllowRule {
     /// Whether everything that `other` allows at this port is allowed by this rule too.
     fn covers(&self, other: &Pattern, port: u16) -> bool {
         let host = match (&self.host, other) {
-            (Pattern::Name(allowed), Pattern::Name(name)) => allowed == name,
-            (Pattern::Below(parent), Pattern::Name(name)) => is_below(name, parent),
+            (known, Pattern::Exactly(host)) => known.matches(host),
             (Pattern::Below(parent), Pattern::Below(name)) => {
                 name == parent || is_below(name, parent)
             }
-            (Pattern::Address(allowed), Pattern::Address(address)) => allowed == address,
-            (Pattern::Name(_), Pattern::Below(_) | Pattern::Address(_))
-            | (Pattern::Below(_), Pattern::Address(_))
-            | (Pattern::Address(_), Pattern::Name(_) | Pattern::Below(_)) => false,
+            (Pattern::Exactly(_), Pattern::Below(_)) => false,
         };
         host && self.ports.as_slice().contains(&port)
     }
 
     fn allows(&self, target: &Target) -> bool {
-        let host = match (&self.host, &target.host) {
-            (Pattern::Name(allowed), Host::Name(name)) => allowed == name,
-            (Pattern::Below(parent), Host::Name(name)) => is_below(name, parent),
-            (Pattern::Address(allowed), Host::Address(address)) => allowed == address,
-            (Pattern::Address(_), Host::Name(_))
-            | (Pattern::Name(_) | Pattern::Below(_), Host::Address(_)) => false,
-        };
-        host && self.ports.as_slice().contains(&target.port)
+        self.host.matches(&target.host) && self.ports.as_slice().contains(&target.port)
+    }
+}
+
+impl Pattern {
+    fn matches(&self, host: &Host) -> bool {
+        match (self, host) {
+            (Self::Exactly(allowed), host) => allowed == host,
+            (Self::Below(parent), Host::Name(name)) => is_below(name, parent),
+            (Self::Below(_), Host::Address(_)) => false,
+        }
     }
 }
 
@@ -295,11 +289,7 @@ impl Allowlist {
         let own = ["localhost", "127.0.0.1", "::1"];
         let is_named = |text: &&str| {
             let host: Host = text.parse().expect("they are hosts");
-            self.0.iter().any(|rule| match (&rule.host, &host) {
-                (Pattern::Name(allowed), Host::Name(name)) => allowed == name,
-                (Pattern::Address(allowed), Host::Address(address)) => allowed == address,
-                _ => false,
-            })
+            self.0.iter().any(|rule| rule.host == Pattern::Exactly(host.clone()))
         };
         let left: Vec<&str> = own.into_iter().filter(|text| !is_named(text)).collect();
         left.join(",")
