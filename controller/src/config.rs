@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use sandbox_protocol::argv::ConfinementPolicy;
 
+use crate::disk::DiskReserve;
 use crate::limits::Ceiling;
 
 /// What a controller is told.
@@ -27,6 +28,8 @@ pub struct Config {
     /// The file that each operation, run and refusal is written to, a JSON line each: appended to,
     /// or made for its owner alone. A FIFO must have its reader. `None`: nothing is.
     pub audit: Option<PathBuf>,
+    /// How much space programs leave free on the file system of their io dir.
+    pub disk_reserve: DiskReserve,
 }
 
 impl Config {
@@ -41,6 +44,7 @@ impl Config {
             confinement: ConfinementPolicy::default(),
             sweep: Sweep::Regularly,
             audit: None,
+            disk_reserve: DiskReserve::default(),
         }
     }
 }

@@ -95,6 +95,7 @@ impl Controller {
             confinement: config.confinement,
             audit,
             owners: Owners::default(),
+            disk_reserve: config.disk_reserve,
         };
         Ok(Self::new(Arc::new(shared), config.sweep))
     }

@@ -2,15 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 
 use crate::config::Config;
 use crate::confinement::{self, LEAST_LANDLOCK, kernel_landlock};
 use crate::controller::Controller;
+use crate::disk::{DiskReserve, FreeSpace};
 use crate::engine::{EngineFacts, EngineKind, UserMapping};
 use crate::error::Error;
+use crate::growth::find_processes;
 use crate::iodir::{IoDir, container_user};
-use crate::limits::Limits;
+use crate::limits::{ByteSize, Limits};
+use crate::sandbox::Sandbox;
 use crate::spec::{Lifespan, SandboxSpec, Script};
 
 /// The oldest API that has all that a sandbox needs.
@@ -66,6 +70,7 @@ impl Check {
 pub async fn examine(config: Config, io_dir: Option<&Path>) -> Vec<Check> {
     let mut checks = Vec::new();
     let state_dir = config.state_dir.clone();
+    let reserve = config.disk_reserve;
     let limits = Limits::default().lowered(&config.ceiling);
     // Nobody's operation.
     let config = Config { audit: None, ..config };
@@ -86,8 +91,8 @@ pub async fn examine(config: Config, io_dir: Option<&Path>) -> Vec<Check> {
         Err(error) => checks.push(Check::error("endpoint", &error)),
     }
     checks.push(kernel());
-    checks.push(free_space("disk", io_dir.unwrap_or(Path::new("."))));
-    checks.push(free_space("state", &state_dir));
+    checks.push(free_space("disk", io_dir.unwrap_or(Path::new(".")), reserve));
+    checks.push(free_space("state", &state_dir, DiskReserve::Bytes(ByteSize::b(0))));
     checks
 }
 
@@ -213,6 +218,7 @@ async fn probe(controller: &Controller, io_dir: Option<&Path>, limits: Limits) -
              agent confine itself have all of it",
         )
     });
+    checks.push(unnamed_files(&sandbox).await);
     match sandbox.run(Script::new("return 1")).await {
         Ok(run) if run.exit_code() == 0 => {
             checks.push(Check::ok("sandbox", format!("a script ran in {} ms", run.usage.wall_ms)));
@@ -233,6 +239,29 @@ async fn probe(controller: &Controller, io_dir: Option<&Path>, limits: Limits) -
     checks
 }
 
+/// Whether files that programs keep without a name can be counted here.
+async fn unnamed_files(sandbox: &Sandbox) -> Check {
+    let id = "unnamed_files";
+    let inner = sandbox.inner();
+    let me = rustix::process::geteuid();
+    let is_their_user = inner.io_dir().is_some_and(|io_dir| io_dir.owner().0 == me.as_raw());
+    let is_seen = find_processes(inner.container()).await.is_some();
+    match is_seen {
+        true if me.is_root() => Check::ok(id, "counted: open and mapped ones, of every process"),
+        true if is_their_user => Check::ok(
+            id,
+            "open ones are counted; what is only mapped, in flight or of a process that hides \
+             itself is judged by the free space",
+        ),
+        _ => Check::warn(
+            id,
+            "not seen: the sandbox's processes are on another machine, or another user's; \
+             limits.disk_reserve bounds them",
+            "run it as root or as the io dir's owner, on the engine's own machine",
+        ),
+    }
+}
+
 /// This kernel's features. The engine's is another one where the engine is in a virtual machine.
 fn kernel() -> Check {
     let uname = rustix::system::uname();
@@ -240,8 +269,8 @@ fn kernel() -> Check {
     let openat2 = match rustix::fs::openat2(
         rustix::fs::CWD,
         ".",
-        rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
-        rustix::fs::Mode::empty(),
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
         rustix::fs::ResolveFlags::BENEATH,
     ) {
         Err(rustix::io::Errno::NOSYS) => "no openat2",
@@ -261,7 +290,7 @@ fn kernel() -> Check {
     }
 }
 
-fn free_space(id: &'static str, path: &Path) -> Check {
+fn free_space(id: &'static str, path: &Path, reserve: DiskReserve) -> Check {
     // Of what is there already: the rest is made on the same filesystem.
     let there: PathBuf = std::path::absolute(path)
         .unwrap_or_else(|_| path.to_owned())
@@ -269,12 +298,20 @@ fn free_space(id: &'static str, path: &Path) -> Check {
         .find(|ancestor| ancestor.exists())
         .unwrap_or(Path::new("/"))
         .to_owned();
-    match rustix::fs::statvfs(&there) {
-        Ok(stat) => {
-            let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-            let free_text = bytesize::ByteSize::b(free).display().iec();
-            let detail = format!("{free_text:.1} free at {}", there.display());
-            if free < LITTLE_SPACE {
+    let opened = rustix::fs::open(&there, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    match opened.and_then(FreeSpace::of) {
+        Ok(FreeSpace { available, size, .. }) => {
+            let text = |bytes| bytesize::ByteSize::b(bytes).display().iec();
+            let kept = reserve.of(size);
+            let mut detail = format!("{:.1} free at {}", text(available), there.display());
+            if kept > 0 {
+                detail += &format!("; programs leave {:.1} (limits.disk_reserve)", text(kept));
+            }
+            if available < kept {
+                let fix = "free some space, use another directory, or lower limits.disk_reserve: \
+                           no program starts";
+                Check::warn(id, detail, fix)
+            } else if available < LITTLE_SPACE {
                 Check::warn(id, detail, "free some space, or use another directory")
             } else {
                 Check::ok(id, detail)
@@ -333,6 +370,10 @@ mod tests {
     fn the_kernel_and_the_disk_are_looked_at_without_an_engine() {
         assert!(kernel().detail.contains("Landlock"));
         let missing = Path::new("/tmp/there/is/no/such/folder");
-        assert_ne!(free_space("disk", missing).status, CheckStatus::Fail);
+        let check = free_space("disk", missing, DiskReserve::Auto);
+        assert_ne!(check.status, CheckStatus::Fail);
+        assert!(check.detail.contains("limits.disk_reserve"), "{check:?}");
+        let more = DiskReserve::Bytes(ByteSize::b(1 << 60));
+        assert_eq!(free_space("disk", missing, more).status, CheckStatus::Warn);
     }
 }

@@ -115,15 +115,17 @@ impl Ending {
 
     /// Waits for the answer; `None` where there will be none. Whatever ends it, the agent says
     /// nothing of it any more when this returns. `passed` ends when a limit is passed, which ends
-    /// it; `check` says what in an answer no honest agent says.
+    /// it; `overrun` ends when asking was not enough; `check` says what in an answer no honest agent says.
     pub async fn answer<T>(
         &mut self,
         mut reply: Reply<T>,
         mut kill_at: Instant,
         passed: impl Future<Output = ScriptError>,
+        overrun: impl Future<Output = ()>,
         check: impl Fn(&Self, &Result<T, WireError>) -> Result<(), String>,
     ) -> Result<Option<Result<T, WireError>>, Error> {
-        let mut passed = std::pin::pin!(passed);
+        let (mut passed, mut overrun) = (std::pin::pin!(passed), std::pin::pin!(overrun));
+        let mut is_overrun = false;
         loop {
             tokio::select! {
                 biased;
@@ -142,6 +144,10 @@ impl Ending {
                     self.limit = Some(limit);
                     kill_at = kill_at.min(Instant::now() + self.grace);
                     self.ask_to_cancel(reply.id);
+                }
+                () = &mut overrun, if self.limit.is_some() && !is_overrun => {
+                    is_overrun = true;
+                    kill_at = Instant::now();
                 }
                 () = tokio::time::sleep_until(kill_at) => break,
             }

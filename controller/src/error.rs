@@ -244,6 +244,12 @@ pub enum Error {
         "a list of hosts needs an image: without one there are no programs, and scripts alone reach no host"
     )]
     NoPrograms,
+    /// An io dir in memory cannot be made.
+    #[error("cannot make a private io dir: {reason}")]
+    PrivateIoDir {
+        /// Why.
+        reason: String,
+    },
     /// A rule about paths for a sandbox whose programs would not be held by it.
     #[error(
         "{rule} holds scripts and file operations, and no programs, which write to all of the io dir and read \
@@ -373,6 +379,7 @@ impl Error {
             | Self::Unconfined { .. }
             | Self::IoDirElsewhere { .. } => ErrorKind::Engine,
             Self::DockerOnly { .. }
+            | Self::PrivateIoDir { .. }
             | Self::Endpoint { .. }
             | Self::Context { .. }
             | Self::Audit { .. } => ErrorKind::Config,
@@ -475,6 +482,10 @@ impl Error {
             }
             Self::User { .. } => {
                 "give the io dir to another owner, or name a user with --user UID:GID"
+            }
+            Self::PrivateIoDir { .. } => {
+                "--engine embedded makes one, as root; --io-dir names a directory in its place, and \
+                 io.private = \"off\" takes the default one"
             }
             Self::Input { .. } => "--in takes a regular file or a directory: --in SRC[:NAME]",
             Self::ArgsTooLarge { .. } => "give large data as an input: --in SRC[:NAME]",

@@ -1,39 +1,44 @@
 //! How an io dir grows while programs run, and what they changed in it when they have ended.
 //!
 //! What a program writes nobody counts: its limits on writing are held by looking. A [`Watcher`], one
-//! for all that runs in a sandbox at a time, measures the io dir again and again; whoever runs compares
-//! with what was there before it began.
+//! for all that runs in a sandbox at a time, measures the io dir again and again: what has a name, by a
+//! walk, and what has none any more ([`unnamed`](crate::unnamed)). Between two looks it asks the file
+//! system what is left, which costs microseconds, and looks at once where so much is gone that the limit
+//! may be passed ([`pace`](crate::pace)). Whoever runs compares with what was there before it began.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::ScriptError;
-use tokio::sync::watch;
+use tokio::sync::{Notify, OnceCell, watch};
 use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::Instant;
 
+use crate::disk::{DiskReserve, FreeSpace};
+use crate::engine::Container;
 use crate::iodir::IoDir;
 use crate::limits::{ByteSize, Limits};
 use crate::outcome::failure;
+use crate::pace::{Pace, Room};
 use crate::report::{FilesTouched, TouchedSource};
 use crate::scan::{Extent, MAX_DEPTH, Reach, Snapshot, measure};
+use crate::unnamed::{Depth, Processes, Unnamed};
 
 /// How long a walk is waited for. It ends by itself before, unless its file system hangs.
 const LOOK: Duration = Duration::from_secs(30);
 /// Paths that are remembered, for each entry that may be made.
 const KNOWN_PER_ENTRY: u64 = 10;
-/// How far apart two measurements begin at least, and at most where they cost little.
-const SOONEST: Duration = Duration::from_millis(100);
-const LATEST: Duration = Duration::from_secs(2);
-/// A measurement is followed by a rest of so many times what it took: one processor's 5 % ...
-const REST: u32 = 19;
-/// ... or, where that would be longer than [`LATEST`], a quarter of it.
-const SHORT_REST: u32 = 3;
 /// Bytes and entries by which the io dir may grow in a sandbox's whole life, where one run may not
 /// make it grow more: those of the agent's own count.
 const LIFE: Extent = Extent { bytes: 1 << 30, entries: 100_000 };
+/// What others may write at the same time, where the file system's free space is all that can be asked.
+const OTHERS: u64 = 64 << 20;
+/// What a program may write after its end was asked for, before its container is killed: at least this.
+const OVERRUN: u64 = 64 << 20;
+
+/// The sandbox's, once somebody has looked for them; none where they are not to be found.
+type FoundProcesses = Arc<OnceCell<Option<Processes>>>;
 
 /// Where a sandbox's programs write.
 #[derive(Debug, Default)]
@@ -42,6 +47,14 @@ pub(crate) struct Ground {
     first: OnceLock<Extent>,
     /// Alive while somebody runs.
     watcher: Mutex<Weak<Watcher>>,
+    processes: FoundProcesses,
+}
+
+/// What is watched, and how.
+pub(crate) struct Watched {
+    pub io_dir: Arc<IoDir>,
+    pub container: Arc<dyn Container>,
+    pub reserve: DiskReserve,
 }
 
 /// Somebody who runs in a sandbox with programs.
@@ -56,53 +69,141 @@ pub(crate) struct Lookout {
 #[derive(Debug)]
 struct Before {
     snapshot: Arc<Snapshot>,
-    first: Extent,
+    baseline: Baseline,
     watcher: Arc<Watcher>,
+    /// Known to the watcher for as long as this is there.
+    bounds: Arc<Bounds>,
+}
+
+/// What later looks are compared with.
+#[derive(Debug, Clone, Copy)]
+struct Baseline {
+    /// Of what had names and of what had none.
+    extent: Extent,
+    /// Whether that is known well enough to tell what was added.
+    is_measured: bool,
+    /// Before the first of the sandbox's programs.
+    first: Extent,
+    space: Option<FreeSpace>,
+    reserve: DiskReserve,
+}
+
+/// Where somebody's limits end, as absolute figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bounds {
+    /// Of the io dir.
+    bytes: u64,
+    entries: u64,
+    /// How much it may grow.
+    most: Extent,
+    /// Free space of its file system.
+    space: Option<u64>,
+}
+
+impl Bounds {
+    /// Whether more is gone of the free space than may be written.
+    fn is_suspicious(&self, space: Option<FreeSpace>) -> bool {
+        matches!((self.space, space), (Some(least), Some(now)) if now.bytes < least)
+    }
+}
+
+/// One look at an io dir.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    /// With what has no name.
+    extent: Extent,
+    reach: Reach,
+    unnamed: u64,
+    /// Whether the sandbox keeps what cannot be measured; and whether it did at the look before.
+    unseen: bool,
+    was_unseen: bool,
+    space: Option<FreeSpace>,
 }
 
 impl Lookout {
     /// Looks at the io dir before anything runs.
-    pub async fn begin(ground: &Ground, io_dir: Arc<IoDir>, limits: Limits) -> Self {
-        let snapshot = snapshot(&io_dir, &limits).await.map(Arc::new);
-        let before = snapshot.map(|snapshot| Before {
-            first: *ground.first.get_or_init(|| snapshot.extent),
-            watcher: ground.watcher(&io_dir),
-            snapshot,
+    pub async fn begin(ground: &Ground, watched: Watched, limits: Limits) -> Self {
+        let io_dir = watched.io_dir.clone();
+        let taken = snapshot(&io_dir, &limits).await;
+        let before = taken.map(|(snapshot, space)| {
+            let reserve = watched.reserve;
+            let watcher =
+                ground.watcher(watched, Reading::new(snapshot.extent, snapshot.reach, space));
+            // Of others who run already.
+            let unnamed = watcher.measured.borrow().unnamed;
+            let now = Reading { unnamed, ..Reading::new(snapshot.extent, snapshot.reach, space) };
+            let extent = now.with_named((snapshot.extent, snapshot.reach)).extent;
+            let most =
+                Extent { bytes: limits.max_write.as_u64(), entries: limits.entries.get().into() };
+            let bounds = watcher.bound(Bounds {
+                bytes: extent.bytes.saturating_add(most.bytes),
+                entries: extent.entries.saturating_add(most.entries),
+                most,
+                space: space.and_then(|space| space.bytes.checked_sub(most.bytes)),
+            });
+            let baseline = Baseline {
+                extent,
+                is_measured: snapshot.reach < Reach::Hidden,
+                first: *ground.first.get_or_init(|| extent),
+                space,
+                reserve,
+            };
+            Before { snapshot: Arc::new(snapshot), baseline, watcher, bounds }
         });
         Self { io_dir, limits, before }
     }
 
-    /// Why nothing may run: programs would write where nobody looks, as much as they like. An earlier one
-    /// may have made it so.
+    /// Why nothing may run: programs would write where nobody looks, as much as they like, or there is
+    /// no space that they may take. An earlier one may have made it so.
     pub fn refusal(&self) -> Option<ScriptError> {
-        let reach = self.before.as_ref()?.snapshot.reach;
-        Some(failure(ErrorKind::TooManyFiles, format!("nothing was started: {}", unseen(reach)?)))
+        let before = self.before.as_ref()?;
+        let refuse = |kind, why| Some(failure(kind, format!("nothing was started: {why}")));
+        if let Some(unseen) = unseen(before.snapshot.reach) {
+            return refuse(ErrorKind::TooManyFiles, unseen);
+        }
+        let Baseline { space, reserve, .. } = before.baseline;
+        refuse(ErrorKind::DiskFull, too_little(space?, reserve)?)
     }
 
-    /// Waits until the io dir has grown by more than the limits allow: for ever, where that cannot
-    /// be told.
+    /// Waits until the io dir has grown by more than the limits allow, or its file system has less
+    /// space left than must stay free: for ever, where that cannot be told.
     pub async fn passed(&self) -> ScriptError {
-        let Some(before) = self.before.as_ref().filter(|before| before.is_measured()) else {
-            return std::future::pending().await;
-        };
-        let most = before.most(&self.limits);
-        before.watcher.most.fetch_max(most, Ordering::Relaxed);
+        let Some(before) = &self.before else { return std::future::pending().await };
         let mut measured = before.watcher.measured.subscribe();
         loop {
             if measured.changed().await.is_err() {
                 return std::future::pending().await;
             }
-            let (extent, reach) = *measured.borrow_and_update();
-            if before.passed(extent, reach, &self.limits).is_none() {
-                continue;
-            }
-            // A walk may meet twice what moves under it: two of them are believed.
-            if let Some((extent, reach)) = look(&self.io_dir, most).await
-                && let Some(limit) = before.passed(extent, reach, &self.limits)
-            {
-                let message = format!("killed: {}", limit.message);
-                return ScriptError { message, ..limit };
-            }
+            let reading = *measured.borrow_and_update();
+            let Some(limit) = before.baseline.passed(&reading, &self.limits) else { continue };
+            let limit = match limit.kind {
+                // The file system itself says so.
+                ErrorKind::DiskFull => limit,
+                _ => {
+                    // A walk may meet twice what moves under it: two of them are believed.
+                    let most = before.bounds.entries.saturating_add(1);
+                    let Some(again) = look(&self.io_dir, most).await else { continue };
+                    let again = reading.with_named(again);
+                    match before.baseline.passed(&again, &self.limits) {
+                        Some(limit) => limit,
+                        None => continue,
+                    }
+                }
+            };
+            let message = format!("killed: {}", limit.message);
+            return ScriptError { message, ..limit };
+        }
+    }
+
+    /// Waits until the sandbox has taken much more than it had when its end was asked for: it is not
+    /// ended by asking.
+    pub async fn overrun(&self) {
+        let Some(before) = &self.before else { return std::future::pending().await };
+        let mut measured = before.watcher.measured.subscribe();
+        let more = self.limits.max_write.as_u64().max(OVERRUN);
+        let most = measured.borrow().extent.bytes.saturating_add(more);
+        if measured.wait_for(|reading| reading.extent.bytes > most).await.is_err() {
+            std::future::pending().await
         }
     }
 
@@ -114,36 +215,76 @@ impl Lookout {
             ..FilesTouched::default()
         };
         let Some(before) = self.before else { return (unknown, None) };
-        let Some(after) = snapshot(&self.io_dir, &self.limits).await else {
+        let Some((after, _)) = snapshot(&self.io_dir, &self.limits).await else {
             return (unknown, None);
         };
-        let limit = match before.is_measured() {
-            true => before.passed(after.extent, after.reach, &self.limits),
-            false => None,
-        };
-        let snapshot = before.snapshot;
+        let (extent, reach) = (after.extent, after.reach);
+        let reading = Reading::new(extent, reach, None);
+        let limit = before.baseline.passed(&reading, &self.limits);
+        let snapshot = before.snapshot.clone();
         let changes = spawn_blocking(move || snapshot.changes(&after)).await;
         (changes.unwrap_or(unknown), limit)
     }
 }
 
-impl Before {
-    /// Whether what was there before is known well enough to tell what was added.
-    fn is_measured(&self) -> bool {
-        self.snapshot.reach < Reach::Hidden
+impl Reading {
+    /// Of what has names, alone.
+    const fn new(extent: Extent, reach: Reach, space: Option<FreeSpace>) -> Self {
+        Self { extent, reach, unnamed: 0, unseen: false, was_unseen: false, space }
     }
 
-    /// Entries at which nobody need count any more.
-    fn most(&self, limits: &Limits) -> u64 {
-        let entries = u64::from(limits.entries.get());
-        self.snapshot.extent.entries.saturating_add(entries).saturating_add(1)
+    /// The same, with this walk's figures of what has names.
+    fn with_named(self, (named, reach): (Extent, Reach)) -> Self {
+        let bytes = named.bytes.saturating_add(self.unnamed);
+        Self { extent: Extent { bytes, ..named }, reach, ..self }
+    }
+}
+
+impl Baseline {
+    /// By how much the free space has fallen since then.
+    fn fallen(&self, now: &Reading) -> u64 {
+        let (Some(before), Some(now)) = (self.space, now.space) else { return 0 };
+        before.bytes.saturating_sub(now.bytes)
     }
 
-    fn passed(&self, now: Extent, reach: Reach, limits: &Limits) -> Option<ScriptError> {
+    fn passed(&self, now: &Reading, limits: &Limits) -> Option<ScriptError> {
+        self.grown(now, limits).or_else(|| {
+            let little = too_little(now.space?, self.reserve)?;
+            let grown = now.extent.bytes.saturating_sub(self.extent.bytes);
+            let share = match (self.is_measured, ByteSize::b(grown >> 20 << 20)) {
+                (true, grown) => format!(", of which the sandbox has taken {grown}"),
+                (false, _) => String::new(),
+            };
+            let fallen = ByteSize::b(self.fallen(now) >> 20 << 20);
+            let message = format!("{little}: {fallen} less than at the beginning{share}");
+            Some(failure(ErrorKind::DiskFull, message))
+        })
+    }
+
+    fn grown(&self, now: &Reading, limits: &Limits) -> Option<ScriptError> {
+        if !self.is_measured {
+            return None;
+        }
         let most =
             Extent { bytes: limits.max_write.as_u64(), entries: u64::from(limits.entries.get()) };
-        over(self.snapshot.extent, now, reach, most, "")
-            .or_else(|| over(self.first, now, reach, most.or(LIFE), " in the sandbox's life"))
+        over(self.extent, now.extent, now.reach, most, "")
+            .or_else(|| {
+                over(self.first, now.extent, now.reach, most.or(LIFE), " in the sandbox's life")
+            })
+            .or_else(|| {
+                // Nobody can say how much it is; the file system can say how much is gone.
+                let hides = now.unseen
+                    && now.was_unseen
+                    && self.fallen(now) > most.bytes.saturating_add(OTHERS);
+                hides.then(|| {
+                    let bytes = ByteSize::b(most.bytes);
+                    let message = format!(
+                        "the io dir's file system lost more than {bytes}, while the sandbox kept \
+                         files where nobody can measure them"
+                    );
+                    failure(ErrorKind::WriteLimit, message)
+                })
+            })
     }
 }
 
@@ -152,6 +293,15 @@ impl Extent {
     fn or(self, other: Self) -> Self {
         Self { bytes: self.bytes.max(other.bytes), entries: self.entries.max(other.entries) }
     }
+}
+
+/// That less space is left than must stay free.
+fn too_little(space: FreeSpace, reserve: DiskReserve) -> Option<String> {
+    let reserve = reserve.of(space.size);
+    (space.available < reserve).then(|| {
+        let reserve = bytesize::ByteSize::b(reserve).display().iec();
+        format!("the io dir's file system has less than {reserve:.1} left (limits.disk_reserve)")
+    })
 }
 
 /// The limit that growth has passed.
@@ -192,10 +342,10 @@ fn unseen(reach: Reach) -> Option<String> {
 }
 
 impl Ground {
-    fn watcher(&self, io_dir: &Arc<IoDir>) -> Arc<Watcher> {
+    fn watcher(&self, watched: Watched, now: Reading) -> Arc<Watcher> {
         let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
         watcher.upgrade().unwrap_or_else(|| {
-            let new = Watcher::start(io_dir.clone());
+            let new = Watcher::start(watched, self.processes.clone(), now);
             *watcher = Arc::downgrade(&new);
             new
         })
@@ -205,43 +355,163 @@ impl Ground {
 /// Measures an io dir for as long as somebody has it.
 #[derive(Debug)]
 struct Watcher {
-    measured: watch::Sender<(Extent, Reach)>,
-    /// Entries that it counts.
-    most: Arc<AtomicU64>,
-    task: AbortHandle,
+    measured: watch::Sender<Reading>,
+    /// Of all who run.
+    bounds: Arc<Mutex<Vec<Weak<Bounds>>>>,
+    tasks: [AbortHandle; 2],
 }
 
 impl Watcher {
-    fn start(io_dir: Arc<IoDir>) -> Arc<Self> {
-        let measured = watch::Sender::new((Extent::default(), Reach::Cut));
-        let most = Arc::<AtomicU64>::default();
-        let task = tokio::spawn({
-            let (measured, most) = (measured.clone(), most.clone());
+    fn start(watched: Watched, processes: FoundProcesses, now: Reading) -> Arc<Self> {
+        let Watched { io_dir, container, reserve } = watched;
+        let measured = watch::Sender::new(now);
+        let bounds = Arc::<Mutex<Vec<Weak<Bounds>>>>::default();
+        let wanted = Arc::new(Notify::new());
+        let find = {
+            let (processes, wanted) = (processes.clone(), wanted.clone());
             async move {
-                let mut period = SOONEST;
-                loop {
-                    tokio::time::sleep(period).await;
-                    let started = Instant::now();
-                    if let Some(seen) = look(&io_dir, most.load(Ordering::Relaxed)).await {
-                        measured.send_replace(seen);
-                    }
-                    period = rest(started.elapsed());
-                }
+                // To ask an engine takes longer than many a program.
+                wanted.notified().await;
+                processes.get_or_init(|| find_processes(&*container)).await;
             }
-        });
-        Arc::new(Self { measured, most, task: task.abort_handle() })
+        };
+        let watch = Watch {
+            pace: Pace::new(Instant::now(), now.space),
+            io_dir,
+            reserve,
+            has_found: processes.initialized(),
+            processes,
+            wanted,
+            bounds: bounds.clone(),
+            measured: measured.clone(),
+        };
+        let tasks = [tokio::spawn(find), tokio::spawn(watch.go_on())].map(|it| it.abort_handle());
+        Arc::new(Self { measured, bounds, tasks })
+    }
+
+    fn bound(&self, bounds: Bounds) -> Arc<Bounds> {
+        let bounds = Arc::new(bounds);
+        let mut all = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|bounds| bounds.strong_count() > 0);
+        all.push(Arc::downgrade(&bounds));
+        bounds
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.task.abort();
+        self.tasks.iter().for_each(AbortHandle::abort);
     }
 }
 
-/// How long to wait after a measurement that took so long.
-fn rest(took: Duration) -> Duration {
-    (took * REST).clamp(SOONEST, LATEST).max(took * SHORT_REST)
+/// The processes of a container, where they are to be seen.
+pub(crate) async fn find_processes(container: &dyn Container) -> Option<Processes> {
+    let init = tokio::time::timeout(LOOK, container.init_pid()).await.ok()??;
+    let container = container.id().to_owned();
+    spawn_blocking(move || Processes::of(init, &container)).await.ok()?
+}
+
+/// What a watcher does.
+struct Watch {
+    pace: Pace,
+    io_dir: Arc<IoDir>,
+    reserve: DiskReserve,
+    processes: FoundProcesses,
+    has_found: bool,
+    /// Told when the processes are to be found.
+    wanted: Arc<Notify>,
+    bounds: Arc<Mutex<Vec<Weak<Bounds>>>>,
+    measured: watch::Sender<Reading>,
+}
+
+impl Watch {
+    async fn go_on(mut self) {
+        loop {
+            tokio::time::sleep(self.pace.tick()).await;
+            let (space, cost) = self.free_space().await;
+            let now = Instant::now();
+            let last = *self.measured.borrow();
+            let bounds = self.all_bounds();
+            let is_suspicious = bounds.iter().any(|bounds| bounds.is_suspicious(space));
+            let just_found = !std::mem::replace(&mut self.has_found, self.processes.initialized())
+                && self.has_found;
+            let room = match just_found || last.unseen && is_suspicious {
+                // What is kept unseen is believed when it was met twice.
+                true => Room::NONE,
+                false => room(&bounds, last.extent),
+            };
+            if self.pace.gone(space) >= room.bytes / 2 {
+                self.wanted.notify_one();
+            }
+            if !self.pace.is_due(now, cost, space, room) {
+                self.measured.send_if_modified(|last| {
+                    last.space = space;
+                    space.is_some_and(|space| too_little(space, self.reserve).is_some())
+                });
+                continue;
+            }
+            self.wanted.notify_one();
+            let depth = if is_suspicious { Depth::Everything } else { Depth::Open };
+            let most = bounds.iter().map(|bounds| bounds.entries).max().unwrap_or(0);
+            let looked = self.look(depth, most.saturating_add(1)).await;
+            self.pace.looked(now, Instant::now(), space);
+            let Some((Unnamed { bytes, has_unseen }, (named, reach))) = looked else { continue };
+            let reading = Reading {
+                extent: named,
+                reach,
+                unnamed: bytes,
+                unseen: has_unseen,
+                was_unseen: last.unseen,
+                space,
+            };
+            self.measured.send_replace(reading.with_named((named, reach)));
+        }
+    }
+
+    fn all_bounds(&self) -> Vec<Arc<Bounds>> {
+        let bounds = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        bounds.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// What is left, and how long the answer took.
+    async fn free_space(&self) -> (Option<FreeSpace>, Duration) {
+        let io_dir = self.io_dir.clone();
+        let ask = spawn_blocking(move || {
+            let asked = std::time::Instant::now();
+            (FreeSpace::of(io_dir.fd()).ok(), asked.elapsed())
+        });
+        in_time(ask).await.unwrap_or((None, LOOK))
+    }
+
+    async fn look(&self, depth: Depth, most: u64) -> Option<(Unnamed, (Extent, Reach))> {
+        let (io_dir, processes) = (self.io_dir.clone(), self.processes.clone());
+        in_time(spawn_blocking(move || {
+            // First: what loses its name meanwhile is counted once, or by the next look.
+            let unnamed = match processes.get() {
+                Some(Some(processes)) => processes.unnamed(io_dir.identity().dev, depth),
+                Some(None) | None => Unnamed::default(),
+            };
+            (unnamed, measure(io_dir.fd(), most))
+        }))
+        .await
+    }
+}
+
+/// What all of them may still take.
+fn room(all: &[Arc<Bounds>], now: Extent) -> Room {
+    let left = |bounds: &Arc<Bounds>| Room {
+        bytes: bounds.bytes.saturating_add(1).saturating_sub(now.bytes),
+        most_bytes: bounds.most.bytes,
+        entries: bounds.entries.saturating_add(1).saturating_sub(now.entries),
+        most_entries: bounds.most.entries,
+    };
+    let nearer = |one: Room, other: Room| Room {
+        bytes: one.bytes.min(other.bytes),
+        most_bytes: one.most_bytes.max(other.most_bytes),
+        entries: one.entries.min(other.entries),
+        most_entries: one.most_entries.max(other.most_entries),
+    };
+    all.iter().map(left).reduce(nearer).unwrap_or(Room::NONE)
 }
 
 async fn look(io_dir: &Arc<IoDir>, most: u64) -> Option<(Extent, Reach)> {
@@ -249,10 +519,13 @@ async fn look(io_dir: &Arc<IoDir>, most: u64) -> Option<(Extent, Reach)> {
     in_time(spawn_blocking(move || measure(io_dir.fd(), most))).await
 }
 
-async fn snapshot(io_dir: &Arc<IoDir>, limits: &Limits) -> Option<Snapshot> {
+async fn snapshot(io_dir: &Arc<IoDir>, limits: &Limits) -> Option<(Snapshot, Option<FreeSpace>)> {
     let io_dir = io_dir.clone();
     let most = u64::from(limits.entries.get()).saturating_mul(KNOWN_PER_ENTRY);
-    in_time(spawn_blocking(move || Snapshot::take(io_dir.fd(), most))).await
+    in_time(spawn_blocking(move || {
+        (Snapshot::take(io_dir.fd(), most), FreeSpace::of(io_dir.fd()).ok())
+    }))
+    .await
 }
 
 async fn in_time<T>(walk: tokio::task::JoinHandle<T>) -> Option<T> {
@@ -293,9 +566,43 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_that_costs_much_is_made_less_often() {
-        let rest = |millis| rest(Duration::from_millis(millis)).as_millis();
-        assert_eq!([rest(0), rest(1), rest(20), rest(100)], [100, 100, 380, 1900]);
-        assert_eq!([rest(200), rest(666), rest(2000)], [2000, 2000, 6000]);
+    fn what_cannot_be_measured_is_judged_by_the_space_that_is_gone() {
+        const GIB: u64 = 1 << 30;
+        let space = |bytes| Some(FreeSpace { bytes, available: bytes, inodes: 1, size: 100 * GIB });
+        let extent = Extent { bytes: 1000, entries: 5 };
+        let baseline = Baseline {
+            extent,
+            is_measured: true,
+            first: extent,
+            space: space(10 * GIB),
+            reserve: DiskReserve::Auto,
+        };
+        let limits = Limits::default();
+        let passed = |unseen, was_unseen, left| {
+            let reading = Reading {
+                unseen,
+                was_unseen,
+                ..Reading::new(
+                    Extent { bytes: 1000 + (5 << 20), ..extent },
+                    Reach::All,
+                    space(left),
+                )
+            };
+            baseline.passed(&reading, &limits).map(|limit| (limit.kind, limit.message))
+        };
+        let kind = |unseen, was_unseen, left| passed(unseen, was_unseen, left).map(|it| it.0);
+        // The free space alone says nothing of whose it was.
+        assert_eq!(kind(false, false, 2 * GIB), None);
+        assert_eq!(kind(true, false, 2 * GIB), None);
+        assert_eq!(kind(true, true, 2 * GIB), Some(ErrorKind::WriteLimit));
+        assert_eq!(kind(true, true, 10 * GIB - (100 << 20)), None);
+        // What must stay free must stay free, whoever has taken it.
+        let (kind, message) = passed(false, false, GIB - 1).unwrap();
+        assert_eq!(kind, ErrorKind::DiskFull);
+        assert_eq!(
+            message,
+            "the io dir's file system has less than 1.0 GiB left (limits.disk_reserve): 9GiB less \
+             than at the beginning, of which the sandbox has taken 5MiB"
+        );
     }
 }

@@ -1,5 +1,7 @@
 //! The io dir and the inputs on the host: opened once, held, and never found by path again.
 
+mod memory;
+
 use std::collections::HashSet;
 use std::fs;
 use std::io;
@@ -127,6 +129,11 @@ impl IoDir {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Where it is on the host; `None` of a private one, which is nowhere.
+    pub fn host_path(&self) -> Option<&Path> {
+        Some(&*self.path).filter(|_| !self.source.is_private())
     }
 
     /// What an engine mounts.

@@ -27,6 +27,7 @@ mod cleanup;
 mod config;
 mod confinement;
 mod controller;
+mod disk;
 mod doctor;
 mod egress;
 mod ending;
@@ -44,6 +45,7 @@ mod limits;
 mod made;
 mod outcome;
 mod owner;
+mod pace;
 mod places;
 mod plan;
 mod reap;
@@ -57,6 +59,7 @@ mod shared;
 mod spec;
 mod state;
 mod time;
+mod unnamed;
 
 pub use agent::{AGENT, AGENT_SHA256};
 pub use audit::AuditReport;
@@ -66,6 +69,7 @@ pub use config::{
     UnknownEngine,
 };
 pub use controller::Controller;
+pub use disk::{DiskReserve, DiskReserveError};
 pub use doctor::{Check, CheckStatus, examine};
 pub use egress::{AllowRule, AllowRuleError, Allowlist};
 pub use ending::CancelHandle;

@@ -44,10 +44,8 @@ impl Plan {
                 source,
             })
         };
-        let io = match &spec.io_dir {
-            Some(_) => Some(guest("the mount path", &spec.mount_path)?),
-            None => None,
-        };
+        let has_io = spec.io_dir.is_some() || spec.io_is_private;
+        let io = has_io.then(|| guest("the mount path", &spec.mount_path)).transpose()?;
         if let (true, Some(input)) = (spec.io_is_off, spec.inputs.first()) {
             let reason = "the sandbox is to have no files".to_owned();
             return Err(Error::Input { name: input.name.clone(), reason });

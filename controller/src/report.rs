@@ -140,6 +140,10 @@ fn hint(outcome: &Outcome, memory: LimitKey) -> Option<String> {
         ErrorKind::TooManyFiles => LimitKey::Entries,
         ErrorKind::TooManyHandles => LimitKey::OpenHandles,
         ErrorKind::OutputLimit => LimitKey::OutputBytes,
+        ErrorKind::DiskFull => {
+            let hint = "make room on that file system, or use an io dir on another one";
+            return Some(hint.to_owned());
+        }
         _ => return None,
     };
     Some(format!("{} raises the limit", limit.flag().unwrap_or(limit.key())))

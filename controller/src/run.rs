@@ -2,6 +2,7 @@
 //!
 //! A task of its own conducts it, so that the deadline holds whatever the caller does meanwhile.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -413,7 +414,7 @@ impl Conductor {
             files_touched,
             engine: inner.engine().kind,
             engine_notice: inner.engine().notice.clone(),
-            io_dir: inner.io_dir().map(|dir| dir.path().to_owned()),
+            io_dir: inner.io_dir().and_then(|dir| dir.host_path()).map(Path::to_owned),
             limits: self.limits,
             usage,
             confinement: inner.confinement.clone(),
@@ -466,7 +467,13 @@ impl Conductor {
                 None => std::future::pending().await,
             }
         };
-        Ok(match self.ending.answer(reply, kill_at, passed, check).await {
+        let overrun = async {
+            match lookout {
+                Some(lookout) => lookout.overrun().await,
+                None => std::future::pending().await,
+            }
+        };
+        Ok(match self.ending.answer(reply, kill_at, passed, overrun, check).await {
             Ok(Some(Ok(answer))) => Ok(Some(Answer::new(answer, &inner, &self.limits))),
             Ok(Some(Err(source))) => Err(Error::Refused { source }),
             Ok(None) => Ok(None),

@@ -21,16 +21,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use crate::activity::Activity;
 use crate::audit::{self, Audit, By, Event};
 use crate::confinement;
+use crate::disk::DiskReserve;
 use crate::egress::{Egress, SystemResolver};
 use crate::engine::{
-    Container, ContainerSpec, EngineError, EngineInfo, Moment, Source, UserMapping,
+    Container, ContainerSpec, EngineError, EngineInfo, EngineKind, Moment, Source, UserMapping,
 };
 use crate::error::{Error, Step, step};
 use crate::failpoint::{Point, failpoint};
 use crate::files::Encoding;
-use crate::growth::{Ground, Lookout};
+use crate::growth::{Ground, Lookout, Watched};
 use crate::iodir::{Identity, IoDir, OpenInput, container_user, open_inputs};
-use crate::limits::{Ceiling, Limits};
+use crate::limits::{ByteSize, Ceiling, Limits};
 use crate::outcome::{ContainerUsage, ExitEvidence};
 use crate::places::Places;
 use crate::plan::Plan;
@@ -69,10 +70,10 @@ impl Sandbox {
         self.inner.container.id()
     }
 
-    /// Its io dir on the host, absolute.
+    /// Its io dir on the host, absolute; `None` of one that is private.
     #[must_use]
     pub fn io_dir(&self) -> Option<&Path> {
-        self.inner.io_dir().map(IoDir::path)
+        self.inner.io_dir().and_then(IoDir::host_path)
     }
 
     /// What confines the agent beyond its container.
@@ -158,7 +159,11 @@ impl Sandbox {
         let inputs = std::mem::take(&mut spec.inputs);
         let inputs = open_inputs(inputs, &shared.instance.spool_dir())?;
         let make = |dir| IoDir::make(dir, &shared.instance.made_dir());
-        let io_dir = spec.io_dir.as_deref().map(make).transpose()?.map(Arc::new);
+        let io_dir = match (&spec.io_dir, spec.io_is_private) {
+            (None, true) => Some(private_io_dir(&shared, &spec)?),
+            (io_dir, _) => io_dir.as_deref().map(make).transpose()?,
+        };
+        let io_dir = io_dir.map(Arc::new);
         let kept = Kept { io_dir, inputs };
         if let Some(io_dir) = &kept.io_dir
             && let Some(file) = shared.audit.lies_in(io_dir.identity())
@@ -192,6 +197,7 @@ impl Sandbox {
                 .mounts
                 .iter()
                 .zip(&sources)
+                .filter(|(_, source)| !source.is_private())
                 .map(|(mount, source)| (mount.path.clone(), PathBuf::from(&source.path))),
         );
 
@@ -334,6 +340,10 @@ impl Inner {
         &self.session
     }
 
+    pub fn container(&self) -> &dyn Container {
+        &*self.container
+    }
+
     /// Whether programs run in it.
     pub const fn has_programs(&self) -> bool {
         self.has_programs
@@ -342,7 +352,16 @@ impl Inner {
     /// Looks at the io dir before something runs, where programs may write to it.
     pub async fn look_out(&self, limits: Limits) -> Option<Lookout> {
         let io_dir = self.io_dir.as_ref().filter(|_| self.has_programs)?;
-        Some(Lookout::begin(&self.ground, io_dir.clone(), limits).await)
+        let watched = Watched {
+            io_dir: io_dir.clone(),
+            container: self.container.clone(),
+            // The host's disk has nothing to do with one in memory.
+            reserve: match io_dir.host_path() {
+                Some(_) => self.shared.disk_reserve,
+                None => DiskReserve::Bytes(ByteSize::b(0)),
+            },
+        };
+        Some(Lookout::begin(&self.ground, watched, limits).await)
     }
 
     /// Where its image's programs begin, where that counts and it says so.
@@ -681,6 +700,19 @@ impl Inner {
             if self.remains.are_gone().await {
                 return Ok(());
             }
+        }
+    }
+}
+
+/// The io dir of a sandbox that is to have one of its own.
+fn private_io_dir(shared: &Shared, spec: &SandboxSpec) -> Result<IoDir, Error> {
+    match shared.engine.info().kind {
+        EngineKind::Embedded => {
+            IoDir::in_memory(&spec.limits, container_user(UserMapping::Identity, None, spec.user)?)
+        }
+        EngineKind::Docker => {
+            let reason = "Docker's containers have none that the controller could see".to_owned();
+            Err(Error::PrivateIoDir { reason })
         }
     }
 }

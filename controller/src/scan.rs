@@ -223,7 +223,7 @@ fn walk(root: impl AsFd, most: u64, mut see: impl FnMut(&[u8], &[u8], &Stat)) ->
 
 /// What a file takes: what is allocated of its size, or more where more is allocated than its last
 /// block explains.
-fn bytes_of(stat: &Stat) -> u64 {
+pub(crate) fn bytes_of(stat: &Stat) -> u64 {
     // Their types are the platform's.
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);

@@ -6,6 +6,7 @@ use sandbox_protocol::argv::ConfinementPolicy;
 
 use crate::audit::Audit;
 use crate::cleanup::Cleanup;
+use crate::disk::DiskReserve;
 use crate::engine::{Engine, Prepared, Progress};
 use crate::error::{Error, Step, step};
 use crate::limits::Ceiling;
@@ -23,6 +24,7 @@ pub(crate) struct Shared {
     pub confinement: ConfinementPolicy,
     pub audit: Audit,
     pub owners: Owners,
+    pub disk_reserve: DiskReserve,
 }
 
 impl Shared {

@@ -130,6 +130,7 @@ pub struct SandboxSpec {
     pub(crate) prepared: Option<Prepared>,
     pub(crate) io_dir: Option<PathBuf>,
     pub(crate) io_is_off: bool,
+    pub(crate) io_is_private: bool,
     pub(crate) mount_path: String,
     pub(crate) workdir: Option<String>,
     pub(crate) inputs: Vec<Input>,
@@ -205,6 +206,7 @@ impl Default for SandboxSpec {
             prepared: None,
             io_dir: None,
             io_is_off: false,
+            io_is_private: false,
             mount_path: "/io".to_owned(),
             workdir: None,
             inputs: Vec::new(),
@@ -244,6 +246,18 @@ impl SandboxSpec {
     pub fn io_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.io_dir = Some(dir.into());
         self.io_is_off = false;
+        self.io_is_private = false;
+        self
+    }
+
+    /// An io dir of its own, in memory, in place of one of the host's: as large as may be written,
+    /// which the kernel keeps, and gone with the sandbox. What is in it counts against the memory
+    /// limit. Only the embedded engine makes one.
+    #[must_use]
+    pub fn private_io_dir(mut self) -> Self {
+        self.io_dir = None;
+        self.io_is_off = false;
+        self.io_is_private = true;
         self
     }
 
@@ -252,6 +266,7 @@ impl SandboxSpec {
     pub fn no_io(mut self) -> Self {
         self.io_dir = None;
         self.io_is_off = true;
+        self.io_is_private = false;
         self
     }
 

@@ -260,6 +260,19 @@ pub(crate) struct Source {
     pub file: Arc<OwnedFd>,
 }
 
+impl Source {
+    /// A mount of a sandbox's own, which is at no path of the host's.
+    pub fn private(mount: Arc<OwnedFd>) -> Self {
+        // No path of the host's is relative.
+        Self { path: "the private io dir".to_owned(), file: mount }
+    }
+
+    /// Whether it is such a mount: it is mounted itself, and not a copy of it.
+    pub fn is_private(&self) -> bool {
+        !self.path.starts_with('/')
+    }
+}
+
 impl PartialEq for Source {
     fn eq(&self, other: &Self) -> bool {
         self.path == other.path
@@ -381,6 +394,9 @@ pub(crate) trait Container: Send + Sync {
 
     /// How it ended; `None` where it still runs.
     async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError>;
+
+    /// The number of its first process on the engine's machine, where the engine tells and it runs.
+    async fn init_pid(&self) -> Option<u32>;
 
     /// What it used in its whole life, where the engine counts that. Its end is waited for.
     async fn usage(&self) -> Option<ContainerUsage>;

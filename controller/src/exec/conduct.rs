@@ -1,5 +1,6 @@
 //! A command from its request to its result.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -153,7 +154,7 @@ impl Conductor {
             files_touched,
             engine: inner.engine().kind,
             engine_notice: inner.engine().notice.clone(),
-            io_dir: inner.io_dir().map(|dir| dir.path().to_owned()),
+            io_dir: inner.io_dir().and_then(|dir| dir.host_path()).map(Path::to_owned),
             limits: self.limits,
             usage,
             confinement: inner.confinement.clone(),
@@ -199,6 +200,12 @@ impl Conductor {
                 None => std::future::pending().await,
             }
         };
+        let overrun = async {
+            match lookout {
+                Some(lookout) => lookout.overrun().await,
+                None => std::future::pending().await,
+            }
+        };
         let unwanted = async {
             tokio::time::sleep_until(deadline + UNWANTED_AFTER).await;
             for (number, _) in &flows {
@@ -208,7 +215,7 @@ impl Conductor {
         };
         Ok(tokio::select! {
             biased;
-            answer = self.ending.answer(reply, kill_at, passed, check) => answer,
+            answer = self.ending.answer(reply, kill_at, passed, overrun, check) => answer,
             () = unwanted => unreachable!("it never ends"),
         })
     }

@@ -6,6 +6,8 @@
 //! `attacker LAYERS UID ATTACK MOUNT INPUTS OUTSIDE PID PORT SOCKET`, see [`main`]; or, in the agent's
 //! place in a sandbox, the agent's own arguments: see [`in_sandbox`].
 
+mod fill;
+
 use std::ffi::{CString, c_void};
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -234,6 +236,14 @@ fn strike(attack: &str, target: &Target) -> Answer {
                 Err(libc::ENOENT) => Ok(0),
                 linked => linked,
             }
+        }
+        "fill the mount by mappings" => {
+            fill::fill(mount, fill::Kept::Mapped);
+            Ok(0)
+        }
+        "fill the mount by files in flight" => {
+            fill::fill(mount, fill::Kept::InFlight);
+            Ok(0)
         }
         "reserve in the mount" => {
             let opened = open(&file, libc::O_WRONLY)?;

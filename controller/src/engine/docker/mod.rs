@@ -562,6 +562,12 @@ impl Container for DockerContainer {
         Ok(Some(ExitEvidence { code, oom_killed, removed: false }))
     }
 
+    async fn init_pid(&self) -> Option<u32> {
+        let inspect = stopped_is_exited(self.docker.inspect_container(&self.id, None).await);
+        let pid = inspect.ok()?.state?.pid?;
+        u32::try_from(pid).ok().filter(|&pid| pid > 0)
+    }
+
     async fn usage(&self) -> Option<ContainerUsage> {
         // Of a container that has ended it tells none.
         None

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -204,6 +204,12 @@ impl Container for Handle {
         Ok(Some(*self.0.evidence.get_or_init(|| self.0.read_evidence()).await))
     }
 
+    async fn init_pid(&self) -> Option<u32> {
+        let pidfd = self.0.pidfd.get_ref().as_raw_fd();
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
+        info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
+    }
+
     async fn usage(&self) -> Option<ContainerUsage> {
         self.wait().await.ok()?;
         let usage = self.0.groups.usage()?;
@@ -243,6 +249,9 @@ fn root_of(programs: &Programs, spec: &ContainerSpec) -> Result<(Request, OwnedF
 /// A detached copy of a mount's source: what was opened is what is mounted, whatever became of its
 /// path.
 fn open_mount(source: &Source) -> Result<OwnedFd, EngineError> {
+    if source.is_private() {
+        return source.file.try_clone().map_err(|error| ours(&error));
+    }
     let Source { path, file } = source;
     let refuse = |why: &str| EngineError::Refused(format!("cannot mount {path}: {why}"));
     let flags = OpenTreeFlags::OPEN_TREE_CLONE

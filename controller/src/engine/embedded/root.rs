@@ -61,7 +61,8 @@ pub(super) fn check(root: &Source, mounts: &[Bind]) -> Result<(), EngineError> {
         path_of(&source.file).map_err(|error| EngineError::Refused(error.to_string()))
     };
     let root_path = now(root)?;
-    for Bind { source, target, read_only } in mounts {
+    for Bind { source, target, read_only } in mounts.iter().filter(|bind| !bind.source.is_private())
+    {
         let path = now(source)?;
         let lies_in_it = path.starts_with(&root_path);
         let is_around_it = root_path.starts_with(&path) && !read_only;

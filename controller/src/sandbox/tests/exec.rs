@@ -772,6 +772,25 @@ async fn where_a_program_has_made_a_place_that_nobody_looks_into_no_other_one_be
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_program_begins_where_less_space_is_left_than_must_stay_free() {
+    for (reserve, expected) in [(0, None), (1 << 60, Some(ErrorKind::DiskFull))] {
+        let world = World::in_its_io(async |_, mut agent: Scripted, _| {
+            let program = Program::asked(&mut agent).await;
+            program.end(ExecEnd::Exited(0), None).await;
+            agent.rest().await;
+        });
+        let world = world.reserving(DiskReserve::Bytes(ByteSize::b(reserve)));
+        let sandbox = launch(&world, with_programs(&world)).await;
+        let result = sandbox.exec(Command::new("x")).await.unwrap();
+        assert_eq!(result.outcome.failure().map(|failure| failure.kind), expected);
+        if expected.is_some() {
+            assert_eq!((result.outcome.status(), result.exit_code), (Status::Limit, None));
+            assert!(result.hint().unwrap().contains("make room"));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_script_that_may_start_programs_is_watched_and_scanned_as_they_are() {
     let world = World::in_its_io(async |io, mut agent: Scripted, _| {
         let id = agent.run_request().await;

@@ -20,6 +20,7 @@ use tokio::task::AbortHandle;
 
 use crate::audit::Audit;
 use crate::cleanup::Cleanup;
+use crate::disk::DiskReserve;
 use crate::engine::{
     Attached, Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind,
     Images, Listed, Moment, Prepared, Progress, UserMapping,
@@ -182,6 +183,9 @@ impl Container for FakeContainer {
         self.0.call("evidence").await?;
         Ok(Some(*self.0.exit.lock().unwrap()))
     }
+    async fn init_pid(&self) -> Option<u32> {
+        None
+    }
     async fn usage(&self) -> Option<ContainerUsage> {
         *self.0.usage.lock().unwrap()
     }
@@ -250,6 +254,7 @@ impl World {
             confinement: ConfinementPolicy::Required,
             audit: Audit::off(),
             owners: Owners::default(),
+            disk_reserve: DiskReserve::default(),
         });
         Self { fake, shared, io: tempfile::tempdir().unwrap(), _state: state }
     }
@@ -257,6 +262,12 @@ impl World {
     /// With an audit in this file.
     pub fn audited(mut self, file: &Path) -> Self {
         Arc::get_mut(&mut self.shared).unwrap().audit = Audit::open(file).unwrap();
+        self
+    }
+
+    /// With so much that programs leave free.
+    pub fn reserving(mut self, reserve: DiskReserve) -> Self {
+        Arc::get_mut(&mut self.shared).unwrap().disk_reserve = reserve;
         self
     }
 
