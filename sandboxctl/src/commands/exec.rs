@@ -32,7 +32,8 @@ pub fn exec(context: &Context<'_>, args: &ExecArgs) -> Result<u8, Error> {
     let command = command(context, args)?;
     let stdin = args.stdin.then_some("--stdin");
     let spec = launch::spec_of_files(context, &args.files, &settings, stdin)?;
-    let spec = launch::with_hosts(spec.root(root), &settings)?.lifespan(Lifespan::OneRun);
+    let spec = launch::with_private_io(spec.root(root), &settings);
+    let spec = launch::with_hosts(spec, &settings)?.lifespan(Lifespan::OneRun);
     let source = match args.stdin {
         true => Some(
             Source::stdin().map_err(|source| Error::System { what: "stdin".to_owned(), source })?,

@@ -70,6 +70,14 @@ pub fn with_hosts(spec: SandboxSpec, settings: &Settings) -> Result<SandboxSpec,
     }
 }
 
+/// Gives programs that nobody names an io dir for one of their own, where the configuration says so.
+pub fn with_private_io(spec: SandboxSpec, settings: &Settings) -> SandboxSpec {
+    match spec.has_programs() && settings.io_enabled() && settings.io_is_private() {
+        true => spec.private_io_dir(),
+        false => spec,
+    }
+}
+
 /// Has `serve` use a sandbox that is launched for it alone, and that is gone afterwards.
 pub async fn in_sandbox<T>(
     context: &Context<'_>,

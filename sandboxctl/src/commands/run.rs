@@ -41,7 +41,8 @@ fn spec(context: &Context<'_>, args: &RunArgs, settings: &Settings) -> Result<Sa
     }
     let stdin = input::is_stdin(&args.script).then_some("SCRIPT -");
     let spec = launch::spec(context, &args.sandbox, settings, stdin)?;
-    let spec = launch::with_hosts(spec.root(args.root.root(settings)), settings)?;
+    let spec = launch::with_private_io(spec.root(args.root.root(settings)), settings);
+    let spec = launch::with_hosts(spec, settings)?;
     Ok(spec.lifespan(Lifespan::OneRun).io_errors(settings.io_errors()))
 }
 

@@ -4,8 +4,8 @@ use std::path::{Component, Path, PathBuf};
 
 use sandbox_controller::files::Encoding;
 use sandbox_controller::{
-    Allowlist, Config, ConfinementPolicy, DockerEndpoint, EmbeddedConfig, EngineChoice,
-    EngineConfig, Pull,
+    Allowlist, Config, ConfinementPolicy, DiskReserve, DockerEndpoint, EmbeddedConfig,
+    EngineChoice, EngineConfig, Pull,
 };
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 
@@ -39,6 +39,20 @@ impl Settings {
                 _ => None,
             },
         }
+    }
+
+    /// How much space programs leave free.
+    #[must_use]
+    pub fn disk_reserve(&self) -> DiskReserve {
+        // The text was checked when it was read.
+        self.text(Key::DiskReserve).and_then(|text| text.parse().ok()).unwrap_or_default()
+    }
+
+    /// Whether programs that nobody names an io dir for have one of their own, in memory.
+    #[must_use]
+    pub fn io_is_private(&self) -> bool {
+        self.text(Key::IoPrivate) == Some("tmpfs")
+            && self.setting(Key::IoDir).layer == Layer::Default
     }
 
     /// The encoding of file operations that name none.
@@ -224,6 +238,7 @@ impl Settings {
                 embedded: EmbeddedConfig { data_dir: self.path(Key::EngineDataDir) },
             },
             ceiling: self.ceiling(),
+            disk_reserve: self.disk_reserve(),
             confinement: self.confinement(),
             agent: environment.agent(),
             audit: self.audit(&environment.working_directory),

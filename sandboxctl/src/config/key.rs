@@ -1,7 +1,7 @@
 //! The one table of settings: name, variable, flag, default, meaning. Parsing, `config show`,
 //! the flags' help and the documentation's table all read it.
 
-use sandbox_controller::{ConfinementPolicy, EmbeddedConfig, LimitKey};
+use sandbox_controller::{ConfinementPolicy, DiskReserve, EmbeddedConfig, LimitKey};
 use sandbox_protocol::message::{Access, AllowedPath};
 
 use super::network::Presets;
@@ -19,6 +19,8 @@ pub enum Key {
     IoEnabled,
     /// How `io` tells failures of the system.
     IoErrors,
+    /// What programs have where no io dir is named.
+    IoPrivate,
     /// The encoding of file operations.
     DefaultEncoding,
     /// Which guest paths may be used.
@@ -27,6 +29,8 @@ pub enum Key {
     Protected,
     /// A limit.
     Limit(LimitKey),
+    /// How much space programs leave free.
+    DiskReserve,
     /// What a limit may be raised to.
     Ceiling(LimitKey),
     /// Which hosts programs may reach.
@@ -65,12 +69,13 @@ impl Key {
             let is_in_it = move |limit: &LimitKey| limit.key().starts_with(section);
             LimitKey::ALL.iter().copied().filter(is_in_it)
         };
-        [Self::IoDir, Self::IoEnabled, Self::IoErrors]
+        [Self::IoDir, Self::IoPrivate, Self::IoEnabled, Self::IoErrors]
             .into_iter()
             .chain(limits("io.").map(Self::Limit))
             .chain([Self::DefaultEncoding, Self::AllowedPaths, Self::Protected])
             .chain(limits("filesystem.").map(Self::Limit))
             .chain(limits("limits.").map(Self::Limit))
+            .chain([Self::DiskReserve])
             .chain([Self::Allow, Self::Presets])
             .chain(limits("network.").map(Self::Limit))
             .chain(LimitKey::ALL.iter().copied().map(Self::Ceiling))
@@ -86,6 +91,8 @@ impl Key {
             Self::IoDir => "io.dir".into(),
             Self::IoEnabled => "io.enabled".into(),
             Self::IoErrors => "io.errors".into(),
+            Self::IoPrivate => "io.private".into(),
+            Self::DiskReserve => "limits.disk_reserve".into(),
             Self::DefaultEncoding => "filesystem.default_encoding".into(),
             Self::AllowedPaths => "filesystem.allowed_paths".into(),
             Self::Protected => "filesystem.protected".into(),
@@ -140,6 +147,8 @@ impl Key {
             Self::DefaultEncoding
             | Self::AllowedPaths
             | Self::Ceiling(_)
+            | Self::IoPrivate
+            | Self::DiskReserve
             | Self::Presets
             | Self::EngineImage
             | Self::EngineDataDir
@@ -156,6 +165,8 @@ impl Key {
             Self::IoDir => Some(Value::Path("./sandbox-files".into())),
             Self::IoEnabled => Some(Value::Switch(true)),
             Self::IoErrors => text("raise"),
+            Self::IoPrivate => text("off"),
+            Self::DiskReserve => text(DiskReserve::AUTO),
             Self::DefaultEncoding => text("utf-8"),
             Self::AllowedPaths => Some(Value::Paths(vec![
                 AllowedPath { path: "/io".into(), access: Access::Write },
@@ -181,6 +192,7 @@ impl Key {
     pub const fn words(self) -> &'static [&'static str] {
         match self {
             Self::IoErrors => &["raise", "return"],
+            Self::IoPrivate => &["off", "tmpfs"],
             Self::DefaultEncoding => ENCODINGS,
             Self::Confinement => &["required", "best-effort"],
             Self::EngineKind => &["auto", "docker", "embedded"],
@@ -209,6 +221,7 @@ impl Key {
                 LimitValue::Cpus(_) => "a number of processors such as 0.5",
                 LimitValue::Count(_) => "a whole number",
             },
+            Self::DiskReserve => "a size such as \"1GiB\", or \"auto\"",
             _ => "a string",
         }
     }
@@ -219,11 +232,17 @@ impl Key {
         match self {
             Self::IoDir => "Directory whose files the sandbox sees at /io",
             Self::IoEnabled => "Whether scripts have files at all",
+            Self::IoPrivate => {
+                "Whether programs have an io dir in memory where none is named; embedded engine only"
+            }
             Self::IoErrors => "How io tells failures of the system: an error, or nil and a message",
             Self::DefaultEncoding => "Encoding of file operations; scripts always see bytes",
             Self::AllowedPaths => "Guest paths that may be used, by component",
             Self::Protected => "Names that refuse writes wherever they stand; layers add up",
             Self::Limit(limit) => limit_meaning(limit),
+            Self::DiskReserve => {
+                "Space that programs leave free on the io dir's disk; auto: 1 GiB or 5 %, the smaller"
+            }
             Self::Ceiling(_) => "What that limit may be raised to",
             Self::Allow => "Hosts that programs may reach: HOST[:PORT], *.DOMAIN or @PRESET",
             Self::Presets => "Lists of hosts, by name",
@@ -296,7 +315,7 @@ mod tests {
     #[test]
     fn names_and_variables_are_unique() {
         let count = Key::all().count();
-        assert_eq!(count, 18 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
+        assert_eq!(count, 20 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);
         assert_eq!(Key::all().map(Key::variable).collect::<HashSet<_>>().len(), count);
         for key in Key::all() {

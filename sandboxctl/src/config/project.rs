@@ -172,6 +172,9 @@ pub fn check(
             // A project that gave a name another meaning would widen what others ask for by it.
             | Key::Presets
             | Key::IoDir
+            // It protects the machine, and memory is the machine's.
+            | Key::IoPrivate
+            | Key::DiskReserve
             | Key::Ceiling(_)
             | Key::Confinement
             | Key::AuditFile

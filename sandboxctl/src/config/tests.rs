@@ -246,6 +246,7 @@ fn any_line() -> impl Strategy<Value = String> {
             (Key::IoDir, _) => {
                 ["'x'", "'/etc'", "'./y/z'", "'.'", "'.git'"][number as usize % 5].to_owned()
             }
+            (Key::DiskReserve, _) => format!("'{number}MiB'"),
             (Key::EngineDataDir | Key::AuditFile, _) => format!("'/data{number}'"),
             (Key::AllowedImages, _) => {
                 ["['*']", "[]", "['a:*']", "['a:1']"][number as usize % 4].to_owned()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use sandbox_controller::{AllowRuleError, LimitValue, SandboxSpec};
+use sandbox_controller::{AllowRuleError, DiskReserve, LimitValue, SandboxSpec};
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::{GuestPath, PathError};
 use serde::{Deserialize, Serialize, Serializer};
@@ -44,6 +44,9 @@ pub enum ValueError {
     /// No value of a limit.
     #[error(transparent)]
     Limit(#[from] sandbox_controller::LimitParseError),
+    /// No reserve of disk space.
+    #[error(transparent)]
+    DiskReserve(#[from] sandbox_controller::DiskReserveError),
     /// Not one of a few words.
     #[error("'{text}' is not one of: {}", .words.join(", "))]
     Choice {
@@ -131,6 +134,7 @@ impl Value {
                 Self::from_toml(key, &value)
             }
             Key::IoErrors
+            | Key::IoPrivate
             | Key::DefaultEncoding
             | Key::Confinement
             | Key::EngineKind
@@ -141,6 +145,10 @@ impl Value {
                 } else {
                     Err(ValueError::Choice { text: text.to_owned(), words })
                 }
+            }
+            Key::DiskReserve => {
+                let reserve: DiskReserve = text.parse()?;
+                Ok(Self::Text(reserve.to_string()))
             }
             Key::IoDir
             | Key::AuditFile
