@@ -7,8 +7,8 @@ use std::task::Poll;
 
 use sandbox_controller::files::Operation;
 use sandbox_controller::{
-    AgentSource, Config, Controller, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig,
-    Error, Sandbox, SandboxSpec,
+    AgentSource, Config, Controller, DiskReserve, DockerEndpoint, EmbeddedConfig, EngineChoice,
+    EngineConfig, Error, Sandbox, SandboxSpec,
 };
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
@@ -35,15 +35,32 @@ impl Library {
         Self::in_runtime(place, agent, runtime)
     }
 
+    /// With so much that programs leave free.
+    pub fn with_disk_reserve(place: &Place, disk_reserve: DiskReserve) -> Self {
+        let mut runtime = Builder::new_multi_thread();
+        runtime.worker_threads(2);
+        let change = |config| Config { disk_reserve, ..config };
+        Self::configured(place, runtime, change)
+    }
+
     /// In a single thread: while a future is polled, nothing else of the library goes on.
     fn in_one_thread(place: &Place) -> Self {
         Self::in_runtime(place, AgentSource::Embedded, Builder::new_current_thread())
     }
 
-    fn in_runtime(place: &Place, agent: AgentSource, mut runtime: Builder) -> Self {
+    fn in_runtime(place: &Place, agent: AgentSource, runtime: Builder) -> Self {
+        let change = |config| Config { agent, ..config };
+        Self::configured(place, runtime, change)
+    }
+
+    fn configured(
+        place: &Place,
+        mut runtime: Builder,
+        change: impl FnOnce(Config) -> Config,
+    ) -> Self {
         let runtime = runtime.enable_all().build().unwrap();
-        let config = Config { agent, engine: engine(place), ..Config::new(state_dir(place)) };
-        let controller = runtime.block_on(Controller::connect(config)).unwrap();
+        let config = Config { engine: engine(place), ..Config::new(state_dir(place)) };
+        let controller = runtime.block_on(Controller::connect(change(config))).unwrap();
         Self { controller: Some(controller), runtime }
     }
 
@@ -121,7 +138,7 @@ impl Guest {
         Self::in_library(place, library, spec)
     }
 
-    fn in_library(
+    pub fn in_library(
         place: Place,
         library: Library,
         spec: impl FnOnce(SandboxSpec) -> SandboxSpec,

@@ -2,6 +2,7 @@
 
 mod agents;
 mod cleanup;
+mod disk;
 mod egress;
 mod examples;
 mod exec;

@@ -1,0 +1,144 @@
+//! Programs that fill the disk: in files without a name, beyond what must stay free, in a private io
+//! dir. What they write in files with names is in `exec.rs`.
+
+use sandbox_controller::{
+    ByteSize, Command, DiskReserve, ErrorKind, ExecResult, Limits, SandboxSpec, Status,
+};
+
+use crate::ENGINE;
+use crate::agent::attacker;
+use crate::engine::Engine;
+use crate::engines::{Feature, has};
+use crate::library::{Guest, Library};
+use crate::place::Place;
+use crate::rootfs::{Provided, Rootfs};
+
+const LIMIT: u64 = 8_000_000;
+
+fn limits() -> Limits {
+    Limits { max_write: ByteSize::b(LIMIT), ..Limits::default() }
+}
+
+fn rootfs() -> Provided {
+    Rootfs::busybox().copy("bin/attacker", attacker()).folder("tmp", 0o1777).provide()
+}
+
+fn exec(guest: &Guest, command: Command) -> (Status, Option<ErrorKind>, String) {
+    let result = guest.wait(guest.sandbox.exec(command)).unwrap();
+    let failure = result.outcome.failure();
+    let message = failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default();
+    (result.outcome.status(), failure.map(|failure| failure.kind), message)
+}
+
+fn fill(how: &str) -> Command {
+    let attack = format!("fill the mount by {how}");
+    let uid = "0";
+    Command::new("sh").args([
+        "-c",
+        "attacker none $(id -u) \"$1\" /io /in / 1 1 none",
+        uid,
+        &attack,
+    ])
+}
+
+#[test]
+fn files_without_a_name_count_against_the_write_limit() {
+    if !has(Feature::SharedKernel) {
+        // Nobody outside sees them; the free space is what is left to ask.
+        return;
+    }
+    let provided = rootfs();
+    let guest = Guest::with(|spec| spec.root(provided.root()).limits(limits()));
+    // Open, each within the limit of one file.
+    let open = "exec 3>a 4>b; rm a b; head -c 5000000 /dev/zero >&3; head -c 5000000 /dev/zero >&4; \
+                sleep 1000";
+    for command in [Command::shell(open), fill("mappings"), fill("files in flight")] {
+        let (status, kind, message) = exec(&guest, command);
+        assert_eq!((status, kind), (Status::Limit, Some(ErrorKind::WriteLimit)), "{message}");
+        // The sandbox serves on, and what was taken is given back.
+        assert_eq!(exec(&guest, Command::new("true")).0, Status::Ok);
+    }
+    let left = std::fs::read_dir(guest.place.path("sandbox-files")).unwrap();
+    assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn files_without_a_name_within_the_limit_are_nobodys_business() {
+    let provided = rootfs();
+    let guest = Guest::with(|spec| spec.root(provided.root()).limits(limits()));
+    let again = "for i in 1 2 3 4 5; do exec 3>a; rm a; head -c 5000000 /dev/zero >&3; \
+                 exec 3>&-; done; sleep 1";
+    assert_eq!(exec(&guest, Command::shell(again)).0, Status::Ok);
+}
+
+#[test]
+fn no_program_starts_where_less_space_is_left_than_must_stay_free() {
+    let provided = rootfs();
+    let place = Place::new();
+    let reserve = DiskReserve::Bytes(ByteSize::b(1 << 60));
+    let library = Library::with_disk_reserve(&place, reserve);
+    let guest = Guest::in_library(place, library, |spec| spec.root(provided.root()));
+    let (status, kind, message) = exec(&guest, Command::shell("touch made"));
+    assert_eq!((status, kind), (Status::Limit, Some(ErrorKind::DiskFull)));
+    assert!(message.starts_with("nothing was started: "), "{message}");
+    assert!(message.contains("limits.disk_reserve"), "{message}");
+    assert!(!guest.place.path("sandbox-files/made").exists());
+}
+
+#[test]
+fn a_program_ends_when_others_take_what_must_stay_free() {
+    let provided = rootfs();
+    let place = Place::new();
+    let stat = rustix::fs::statvfs(place.path(".").as_path()).unwrap();
+    let others = 256 << 20;
+    let reserve = (stat.f_bavail * stat.f_frsize).saturating_sub(others);
+    let library = Library::with_disk_reserve(&place, DiskReserve::Bytes(ByteSize::b(reserve)));
+    let guest = Guest::in_library(place, library, |spec| spec.root(provided.root()));
+    let file = std::fs::File::create(guest.place.path("of-others")).unwrap();
+    let (status, kind, message) = guest.wait(async {
+        let execution = guest.sandbox.start_exec(Command::shell("sleep 1000")).await.unwrap();
+        // Others on the machine free and take space at the same time.
+        let flags = rustix::fs::FallocateFlags::empty();
+        rustix::fs::fallocate(&file, flags, 0, 4 * others).unwrap();
+        let result: ExecResult = execution.wait().await.unwrap();
+        let failure = result.outcome.failure().unwrap();
+        (result.outcome.status(), failure.kind, failure.message)
+    });
+    assert_eq!((status, kind), (Status::Limit, ErrorKind::DiskFull), "{message}");
+    assert!(message.contains("limits.disk_reserve"), "{message}");
+}
+
+#[test]
+fn a_private_io_dir_is_as_large_as_may_be_written() {
+    let provided = rootfs();
+    let place = Place::new();
+    let library = Library::new(&place);
+    let spec = SandboxSpec::new().root(provided.root()).limits(limits()).private_io_dir();
+    let launched = library.try_launch(spec);
+    match ENGINE {
+        Engine::Docker => {
+            let error = launched.unwrap_err();
+            assert_eq!((error.kind(), error.exit_code()), (ErrorKind::Config, 2));
+            assert!(error.hint().unwrap().contains("--engine embedded"));
+        }
+        Engine::Embedded => {
+            let sandbox = launched.unwrap();
+            assert_eq!(sandbox.io_dir(), None);
+            let line = "pwd; for f in a b; do head -c 5000000 /dev/zero > $f; done; \
+                        cat a b | wc -c; rm a b; mkdir d; echo c > d/c; cat d/c";
+            let result = library.wait(sandbox.exec(Command::shell(line))).unwrap();
+            let output = String::from_utf8(result.stdout.clone()).unwrap();
+            let lines: Vec<&str> = output.lines().collect();
+            let [cwd, taken, content] = &lines[..] else { panic!("{result:?}") };
+            assert_eq!((*cwd, *content), ("/io", "c"));
+            assert!(taken.parse::<u64>().unwrap() <= LIMIT, "{taken}");
+            assert_eq!((result.outcome.status(), result.io_dir), (Status::Ok, None));
+            let names: Vec<_> = result.files_touched.files.iter().map(|it| &*it.name).collect();
+            assert_eq!(names, ["d/c"]);
+            // The agent's operations see the same.
+            let read = library.wait(sandbox.exists("d/c")).unwrap();
+            assert!(read);
+            library.wait(sandbox.close()).unwrap();
+        }
+    }
+}
