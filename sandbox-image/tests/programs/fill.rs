@@ -1,10 +1,10 @@
 //! Takes space of a mount where no walk of it finds any: in files that have no name any more.
 
-use std::fs::{File, remove_file};
+use std::fs::File;
 use std::io::{IoSlice, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -24,15 +24,15 @@ pub enum Kept {
 pub fn fill(mount: &str, kept: Kept) {
     let content = vec![b'x'; FILE_BYTES];
     let sockets = UnixStream::pair().expect("a pair");
-    for number in 0..FILES {
-        let path = Path::new(mount).join(format!("fill-{number}"));
-        let mut file = File::options().read(true).write(true).create_new(true).open(&path);
-        let file = file.as_mut().expect("a file");
-        remove_file(&path).expect("removed");
+    for _ in 0..FILES {
+        let mut options = File::options();
+        // It never has a name, so none is left by whoever is killed.
+        let unnamed = options.read(true).write(true).custom_flags(libc::O_TMPFILE).open(mount);
+        let mut file = unnamed.expect("a file");
         file.write_all(&content).expect("written");
         match kept {
-            Kept::Mapped => map(file),
-            Kept::InFlight => send(&sockets.0, file),
+            Kept::Mapped => map(&file),
+            Kept::InFlight => send(&sockets.0, &file),
         }
     }
     // Until somebody ends it.

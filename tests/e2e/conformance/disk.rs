@@ -26,7 +26,10 @@ fn rootfs() -> Provided {
 fn exec(guest: &Guest, command: Command) -> (Status, Option<ErrorKind>, String) {
     let result = guest.wait(guest.sandbox.exec(command)).unwrap();
     let failure = result.outcome.failure();
-    let message = failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default();
+    let message = match &failure {
+        Some(failure) => failure.message.clone(),
+        None => format!("{:?}: {}", result.exit_code, String::from_utf8_lossy(&result.stderr)),
+    };
     (result.outcome.status(), failure.map(|failure| failure.kind), message)
 }
 
