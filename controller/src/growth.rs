@@ -96,15 +96,6 @@ struct Bounds {
     entries: u64,
     /// How much it may grow.
     most: Extent,
-    /// Free space of its file system.
-    space: Option<u64>,
-}
-
-impl Bounds {
-    /// Whether more is gone of the free space than may be written.
-    fn is_suspicious(&self, space: Option<FreeSpace>) -> bool {
-        matches!((self.space, space), (Some(least), Some(now)) if now.bytes < least)
-    }
 }
 
 /// One look at an io dir.
@@ -117,6 +108,10 @@ struct Reading {
     /// Whether the sandbox keeps what cannot be measured; and whether it did at the look before.
     unseen: bool,
     was_unseen: bool,
+    /// What the file system has lost, and no file that was met explains, since nothing was unseen.
+    unexplained: u64,
+    /// Whether the file system has lost as much as was met.
+    is_backed: bool,
     space: Option<FreeSpace>,
 }
 
@@ -139,7 +134,6 @@ impl Lookout {
                 bytes: extent.bytes.saturating_add(most.bytes),
                 entries: extent.entries.saturating_add(most.entries),
                 most,
-                space: space.and_then(|space| space.bytes.checked_sub(most.bytes)),
             });
             let baseline = Baseline {
                 extent,
@@ -179,6 +173,7 @@ impl Lookout {
             let limit = match limit.kind {
                 // The file system itself says so.
                 ErrorKind::DiskFull => limit,
+                ErrorKind::WriteLimit if reading.is_backed => limit,
                 _ => {
                     // A walk may meet twice what moves under it: two of them are believed.
                     let most = before.bounds.entries.saturating_add(1);
@@ -230,7 +225,16 @@ impl Lookout {
 impl Reading {
     /// Of what has names, alone.
     const fn new(extent: Extent, reach: Reach, space: Option<FreeSpace>) -> Self {
-        Self { extent, reach, unnamed: 0, unseen: false, was_unseen: false, space }
+        Self {
+            extent,
+            reach,
+            unnamed: 0,
+            unseen: false,
+            was_unseen: false,
+            unexplained: 0,
+            is_backed: false,
+            space,
+        }
     }
 
     /// The same, with this walk's figures of what has names.
@@ -273,9 +277,10 @@ impl Baseline {
             })
             .or_else(|| {
                 // Nobody can say how much it is; the file system can say how much is gone.
-                let hides = now.unseen
-                    && now.was_unseen
-                    && self.fallen(now) > most.bytes.saturating_add(OTHERS);
+                let grown = now.extent.bytes.saturating_sub(self.extent.bytes);
+                let gone = grown.saturating_add(now.unexplained);
+                let hides =
+                    now.unseen && now.was_unseen && gone > most.bytes.saturating_add(OTHERS);
                 hides.then(|| {
                     let bytes = ByteSize::b(most.bytes);
                     let message = format!(
@@ -380,6 +385,7 @@ impl Watcher {
             io_dir,
             reserve,
             has_found: processes.initialized(),
+            ledger: Ledger::new(&now),
             processes,
             wanted,
             bounds: bounds.clone(),
@@ -418,6 +424,7 @@ struct Watch {
     reserve: DiskReserve,
     processes: FoundProcesses,
     has_found: bool,
+    ledger: Ledger,
     /// Told when the processes are to be found.
     wanted: Arc<Notify>,
     bounds: Arc<Mutex<Vec<Weak<Bounds>>>>,
@@ -432,7 +439,8 @@ impl Watch {
             let now = Instant::now();
             let last = *self.measured.borrow();
             let bounds = self.all_bounds();
-            let is_suspicious = bounds.iter().any(|bounds| bounds.is_suspicious(space));
+            let unexplained = self.ledger.unexplained(last.extent, space);
+            let is_suspicious = bounds.iter().any(|bounds| unexplained > bounds.most.bytes);
             let just_found = !std::mem::replace(&mut self.has_found, self.processes.initialized())
                 && self.has_found;
             let room = match just_found || last.unseen && is_suspicious {
@@ -455,16 +463,18 @@ impl Watch {
             let most = bounds.iter().map(|bounds| bounds.entries).max().unwrap_or(0);
             let looked = self.look(depth, most.saturating_add(1)).await;
             self.pace.looked(now, Instant::now(), space);
-            let Some((Unnamed { bytes, has_unseen }, (named, reach))) = looked else { continue };
-            let reading = Reading {
-                extent: named,
-                reach,
-                unnamed: bytes,
-                unseen: has_unseen,
-                was_unseen: last.unseen,
-                space,
+            let Some(Look { unnamed, named: (named, reach), space: after }) = looked else {
+                continue;
             };
-            self.measured.send_replace(reading.with_named((named, reach)));
+            let mut reading = Reading { unnamed: unnamed.bytes, space, ..last };
+            reading = reading.with_named((named, reach));
+            if depth == Depth::Everything {
+                (reading.unseen, reading.was_unseen) = (unnamed.has_unseen, last.unseen);
+            }
+            let is_clear = depth == Depth::Everything && !unnamed.has_unseen;
+            reading.is_backed = self.ledger.backs(reading.extent, after);
+            reading.unexplained = self.ledger.enter(reading.extent, [space, after], is_clear);
+            self.measured.send_replace(reading);
         }
     }
 
@@ -483,7 +493,7 @@ impl Watch {
         in_time(ask).await.unwrap_or((None, LOOK))
     }
 
-    async fn look(&self, depth: Depth, most: u64) -> Option<(Unnamed, (Extent, Reach))> {
+    async fn look(&self, depth: Depth, most: u64) -> Option<Look> {
         let (io_dir, processes) = (self.io_dir.clone(), self.processes.clone());
         in_time(spawn_blocking(move || {
             // First: what loses its name meanwhile is counted once, or by the next look.
@@ -491,9 +501,54 @@ impl Watch {
                 Some(Some(processes)) => processes.unnamed(io_dir.identity().dev, depth),
                 Some(None) | None => Unnamed::default(),
             };
-            (unnamed, measure(io_dir.fd(), most))
+            let named = measure(io_dir.fd(), most);
+            Look { unnamed, named, space: FreeSpace::of(io_dir.fd()).ok() }
         }))
         .await
+    }
+}
+
+/// What one look has met.
+struct Look {
+    unnamed: Unnamed,
+    named: (Extent, Reach),
+    /// What was left after it.
+    space: Option<FreeSpace>,
+}
+
+/// Whether what is gone of the free space is in files that were met. What these take and what is left make
+/// one sum for as long as nobody else writes and nothing is hidden.
+#[derive(Debug)]
+struct Ledger {
+    highest: u64,
+}
+
+impl Ledger {
+    fn new(now: &Reading) -> Self {
+        let left = now.space.map_or(0, |space| space.bytes);
+        Self { highest: now.extent.bytes.saturating_add(left) }
+    }
+
+    /// What is gone, by a later answer of the file system.
+    fn unexplained(&self, met: Extent, space: Option<FreeSpace>) -> u64 {
+        let Some(space) = space else { return 0 };
+        self.highest.saturating_sub(met.bytes.saturating_add(space.bytes))
+    }
+
+    /// Whether at least as much is gone as is met more: what a walk met twice is not.
+    fn backs(&self, met: Extent, space: Option<FreeSpace>) -> bool {
+        space.is_some_and(|space| met.bytes.saturating_add(space.bytes) <= self.highest)
+    }
+
+    /// What is gone by a look, before and after which so much was left. One that is clear has shown
+    /// that nothing is hidden, so what is gone is others'.
+    fn enter(&mut self, met: Extent, space: [Option<FreeSpace>; 2], is_clear: bool) -> u64 {
+        let [Some(before), Some(after)] = space else { return 0 };
+        let sum = |left: u64| met.bytes.saturating_add(left);
+        // Files may have come or gone during the look.
+        let (least, most) = (before.bytes.min(after.bytes), before.bytes.max(after.bytes));
+        self.highest = if is_clear { sum(least) } else { self.highest.max(sum(least)) };
+        self.highest.saturating_sub(sum(most))
     }
 }
 
@@ -578,31 +633,54 @@ mod tests {
             reserve: DiskReserve::Auto,
         };
         let limits = Limits::default();
-        let passed = |unseen, was_unseen, left| {
+        let passed = |unseen, was_unseen, unexplained, left| {
+            let now = Extent { bytes: 1000 + (5 << 20), ..extent };
             let reading = Reading {
                 unseen,
                 was_unseen,
-                ..Reading::new(
-                    Extent { bytes: 1000 + (5 << 20), ..extent },
-                    Reach::All,
-                    space(left),
-                )
+                unexplained,
+                ..Reading::new(now, Reach::All, space(left))
             };
             baseline.passed(&reading, &limits).map(|limit| (limit.kind, limit.message))
         };
-        let kind = |unseen, was_unseen, left| passed(unseen, was_unseen, left).map(|it| it.0);
+        let kind = |unseen, was_unseen, unexplained| {
+            passed(unseen, was_unseen, unexplained, 2 * GIB).map(|it| it.0)
+        };
         // The free space alone says nothing of whose it was.
-        assert_eq!(kind(false, false, 2 * GIB), None);
-        assert_eq!(kind(true, false, 2 * GIB), None);
-        assert_eq!(kind(true, true, 2 * GIB), Some(ErrorKind::WriteLimit));
-        assert_eq!(kind(true, true, 10 * GIB - (100 << 20)), None);
+        assert_eq!(kind(false, false, 8 * GIB), None);
+        assert_eq!(kind(true, false, 8 * GIB), None);
+        assert_eq!(kind(true, true, 8 * GIB), Some(ErrorKind::WriteLimit));
+        assert_eq!(kind(true, true, 100 << 20), None);
         // What must stay free must stay free, whoever has taken it.
-        let (kind, message) = passed(false, false, GIB - 1).unwrap();
+        let (kind, message) = passed(false, false, 0, GIB - 1).unwrap();
         assert_eq!(kind, ErrorKind::DiskFull);
         assert_eq!(
             message,
             "the io dir's file system has less than 1.0 GiB left (limits.disk_reserve): 9GiB less \
              than at the beginning, of which the sandbox has taken 5MiB"
         );
+    }
+
+    #[test]
+    fn space_that_is_gone_is_unexplained_until_a_look_finds_nothing_hidden() {
+        let met = |bytes| Extent { bytes, entries: 0 };
+        let left = |bytes| Some(FreeSpace { bytes, ..FreeSpace::default() });
+        let mut ledger = Ledger::new(&Reading::new(met(10), Reach::All, left(1000)));
+        // In files that are met; and not.
+        assert_eq!(ledger.unexplained(met(110), left(900)), 0);
+        assert_eq!(ledger.unexplained(met(10), left(900)), 100);
+        assert_eq!(ledger.enter(met(10), [left(900); 2], false), 100);
+        assert!(ledger.backs(met(110), left(900)) && !ledger.backs(met(111), left(900)));
+        assert!(!ledger.backs(met(10), None));
+        // Others make room meanwhile, which hides nothing of what goes then.
+        assert_eq!(ledger.enter(met(10), [left(5000); 2], false), 0);
+        assert_eq!(ledger.enter(met(10), [left(4900); 2], false), 100);
+        // Nothing is hidden: others have it.
+        assert_eq!(ledger.enter(met(10), [left(4900); 2], true), 0);
+        assert_eq!(ledger.unexplained(met(10), left(4800)), 100);
+        // A file that came during the look is no reason for suspicion, nor is one that went.
+        assert_eq!(ledger.enter(met(510), [left(4900), left(4400)], true), 0);
+        assert_eq!(ledger.unexplained(met(510), left(4400)), 0);
+        assert_eq!(ledger.unexplained(met(510), None), 0);
     }
 }
