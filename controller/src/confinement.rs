@@ -2,7 +2,7 @@
 //! guest's runs, and not left to the agent alone.
 
 use sandbox_protocol::argv::ConfinementPolicy;
-use sandbox_protocol::message::Confinement;
+use sandbox_protocol::message::{Confinement, UnixSockets};
 
 use crate::error::Error;
 
@@ -23,7 +23,8 @@ pub(crate) fn check(
     if policy == ConfinementPolicy::BestEffort {
         return Ok(());
     }
-    let Confinement { no_new_privileges, undumpable, landlock_abi, seccomp, missing } = confinement;
+    let Confinement { no_new_privileges, undumpable, landlock_abi, seccomp, unix_sockets, missing } =
+        confinement;
     let has_landlock = landlock_abi.is_some_and(|abi| abi >= LEAST_LANDLOCK);
     let kernel_has_landlock = kernel_landlock.is_some_and(|abi| abi >= LEAST_LANDLOCK);
     let lack = if !no_new_privileges {
@@ -34,6 +35,8 @@ pub(crate) fn check(
         "it has no system call filter of its own"
     } else if !has_landlock && kernel_has_landlock {
         "it has no Landlock, and the kernel does"
+    } else if *unix_sockets == UnixSockets::Unrestricted {
+        "its programs can connect to UNIX sockets of the host that a mount shows"
     } else {
         return Ok(());
     };
@@ -64,13 +67,17 @@ pub(crate) fn kernel_landlock() -> Option<u32> {
 
 /// What the layers are, in one line for people.
 pub(crate) fn describe(confinement: &Confinement) -> String {
-    let Confinement { no_new_privileges, undumpable, landlock_abi, seccomp, missing } = confinement;
+    let Confinement { no_new_privileges, undumpable, landlock_abi, seccomp, unix_sockets, missing } =
+        confinement;
     let landlock = match landlock_abi {
         Some(abi) => format!("Landlock ABI {abi}"),
         None => "no Landlock".to_owned(),
     };
     let seccomp = if *seccomp { "system call filter" } else { "no system call filter" };
     let mut parts = vec![landlock, seccomp.to_owned()];
+    if *unix_sockets != UnixSockets::None {
+        parts.push(describe_unix_sockets(*unix_sockets).to_owned());
+    }
     if !no_new_privileges {
         parts.push("can gain privileges".to_owned());
     }
@@ -79,6 +86,17 @@ pub(crate) fn describe(confinement: &Confinement) -> String {
     }
     parts.extend(missing.iter().cloned());
     parts.join(", ")
+}
+
+/// Which UNIX sockets programs can connect to.
+pub(crate) const fn describe_unix_sockets(unix_sockets: UnixSockets) -> &'static str {
+    match unix_sockets {
+        UnixSockets::None => "no UNIX sockets",
+        UnixSockets::Landlock => "UNIX sockets of the sandbox only (Landlock)",
+        UnixSockets::Supervised => "UNIX sockets of the sandbox only (supervised connects)",
+        UnixSockets::Pairs => "no UNIX sockets but pairs",
+        UnixSockets::Unrestricted => "UNIX sockets, those of mounts too",
+    }
 }
 
 #[cfg(test)]
@@ -91,8 +109,13 @@ mod tests {
             undumpable: true,
             landlock_abi: Some(7),
             seccomp: true,
+            unix_sockets: UnixSockets::None,
             missing: Vec::new(),
         }
+    }
+
+    fn programs(unix_sockets: UnixSockets) -> Confinement {
+        Confinement { unix_sockets, ..full() }
     }
 
     #[test]
@@ -111,6 +134,10 @@ mod tests {
             (Confinement { seccomp: false, ..full() }, Some(7), Some("system call filter")),
             (Confinement { undumpable: false, ..full() }, Some(7), Some("traced")),
             (Confinement { no_new_privileges: false, ..full() }, Some(7), Some("privileges")),
+            (programs(UnixSockets::Landlock), Some(7), None),
+            (programs(UnixSockets::Supervised), Some(7), None),
+            (programs(UnixSockets::Pairs), Some(7), None),
+            (programs(UnixSockets::Unrestricted), Some(7), Some("UNIX sockets")),
         ] {
             let refused = check(Required, &confinement, kernel).err();
             match (&refused, why) {
@@ -134,5 +161,6 @@ mod tests {
         assert!(error.to_string().ends_with("(it is refused)"), "{error}");
         assert!(describe(&lacking).ends_with("no system call filter, it is refused"));
         assert_eq!(describe(&full()), "Landlock ABI 7, system call filter");
+        assert!(describe(&programs(UnixSockets::Supervised)).ends_with("(supervised connects)"));
     }
 }

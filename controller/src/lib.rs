@@ -95,7 +95,9 @@ pub use run::Run;
 pub use sandbox::Sandbox;
 pub use sandbox_protocol::ErrorKind;
 pub use sandbox_protocol::argv::ConfinementPolicy;
-pub use sandbox_protocol::message::{Access, AllowedPath, Confinement, IoErrors, ScriptError};
+pub use sandbox_protocol::message::{
+    Access, AllowedPath, Confinement, IoErrors, ScriptError, UnixSockets,
+};
 pub use sandbox_protocol::path::GuestPath;
 pub use spec::{
     DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, Lifespan, Pull, Root,

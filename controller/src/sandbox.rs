@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use sandbox_protocol::argv::EXIT_UNCONFINED;
 use sandbox_protocol::message::{
-    Call, Confinement, Hello, HelloReply, MountIdentity, Refused, Shutdown,
+    Call, Confinement, Hello, HelloReply, MountIdentity, Refused, Shutdown, UnixSockets,
 };
 use sandbox_protocol::path::{GuestPath, written};
 use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
@@ -249,6 +249,7 @@ impl Sandbox {
                 undumpable: false,
                 landlock_abi: None,
                 seccomp: false,
+                unix_sockets: UnixSockets::None,
                 missing: Vec::new(),
             },
             session: Session::start(attached, egress.map(|egress| egress as Arc<dyn Gate>)),

@@ -34,4 +34,4 @@ pub use error::{ErrorKind, UnknownErrorKind, WireError};
 
 /// The version of this wire. Controller and agent must have the same one: they are built and
 /// shipped together, so there is nothing to negotiate.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;

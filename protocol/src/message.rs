@@ -249,9 +249,29 @@ pub struct Confinement {
     pub landlock_abi: Option<u32>,
     /// The agent's own seccomp filter is in force.
     pub seccomp: bool,
+    /// Which UNIX sockets programs can connect to.
+    pub unix_sockets: UnixSockets,
     /// Why a layer is not in force, for people: one entry a layer that is missing.
     #[serde(default)]
     pub missing: Vec<String>,
+}
+
+/// Which UNIX sockets programs can connect or send to. Pairs of stream and seqpacket sockets work
+/// under each of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnixSockets {
+    /// None: the sandbox runs scripts, which have no sockets.
+    None,
+    /// Those that the sandbox itself made, enforced by Landlock (ABI 9).
+    Landlock,
+    /// Abstract ones, and those on the sandbox's own file systems: the agent makes every connection
+    /// (seccomp user notification). No datagram sockets.
+    Supervised,
+    /// None but pairs: this kernel or engine has neither of the two above.
+    Pairs,
+    /// Any, those included that a mount shows.
+    Unrestricted,
 }
 
 /// How the agent resolves paths beneath a mount. Both give the same guarantees.

@@ -89,6 +89,16 @@ pub fn program_syscall_names() -> impl Iterator<Item = &'static str> {
     NAMES.iter().map(|name| name.trim_start_matches("SYS_"))
 }
 
+/// What the engines' filters allow in a container with programs: their calls, and those that the agent
+/// needs beside them.
+pub fn container_syscall_names() -> impl Iterator<Item = &'static str> {
+    program_syscall_names().chain(SUPERVISOR_SYSCALLS)
+}
+
+/// Calls by which the agent makes the connections of programs. The engines' filters and the agent's
+/// allow them; every program takes a filter upon itself that does not.
+pub const SUPERVISOR_SYSCALLS: [&str; 2] = ["pidfd_getfd", "process_vm_readv"];
+
 /// What `personality` may be called with: Linux, 32-bit addresses, the uname of 2.6, both, and the
 /// question what it is.
 pub const PERSONALITIES: [u64; 5] = [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
@@ -126,5 +136,14 @@ mod tests {
         ] {
             assert!(!names.contains(name), "{name}");
         }
+    }
+
+    #[test]
+    fn containers_allow_the_agent_what_programs_do_not_get() {
+        let programs: HashSet<_> = program_syscall_names().collect();
+        let container: HashSet<_> = container_syscall_names().collect();
+        let mut more: Vec<_> = container.difference(&programs).copied().collect();
+        more.sort_unstable();
+        assert_eq!(more, SUPERVISOR_SYSCALLS);
     }
 }

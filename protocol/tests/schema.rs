@@ -293,6 +293,7 @@ fn what_the_agent_sends_is_frozen() {
                     undumpable: true,
                     landlock_abi: Some(6),
                     seccomp: true,
+                    unix_sockets: UnixSockets::Supervised,
                     missing: vec!["why".into()],
                 },
                 resolver: Resolver::Openat2,

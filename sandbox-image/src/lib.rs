@@ -3,7 +3,8 @@
 //! It opens its mounts, confines itself, and only then reads what anybody sends it. One thread
 //! reads requests and never waits for anything else (`session`); each run has a thread for the
 //! script and one that watches the clock (`run`), and file operations have workers (`operation`)
-//! and streams for their content (`stream`), programs of the image a thread each (`exec`); everything that touches a file goes through
+//! and streams for their content (`stream`), programs of the image a thread each (`exec`), and their connections are
+//! made by the agent (`sockets`); everything that touches a file goes through
 //! `files`. Whatever happens, the end of stdin ends the process.
 
 #![deny(unsafe_code)]
@@ -22,6 +23,7 @@ mod proc;
 pub mod proxy;
 mod run;
 mod session;
+mod sockets;
 mod source;
 mod stream;
 
@@ -112,7 +114,7 @@ pub struct Agent {
     proc: proc::Proc,
     /// The proxy's port, where programs may reach anybody.
     proxy: Option<TcpListener>,
-    programs: Option<exec::Ground>,
+    programs: Option<(exec::Ground, exec::Spawner)>,
 }
 
 impl Agent {
@@ -139,9 +141,15 @@ impl Agent {
                 let grants = || mounts.grants().chain(around.grants());
                 let programs =
                     exec::Ground::prepare(args, proxy.as_ref()).map_err(StartError::Programs)?;
-                let confinement = confine::confine(tenant, args.confinement, grants())?;
+                let devices: Vec<u64> = mounts.identities().map(|mount| mount.dev).collect();
+                let own = sockets::OwnFileSystems::find(&devices);
+                let mut confinement = confine::confine(tenant, args.confinement, grants())?;
+                let (spawner, unix_sockets, why) =
+                    sockets::start(confinement.unix_sockets, own).map_err(StartError::Thread)?;
+                confinement.unix_sockets = unix_sockets;
+                confinement.missing.extend(why);
                 let layers = confine::layers(args.confinement, &confinement, grants())?;
-                (confinement, Some(programs.under(layers)))
+                (confinement, Some((programs.under(layers), spawner)))
             }
         };
         let resolver = mounts.probe_resolver();

@@ -20,7 +20,7 @@ use sandbox_protocol::{DecodeError, ErrorKind, PROTOCOL_VERSION, ToAgent, WireEr
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::exec::{Execs, Ground, Programs};
+use crate::exec::{Execs, Ground, Programs, Spawner};
 use crate::files::{Files, Lifetime, Mounts, PathPolicy};
 use crate::operation::{Operation, Operations};
 use crate::outbox::{Outbox, Replier, Stdout};
@@ -44,10 +44,11 @@ pub fn serve(
     mounts: Mounts,
     confinement: Confinement,
     proc: Proc,
-    ground: Option<Ground>,
+    programs: Option<(Ground, Spawner)>,
     proxy: Option<TcpListener>,
 ) -> io::Result<Exit> {
-    let programs = ground.map(Programs::start).transpose()?;
+    let start = |(ground, spawner)| Programs::start(ground, spawner);
+    let programs = programs.map(start).transpose()?;
     let proc = Arc::new(proc);
     let outbox = Arc::new(Outbox::new(Stdout));
     let replier = Replier::start(outbox.clone())?;

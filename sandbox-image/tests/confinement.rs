@@ -13,6 +13,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::geteuid;
 use sandbox_agent::confine::landlock::{Support, support};
 
@@ -84,6 +85,8 @@ const OUTSIDE: &[(&str, u32, &[i32])] = &[
     ("unlink-outside", 2, &[libc::EACCES]),
     ("rmdir-outside", 2, &[libc::EACCES]),
     ("write-inputs", 2, &[libc::EACCES]),
+    ("write-fifo-of-inputs", 2, &[libc::EACCES]),
+    ("read-and-write-fifo-of-inputs", 2, &[libc::EACCES]),
     ("truncate-inputs", 3, &[libc::EACCES]),
     ("make-in-inputs", 2, &[libc::EACCES]),
     ("unlink-inputs", 2, &[libc::EACCES]),
@@ -303,6 +306,8 @@ const OUTSIDE_OF_PROGRAMS: &[&str] = &[
     "unlink-outside",
     "rmdir-outside",
     "write-inputs",
+    "write-fifo-of-inputs",
+    "read-and-write-fifo-of-inputs",
     "truncate-inputs",
     "make-in-inputs",
     "unlink-inputs",
@@ -377,6 +382,9 @@ const FORBIDDEN_OF_X86: &[&str] = &[];
 
 /// What takes space that no limit counts.
 const RESERVING: &[&str] = &["fallocate-grow", "fallocate-keep-size", "fallocate-zero"];
+
+/// Sockets whose every message may go to another address.
+const DATAGRAMS: &[&str] = &["socket-unix-datagram", "socket-unix-raw", "pair-unix-datagram"];
 
 /// What there is not for programs.
 const ABSENT: &[&str] = &[
@@ -465,6 +473,8 @@ impl Field {
                 None => fs::create_dir_all(path).unwrap(),
             }
         }
+        let fifo = folder.path().join("inputs/fifo");
+        mknodat(CWD, fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         let program = folder.path().join("mount/program");
         fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
         self.give(folder.path());
@@ -572,7 +582,8 @@ fn the_filters_alone_keep_programs_from_what_is_no_business_of_theirs() {
     let absent = ABSENT.iter().map(|attack| (attack, libc::ENOSYS));
     let mut unproven = Vec::new();
     let reserving = RESERVING.iter().map(|attack| (attack, libc::EOPNOTSUPP));
-    for (attack, errno) in forbidden.chain(absent).chain(reserving) {
+    let datagrams = DATAGRAMS.iter().map(|attack| (attack, libc::ESOCKTNOSUPPORT));
+    for (attack, errno) in forbidden.chain(absent).chain(reserving).chain(datagrams) {
         let refused = Outcome::Errno(errno);
         assert_eq!(field.attack("seccomp of programs", attack), refused, "{attack}");
         if field.attack("none", attack) == refused {

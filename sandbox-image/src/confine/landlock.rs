@@ -20,6 +20,14 @@ const LEAST: ABI = ABI::V2;
 /// kernel has it: truncation, devices' ioctls, TCP ports, signals and abstract sockets.
 const LATEST: ABI = ABI::V9;
 
+/// Whether this version has a right for UNIX sockets. It is in the session's rules, which grant it
+/// nowhere: then a program connects to sockets that were made under those rules, so to any of the
+/// sandbox's, and to none of the host's. A program's own layer leaves it out, or the programs of one
+/// sandbox could not connect to each other.
+pub const fn holds_unix_sockets(abi: u32) -> bool {
+    abi >= ABI::V9 as u32
+}
+
 /// Who lives under the rules, beside the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenant {
@@ -173,6 +181,12 @@ pub fn support() -> Result<Support, LandlockError> {
     }
 }
 
+/// What a program's own layer is about: all but UNIX sockets, see [`holds_unix_sockets`].
+const OF_LAYERS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
+    Execute | WriteFile | ReadFile | ReadDir | RemoveDir | RemoveFile | MakeChar | MakeDir | MakeReg
+    | MakeSock | MakeFifo | MakeBlock | MakeSym | Refer | Truncate | IoctlDev
+});
+
 /// Restricts this thread, and those that it starts, to the grants, and gives the ABI in force.
 /// The kernel must [support](support()) it.
 ///
@@ -183,7 +197,7 @@ pub fn restrict<'a>(
     tenant: Tenant,
     grants: impl Iterator<Item = Grant<'a>>,
 ) -> Result<u32, LandlockError> {
-    let ruleset = handle_files()?;
+    let ruleset = handle_files(AccessFs::from_all(LATEST))?;
     let ruleset = match tenant {
         // Without a rule for any port: nothing of a script's speaks TCP.
         Tenant::Scripts => ruleset.handle_access(AccessNet::from_all(LATEST))?,
@@ -212,16 +226,16 @@ pub fn restrict<'a>(
 ///
 /// [`LandlockError`].
 pub fn layer<'a>(grants: impl Iterator<Item = Grant<'a>>) -> Result<OwnedFd, LandlockError> {
-    let ruleset = handle_files()?.create()?.add_rules(rules(grants))?;
+    let ruleset = handle_files(OF_LAYERS)?.create()?.add_rules(rules(grants))?;
     Option::from(ruleset).ok_or(LandlockError::NotEnforced)
 }
 
-fn handle_files() -> Result<Ruleset, RulesetError> {
+fn handle_files(best: BitFlags<AccessFs>) -> Result<Ruleset, RulesetError> {
     Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::from_all(LEAST))?
         .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(LATEST))
+        .handle_access(best)
 }
 
 fn rules<'a>(
@@ -230,4 +244,23 @@ fn rules<'a>(
     grants.map(|grant| {
         Ok(PathBeneath::new(grant.fd, grant.rights()).set_compatibility(CompatLevel::BestEffort))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unix_sockets_are_held_by_the_session_and_left_out_of_every_layer() {
+        let sockets = BitFlags::from(AccessFs::ResolveUnix);
+        assert_eq!(AccessFs::from_all(LATEST) & !OF_LAYERS, sockets);
+        assert!(!holds_unix_sockets(8) && holds_unix_sockets(9));
+        let root = openat(CWD, "/", OFlags::PATH, Mode::empty()).unwrap();
+        for kind in [GrantKind::Directory, GrantKind::File, GrantKind::Image, GrantKind::Device] {
+            for access in [Access::Read, Access::Write] {
+                let rights = Grant { fd: root.as_fd(), access, kind }.rights();
+                assert!(!rights.contains(AccessFs::ResolveUnix), "{kind:?} {access:?}");
+            }
+        }
+    }
 }

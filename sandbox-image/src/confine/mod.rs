@@ -13,7 +13,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 use sandbox_protocol::argv::ConfinementPolicy;
-use sandbox_protocol::message::Confinement;
+use sandbox_protocol::message::{Confinement, UnixSockets};
 use seccompiler::BpfProgram;
 
 use landlock::{Grant, LandlockError, Support, Tenant};
@@ -78,7 +78,8 @@ pub fn seal() -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Confines the agent for good, to the grants, and says what is in force. Under
+/// Confines the agent for good, to the grants, and says what is in force; of the UNIX sockets of
+/// programs, what is without the agent's making their connections. Under
 /// [`ConfinementPolicy::BestEffort`] a layer that fails is reported and no error.
 ///
 /// # Errors
@@ -115,11 +116,20 @@ pub fn confine<'a>(
         }
         (result, _) => result.map(|()| true)?,
     };
+    let unix_sockets = match tenant {
+        Tenant::Scripts => UnixSockets::None,
+        Tenant::Programs if landlock_abi.is_some_and(landlock::holds_unix_sockets) => {
+            UnixSockets::Landlock
+        }
+        Tenant::Programs if seccomp => UnixSockets::Pairs,
+        Tenant::Programs => UnixSockets::Unrestricted,
+    };
     Ok(Confinement {
         no_new_privileges,
         undumpable: dumpable == DumpableBehavior::NotDumpable,
         landlock_abi,
         seccomp,
+        unix_sockets,
         missing,
     })
 }
@@ -144,7 +154,11 @@ pub fn layers<'a>(
     grants: impl Iterator<Item = Grant<'a>>,
 ) -> Result<Layers, ConfineError> {
     let landlock = confinement.landlock_abi.map(|_| landlock::layer(grants)).transpose();
-    let seccomp = if confinement.seccomp { seccomp::programs::last() } else { Ok(Vec::new()) };
+    let seccomp = if confinement.seccomp {
+        seccomp::programs::last(confinement.unix_sockets)
+    } else {
+        Ok(Vec::new())
+    };
     match policy {
         ConfinementPolicy::Required => {
             Ok(Layers { landlock: landlock?, seccomp: seccomp.map_err(SeccompError::from)? })

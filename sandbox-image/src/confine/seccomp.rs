@@ -194,16 +194,18 @@ const fn bits(flags: libc::c_int) -> u64 {
     flags as u64
 }
 
+/// One step of a filter that seccompiler cannot make.
+fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> seccompiler::sock_filter {
+    let code = u16::try_from(code).expect("codes are short");
+    seccompiler::sock_filter { code, jt, jf, k }
+}
+
 /// x32's calls come by the same architecture as ours and differ in a bit of the number, which
 /// seccompiler does not look at. These instructions stand before its own.
 #[cfg(target_arch = "x86_64")]
 fn foreign_numbers() -> Vec<seccompiler::sock_filter> {
     const X32: u32 = 0x4000_0000;
     const NUMBER: u32 = 0;
-    let instruction = |code: u32, jt, jf, k| {
-        let code = u16::try_from(code).expect("codes are short");
-        seccompiler::sock_filter { code, jt, jf, k }
-    };
     vec![
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, NUMBER),
         instruction(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, 0, 1, X32),

@@ -1,12 +1,13 @@
 //! Programs of the image: begun, watched over, and ended with all that they started.
 //!
-//! [`command`] says what to begin, [`spawn`] begins it, [`supervise`] carries its bytes and keeps its
+//! [`command`] says what to begin, [`spawn`] begins it on a thread of its own ([`spawner`]), [`supervise`] carries its bytes and keeps its
 //! time, [`tree`] kills it, [`reaper`] says how it ended. Here they come together, for requests of
 //! the controller's ([`Execs`]) and for scripts ([`Programs::run`]).
 
 mod command;
 mod reaper;
 mod spawn;
+mod spawner;
 mod supervise;
 mod tree;
 mod wake;
@@ -35,6 +36,7 @@ use crate::stream::{Stream, Streams, Way};
 use command::{Asked, Defaults, Prepared};
 use reaper::Reaper;
 use spawn::{Beginning, SpawnError, spawn};
+pub use spawner::Spawner;
 use supervise::{Bounds, Console, Input, Running, supervise};
 use tree::Marks;
 pub use wake::Wake;
@@ -98,6 +100,7 @@ impl Ground {
 #[derive(Debug)]
 pub struct Programs {
     ground: Ground,
+    spawner: Spawner,
     reaper: Reaper,
     running: AtomicUsize,
 }
@@ -125,8 +128,9 @@ impl Programs {
     /// # Errors
     ///
     /// Where no thread can be had.
-    pub fn start(ground: Ground) -> io::Result<Arc<Self>> {
-        Ok(Arc::new(Self { ground, reaper: Reaper::start()?, running: AtomicUsize::new(0) }))
+    pub fn start(ground: Ground, spawner: Spawner) -> io::Result<Arc<Self>> {
+        let (reaper, running) = (Reaper::start()?, AtomicUsize::new(0));
+        Ok(Arc::new(Self { ground, spawner, reaper, running }))
     }
 
     /// Runs a program to its end. `wake` is woken by its console; `stop` ends it early.
@@ -181,12 +185,13 @@ impl Programs {
         let mut tries = 0;
         let mut stopped = None;
         let death = loop {
-            let begun = spawn(&beginning, &tree, &self.reaper, wake, |death, word| {
-                stopped = bounds.outlast(wake, word);
-                if stopped.is_some() {
-                    self.reaper.kill(death);
-                }
-            });
+            let begun =
+                spawn(&beginning, &tree, &self.spawner, &self.reaper, wake, |death, word| {
+                    stopped = bounds.outlast(wake, word);
+                    if stopped.is_some() {
+                        self.reaper.kill(death);
+                    }
+                });
             match begun {
                 Ok(death) => break death,
                 Err(SpawnError::Program(_, Errno::TXTBSY)) if tries < BUSY_TRIES => {

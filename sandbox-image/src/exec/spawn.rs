@@ -1,7 +1,7 @@
 //! Begins a program: the one place where the agent becomes two.
 //!
-//! The child shares the agent's memory until it is its program (`CLONE_VM`), and the thread that made
-//! it keeps that memory as it is meanwhile: nothing is copied, and the child says by that memory what
+//! The child shares the agent's memory until it is its program (`CLONE_VM`), and the thread that asked
+//! for it keeps that memory as it is meanwhile: nothing is copied, and the child says by that memory what
 //! went wrong. So it runs on a stack of its own, makes system calls and nothing else, allocates
 //! nothing, takes no lock, touches nothing of its thread's, and leaves signals to nobody.
 //!
@@ -21,9 +21,9 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 use seccompiler::BpfProgram;
 
-use super::Wake;
 use super::reaper::{Death, Reaper};
 use super::tree::Tree;
+use super::{Spawner, Wake};
 
 /// Enough for a function with a few variables, and the C library's wrappers.
 const STACK_BYTES: usize = 64 << 10;
@@ -93,6 +93,7 @@ struct Job {
 pub fn spawn(
     beginning: &Beginning<'_>,
     tree: &Tree,
+    spawner: &Spawner,
     reaper: &Reaper,
     wake: &Arc<Wake>,
     wait: impl FnOnce(&Death, BorrowedFd<'_>),
@@ -121,30 +122,14 @@ pub fn spawn(
     let mut stack = vec![0_u128; STACK_BYTES / size_of::<u128>()];
     let top = stack.as_mut_ptr_range().end;
     let job_pointer = &raw mut job;
-    let clone = || {
+    let clone = || -> rustix::io::Result<_> {
         // Made and, but for the child's, closed while no other child is begun: nobody else has it.
         let (word, end) = pipe_with(PipeFlags::CLOEXEC)?;
         // SAFETY: nobody else looks at the job yet.
         unsafe { (*job_pointer).word = end.as_raw_fd() };
-        // SAFETY: the child runs `child` on a stack of its own, which, like the job and what that
-        // points to, lives until the child has left this memory: the pipe is waited for below,
-        // before anything of it goes. No handler of the agent's runs in it, because every signal
-        // is blocked from before until after.
-        let (pid, errno) = unsafe {
-            let mut all: libc::sigset_t = std::mem::zeroed();
-            let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-            let flags = libc::CLONE_VM | libc::SIGCHLD;
-            let pid = libc::clone(child, top.cast(), flags, job_pointer.cast());
-            let errno = *libc::__errno_location();
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
-            (pid, errno)
-        };
-        match Pid::from_raw(pid).filter(|_| pid > 0) {
-            Some(pid) => Ok((pid, word)),
-            None => Err(Errno::from_raw_os_error(errno)),
-        }
+        let start = Start { top, job: job_pointer };
+        let pid = spawner.run(move || start.clone_agent())?;
+        Ok((pid, word))
     };
     let (death, word) = reaper.begin(tree, wake, clone).map_err(SpawnError::Process)?;
     wait(&death, word.as_fd());
@@ -156,6 +141,32 @@ pub fn spawn(
     match unsafe { job_pointer.read_volatile() }.failed {
         Some(error) => Err(error),
         None => Ok(death),
+    }
+}
+
+/// What a child begins with: the end of its stack, and its job.
+struct Start {
+    top: *mut u128,
+    job: *mut Job,
+}
+
+// SAFETY: the child runs on a stack of its own, which, like the job and what that points to, lives until
+// the child has left this memory: `spawn` waits for that before anything of it goes. The thread that
+// clones only hands both on.
+unsafe impl Send for Start {}
+
+impl Start {
+    /// Makes the child, on the [`Spawner`]'s thread. No handler of the agent's runs in it, because
+    /// every signal is blocked there.
+    fn clone_agent(self) -> rustix::io::Result<Pid> {
+        let flags = libc::CLONE_VM | libc::SIGCHLD;
+        // SAFETY: as above.
+        let (pid, errno) = unsafe {
+            let pid = libc::clone(child, self.top.cast(), flags, self.job.cast());
+            (pid, *libc::__errno_location())
+        };
+        let made = Pid::from_raw(pid).filter(|_| pid > 0);
+        made.ok_or_else(|| Errno::from_raw_os_error(errno))
     }
 }
 

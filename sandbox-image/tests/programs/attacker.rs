@@ -18,7 +18,7 @@ use sandbox_agent::Agent;
 use sandbox_agent::confine::landlock::{Grant, GrantKind, Surroundings, Tenant, layer, restrict};
 use sandbox_agent::confine::{adopt, seal, seccomp};
 use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount};
-use sandbox_protocol::message::Access;
+use sandbox_protocol::message::{Access, UnixSockets};
 use sandbox_protocol::path::GuestPath;
 
 /// A pointer that points nowhere.
@@ -147,7 +147,7 @@ fn take(layers: &str, target: &Target) {
         "seccomp of programs" => {
             seal().expect("sealed");
             seccomp::install(Tenant::Programs).expect("the filters");
-            for last in seccomp::programs::last().expect("filters") {
+            for last in seccomp::programs::last(UnixSockets::Supervised).expect("filters") {
                 seccompiler::apply_filter(&last).expect("the filter");
             }
         }
@@ -337,6 +337,10 @@ fn strike(attack: &str, target: &Target) -> Answer {
             call(libc::SYS_unlinkat, [CWD, ptr(&at(outside, "dir")), bits(libc::AT_REMOVEDIR)])
         }
         "write-inputs" => open(&input, libc::O_WRONLY),
+        "write-fifo-of-inputs" => open(&at(inputs, "fifo"), libc::O_WRONLY | libc::O_NONBLOCK),
+        "read-and-write-fifo-of-inputs" => {
+            open(&at(inputs, "fifo"), libc::O_RDWR | libc::O_NONBLOCK)
+        }
         "truncate-inputs" => call(libc::SYS_truncate, [ptr(&input), 0]),
         "make-in-inputs" => open(&at(inputs, "new"), create),
         "unlink-inputs" => call(libc::SYS_unlinkat, [CWD, ptr(&input), 0]),
@@ -356,6 +360,13 @@ fn strike(attack: &str, target: &Target) -> Answer {
         "socket-inet" => socket_of(libc::AF_INET, libc::SOCK_STREAM),
         "socket-inet6" => socket_of(libc::AF_INET6, libc::SOCK_STREAM),
         "socket-unix" => socket_of(libc::AF_UNIX, libc::SOCK_STREAM),
+        "socket-unix-datagram" => socket_of(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC),
+        "socket-unix-raw" => socket_of(libc::AF_UNIX, libc::SOCK_RAW),
+        "pair-unix-datagram" => {
+            let mut pair = [0_i32; 2];
+            let (family, kind) = (bits(libc::AF_UNIX), bits(libc::SOCK_DGRAM));
+            call(libc::SYS_socketpair, [family, kind, 0, &raw mut pair as usize])
+        }
         "socket-netlink" => socket_of(libc::AF_NETLINK, libc::SOCK_RAW),
         "socket-packet" => socket_of(libc::AF_PACKET, libc::SOCK_RAW),
         "socket-vsock" => socket_of(libc::AF_VSOCK, libc::SOCK_STREAM),

@@ -10,7 +10,7 @@ use bollard::models::{
 };
 use rustix::io::Errno;
 use sandbox_protocol::argv::INJECTED_AGENT;
-use sandbox_protocol::syscalls::{PERSONALITIES, program_syscall_names};
+use sandbox_protocol::syscalls::{PERSONALITIES, container_syscall_names};
 use serde_json::{Value, json};
 
 use super::inject::Injected;
@@ -206,7 +206,7 @@ fn programs_profile() -> Value {
             "args": [{"index": 0, "value": value, "valueTwo": 0, "op": "SCMP_CMP_EQ"}],
         })
     });
-    let names: Vec<_> = program_syscall_names().filter(|name| *name != CLONE).collect();
+    let names: Vec<_> = container_syscall_names().filter(|name| *name != CLONE).collect();
     let all = json!({"names": names, "action": "SCMP_ACT_ALLOW"});
     let rules: Value = [all, clone_without_namespaces()].into_iter().chain(personality).collect();
     let mut profile = profile(rules);

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use sandbox_helper::wire::Filter;
-use sandbox_protocol::syscalls::{PERSONALITIES, program_syscall_names};
+use sandbox_protocol::syscalls::{PERSONALITIES, container_syscall_names};
 use seccompiler::TargetArch;
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ pub(super) fn of_programs() -> Vec<Filter> {
         });
         let by_arguments: Vec<_> =
             personalities.into_iter().chain([clone_without_namespaces()]).collect();
-        let names = program_syscall_names().filter(|name| *name != CLONE);
+        let names = container_syscall_names().filter(|name| *name != CLONE);
         vec![allowed(names, &by_arguments, Errno::NOSYS)]
     };
     FILTERS.get_or_init(compile).clone()
@@ -197,7 +197,7 @@ mod tests {
     fn no_name_of_the_list_is_lost() {
         if cfg!(target_arch = "x86_64") {
             let arch = TargetArch::x86_64;
-            for name in ALLOWED_SYSCALLS.concat().into_iter().chain(program_syscall_names()) {
+            for name in ALLOWED_SYSCALLS.concat().into_iter().chain(container_syscall_names()) {
                 let list = allow_list(vec![json!({"syscall": name})], Errno::PERM);
                 assert!(program(&list, arch).is_some(), "{name}");
             }

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{
     AgentUsage, Change, Confinement, HelloReply, Log, LogLevel, MountIdentity, Refused, Request,
-    Resolver, RunEnd, RunReply, ScriptOperation, ShutdownReply, Touched,
+    Resolver, RunEnd, RunReply, ScriptOperation, ShutdownReply, Touched, UnixSockets,
 };
 use sandbox_protocol::{Base64, ErrorKind, FromAgent, PROTOCOL_VERSION};
 use serde_json::value::RawValue;
@@ -321,6 +321,7 @@ pub fn hello_reply(io: &Path) -> HelloReply {
             undumpable: true,
             landlock_abi: Some(2),
             seccomp: true,
+            unix_sockets: UnixSockets::None,
             missing: Vec::new(),
         },
         resolver: Resolver::Openat2,

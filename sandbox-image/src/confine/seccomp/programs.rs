@@ -3,17 +3,18 @@
 //! Two are in force for the agent and for every program: [`allowed`], the well-known list, and
 //! [`refused`], what is on that list and yet no business of a sandbox's, by its arguments. A third,
 //! [`last`], a program takes upon itself just before it begins: it refuses what the agent itself has
-//! to do.
+//! to do. [`notify_connects`] is on the thread that begins programs, where the agent connects for them.
 
 use std::collections::BTreeMap;
 
+use sandbox_protocol::message::UnixSockets;
 use sandbox_protocol::program_syscalls;
 use sandbox_protocol::syscalls::PERSONALITIES;
 use seccompiler::SeccompCmpArgLen::{Dword, Qword};
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompRule};
 
-use super::{argument, bits, compile, errno};
+use super::{argument, bits, compile, errno, instruction};
 
 macro_rules! numbers {
     (all: [$($all:ident,)+], x86_64: [$($x86:ident,)+],) => {
@@ -38,9 +39,7 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_kcmp,
     libc::SYS_keyctl,
     libc::SYS_perf_event_open,
-    libc::SYS_pidfd_getfd,
     libc::SYS_process_madvise,
-    libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
     libc::SYS_ptrace,
     libc::SYS_request_key,
@@ -48,6 +47,10 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_unshare,
     libc::SYS_userfaultfd,
 ];
+
+/// Looks into another process: the agent's, which makes the connections of programs
+/// ([`SUPERVISOR_SYSCALLS`](sandbox_protocol::syscalls::SUPERVISOR_SYSCALLS)).
+const SUPERVISORS: [libc::c_long; 2] = [libc::SYS_pidfd_getfd, libc::SYS_process_vm_readv];
 
 /// Flags of `clone` that make a namespace.
 const NAMESPACES: [libc::c_int; 7] = [
@@ -143,7 +146,7 @@ impl Rules {
 
 /// What may be asked of the kernel at all: the rest is not there.
 pub fn allowed() -> Result<BpfProgram, BackendError> {
-    let mut rules = Rules::of(ALLOWED);
+    let mut rules = Rules::of(&[ALLOWED, &SUPERVISORS].concat());
     for personality in PERSONALITIES {
         rules.add(libc::SYS_personality, vec![argument(0, Dword, Eq, personality)?])?;
     }
@@ -196,14 +199,22 @@ pub fn refused() -> Result<BpfProgram, BackendError> {
     compile(rules.0, SeccompAction::Allow, errno(libc::EPERM))
 }
 
-/// What the agent does and programs do not, each filter with an answer of its own.
-pub fn last() -> Result<Vec<BpfProgram>, BackendError> {
-    Ok(vec![limits()?, reservations()?])
+/// What the agent does and programs do not, each filter with an answer of its own, and what holds
+/// the UNIX sockets of programs to the sandbox.
+pub fn last(unix_sockets: UnixSockets) -> Result<Vec<BpfProgram>, BackendError> {
+    let mut filters = vec![of_the_agent()?, reservations()?];
+    match unix_sockets {
+        // The kernel's own rules hold them, or nothing does.
+        UnixSockets::None | UnixSockets::Landlock | UnixSockets::Unrestricted => {}
+        UnixSockets::Supervised => filters.extend([datagrams()?, undumpable()?]),
+        UnixSockets::Pairs => filters.extend([datagrams()?, named_sockets()?]),
+    }
+    Ok(filters)
 }
 
-/// Limits of another process, and limits that stay.
-fn limits() -> Result<BpfProgram, BackendError> {
-    let mut rules = Rules::default();
+/// Other processes, their limits, and limits that stay.
+fn of_the_agent() -> Result<BpfProgram, BackendError> {
+    let mut rules = Rules::of(&SUPERVISORS);
     rules.add(libc::SYS_prlimit64, vec![argument(0, Dword, Ne, 0)?])?;
     for limit in FIXED_LIMITS.map(u64::from) {
         rules.add(
@@ -223,4 +234,51 @@ fn reservations() -> Result<BpfProgram, BackendError> {
     let takes = GIVING_BACK.map(bits).map(|flag| argument(1, Dword, MaskedEq(flag), 0));
     rules.add(libc::SYS_fallocate, takes.into_iter().collect::<Result<_, _>>()?)?;
     compile(rules.0, SeccompAction::Allow, errno(libc::EOPNOTSUPP))
+}
+
+/// UNIX sockets that send to an address: it lies in memory, where no filter can look. A raw one is a
+/// datagram socket too.
+fn datagrams() -> Result<BpfProgram, BackendError> {
+    const TYPE: libc::c_int = 0xf;
+    let mut rules = Rules::default();
+    for call in [libc::SYS_socket, libc::SYS_socketpair] {
+        for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW] {
+            let conditions = vec![
+                argument(0, Dword, Eq, bits(libc::AF_UNIX))?,
+                argument(1, Dword, MaskedEq(bits(TYPE)), bits(kind))?,
+            ];
+            rules.add(call, conditions)?;
+        }
+    }
+    compile(rules.0, SeccompAction::Allow, errno(libc::ESOCKTNOSUPPORT))
+}
+
+/// UNIX sockets that could be connected to a name. Both of a pair are connected for good.
+fn named_sockets() -> Result<BpfProgram, BackendError> {
+    let mut rules = Rules::default();
+    rules.add(libc::SYS_socket, vec![argument(0, Dword, Eq, bits(libc::AF_UNIX))?])?;
+    compile(rules.0, SeccompAction::Allow, errno(libc::EACCES))
+}
+
+/// Who makes itself undumpable could not be looked into, and so not be connected: it is told that it
+/// has, and nothing is done.
+fn undumpable() -> Result<BpfProgram, BackendError> {
+    let mut rules = Rules::default();
+    let conditions =
+        vec![argument(0, Dword, Eq, bits(libc::PR_SET_DUMPABLE))?, argument(1, Qword, Eq, 0)?];
+    rules.add(libc::SYS_prctl, conditions)?;
+    compile(rules.0, SeccompAction::Allow, errno(0))
+}
+
+/// Has every `connect` wait for the agent. That a call is one of this architecture's is looked at by
+/// the filters that are in force already.
+pub fn notify_connects() -> BpfProgram {
+    const NUMBER: u32 = 0;
+    let connect = u32::try_from(libc::SYS_connect).expect("numbers are small");
+    vec![
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, NUMBER),
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, connect),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ]
 }

@@ -1,0 +1,216 @@
+//! Connects, for as long as the program would wait and no longer than it is there.
+#![expect(unsafe_code, reason = "an address goes to the kernel as the program gave it")]
+
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketType};
+
+use super::listener::{Listener, Request};
+use super::proc_of;
+
+/// How often a program that waits for its connection is looked after.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// `SIGQUIT` and its kind, by number, as bits of a mask: they end a program, and do not wake it from a
+/// wait that only what kills it ends.
+const DUMPING: u64 = {
+    let signals = [
+        libc::SIGQUIT,
+        libc::SIGILL,
+        libc::SIGTRAP,
+        libc::SIGABRT,
+        libc::SIGFPE,
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGSYS,
+        libc::SIGXCPU,
+        libc::SIGXFSZ,
+    ];
+    let (mut mask, mut at) = (0, 0);
+    while at < signals.len() {
+        mask |= 1 << (signals[at] - 1);
+        at += 1;
+    }
+    mask
+};
+
+/// A socket's address, as the kernel takes it.
+#[derive(Debug, Clone)]
+pub struct Address {
+    bytes: [u8; Self::LONGEST],
+    length: usize,
+}
+
+impl Address {
+    /// `sizeof(struct sockaddr_storage)`.
+    const LONGEST: usize = size_of::<libc::sockaddr_storage>();
+    /// Where a path begins.
+    const PATH: usize = std::mem::offset_of!(libc::sockaddr_un, sun_path);
+
+    /// One of so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` where no address is as long.
+    pub const fn new(length: usize) -> Result<Self, Errno> {
+        if length > Self::LONGEST {
+            return Err(Errno::INVAL);
+        }
+        Ok(Self { bytes: [0; Self::LONGEST], length })
+    }
+
+    /// That of a socket that is held open, whatever its path has come to be.
+    pub fn of_descriptor(fd: &OwnedFd) -> Self {
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let mut address = Self { bytes: [0; Self::LONGEST], length: Self::PATH + path.len() };
+        let family = u16::try_from(libc::AF_UNIX).expect("families are small");
+        address.bytes[..Self::PATH].copy_from_slice(&family.to_ne_bytes());
+        address.bytes[Self::PATH..address.length].copy_from_slice(path.as_bytes());
+        address
+    }
+
+    /// To be filled in.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.length]
+    }
+
+    /// The path that a UNIX socket would connect to: not of an abstract address, nor of one that
+    /// the kernel refuses.
+    pub fn path(&self) -> Option<&[u8]> {
+        let bytes = &self.bytes[..self.length];
+        let family = u16::from_ne_bytes(*bytes.first_chunk()?);
+        let path = &bytes[Self::PATH..];
+        let is_path = i32::from(family) == libc::AF_UNIX
+            && path.first().is_some_and(|&first| first != 0)
+            && self.length <= size_of::<libc::sockaddr_un>();
+        is_path.then(|| path.split(|&byte| byte == 0).next().unwrap_or_default())
+    }
+}
+
+/// Connects the program's socket. `waiting` is called while that is not done.
+///
+/// The descriptor is the program's own, so nothing that stays may be changed of it. What a socket that
+/// blocks waits for is therefore looked at in slices, by its own time limit, which is the program's
+/// again at the end.
+///
+/// # Errors
+///
+/// What `connect` answers; `EINTR` where a signal waits for the program.
+pub fn connect(
+    socket: &OwnedFd,
+    address: &Address,
+    request: &Request,
+    listener: &Listener,
+    mut waiting: impl FnMut(),
+) -> Result<(), Errno> {
+    let kind = sockopt::socket_type(socket)?;
+    if !matches!(kind, SocketType::STREAM | SocketType::SEQPACKET) {
+        return connect_once(socket, address);
+    }
+    let family = sockopt::socket_domain(socket)?;
+    let limit = sockopt::socket_timeout(socket, Timeout::Send)?;
+    let begun = Instant::now();
+    sockopt::set_socket_timeout(socket, Timeout::Send, Some(limit.unwrap_or(SLICE).min(SLICE)))?;
+    let mut first = None;
+    let result = loop {
+        let errno = match connect_once(socket, address) {
+            Err(errno @ (Errno::INPROGRESS | Errno::ALREADY)) => errno,
+            Err(errno @ Errno::AGAIN) if family == AddressFamily::UNIX => errno,
+            // A thread of the agent gets no signal; were it so, the program has not got one.
+            Err(Errno::INTR) => continue,
+            done => break done,
+        };
+        let errno = *first.get_or_insert(errno);
+        let flags = rustix::fs::fcntl_getfl(socket).unwrap_or(OFlags::NONBLOCK);
+        let is_over = limit.is_some_and(|limit| begun.elapsed() >= limit);
+        if flags.contains(OFlags::NONBLOCK) || is_over {
+            break Err(errno);
+        }
+        if !listener.is_waiting(request.id) || is_signalled(request.thread) {
+            break Err(Errno::INTR);
+        }
+        waiting();
+    };
+    _ = sockopt::set_socket_timeout(socket, Timeout::Send, limit);
+    result
+}
+
+fn connect_once(socket: &OwnedFd, address: &Address) -> Result<(), Errno> {
+    let length = libc::socklen_t::try_from(address.length).map_err(|_| Errno::INVAL)?;
+    // SAFETY: the address is so long, and only read.
+    let result =
+        unsafe { libc::connect(socket.as_raw_fd(), address.bytes.as_ptr().cast(), length) };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+/// Whether a signal waits that would take the thread out of its call.
+fn is_signalled(thread: u32) -> bool {
+    let status = std::fs::read_to_string(proc_of(thread, "status")).unwrap_or_default();
+    interrupts(&status)
+}
+
+fn interrupts(status: &str) -> bool {
+    let mask = |name: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(name));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    };
+    let pending = mask("SigPnd:") | mask("ShdPnd:");
+    pending & !mask("SigBlk:") & !mask("SigIgn:") & (mask("SigCgt:") | DUMPING) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(family: libc::c_int, path: &[u8]) -> Address {
+        let mut address = Address::new(2 + path.len()).unwrap();
+        address.bytes_mut()[..2].copy_from_slice(&u16::try_from(family).unwrap().to_ne_bytes());
+        address.bytes_mut()[2..].copy_from_slice(path);
+        address
+    }
+
+    #[test]
+    fn an_address_has_a_path_where_the_kernel_would_look_one_up() {
+        assert_eq!(address(libc::AF_UNIX, b"/a/b").path(), Some(&b"/a/b"[..]));
+        assert_eq!(address(libc::AF_UNIX, b"/a\0rest").path(), Some(&b"/a"[..]));
+        assert_eq!(address(libc::AF_UNIX, &[b'x'; 108]).path(), Some(&[b'x'; 108][..]));
+        for none in [
+            address(libc::AF_UNIX, b"\0abstract"),
+            address(libc::AF_UNIX, b""),
+            address(libc::AF_UNSPEC, b"/a"),
+            address(libc::AF_INET, b"/a"),
+            address(libc::AF_UNIX, &[b'x'; 109]),
+            Address::new(1).unwrap(),
+            Address::new(0).unwrap(),
+        ] {
+            assert_eq!(none.path(), None, "{none:?}");
+        }
+        assert_eq!(Address::new(129).unwrap_err(), Errno::INVAL);
+    }
+
+    #[test]
+    fn only_a_signal_that_the_program_would_notice_interrupts_it() {
+        let status = |pending, shared, blocked, ignored, caught| {
+            format!(
+                "Name:\tx\nSigPnd:\t{pending:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n\
+                 SigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n"
+            )
+        };
+        let (alarm, quit, stop) = (1 << 13, 1 << 2, 1 << 18);
+        assert!(interrupts(&status(alarm, 0, 0, 0, alarm)));
+        assert!(interrupts(&status(0, alarm, 0, 0, alarm)));
+        assert!(interrupts(&status(0, quit, 0, 0, 0)));
+        assert!(!interrupts(&status(alarm, 0, alarm, 0, alarm)));
+        assert!(!interrupts(&status(0, quit, 0, quit, 0)));
+        assert!(!interrupts(&status(0, stop, 0, 0, 0)));
+        assert!(!interrupts(""));
+    }
+}

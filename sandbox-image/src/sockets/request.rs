@@ -1,0 +1,111 @@
+//! One `connect` of a program's: what it named is taken from it, judged, and connected to.
+#![expect(unsafe_code, reason = "nothing safe reads another process's memory")]
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, sockopt};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use super::connect::{Address, connect};
+use super::listener::{Listener, Request};
+use super::resolve::{OwnFileSystems, resolve};
+use super::{open_path, proc_of};
+
+/// `PIDFD_THREAD` (Linux 6.9): by a thread that is not its process's first.
+const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.unsigned_abs());
+
+/// Makes the connection. `waiting` is called while it is not made at once.
+///
+/// # Errors
+///
+/// What the program is answered.
+pub fn perform(
+    request: &Request,
+    listener: &Listener,
+    own: &OwnFileSystems,
+    waiting: impl FnMut(),
+) -> Result<(), Errno> {
+    let &Request { id, thread, args: [fd, address, length, ..] } = request;
+    let socket = descriptor(thread, fd)?;
+    let family = sockopt::socket_domain(&socket)?;
+    let address = read_address(thread, address, length)?;
+    let path = (family == AddressFamily::UNIX).then(|| address.path()).flatten();
+    let places = match path {
+        // Its root: no program can change it, but it costs nothing to ask.
+        Some(path) => {
+            let start = if path.starts_with(b"/") { "root" } else { "cwd" };
+            let open = |name| open_path(&proc_of(thread, name)).map_err(|_| Errno::ACCESS);
+            Some((path, open("root")?, open(start)?))
+        }
+        None => None,
+    };
+    // Where it still waits, all of that was of this program and not of one with its number after it.
+    if !listener.is_waiting(id) {
+        return Err(Errno::INTR);
+    }
+    let found;
+    let address = match (family, places) {
+        (AddressFamily::UNIX, Some((path, root, start))) => {
+            found = resolve(&root, start, path)?;
+            if !own.has(&found)? {
+                return Err(Errno::ACCESS);
+            }
+            Address::of_descriptor(&found)
+        }
+        (AddressFamily::UNIX | AddressFamily::INET | AddressFamily::INET6, None) => address.clone(),
+        // There are no others.
+        _ => return Err(Errno::ACCESS),
+    };
+    connect(&socket, &address, request, listener, waiting)
+}
+
+/// A duplicate of the program's descriptor.
+fn descriptor(thread: u32, fd: u64) -> Result<OwnedFd, Errno> {
+    // The kernel takes the lower half.
+    let fd = fd as u32 as i32;
+    let pid = |number: u32| Pid::from_raw(number as i32).ok_or(Errno::INTR);
+    let process = match pidfd_open(pid(thread)?, THREAD) {
+        // An older kernel: the descriptors of a process are all of its threads' but by intent.
+        Err(Errno::INVAL) => pidfd_open(pid(process_of(thread)?)?, PidfdFlags::empty()),
+        opened => opened,
+    };
+    pidfd_getfd(process.map_err(gone)?, fd, PidfdGetfdFlags::empty()).map_err(gone)
+}
+
+/// The process of a thread.
+fn process_of(thread: u32) -> Result<u32, Errno> {
+    let status = std::fs::read_to_string(proc_of(thread, "status")).map_err(|_| Errno::INTR)?;
+    let number = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    number.and_then(|number| number.trim().parse().ok()).ok_or(Errno::INTR)
+}
+
+/// The address, as it is now: the program may change it, and nobody looks at it again.
+fn read_address(thread: u32, address: u64, length: u64) -> Result<Address, Errno> {
+    // A signed number, to the kernel.
+    let length = usize::try_from(length as u32 as i32).map_err(|_| Errno::INVAL)?;
+    let mut read = Address::new(length)?;
+    let bytes = read.bytes_mut();
+    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: length };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: length };
+    // SAFETY: the local memory is ours to write to; the other is the program's, and only read.
+    let count = unsafe {
+        libc::process_vm_readv(thread as i32, &raw const local, 1, &raw const remote, 1, 0)
+    };
+    match usize::try_from(count) {
+        Ok(count) if count == length => Ok(read),
+        Ok(_) => Err(Errno::FAULT),
+        Err(_) => Err(gone(Errno::from_raw_os_error(
+            std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
+        ))),
+    }
+}
+
+/// What the program is answered where it cannot be looked into.
+const fn gone(errno: Errno) -> Errno {
+    match errno {
+        Errno::SRCH => Errno::INTR,
+        Errno::PERM => Errno::ACCESS,
+        other => other,
+    }
+}
