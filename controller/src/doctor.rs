@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use sandbox_protocol::message::UnixSockets;
 use serde::Serialize;
 
 use crate::config::Config;
@@ -15,7 +16,7 @@ use crate::growth::find_processes;
 use crate::iodir::{IoDir, container_user};
 use crate::limits::{ByteSize, Limits};
 use crate::sandbox::Sandbox;
-use crate::spec::{Lifespan, SandboxSpec, Script};
+use crate::spec::{Lifespan, Pull, Root, SandboxSpec, Script};
 
 /// The oldest API that has all that a sandbox needs.
 const OLDEST_API: (u32, u32) = (1, 41);
@@ -72,6 +73,7 @@ pub async fn examine(config: Config, io_dir: Option<&Path>) -> Vec<Check> {
     let state_dir = config.state_dir.clone();
     let reserve = config.disk_reserve;
     let limits = Limits::default().lowered(&config.ceiling);
+    let data_dir = config.engine.embedded.data_dir.clone();
     // Nobody's operation.
     let config = Config { audit: None, ..config };
     match Controller::connect(config).await {
@@ -85,6 +87,7 @@ pub async fn examine(config: Config, io_dir: Option<&Path>) -> Vec<Check> {
             checks.push(image(&controller).await);
             checks.push(identity(&controller, io_dir).await);
             checks.extend(probe(&controller, io_dir, limits).await);
+            checks.push(unix_sockets(&controller, limits, &data_dir).await);
             controller.close().await;
         }
         Err(error @ Error::State { .. }) => checks.push(Check::error("state", &error)),
@@ -262,6 +265,43 @@ async fn unnamed_files(sandbox: &Sandbox) -> Check {
     }
 }
 
+/// Which UNIX sockets programs reach, as the agent says in a sandbox that could run some: made from
+/// the sandbox image, or from an empty directory where there are no images.
+async fn unix_sockets(controller: &Controller, limits: Limits, data_dir: &Path) -> Check {
+    const ID: &str = "unix_sockets";
+    let empty = data_dir.join(format!("doctor-{}", std::process::id()));
+    let root = match controller.engine().kind {
+        EngineKind::Docker => match controller.image_list().await {
+            Ok(images) => images
+                .into_iter()
+                .find(|image| image.current)
+                .map(|image| Root::Image { reference: image.id, pull: Pull::Never }),
+            Err(error) => return Check::error(ID, &error),
+        },
+        EngineKind::Embedded => {
+            std::fs::create_dir(&empty).ok().map(|()| Root::Directory(empty.clone()))
+        }
+    };
+    let Some(root) = root else {
+        return Check::warn(ID, "not known: no sandbox was made", "see the other checks");
+    };
+    let spec = SandboxSpec::new().lifespan(Lifespan::OneRun).limits(limits).root(root);
+    let check = match controller.launch(spec).await {
+        Ok(sandbox) => {
+            let unix_sockets = sandbox.confinement().unix_sockets;
+            let closed = sandbox.close().await;
+            closed.map_or_else(
+                |error| Check::error(ID, &error),
+                |()| judge_unix_sockets(unix_sockets),
+            )
+        }
+        Err(error) => Check::error(ID, &error),
+    };
+    // Where it was not made, there is nothing to remove.
+    _ = std::fs::remove_dir(&empty);
+    check
+}
+
 /// This kernel's features. The engine's is another one where the engine is in a virtual machine.
 fn kernel() -> Check {
     let uname = rustix::system::uname();
@@ -355,6 +395,18 @@ mod tests {
             for check in checks {
                 assert_eq!(check.fix.is_none(), check.status == Ok, "{check:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_sandbox_without_unix_sockets_of_its_own_works_with_less() {
+        for (unix_sockets, status) in [
+            (UnixSockets::Landlock, CheckStatus::Ok),
+            (UnixSockets::Supervised, CheckStatus::Ok),
+            (UnixSockets::Pairs, CheckStatus::Warn),
+            (UnixSockets::Unrestricted, CheckStatus::Warn),
+        ] {
+            assert_eq!(judge_unix_sockets(unix_sockets).status, status, "{unix_sockets:?}");
         }
     }
 
