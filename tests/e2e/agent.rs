@@ -99,6 +99,13 @@ pub fn network() -> &'static Path {
     BUILT.get_or_init(|| build_static("tests/programs/network.rs", "network"))
 }
 
+/// The program that says which UNIX sockets it reaches (`tests/programs/sockets.rs`), built once for
+/// all tests.
+pub fn sockets() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build_static("tests/programs/sockets.rs", "sockets"))
+}
+
 /// Builds a program of one source as a static one.
 fn build_static(source: &str, name: &str) -> PathBuf {
     let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());

@@ -18,5 +18,6 @@ mod policy;
 mod programs;
 mod reaping;
 mod run;
+mod sockets;
 mod tools;
 mod transfers;

@@ -17,7 +17,9 @@ use crate::place::{Place, finish};
 use crate::rootfs::{Provided, Rootfs};
 
 const EPERM: &str = "1";
+const EBADF: &str = "9";
 const EACCES: &str = "13";
+const EFAULT: &str = "14";
 const EXDEV: &str = "18";
 const EMFILE: &str = "24";
 const EROFS: &str = "30";
@@ -456,8 +458,7 @@ fn native_code_in_the_agent_gets_nowhere_and_nor_does_it_by_the_containers_walls
         "bpf",
         "perf_event_open",
         "ptrace",
-        "process_vm_readv",
-        "pidfd_getfd",
+        "process_vm_writev",
         "kcmp",
         "setxattr-capability",
     ];
@@ -466,7 +467,13 @@ fn native_code_in_the_agent_gets_nowhere_and_nor_does_it_by_the_containers_walls
     let with = |attacks: &[&'static str], outcomes: &'static [&'static str]| {
         attacks.iter().map(|&attack| (attack, outcomes)).collect::<Vec<_>>()
     };
-    let able = with(&["read the mount", "fork"], &["done"]);
+    // The last two are how it makes the connections of programs; nothing is named to them here.
+    let able = [
+        with(&["read the mount", "fork"], &["done"]),
+        with(&["process_vm_readv"], &[EFAULT]),
+        with(&["pidfd_getfd"], &[EBADF]),
+    ]
+    .concat();
     let confined =
         [able.clone(), with(&absent, &[ENOSYS]), with(&refused, &[EPERM]), with(&own, &[EPERM])];
     // Engines differ in what their filter answers to a call that is not on its list.
