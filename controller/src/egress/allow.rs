@@ -55,12 +55,15 @@ impl FromStr for Host {
     }
 }
 
-/// Whether DNS can hold it. The underscore is no host's by the book, and many have it.
+/// Whether DNS can hold it, and a host can have it: no label begins or ends with a hyphen (RFC 1123). The
+/// underscore is no host's by the book, and many have it.
 fn is_name(name: &str) -> bool {
     name.len() <= MAX_NAME
         && name.split('.').all(|label| {
             (1..=MAX_LABEL).contains(&label.len())
                 && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+                && !label.starts_with('-')
+                && !label.ends_with('-')
         })
 }
 
@@ -390,6 +393,11 @@ mod tests {
             ("ok.example%00", 443, none),
             ("ok,example", 443, none),
             ("[ok.example]", 443, none),
+            ("-", 443, none),
+            ("-.ok.example", 443, none),
+            ("-ok.example", 443, none),
+            ("ok-.example", 443, none),
+            ("a-b.sub.example", 443, yes),
             ("ok.example]", 443, none),
             ("http://ok.example", 443, none),
             // Other dots and letters that mean the same name to IDNA; and letters that only look so.
@@ -441,7 +449,7 @@ mod tests {
             ("10.0.0.05", 80, yes),
             ("10.0.0.5.6", 80, none),
             ("10.0.0.256", 80, none),
-            ("10.0.0.-5", 80, no),
+            ("10.0.0.-5", 80, none),
             ("10.0.0.+5", 80, none),
             ("１０.0.0.5", 80, yes),
             ("::ffff:10.0.0.5", 80, yes),
@@ -521,6 +529,10 @@ mod tests {
         }
         for (text, words) in [
             ("", "neither"),
+            ("-", "neither"),
+            ("-:443", "neither"),
+            ("*.-", "neither"),
+            ("--json", "neither"),
             ("*", "a star"),
             ("*.", "neither"),
             ("**.example.org", "a star"),
