@@ -15,6 +15,7 @@ mod engines;
 mod library;
 mod place;
 mod rootfs;
+mod tls;
 
 /// What these tests run on.
 const ENGINE: engine::Engine = engine::Engine::Embedded;

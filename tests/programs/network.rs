@@ -38,6 +38,9 @@ fn main() {
         }
         // Begins TLS with a server name, so many bytes a packet, and prints what comes back.
         ["tls", target, name, piece] => tls(target, name, piece.parse().unwrap()),
+        // Says each of these, in hexadecimal, and prints what is answered to it; by the proxy, where
+        // there is one.
+        ["exchange", target, says @ ..] => exchange(target, says),
         // Each way around the proxy, and what became of it.
         ["around", rest @ ..] => rest.iter().for_each(|way| println!("{way}: {}", around(way))),
         // The loopback is up: a server of the sandbox's own is reached.
@@ -133,6 +136,36 @@ fn tls(target: &str, name: &str, piece: usize) {
         Ok(_) => println!("{answer}"),
         Err(error) => println!("{:?}", error.kind()),
     }
+}
+
+fn exchange(target: &str, says: &[&str]) {
+    let mut stream = match std::env::var("HTTPS_PROXY") {
+        Ok(_) => connect(target).expect("connected"),
+        Err(_) => TcpStream::connect(target).unwrap(),
+    };
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    for said in says {
+        let bytes = (0..said.len()).step_by(2).map(|at| u8::from_str_radix(&said[at..at + 2], 16));
+        let bytes: Vec<u8> = bytes.map(Result::unwrap).collect();
+        // Where it is refused before all of it is said, the answer tells.
+        _ = stream.write_all(&bytes);
+        println!("{}", answer(&mut stream));
+    }
+}
+
+/// The beginning of an answer, or all of a shorter one.
+fn answer(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    let mut buffer = [0; 1 << 14];
+    while answer.len() < 44 {
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => answer.extend_from_slice(&buffer[..count]),
+            Err(error) if answer.is_empty() => return format!("{:?}", error.kind()),
+            Err(_) => break,
+        }
+    }
+    answer.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn vector(length_bytes: usize, bytes: &[u8]) -> Vec<u8> {

@@ -3,11 +3,12 @@
 //! The sandbox has no network. A program's connection comes as a tunnel through the agent, and
 //! everything about it is decided here, by a name that the agent only passes on: whether the list has
 //! it ([`allow`]), what its addresses are and whether they may be dialled ([`address`]), and whether what
-//! the program says is for that name ([`sni`]). The agent may be as hostile as any program: it gains
+//! the program says is for that name ([`sni`], [`first_bytes`]). The agent may be as hostile as any program: it gains
 //! nothing by it.
 
 mod address;
 mod allow;
+mod first_bytes;
 #[cfg(test)]
 mod hellos;
 mod resolve;

@@ -7,8 +7,11 @@
 //! another host: so what follows the first one is looked at until the server's answer says that none
 //! will come. A name that is encrypted (ECH) cannot be looked at, and is refused.
 //!
+//! Where another protocol than TLS may be spoken too, its [first bytes](super::first_bytes) must be such
+//! that no server goes on with them as TLS: a ClientHello that the guard does not see is never passed.
+//!
 //! ```text
-//!            no TLS, and none needed                 server: no retry
+//!            another protocol, where one may be      server: no retry
 //!   Start ────────────────────────────────▶ Open ◀──────────────────────┐
 //!     │ TLS                                  ▲                          │
 //!     └────▶ Hello ── the right name ─▶ Between ── server: retry ─▶ Hello, again
@@ -20,6 +23,7 @@
 pub(crate) mod fuzz;
 
 use super::allow::Host;
+use super::first_bytes::{Beginning, DECISIVE};
 
 /// Longest ClientHello. Those of today have 0.3 to 2 KiB; tickets make longer ones.
 const MAX_HELLO: usize = 64 << 10;
@@ -37,6 +41,8 @@ const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
 const MAJOR_VERSION: u8 = 3;
+/// TLS 1.3's. Records have SSL 3.0's to TLS 1.2's, for want of a better.
+const MAX_MINOR_VERSION: u8 = 4;
 
 const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
@@ -59,6 +65,11 @@ pub(crate) enum TlsRefusal {
     /// Something else than TLS, to a name's port for HTTPS.
     #[error("only TLS is passed to port 443 of a name")]
     NoTls,
+    /// No ClientHello, and what a server may go on with as if it were one.
+    #[error(
+        "the first bytes are no TLS ClientHello, and some servers would read them as TLS or SSL"
+    )]
+    Ambiguous,
     /// No ClientHello that anybody could read.
     #[error("a malformed TLS ClientHello")]
     Malformed,
@@ -89,7 +100,10 @@ pub(crate) struct Guard {
 
 #[derive(Debug)]
 enum Phase {
-    Start,
+    Start {
+        /// What has come, and gone: too little to know what it is.
+        first: Vec<u8>,
+    },
     Hello {
         hello: Handshake,
         is_second: bool,
@@ -116,8 +130,9 @@ impl Guard {
     /// A guard of a connection to this host.
     pub fn new(host: Host, port: u16) -> Self {
         let tls_only = port == HTTPS && matches!(host, Host::Name(_));
-        let server = Server::Begun(Handshake::new(SERVER_HELLO_HEAD));
-        Self { host, tls_only, phase: Phase::Start, held: Vec::new(), read: 0, server }
+        let server = Server::Begun(Handshake::new(Side::Server, SERVER_HELLO_HEAD));
+        let phase = Phase::Start { first: Vec::new() };
+        Self { host, tls_only, phase, held: Vec::new(), read: 0, server }
     }
 
     /// Takes what the program says, and gives what may go to the host now. Where it
@@ -131,14 +146,24 @@ impl Guard {
         loop {
             let rest = &self.held[self.read..];
             match &mut self.phase {
-                Phase::Start => match (rest, self.tls_only) {
-                    ([HANDSHAKE, MAJOR_VERSION, ..], _) => {
-                        self.phase = Phase::Hello { hello: Handshake::new(4), is_second: false };
+                Phase::Start { .. } if rest.is_empty() => return Ok(Vec::new()),
+                Phase::Start { first } => {
+                    first.extend(rest.iter().take(DECISIVE - first.len()));
+                    match Beginning::of(first) {
+                        Beginning::Handshake => {
+                            let hello = Handshake::new(Side::Client, 4);
+                            self.phase = Phase::Hello { hello, is_second: false };
+                        }
+                        _ if self.tls_only => return Err(TlsRefusal::NoTls),
+                        Beginning::Ambiguous => return Err(TlsRefusal::Ambiguous),
+                        Beginning::Other => self.phase = Phase::Open,
+                        // It is too short for the server too: nothing need be held back.
+                        Beginning::TooShort => {
+                            self.read = self.held.len();
+                            return Ok(self.release());
+                        }
                     }
-                    ([] | [HANDSHAKE], _) => return Ok(Vec::new()),
-                    (_, true) => return Err(TlsRefusal::NoTls),
-                    (_, false) => self.phase = Phase::Open,
-                },
+                }
                 Phase::Hello { hello, is_second } => {
                     self.read += hello.feed(rest).ok_or(TlsRefusal::Malformed)?;
                     match hello.message() {
@@ -179,7 +204,7 @@ impl Guard {
                             *left = RECORD_HEADER + length;
                         }
                         (Server::Retries, HANDSHAKE) => {
-                            let hello = Handshake::new(4);
+                            let hello = Handshake::new(Side::Client, 4);
                             self.phase = Phase::Hello { hello, is_second: true };
                         }
                         // It may be a second ClientHello, or not: the server will tell.
@@ -210,6 +235,13 @@ impl Guard {
         }
     }
 
+    /// Call at the end of what the server says: no HelloRetryRequest will come.
+    pub fn server_ended(&mut self) {
+        if matches!(self.server, Server::Begun(_)) {
+            self.server = Server::GoesOn;
+        }
+    }
+
     /// Whether what it holds depends on what the server says next.
     pub fn is_waiting(&self) -> bool {
         let rest = &self.held[self.read..];
@@ -221,11 +253,10 @@ impl Guard {
     /// Call at the end of what the program says: what is held is whole, or never will be.
     pub fn finish(&mut self) -> Result<Vec<u8>, TlsRefusal> {
         match self.phase {
-            Phase::Start if self.held.is_empty() || !self.tls_only => {
+            Phase::Start { .. } | Phase::Between { .. } | Phase::Open => {
                 Ok(std::mem::take(&mut self.held))
             }
-            Phase::Between { .. } | Phase::Open => Ok(std::mem::take(&mut self.held)),
-            Phase::Start | Phase::Hello { .. } => Err(TlsRefusal::Malformed),
+            Phase::Hello { .. } => Err(TlsRefusal::Malformed),
         }
     }
 
@@ -247,30 +278,53 @@ struct Handshake {
     message: Vec<u8>,
     /// How much is wanted.
     need: usize,
+    by: Side,
+    /// How much of an alert's record has not come.
+    skip: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    /// What is not as it must be is refused.
+    Client,
+    /// What is not as it must be opens the guard: so an alert before the answer is passed over, and the
+    /// version in a record's header does not matter.
+    Server,
 }
 
 impl Handshake {
-    const fn new(need: usize) -> Self {
-        Self { header: [0; RECORD_HEADER], have: 0, left: 0, message: Vec::new(), need }
+    const fn new(by: Side, need: usize) -> Self {
+        let header = [0; RECORD_HEADER];
+        Self { header, have: 0, left: 0, message: Vec::new(), need, by, skip: 0 }
     }
 
     /// Reads up to what is wanted, and says how much that was; `None` where it is no handshake.
     fn feed(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut rest = bytes;
         while self.message.len() < self.need && !rest.is_empty() {
-            if self.left == 0 {
+            if self.skip > 0 {
+                let count = rest.len().min(self.skip);
+                self.skip -= count;
+                rest = &rest[count..];
+            } else if self.left == 0 {
                 let count = rest.len().min(RECORD_HEADER - self.have);
                 let (head, more) = rest.split_at(count);
                 self.header[self.have..self.have + count].copy_from_slice(head);
                 self.have += count;
                 rest = more;
                 if self.have == RECORD_HEADER {
-                    let [kind, major, _, high, low] = self.header;
-                    self.left = usize::from(u16::from_be_bytes([high, low]));
+                    let [kind, major, minor, high, low] = self.header;
+                    let length = usize::from(u16::from_be_bytes([high, low]));
                     self.have = 0;
-                    let is_sound = (1..=MAX_PLAIN_RECORD).contains(&self.left);
-                    if kind != HANDSHAKE || major != MAJOR_VERSION || !is_sound {
-                        return None;
+                    let is_sound = major == MAJOR_VERSION
+                        && (minor <= MAX_MINOR_VERSION || self.by == Side::Server)
+                        && (1..=MAX_PLAIN_RECORD).contains(&length);
+                    match (kind, self.by) {
+                        (HANDSHAKE, _) if is_sound => self.left = length,
+                        (ALERT, Side::Server) if is_sound && self.message.is_empty() => {
+                            self.skip = length;
+                        }
+                        _ => return None,
                     }
                 }
             } else {
@@ -381,6 +435,7 @@ fn take_vector<'a>(rest: &mut &'a [u8], length_bytes: usize) -> Option<&'a [u8]>
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::super::first_bytes;
     use super::*;
     use proptest::prelude::*;
 
@@ -545,17 +600,69 @@ pub(crate) mod tests {
     #[test]
     fn other_ports_take_any_protocol_and_tls_only_for_the_name() {
         let guard = |host: &str, port| Guard::new(host.parse().unwrap(), port);
-        for text in [&b"GET / HTTP/1.1\r\n"[..], b"\x16\x04hi", b"x", b"\x80\x03\x01"] {
+        // However short, nothing is held back.
+        for text in [&b"GET / HTTP/1.1\r\n"[..], b"x", b"\n", b"\x05\x01\0", b"\xff\xfd\x03", b""] {
             assert_eq!(passed(guard("ok.example", 80), text, 1).as_deref(), Ok(text));
         }
         let hello = client_hello("ok.example");
         assert_eq!(passed(guard("ok.example", 8443), &hello, 7).as_ref(), Ok(&hello));
         let evil = client_hello("evil.example");
         assert!(passed(guard("ok.example", 8443), &evil, 7).is_err());
-        // One byte of TLS alone is nothing to go by, until nothing follows.
+        // What begins TLS must go on with it.
         let mut short = guard("ok.example", 80);
         assert_eq!(short.client(vec![HANDSHAKE]), Ok(vec![]));
-        assert_eq!(short.finish(), Ok(vec![HANDSHAKE]));
+        assert_eq!(short.finish(), Err(TlsRefusal::Malformed));
+    }
+
+    #[test]
+    fn no_port_passes_what_a_server_takes_for_tls_and_the_guard_cannot_read() {
+        use TlsRefusal::{Ambiguous, Malformed};
+        let hello = client_hello("evil.example");
+        let behind = |start: &[u8]| [start, &hello].concat();
+        let version = |major, minor| [&[HANDSHAKE, major, minor][..], &hello[3..]].concat();
+        let [short, long, padded] = first_bytes::tests::ssl2_hellos();
+        for (what, bytes, expected) in [
+            ("a warning alert first", behind(&[21, 3, 1, 0, 2, 1, 100]), Ambiguous),
+            ("an alert of no version first", behind(&[21, 0, 0, 0, 2, 1, 100]), Ambiguous),
+            ("a change_cipher_spec first", behind(&[20, 3, 3, 0, 1, 1]), Ambiguous),
+            ("data first", behind(&[23, 3, 3, 0, 0]), Ambiguous),
+            ("a heartbeat first", behind(&[24, 3, 3, 0, 3, 1, 0, 0]), Ambiguous),
+            ("SSLv2's format", short, Ambiguous),
+            ("SSLv2's format with the longer header", long, Ambiguous),
+            ("SSLv2's format, padded", padded, Ambiguous),
+            ("a PROXY header first", behind(b"PROXY UNKNOWN\r\n"), Ambiguous),
+            ("version 4.0", version(4, 0), Malformed),
+            ("version 0.0", version(0, 0), Malformed),
+            ("version 2.0", version(2, 0), Malformed),
+            ("version 15.0", version(15, 0), Malformed),
+            ("version 3.5", version(3, 5), Malformed),
+            ("an empty record first", behind(&[22, 3, 1, 0, 0]), Malformed),
+            ("a HelloRequest first", behind(&[22, 3, 1, 0, 4, 0, 0, 0, 0]), Malformed),
+        ] {
+            for (host, port) in [("ok.example", 8443), ("ok.example", 80), ("10.0.0.5", 443)] {
+                for piece in [1, 2, 3, 5, bytes.len()] {
+                    let mut guard = Guard::new(host.parse().unwrap(), port);
+                    let mut out = Vec::new();
+                    let refusal = bytes.chunks(piece).find_map(|piece| {
+                        guard.client(piece.to_vec()).map(|passed| out.extend(passed)).err()
+                    });
+                    assert_eq!(refusal.as_ref(), Some(&expected), "{what} to {host}:{port}");
+                    // Less than any server needs has gone out.
+                    assert_eq!(Beginning::of(&out), Beginning::TooShort, "{what}: {out:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_that_warns_before_it_asks_for_a_second_hello_is_understood() {
+        let mut guard = guard();
+        guard.client(client_hello("ok.example")).unwrap();
+        for byte in [&[21, 3, 3, 0, 2, 1, 112][..], &server_hello(RETRY)].concat() {
+            guard.server(&[byte]);
+        }
+        let refusal = TlsRefusal::OtherName("evil.example".to_owned());
+        assert_eq!(guard.client(client_hello("evil.example")), Err(refusal));
     }
 
     #[test]
@@ -597,7 +704,13 @@ pub(crate) mod tests {
         let finished = records(HANDSHAKE, &[1, 0, 0, 0, 9], 99);
         assert_eq!(passed(begin(&server_hello([5; 32])), &finished, 1).as_ref(), Ok(&finished));
         assert_eq!(passed(begin(b"HTTP/1.1 400"), &finished, 1).as_ref(), Ok(&finished));
-        assert_eq!(passed(begin(&[21, 3, 3, 0, 2, 2, 40]), &finished, 1).as_ref(), Ok(&finished));
+        // After an alert it may still be: until the server has ended.
+        let mut alerted = begin(&[21, 3, 3, 0, 2, 2, 40]);
+        assert_eq!(alerted.client(finished.clone()), Ok(vec![]));
+        assert!(alerted.is_waiting());
+        alerted.server_ended();
+        assert!(!alerted.is_waiting());
+        assert_eq!(alerted.client(vec![]), Ok(finished));
     }
 
     #[test]

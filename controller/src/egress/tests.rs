@@ -344,7 +344,8 @@ fn more_programs_than_there_may_be_at_one_time_are_all_served() {
     let world = World::new(&rules("ok.example", port));
     std::thread::scope(|scope| {
         for number in 0..2 * MAX_TUNNELS {
-            let (world, byte) = (&world, [number as u8]);
+            // None of them begins TLS.
+            let (world, byte) = (&world, [0x80 | number as u8]);
             scope.spawn(move || {
                 let mut client = world.connect(&format!("ok.example:{port}"));
                 client.write_all(&byte).unwrap();
@@ -464,6 +465,61 @@ fn tls_goes_to_the_name_of_the_connection_alone() {
             .all(|(_, outcome, reason)| { outcome == "network_refused" && reason.contains("SNI") }),
         "{audit:?}"
     );
+}
+
+#[test]
+fn a_server_that_speaks_first_is_answered_in_its_own_protocol() {
+    let port = server(|mut client| {
+        client.write_all(b"220 mail.example\r\n").unwrap();
+        let mut all = Vec::new();
+        client.read_to_end(&mut all).unwrap_or_default();
+        _ = client.write_all(&all);
+    });
+    let world = World::new(&rules("ok.example", port));
+    let greeted = || {
+        let mut client = world.connect(&format!("ok.example:{port}"));
+        let mut greeting = [0; 18];
+        client.read_exact(&mut greeting).unwrap();
+        assert_eq!(&greeting, b"220 mail.example\r\n");
+        client
+    };
+    let mut client = greeted();
+    client.write_all(b"EHLO me\r\n").unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut echo = String::new();
+    client.read_to_string(&mut echo).unwrap();
+    assert_eq!(echo, "EHLO me\r\n");
+    // Whoever spoke first: what begins TLS is for the name.
+    for start in [&client_hello("evil.example")[..], &[21, 3, 1, 0, 2, 1, 0]] {
+        let mut client = greeted();
+        _ = client.write_all(start);
+        let error = client.read_to_end(&mut Vec::new()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+}
+
+#[test]
+fn a_hello_that_drips_is_idle() {
+    let port = server(|mut client| _ = client.read_to_end(&mut Vec::new()));
+    let limits = EgressLimits { idle_timeout: Duration::from_millis(100), ..default_limits() };
+    let world = World::with_limits(&rules("ok.example", port), limits);
+    let mut client = world.connect(&format!("ok.example:{port}"));
+    // The longest that there is, a byte at a time, and a while between them.
+    client.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+    let hello = [&[22, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff][..], &[0; 0x3ffc]].concat();
+    let deadline = Instant::now() + PATIENCE;
+    let error = hello
+        .iter()
+        .find_map(|byte| {
+            assert!(Instant::now() < deadline, "it drips on");
+            client.write_all(&[*byte]).err().or_else(|| match client.read(&mut [0]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+                ended => Some(ended.expect_err("it is broken off")),
+            })
+        })
+        .expect("it is not held for ever");
+    assert!(matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe));
+    assert_eq!(world.audit(1)[0].1, "timeout");
 }
 
 #[test]

@@ -277,10 +277,11 @@ impl Relay<'_> {
             self.count(count)?;
             let mut passed = self.guarded(|guard| guard.client(bytes))?;
             loop {
+                // What is held back is nothing that went: a ClientHello that drips is idle too.
                 if !passed.is_empty() {
                     writer.write_all(&passed).await.map_err(|_| Failure::Peer)?;
+                    self.moved.store(true, Ordering::Relaxed);
                 }
-                self.moved.store(true, Ordering::Relaxed);
                 if !self.guarded(|guard| Ok(guard.is_waiting()))? {
                     break;
                 }
@@ -303,6 +304,11 @@ impl Relay<'_> {
             let count = reader.read(&mut buffer).await.map_err(|_| Failure::Peer)?;
             let bytes = &buffer[..count];
             if bytes.is_empty() {
+                self.guarded(|guard| {
+                    guard.server_ended();
+                    Ok(())
+                })?;
+                self.heard.notify_one();
                 return self.tunnel.finish().await.map_err(|_| Failure::Program);
             }
             self.count(count)?;

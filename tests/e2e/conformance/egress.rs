@@ -16,6 +16,7 @@ use crate::agent::network;
 use crate::library::Guest;
 use crate::place::{Place, eventually, finish, spawn, wait_and_watch};
 use crate::rootfs::{Provided, Rootfs};
+use crate::tls::{self, Hello, Server};
 
 /// Longer than any connection of these tests needs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -298,6 +299,125 @@ fn tls_is_for_the_name_however_its_packets_are_cut() {
         assert_eq!(net.network(&["tls", &target, "localhost.evil", piece]), "ConnectionReset\n");
         let (hello, is_whole) = hears.recv_timeout(PATIENCE).unwrap();
         assert_eq!((hello, is_whole), (Vec::new(), false), "pieces of {piece}");
+    }
+}
+
+/// What the server says to the first and to the last of these, by way of a sandbox.
+fn answers(net: &Net, server: &Server, says: &[Vec<u8>]) -> Vec<tls::Answer> {
+    let words: Vec<String> = says.iter().map(|bytes| tls::hex(bytes)).collect();
+    let target = format!("localhost:{}", server.port());
+    let mut args = vec!["exchange", &target];
+    args.extend(words.iter().map(String::as_str));
+    net.network(&args).lines().map(tls::Answer::read).collect()
+}
+
+/// A sandbox whose programs may reach this server by its name.
+fn net_to(server: &Server) -> Net {
+    let port = server.port();
+    Net::new(&[format!("localhost:{port}"), format!("127.0.0.1:{port}")])
+}
+
+#[test]
+fn what_lenient_servers_take_for_tls_does_not_hide_a_server_name() {
+    let hello = Hello::for_name("other.example").record([3, 1]);
+    let with_version = |major, minor| Hello::for_name("other.example").record([major, minor]);
+    let behind = |start: &[u8]| [start, &hello].concat();
+    for (server, tricks) in [
+        (
+            Server::go(),
+            vec![
+                ("a warning alert first", behind(&[21, 3, 1, 0, 2, 1, 100])),
+                ("an alert of version 0.0 first", behind(&[21, 0, 0, 0, 2, 1, 100])),
+                ("record version 4.0", with_version(4, 0)),
+                ("record version 0.0", with_version(0, 0)),
+                ("record version 15.0", with_version(15, 0)),
+                ("an alert in the middle", {
+                    let message = Hello::for_name("other.example").message();
+                    let (start, end) = message.split_at(50);
+                    let alert = [21, 3, 1, 0, 2, 1, 100];
+                    [tls::record([3, 1], start), alert.to_vec(), tls::record([3, 1], end)].concat()
+                }),
+            ],
+        ),
+        (
+            Server::openssl(&[]),
+            vec![
+                ("SSLv2's format", tls::ssl2_hello()),
+                ("an empty record first", behind(&[22, 3, 1, 0, 0])),
+            ],
+        ),
+    ] {
+        let net = net_to(&server);
+        for (what, bytes) in tricks {
+            let says = [bytes];
+            assert_eq!(
+                server.answers(&says),
+                [tls::Answer::ServerHello],
+                "{what}, without a guard"
+            );
+            assert_eq!(answers(&net, &server, &says), [tls::Answer::Reset], "{what}");
+        }
+        // The same hello as it should be, for another name and for this one.
+        assert_eq!(answers(&net, &server, &[hello.clone()]), [tls::Answer::Reset]);
+        let honest = Hello::for_name("LocalHost").record([3, 1]);
+        assert_eq!(answers(&net, &server, &[honest]), [tls::Answer::ServerHello]);
+    }
+}
+
+#[test]
+fn a_second_hello_is_for_the_name_too_where_the_server_does_not_care() {
+    let server = Server::openssl(&["-groups", "P-384"]);
+    let net = net_to(&server);
+    let first = Hello::for_name("localhost").record([3, 1]);
+    let second = |name| Hello::for_name(name).with_p384().record([3, 3]);
+    let ccs = [20, 3, 3, 0, 1, 1];
+    use tls::Answer::{Reset, Retry, ServerHello};
+    for (second, answer) in [
+        (second("localhost"), ServerHello),
+        ([&ccs[..], &second("localhost")].concat(), ServerHello),
+        (second("other.example"), Reset),
+        ([&ccs[..], &second("other.example")].concat(), Reset),
+    ] {
+        let says = [first.clone(), second];
+        assert_eq!(server.answers(&says), [Retry, ServerHello]);
+        assert_eq!(answers(&net, &server, &says), [Retry, answer]);
+    }
+}
+
+#[test]
+fn honest_clients_talk_tls_to_real_servers_on_any_port() {
+    let rootfs = Rootfs::host(&["/bin/sh", tls::OPENSSL]).provide();
+    let says = |server: &Server, args: &[&str]| {
+        let port = server.port();
+        let rules = [format!("localhost:{port}"), format!("127.0.0.1:{port}")];
+        let list: Allowlist = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        let guest = Guest::with(|spec| spec.root(rootfs.root()).allow(list));
+        let script = "request=$1; shift; printf \"$request\" | OPENSSL_CONF=/dev/null exec \"$@\"";
+        let target = format!("localhost:{port}");
+        let client = [tls::OPENSSL, "s_client", "-proxy", "127.0.0.1:3128", "-connect", &target];
+        let command = Command::new("/bin/sh")
+            .args(["-c", script, "sh", "GET / HTTP/1.0\r\n\r\n"])
+            .args(client)
+            .args(["-servername", "localhost"])
+            .args(args.iter().copied())
+            .timeout(PATIENCE);
+        let result = guest.wait(guest.sandbox.exec(command)).unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        text(&result.stdout) + &text(&result.stderr)
+    };
+    let plain = Server::openssl(&[]);
+    for version in ["-tls1_2", "-tls1_3"] {
+        let told = says(&plain, &["-quiet", "-ign_eof", version]);
+        assert!(told.contains("HTTP/1.0 200 ok"), "{told}");
+    }
+    // Its first hello has no share of the group that the server wants.
+    let retries = Server::openssl(&["-groups", "P-384"]);
+    let told = says(&retries, &["-quiet", "-ign_eof", "-groups", "X25519:P-384"]);
+    assert!(told.contains("HTTP/1.0 200 ok"), "{told}");
+    let go = Server::go();
+    for version in ["-tls1_2", "-tls1_3"] {
+        let told = says(&go, &["-brief", "-alpn", "h2", version]);
+        assert!(told.contains("CONNECTION ESTABLISHED"), "{told}");
     }
 }
 

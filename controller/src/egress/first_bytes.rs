@@ -1,0 +1,197 @@
+//! What a connection begins with: whether some server would read it as the beginning of TLS or SSL.
+//!
+//! Servers differ in what they accept before, or in place of, a TLS record with a ClientHello:
+//!
+//! - Go's `crypto/tls`: warning alerts before it, and record versions from 0.0 to 15.255;
+//! - OpenSSL: a ClientHello in the format of SSLv2, and empty records before it; older versions alerts too;
+//! - GnuTLS: record versions from 0.0 on; NSS: SSLv2's record header of three bytes too;
+//! - front ends such as HAProxy and nginx: a header of the PROXY protocol before it.
+//!
+//! None of these can carry a server name that a [guard](super::sni) could check. So only what none of
+//! them would accept counts as another protocol.
+
+/// Most bytes that a decision needs.
+pub(super) const DECISIVE: usize = 12;
+
+/// TLS's content types: change_cipher_spec, alert, handshake, application_data, heartbeat.
+const CONTENT_TYPES: std::ops::RangeInclusive<u8> = 0x14..=0x18;
+const HANDSHAKE: u8 = 0x16;
+
+const SSL2_CLIENT_HELLO: u8 = 1;
+/// Set in the first byte of SSLv2's record header of two bytes. In that of three, the padding's length
+/// included, it is not set, and the next bit is a reserved one.
+const SSL2_SHORT_HEADER: u8 = 0x80;
+const SSL2_RESERVED: u8 = 0x40;
+const SSL2_LONG_HEADER_BYTES: usize = 3;
+/// Type, version, and the lengths of the ciphers, the session id and the challenge.
+const SSL2_HELLO_HEAD: usize = 9;
+
+/// Headers of the PROXY protocol, versions 1 and 2.
+const PROXY_HEADERS: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
+
+/// What the first bytes of a connection are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Beginning {
+    /// A record of TLS's handshake, which is to be read as one.
+    Handshake,
+    /// Some server would go on with it as TLS or SSL, and it has no server name to check.
+    Ambiguous,
+    /// Another protocol, to every server.
+    Other,
+    /// Not enough for any server to go by.
+    TooShort,
+}
+
+impl Beginning {
+    /// Classifies the first bytes: all that have come, up to [`DECISIVE`].
+    pub fn of(first: &[u8]) -> Self {
+        match first {
+            [] => Self::TooShort,
+            [HANDSHAKE, ..] => Self::Handshake,
+            [kind, ..] if CONTENT_TYPES.contains(kind) => Self::Ambiguous,
+            [head, ..] => {
+                let ssl2 = match head & (SSL2_SHORT_HEADER | SSL2_RESERVED) {
+                    0 => ssl2_long_header(first),
+                    SSL2_RESERVED => Self::Other,
+                    _ => ssl2_short_header(first),
+                };
+                PROXY_HEADERS.iter().fold(ssl2, |so_far, header| so_far.or(prefix(first, header)))
+            }
+        }
+    }
+
+    /// Of two readings: what either of them rules out is out.
+    const fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Ambiguous, _) | (_, Self::Ambiguous) => Self::Ambiguous,
+            (Self::TooShort, _) | (_, Self::TooShort) => Self::TooShort,
+            _ => self,
+        }
+    }
+}
+
+/// The message's type is all that servers look at.
+const fn ssl2_short_header(first: &[u8]) -> Beginning {
+    match first {
+        [_, _, SSL2_CLIENT_HELLO, ..] => Beginning::Ambiguous,
+        [_, _, _, ..] => Beginning::Other,
+        _ => Beginning::TooShort,
+    }
+}
+
+/// A byte is not enough here: it stands at the same place in every login to MySQL. Servers that accept
+/// this form hold the lengths of its parts against that of the record.
+fn ssl2_long_header(first: &[u8]) -> Beginning {
+    match first {
+        [_, _, _, kind, ..] if *kind != SSL2_CLIENT_HELLO => Beginning::Other,
+        &[high, low, padding, _, _, _, a, b, c, d, e, f, ..] => {
+            let record = usize::from(u16::from_be_bytes([high, low]));
+            let parts =
+                [[a, b], [c, d], [e, f]].map(|length| usize::from(u16::from_be_bytes(length)));
+            let message = SSL2_HELLO_HEAD + parts.iter().sum::<usize>();
+            if record == message || record == message + usize::from(padding) {
+                Beginning::Ambiguous
+            } else {
+                Beginning::Other
+            }
+        }
+        _ => Beginning::TooShort,
+    }
+}
+
+fn prefix(first: &[u8], header: &[u8]) -> Beginning {
+    if first.starts_with(header) {
+        Beginning::Ambiguous
+    } else if header.starts_with(first) {
+        Beginning::TooShort
+    } else {
+        Beginning::Other
+    }
+}
+
+const _: () = assert!(SSL2_LONG_HEADER_BYTES + SSL2_HELLO_HEAD == DECISIVE);
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A ClientHello for TLS 1.2 in SSLv2's format, without its record header.
+    fn ssl2_message() -> Vec<u8> {
+        let ciphers = [0, 0, 0x2f, 0, 0, 0x9c];
+        let head = [SSL2_CLIENT_HELLO, 3, 3, 0, ciphers.len() as u8, 0, 0, 0, 16];
+        [&head[..], &ciphers, &[7; 16]].concat()
+    }
+
+    /// With a record header of two bytes, and of three.
+    pub fn ssl2_hellos() -> [Vec<u8>; 3] {
+        let message = ssl2_message();
+        let size = message.len() as u8;
+        [
+            [&[0x80, size][..], &message].concat(),
+            [&[0, size, 0][..], &message].concat(),
+            [&[0, size + 5, 5][..], &message, &[0; 5]].concat(),
+        ]
+    }
+
+    /// What is seen as it comes, byte by byte, and how many bytes that took.
+    fn decided(bytes: &[u8]) -> (Beginning, usize) {
+        (0..=bytes.len().min(DECISIVE))
+            .map(|length| (Beginning::of(&bytes[..length]), length))
+            .find(|(beginning, _)| *beginning != Beginning::TooShort)
+            .unwrap_or((Beginning::TooShort, bytes.len()))
+    }
+
+    #[test]
+    fn what_any_server_reads_as_tls_is_no_other_protocol() {
+        use Beginning::{Ambiguous, Handshake};
+        assert_eq!(decided(&[0x16, 3, 1]), (Handshake, 1));
+        assert_eq!(decided(&[0x16, 4, 0]), (Handshake, 1));
+        for kind in [0x14, 0x15, 0x17, 0x18] {
+            assert_eq!(decided(&[kind, 3, 1, 0, 2, 1, 0]), (Ambiguous, 1), "{kind:#x}");
+        }
+        let [short, long, padded] = ssl2_hellos();
+        assert_eq!(decided(&short), (Ambiguous, 3));
+        assert_eq!(decided(&[0xff, 0xff, 1]), (Ambiguous, 3));
+        assert_eq!(decided(&long), (Ambiguous, DECISIVE));
+        assert_eq!(decided(&padded), (Ambiguous, DECISIVE));
+        assert_eq!(decided(b"PROXY TCP4 "), (Ambiguous, 6));
+        assert_eq!(decided(b"\r\n\r\n\0\r\nQUIT\n\x21\x11"), (Ambiguous, DECISIVE));
+    }
+
+    #[test]
+    fn other_protocols_are_known_by_what_their_clients_say_first() {
+        for (protocol, bytes) in [
+            ("HTTP", &b"GET / HTTP/1.1\r\n"[..]),
+            ("HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+            ("WebDAV", b"PROPFIND / HTTP/1.1\r\n"),
+            ("SSH", b"SSH-2.0-OpenSSH_9.2\r\n"),
+            ("SMTP", b"EHLO me\r\n"),
+            ("FTP after an empty line", b"\r\nUSER me\r\n"),
+            ("IMAP", b"a1 LOGIN me"),
+            ("git", b"003egit-upload-pack /"),
+            ("Redis", b"*1\r\n$4\r\nPING\r\n"),
+            ("PostgreSQL's SSLRequest", b"\0\0\0\x08\x04\xd2\x16\x2f"),
+            ("PostgreSQL's startup", b"\0\0\0\x4e\0\x03\0\0user\0"),
+            ("PostgreSQL's startup of 257 bytes", b"\0\0\x01\x01\0\x03\0\0user\0me\0"),
+            ("MySQL's SSLRequest", b"\x20\0\0\x01\x85\xae\xff\x19\0\0\0\x01\x21"),
+            ("MySQL's login", b"\x3b\0\0\x01\x8d\xa2\x0f\0\0\0\0\x01\x21"),
+            ("MySQL's long login", b"\xc4\0\0\x01\x85\xa6\xff\x01\0\0\0\x01\x2d"),
+            ("TDS", b"\x12\x01\0\x2f\0\0\x01\0\0\0\x1a\0"),
+            ("RDP", b"\x03\0\0\x13\x0e\xe0\0\0\0\0\0\x01\0"),
+            ("MQTT", b"\x10\x0c\0\x04MQTT\x04\x02\0"),
+            ("Kafka", b"\0\0\0\x14\0\x12\0\x03\0\0\0\0\0\x04"),
+            ("MongoDB", b"\x3f\x01\0\0\x01\0\0\0\0\0\0\0\xd4\x07"),
+            ("memcached", b"\x80\0\0\x05\0\0\0\0\0\0\0\x05"),
+            ("Telnet", b"\xff\xfd\x03\xff\xfb\x18"),
+            ("AMQP", b"AMQP\0\0\x09\x01"),
+            ("LDAP's StartTLS", b"\x30\x1d\x02\x01\x01\x77\x18\x80\x161.3.6"),
+        ] {
+            let (beginning, length) = decided(bytes);
+            assert_eq!(beginning, Beginning::Other, "{protocol}");
+            assert!(length <= DECISIVE, "{protocol}");
+        }
+        // Half a message of one waits for the rest of it.
+        assert_eq!(decided(b"\x05\x01\0"), (Beginning::TooShort, 3), "SOCKS5");
+        assert_eq!(decided(b"\n"), (Beginning::TooShort, 1));
+    }
+}
