@@ -97,6 +97,8 @@ const fn limit(limit: LimitKey) -> Key {
 #[derive(Debug, Parser)]
 #[command(
     name = "sandboxctl",
+    // Not what the caller made of argv[0].
+    bin_name = "sandboxctl",
     version = version(),
     subcommand_required = true,
     arg_required_else_help = true,

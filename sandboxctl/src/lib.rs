@@ -14,8 +14,10 @@ mod output;
 mod render;
 mod signals;
 mod target;
+mod trace;
 
 use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -24,7 +26,7 @@ use clap::{ArgMatches, CommandFactory, Parser, ValueEnum};
 use sandbox_controller::files::Envelope;
 use sandbox_controller::{ErrorDocument, ErrorKind, ExecDocument, ResultDocument};
 
-use cli::{Cli, Global, Json};
+use cli::{Cli, Json};
 use output::{Chatter, Output};
 
 /// Does what the process's arguments say.
@@ -40,9 +42,9 @@ pub fn main() -> ExitCode {
     };
     // Exactly, now that it is known which of the arguments are a command's own.
     choose_colour(cli.global.color);
-    trace(&cli.global);
     let chatter = if cli.global.quiet { Chatter::Quiet } else { Chatter::Normal };
     let output = Output::new(chatter);
+    trace::start(&cli.global, &output);
     let json = cli.command.json();
     let code = commands::run(cli, &output).unwrap_or_else(|error| {
         let code = error.exit_code();
@@ -96,15 +98,20 @@ fn usage(mut error: clap::Error, args: &[OsString], since: Instant) -> ExitCode 
         let now = ContextValue::String("--io-dir".to_owned());
         error.insert(ContextKind::SuggestedArg, now);
     }
-    if error.use_stderr() && flags(args).any(|flag| flag == "--json") {
-        let (message, hint) = message_and_hint(&error.to_string());
+    if !error.use_stderr() {
+        // There is no one left to tell where this fails.
+        _ = error.print();
+        return ExitCode::from(code);
+    }
+    let text = render::usage_error(error);
+    if flags(args).any(|flag| flag == "--json") {
+        let (message, hint) = message_and_hint(&anstream::adapter::strip_str(&text).to_string());
         let document = ErrorDocument::new(ErrorKind::Usage, message, Some(hint));
         if failed(&Output::new(Chatter::Quiet), json_of(args), document, code, since) {
             return ExitCode::from(code);
         }
     }
-    // There is no one left to tell where this fails.
-    _ = error.print();
+    _ = write!(anstream::stderr(), "{text}");
     ExitCode::from(code)
 }
 
@@ -139,24 +146,6 @@ fn choose_colour(choice: clap::ColorChoice) {
     .write_global();
 }
 
-/// What the library traces goes to stderr: nothing, unless it is asked for.
-fn trace(global: &Global) {
-    let filter = match (global.verbose, std::env::var(config::LOG_VARIABLE)) {
-        (_, Ok(filter)) if !filter.is_empty() => filter,
-        (0, _) => return,
-        // Ours: what libraries have to say is asked for by the variable.
-        (1, _) => "sandboxctl=info,sandbox_controller=info".to_owned(),
-        (2, _) => "sandboxctl=debug,sandbox_controller=debug".to_owned(),
-        (_, _) => "sandboxctl=trace,sandbox_controller=trace".to_owned(),
-    };
-    let colour = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
-        .with_writer(std::io::stderr)
-        .with_ansi(colour)
-        .init();
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,7 +173,7 @@ mod tests {
     fn a_tip_of_claps_is_the_hint() {
         let refused = |given: &[&str]| {
             let error = Cli::try_parse_from(args(given)).unwrap_err();
-            message_and_hint(&error.to_string())
+            message_and_hint(&anstream::adapter::strip_str(&render::usage_error(error)).to_string())
         };
         let (message, hint) = refused(&["run", "x", "--timout", "1s"]);
         assert_eq!(message, "unexpected argument '--timout' found");

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use serde_json::{Value, json};
 
 use crate::engines::{Feature, has};
-use crate::place::Place;
+use crate::place::{Place, finish};
 
 #[test]
 fn bad_input_exits_2_names_its_flag_and_makes_nothing() {
@@ -293,4 +293,55 @@ fn guest_text_cannot_pass_for_ours_on_stderr() {
     assert!(!ended.stderr.lines().any(|line| line.starts_with("hint: run rm")), "{ended:#?}");
     assert!(!ended.stderr.contains('\u{1b}'), "{ended:#?}");
     assert_eq!(json!(ended.code), 1);
+}
+
+#[test]
+fn what_is_quoted_on_stderr_is_escaped_wherever_it_comes_from() {
+    const EVIL: &str = "\u{1b}]0;title\u{7}\u{1b}[2J\r\nerror: forged\u{202e}";
+    let place = Place::new();
+    place.write("ok.luau", "return 1");
+    place.write("evil.toml", format!("[limits]\ntimeout = '''{EVIL}'''\n"));
+    place.write("unknown.toml", "[limits]\n\"\\u001b[2J\\nerror: forged\\u202e\" = 1\n");
+    let evil = |start: &str| format!("{start}{EVIL}");
+    let shown = "error: forged\\u{202e}";
+    let escaped = |what: &str, stderr: &str| {
+        let steers = |it: char| (it.is_control() && it != '\n') || it == '\u{202e}';
+        assert!(!stderr.contains(steers), "{what}: {stderr:?}");
+        assert!(!stderr.lines().any(|line| line.starts_with("error: forged")), "{what}: {stderr}");
+        assert!(stderr.contains(shown), "{what}: {stderr}");
+    };
+    for args in [
+        vec![evil("")],
+        vec!["run".to_owned(), evil("./")],
+        vec!["run".to_owned(), "ok.luau".to_owned(), evil("--no-such")],
+        vec!["run".to_owned(), "ok.luau".to_owned(), evil("")],
+        vec!["run".to_owned(), "ok.luau".to_owned(), evil("--timeout=")],
+        vec!["run".to_owned(), "ok.luau".to_owned(), evil("--engine=")],
+        vec!["run".to_owned(), "ok.luau".to_owned(), evil("--in=")],
+        vec!["run".to_owned(), "ok.luau".to_owned(), evil("--args-file=")],
+        vec!["run".to_owned(), "ok.luau".to_owned(), evil("--config=")],
+        vec!["run".to_owned(), "ok.luau".to_owned(), evil("--host=")],
+        vec!["run".to_owned(), "ok.luau".to_owned(), "--config=evil.toml".to_owned()],
+        vec!["run".to_owned(), "ok.luau".to_owned(), "--config=unknown.toml".to_owned()],
+        vec!["check".to_owned(), evil("./")],
+        vec!["image".to_owned(), "load".to_owned(), evil("./")],
+        vec!["fs".to_owned(), evil("")],
+        vec!["tools".to_owned(), evil("--")],
+        vec!["completions".to_owned(), evil("")],
+    ] {
+        let ended = place.sandboxctl(&args);
+        assert_ne!(ended.code, 0, "{args:?}");
+        escaped(&format!("{args:?}"), &ended.stderr);
+    }
+    for variable in ["SANDBOXCTL_LIMITS_TIMEOUT", "SANDBOXCTL_ENGINE_KIND", "SANDBOXCTL_LOG"] {
+        let mut command = place.command(["run", "ok.luau", "--in", "none"]);
+        command.env(variable, EVIL);
+        escaped(variable, &finish(command).stderr);
+    }
+    // Documents have it too, in JSON's escapes or in ours.
+    for args in [["run", "--json", EVIL], ["tool", EVIL, "--input={}"]] {
+        let ended = place.sandboxctl(args);
+        assert_ne!(ended.code, 0);
+        assert!(!ended.stdout.trim_end().contains(char::is_control), "{:?}", ended.stdout);
+    }
 }

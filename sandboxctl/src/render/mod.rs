@@ -3,7 +3,9 @@
 mod escape;
 mod script_error;
 mod table;
+mod usage;
 
 pub use escape::{escaped_line, escaped_text, json_for_terminal};
 pub use script_error::{call_stack, script_error};
 pub use table::{age, size, table};
+pub use usage::usage_error;
