@@ -84,6 +84,9 @@ pub enum StartError {
     Read(#[source] std::io::Error),
 }
 
+/// As much as the embedded engine's pipes hold.
+const PIPE_BYTES: usize = 256 << 10;
+
 /// Runs the agent with the arguments after the program's name.
 pub fn main(args: impl Iterator<Item = OsString>) -> Exit {
     // A panic leaves locks and the VM in states that nobody has thought of, and would unwind
@@ -102,7 +105,21 @@ fn start(args: impl Iterator<Item = OsString>) -> Result<Exit, StartError> {
     let args = AgentArgs::parse(args.collect::<Result<Vec<_>, _>>()?)?;
     match args.mode {
         Mode::Check => check::main(args.confinement),
-        Mode::Script | Mode::Exec => Agent::prepare(&args)?.serve(),
+        Mode::Script | Mode::Exec => {
+            widen_pipes();
+            Agent::prepare(&args)?.serve()
+        }
+    }
+}
+
+/// Has the pipes of stdin and stdout hold several frames, so that neither side is woken for every
+/// piece: those that engines make hold less than one.
+fn widen_pipes() {
+    for pipe in [rustix::stdio::stdin(), rustix::stdio::stdout()] {
+        // What is no pipe, or may not grow any more, stays as it is.
+        if rustix::pipe::fcntl_getpipe_size(pipe).is_ok_and(|size| size < PIPE_BYTES) {
+            _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BYTES);
+        }
     }
 }
 
