@@ -238,6 +238,10 @@ impl Sandbox {
         tracing::info!(container = container.id(), uid = user.0, gid = user.1, "a sandbox is made");
         let attached = step(Step::Attach, container.attach()).await?;
         step(Step::Start, container.start()).await?;
+        let gate = egress.map(|egress| egress as Arc<dyn Gate>);
+        let session = Session::start(attached, gate).map_err(|error| Error::NotUp {
+            detail: format!("cannot start the thread of its heartbeats: {error}"),
+        })?;
         let mut inner = Inner {
             id,
             container,
@@ -252,7 +256,7 @@ impl Sandbox {
                 unix_sockets: UnixSockets::None,
                 missing: Vec::new(),
             },
-            session: Session::start(attached, egress.map(|egress| egress as Arc<dyn Gate>)),
+            session,
             turn: Arc::new(Semaphore::new(1)),
             outlived: Arc::default(),
             activity: Activity::new(),

@@ -4,13 +4,16 @@
 //! is bounded; what no honest agent sends (an unknown id, a second answer, more log than its
 //! limit, a path outside the mounts, a chunk of no stream) is a breach that ends the session.
 //!
-//! One task reads and never waits for anything but the agent; one task writes. What a run leaves
+//! One task reads and never waits for anything but the agent; one task writes, and a thread beside
+//! it tells the agent that we are alive ([`heartbeat`]). What a run leaves
 //! (log and changed paths) is collected as it comes, so that a killed agent loses none of it.
 
+mod heartbeat;
 mod streams;
 mod tunnels;
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -168,7 +171,11 @@ impl<T> Reply<T> {
 impl Session {
     /// Starts a session on a container's stdio. The gate gets what programs want to connect to;
     /// without one that is a breach.
-    pub fn start(attached: Attached, gate: Option<Arc<dyn Gate>>) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// Where the thread of the heartbeats cannot be had: the agent would end itself before long.
+    pub fn start(attached: Attached, gate: Option<Arc<dyn Gate>>) -> io::Result<Self> {
         let (outgoing, lines) = mpsc::channel(OUTGOING_LINES);
         let shared = Arc::new(Shared {
             state: Mutex::default(),
@@ -176,7 +183,9 @@ impl Session {
             gate: gate.map(|gate| (gate, outgoing.downgrade())),
         });
         let mut end = shared.end.subscribe();
-        let write = write(attached.input, lines);
+        let input = Arc::new(tokio::sync::Mutex::new(attached.input));
+        heartbeat::begin(&input)?;
+        let write = write(input, lines);
         tokio::spawn(async move {
             // With the session's end the whole connection must go, also where the agent takes no
             // more: an engine whose output nobody reads can be stuck with that container.
@@ -187,7 +196,7 @@ impl Session {
         });
         tokio::spawn(read(attached.output, shared.clone()));
         let places = || Arc::new(Semaphore::new(MAX_IN_FLIGHT));
-        Self { outgoing, in_flight: places(), control: places(), shared }
+        Ok(Self { outgoing, in_flight: places(), control: places(), shared })
     }
 
     /// Makes a request and waits for its answer. It waits for as long as it takes: the caller
@@ -500,10 +509,7 @@ fn take_lines(decoder: &mut FrameDecoder, shared: &Arc<Shared>) -> Result<(), St
     Ok(())
 }
 
-async fn write(
-    mut input: std::pin::Pin<Box<dyn tokio::io::AsyncWrite + Send>>,
-    mut lines: mpsc::Receiver<Vec<u8>>,
-) {
+async fn write(input: heartbeat::Input, mut lines: mpsc::Receiver<Vec<u8>>) {
     while let Some(mut line) = lines.recv().await {
         // One write for a frame, or for some that wait together: a request and its content. The
         // reader finds out why an agent does not take it.
@@ -512,12 +518,14 @@ async fn write(
         {
             line.extend_from_slice(&next);
         }
+        // Held for whole lines: a heartbeat never comes into the middle of one.
+        let mut input = input.lock().await;
         if input.write_all(&line).await.is_err() || input.flush().await.is_err() {
             return;
         }
     }
     // The session is dropped: the agent's sign to leave.
-    _ = input.shutdown().await;
+    _ = input.lock().await.shutdown().await;
 }
 
 #[cfg(test)]
@@ -571,13 +579,18 @@ pub(crate) mod testing {
             }
         }
 
-        /// The next message; `None` where stdin has ended.
+        /// The next message that is no heartbeat; `None` where stdin has ended.
         pub async fn message(&mut self) -> Option<ToAgent> {
-            let mut line = String::new();
-            if self.input.read_line(&mut line).await.ok()? == 0 {
-                return None;
+            loop {
+                let mut line = String::new();
+                if self.input.read_line(&mut line).await.ok()? == 0 {
+                    return None;
+                }
+                match ToAgent::decode(line.trim_end()).expect("the controller is honest") {
+                    ToAgent::Heartbeat => {}
+                    message => return Some(message),
+                }
             }
-            Some(ToAgent::decode(line.trim_end()).expect("the controller is honest"))
         }
 
         pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
@@ -603,7 +616,7 @@ mod tests {
 
     async fn breach_of(talk: impl AsyncFnOnce(&mut FakeAgent, u64)) -> SessionEnd {
         let (attached, mut agent) = pipe();
-        let session = Session::start(attached, None);
+        let session = Session::start(attached, None).unwrap();
         let call = session.call(Cancel { id: 7 });
         let talk = async {
             let (id, _) = agent.request().await.unwrap();
@@ -620,7 +633,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_gets_its_own_answer() {
         let (attached, mut agent) = pipe();
-        let session = Session::start(attached, None);
+        let session = Session::start(attached, None).unwrap();
         let calls =
             async { tokio::join!(session.call(Cancel { id: 1 }), session.call(Cancel { id: 2 })) };
         let talk = async {
@@ -721,7 +734,7 @@ mod tests {
     #[tokio::test]
     async fn of_a_flood_on_stderr_its_end_is_kept() {
         let (attached, mut agent) = pipe();
-        let session = Session::start(attached, None);
+        let session = Session::start(attached, None).unwrap();
         for _ in 0..10_000 {
             agent.errors.send(vec![b'x'; 64 << 10].into()).await.unwrap();
         }
@@ -746,7 +759,7 @@ mod tests {
         let seen = runtime.spawn(async {
             for _ in 0..500 {
                 let (attached, mut agent) = pipe();
-                let session = Session::start(attached, None);
+                let session = Session::start(attached, None).unwrap();
                 let call = async {
                     _ = session.call(Cancel { id: 1 }).await;
                     session.end()
@@ -766,7 +779,7 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_stdout_leaves_nobody_waiting() {
         let (attached, mut agent) = pipe();
-        let session = Session::start(attached, None);
+        let session = Session::start(attached, None).unwrap();
         let talk = async {
             agent.request().await.unwrap();
             agent.send("{\"half").await;
@@ -780,7 +793,7 @@ mod tests {
     #[tokio::test]
     async fn a_breach_closes_the_connection_though_the_agent_reads_nothing() {
         let (attached, mut agent) = pipe();
-        let session = Session::start(attached, None);
+        let session = Session::start(attached, None).unwrap();
         let mut calls = Vec::new();
         // More than the pipe holds, so that a write is under way.
         for _ in 0..4 {
@@ -797,7 +810,7 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_session_ends_the_agents_stdin() {
         let (attached, mut agent) = pipe();
-        drop(Session::start(attached, None));
+        drop(Session::start(attached, None).unwrap());
         assert!(agent.request().await.is_none());
     }
 }

@@ -31,6 +31,9 @@ pub enum DecodeError {
     },
 }
 
+/// [`ToAgent::Heartbeat`] as a line, with its newline.
+pub const HEARTBEAT: &[u8] = b"\n";
+
 /// What the controller sends and the agent reads.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToAgent {
@@ -49,6 +52,8 @@ pub enum ToAgent {
     Connected(Connected),
     /// A tunnel is over.
     Closed(Closed),
+    /// The controller is alive: an empty line, so one byte, which no write can tear apart.
+    Heartbeat,
 }
 
 /// What the agent sends and the controller reads.
@@ -182,6 +187,9 @@ impl ToAgent {
     ///
     /// [`DecodeError`]; only [`DecodeError::Params`] with an id leaves a session that can go on.
     pub fn decode(line: &str) -> Result<Self, DecodeError> {
+        if line.is_empty() {
+            return Ok(Self::Heartbeat);
+        }
         match envelope(line)? {
             Incoming {
                 id: Some(id),
@@ -233,6 +241,7 @@ impl ToAgent {
             Self::Credit(credit) => notification("credit", credit),
             Self::Connected(connected) => notification("connected", connected),
             Self::Closed(closed) => notification("closed", closed),
+            Self::Heartbeat => Ok(HEARTBEAT.to_vec()),
         }
     }
 }
@@ -403,7 +412,8 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
             r#"{"jsonrpc":"2.0","method":"shutdown","params":{}}"#,
             r#"[]"#,
-            "",
+            " ",
+            "\r",
         ] {
             let error = ToAgent::decode(line).unwrap_err();
             assert!(matches!(error, DecodeError::Envelope(_)), "{line}: {error}");
@@ -413,6 +423,13 @@ mod tests {
         )
         .unwrap_err();
         assert!(matches!(error, DecodeError::Params { id: Some(7), .. }), "{error}");
+    }
+
+    #[test]
+    fn only_the_controller_sends_heartbeats() {
+        assert_eq!(ToAgent::decode("").unwrap(), ToAgent::Heartbeat);
+        assert_eq!(ToAgent::Heartbeat.encode().unwrap(), HEARTBEAT);
+        assert!(matches!(FromAgent::decode(""), Err(DecodeError::Envelope(_))));
     }
 
     #[test]
@@ -567,7 +584,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_refused_and_never_panics(line in "\\PC{0,200}") {
+        fn garbage_is_refused_and_never_panics(line in "\\PC{1,200}") {
             prop_assert!(ToAgent::decode(&line).is_err());
             prop_assert!(FromAgent::decode(&line).is_err());
         }

@@ -29,7 +29,7 @@ pub mod stream;
 pub mod syscalls;
 
 pub use base64_bytes::Base64;
-pub use envelope::{DecodeError, FromAgent, ToAgent};
+pub use envelope::{DecodeError, FromAgent, HEARTBEAT, ToAgent};
 pub use error::{ErrorKind, UnknownErrorKind, WireError};
 
 /// The version of this wire. Controller and agent must have the same one: they are built and

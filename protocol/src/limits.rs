@@ -3,6 +3,8 @@
 //! Sizes of results, logs and lists count *encoded* bytes ([`encoded_len`]), so that what is
 //! within its limit always fits into a frame.
 
+use std::time::Duration;
+
 /// Longest line, in encoded bytes, with its newline. Both sides enforce it, as sender and reader.
 pub const MAX_FRAME_BYTES: usize = 4 << 20;
 
@@ -73,6 +75,21 @@ pub const MAX_CLOSED_MESSAGE_BYTES: usize = 2 << 10;
 /// A receiver may keep back less than this of what it has consumed before it gives credit for it:
 /// a slow trickle needs no grant for each of its pieces.
 pub const CREDIT_STEP: u64 = 32 << 10;
+
+/// How often the controller sends a heartbeat, whatever else it sends.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How long an agent waits for the next byte of its controller, of whatever frame, before it ends
+/// itself. By the monotonic clock, which stands still while the machine is suspended.
+pub const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The same for the first byte of all: an engine may take its time to say that a container has
+/// started, and until then nobody speaks to its agent. Nothing of the guest's runs before.
+pub const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(60);
+
+// Several heartbeats may be late, or lost in an engine, before the agent gives up.
+const _: () = assert!(HEARTBEAT_INTERVAL.as_secs() * 5 <= HEARTBEAT_TIMEOUT.as_secs());
+const _: () = assert!(HEARTBEAT_TIMEOUT.as_secs() <= FIRST_BYTE_TIMEOUT.as_secs());
 
 // One byte of text is at most six of JSON (`\u0001`), base64 is 4 for 3, and 4 KiB is ample for
 // an envelope.

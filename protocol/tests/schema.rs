@@ -252,6 +252,7 @@ fn what_the_controller_sends_is_frozen() {
         lines += std::str::from_utf8(&message.encode().unwrap()).unwrap();
     }
     lines += &tunnels_to_agent();
+    lines += std::str::from_utf8(&ToAgent::Heartbeat.encode().unwrap()).unwrap();
     for line in lines.lines() {
         let read = ToAgent::decode(line).unwrap();
         assert_eq!(read.encode().unwrap(), format!("{line}\n").into_bytes());
@@ -347,7 +348,8 @@ fn constants_and_error_kinds_are_frozen() {
          MAX_LOG_ENTRY_BYTES {}\nMAX_SOURCE_BYTES {}\nMAX_RESULT_BYTES {}\nMAX_ARGS_BYTES {}\n\
          MAX_COMMAND_BYTES {}\nMAX_MESSAGE_BYTES {}\nINITIAL_CREDIT {}\n\
          FIRST_TUNNEL {}\nMAX_TUNNELS {}\nMAX_HOST_BYTES {}\nMAX_CLOSED_MESSAGE_BYTES {}\n\
-         CREDIT_STEP {}\n",
+         CREDIT_STEP {}\nHEARTBEAT_INTERVAL {:?}\nHEARTBEAT_TIMEOUT {:?}\n\
+         FIRST_BYTE_TIMEOUT {:?}\n",
         limits::MAX_FRAME_BYTES,
         limits::MAX_CHUNK_BYTES,
         limits::MAX_NESTING,
@@ -370,6 +372,9 @@ fn constants_and_error_kinds_are_frozen() {
         limits::MAX_HOST_BYTES,
         limits::MAX_CLOSED_MESSAGE_BYTES,
         limits::CREDIT_STEP,
+        limits::HEARTBEAT_INTERVAL,
+        limits::HEARTBEAT_TIMEOUT,
+        limits::FIRST_BYTE_TIMEOUT,
     );
     for kind in ErrorKind::ALL {
         writeln!(text, "error {kind}").unwrap();

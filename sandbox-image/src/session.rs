@@ -1,16 +1,20 @@
 //! The session: reads requests from stdin and hands them on. It never waits for a script, a file
 //! or the controller's reading, so that a cancel is seen at once, and so is the end of stdin,
-//! which ends the process.
+//! which ends the process. So does a stdin on which nothing comes any more, no heartbeat either: its
+//! other side may be held open by an engine whose controller is gone, or the controller is stopped.
 
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use sandbox_protocol::frame::FrameDecoder;
-use sandbox_protocol::limits::{FIRST_TUNNEL, MAX_ARGS_BYTES, MAX_IN_FLIGHT, MAX_VALUE_DEPTH};
+use sandbox_protocol::limits::{
+    FIRST_BYTE_TIMEOUT, FIRST_TUNNEL, HEARTBEAT_TIMEOUT, MAX_ARGS_BYTES, MAX_IN_FLIGHT,
+    MAX_VALUE_DEPTH,
+};
 use sandbox_protocol::message::{
     Cancel, CancelReply, Confinement, Exec, Hello, HelloReply, Limits, Policy, Request, Run,
     Shutdown,
@@ -75,15 +79,22 @@ pub fn serve(
     };
     let mut decoder = FrameDecoder::new();
     let mut buffer = vec![0; READ_BYTES];
+    let mut timeout = FIRST_BYTE_TIMEOUT;
     loop {
-        let length = read_stdin(&mut buffer);
-        if length == 0 {
-            if session.ending {
-                std::thread::sleep(LAST_WORDS);
+        // Both are the dead man's switch: nobody is there any more.
+        let length = match read_stdin(&mut buffer, timeout) {
+            Stdin::Bytes(length) => length,
+            Stdin::End => {
+                if session.ending {
+                    std::thread::sleep(LAST_WORDS);
+                }
+                return Ok(Exit::Lost);
             }
-            // The dead man's switch: nobody is there any more.
-            return Ok(Exit::Lost);
-        }
+            Stdin::TimedOut => {
+                die(Exit::Lost, &format!("the controller has sent nothing for {timeout:?}"))
+            }
+        };
+        timeout = HEARTBEAT_TIMEOUT;
         decoder.extend(&buffer[..length]);
         loop {
             match decoder.next_frame() {
@@ -95,15 +106,34 @@ pub fn serve(
     }
 }
 
-/// One read; 0 at the end, also where stdin fails.
-fn read_stdin(buffer: &mut [u8]) -> usize {
+/// What a read of stdin gave.
+enum Stdin {
+    Bytes(usize),
+    /// Also where stdin fails.
+    End,
+    /// Nothing came in time.
+    TimedOut,
+}
+
+/// One read. The time is that of waiting for bytes: where the sandbox was paused or got no
+/// processor meanwhile, those that have come are read.
+fn read_stdin(buffer: &mut [u8], timeout: Duration) -> Stdin {
     let stdin = rustix::stdio::stdin();
+    let deadline = Instant::now() + timeout;
     loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).expect("it is seconds");
+        match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Stdin::TimedOut,
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(_) => return Stdin::End,
+        }
         match rustix::io::read(stdin, &mut *buffer) {
-            Ok(length) => return length,
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => _ = poll(&mut [PollFd::new(&stdin, PollFlags::IN)], None),
-            Err(_) => return 0,
+            Ok(0) => return Stdin::End,
+            Ok(length) => return Stdin::Bytes(length),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(_) => return Stdin::End,
         }
     }
 }
@@ -153,6 +183,8 @@ impl Session {
             Ok(ToAgent::Closed(closed)) => {
                 self.proxy.iter().for_each(|proxy| proxy.take_closed(closed.clone()));
             }
+            // It has done all it is for: it was read.
+            Ok(ToAgent::Heartbeat) => {}
             Err(DecodeError::Params { method, id: Some(id), source }) => {
                 self.outbox.begin_request();
                 let error = match protocol_of(line) {

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::engine::{docker, docker_lines};
-use crate::place::{Ended, Place, eventually, finish, spawn, wait};
+use crate::place::{Ended, Place, eventually, finish, runs, spawn, wait};
+use crate::rootfs::{Provided, Rootfs};
 
 /// A Docker Engine of this test's own.
 struct Daemon {
@@ -139,6 +140,36 @@ fn an_engine_that_is_restarted_under_a_run_costs_that_run_alone() {
 #[test]
 fn an_engine_that_is_killed_under_a_run_costs_that_run_alone() {
     engine_that_goes_under_a_run_and_comes_back(Signal::KILL);
+}
+
+#[test]
+fn program_ends_though_its_killed_engine_stays_away() {
+    let place = Place::new();
+    let mut daemon = Daemon::new();
+    let image = Rootfs::busybox().archive();
+    let Provided::Archive(archive) = &image else { panic!("{image:?}") };
+    let archive = archive.path().to_str().unwrap();
+    let host = daemon.host();
+    docker_lines(&["--host", &host, "load", "--input", archive]);
+    // An argument of no other process.
+    let nap = (1_000_000_000 + u64::from(std::process::id())).to_string();
+    let line = format!("touch /io/begun; (setsid sleep {nap} &); sleep {nap}");
+    let image = "sandboxctl-test/archive:1";
+    let exec = ["exec", "--io-dir", "out", "--timeout", "10m", "--image", image, "--", "sh", "-c"];
+    let exec = spawn(daemon.command(&place, &[&exec[..], &[&line]].concat()));
+    eventually("the program runs", || {
+        (place.path("out/begun").exists() && runs(&nap)).then_some(())
+    });
+    daemon.end(Signal::KILL);
+    wait(exec).assert_code(125);
+    // The shim holds the agent's stdin open: nothing but the missing heartbeats tells.
+    eventually("its programs are gone", || (!runs(&nap)).then_some(()));
+    daemon.restart();
+    place.expect_a_dead_instance();
+    eventually("nothing is left", || {
+        daemon.sandboxctl(&place, &["gc"]).assert_code(0);
+        daemon.containers().is_empty().then_some(())
+    });
 }
 
 #[test]

@@ -16,7 +16,12 @@ use tempfile::TempDir;
 use crate::ENGINE;
 
 /// Longer than any command of these tests needs; a command that hangs fails its test.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Ample for a machine that is busy with other things, at the lowest priority.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+
+/// As a shell in the foreground starts a command. Whoever runs the tests may ignore some of these
+/// (`nohup`, a job in the background), which a child would inherit.
+const SIGNALS_BY_DEFAULT: &str = "--default-signal=HUP,INT,QUIT,TERM,PIPE";
 
 /// A directory of its own, and the environment of a user who has only that.
 pub struct Place {
@@ -89,8 +94,17 @@ impl Place {
 
     /// `sandboxctl` in this place, not started yet.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(sandboxctl());
-        command.args(args);
+        self.command_with_signals(SIGNALS_BY_DEFAULT, args)
+    }
+
+    /// As [`command`](Self::command), with the dispositions that this option of `env` sets.
+    pub fn command_with_signals<S: AsRef<OsStr>>(
+        &self,
+        dispositions: &str,
+        args: impl IntoIterator<Item = S>,
+    ) -> Command {
+        let mut command = Command::new("env");
+        command.arg(dispositions).arg(sandboxctl()).args(args);
         self.equip(&mut command);
         command
     }
@@ -341,7 +355,7 @@ pub fn peak_memory_kib(pid: u32) -> u64 {
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
 }
 
-/// Polls until `done` gives something; fails the test after a minute.
+/// Polls until `done` gives something; fails the test when that hangs.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
     let since = Instant::now();
@@ -349,9 +363,19 @@ pub fn eventually<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = done() {
             return value;
         }
-        assert!(since.elapsed() < Duration::from_secs(60), "waited in vain: {what}");
+        assert!(since.elapsed() < PATIENCE, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Whether a process of this machine has this argument.
+pub fn runs(argument: &str) -> bool {
+    let pids = std::fs::read_dir("/proc").unwrap();
+    pids.filter_map(|entry| std::fs::read(entry.unwrap().path().join("cmdline")).ok()).any(|line| {
+        let mut arguments = line.split(|&byte| byte == 0);
+        arguments.next().is_some_and(|program| !program.ends_with(b"sandboxctl"))
+            && arguments.any(|it| it == argument.as_bytes())
+    })
 }
 
 /// The root of the workspace.

@@ -120,7 +120,7 @@ impl World {
         let (output, input) = tokio::net::UnixStream::from_std(ours).unwrap().into_split();
         let output = ReaderStream::new(output).map(|piece| piece.map(Output::Stdout)).boxed();
         let attached = Attached { input: Box::pin(input), output };
-        let session = Session::start(attached, Some(egress.clone()));
+        let session = Session::start(attached, Some(egress.clone())).unwrap();
         let listener = listen(0).unwrap();
         let address = listener.local_addr().unwrap();
         let mouth = Mouth(Mutex::new(theirs.try_clone().unwrap()));
@@ -184,6 +184,7 @@ fn hear(mut socket: UnixStream, proxy: &Proxy) {
                 ToAgent::Credit(credit) => proxy.take_credit(&credit).unwrap(),
                 ToAgent::Connected(connected) => proxy.take_connected(connected),
                 ToAgent::Closed(closed) => proxy.take_closed(closed),
+                ToAgent::Heartbeat => {}
                 ToAgent::Request { .. } => panic!("{line}"),
             }
         }
@@ -713,7 +714,7 @@ fn hostile(limits: EgressLimits) -> (Session, FakeAgent, Arc<Seen>) {
     let seen = Arc::new(Seen::default());
     let rules = ["never.example".to_owned()];
     let gate: Arc<dyn Gate> = egress(&rules, limits, &seen);
-    (Session::start(attached, Some(gate)), agent, seen)
+    (Session::start(attached, Some(gate)).unwrap(), agent, seen)
 }
 
 #[tokio::test]
@@ -745,7 +746,7 @@ async fn what_no_honest_agent_says_of_a_tunnel_ends_the_session() {
     }
     // Where nobody may connect, to ask is a breach.
     let (attached, mut agent) = pipe();
-    let session = Session::start(attached, None);
+    let session = Session::start(attached, None).unwrap();
     agent.send(never()).await;
     assert!(matches!(session.ended().await, SessionEnd::Breach(_)));
 }
@@ -780,7 +781,7 @@ async fn an_agent_that_sends_more_than_its_credit_ends_the_session() {
     let port = listener.local_addr().unwrap().port();
     let (attached, mut agent) = pipe();
     let gate = egress(&[format!("127.0.0.1:{port}")], default_limits(), &Arc::default());
-    let session = Session::start(attached, Some(gate));
+    let session = Session::start(attached, Some(gate)).unwrap();
     let ask = Connect { tunnel: FIRST_TUNNEL, host: "127.0.0.1".into(), port };
     agent.send(frame(FromAgent::Connect(ask))).await;
     assert!(matches!(agent.message().await, Some(ToAgent::Connected(_))));

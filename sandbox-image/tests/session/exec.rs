@@ -315,7 +315,7 @@ fn at_a_timeout_the_whole_tree_is_dead_and_what_was_written_is_kept() {
          (trap '' TERM INT HUP; sleep {time} &) ; \
          wait"
     );
-    let exec = Exec { timeout_ms: 1_500, ..agent.request(shell(&line)) };
+    let exec = Exec { timeout_ms: 5_000, ..agent.request(shell(&line)) };
     let ran = agent.exec(&exec).unwrap();
     assert_eq!((ran.reply.end, ran.reply.stopped), (ExecEnd::Signaled(9), Some(ExecStop::Timeout)));
     assert_eq!(ran.stdout, "begun\n");
@@ -415,7 +415,7 @@ fn last_bytes_that_nobody_takes_are_lost_when_the_time_is_up_and_that_is_told() 
     let mut agent = Agent::with_programs(directory.path());
     // A little more than is taken fits into the pipe, so the program has ended long before.
     let line = format!("head -c {} /dev/zero; exit 3", INITIAL_CREDIT + 10_000);
-    let exec = Exec { timeout_ms: 500, ..agent.request(shell(&line)) };
+    let exec = Exec { timeout_ms: 3_000, ..agent.request(shell(&line)) };
     let id = agent.send(exec);
     agent.take_without_credit(1);
     let reply = agent.reply::<Exec>(id).unwrap();
@@ -670,7 +670,7 @@ fn nothing_that_a_program_signals_ends_the_agent() {
     // A bomb of daemons, each of which begins others until there are many.
     let bomb = "b() { [ $1 -gt 0 ] && { (setsid sh -c \"sleep 9999\" &); b $(($1 - 1)) & b $(($1 - 1)) & }; }; \
                 b 5; echo lit; wait; sleep 9999";
-    let exec = Exec { timeout_ms: 1_000, ..agent.request(shell(bomb)) };
+    let exec = Exec { timeout_ms: 5_000, ..agent.request(shell(bomb)) };
     let ran = agent.exec(&exec).unwrap();
     assert_eq!((ran.stdout.as_str(), ran.reply.stopped), ("lit\n", Some(ExecStop::Timeout)));
     assert_eq!(agent.says(COUNT), ALONE);

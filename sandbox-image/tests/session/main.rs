@@ -10,13 +10,14 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{CWD, OFlags, mkfifoat};
 use sandbox_protocol::argv::{
     AgentArgs, CheckReply, ConfinementPolicy, EXIT_UNCONFINED, Mode, Mount,
 };
 use sandbox_protocol::limits::{
-    MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_SOURCE_BYTES,
+    HEARTBEAT_INTERVAL, MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_SOURCE_BYTES,
 };
 use sandbox_protocol::message::{
     Access, AllowedPath, Call, Cancel, Change, Closed, ClosedReason, Connect, Entry, Hello,
@@ -24,7 +25,7 @@ use sandbox_protocol::message::{
 };
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
-use sandbox_protocol::{ErrorKind, FromAgent, PROTOCOL_VERSION, ToAgent, WireError};
+use sandbox_protocol::{ErrorKind, FromAgent, HEARTBEAT, PROTOCOL_VERSION, ToAgent, WireError};
 use seccompiler::{BpfProgram, SeccompAction, SeccompRule};
 
 /// How the agent ends, as `sandbox_agent::Exit` has it.
@@ -38,7 +39,7 @@ const LONG: u64 = 60_000;
 
 struct Agent {
     child: Child,
-    stdin: Option<ChildStdin>,
+    stdin: Option<Arc<Mutex<ChildStdin>>>,
     stdout: BufReader<ChildStdout>,
     last_id: u64,
     /// Answers that were read while another one was awaited.
@@ -58,13 +59,28 @@ impl Agent {
     }
 
     fn start(command: &mut Command) -> Self {
+        let agent = Self::silent(command);
+        let stdin = Arc::downgrade(agent.stdin.as_ref().unwrap());
+        std::thread::spawn(move || {
+            while let Some(stdin) = stdin.upgrade() {
+                // One that has ended, or reads no more, is what some tests wait for.
+                _ = stdin.lock().unwrap().write_all(HEARTBEAT);
+                drop(stdin);
+                std::thread::sleep(HEARTBEAT_INTERVAL);
+            }
+        });
+        agent
+    }
+
+    /// One that gets no heartbeats.
+    fn silent(command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let stdin = child.stdin.take();
+        let stdin = child.stdin.take().map(Mutex::new).map(Arc::new);
         let stdout = BufReader::new(child.stdout.take().unwrap());
         Self {
             child,
@@ -92,7 +108,7 @@ impl Agent {
 
     fn raw(&mut self, bytes: &[u8]) {
         // An agent that has ended already is what some tests wait for.
-        _ = self.stdin.as_mut().unwrap().write_all(bytes);
+        _ = self.stdin.as_ref().unwrap().lock().unwrap().write_all(bytes);
     }
 
     fn send(&mut self, request: impl Into<Request>) -> u64 {
@@ -119,7 +135,9 @@ impl Agent {
     /// Reads one message; whether there was one.
     fn read(&mut self) -> bool {
         let mut line = String::new();
-        if self.stdout.read_line(&mut line).unwrap() == 0 {
+        self.stdout.read_line(&mut line).unwrap();
+        // One that ends in the middle of a line has ended.
+        if !line.ends_with('\n') {
             return false;
         }
         match FromAgent::decode(line.trim_end()).unwrap() {
@@ -428,7 +446,6 @@ fn malformed_params_are_answered_and_malformed_envelopes_end_the_agent() {
     let deep = format!("{}\n", "[".repeat(100));
     let long = "x".repeat(MAX_FRAME_BYTES + 1);
     for garbage in [
-        "\n",
         "hello\n",
         "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"nothing\",\"params\":{}}\n",
         "{\"jsonrpc\":\"2.0\",\"method\":\"shutdown\",\"params\":{}}\n",
@@ -635,6 +652,21 @@ fn shutdown_ends_a_run_first_and_answers_both() {
 }
 
 #[test]
+fn agent_without_heartbeats_ends_itself_and_one_with_them_serves_on() {
+    let directory = temporary();
+    let mut alive = Agent::greeted(directory.path());
+    let command = arguments(directory.path(), Mode::Script).to_args();
+    let mut silent = Agent::silent(Command::new(env!("CARGO_BIN_EXE_sandbox-agent")).args(command));
+    silent.call(hello(directory.path())).unwrap();
+    // The end of its stdin never comes, and a script keeps it busy.
+    silent.send(script("print('begun') while true do end", LONG));
+    let (status, complaint) = silent.wait();
+    assert_eq!(status.code(), Some(LOST));
+    assert!(complaint.contains("the controller has sent nothing for 15s"), "{complaint}");
+    assert_eq!(returned(alive.run("return 1").unwrap()), "1");
+}
+
+#[test]
 fn requests_in_one_piece_are_answered_in_order() {
     let directory = temporary();
     let mut agent = Agent::over(directory.path());
@@ -660,8 +692,8 @@ fn a_controller_that_reads_no_answers_does_not_fill_the_agents_memory() {
         ToAgent::Request { id: 1, request: hello(directory.path()).into() }.encode().unwrap();
     line = line.repeat(64);
     // The agent ends by itself, long before this is over.
-    let mut stdin = agent.stdin.take().unwrap();
-    while stdin.write_all(&line).is_ok() {}
+    let stdin = agent.stdin.take().unwrap();
+    while stdin.lock().unwrap().write_all(&line).is_ok() {}
     assert_eq!(agent.child.wait().unwrap().code(), Some(PROTOCOL));
 }
 

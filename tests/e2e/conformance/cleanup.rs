@@ -1,11 +1,15 @@
 //! Nothing stays behind, whoever ends the run and however.
 
-use std::process::{Child, Command};
+use std::process::Child;
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
+use sandbox_controller::{Outcome, Script};
+use sandbox_protocol::limits::{HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT};
 use serde_json::{Value, json};
 
 use crate::ENGINE;
+use crate::library::Guest;
 use crate::place::{Place, eventually, files_below, spawn, wait};
 
 const LOOP: &str = "print('started') io.open('f', 'w'):write('x'):close() while true do end";
@@ -54,12 +58,8 @@ fn sighup_cancels_with_129_unless_it_was_ignored_at_the_start() {
     ] {
         let place = Place::new();
         let script = place.write("loop.luau", LOOP);
-        let run = place.command(["run", "--timeout", "60s", script.to_str().unwrap()]);
-        let mut env = Command::new("env");
-        env.arg(disposition).arg(run.get_program()).args(run.get_args());
-        env.current_dir(place.work()).env_clear();
-        env.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        let child = spawn(env);
+        let args = ["run", "--timeout", "60s", script.to_str().unwrap()];
+        let child = spawn(place.command_with_signals(disposition, args));
         eventually("the script writes", || place.path("sandbox-files/f").exists().then_some(()));
         for &sent in sent {
             signal(&child, sent);
@@ -117,6 +117,35 @@ fn a_killed_controller_leaves_an_agent_that_ends_and_the_next_run_removes_it() {
     assert_eq!(place.containers(), containers);
     place.run_json("return 1", &["--no-io"]);
     assert_eq!(place.containers(), Vec::<String>::new());
+}
+
+#[test]
+fn controller_that_is_stopped_loses_its_agent() {
+    let place = Place::new();
+    let child = looping(&place, &["--json"]);
+    let containers = place.containers();
+    assert_eq!(containers.len(), 1);
+    // Its descriptors stay open, and nothing ever comes on them.
+    signal(&child, Signal::STOP);
+    eventually("the agent ends", || (!ENGINE.is_running(&containers[0])).then_some(()));
+    signal(&child, Signal::CONT);
+    let document = place.document(&wait(child));
+    assert_eq!(document["status"], "agent_lost", "{document:#}");
+    let message = document["error"]["message"].as_str().unwrap();
+    assert!(message.contains("the controller has sent nothing for 15s"), "{document:#}");
+    assert_eq!(document["logs"], json!(["started"]));
+    assert_eq!(document["files_touched"], json!([{"name": "f", "op": "write", "bytes": 1}]));
+}
+
+#[test]
+fn sandbox_outlives_a_runtime_that_nobody_drives() {
+    // A program that waits for each call by itself: between two of them no task goes on.
+    let guest = Guest::in_one_thread(|spec| spec);
+    let silent = Instant::now();
+    let longer = HEARTBEAT_TIMEOUT + 2 * HEARTBEAT_INTERVAL;
+    eventually("an agent would have ended", || (silent.elapsed() > longer).then_some(()));
+    let result = guest.wait(guest.sandbox.run(Script::new("return 1"))).unwrap();
+    assert!(matches!(result.outcome, Outcome::Ok { .. }), "{result:#?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::ENGINE;
 use crate::engines::{Feature, has};
-use crate::place::{Ended, Place, eventually, finish, spawn, wait, wait_and_watch};
+use crate::place::{Ended, Place, eventually, finish, runs, spawn, wait, wait_and_watch};
 use crate::rootfs::{Provided, Rootfs};
 
 /// A place, and what its commands run in: busybox.
@@ -71,16 +71,6 @@ fn ended(mut child: Child, mut stdout: impl Read) -> Ended {
 
 fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
-}
-
-/// Whether a process of this machine has this argument.
-fn runs(argument: &str) -> bool {
-    let pids = std::fs::read_dir("/proc").unwrap();
-    pids.filter_map(|entry| std::fs::read(entry.unwrap().path().join("cmdline")).ok()).any(|line| {
-        let mut arguments = line.split(|&byte| byte == 0);
-        arguments.next().is_some_and(|program| !program.ends_with(b"sandboxctl"))
-            && arguments.any(|it| it == argument.as_bytes())
-    })
 }
 
 /// An argument of a `sleep` that no other process of this machine has.
@@ -295,7 +285,7 @@ fn out_of_time_the_whole_tree_is_dead_and_the_output_is_kept() {
     let line = format!(
         "trap '' TERM INT HUP; printf before; sleep {nap} & (setsid sleep {nap} &); sleep {nap}"
     );
-    let ended = commands.shell(&["--timeout", "1s"], &line);
+    let ended = commands.shell(&["--timeout", "5s"], &line);
     ended.assert_code(124).assert_stderr_has("error: ");
     ended.assert_stderr_has("hint: --timeout raises the limit");
     assert_eq!(ended.stdout, "before");
@@ -317,7 +307,7 @@ fn a_fork_bomb_ends_with_its_time_or_by_itself_and_nothing_is_left_of_it() {
     let commands = Commands::new();
     let nap = nap(&commands);
     let line = format!("bomb() {{ sleep {nap} & bomb & bomb; }}; printf lit; bomb");
-    let ended = commands.shell(&["--timeout", "3s", "--pids", "32"], &line);
+    let ended = commands.shell(&["--timeout", "5s", "--pids", "32"], &line);
     // A shell that cannot fork says so and ends, with what code is its own business.
     assert!([124, 1, 2].contains(&ended.code), "{ended:#?}");
     assert_eq!(ended.stdout, "lit");
@@ -447,6 +437,18 @@ fn a_controller_that_is_killed_takes_the_command_with_it() {
 }
 
 #[test]
+fn controller_that_is_stopped_loses_its_command() {
+    let commands = Commands::new();
+    let nap = nap(&commands);
+    let line = format!("(setsid sleep {nap} &); echo ready; sleep {nap}");
+    let (child, stdout) = commands.shell_that_is_ready(&["--timeout", "5m"], &line);
+    signal(&child, Signal::STOP);
+    eventually("its programs are gone", || (!runs(&nap)).then_some(()));
+    signal(&child, Signal::CONT);
+    ended(child, stdout).assert_code(122).assert_stderr_has("has sent nothing for 15s");
+}
+
+#[test]
 fn a_container_that_is_killed_from_outside_says_so() {
     let commands = Commands::new();
     let line = "echo ready; sleep 1000";
@@ -500,7 +502,7 @@ fn a_document_has_all_of_it_whatever_happens() {
     assert_eq!((&told["exit_code"], &told["signal"]), (&json!(null), &json!(9)), "{told:#}");
     assert_eq!(told["status"], "exit");
 
-    let late = commands.shell(&["--json", "--timeout", "1s"], "echo before; sleep 1000");
+    let late = commands.shell(&["--json", "--timeout", "5s"], "echo before; sleep 1000");
     let told = document(late.assert_code(124));
     assert_eq!((&told["status"], &told["timed_out"]), (&json!("timeout"), &json!(true)));
     assert_eq!((&told["stdout"], &told["exit_code"]), (&json!("before\n"), &json!(null)));
