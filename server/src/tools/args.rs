@@ -3,6 +3,7 @@
 //! Each struct is decoded strictly, and is the tool's JSON Schema too: its comments are what a
 //! model reads of an argument.
 
+use sandbox_protocol::Base64;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,22 @@ use super::command::DEFAULT_TIMEOUT_MS;
 pub enum ContentEncoding {
     /// Text.
     #[default]
+    #[serde(alias = "utf-8")]
     Utf8,
+    /// Any bytes.
+    Base64,
+}
+
+/// [`ContentEncoding`] as it may be given
+#[derive(JsonSchema)]
+#[schemars(inline, rename_all = "lowercase")]
+#[expect(dead_code, reason = "a schema is all that it is for")]
+enum EncodingSchema {
+    /// Text.
+    Utf8,
+    /// The same.
+    #[schemars(rename = "utf-8")]
+    Utf8Hyphen,
     /// Any bytes.
     Base64,
 }
@@ -93,8 +109,13 @@ pub struct ReadFileArgs {
     pub container_id: String,
     /// The file, absolute or relative to the mounted directory
     pub path: String,
+    /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
+    #[serde(default, rename = "path_b64")]
+    #[schemars(with = "Option<String>")]
+    pub path_b64: Option<Base64>,
     /// How the content is given
     #[serde(default)]
+    #[schemars(with = "EncodingSchema")]
     pub encoding: ContentEncoding,
     /// Bytes to leave out at the start
     #[serde(default)]
@@ -112,10 +133,15 @@ pub struct WriteFileArgs {
     pub container_id: String,
     /// The file, absolute or relative to the mounted directory; it is overwritten as a whole
     pub path: String,
+    /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
+    #[serde(default, rename = "path_b64")]
+    #[schemars(with = "Option<String>")]
+    pub path_b64: Option<Base64>,
     /// The content
     pub content: String,
     /// How the content is given
     #[serde(default)]
+    #[schemars(with = "EncodingSchema")]
     pub encoding: ContentEncoding,
     /// Make the directories above it that are missing
     #[serde(default = "yes")]
@@ -130,6 +156,10 @@ pub struct ListDirectoryArgs {
     pub container_id: String,
     /// The directory, absolute or relative to the mounted one
     pub path: String,
+    /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
+    #[serde(default, rename = "path_b64")]
+    #[schemars(with = "Option<String>")]
+    pub path_b64: Option<Base64>,
     /// List what is in its directories too
     #[serde(default)]
     pub recursive: bool,
@@ -149,6 +179,10 @@ pub struct CreateDirectoryArgs {
     pub container_id: String,
     /// The directory, absolute or relative to the mounted one
     pub path: String,
+    /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
+    #[serde(default, rename = "path_b64")]
+    #[schemars(with = "Option<String>")]
+    pub path_b64: Option<Base64>,
     /// Make the directories above it that are missing
     #[serde(default = "yes")]
     pub recursive: bool,
@@ -162,6 +196,10 @@ pub struct DeleteArgs {
     pub container_id: String,
     /// The file or directory, absolute or relative to the mounted directory
     pub path: String,
+    /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
+    #[serde(default, rename = "path_b64")]
+    #[schemars(with = "Option<String>")]
+    pub path_b64: Option<Base64>,
     /// Delete a directory with all that is in it
     #[serde(default)]
     pub recursive: bool,
@@ -178,6 +216,10 @@ pub struct ExistsArgs {
     pub container_id: String,
     /// The path, absolute or relative to the mounted directory
     pub path: String,
+    /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
+    #[serde(default, rename = "path_b64")]
+    #[schemars(with = "Option<String>")]
+    pub path_b64: Option<Base64>,
 }
 
 /// `sandbox_file_info`.
@@ -188,6 +230,10 @@ pub struct FileInfoArgs {
     pub container_id: String,
     /// The file or directory, absolute or relative to the mounted directory
     pub path: String,
+    /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
+    #[serde(default, rename = "path_b64")]
+    #[schemars(with = "Option<String>")]
+    pub path_b64: Option<Base64>,
 }
 
 /// `sandbox_execute_script`.

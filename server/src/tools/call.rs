@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use sandbox_protocol::path::written;
 use serde::de::value::MapDeserializer;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -143,7 +144,7 @@ impl Call {
             Tool::ExecuteScript => Self::ExecuteScript(args.decode(tool)?),
             Tool::Filesystem => {
                 let (operation, args) = args.take_operation()?;
-                Self::Filesystem(FileCall::decode(operation, &args)?)
+                Self::Filesystem(FileCall::decode(operation, args)?)
             }
             Tool::ReadFile
             | Tool::WriteFile
@@ -151,7 +152,7 @@ impl Call {
             | Tool::CreateDirectory
             | Tool::Delete
             | Tool::Exists
-            | Tool::FileInfo => Self::File(FileCall::decode(tool, &args)?),
+            | Tool::FileInfo => Self::File(FileCall::decode(tool, args)?),
         })
     }
 
@@ -178,7 +179,8 @@ impl Call {
 }
 
 impl FileCall {
-    fn decode(tool: Tool, args: &Entries<'_>) -> Result<Self, ToolError> {
+    fn decode(tool: Tool, mut args: Entries<'_>) -> Result<Self, ToolError> {
+        args.complete_path();
         Ok(match tool {
             Tool::ReadFile => Self::Read(args.decode(tool)?),
             Tool::WriteFile => Self::Write(args.decode(tool)?),
@@ -207,18 +209,19 @@ impl FileCall {
         }
     }
 
-    /// The path, as it was given.
+    /// The path's bytes, as they were given.
     #[must_use]
-    pub fn path(&self) -> &str {
-        match self {
-            Self::Read(args) => &args.path,
-            Self::Write(args) => &args.path,
-            Self::List(args) => &args.path,
-            Self::CreateDirectory(args) => &args.path,
-            Self::Delete(args) => &args.path,
-            Self::Exists(args) => &args.path,
-            Self::Info(args) => &args.path,
-        }
+    pub fn path(&self) -> &[u8] {
+        let (path, path_b64) = match self {
+            Self::Read(args) => (&args.path, &args.path_b64),
+            Self::Write(args) => (&args.path, &args.path_b64),
+            Self::List(args) => (&args.path, &args.path_b64),
+            Self::CreateDirectory(args) => (&args.path, &args.path_b64),
+            Self::Delete(args) => (&args.path, &args.path_b64),
+            Self::Exists(args) => (&args.path, &args.path_b64),
+            Self::Info(args) => (&args.path, &args.path_b64),
+        };
+        written(path, path_b64.as_ref())
     }
 
     /// Whether it changes files.
@@ -266,6 +269,15 @@ impl<'a> Entries<'a> {
         })
     }
 
+    /// A path's bytes will do: the text beside them is for people.
+    fn complete_path(&mut self) {
+        let has_bytes =
+            self.0.iter().any(|(key, value)| key == "path_b64" && value.get().starts_with('"'));
+        if has_bytes && !self.0.iter().any(|(key, _)| key == "path") {
+            self.0.push(("path".to_owned(), empty_text()));
+        }
+    }
+
     /// Takes out the operation.
     fn take_operation(self) -> Result<(Tool, Self), ToolError> {
         let of_it = |(key, _): &(String, _)| key == "operation";
@@ -288,6 +300,10 @@ impl<'a> Entries<'a> {
             ))),
         }
     }
+}
+
+fn empty_text() -> &'static RawValue {
+    serde_json::from_str(r#""""#).expect("it is JSON")
 }
 
 /// serde_json's message without its position, which is one in a part of the line.
@@ -375,6 +391,7 @@ mod tests {
             Call::File(FileCall::Read(ReadFileArgs {
                 container_id: c(),
                 path: a(),
+                path_b64: None,
                 encoding: ContentEncoding::Utf8,
                 offset: 0,
                 limit: None,
@@ -385,6 +402,7 @@ mod tests {
             Call::File(FileCall::Write(WriteFileArgs {
                 container_id: c(),
                 path: a(),
+                path_b64: None,
                 content: "x".into(),
                 encoding: ContentEncoding::Utf8,
                 create_parent_dirs: true,
@@ -395,6 +413,7 @@ mod tests {
             Call::File(FileCall::List(ListDirectoryArgs {
                 container_id: c(),
                 path: a(),
+                path_b64: None,
                 recursive: false,
                 limit: None,
                 max_depth: None,
@@ -405,6 +424,7 @@ mod tests {
             Call::File(FileCall::CreateDirectory(CreateDirectoryArgs {
                 container_id: c(),
                 path: a(),
+                path_b64: None,
                 recursive: true,
             }))
         );
@@ -413,6 +433,7 @@ mod tests {
             Call::File(FileCall::Delete(DeleteArgs {
                 container_id: c(),
                 path: a(),
+                path_b64: None,
                 recursive: false,
                 force: false,
             }))
@@ -425,6 +446,42 @@ mod tests {
                 timeout_ms: None,
             })
         );
+    }
+
+    #[test]
+    fn a_path_is_given_as_text_or_as_bytes_and_the_bytes_count() {
+        let path = |tool: &str, args: &str| match decode(tool, args) {
+            Ok(Call::File(call) | Call::Filesystem(call)) => Ok(call.path().to_vec()),
+            Ok(call) => panic!("{call:?}"),
+            Err(message) => Err(message),
+        };
+        for (operation, tool) in OPERATIONS {
+            let content = if *operation == "write" { r#", "content": """# } else { "" };
+            for text in ["", r#", "path": "a\ufffd""#] {
+                let rest = format!(r#""containerId": "c", "path_b64": "Yf8="{text}{content}}}"#);
+                assert_eq!(path(tool.name(), &format!("{{{rest}")), Ok(b"a\xff".to_vec()));
+                let enveloped = format!(r#"{{"operation": "{operation}", {rest}"#);
+                assert_eq!(path("sandbox_filesystem", &enveloped), Ok(b"a\xff".to_vec()));
+            }
+        }
+        let refusal = |args: &str| path("sandbox_exists", args).unwrap_err();
+        for wrong in ["1", r#""Yf8""#, r#""a b""#] {
+            let message = refusal(&format!(r#"{{"containerId": "c", "path_b64": {wrong}}}"#));
+            assert!(message.contains("`path_b64`"), "{message}");
+        }
+        let neither = refusal(r#"{"containerId": "c", "path_b64": null}"#);
+        assert!(neither.contains("`path`"), "{neither}");
+    }
+
+    #[test]
+    fn both_spellings_of_utf_8_are_one_encoding() {
+        for spelling in ["utf8", "utf-8"] {
+            let args = format!(r#"{{"containerId": "c", "path": "a", "encoding": "{spelling}"}}"#);
+            let Ok(Call::File(FileCall::Read(args))) = decode("sandbox_read_file", &args) else {
+                panic!("{spelling}")
+            };
+            assert_eq!(serde_json::to_string(&args.encoding).unwrap(), r#""utf8""#);
+        }
     }
 
     #[test]

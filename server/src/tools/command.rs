@@ -116,6 +116,8 @@ fn told(result: ExecResult, cause: Option<StopCause>) -> Done {
         }
     };
     let remarks = Remarks { command: Some(remarks), ..Remarks::default() };
+    let stdout = trimmed(&stdout, stdout_extent.truncated);
+    let stderr = trimmed(&stderr, stderr_extent.truncated);
     let data = CommandData { stdout, stderr, exit_code, timed_out };
     Done { remarks, ..Ok(Data::Command(data)).into() }
 }
@@ -142,9 +144,28 @@ fn text(mut output: Vec<u8>, truncated: bool) -> (String, Extent) {
     (text, Extent { truncated, lossy })
 }
 
+/// An output as Loopstack's `sandbox_command` gives it: without what JavaScript's `trim` takes away.
+/// Of one that was cut, the end is not the output's.
+fn trimmed(output: &str, truncated: bool) -> String {
+    let is_space = |c: char| (c.is_whitespace() && c != '\u{85}') || c == '\u{feff}';
+    let output = output.trim_start_matches(is_space);
+    let output = if truncated { output } else { output.trim_end_matches(is_space) };
+    output.to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn output_is_trimmed_as_javascript_does_and_never_where_it_was_cut() {
+        assert_eq!(trimmed(" \t\r\na b\n\n", false), "a b");
+        assert_eq!(trimmed("\u{feff}\u{a0}\u{2028}a\u{3000}\u{b}", false), "a");
+        // No white space of JavaScript's, though Unicode's.
+        assert_eq!(trimmed("\u{85}a\u{200b}", false), "\u{85}a\u{200b}");
+        assert_eq!(trimmed("\na\n", true), "a\n");
+        assert_eq!(trimmed(" \n ", false), "");
+    }
 
     #[test]
     fn output_that_is_no_text_says_so_and_a_cut_character_is_left_out() {

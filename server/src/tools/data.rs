@@ -1,6 +1,7 @@
 //! What the tools give. Names are those that Loopstack's own tools have.
 
 use sandbox_controller::TouchedFile;
+use sandbox_protocol::Base64;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -36,7 +37,8 @@ pub struct InitData {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CommandData {
-    /// What it wrote to stdout; bytes that are no UTF-8 are U+FFFD here, and the metadata says so
+    /// What it wrote to stdout, without white space at its two ends; bytes that are no UTF-8 are
+    /// U+FFFD here, and the metadata says so
     pub stdout: String,
     /// What it wrote to stderr, likewise
     pub stderr: String,
@@ -72,6 +74,10 @@ pub struct ReadFileData {
 pub struct WriteFileData {
     /// The file, absolute
     pub path: String,
+    /// The path's bytes as base64, where they are not UTF-8
+    #[serde(rename = "path_b64", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub path_b64: Option<Base64>,
     /// Its bytes
     pub bytes_written: u64,
 }
@@ -82,6 +88,10 @@ pub struct WriteFileData {
 pub struct ListDirectoryData {
     /// The directory, absolute
     pub path: String,
+    /// The path's bytes as base64, where they are not UTF-8
+    #[serde(rename = "path_b64", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub path_b64: Option<Base64>,
     /// What is in it, sorted by path; `truncated` in the metadata says whether there is more
     pub entries: Vec<EntryData>,
 }
@@ -93,12 +103,20 @@ pub struct ListDirectoryData {
 pub struct EntryData {
     /// The last part of its path
     pub name: String,
+    /// The name's bytes as base64, where they are not UTF-8
+    #[serde(rename = "name_b64", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub name_b64: Option<Base64>,
     /// What it is
     pub r#type: EntryType,
     /// Its size in bytes
     pub size: u64,
     /// Its path, absolute
     pub path: String,
+    /// The path's bytes as base64, where they are not UTF-8
+    #[serde(rename = "path_b64", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub path_b64: Option<Base64>,
 }
 
 /// Of `sandbox_create_directory`.
@@ -107,7 +125,11 @@ pub struct EntryData {
 pub struct CreateDirectoryData {
     /// The directory, absolute
     pub path: String,
-    /// It was not there before
+    /// The path's bytes as base64, where they are not UTF-8
+    #[serde(rename = "path_b64", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub path_b64: Option<Base64>,
+    /// The directory is there now; false only where it was there before and recursive was false
     pub created: bool,
 }
 
@@ -117,7 +139,11 @@ pub struct CreateDirectoryData {
 pub struct DeleteData {
     /// The path, absolute
     pub path: String,
-    /// Something was there and is gone; false only with force
+    /// The path's bytes as base64, where they are not UTF-8
+    #[serde(rename = "path_b64", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub path_b64: Option<Base64>,
+    /// Nothing is there now; with force also where nothing was there before
     pub deleted: bool,
 }
 
@@ -127,6 +153,10 @@ pub struct DeleteData {
 pub struct ExistsData {
     /// The path, absolute
     pub path: String,
+    /// The path's bytes as base64, where they are not UTF-8
+    #[serde(rename = "path_b64", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub path_b64: Option<Base64>,
     /// Something is there
     pub exists: bool,
     /// What it is; null where nothing is there
@@ -139,13 +169,21 @@ pub struct ExistsData {
 pub struct FileInfoData {
     /// The path, absolute
     pub path: String,
+    /// The path's bytes as base64, where they are not UTF-8
+    #[serde(rename = "path_b64", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub path_b64: Option<Base64>,
     /// Its last part
     pub name: String,
+    /// The name's bytes as base64, where they are not UTF-8
+    #[serde(rename = "name_b64", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub name_b64: Option<Base64>,
     /// What it is
     pub r#type: EntryType,
     /// Its size in bytes
     pub size: u64,
-    /// As in rwxr-xr-x
+    /// As in -rw-r--r--, with the type first; ? is the type of a FIFO, a socket or a device
     pub permissions: String,
     /// The owner's name, or number where it has none
     pub owner: String,

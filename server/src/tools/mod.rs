@@ -243,7 +243,7 @@ impl Tools {
 /// What a call is about.
 fn scope(call: &FileCall, container: &Container) -> Option<Scope> {
     let mount = GuestPath::new(container.mount_path()).ok()?;
-    let path = GuestPath::resolve(call.path().as_bytes(), &mount, Some(&mount)).ok()?.path;
+    let path = GuestPath::resolve(call.path(), &mount, Some(&mount)).ok()?.path;
     Some(Scope::Path { path, changes: call.changes() })
 }
 

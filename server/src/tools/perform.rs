@@ -7,6 +7,8 @@ use sandbox_controller::files::{
     time_text,
 };
 use sandbox_controller::{Error, Sandbox};
+use sandbox_protocol::Base64;
+use sandbox_protocol::path::{to_wire, written};
 
 use super::Done;
 use super::answer::Remarks;
@@ -88,37 +90,45 @@ pub(super) fn enveloped(performed: Result<Performed, Failed>) -> Done {
     Ok(Data::Filesystem(data)).into()
 }
 
-/// Does an operation.
+/// Does an operation. Where Loopstack's tools say less than the library knows, so does the data.
 pub(super) async fn perform(sandbox: &Sandbox, call: FileCall) -> Result<Performed, Error> {
-    Ok(match call {
+    let path = call.path();
+    Ok(match &call {
         FileCall::Read(args) => {
             let encoding = args.encoding;
             let (offset, limit) = (args.offset, args.limit);
             let options = ReadOptions { encoding: Some(encoding.into()), offset, limit };
-            let read = sandbox.read(&args.path, options).await?;
+            let read = sandbox.read(path, options).await?;
             Data::ReadFile(ReadFileData { content: read.content, encoding }).into()
         }
         FileCall::Write(args) => {
             let options =
                 WriteOptions { parents: args.create_parent_dirs, ..WriteOptions::default() };
             let encoding = Some(args.encoding.into());
-            let written = sandbox.write_text(&args.path, &args.content, encoding, options).await?;
+            let written = sandbox.write_text(path, &args.content, encoding, options).await?;
+            let (path, path_b64) = (written.path, written.path_b64);
             let bytes_written = written.bytes_written;
-            let data = Data::WriteFile(WriteFileData { path: written.path, bytes_written });
+            let data = Data::WriteFile(WriteFileData { path, path_b64, bytes_written });
             Performed { bytes_written: Some(bytes_written), ..data.into() }
         }
         FileCall::List(args) => {
             let (limit, max_depth) = (args.limit, args.max_depth);
             let options = ListOptions { recursive: args.recursive, max_depth, limit };
-            let list = sandbox.list(&args.path, options).await?;
+            let list = sandbox.list(path, options).await?;
             let items = list.entries.len() as u64;
             let entries = list.entries.into_iter().map(|entry| EntryData {
                 name: entry.name,
+                name_b64: entry.name_b64,
                 r#type: entry.kind.into(),
                 size: entry.size,
                 path: entry.path,
+                path_b64: entry.path_b64,
             });
-            let data = ListDirectoryData { path: list.path, entries: entries.collect() };
+            let data = ListDirectoryData {
+                path: list.path,
+                path_b64: list.path_b64,
+                entries: entries.collect(),
+            };
             Performed {
                 truncated: Some(list.truncated),
                 items: Some(items),
@@ -127,29 +137,47 @@ pub(super) async fn perform(sandbox: &Sandbox, call: FileCall) -> Result<Perform
         }
         FileCall::CreateDirectory(args) => {
             let options = MkdirOptions { parents: args.recursive };
-            let made = sandbox.mkdir(&args.path, options).await?;
-            let data = CreateDirectoryData { path: made.path, created: made.created };
-            Data::CreateDirectory(data).into()
+            let made = sandbox.mkdir(path, options).await?;
+            Data::CreateDirectory(CreateDirectoryData {
+                path: made.path,
+                path_b64: made.path_b64,
+                // As `mkdir -p` does.
+                created: made.created || args.recursive,
+            })
+            .into()
         }
         FileCall::Delete(args) => {
             let options = RemoveOptions { recursive: args.recursive, force: args.force };
-            let removed = sandbox.remove(&args.path, options).await?;
-            let data = DeleteData { path: removed.path, deleted: removed.removed };
-            Performed { items: Some(removed.entries), ..Data::Delete(data).into() }
+            let removed = sandbox.remove(path, options).await?;
+            let data = Data::Delete(DeleteData {
+                path: removed.path,
+                path_b64: removed.path_b64,
+                // As `rm -f` does; what was not there is an error without force.
+                deleted: true,
+            });
+            Performed { items: Some(removed.entries), ..data.into() }
         }
-        FileCall::Exists(args) => {
-            let found = sandbox.exists(&args.path).await?;
-            let r#type = found.kind.map(EntryType::from);
-            Data::Exists(ExistsData { path: found.path, exists: found.exists, r#type }).into()
+        FileCall::Exists(_) => {
+            let found = sandbox.exists(path).await?;
+            Data::Exists(ExistsData {
+                path: found.path,
+                path_b64: found.path_b64,
+                exists: found.exists,
+                r#type: found.kind.map(EntryType::from),
+            })
+            .into()
         }
-        FileCall::Info(args) => {
-            let stat = sandbox.stat(&args.path).await?;
+        FileCall::Info(_) => {
+            let stat = sandbox.stat(path).await?;
+            let (name, name_b64) = name(written(&stat.path, stat.path_b64.as_ref()));
             Data::FileInfo(FileInfoData {
-                name: name(&stat.path),
+                name,
+                name_b64,
                 path: stat.path,
+                path_b64: stat.path_b64,
                 r#type: stat.kind.into(),
                 size: stat.size,
-                permissions: stat.permissions,
+                permissions: format!("{}{}", type_letter(stat.kind), stat.permissions),
                 owner: stat.owner,
                 group: stat.group,
                 modified_at: stat.modified.and_then(time_text),
@@ -162,8 +190,19 @@ pub(super) async fn perform(sandbox: &Sandbox, call: FileCall) -> Result<Perform
 }
 
 /// The last component of a normalised path.
-fn name(path: &str) -> String {
-    path.rsplit('/').next().unwrap_or_default().to_owned()
+fn name(path: &[u8]) -> (String, Option<Base64>) {
+    to_wire(path.rsplit(|&byte| byte == b'/').next().unwrap_or_default())
+}
+
+/// The type as `stat` writes it before the permissions. Nobody has said what a FIFO, a socket or a
+/// device is exactly.
+const fn type_letter(kind: EntryKind) -> char {
+    match kind {
+        EntryKind::File => '-',
+        EntryKind::Directory => 'd',
+        EntryKind::Symlink => 'l',
+        EntryKind::Other => '?',
+    }
 }
 
 impl From<ContentEncoding> for Encoding {

@@ -35,12 +35,18 @@ fn commands_run_in_a_kept_sandbox_and_leave_files_and_the_truth() {
     assert_eq!(made["containerId"], "c");
 
     let answer = server.ask("sandbox_command", shell("echo out; echo err >&2; exit 7"));
-    let data = json!({"stdout": "out\n", "stderr": "err\n", "exitCode": 7, "timedOut": false});
+    let data = json!({"stdout": "out", "stderr": "err", "exitCode": 7, "timedOut": false});
     assert_eq!(answer["data"], data, "{answer:#}");
     let metadata = &answer["metadata"];
     for flag in ["stdoutTruncated", "stderrTruncated", "stdoutLossy", "stderrLossy"] {
         assert_eq!(metadata[flag], false, "{answer:#}");
     }
+
+    // White space within is the command's own, and so is a file's.
+    let spaced = server.data("sandbox_command", shell("printf ' \\n a  b\\n\\n'; echo >&2"));
+    assert_eq!((&spaced["stdout"], &spaced["stderr"]), (&json!("a  b"), &json!("")));
+    server.data("sandbox_write_file", c(json!({"path": "spaced", "content": " a \n"})));
+    assert_eq!(server.data("sandbox_read_file", c(json!({"path": "spaced"})))["content"], " a \n");
 
     // The working directory is the root unless the caller says; the variables are theirs.
     let output = |server: &mut Server<'_>, args: Value| {
@@ -48,11 +54,11 @@ fn commands_run_in_a_kept_sandbox_and_leave_files_and_the_truth() {
         assert_eq!((&data["exitCode"], &data["timedOut"]), (&json!(0), &json!(false)), "{data:#}");
         data["stdout"].as_str().unwrap().to_owned()
     };
-    assert_eq!(output(&mut server, c(json!({"executable": "pwd"}))), "/\n");
+    assert_eq!(output(&mut server, c(json!({"executable": "pwd"}))), "/");
     let there = c(json!({"executable": "pwd", "workingDirectory": "/srv"}));
-    assert_eq!(output(&mut server, there), "/srv\n");
+    assert_eq!(output(&mut server, there), "/srv");
     let relative = c(json!({"executable": "pwd", "workingDirectory": "."}));
-    assert_eq!(output(&mut server, relative), "/workspace\n");
+    assert_eq!(output(&mut server, relative), "/workspace");
     let variables = c(json!({"executable": "env", "envVars": ["A=b=c", "EMPTY="]}));
     let variables = output(&mut server, variables);
     for line in ["A=b=c", "EMPTY=", "HOME=/workspace"] {
@@ -64,7 +70,7 @@ fn commands_run_in_a_kept_sandbox_and_leave_files_and_the_truth() {
     assert_eq!(made["data"]["exitCode"], 0, "{made:#}");
     let read = server.data("sandbox_read_file", c(json!({"path": "a"})));
     assert_eq!(read["content"], "made\n");
-    assert_eq!(output(&mut server, shell("cat /tmp/b")), "x\n");
+    assert_eq!(output(&mut server, shell("cat /tmp/b")), "x");
     let script = json!({"script": "return process.exec('cat', {'/tmp/b'}).stdout"});
     assert_eq!(server.data("sandbox_execute_script", c(script))["result"], "x\n");
 
@@ -82,9 +88,9 @@ fn a_command_that_does_not_come_to_its_end_tells_what_it_wrote() {
     server.data("sandbox_init", init);
 
     let mut late = shell("echo before; sleep 1000");
-    late["timeout"] = json!(500);
+    late["timeout"] = json!(5000);
     let data = server.data("sandbox_command", late);
-    let expected = json!({"stdout": "before\n", "stderr": "", "exitCode": -1, "timedOut": true});
+    let expected = json!({"stdout": "before", "stderr": "", "exitCode": -1, "timedOut": true});
     assert_eq!(data, expected);
 
     let begun = |name: &str| shell(&format!("echo before; touch /workspace/{name}; sleep 1000"));
@@ -98,7 +104,7 @@ fn a_command_that_does_not_come_to_its_end_tells_what_it_wrote() {
     // Of calls that wait for each other the second begins when the first has ended.
     let first = server.begin("sandbox_command", shell("sleep 0.3; echo 1 > /workspace/order"));
     let second = server.begin("sandbox_command", shell("cat /workspace/order"));
-    assert_eq!(server.answer(&second)["data"]["stdout"], "1\n");
+    assert_eq!(server.answer(&second)["data"]["stdout"], "1");
     assert_eq!(server.answer(&first)["data"]["exitCode"], 0);
     server.end_well();
 }
@@ -164,7 +170,7 @@ fn one_call_has_a_sandbox_made_for_it() {
     // The call was done; how the command ended is data.
     ended.assert_code(0);
     let answer: Value = serde_json::from_str(&ended.stdout).unwrap();
-    assert_eq!(answer["data"]["stdout"], "hello\n", "{answer:#}");
+    assert_eq!(answer["data"]["stdout"], "hello", "{answer:#}");
     assert_eq!(answer["data"]["exitCode"], 3, "{answer:#}");
 }
 
