@@ -1,11 +1,9 @@
 //! `check`: does a script compile? Asked of the agent itself, without a container.
 
 use std::io;
-use std::os::fd::AsRawFd;
 use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::fs::MemfdFlags;
 use sandbox_protocol::argv::{AgentArgs, CheckReply, ConfinementPolicy, EXIT_UNCONFINED, Mode};
 use sandbox_protocol::limits::{MAX_FRAME_BYTES, MAX_SOURCE_BYTES};
 use sandbox_protocol::message::ScriptError;
@@ -15,6 +13,7 @@ use tokio::process::Command;
 use crate::agent::Agent;
 use crate::config::AgentSource;
 use crate::error::Error;
+use crate::sealed::SealedProgram;
 
 /// A compiler that takes longer has met a script that was made to hold it up.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -53,13 +52,7 @@ enum Answer {
 }
 
 async fn run(source: &[u8], agent: &Agent, confinement: ConfinementPolicy) -> io::Result<Answer> {
-    // A program without a file: nothing to clean up, and nobody can change it meanwhile.
-    let program = rustix::fs::memfd_create("sandbox-agent", MemfdFlags::CLOEXEC)?;
-    let mut rest = agent.bytes();
-    while !rest.is_empty() {
-        let written = rustix::io::write(&program, rest)?;
-        rest = &rest[written..];
-    }
+    let program = SealedProgram::new(c"sandbox-agent", agent.bytes())?;
     let args = AgentArgs {
         mode: Mode::Check,
         mounts: Vec::new(),
@@ -68,7 +61,7 @@ async fn run(source: &[u8], agent: &Agent, confinement: ConfinementPolicy) -> io
         confinement,
         proxy: None,
     };
-    let mut child = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
+    let mut child = Command::new(program.path())
         .args(args.to_args())
         .env_clear()
         .current_dir("/")

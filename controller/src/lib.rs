@@ -54,6 +54,7 @@ mod rootfs;
 mod run;
 mod sandbox;
 mod scan;
+mod sealed;
 mod session;
 mod shared;
 mod spec;
@@ -93,12 +94,12 @@ pub use report::{
 pub use rootfs::{Digest, EntryProblem, RootfsError, TarProblem};
 pub use run::Run;
 pub use sandbox::Sandbox;
-pub use sandbox_protocol::ErrorKind;
 pub use sandbox_protocol::argv::ConfinementPolicy;
 pub use sandbox_protocol::message::{
     Access, AllowedPath, Confinement, IoErrors, ScriptError, UnixSockets,
 };
 pub use sandbox_protocol::path::GuestPath;
+pub use sandbox_protocol::ErrorKind;
 pub use spec::{
     DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, Lifespan, Pull, Root,
     SandboxSpec, Script,

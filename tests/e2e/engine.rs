@@ -150,7 +150,7 @@ fn groups(container: &str) -> Vec<PathBuf> {
 }
 
 /// The processes of a container that is not ended.
-fn processes(container: &str) -> Vec<Pid> {
+pub fn processes(container: &str) -> Vec<Pid> {
     let lists = groups(container).into_iter().map(|group| group.join("cgroup.procs"));
     let lists = lists.filter_map(|list| std::fs::read_to_string(list).ok());
     let pids = lists.flat_map(|list| list.lines().map(str::to_owned).collect::<Vec<_>>());
@@ -158,8 +158,7 @@ fn processes(container: &str) -> Vec<Pid> {
     pids.into_iter().filter_map(Pid::from_raw).collect()
 }
 
-/// Control groups of containers that were seen, mounts, and processes of programs that lie in the
-/// place's data directory: of its helpers.
+/// Control groups of containers that were seen, mounts, and the processes of helpers.
 fn embedded_remains(place: &Place) -> Vec<String> {
     // A helper that was started ahead hears of its controller's end a moment later.
     eventually("the place's helpers to end", || helpers(place).is_empty().then_some(()));
@@ -175,11 +174,12 @@ fn embedded_remains(place: &Place) -> Vec<String> {
 
 /// The embedded engine's helpers that serve this place.
 pub fn helpers(place: &Place) -> Vec<Pid> {
-    let programs = place.data().join("programs");
     let pids = std::fs::read_dir("/proc").unwrap();
     let pids = pids.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    // They have no file: their first argument is the data directory.
+    let command = format!("sandbox-helper\0{}\0", place.data().display());
     let serves = |pid: &i32| {
-        std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.starts_with(&programs))
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|it| it == command.as_bytes())
     };
     pids.filter(serves).filter_map(Pid::from_raw).collect()
 }

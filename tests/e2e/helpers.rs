@@ -1,14 +1,16 @@
 //! The embedded engine's helpers: killed, orphaned, mistaken for somebody else, and not needed.
 
+use std::path::PathBuf;
 use std::process::{Child, Command};
 
+use rustix::fs::SealFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::ENGINE;
 use crate::agent::Actor;
-use crate::engine::helpers;
-use crate::place::{Place, eventually, finish, sandboxctl, spawn, wait, workspace};
+use crate::engine::{helpers, processes};
+use crate::place::{Place, eventually, files_below, finish, sandboxctl, spawn, wait, workspace};
 
 const LOOP: &str = "print('started') io.open('f', 'w'):write('x'):close() while true do end";
 
@@ -102,6 +104,35 @@ fn a_helper_holds_nothing_of_whoever_started_it() {
     }
     place.expect_a_dead_instance();
     child.kill().unwrap();
+    child.wait().unwrap();
+    assert_nothing_is_left(&place);
+}
+
+#[test]
+fn helper_and_agent_are_executed_from_sealed_memory_and_no_file_of_the_host() {
+    let place = Place::new();
+    let mut child = looping(&place);
+    let executed = |pid: Pid, name: &str| {
+        let path = format!("/proc/{}/exe", pid.as_raw_nonzero());
+        let exe = std::fs::read_link(&path).unwrap();
+        assert_eq!(exe.to_str().unwrap(), format!("/memfd:{name} (deleted)"));
+        let program = std::fs::File::open(path).unwrap();
+        let seals = rustix::fs::fcntl_get_seals(&program).unwrap();
+        let expected = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+        assert!(seals.contains(expected), "{seals:?}");
+    };
+    let helpers = helpers(&place);
+    assert!(!helpers.is_empty());
+    helpers.into_iter().for_each(|helper| executed(helper, "sandbox-helper"));
+    let containers = place.containers();
+    let agent = processes(&containers[0])[0];
+    executed(agent, "sandbox-agent");
+    // Nothing is there that somebody could replace.
+    let is_program =
+        |file: &PathBuf| std::fs::read(file).is_ok_and(|content| content.starts_with(b"\x7fELF"));
+    let files = files_below(&place.data());
+    assert_eq!(files.into_iter().filter(is_program).collect::<Vec<_>>(), Vec::<PathBuf>::new());
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     child.wait().unwrap();
     assert_nothing_is_left(&place);
 }

@@ -47,9 +47,10 @@ impl Container {
         filters: &[Filter],
         descriptors: Vec<OwnedFd>,
     ) -> Result<Self, Error> {
-        let Ok([record, stdin, stdout, stderr, config]) = <[OwnedFd; 5]>::try_from(descriptors)
+        let Ok([record, stdin, stdout, stderr, config, agent]) =
+            <[OwnedFd; 6]>::try_from(descriptors)
         else {
-            return Err("a container is made from five descriptors".into());
+            return Err("a container is made from six descriptors".into());
         };
         let groups = place.hierarchies.of(&name);
         let records = place.records.try_clone()?;
@@ -60,7 +61,7 @@ impl Container {
             let helper = rustix::process::pidfd_open(helper, PidfdFlags::empty())?;
             let builder = ContainerBuilder::new(remains.name.clone(), SyscallType::Linux)
                 .with_root_path(place::STATE)?
-                .with_executor(Agent::new(helper, filters))
+                .with_executor(Agent::new(agent, helper, filters))
                 .with_stdin(stdin)
                 .with_stdout(stdout)
                 .with_stderr(stderr)

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::rc::Rc;
 
 use libcontainer::oci_spec::runtime::Spec;
@@ -28,15 +28,20 @@ pub const IGNORED: &[libc::c_int] = &[
 /// Becomes the agent.
 #[derive(Clone)]
 pub struct Agent {
+    program: Rc<OwnedFd>,
     helper: Rc<OwnedFd>,
     filters: Rc<Vec<BpfProgram>>,
 }
 
 impl Agent {
-    /// `helper` is a pidfd of this very process.
-    pub fn new(helper: OwnedFd, filters: &[Filter]) -> Self {
-        let program = |filter: &Filter| filter.iter().copied().map(instruction).collect();
-        Self { helper: Rc::new(helper), filters: Rc::new(filters.iter().map(program).collect()) }
+    /// `program` is what it becomes, `helper` a pidfd of this very process.
+    pub fn new(program: OwnedFd, helper: OwnedFd, filters: &[Filter]) -> Self {
+        let instructions = |filter: &Filter| filter.iter().copied().map(instruction).collect();
+        Self {
+            program: Rc::new(program),
+            helper: Rc::new(helper),
+            filters: Rc::new(filters.iter().map(instructions).collect()),
+        }
     }
 }
 
@@ -74,7 +79,9 @@ impl Executor for Agent {
     fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
         let args = spec.process().as_ref().and_then(|process| process.args().as_deref());
         let args = c_strings(args.unwrap_or_default())?;
-        let program = args.first().ok_or(ExecutorError::InvalidArg)?;
+        // By its descriptor, which closes with that: there is no path of it, in the container neither.
+        let program = format!("/proc/self/fd/{}", self.program.as_raw_fd());
+        let program = CString::new(program).map_err(because)?;
         let variables = spec.process().as_ref().and_then(|process| process.env().as_deref());
         let variables = c_strings(variables.unwrap_or_default())?;
         for signal in IGNORED {

@@ -1,4 +1,4 @@
-//! The embedded engine's helper: `sandbox-helper DATA_DIR AGENT`.
+//! The embedded engine's helper: `sandbox-helper DATA_DIR`.
 //!
 //! It serves one container, from its creation to the removal of everything that it was made of, and
 //! whoever started it tells it what to do over the socket that is its stdin. The end of that socket
@@ -30,10 +30,10 @@ type Error = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
-    let (Some(data_dir), Some(agent), None) = (args.next(), args.next(), args.next()) else {
+    let (Some(data_dir), None) = (args.next(), args.next()) else {
         return ExitCode::from(2);
     };
-    match detach().and_then(|control| serve(&control, &data_dir, &agent)) {
+    match detach().and_then(|control| serve(&control, &data_dir)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
@@ -42,6 +42,8 @@ fn main() -> ExitCode {
 /// Takes the control socket from stdin, and this process out of whatever it was started in.
 fn detach() -> Result<OwnedFd, Error> {
     close_inherited()?;
+    // It is executed by a descriptor, whose number would be its name.
+    rustix::thread::set_name(c"sandbox-helper")?;
     rustix::process::setsid()?;
     for signal in executor::IGNORED {
         executor::set_disposition(*signal, libc::SIG_IGN);
@@ -83,9 +85,9 @@ fn set_no_groups() -> std::io::Result<()> {
 }
 
 /// Does what the engine asks, until the container is removed or was never made.
-fn serve(control: &OwnedFd, data_dir: &OsStr, agent: &OsStr) -> Result<(), Error> {
+fn serve(control: &OwnedFd, data_dir: &OsStr) -> Result<(), Error> {
     // What goes wrong here is told when a container is asked for: nobody listens before.
-    let mut place = Place::prepare(Path::new(data_dir), Path::new(agent));
+    let mut place = Place::prepare(Path::new(data_dir));
     let mut container = loop {
         let Ok(Some((request, descriptors))) = wire::receive(control) else { return Ok(()) };
         match (request, &mut place) {

@@ -29,8 +29,6 @@ pub const STATE: &str = "/state";
 const LOWER: &str = "/lower";
 const LAYER: &str = "/layer";
 const FOLDER: Mode = Mode::from_raw_mode(0o755);
-/// Where the agent is in it.
-const AGENT: &str = "/.sandbox/agent";
 
 /// A place to make one container in.
 pub struct Place {
@@ -41,8 +39,6 @@ pub struct Place {
     /// The groups of this process, where libcontainer sees none.
     pub homes: Option<Homes>,
     root: OwnedFd,
-    /// The agent's mount in it.
-    agent: OwnedFd,
 }
 
 /// What bounds `/tmp`.
@@ -53,7 +49,7 @@ pub struct Tmp {
 
 impl Place {
     /// Leaves the host's mount namespace for one of our own.
-    pub fn prepare(data_dir: &Path, agent: &Path) -> Result<Self, super::Error> {
+    pub fn prepare(data_dir: &Path) -> Result<Self, super::Error> {
         let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let records = rustix::fs::open(data_dir.join("containers"), folder, Mode::empty())?;
         own_namespace()?;
@@ -70,7 +66,6 @@ impl Place {
             .map(|point| rustix::mount::open_tree(CWD, point, copy).map(|tree| (point, tree)))
             .collect::<Result<_, _>>()?;
         let homes = Homes::open(&hierarchies);
-        let agent = rustix::mount::open_tree(CWD, agent, copy)?;
 
         let base = data_dir.join("mnt");
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
@@ -99,9 +94,7 @@ impl Place {
         rustix::mount::unmount(".", UnmountFlags::DETACH)?;
         rustix::process::chdir("/")?;
         let root = rustix::fs::open(ROOT, folder, Mode::empty())?;
-        let place = Self { records, hierarchies: Hierarchies::here()?, homes, root, agent };
-        place.attach(&place.agent, AGENT, MountFlags::RDONLY)?;
-        Ok(place)
+        Ok(Self { records, hierarchies: Hierarchies::here()?, homes, root })
     }
 
     /// Makes the root anew, from a directory that was sent: below a layer in memory, which takes what
@@ -113,10 +106,6 @@ impl Place {
         tmp: &Tmp,
     ) -> Result<(), super::Error> {
         let directory = sent.pop().ok_or("no directory was sent")?;
-        let copy = OpenTreeFlags::OPEN_TREE_CLOEXEC
-            | OpenTreeFlags::OPEN_TREE_CLONE
-            | OpenTreeFlags::AT_EMPTY_PATH;
-        self.agent = rustix::mount::open_tree(&self.agent, c"", copy)?;
         rustix::mount::unmount(ROOT, UnmountFlags::DETACH)?;
 
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
@@ -156,7 +145,6 @@ impl Place {
         let options = format!("mode=1777,size={},nr_inodes={}", tmp.bytes, tmp.inodes);
         let options = CString::new(options)?;
         rustix::mount::mount("tmpfs", Path::new(ROOT).join("tmp"), "tmpfs", flags, &*options)?;
-        self.attach(&self.agent, AGENT, MountFlags::RDONLY)?;
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// No message is longer, on either side.
 pub const MAX_MESSAGE_BYTES: usize = 128 << 10;
 /// Descriptors beside one message.
-pub const MAX_DESCRIPTORS: usize = 5;
+pub const MAX_DESCRIPTORS: usize = 6;
 
 /// What the engine asks of a helper.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,8 +42,8 @@ pub enum Request {
         read_only: bool,
     },
     /// Makes the container. Beside it: its record, which is locked for as long as anything of the
-    /// container may come into being; its stdin, stdout and stderr; and a file with its OCI
-    /// configuration. Answered by [`Reply::Created`].
+    /// container may come into being; its stdin, stdout and stderr; a file with its OCI configuration;
+    /// and the program to execute in it. Answered by [`Reply::Created`].
     Create {
         /// Its name, which is its record's and its control groups' too.
         name: String,

@@ -1,13 +1,13 @@
-//! Files that containers are made with, each in a private folder of ours by its digest: the agent,
-//! the embedded engine's helper.
+//! Files that containers are made with, where an engine takes nothing but files: the agent and what
+//! goes with it, each in a private folder of ours by its digest.
 
 use std::fs::{self, File, Metadata, Permissions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{CWD, FlockOperation, RenameFlags};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::agent::Agent;
@@ -19,8 +19,11 @@ const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How long a process that is being started may keep a program open.
 const CLOSING: Duration = Duration::from_secs(2);
 
+/// What is compared at a time.
+const PIECE_BYTES: usize = 64 << 10;
+
 /// The mode of a program that any user may start.
-pub(super) const PROGRAM: u32 = 0o555;
+const PROGRAM: u32 = 0o555;
 /// The mode of a file that any user may read.
 pub(super) const TEXT: u32 = 0o444;
 
@@ -39,10 +42,11 @@ pub(super) fn agent(agent: &Agent) -> Part<'_> {
     Part { name: "sandbox-agent", bytes: agent.bytes(), sha256: agent.sha256(), mode: PROGRAM }
 }
 
-/// The path of a part in a private folder, where it is written if it is missing.
+/// The path of a part in a private folder, where it is written if it is missing, or anything else than
+/// it must be: by its content, each time. Who can enter the folder is its caller's business.
 pub(super) fn install(folder: &Path, part: &Part<'_>) -> io::Result<PathBuf> {
     let path = folder.join(format!("{}-{}", part.name, part.sha256));
-    if let Some(there) = whole(&path, part) {
+    if let Some(there) = intact(&path, part) {
         // It is in use: whoever tidies up sees that.
         if there.modified()?.elapsed().is_ok_and(|age| age > KEPT / 2) {
             File::open(&path)?.set_modified(SystemTime::now())?;
@@ -54,13 +58,31 @@ pub(super) fn install(folder: &Path, part: &Part<'_>) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// The program that is there, where it is whole: its name has its digest.
-fn whole(path: &Path, part: &Part<'_>) -> Option<Metadata> {
-    let there = fs::symlink_metadata(path).ok()?;
-    let is_whole = there.is_file()
+/// The part that is there, where it is this user's and has its mode and its content. Compared with
+/// what it must be, which takes less time than a digest and says the same.
+fn intact(path: &Path, part: &Part<'_>) -> Option<Metadata> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    let there = file.metadata().ok()?;
+    let is_ours = there.is_file()
+        && there.uid() == rustix::process::geteuid().as_raw()
         && there.len() == part.bytes.len() as u64
         && there.mode() & 0o7777 == part.mode;
-    is_whole.then_some(there)
+    (is_ours && has_content(&mut file, part.bytes).ok()?).then_some(there)
+}
+
+/// Whether that is what a file has from here to its end.
+fn has_content(file: &mut File, mut expected: &[u8]) -> io::Result<bool> {
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let length = file.read(&mut piece)?;
+        match expected.split_at_checked(length) {
+            Some((same, _)) if *same != piece[..length] => return Ok(false),
+            None => return Ok(false),
+            Some((_, rest)) if length == 0 => return Ok(rest.is_empty()),
+            Some((_, rest)) => expected = rest,
+        }
+    }
 }
 
 /// Under its name only once it is whole. One that somebody else has put there meanwhile stays: a
@@ -75,7 +97,7 @@ fn write(folder: &Path, path: &Path, part: &Part<'_>) -> io::Result<()> {
         file.set_permissions(Permissions::from_mode(part.mode))?;
         close(file, &unfinished)?;
         match rustix::fs::renameat_with(CWD, &unfinished, CWD, path, RenameFlags::NOREPLACE) {
-            Err(Errno::EXIST) if whole(path, part).is_some() => fs::remove_file(&unfinished),
+            Err(Errno::EXIST) if intact(path, part).is_some() => fs::remove_file(&unfinished),
             Err(Errno::EXIST | Errno::INVAL) => fs::rename(&unfinished, path),
             renamed => Ok(renamed?),
         }
@@ -133,6 +155,18 @@ mod tests {
         fs::write(&path, "").unwrap();
         install(dir.path(), &AGENT).unwrap();
         assert_eq!(fs::read(&path).unwrap(), AGENT.bytes);
+        // Of the same size and mode, as somebody makes it who wants it to be executed.
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "#!/x").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(PROGRAM)).unwrap();
+        install(dir.path(), &AGENT).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), AGENT.bytes);
+        // A link to something that is right now.
+        fs::rename(&path, dir.path().join("other")).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("other"), &path).unwrap();
+        install(dir.path(), &AGENT).unwrap();
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        fs::remove_file(dir.path().join("other")).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 

@@ -65,6 +65,8 @@ pub fn seal() -> Result<(), ConfineError> {
         step("PR_SET_PDEATHSIG", rustix::process::set_parent_process_death_signal(signal))?;
     }
     step("closing descriptors", close_inherited())?;
+    // Engines execute it by a descriptor's number or by a random path: neither says what it is.
+    step("PR_SET_NAME", rustix::thread::set_name(c"sandbox-agent"))?;
     step("PR_SET_NO_NEW_PRIVS", rustix::thread::set_no_new_privs(true))?;
     // One byte, not none: of a limit of 0 a kernel takes no notice that hands dumps to a program
     // of the host's.

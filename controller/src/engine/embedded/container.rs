@@ -28,6 +28,7 @@ use crate::engine::{
     SYSTEM_FILES, Source,
 };
 use crate::outcome::{ContainerUsage, ExitEvidence};
+use crate::sealed::SealedProgram;
 
 /// What is read of a container's output at once.
 const PIECE_BYTES: usize = 64 << 10;
@@ -65,6 +66,7 @@ impl Live {
         spec: &ContainerSpec,
         record: File,
         mut helper: Helper,
+        agent: &SealedProgram,
         groups: Groups,
         swap: oci::Swap,
     ) -> Result<Self, EngineError> {
@@ -98,7 +100,7 @@ impl Live {
         };
         let request = Request::Create { name: spec.name.clone(), filters };
         let record = OwnedFd::from(record);
-        let beside = borrowed([&record, &input, &output, &errors, &config]);
+        let beside = borrowed([&record, &input, &output, &errors, &config, agent]);
         let (reply, mut sent) = helper.call(&request, &beside).await?;
         let (Reply::Created, Some(pidfd)) = (reply, sent.pop()) else {
             return Err(EngineError::Nonsense("the helper made no container".to_owned()));

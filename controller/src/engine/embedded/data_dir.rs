@@ -1,15 +1,14 @@
 //! The data directory: root's alone, on a mount that programs can be started from.
 //!
-//! `containers/` has the [records](super::records), `programs/` the helper and the agent, each by
-//! its digest, `roots/` the [images](crate::rootfs) that were unpacked, and `mnt/` is where helpers
-//! mount what they make, each in a mount namespace of its own: on the host it is always empty.
+//! `containers/` has the [records](super::records), `roots/` the [images](crate::rootfs) that were
+//! unpacked, and `mnt/` is where helpers mount what they make, each in a mount namespace of its own:
+//! on the host it is always empty. No program of ours is in it.
 
 use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
 
 use super::EmbeddedProblem;
-use crate::engine::parts::{self, Part};
 use crate::rootfs::RootCache;
 use crate::state::private_folder;
 
@@ -29,7 +28,7 @@ impl DataDir {
         if mount.f_flag.contains(StatVfsMountFlags::NOEXEC) {
             return Err(EmbeddedProblem::NoExec { path: path.to_owned() });
         }
-        for folder in ["containers", "programs", "mnt"] {
+        for folder in ["containers", "mnt"] {
             private_folder(&path.join(folder)).map_err(failed)?;
         }
         Ok(dir)
@@ -44,12 +43,6 @@ impl DataDir {
         let path = self.path.join("roots");
         let failed = |source| EmbeddedProblem::DataDir { path: path.clone(), source };
         RootCache::open(path.clone()).map_err(failed)
-    }
-
-    /// The path of a program, which is written where it is missing.
-    pub fn install(&self, program: &Part<'_>) -> Result<PathBuf, EmbeddedProblem> {
-        parts::install(&self.path.join("programs"), program)
-            .map_err(|source| EmbeddedProblem::DataDir { path: self.path.clone(), source })
     }
 }
 

@@ -1,7 +1,9 @@
 //! A helper process, from our side: it is started, told what to do, and ends with its container.
 
+use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +15,12 @@ use serde::de::DeserializeOwned;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
+use crate::agent::HELPER;
 use crate::engine::EngineError;
+use crate::sealed::SealedOnce;
+
+/// What processes of helpers are called.
+const NAME: &CStr = c"sandbox-helper";
 
 /// Helpers that wait for a container of a controller that makes many.
 const SPARES: usize = 2;
@@ -110,9 +117,9 @@ pub(super) struct Helpers {
 
 #[derive(Debug)]
 struct Inner {
-    program: PathBuf,
+    /// Executed from memory: a file could be changed, and it runs as root.
+    program: SealedOnce<&'static [u8]>,
     data_dir: PathBuf,
-    agent: PathBuf,
     spares: Mutex<Spares>,
 }
 
@@ -125,9 +132,9 @@ struct Spares {
 }
 
 impl Helpers {
-    pub fn new(program: PathBuf, data_dir: PathBuf, agent: PathBuf) -> Self {
-        let spares = Mutex::default();
-        Self { inner: Arc::new(Inner { program, data_dir, agent, spares }) }
+    pub fn new(data_dir: PathBuf) -> Self {
+        let program = SealedOnce::new(NAME, HELPER);
+        Self { inner: Arc::new(Inner { program, data_dir, spares: Mutex::default() }) }
     }
 
     /// Starts one that the first container will need.
@@ -182,8 +189,9 @@ impl Inner {
             None,
         )?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let mut child = tokio::process::Command::new(&self.program)
-            .args([&self.data_dir, &self.agent])
+        let mut child = tokio::process::Command::new(self.program.get()?.path())
+            .arg0(OsStr::from_bytes(NAME.to_bytes()))
+            .arg(&self.data_dir)
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(theirs))
@@ -212,7 +220,7 @@ pub(super) fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 }
 
 /// Descriptors for [`Helper::call`].
-pub(super) fn borrowed<const N: usize>(descriptors: [&OwnedFd; N]) -> [BorrowedFd<'_>; N] {
+pub(super) fn borrowed<const N: usize>(descriptors: [&dyn AsFd; N]) -> [BorrowedFd<'_>; N] {
     descriptors.map(AsFd::as_fd)
 }
 

@@ -27,14 +27,14 @@ use self::data_dir::DataDir;
 use self::helper::Helpers;
 use self::oci::Swap;
 use self::records::Records;
-use crate::agent::{Agent, HELPER, HELPER_SHA256};
+use crate::agent::{Agent, HELPER_SHA256};
 use crate::config::EmbeddedConfig;
-use crate::engine::parts::{self, PROGRAM, Part};
 use crate::engine::{
     Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind, Images,
     Listed, Prepared, ProgramRoot, Progress, Source, UserMapping,
 };
 use crate::rootfs::{RootCache, Unpacked, prepare_archive};
+use crate::sealed::SealedOnce;
 use crate::spec::Root;
 
 /// Why the embedded engine cannot be used on this machine, or by this user.
@@ -105,6 +105,8 @@ pub(crate) struct EmbeddedEngine {
     /// Images that were unpacked.
     roots: RootCache,
     helpers: Helpers,
+    /// What helpers execute in containers.
+    agent: SealedOnce<Agent>,
     swap: Swap,
     /// Containers that this process made and has not removed.
     live: Mutex<HashMap<String, Arc<Live>>>,
@@ -126,16 +128,14 @@ impl EmbeddedEngine {
             return Err(EmbeddedProblem::Cgroups { problem });
         }
         let data_dir = DataDir::open(&config.data_dir)?;
-        let helper = data_dir.install(&Part {
-            name: "sandbox-helper",
-            bytes: HELPER,
-            sha256: HELPER_SHA256,
-            mode: PROGRAM,
-        })?;
-        let agent = data_dir.install(&parts::agent(agent))?;
-        let helpers = Helpers::new(helper, data_dir.path().to_owned(), agent);
+        let helpers = Helpers::new(data_dir.path().to_owned());
+        let agent = SealedOnce::new(c"sandbox-agent", agent.clone());
         match ahead {
-            Ahead::Start => helpers.start_ahead(),
+            Ahead::Start => {
+                helpers.start_ahead();
+                // While the helper begins. Where it fails, making a container says why.
+                _ = agent.get();
+            }
             Ahead::Wait => {}
         }
         let path = config.data_dir.display();
@@ -151,6 +151,7 @@ impl EmbeddedEngine {
             records: Records::new(data_dir.path()),
             roots: data_dir.roots()?,
             helpers,
+            agent,
             live: Mutex::default(),
         })
     }
@@ -230,7 +231,11 @@ impl Engine for EmbeddedEngine {
             EngineError::Refused(format!("cannot keep a record of {}: {error}", spec.name))
         })?;
         let groups = self.hierarchies.of(&spec.name);
-        let live = Arc::new(Live::create(spec, record, helper, groups, self.swap).await?);
+        let agent = self.agent.get().map_err(|error| {
+            EngineError::Refused(format!("cannot put the agent into memory: {error}"))
+        })?;
+        let live = Live::create(spec, record, helper, agent, groups, self.swap).await?;
+        let live = Arc::new(live);
         self.live().insert(spec.name.clone(), live.clone());
         Ok(Box::new(Handle(live)))
     }

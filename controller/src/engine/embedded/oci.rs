@@ -3,7 +3,6 @@
 //!
 //! The bind mounts are not in it: the helper makes them from descriptors, before.
 
-use sandbox_protocol::argv::INJECTED_AGENT;
 use serde_json::{Value, json};
 
 use crate::engine::ContainerSpec;
@@ -14,6 +13,8 @@ const ROOT: &str = "/rootfs";
 /// The period in which processor time is counted, in microseconds: Docker's.
 const CPU_PERIOD: u64 = 100_000;
 const UMASK: u32 = 0o022;
+/// What the agent is called. It has no path: the helper executes it from memory.
+const AGENT_NAME: &str = "sandbox-agent";
 /// As Docker has them.
 const DEFAULT_ENV: &[&str] = &[
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -32,7 +33,7 @@ pub(super) enum Swap {
 pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
     let (uid, gid) = spec.user;
     let args: Vec<&str> =
-        [INJECTED_AGENT].into_iter().chain(spec.args.iter().map(String::as_str)).collect();
+        [AGENT_NAME].into_iter().chain(spec.args.iter().map(String::as_str)).collect();
     let rlimits = spec.ulimits.iter().map(|&(name, value)| {
         let name = format!("RLIMIT_{}", name.to_uppercase());
         json!({"type": name, "hard": value, "soft": value})
@@ -135,7 +136,7 @@ mod tests {
         let config = config(&spec(), Swap::Counted);
         for (pointer, value) in [
             ("/root", json!({"path": "/rootfs", "readonly": true})),
-            ("/process/args", json!(["/.sandbox/agent", "script", "--write", "/io"])),
+            ("/process/args", json!(["sandbox-agent", "script", "--write", "/io"])),
             ("/process/terminal", json!(false)),
             ("/process/noNewPrivileges", json!(true)),
             ("/process/user/uid", json!(1000)),
