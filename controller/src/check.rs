@@ -55,6 +55,7 @@ async fn run(source: &[u8], agent: &Agent, confinement: ConfinementPolicy) -> io
     let program = SealedProgram::new(c"sandbox-agent", agent.bytes())?;
     let args = AgentArgs {
         mode: Mode::Check,
+        user: None,
         mounts: Vec::new(),
         home: None,
         workdir: None,

@@ -183,9 +183,9 @@ async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Check {
         UserMapping::Remapped { uid, gid } => format!(", by an engine that maps from {uid}:{gid}"),
     };
     match container_user(mapping, Some(owner), None) {
-        Ok((uid, gid)) => {
+        Ok(user) => {
             let detail = format!(
-                "the io dir belongs to {}:{}, sandboxes run as {uid}:{gid}{how}",
+                "the io dir belongs to {}:{}, sandboxes run as {user}{how}",
                 owner.0, owner.1
             );
             Check::ok("identity", detail)

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use sandbox_protocol::User;
 use sandbox_protocol::path::MAX_COMPONENT_BYTES;
 
 use crate::engine::{Source, UserMapping};
@@ -21,7 +22,10 @@ use crate::spec::{Input, InputSource};
 /// The user of a sandbox without an io dir: a number that nobody has. It is below 65534, so that
 /// engines whose users are mapped have it, and in no range that systemd or a distribution gives
 /// out.
-const NO_IO_USER: (u32, u32) = (60_700, 60_700);
+const NO_IO_USER: User = match User::new(60_700, 60_700) {
+    Ok(user) => user,
+    Err(_) => panic!("it is not -1"),
+};
 /// "nobody": on some hosts it has the disk's reserved blocks, and it owns what has no owner.
 const NOBODY: u32 = 65_534;
 /// Users that a remapping engine maps, one by one.
@@ -316,14 +320,13 @@ fn spool(folder: &Path, content: &[u8]) -> io::Result<Spool> {
 pub(crate) fn container_user(
     mapping: UserMapping,
     io_dir_owner: Option<(u32, u32)>,
-    asked: Option<(u32, u32)>,
-) -> Result<(u32, u32), Error> {
-    let refuse = |(uid, gid): (u32, u32), reason: &str| {
-        Err(Error::User { uid, gid, reason: reason.to_owned() })
-    };
-    let user = match (asked, io_dir_owner, mapping) {
-        (Some(user), _, _) => user,
-        (None, None, _) => NO_IO_USER,
+    asked: Option<User>,
+) -> Result<User, Error> {
+    let refuse =
+        |(uid, gid), reason: &str| Err(Error::User { uid, gid, reason: reason.to_owned() });
+    let (uid, gid) = match (asked, io_dir_owner, mapping) {
+        (Some(user), _, _) => (user.uid(), user.gid()),
+        (None, None, _) => (NO_IO_USER.uid(), NO_IO_USER.gid()),
         (None, Some(owner), UserMapping::Identity) => owner,
         (None, Some(owner), UserMapping::Rootless { owner: engine }) => {
             if owner.0 != engine {
@@ -349,10 +352,10 @@ pub(crate) fn container_user(
             }
         }
     };
-    if user.0 == NOBODY || user.1 == NOBODY {
-        return refuse(user, "65534 is \"nobody\", who owns what has no owner");
+    if uid == NOBODY || gid == NOBODY {
+        return refuse((uid, gid), "65534 is \"nobody\", who owns what has no owner");
     }
-    Ok(user)
+    User::new(uid, gid).or_else(|error| refuse((uid, gid), &error.to_string()))
 }
 
 #[cfg(test)]
@@ -550,22 +553,29 @@ mod tests {
         for (mapping, owner, asked, expected) in [
             (UserMapping::Identity, me, None, Some((1000, 100))),
             (UserMapping::Identity, Some((0, 0)), None, Some((0, 0))),
-            (UserMapping::Identity, None, None, Some(NO_IO_USER)),
+            (UserMapping::Identity, None, None, Some((60_700, 60_700))),
             (UserMapping::Identity, me, Some((7, 8)), Some((7, 8))),
             (UserMapping::Identity, Some((NOBODY, 0)), None, None),
             (UserMapping::Identity, Some((0, NOBODY)), None, None),
             (UserMapping::Identity, me, Some((NOBODY, NOBODY)), None),
             (rootless, me, None, Some((0, 0))),
             (rootless, Some((1001, 100)), None, None),
-            (rootless, None, None, Some(NO_IO_USER)),
+            (rootless, None, None, Some((60_700, 60_700))),
+            // What a kernel reads as "unchanged", by whatever way it comes.
+            (UserMapping::Identity, Some((u32::MAX, 0)), None, None),
+            (UserMapping::Identity, Some((0, u32::MAX)), None, None),
+            (UserMapping::Identity, Some((65_535, 65_535)), None, None),
+            (remapped, Some((165_535, 200_000)), None, None),
             (remapped, Some((100_000, 200_000)), None, Some((0, 0))),
             (remapped, Some((101_000, 200_100)), None, Some((1000, 100))),
             (remapped, Some((165_534, 200_000)), None, None),
             (remapped, Some((165_536, 200_000)), None, None),
             (remapped, me, None, None),
         ] {
-            let user = container_user(mapping, owner, asked);
-            assert_eq!(user.ok(), expected, "{mapping:?} {owner:?} {asked:?}");
+            let asked = asked.map(|(uid, gid)| User::new(uid, gid).unwrap());
+            let user = container_user(mapping, owner, asked).ok();
+            let user = user.map(|user| (user.uid(), user.gid()));
+            assert_eq!(user, expected, "{mapping:?} {owner:?} {asked:?}");
         }
     }
 }

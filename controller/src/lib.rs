@@ -99,7 +99,7 @@ pub use sandbox_protocol::message::{
     Access, AllowedPath, Confinement, IoErrors, ScriptError, UnixSockets,
 };
 pub use sandbox_protocol::path::GuestPath;
-pub use sandbox_protocol::ErrorKind;
+pub use sandbox_protocol::{ErrorKind, User, UserError};
 pub use spec::{
     DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, Lifespan, Pull, Root,
     SandboxSpec, Script,

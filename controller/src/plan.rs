@@ -1,9 +1,9 @@
 //! From what a caller asks for to what the engine and the agent are told. Pure.
 
-use sandbox_protocol::PROTOCOL_VERSION;
 use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount, PROXY_PORT, Proxy};
 use sandbox_protocol::message::{Access, AllowedPath, Hello, Policy};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
+use sandbox_protocol::{PROTOCOL_VERSION, User};
 
 use crate::egress::Allowlist;
 use crate::engine::{Bind, ContainerSpec, Prepared, Programs, Source};
@@ -125,7 +125,7 @@ impl Plan {
         let mode = if spec.root.has_programs() { Mode::Exec } else { Mode::Script };
         let home = io.clone();
         let proxy = proxy(mode, &spec.allow)?;
-        let args = AgentArgs { mode, mounts, home, workdir, confinement, proxy };
+        let args = AgentArgs { mode, user: None, mounts, home, workdir, confinement, proxy };
         Ok(Self { io, inputs, args, hello })
     }
 
@@ -135,7 +135,7 @@ impl Plan {
         spec: &SandboxSpec,
         name: String,
         labels: Vec<(String, String)>,
-        user: (u32, u32),
+        user: User,
         sources: &[Source],
         prepared: Option<Prepared>,
     ) -> ContainerSpec {
@@ -176,7 +176,7 @@ impl Plan {
         ContainerSpec {
             name,
             labels,
-            args: self.args.to_args(),
+            args: self.args.clone(),
             user,
             mounts: mounts.collect(),
             memory: limits.memory.as_u64(),
@@ -225,6 +225,10 @@ mod tests {
     use super::*;
     use crate::limits::{LimitKey, Limits};
     use crate::spec::{Input, Root};
+
+    fn user() -> User {
+        User::new(1000, 100).unwrap()
+    }
 
     fn plan(spec: SandboxSpec) -> Result<Plan, String> {
         Plan::new(&spec, ConfinementPolicy::Required).map_err(|error| error.full_message())
@@ -379,7 +383,7 @@ mod tests {
             let plan = plan(spec.clone()).unwrap();
             let sources = vec![Source::from("/x"); inputs + 1];
             let name = "sandboxctl-1".into();
-            let made = plan.container(&spec, name, Vec::new(), (1000, 100), &sources, None);
+            let made = plan.container(&spec, name, Vec::new(), user(), &sources, None);
             made.ulimits[1]
         };
         assert_eq!(nofile(0), ("nofile", 128));
@@ -395,7 +399,7 @@ mod tests {
                 &spec,
                 "sandboxctl-1".into(),
                 vec![("a".into(), "b".into())],
-                (1000, 100),
+                user(),
                 &["/home/me/out", "/x"].map(Source::from),
                 None,
             )
@@ -404,7 +408,8 @@ mod tests {
         assert_eq!(many.memory, 256 << 20);
         assert_eq!(many.nano_cpus, spec.limits.cpus.nano_cpus());
         assert_eq!(many.pids, 64);
-        assert_eq!(many.user, (1000, 100));
+        assert_eq!(many.user, user());
+        assert_eq!(many.agent_args()[..3], ["script", "--user", "1000:100"]);
         let ulimits =
             [("core", 1), ("nofile", 130), ("fsize", 64 << 30), ("memlock", 0), ("msgqueue", 0)];
         assert_eq!(many.ulimits, ulimits);
@@ -429,7 +434,7 @@ mod tests {
                 &spec,
                 "sandboxctl-1".into(),
                 Vec::new(),
-                (1000, 100),
+                user(),
                 &["/home/me/out".into()],
                 None,
             );

@@ -235,7 +235,7 @@ impl Sandbox {
             container.user = user;
             remains.create(container).await?
         };
-        tracing::info!(container = container.id(), uid = user.0, gid = user.1, "a sandbox is made");
+        tracing::info!(container = container.id(), %user, "a sandbox is made");
         let attached = step(Step::Attach, container.attach()).await?;
         step(Step::Start, container.start()).await?;
         let gate = egress.map(|egress| egress as Arc<dyn Gate>);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sandbox_protocol::User;
 use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_VALUE_DEPTH};
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 use sandbox_protocol::path::MAX_PATH_BYTES;
@@ -138,7 +139,7 @@ pub struct SandboxSpec {
     pub(crate) io_errors: IoErrors,
     pub(crate) allowed_paths: Option<Vec<AllowedPath>>,
     pub(crate) protected: Vec<String>,
-    pub(crate) user: Option<(u32, u32)>,
+    pub(crate) user: Option<User>,
     pub(crate) lifetime: Duration,
     pub(crate) idle_limit: Option<Duration>,
     pub(crate) default_encoding: Encoding,
@@ -342,9 +343,9 @@ impl SandboxSpec {
         Ok(())
     }
 
-    /// The uid and gid to run as; by default the io dir's owner.
+    /// Who to run as; by default the io dir's owner.
     #[must_use]
-    pub fn user(mut self, user: Option<(u32, u32)>) -> Self {
+    pub fn user(mut self, user: Option<User>) -> Self {
         self.user = user;
         self
     }

@@ -2,6 +2,7 @@
 
 use crate::message::Access;
 use crate::path::{GuestPath, PathError};
+use crate::user::{User, UserError};
 
 /// Where the agent lies where it is mounted into an image that is not ours, and on the embedded
 /// engine.
@@ -81,6 +82,9 @@ pub struct Proxy {
 pub struct AgentArgs {
     /// What the agent is for.
     pub mode: Mode,
+    /// Who the agent is to be: it ends where it is anybody else. `None` where that is nobody's
+    /// business, as without a container.
+    pub user: Option<User>,
     /// The mounts, none inside another.
     pub mounts: Vec<Mount>,
     /// What `~` means: the root of the io dir's mount, where there is one.
@@ -103,6 +107,14 @@ pub enum ArgsError {
     /// An unknown option, or one without its value.
     #[error("unknown or incomplete argument '{0}'")]
     Option(String),
+    /// Two numbers that are not a user.
+    #[error("bad user '{user}': {source}")]
+    User {
+        /// As it was given.
+        user: String,
+        /// What is wrong.
+        source: UserError,
+    },
     /// A word that is no policy.
     #[error("'{0}' is no policy of confinement: required or best-effort")]
     Confinement(String),
@@ -144,6 +156,9 @@ impl AgentArgs {
             Mode::Check => "check",
         };
         let mut args = vec![mode.to_owned()];
+        if let Some(user) = self.user {
+            args.extend(["--user".to_owned(), user.to_string()]);
+        }
         for Mount { path, access } in &self.mounts {
             let option = match access {
                 Access::Read => "--read",
@@ -182,6 +197,7 @@ impl AgentArgs {
         };
         let mut parsed = Self {
             mode,
+            user: None,
             mounts: Vec::new(),
             home: None,
             workdir: None,
@@ -193,6 +209,11 @@ impl AgentArgs {
         while let Some(option) = args.next() {
             let Some(value) = args.next() else { return Err(ArgsError::Option(option)) };
             match option.as_str() {
+                "--user" => {
+                    let user = value.parse();
+                    parsed.user =
+                        Some(user.map_err(|source| ArgsError::User { user: value, source })?);
+                }
                 "--read" => {
                     parsed.mounts.push(Mount { path: guest(value)?, access: Access::Read });
                 }
@@ -227,6 +248,7 @@ mod tests {
         let path = |text: &str| GuestPath::new(text).unwrap();
         let args = AgentArgs {
             mode: Mode::Script,
+            user: Some(User::new(4321, 4322).unwrap()),
             mounts: vec![
                 Mount { path: path("/io"), access: Access::Write },
                 Mount { path: path("/in/a b"), access: Access::Read },
@@ -250,6 +272,8 @@ mod tests {
         assert_eq!(parse(&[]), Err(ArgsError::Mode));
         assert_eq!(parse(&["script", "--read"]), Err(ArgsError::Option("--read".into())));
         assert_eq!(parse(&["script", "--x", "/a"]), Err(ArgsError::Option("--x".into())));
+        let unchanged = parse(&["script", "--user", "4294967295:0"]).unwrap_err();
+        assert!(unchanged.to_string().contains("unchanged"), "{unchanged}");
         let none = parse(&["script", "--confinement", "none"]);
         assert_eq!(none, Err(ArgsError::Confinement("none".into())));
         for none in ["65536:", "3128", "x:localhost", ""] {

@@ -27,10 +27,12 @@ pub mod message;
 pub mod path;
 pub mod stream;
 pub mod syscalls;
+pub mod user;
 
 pub use base64_bytes::Base64;
 pub use envelope::{DecodeError, FromAgent, HEARTBEAT, ToAgent};
 pub use error::{ErrorKind, UnknownErrorKind, WireError};
+pub use user::{User, UserError};
 
 /// The version of this wire. Controller and agent must have the same one: they are built and
 /// shipped together, so there is nothing to negotiate.

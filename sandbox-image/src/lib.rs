@@ -1,11 +1,11 @@
 //! The agent: the only program of sandboxctl inside a sandbox.
 //!
-//! It opens its mounts, confines itself, and only then reads what anybody sends it. One thread
-//! reads requests and never waits for anything else (`session`); each run has a thread for the
-//! script and one that watches the clock (`run`), and file operations have workers (`operation`)
-//! and streams for their content (`stream`), programs of the image a thread each (`exec`), and their connections are
-//! made by the agent (`sockets`); everything that touches a file goes through
-//! `files`. Whatever happens, the end of stdin ends the process.
+//! It checks that it is the user it is to be, opens its mounts, confines itself, and only then reads
+//! what anybody sends it. One thread reads requests and never waits for anything else (`session`);
+//! each run has a thread for the script and one that watches the clock (`run`), and file operations
+//! have workers (`operation`) and streams for their content (`stream`), programs of the image a
+//! thread each (`exec`), and their connections are made by the agent (`sockets`); everything that
+//! touches a file goes through `files`. Whatever happens, the end of stdin ends the process.
 
 #![deny(unsafe_code)]
 
@@ -64,6 +64,9 @@ pub enum StartError {
     /// The command line again.
     #[error("an argument is not UTF-8")]
     ArgsNotUtf8,
+    /// It is not who it is to be.
+    #[error(transparent)]
+    Identity(#[from] confine::identity::IdentityError),
     /// Confinement.
     #[error(transparent)]
     Confine(#[from] confine::ConfineError),
@@ -103,6 +106,9 @@ fn start(args: impl Iterator<Item = OsString>) -> Result<Exit, StartError> {
     confine::seal()?;
     let args = args.map(|arg| arg.into_string().map_err(|_| StartError::ArgsNotUtf8));
     let args = AgentArgs::parse(args.collect::<Result<Vec<_>, _>>()?)?;
+    if let Some(user) = args.user {
+        confine::identity::check(user)?;
+    }
     match args.mode {
         Mode::Check => check::main(args.confinement),
         Mode::Script | Mode::Exec => {

@@ -13,11 +13,11 @@ use std::sync::LazyLock;
 
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand, ValueHint};
-use sandbox_controller::{DEFAULT_PROTECTED, LimitKey};
+use sandbox_controller::{DEFAULT_PROTECTED, LimitKey, User};
 use sandbox_server::tools::Tool;
 
 use crate::config::{Flags, Key, Value};
-use crate::input::{Argument, InputArgument, JsonArgument, User};
+use crate::input::{Argument, InputArgument, JsonArgument};
 use allow::AllowArgs;
 use exec::ExecArgs;
 use fs::FsArgs;
@@ -70,9 +70,9 @@ fn value_of(key: Key) -> impl TypedValueParser<Value = Value> {
 /// Reads a flag as text.
 fn text<T>() -> impl TypedValueParser<Value = T>
 where
-    T: FromStr<Err = String> + Clone + Send + Sync + 'static,
+    T: FromStr<Err: ToString> + Clone + Send + Sync + 'static,
 {
-    Utf8(T::from_str)
+    Utf8(|text: &str| T::from_str(text).map_err(|error| error.to_string()))
 }
 
 /// Reads an input: its source is a path, of any bytes.
@@ -864,6 +864,8 @@ mod tests {
             &["--arg", "novalue"],
             &["--in", "x:.."],
             &["--user", "me"],
+            &["--user", "4294967295:0"],
+            &["--user", "0:65535"],
         ];
         let refusals = cases.map(refused).join("\n");
         insta::assert_snapshot!(refusals);

@@ -88,21 +88,6 @@ impl JsonArgument {
     }
 }
 
-/// `--user UID:GID`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct User(pub u32, pub u32);
-
-impl FromStr for User {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number = |text: &str| text.parse().ok();
-        text.split_once(':')
-            .and_then(|(uid, gid)| Some(Self(number(uid)?, number(gid)?)))
-            .ok_or_else(|| "expected two numbers, UID:GID".to_owned())
-    }
-}
-
 /// `--in SRC[:NAME]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InputArgument {
@@ -350,14 +335,6 @@ mod tests {
         assert!(read("@/no/such", 100).unwrap_err().ends_with("No such file or directory"));
         assert_eq!("-".parse(), Ok(JsonArgument::Stdin));
         assert!("@".parse::<JsonArgument>().is_err());
-    }
-
-    #[test]
-    fn a_user_is_two_numbers() {
-        assert_eq!("1000:100".parse(), Ok(User(1000, 100)));
-        for text in ["", "1000", "root:root", "-1:0", "1:2:3", "4294967296:0"] {
-            assert!(text.parse::<User>().is_err(), "{text}");
-        }
     }
 
     #[test]

@@ -60,8 +60,13 @@ impl Executor for Agent {
     /// Before the helper is told that the container is made: whoever is killed from here on takes
     /// the container along. A helper that was killed before would let it wait for ever to be
     /// started, so that is looked at after.
-    fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
+    ///
+    /// The process is the container's user by now, or it will never be.
+    fn validate(&self, spec: &Spec) -> Result<(), ExecutorValidationError> {
         let error = |what: &str| ExecutorValidationError::ArgValidationError(what.to_owned());
+        if !is_who_was_asked_for(spec) {
+            return Err(error("the process is not the user that was asked for"));
+        }
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(|_| error("cannot be made to die with the helper"))?;
         let mut helper = [PollFd::from_borrowed_fd(self.helper.as_fd(), PollFlags::IN)];
@@ -98,6 +103,20 @@ impl Executor for Agent {
         }
         Err(because(std::io::Error::last_os_error()))
     }
+}
+
+/// Whether every id of this process, the saved ones too, is the one that was asked for.
+fn is_who_was_asked_for(spec: &Spec) -> bool {
+    let Some(user) = spec.process().as_ref().map(|process| process.user()) else { return false };
+    let (mut uids, mut gids) = ([0; 3], [0; 3]);
+    let ([real, effective, saved], [real_gid, effective_gid, saved_gid]) = (&mut uids, &mut gids);
+    #[expect(unsafe_code, reason = "no safe interface gives the saved ids")]
+    // SAFETY: each call writes three numbers, to three places that are there for it.
+    let known = unsafe {
+        libc::getresuid(real, effective, saved) == 0
+            && libc::getresgid(real_gid, effective_gid, saved_gid) == 0
+    };
+    known && uids == [user.uid(); 3] && gids == [user.gid(); 3]
 }
 
 fn c_strings(texts: &[String]) -> Result<Vec<CString>, ExecutorError> {

@@ -22,6 +22,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
 use futures_util::stream::BoxStream;
+use sandbox_protocol::User;
+use sandbox_protocol::argv::AgentArgs;
 use serde::Serialize;
 use tokio::io::AsyncWrite;
 
@@ -184,10 +186,10 @@ pub(crate) struct ContainerSpec {
     pub name: String,
     /// Labels, by which it is found again.
     pub labels: Vec<(String, String)>,
-    /// The agent's arguments.
-    pub args: Vec<String>,
-    /// The uid and gid in the container.
-    pub user: (u32, u32),
+    /// The agent's arguments, but for its user.
+    pub args: AgentArgs,
+    /// Who it is in the container.
+    pub user: User,
     /// Bind mounts.
     pub mounts: Vec<Bind>,
     /// Bytes of memory, swap included.
@@ -200,6 +202,14 @@ pub(crate) struct ContainerSpec {
     pub ulimits: Vec<(&'static str, i64)>,
     /// What it has for programs; `None` in the sandbox image, which has none.
     pub programs: Option<Programs>,
+}
+
+impl ContainerSpec {
+    /// The agent's command line after its name. It is told who it is to be, and ends where the engine
+    /// made it somebody else.
+    pub fn agent_args(&self) -> Vec<String> {
+        AgentArgs { user: Some(self.user), ..self.args.clone() }.to_args()
+    }
 }
 
 /// What a container has where programs run in it.
@@ -457,6 +467,9 @@ pub(crate) type ImageTar = BoxStream<'static, Result<Bytes, EngineError>>;
 
 #[cfg(test)]
 pub(crate) mod testing {
+    use sandbox_protocol::User;
+    use sandbox_protocol::argv::AgentArgs;
+
     use super::{Bind, ContainerSpec};
 
     /// A container with something in every field.
@@ -464,8 +477,8 @@ pub(crate) mod testing {
         ContainerSpec {
             name: "sandboxctl-1".into(),
             labels: vec![("sandboxctl.sandbox".into(), "1".into())],
-            args: vec!["script".into(), "--write".into(), "/io".into()],
-            user: (1000, 100),
+            args: AgentArgs::parse(["script", "--write", "/io"].map(str::to_owned)).unwrap(),
+            user: User::new(1000, 100).unwrap(),
             mounts: vec![
                 Bind { source: "/home/me/out".into(), target: "/io".into(), read_only: false },
                 Bind { source: "/home/me/a".into(), target: "/in/a".into(), read_only: true },

@@ -72,7 +72,8 @@ async fn a_container_made_for_the_wrong_user_is_never_started() {
         world.fake.calls(),
         ["prepare", "user_mapping", "create", "remove", "create", "attach", "start"]
     );
-    assert_eq!(*world.fake.user.lock().unwrap(), owner());
+    let user = world.fake.user.lock().unwrap().map(|user| (user.uid(), user.gid()));
+    assert_eq!(user, Some(owner()));
     sandbox.close().await.unwrap();
 }
 

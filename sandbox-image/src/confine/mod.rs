@@ -4,6 +4,7 @@
 //! [`seal`] comes first, before the mounts are opened; [`confine`] after, and before any thread
 //! starts, because most of it binds one thread and those it starts later.
 
+pub mod identity;
 pub mod landlock;
 pub mod seccomp;
 

@@ -161,6 +161,7 @@ fn take(layers: &str, target: &Target) {
             let path = |path: &str| GuestPath::new(path).expect("a path");
             let agent = Agent::prepare(&AgentArgs {
                 mode: Mode::Script,
+                user: None,
                 mounts: vec![
                     Mount { path: path(&target.mount), access: Access::Write },
                     Mount { path: path(&target.inputs), access: Access::Read },

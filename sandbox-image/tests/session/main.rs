@@ -25,7 +25,7 @@ use sandbox_protocol::message::{
 };
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
-use sandbox_protocol::{ErrorKind, FromAgent, HEARTBEAT, PROTOCOL_VERSION, ToAgent, WireError};
+use sandbox_protocol::{ErrorKind, FromAgent, HEARTBEAT, PROTOCOL_VERSION, ToAgent, User, WireError};
 use seccompiler::{BpfProgram, SeccompAction, SeccompRule};
 
 /// How the agent ends, as `sandbox_agent::Exit` has it.
@@ -227,6 +227,7 @@ fn arguments(directory: &Path, mode: Mode) -> AgentArgs {
     let path = io(directory);
     AgentArgs {
         mode,
+        user: None,
         mounts: vec![Mount { path: path.clone(), access: Access::Write }],
         home: Some(path.clone()),
         workdir: Some(path),
@@ -335,6 +336,25 @@ fn an_agent_that_is_refused_a_layer_ends_before_it_reads_a_byte() {
         let (status, complaint) = agent.wait();
         assert_eq!(status.code(), Some(EXIT_UNCONFINED), "{complaint}");
         assert!(complaint.contains("cannot confine the agent"), "{complaint}");
+    }
+}
+
+#[test]
+fn agent_that_is_not_the_user_it_was_told_ends_before_it_reads_a_byte() {
+    let directory = temporary();
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    for (uid, gid) in [(uid + 1, gid), (uid, gid + 1)] {
+        // Nor does it where a layer could be missing: this is none.
+        for confinement in ConfinementPolicy::ALL {
+            let user = Some(User::new(uid, gid).unwrap());
+            let args = AgentArgs { user, confinement, ..arguments(directory.path(), Mode::Script) };
+            let mut agent = Agent::spawn(&args.to_args());
+            agent.send(hello(directory.path()));
+            assert!(!agent.read(), "it answered");
+            let (status, complaint) = agent.wait();
+            assert_eq!(status.code(), Some(2), "{complaint}");
+            assert!(complaint.contains(&format!("is to be {uid}:{gid}, and is")), "{complaint}");
+        }
     }
 }
 

@@ -38,9 +38,7 @@ pub fn spec_of_files(
     settings: &Settings,
     stdin: Option<&str>,
 ) -> Result<SandboxSpec, Error> {
-    let mut spec = SandboxSpec::new()
-        .limits(settings.allowed_limits()?)
-        .user(files.user.map(|user| (user.0, user.1)));
+    let mut spec = SandboxSpec::new().limits(settings.allowed_limits()?).user(files.user);
     if settings.io_enabled() {
         spec = spec.io_dir(settings.io_dir(&context.environment.working_directory)?);
     } else if !files.inputs.is_empty() {

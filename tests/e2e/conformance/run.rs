@@ -359,3 +359,15 @@ fn an_io_dir_that_stays_empty_is_removed_again_and_one_that_was_there_stays() {
     place.run_json("io.open('x', 'w')", &["--io-dir", "new/deep"]);
     assert!(place.path("new/deep/x").exists());
 }
+
+#[test]
+fn id_that_kernels_read_as_unchanged_is_refused_before_anything_is_made() {
+    let place = Place::new();
+    place.write("one.luau", "return 1");
+    for user in ["4294967295:0", "0:4294967295", "65535:0", "0:65535", "-1:0"] {
+        let ended = place.sandboxctl(["run", "--user", user, "one.luau"]);
+        ended.assert_code(2).assert_stderr_has("--user");
+        assert!(!place.path("sandbox-files").exists(), "{user}");
+    }
+    assert_eq!(place.instances(), Vec::<String>::new());
+}

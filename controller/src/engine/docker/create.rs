@@ -84,14 +84,13 @@ fn hardened(
         // Podman ignores `MaskedPaths`, and takes them so.
         Seccomp::EnginesDefault => security_opt.push(format!("mask={}", MASKED_PATHS.join(":"))),
     }
-    let (uid, gid) = spec.user;
     let memory = i64::try_from(spec.memory).unwrap_or(i64::MAX);
     let texts = |list: &[&str]| Some(list.iter().map(|&text| text.to_owned()).collect());
     ContainerCreateBody {
         image: Some(image.to_owned()),
         // The agent's: it is the entrypoint.
-        cmd: Some(spec.args.clone()),
-        user: Some(format!("{uid}:{gid}")),
+        cmd: Some(spec.agent_args()),
+        user: Some(spec.user.to_string()),
         // A terminal would turn the container's bytes into the heads of frames.
         tty: Some(false),
         // Stdin ends with the connection: the agent's sign that its controller is gone.
@@ -159,7 +158,7 @@ fn with_programs(
     let host = body.host_config.get_or_insert_default();
     host.ipc_mode = Some("private".to_owned());
     host.shm_size = i64::try_from(SHM_BYTES).ok();
-    let (uid, gid) = spec.user;
+    let (uid, gid) = (spec.user.uid(), spec.user.gid());
     let Programs { tmpfs_bytes, tmpfs_inodes, .. } = programs;
     let tmp = (
         TMP.to_owned(),
@@ -295,7 +294,7 @@ mod tests {
         let json = json();
         for (field, value) in [
             ("Image", json!("sha256:1")),
-            ("Cmd", json!(["script", "--write", "/io"])),
+            ("Cmd", json!(["script", "--user", "1000:100", "--write", "/io"])),
             ("User", json!("1000:100")),
             ("Tty", json!(false)),
             ("OpenStdin", json!(true)),
@@ -431,7 +430,7 @@ mod tests {
         for (pointer, value) in [
             ("/Image", json!("sha256:2")),
             ("/Entrypoint", json!(["/.sandbox/agent"])),
-            ("/Cmd", json!(["script", "--write", "/io"])),
+            ("/Cmd", json!(["script", "--user", "1000:100", "--write", "/io"])),
             ("/User", json!("1000:100")),
             ("/WorkingDir", json!("/")),
             ("/Healthcheck/Test", json!(["NONE"])),

@@ -304,3 +304,64 @@ fn pieces(pipe: pipe::Receiver) -> impl Stream<Item = io::Result<bytes::Bytes>> 
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::path::Path;
+
+    use sandbox_helper::cgroup::Hierarchies;
+    use serde_json::Value;
+
+    use crate::engine::embedded::data_dir::DataDir;
+    use crate::engine::embedded::helper::Helpers;
+    use crate::engine::embedded::records::Records;
+    use crate::engine::testing::spec;
+
+    /// Has a helper make a container with this program as its agent, from a configuration that is no
+    /// more what the engine wrote.
+    async fn make(
+        data_dir: &Path,
+        program: &SealedProgram,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<(), EngineError> {
+        let name = format!("sandboxctl-test-{}", crate::random_hex::<8>());
+        let data_dir = DataDir::open(data_dir).unwrap();
+        let mut helper = Helpers::new(data_dir.path().to_owned()).take()?;
+        let records = Records::new(data_dir.path());
+        let record = OwnedFd::from(records.create(&name, &[]).unwrap());
+        let spec = ContainerSpec { name: name.clone(), mounts: Vec::new(), ..spec() };
+        let mut config = oci::config(&spec, oci::Swap::NotCounted);
+        change(&mut config);
+        let config = memory_file(config.to_string().as_bytes()).unwrap();
+        let null = OwnedFd::from(File::options().read(true).write(true).open("/dev/null").unwrap());
+        let request = Request::Create { name: name.clone(), filters: Vec::new() };
+        let beside: [&dyn AsFd; 6] = [&record, &null, &null, &null, &config, program];
+        let made = helper.call(&request, &borrowed(beside)).await.map(|_| ());
+        if made.is_ok() {
+            helper.call(&Request::Remove, &[]).await.unwrap();
+        }
+        helper.exited().await;
+        drop(record);
+        records.remove(&name, &Hierarchies::here().unwrap()).unwrap();
+        made
+    }
+
+    #[tokio::test]
+    async fn process_that_is_not_the_user_that_was_asked_for_never_becomes_the_agent() {
+        if !rustix::process::geteuid().is_root() {
+            // Nobody else has this engine.
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let program = SealedProgram::new(c"agent", &std::fs::read("/bin/true").unwrap()).unwrap();
+        make(dir.path(), &program, |_| {}).await.unwrap();
+        for id in ["uid", "gid"] {
+            // What the kernel reads as "unchanged": the helper's own, root.
+            let change = |config: &mut Value| config["process"]["user"][id] = u32::MAX.into();
+            let error = make(dir.path(), &program, change).await.unwrap_err();
+            assert!(matches!(error, EngineError::Refused(_)), "{error}");
+        }
+    }
+}

@@ -31,9 +31,8 @@ pub(super) enum Swap {
 
 /// The configuration.
 pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
-    let (uid, gid) = spec.user;
-    let args: Vec<&str> =
-        [AGENT_NAME].into_iter().chain(spec.args.iter().map(String::as_str)).collect();
+    let (uid, gid) = (spec.user.uid(), spec.user.gid());
+    let args: Vec<String> = [AGENT_NAME.to_owned()].into_iter().chain(spec.agent_args()).collect();
     let rlimits = spec.ulimits.iter().map(|&(name, value)| {
         let name = format!("RLIMIT_{}", name.to_uppercase());
         json!({"type": name, "hard": value, "soft": value})
@@ -136,7 +135,10 @@ mod tests {
         let config = config(&spec(), Swap::Counted);
         for (pointer, value) in [
             ("/root", json!({"path": "/rootfs", "readonly": true})),
-            ("/process/args", json!(["sandbox-agent", "script", "--write", "/io"])),
+            (
+                "/process/args",
+                json!(["sandbox-agent", "script", "--user", "1000:100", "--write", "/io"]),
+            ),
             ("/process/terminal", json!(false)),
             ("/process/noNewPrivileges", json!(true)),
             ("/process/user/uid", json!(1000)),

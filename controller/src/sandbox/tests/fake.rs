@@ -13,7 +13,7 @@ use sandbox_protocol::message::{
     AgentUsage, Change, Confinement, HelloReply, Log, LogLevel, MountIdentity, Refused, Request,
     Resolver, RunEnd, RunReply, ScriptOperation, ShutdownReply, Touched, UnixSockets,
 };
-use sandbox_protocol::{Base64, ErrorKind, FromAgent, PROTOCOL_VERSION};
+use sandbox_protocol::{Base64, ErrorKind, FromAgent, PROTOCOL_VERSION, User};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -52,7 +52,7 @@ pub struct Fake {
     pub lacks_its_image: AtomicBool,
     pub likely_mapping: Mutex<UserMapping>,
     /// Of the container.
-    pub user: Mutex<(u32, u32)>,
+    pub user: Mutex<Option<User>>,
     pub behaviour: Mutex<Option<Behaviour>>,
     pub agent: Mutex<Option<FakeAgent>>,
     pub task: Mutex<Option<AbortHandle>>,
@@ -123,7 +123,7 @@ impl Engine for Fake {
     }
     async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError> {
         self.call("create").await?;
-        *self.user.lock().unwrap() = spec.user;
+        *self.user.lock().unwrap() = Some(spec.user);
         match self.lacks_its_image.swap(false, Ordering::Relaxed) {
             true => Err(EngineError::ImageMissing),
             false => Ok(Box::new(FakeContainer(self.me.upgrade().unwrap()))),
