@@ -17,6 +17,7 @@ mod files;
 pub mod fuzz;
 mod log;
 mod luau;
+mod nested;
 mod operation;
 mod outbox;
 mod proc;
@@ -73,6 +74,9 @@ pub enum StartError {
     /// A mount.
     #[error(transparent)]
     Mount(#[from] files::MountError),
+    /// A mount inside a mount.
+    #[error(transparent)]
+    Nested(#[from] nested::NestedError),
     /// The proxy's port.
     #[error("cannot listen on the loopback: {0}")]
     Proxy(#[source] std::io::Error),
@@ -148,6 +152,7 @@ impl Agent {
     ///
     /// [`StartError`] for the first thing that failed.
     pub fn prepare(args: &AgentArgs) -> Result<Self, StartError> {
+        nested::check(&args.mounts)?;
         let mounts = files::Mounts::open(args)?;
         let proc = proc::Proc::open();
         let listen = |proxy: &argv::Proxy| proxy::listen(proxy.port);

@@ -359,6 +359,26 @@ fn agent_that_is_not_the_user_it_was_told_ends_before_it_reads_a_byte() {
 }
 
 #[test]
+fn agent_with_a_mount_inside_its_mounts_names_it_and_reads_nothing() {
+    let directory = temporary();
+    std::fs::create_dir(directory.path().join("in side")).unwrap();
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    let script = "mount -t tmpfs none \"$1\" && shift && exec \"$@\"";
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(directory.path().join("in side"));
+    command.arg(env!("CARGO_BIN_EXE_sandbox-agent"));
+    command.args(arguments(directory.path(), Mode::Script).to_args());
+    let mut agent = Agent::start(&mut command);
+    agent.send(hello(directory.path()));
+    assert!(!agent.read(), "it answered");
+    let (status, complaint) = agent.wait();
+    assert_eq!(status.code(), Some(2), "{complaint}");
+    assert!(complaint.contains("in side, inside /"), "{complaint}");
+}
+
+#[test]
 fn by_best_effort_an_agent_goes_on_and_says_which_layer_it_was_refused() {
     let directory = temporary();
     for call in LAYERS {

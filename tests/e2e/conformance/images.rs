@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 use std::process::Command as Host;
 
-use sandbox_controller::{Command, ErrorKind, Outcome, Pull, Root, SandboxSpec, Script};
+use sandbox_controller::{Command, ErrorKind, Input, Outcome, Pull, Root, SandboxSpec, Script};
 use serde_json::json;
 
 use crate::ENGINE;
@@ -274,17 +274,20 @@ fn nothing_of_the_file_system_can_be_changed() {
 fn a_file_system_has_no_say_in_where_the_sandboxs_own_mounts_are() {
     // Everything that is mounted, as something else.
     let rootfs = Rootfs::host(SHELL)
-        .link("tmp", "/elsewhere")
         .link("dev", "../../../etc")
-        .file("elsewhere/kept", 0o644, "kept")
         .link("etc/hosts", "/bin/cat")
         .link("etc/resolv.conf", "../run/missing/resolv.conf");
     let rootfs = match ENGINE {
-        // What starts containers there follows no link of these, or refuses it.
+        // It puts what is its own there in place of these links. Of others the image is refused.
         Engine::Docker => rootfs,
-        Engine::Embedded => {
-            rootfs.link("io", "/bin").link(".sandbox", "/proc/self").file("proc", 0o644, "")
-        }
+        Engine::Embedded => rootfs
+            .link("io", "/bin")
+            .link("tmp", "/elsewhere")
+            .file("elsewhere/kept", 0o644, "kept")
+            .link(".sandbox", "/proc/self")
+            .link("sys/block", "/io")
+            .link("sys/module", "/io/y")
+            .file("proc", 0o644, ""),
     };
     let provided = rootfs.provide();
     let before = provided.path().map(|folder| state_of(&folder));
@@ -391,4 +394,115 @@ fn what_a_file_system_has_in_the_agents_place_is_not_what_starts() {
     let programs = Programs::from(provided);
     assert!(programs.guest.sandbox.confinement().seccomp);
     assert_eq!(programs.shell("echo x"), "x\n");
+}
+
+/// What a launch left in the io dir, and why it was refused, if it was.
+fn launch_beside_a_link(provided: &Provided) -> (Vec<String>, Option<(ErrorKind, String)>) {
+    let place = Place::new();
+    let io_dir = place.path("sandbox-files");
+    std::fs::create_dir(&io_dir).unwrap();
+    place.write("given", "given");
+    if rustix::process::geteuid().is_root() {
+        chown(&io_dir, Some(4321), Some(4322)).unwrap();
+    }
+    let library = Library::new(&place);
+    let spec = SandboxSpec::new().root(provided.root()).io_dir(&io_dir);
+    let launched = library.try_launch(spec.input(Input::path(place.path("given"), "given")));
+    let refusal = launched.err().map(|error| (error.kind(), error.full_message()));
+    drop(library);
+    let left = std::fs::read_dir(&io_dir).unwrap();
+    (left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect(), refusal)
+}
+
+#[test]
+fn image_with_a_link_where_something_is_mounted_makes_nothing_in_the_io_dir() {
+    let volume = |path: &str| Rootfs::busybox().config(json!({"Volumes": {path: {}}}));
+    let links: [(Rootfs, &str); 7] = [
+        (Rootfs::busybox().link("io", "/elsewhere"), "/io"),
+        (Rootfs::busybox().link("in", "/io"), "/in"),
+        (Rootfs::busybox().link("in/given", "/io/made"), "/in/given"),
+        (Rootfs::busybox().link("tmp", "/io"), "/tmp"),
+        (volume("/v").link("v", "/io"), "/v"),
+        (volume("/v/w/x").link("v/w", "/io/made"), "/v/w"),
+        (volume("/v/w/x").link("v/w", "../io/made"), "/v/w"),
+    ];
+    for (rootfs, link) in links {
+        let (left, refusal) = launch_beside_a_link(&rootfs.provide());
+        assert_eq!(left, Vec::<String>::new(), "{link}");
+        match ENGINE {
+            // By the name of the link, also by what was remembered of the image.
+            Engine::Docker => {
+                let provided = rootfs.provide();
+                for (kind, message) in
+                    [refusal.unwrap(), launch_beside_a_link(&provided).1.unwrap()]
+                {
+                    assert_eq!(kind, ErrorKind::Image, "{message}");
+                    let words = format!("has a symbolic link at {link}, where");
+                    assert!(message.contains(&words), "{message}");
+                }
+            }
+            // Our own places are made in place of its links.
+            Engine::Embedded => assert_eq!(refusal, None, "{link}"),
+        }
+    }
+    // Docker puts its own in place of these.
+    for rootfs in [
+        Rootfs::busybox().link("etc", "/io"),
+        Rootfs::busybox().link("dev", "/io").link("proc", "/io").link("sys", "/io"),
+        Rootfs::busybox().link(".sandbox", "/io"),
+        Rootfs::busybox().folder(".sandbox", 0o755).link(".sandbox/agent", "/io/agent"),
+    ] {
+        let (left, refusal) = launch_beside_a_link(&rootfs.provide());
+        assert_eq!((left, refusal), (Vec::new(), None), "{rootfs:?}");
+    }
+}
+
+#[test]
+fn agents_place_is_one_that_no_image_can_know() {
+    let rootfs = Rootfs::busybox();
+    let place = |programs: &Programs| {
+        let mounts = programs.shell("cut -d ' ' -f 5 /proc/self/mountinfo");
+        let places = mounts.lines().filter(|point| point.contains("sandbox"));
+        places.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let [one, other] = [(); 2].map(|()| place(&Programs::of(&rootfs)));
+    match ENGINE {
+        Engine::Docker => {
+            assert_ne!(one, other);
+            for place in [one, other].concat() {
+                let random = place.strip_prefix("/.sandbox-").unwrap();
+                assert_eq!(random.len(), 32, "{place}");
+                assert!(random.bytes().all(|byte| byte.is_ascii_hexdigit()), "{place}");
+            }
+        }
+        // It has none.
+        Engine::Embedded => assert_eq!([one, other].concat(), Vec::<String>::new()),
+    }
+}
+
+#[test]
+fn agent_file_that_somebody_changed_is_not_what_starts() {
+    if ENGINE != Engine::Docker {
+        return;
+    }
+    let provided = Rootfs::busybox().load();
+    let place = Place::new();
+    let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let args = [words(&["exec"]), provided.args(), words(&["--", "echo", "it runs"])].concat();
+    let run = || assert_eq!(place.sandboxctl(&args).assert_code(0).stdout, "it runs\n");
+    run();
+    let folder = place.state().join("sandboxctl/programs");
+    let files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|it| it.unwrap().path()).collect();
+    assert_eq!(files.len(), 4, "{files:?}");
+    for file in files {
+        // Of the same name, length and mode.
+        let (content, metadata) = (std::fs::read(&file).unwrap(), file.metadata().unwrap());
+        let mut changed = b"#!/bin/false\n".to_vec();
+        changed.resize(content.len(), b'\n');
+        std::fs::remove_file(&file).unwrap();
+        std::fs::write(&file, &changed).unwrap();
+        std::fs::set_permissions(&file, metadata.permissions()).unwrap();
+        run();
+        assert!(std::fs::read(&file).unwrap() == content, "{file:?}");
+    }
 }

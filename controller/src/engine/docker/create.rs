@@ -9,7 +9,6 @@ use bollard::models::{
     RestartPolicy, RestartPolicyNameEnum,
 };
 use rustix::io::Errno;
-use sandbox_protocol::argv::INJECTED_AGENT;
 use sandbox_protocol::syscalls::{PERSONALITIES, container_syscall_names};
 use serde_json::{Value, json};
 
@@ -29,11 +28,11 @@ pub(super) enum Seccomp {
     EnginesDefault,
 }
 
-const TMP: &str = "/tmp";
+pub(super) const TMP: &str = "/tmp";
 
 /// What there is where an image wants a volume, which the engine would otherwise make, on the host's
 /// disk and to be written to. A volume that is read-only must have a name, and so would outlive us.
-const NO_VOLUME: &str = "ro,nosuid,nodev,noexec,size=4k";
+pub(super) const NO_VOLUME: &str = "ro,nosuid,nodev,noexec,size=4k";
 
 /// What a container is made from.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +45,7 @@ pub(super) enum From<'a> {
         /// Where it wants folders to be written to.
         volumes: &'a [String],
         programs: &'a Programs,
-        /// What is mounted into it besides.
+        /// What is mounted into it besides: the agent first, which is what starts.
         injected: &'a [Injected],
     },
 }
@@ -148,7 +147,7 @@ fn with_programs(
     programs: &Programs,
     injected: &[Injected],
 ) -> ContainerCreateBody {
-    body.entrypoint = Some(vec![INJECTED_AGENT.to_owned()]);
+    body.entrypoint = Some(injected.iter().take(1).map(|agent| agent.target.clone()).collect());
     // The image's may be missing, and would be made.
     body.working_dir = Some("/".to_owned());
     body.hostname = Some(HOSTNAME.to_owned());
@@ -179,7 +178,7 @@ fn with_programs(
     let volumes = volumes.map(|path| (path.clone(), NO_VOLUME.to_owned()));
     host.tmpfs = Some([tmp].into_iter().chain(volumes).collect());
     let mounts = host.mounts.get_or_insert_default();
-    mounts.extend(injected.iter().map(|it| bind_mount(&it.source, it.target)));
+    mounts.extend(injected.iter().map(|it| bind_mount(&it.source, &it.target)));
     body
 }
 
@@ -188,7 +187,7 @@ fn with_programs(
 pub(super) fn refuse_volume(path: &str, spec: &ContainerSpec) -> Option<String> {
     let ours = spec.mounts.iter().map(|bind| &*bind.target);
     let system = SYSTEM_FILES.iter().map(|file| file.path);
-    let mut ours = ours.chain(system).chain([INJECTED_AGENT]);
+    let mut ours = ours.chain(system);
     let under = |path: &str, folder: &str| {
         folder == "/" || path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
     };
@@ -414,7 +413,8 @@ mod tests {
     /// As [`json`], for an image that wants to write to these folders.
     fn with_programs(volumes: &[&str]) -> Value {
         let volumes: Vec<String> = volumes.iter().map(|&path| path.to_owned()).collect();
-        let injected = [Injected { source: "/run/x/agent".to_owned(), target: "/.sandbox/agent" }];
+        let (source, target) = ("/run/x/agent".to_owned(), "/.sandbox-0123".to_owned());
+        let injected = [Injected { source, target }];
         let from = From::Foreign {
             image: "sha256:2",
             volumes: &volumes,
@@ -429,7 +429,7 @@ mod tests {
         let json = with_programs(&[]);
         for (pointer, value) in [
             ("/Image", json!("sha256:2")),
-            ("/Entrypoint", json!(["/.sandbox/agent"])),
+            ("/Entrypoint", json!(["/.sandbox-0123"])),
             ("/Cmd", json!(["script", "--user", "1000:100", "--write", "/io"])),
             ("/User", json!("1000:100")),
             ("/WorkingDir", json!("/")),
@@ -440,7 +440,7 @@ mod tests {
             ("/HostConfig/ReadonlyRootfs", json!(true)),
             ("/HostConfig/CapDrop", json!(["ALL"])),
             ("/HostConfig/Mounts/2/Source", json!("/run/x/agent")),
-            ("/HostConfig/Mounts/2/Target", json!("/.sandbox/agent")),
+            ("/HostConfig/Mounts/2/Target", json!("/.sandbox-0123")),
             ("/HostConfig/Mounts/2/ReadOnly", json!(true)),
         ] {
             assert_eq!(json.pointer(pointer), Some(&value), "{pointer}");
@@ -455,7 +455,7 @@ mod tests {
 
     #[test]
     fn nothing_can_be_written_to_where_the_image_wants_volumes() {
-        let json = with_programs(&["/var/lib/db", "/io", "/.sandbox/agent", "/tmp", "/tmp/x"]);
+        let json = with_programs(&["/var/lib/db", "/io", "/tmp", "/tmp/x"]);
         let mounts = json["HostConfig"]["Mounts"].as_array().unwrap();
         assert!(mounts.iter().all(|mount| mount["Type"] == "bind"), "{mounts:?}");
         let mut tmpfs = json["HostConfig"]["Tmpfs"].as_object().unwrap().clone();
@@ -466,11 +466,13 @@ mod tests {
 
     #[test]
     fn a_volume_in_or_around_what_is_ours_is_refused() {
-        for path in ["/", "/io/x", "/in", "/in/a/b", "/.sandbox", "/.sandbox/agent/x", "/etc"] {
+        for path in ["/", "/io/x", "/in", "/in/a/b", "/etc"] {
             let reason = refuse_volume(path, &spec());
             assert!(reason.is_some_and(|reason| reason.contains(path)), "{path}");
         }
-        for path in ["/io", "/iox", "/data", "/tmp", "/tmp/x", "/etc/mysql", "/etc/hosts"] {
+        for path in
+            ["/io", "/iox", "/data", "/tmp", "/tmp/x", "/etc/mysql", "/etc/hosts", "/.sandbox"]
+        {
             assert_eq!(refuse_volume(path, &spec()), None, "{path}");
         }
     }

@@ -1,12 +1,12 @@
 //! What goes into an image that is not ours: the agent, and the few files that every program expects
 //! and that the engine does not make where a container has no network. All are mounted read-only
-//! from this user's state folder, so the engine must see that.
+//! from this user's state folder, so the engine must see that. Nobody else may enter the folder, and
+//! what is in it is compared with what must be before each container.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sandbox_protocol::argv::INJECTED_AGENT;
 use sha2::{Digest, Sha256};
 
 use crate::agent::Agent;
@@ -24,7 +24,7 @@ pub(super) struct Parts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Injected {
     pub source: String,
-    pub target: &'static str,
+    pub target: String,
 }
 
 impl Parts {
@@ -32,7 +32,8 @@ impl Parts {
         Self { agent, folder: state_dir.join("programs") }
     }
 
-    /// Everything, written where it is missing.
+    /// Everything, written where it is missing or not what it must be. The agent is the first, at a
+    /// name of this container's alone: no image has anything there.
     pub async fn install(self: &Arc<Self>) -> Result<Vec<Injected>, EngineError> {
         let parts = self.clone();
         let installed = tokio::task::spawn_blocking(move || parts.install_now()).await;
@@ -45,18 +46,20 @@ impl Parts {
 
     fn install_now(&self) -> io::Result<Vec<Injected>> {
         private_folder(&self.folder)?;
-        let install = |part: &Part<'_>, target| {
+        let install = |part: &Part<'_>, target: String| {
             let path = parts::install(&self.folder, part)?;
             let source = path.into_os_string().into_string().map_err(|_| {
                 io::Error::new(io::ErrorKind::InvalidInput, "its path is not UTF-8")
             })?;
             Ok(Injected { source, target })
         };
-        let agent = install(&parts::agent(&self.agent), INJECTED_AGENT)?;
+        let target = format!("/.sandbox-{}", crate::random_hex::<16>());
+        let agent = install(&parts::agent(&self.agent), target)?;
         let files = SYSTEM_FILES.iter().map(|file| {
             let sha256 = crate::hex(&Sha256::digest(file.content));
             let bytes = file.content.as_bytes();
-            install(&Part { name: file.name, bytes, sha256: &sha256, mode: TEXT }, file.path)
+            let part = Part { name: file.name, bytes, sha256: &sha256, mode: TEXT };
+            install(&part, file.path.to_owned())
         });
         [Ok(agent)].into_iter().chain(files).collect()
     }
@@ -73,13 +76,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let parts = Arc::new(Parts::new(Agent::Embedded, dir.path()));
         let installed = parts.install().await.unwrap();
-        assert_eq!(parts.install().await.unwrap(), installed);
         let [agent, files @ ..] = &installed[..] else { panic!("{installed:?}") };
-        assert_eq!(agent.target, "/.sandbox/agent");
+        let again = parts.install().await.unwrap();
+        assert_eq!((&again[0].source, &again[1..]), (&agent.source, files));
+        assert_ne!(again[0].target, agent.target);
+        let random = agent.target.strip_prefix("/.sandbox-").unwrap();
+        assert!(random.len() == 32 && random.bytes().all(|byte| byte.is_ascii_hexdigit()));
         assert_eq!(fs::read(&agent.source).unwrap(), Agent::Embedded.bytes());
         let mode = |file: &Injected| fs::metadata(&file.source).unwrap().permissions().mode();
         assert_eq!(mode(agent) & 0o7777, 0o555);
-        let targets: Vec<_> = files.iter().map(|file| file.target).collect();
+        let targets: Vec<_> = files.iter().map(|file| &*file.target).collect();
         assert_eq!(targets, ["/etc/hosts", "/etc/resolv.conf", "/etc/hostname"]);
         assert!(files.iter().all(|file| mode(file) & 0o7777 == 0o444));
         let hosts = fs::read_to_string(&files[0].source).unwrap();

@@ -7,6 +7,7 @@ mod endpoint;
 mod foreign;
 mod image;
 mod inject;
+mod links;
 mod pull;
 mod system;
 
@@ -38,6 +39,7 @@ use self::create::{From, Seccomp, refuse_volume};
 use self::endpoint::{Candidate, Candidates, Endpoint};
 use self::image::Image;
 use self::inject::Parts;
+use self::links::Links;
 use self::system::{missing_limits, rfc3339, security_names, user_mapping};
 use crate::agent::{Agent, DOCKERFILE};
 use crate::config::{DockerEndpoint, EngineConfig};
@@ -71,6 +73,8 @@ pub(crate) struct DockerEngine {
     image: Image,
     /// What goes into images of others.
     parts: Arc<Parts>,
+    /// Where those have links.
+    links: Links,
     /// An image to use in place of ours.
     other_image: Option<String>,
     runtime: Option<String>,
@@ -102,6 +106,7 @@ impl DockerEngine {
                     };
                     let endpoint = endpoint.to_string();
                     let parts = Arc::new(Parts::new(agent.clone(), state_dir));
+                    let links = Links::new(&endpoint, state_dir);
                     let image = Image::new(agent, DOCKERFILE, &endpoint, state_dir);
                     let kind = EngineKind::Docker;
                     return Ok(Self {
@@ -111,6 +116,7 @@ impl DockerEngine {
                         system: OnceCell::new(),
                         image,
                         parts,
+                        links,
                         other_image: config.image.clone(),
                         runtime: config.runtime.clone(),
                         refuses_our_seccomp: AtomicBool::new(false),
@@ -152,9 +158,16 @@ impl DockerEngine {
         if let Some(reason) = volumes.iter().find_map(|path| refuse_volume(path, spec)) {
             return Err(unusable(reason, "--mount-path puts the io dir elsewhere"));
         }
-        let injected = &self.parts.install().await?;
-        let from = From::Foreign { image: id, volumes, programs, injected };
-        match self.create_from(from, spec).await {
+        let create = async {
+            if let Some(reason) = self.links.refuse(&self.docker, id, volumes, spec).await? {
+                let hint = "make an image without the link, or put the io dir elsewhere by \
+                            --mount-path where that is what it leads to";
+                return Err(unusable(reason, hint));
+            }
+            let injected = &self.parts.install().await?;
+            self.create_from(From::Foreign { image: id, volumes, programs, injected }, spec).await
+        };
+        match create.await {
             Err(EngineError::NotFound(_)) => Err(unusable(
                 "was removed meanwhile".to_owned(),
                 "try again: it is looked for, or pulled, first",

@@ -1,0 +1,111 @@
+//! Mounts inside the agent's mounts. There are none unless something led the engine astray: it follows
+//! links that it finds on the way to where it mounts, and one that leads into the io dir has it make
+//! something there to mount on.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use sandbox_protocol::argv::Mount;
+
+/// Something is mounted where nothing may be.
+#[derive(Debug, thiserror::Error)]
+pub enum NestedError {
+    /// The kernel does not say what is mounted.
+    #[error("cannot ask what is mounted: {0}")]
+    Ask(#[source] io::Error),
+    /// A mount inside one of the agent's.
+    #[error(
+        "the engine has mounted something at {}, inside {mount}: a link led it there, and what it \
+         made to mount on is left behind",
+        Path::new(std::ffi::OsStr::from_bytes(.at)).display()
+    )]
+    Inside {
+        /// Where.
+        at: Vec<u8>,
+        /// Inside which mount.
+        mount: String,
+    },
+}
+
+/// Fails where something is mounted inside one of these mounts.
+///
+/// # Errors
+///
+/// [`NestedError`].
+pub fn check(mounts: &[Mount]) -> Result<(), NestedError> {
+    if mounts.is_empty() {
+        return Ok(());
+    }
+    let table = std::fs::read("/proc/self/mountinfo").map_err(NestedError::Ask)?;
+    find(&table, mounts)
+}
+
+fn find(table: &[u8], mounts: &[Mount]) -> Result<(), NestedError> {
+    let points = table.split(|&byte| byte == b'\n').filter_map(mount_point);
+    for at in points {
+        let is_around = |mount: &&Mount| {
+            at.strip_prefix(mount.path.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
+        };
+        if let Some(mount) = mounts.iter().find(is_around) {
+            return Err(NestedError::Inside { at, mount: mount.path.to_string() });
+        }
+    }
+    Ok(())
+}
+
+/// The fifth field of a line, without the octal digits that stand for what would end it.
+fn mount_point(line: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = line.split(|&byte| byte == b' ').nth(4)?;
+    let mut path = Vec::with_capacity(rest.len());
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = after.first_chunk::<3>().filter(|digits| {
+            byte == b'\\' && digits.iter().all(|digit| (b'0'..=b'7').contains(digit))
+        });
+        match digits {
+            Some([high, middle, low]) => {
+                let [high, middle, low] = [high, middle, low].map(|digit| digit - b'0');
+                path.push((high & 3) << 6 | middle << 3 | low);
+                rest = &after[3..];
+            }
+            None => {
+                path.push(byte);
+                rest = after;
+            }
+        }
+    }
+    Some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sandbox_protocol::message::Access;
+    use sandbox_protocol::path::GuestPath;
+
+    const TABLE: &str = "\
+        1 0 0:1 / / ro,relatime - overlay overlay rw\n\
+        2 1 0:2 / /proc rw - proc proc rw\n\
+        3 1 8:1 /home/me/out /io rw master:1 - ext4 /dev/sda1 rw\n\
+        4 1 8:1 /x /in/a\\040b ro - ext4 /dev/sda1 rw\n\
+        5 1 8:1 /x /iox/y ro - ext4 /dev/sda1 rw\n";
+
+    fn check(more: &str) -> Result<(), String> {
+        let mount = |path| Mount { path: GuestPath::new(path).unwrap(), access: Access::Read };
+        let table = format!("{TABLE}{more}");
+        find(table.as_bytes(), &[mount("/io"), mount("/in/a b")]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_mount_inside_a_mount_is_found_however_it_is_written() {
+        assert_eq!(check(""), Ok(()));
+        for (line, at) in [
+            ("6 3 8:1 /h /io/etc/hosts ro - ext4 /dev/sda1 rw\n", "/io/etc/hosts, inside /io:"),
+            ("6 4 0:9 / /in/a\\040b/c\\134d rw - tmpfs t rw\n", "/in/a b/c\\d, inside /in/a b:"),
+        ] {
+            let error = check(line).unwrap_err();
+            assert!(error.contains(at), "{error}");
+        }
+        assert_eq!(check("6 3 0:9 / /io rw - tmpfs t rw\n"), Ok(()), "another rule's");
+    }
+}
