@@ -1,33 +1,75 @@
 //! What every container gets, whichever engine makes it: the part of the hardening that varies
 //! with nothing. Engines only translate it.
 
-/// Paths that look empty: the usual ones of container engines, and what tells of the host besides.
+/// Paths that look empty: the usual ones of container engines, and what tells of the host's hardware,
+/// disks, boot, drivers and load besides. Not among them is what programs look for: how much memory
+/// and how many processors there are, and how busy they are (`meminfo`, `vmstat`, `cpuinfo`, `stat`,
+/// `loadavg`, `uptime`), the kernel's version and settings (`/proc/sys`), and their own processes.
 pub const MASKED_PATHS: &[&str] = &[
-    "/proc/asound",
     "/proc/acpi",
+    "/proc/asound",
+    "/proc/buddyinfo",
+    "/proc/bus",
+    "/proc/cmdline",
+    "/proc/config.gz",
+    "/proc/devices",
+    "/proc/diskstats",
+    "/proc/dma",
+    "/proc/driver",
+    "/proc/dynamic_debug",
+    "/proc/fb",
+    "/proc/fs",
     "/proc/interrupts",
+    "/proc/iomem",
+    "/proc/ioports",
+    "/proc/irq",
     "/proc/kallsyms",
     "/proc/kcore",
+    "/proc/key-users",
     "/proc/keys",
     "/proc/kpagecgroup",
     "/proc/kpagecount",
     "/proc/kpageflags",
     "/proc/latency_stats",
+    "/proc/locks",
+    "/proc/mdstat",
+    "/proc/misc",
+    "/proc/modules",
+    "/proc/mtrr",
+    "/proc/pagetypeinfo",
+    "/proc/partitions",
     // Anybody may write to it, and each line has the kernel watch the whole host's load.
     "/proc/pressure",
+    "/proc/sched_debug",
+    "/proc/schedstat",
     "/proc/scsi",
     "/proc/slabinfo",
-    "/proc/sched_debug",
+    "/proc/softirqs",
+    "/proc/swaps",
     "/proc/timer_list",
     "/proc/timer_stats",
+    "/proc/vmallocinfo",
+    "/proc/zoneinfo",
+    "/sys/block",
+    "/sys/bus",
     "/sys/class",
+    "/sys/dev",
     "/sys/devices",
     "/sys/firmware",
+    "/sys/fs/btrfs",
+    "/sys/fs/ext4",
+    "/sys/fs/xfs",
+    "/sys/hypervisor",
+    "/sys/kernel/boot_params",
+    "/sys/kernel/iommu_groups",
+    "/sys/kernel/irq",
+    "/sys/kernel/slab",
+    "/sys/module",
+    "/sys/power",
 ];
 
 /// Paths that nothing can be written to.
-pub const READONLY_PATHS: &[&str] =
-    &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+pub const READONLY_PATHS: &[&str] = &["/proc/sys", "/proc/sysrq-trigger"];
 
 /// What a container with programs is called, from within.
 pub(crate) const HOSTNAME: &str = "sandbox";

@@ -136,6 +136,7 @@ fn it_is_told_nothing_of_the_host() {
         let name = variable.split('=').next().unwrap();
         assert!(["PATH", "HOSTNAME", "HOME", "TERM", "container"].contains(&name), "{variable}");
     }
+    // What programs of the host's boot, disks and drivers tell is masked: /proc/cmdline and its kind.
     // Another kernel's own are not the host's.
     let own: &[&str] =
         if has(Feature::SharedKernel) { &[] } else { &["/sys/devices", "/sys/class"] };
