@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use sandbox_protocol::frame::FrameError;
+use sandbox_protocol::limits::MAX_IN_FLIGHT;
 use sandbox_protocol::message::{Refused, Touched};
 use sandbox_protocol::{ErrorKind, FromAgent, WireError};
 use serde::Serialize;
@@ -19,13 +20,14 @@ use crate::files::Announce;
 use crate::proxy::Speak;
 use crate::{Exit, die};
 
-/// Answers that the controller has not read yet. It has at most
-/// [`MAX_IN_FLIGHT`](sandbox_protocol::limits::MAX_IN_FLIGHT) requests open, and refusals beyond.
+/// Answers that the controller has not read yet. It has at most [`MAX_IN_FLIGHT`] requests and as many
+/// cancels open, and refusals beyond.
 const MAX_WAITING_ANSWERS: usize = 256;
 
 /// The agent's side of stdout.
 pub struct Outbox {
     sink: Mutex<Sink>,
+    /// Requests that were admitted and are not answered.
     in_flight: AtomicUsize,
 }
 
@@ -53,8 +55,8 @@ impl Outbox {
         }
     }
 
-    /// Sends the answer to a request. `before` is called when nothing else can be sent any more
-    /// before the answer: what it lets begin speaks after it.
+    /// Sends the answer to a request that was admitted. `before` is called when nothing else can be
+    /// sent any more before the answer: what it lets begin speaks after it.
     pub fn answer<T: Serialize>(
         &self,
         id: u64,
@@ -76,15 +78,31 @@ impl Outbox {
         sink.write(&frame);
     }
 
-    /// Counts a request, and says how many there are now without an answer.
-    pub fn begin_request(&self) -> usize {
-        self.in_flight.fetch_add(1, Ordering::Relaxed) + 1
+    /// Admits a request that is answered when its work is done.
+    ///
+    /// Only such requests count against [`MAX_IN_FLIGHT`], as in the controller. What the thread that
+    /// reads requests answers by itself (`hello`, `cancel`, `shutdown`, every refusal) is never
+    /// counted: its answer may wait behind others' while the controller already sends the next
+    /// request.
+    ///
+    /// # Errors
+    ///
+    /// `busy` where as many are in flight as there may be.
+    pub fn admit(&self) -> Result<(), WireError> {
+        let admit = |count| (count < MAX_IN_FLIGHT).then_some(count + 1);
+        match self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(WireError::new(ErrorKind::Busy, "too many requests at one time")),
+        }
+    }
+
+    /// Takes back [`admit`](Self::admit) for a request whose work did not begin.
+    pub fn withdraw(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn write_answer(&self, frame: &[u8]) {
-        let mut sink = self.sink.lock().unwrap();
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        sink.write(frame);
+        self.sink.lock().unwrap().write(frame);
     }
 }
 
@@ -239,7 +257,7 @@ mod tests {
     fn an_answer_that_is_too_large_becomes_an_error() {
         let recorder = Recorder::default();
         let outbox = Outbox::new(recorder.clone());
-        outbox.begin_request();
+        outbox.admit().unwrap();
         outbox.answer(7, Ok("x".repeat(MAX_FRAME_BYTES)), || {});
         let lines = recorder.lines();
         let FromAgent::Reply { id: 7, result: Err(error) } = FromAgent::decode(&lines[0]).unwrap()

@@ -12,8 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{
-    FIRST_BYTE_TIMEOUT, FIRST_TUNNEL, HEARTBEAT_TIMEOUT, MAX_ARGS_BYTES, MAX_IN_FLIGHT,
-    MAX_VALUE_DEPTH,
+    FIRST_BYTE_TIMEOUT, FIRST_TUNNEL, HEARTBEAT_TIMEOUT, MAX_ARGS_BYTES, MAX_VALUE_DEPTH,
 };
 use sandbox_protocol::message::{
     Cancel, CancelReply, Confinement, Exec, Hello, HelloReply, Limits, Policy, Request, Run,
@@ -186,7 +185,6 @@ impl Session {
             // It has done all it is for: it was read.
             Ok(ToAgent::Heartbeat) => {}
             Err(DecodeError::Params { method, id: Some(id), source }) => {
-                self.outbox.begin_request();
                 let error = match protocol_of(line) {
                     Some(version) if method == "hello" && version != PROTOCOL_VERSION => {
                         wrong_version(version)
@@ -202,39 +200,13 @@ impl Session {
         }
     }
 
+    /// Answers a request, or begins the work that does.
     fn request(&mut self, id: u64, request: Request) {
-        let in_flight = self.outbox.begin_request();
-        // What ends work is never refused for too much of it.
-        let is_end = matches!(request, Request::Cancel(_) | Request::Shutdown(_));
-        if in_flight > MAX_IN_FLIGHT && !is_end {
-            let error = WireError::new(ErrorKind::Busy, "too many requests at one time");
-            return self.replier.answer::<()>(id, Err(error));
-        }
         match request {
             Request::Hello(hello) => {
                 let reply = self.hello(hello);
                 self.replier.answer(id, reply);
             }
-            Request::Run(run) => {
-                if let Err(error) = self.run(id, run) {
-                    self.replier.answer::<()>(id, Err(error));
-                }
-            }
-            Request::Exec(exec) => {
-                if let Err(error) = self.exec(id, exec) {
-                    self.replier.answer::<()>(id, Err(error));
-                }
-            }
-            Request::Read(read) => self.operate(id, Operation::Read(read)),
-            Request::View(view) => self.operate(id, Operation::View(view)),
-            Request::Write(write) => self.operate(id, Operation::Write(write)),
-            Request::Edit(edit) => self.operate(id, Operation::Edit(edit)),
-            Request::List(list) => self.operate(id, Operation::List(list)),
-            Request::Mkdir(mkdir) => self.operate(id, Operation::Mkdir(mkdir)),
-            Request::Remove(remove) => self.operate(id, Operation::Remove(remove)),
-            Request::Exists(exists) => self.operate(id, Operation::Exists(exists)),
-            Request::Stat(stat) => self.operate(id, Operation::Stat(stat)),
-            Request::Rename(rename) => self.operate(id, Operation::Rename(rename)),
             Request::Cancel(Cancel { id: target }) => {
                 let found = self.runner.cancel(target)
                     || self.operations.cancel(target)
@@ -246,6 +218,27 @@ impl Session {
                 let (runner, operations) = (self.runner.clone(), self.operations.clone());
                 self.execs.end(move || operations.end(move || runner.shutdown(id)));
             }
+            Request::Run(run) => self.begin(id, |session| session.run(id, run)),
+            Request::Exec(exec) => self.begin(id, |session| session.exec(id, exec)),
+            Request::Read(read) => self.operate(id, Operation::Read(read)),
+            Request::View(view) => self.operate(id, Operation::View(view)),
+            Request::Write(write) => self.operate(id, Operation::Write(write)),
+            Request::Edit(edit) => self.operate(id, Operation::Edit(edit)),
+            Request::List(list) => self.operate(id, Operation::List(list)),
+            Request::Mkdir(mkdir) => self.operate(id, Operation::Mkdir(mkdir)),
+            Request::Remove(remove) => self.operate(id, Operation::Remove(remove)),
+            Request::Exists(exists) => self.operate(id, Operation::Exists(exists)),
+            Request::Stat(stat) => self.operate(id, Operation::Stat(stat)),
+            Request::Rename(rename) => self.operate(id, Operation::Rename(rename)),
+        }
+    }
+
+    /// Begins work that answers its request when it is done, or says why it does not begin.
+    fn begin(&self, id: u64, begin: impl FnOnce(&Self) -> Result<(), WireError>) {
+        let begun =
+            self.outbox.admit().and_then(|()| begin(self).inspect_err(|_| self.outbox.withdraw()));
+        if let Err(error) = begun {
+            self.replier.answer::<()>(id, Err(error));
         }
     }
 
@@ -290,13 +283,11 @@ impl Session {
     }
 
     fn operate(&self, id: u64, operation: Operation) {
-        let started = self.rules().and_then(|rules| {
+        self.begin(id, |session| {
+            let rules = session.rules()?;
             let time = Duration::from_millis(rules.limits.operation_timeout_ms);
-            self.operations.start(id, operation, self.files(rules, id), time)
+            session.operations.start(id, operation, session.files(rules, id), time)
         });
-        if let Err(error) = started {
-            self.replier.answer::<()>(id, Err(error));
-        }
     }
 
     fn exec(&self, id: u64, exec: Exec) -> Result<(), WireError> {

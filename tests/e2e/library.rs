@@ -203,3 +203,26 @@ pub async fn give_up_after<T>(polls: usize, future: impl Future<Output = T>) {
     })
     .await;
 }
+
+/// Polls futures together, each so often, and drops them all at once, done or not.
+pub async fn give_up_all_after<T>(
+    polls: usize,
+    futures: impl IntoIterator<Item = impl Future<Output = T>>,
+) {
+    let mut futures: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
+    let mut left = polls;
+    poll_fn(|context| {
+        for slot in &mut futures {
+            if slot.as_mut().is_some_and(|future| future.as_mut().poll(context).is_ready()) {
+                *slot = None;
+            }
+        }
+        left -= 1;
+        if left == 0 || futures.iter().all(Option::is_none) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

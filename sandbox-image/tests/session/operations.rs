@@ -280,6 +280,91 @@ fn an_operation_that_waits_keeps_nobody_waiting() {
     assert!(!directory.path().join("w1").exists());
 }
 
+/// A controller's side of a session: as many requests at one time as the protocol lets it have, and
+/// cancels beside them.
+struct Burst<'a> {
+    agent: &'a mut Agent,
+    requests: Vec<u64>,
+    cancels: Vec<u64>,
+}
+
+impl Burst<'_> {
+    /// Waits until one more may be sent.
+    fn make_room(&mut self) {
+        while self.requests.len() == MAX_IN_FLIGHT || self.cancels.len() == MAX_IN_FLIGHT {
+            assert!(Agent::read(self.agent));
+            self.take_answers();
+        }
+    }
+
+    /// What has been answered is done or cancelled, and never refused.
+    fn take_answers(&mut self) {
+        let answers = &mut self.agent.answers;
+        self.cancels.retain(|id| match answers.remove(id) {
+            None => true,
+            Some(answer) => answer.is_err_and(|error| panic!("a cancel is refused: {error}")),
+        });
+        self.requests.retain(|id| match answers.remove(id) {
+            None => true,
+            Some(Ok(_)) => false,
+            Some(Err(error)) => {
+                assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+                false
+            }
+        });
+    }
+}
+
+#[test]
+fn cancels_in_random_bursts_never_make_the_agent_refuse_a_request() {
+    const BURSTS: u32 = 1_000;
+    let directory = temporary();
+    fs::write(directory.path().join("f"), vec![b'x'; 100_000]).unwrap();
+    let mut agent = Agent::greeted(directory.path());
+    let mut burst = Burst { agent: &mut agent, requests: Vec::new(), cancels: Vec::new() };
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = |below: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % below
+    };
+    for _ in 0..BURSTS {
+        for _ in 0..random(33) {
+            burst.make_room();
+            let id = match random(3) {
+                0 => {
+                    let stream = burst.agent.incoming();
+                    burst.agent.send(read("f", stream))
+                }
+                // Waits for content that never comes.
+                _ => burst.agent.begin("never").0,
+            };
+            burst.requests.push(id);
+        }
+        let mut targets = burst.requests.clone();
+        for _ in 0..random(targets.len() as u64 + 1) {
+            burst.make_room();
+            let target = targets.swap_remove(random(targets.len() as u64) as usize);
+            burst.cancels.push(burst.agent.send(Cancel { id: target }));
+        }
+        // The next script, as soon as there is room for it.
+        let mut waiting = burst.requests.clone();
+        while burst.requests.len() == MAX_IN_FLIGHT {
+            if let Some(target) = waiting.pop() {
+                burst.cancels.push(burst.agent.send(Cancel { id: target }));
+            }
+            assert!(Agent::read(burst.agent));
+            burst.take_answers();
+        }
+        let reply = burst.agent.run("return 1").unwrap();
+        assert_eq!(returned(reply), "1");
+        burst.take_answers();
+    }
+    agent.send(Shutdown {});
+    assert_eq!(agent.exit_code(), DONE);
+}
+
 #[test]
 fn operations_go_on_beside_a_run_and_see_its_files() {
     let directory = temporary();
