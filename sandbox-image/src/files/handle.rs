@@ -374,7 +374,7 @@ impl Handle {
 
     // --- both --------------------------------------------------------------------------------
 
-    /// Moves the position, and says where it is then.
+    /// Moves the position, and says where it is then. What is read next is what the file has then.
     ///
     /// # Errors
     ///
@@ -388,17 +388,13 @@ impl Handle {
         };
         let to = from.checked_add_signed(offset).filter(|&to| to <= OFFSET_MAX);
         let to = to.ok_or_else(|| self.error(Errno::INVAL))?;
-        match to.checked_sub(self.base).map(usize::try_from) {
-            Some(Ok(cursor)) if self.holds == Use::Read && cursor <= self.end => {
-                self.cursor = cursor;
-            }
-            _ => {
-                self.holds = Use::Read;
-                self.base = to;
-                (self.cursor, self.end) = (0, 0);
-                self.ahead = FIRST_AHEAD_BYTES;
-            }
-        }
+        // What was read ahead goes, wherever the handle moves: the file may have been changed or
+        // cut since, and nothing would show it (times of files stand still for milliseconds, and
+        // writes through a mapping leave them as they are).
+        self.holds = Use::Read;
+        self.base = to;
+        (self.cursor, self.end) = (0, 0);
+        self.ahead = FIRST_AHEAD_BYTES;
         Ok(to)
     }
 
@@ -531,6 +527,80 @@ mod tests {
         assert!(write(&mut handle, &[0; BUFFER_BYTES]).is_err());
         assert!(handle.close().is_err());
         assert!(!handle.is_open() && handle.close().is_ok());
+    }
+
+    fn rest(handle: &mut Handle) -> Vec<u8> {
+        handle.start_reading().unwrap();
+        while handle.fill().unwrap() > 0 {}
+        let rest = handle.buffered().to_vec();
+        handle.consume(rest.len());
+        rest
+    }
+
+    /// A handle that has read so much of `0123456789`, and has read all of it ahead.
+    fn begun(count: usize) -> (Place, Handle) {
+        let place = Place::new(b"0123456789");
+        let mut handle = place.open(OpenMode::ReadUpdate);
+        handle.start_reading().unwrap();
+        assert_eq!(handle.fill().unwrap(), 10);
+        handle.consume(count);
+        (place, handle)
+    }
+
+    #[test]
+    fn after_a_seek_the_file_is_read_as_it_is_then() {
+        let seeks: [(Whence, i64, &[u8]); 5] = [
+            (Whence::Set, 4, b"4ABC89"),
+            (Whence::Current, 1, b"4ABC89"),
+            (Whence::Current, 0, b"34ABC89"),
+            (Whence::End, -3, b"C89"),
+            (Whence::Set, 0, b"01234ABC89"),
+        ];
+        for (whence, offset, expected) in seeks {
+            let (place, mut handle) = begun(3);
+            let mut other = place.open(OpenMode::ReadUpdate);
+            other.seek(Whence::Set, 5).unwrap();
+            write(&mut other, b"ABC").unwrap();
+            other.close().unwrap();
+            handle.seek(whence, offset).unwrap();
+            assert_eq!(rest(&mut handle), expected, "{whence:?} {offset}");
+        }
+    }
+
+    #[test]
+    fn after_a_seek_nothing_is_read_that_a_program_has_cut_off_or_replaced() {
+        let (place, mut handle) = begun(3);
+        let file = std::fs::File::options().write(true).open(place.directory.path().join("f"));
+        let file = file.unwrap();
+        // With the times that it had: they prove nothing.
+        let modified = file.metadata().unwrap().modified().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"abcdefghij", 0).unwrap();
+        file.set_modified(modified).unwrap();
+        assert_eq!(handle.seek(Whence::Current, 0).unwrap(), 3);
+        assert_eq!(rest(&mut handle), b"defghij");
+        file.set_len(5).unwrap();
+        handle.seek(Whence::Set, 4).unwrap();
+        assert_eq!(rest(&mut handle), b"e");
+        handle.seek(Whence::Set, 7).unwrap();
+        assert_eq!((rest(&mut handle), handle.remaining().unwrap()), (Vec::new(), 0));
+        // At the end a file that has grown goes on.
+        handle.seek(Whence::End, 0).unwrap();
+        assert_eq!(rest(&mut handle), b"");
+        std::os::unix::fs::FileExt::write_all_at(&file, b"more", 5).unwrap();
+        assert_eq!(rest(&mut handle), b"more");
+    }
+
+    #[test]
+    fn reads_and_writes_through_one_handle_see_each_other() {
+        let (place, mut handle) = begun(3);
+        write(&mut handle, b"AB").unwrap();
+        assert_eq!(rest(&mut handle), b"56789");
+        handle.seek(Whence::Set, 2).unwrap();
+        assert_eq!(rest(&mut handle), b"2AB56789");
+        write(&mut handle, b"end").unwrap();
+        assert_eq!(handle.seek(Whence::Set, 9).unwrap(), 9);
+        assert_eq!(rest(&mut handle), b"9end");
+        assert_eq!(place.content(), b"012AB56789end");
     }
 
     #[test]

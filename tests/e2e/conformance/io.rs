@@ -25,6 +25,28 @@ fn all_bytes_go_in_and_out_unchanged() {
 }
 
 #[test]
+fn a_seek_forgets_what_was_read_ahead() {
+    let place = Place::new();
+    let document = place.run_json(
+        r#"
+            io.open("f", "w"):write("0123456789"):close()
+            local r = io.open("f")
+            r:read(3)
+            local w = io.open("f", "r+")
+            w:seek("set", 5)
+            w:write("ABC"):close()
+            r:seek("set", 4)
+            local seen = r:read("a")
+            io.open("f", "w"):close()
+            r:seek("set", 2)
+            return seen, r:read("a"), r:read("a")
+        "#,
+        &[],
+    );
+    assert_eq!(document["result"], json!(["4ABC89", "", ""]), "{document:#}");
+}
+
+#[test]
 fn failures_raise_strings_with_a_position() {
     let place = Place::new();
     let document = place.run_json(
