@@ -421,6 +421,7 @@ fn judge_script(answer: RunEnd, cancel: Option<CancelCause>) -> Outcome {
             ErrorKind::Syntax | ErrorKind::Runtime | ErrorKind::ResultNotJson => {
                 Outcome::ScriptError(error)
             }
+            kind if kind.is_sandbox_rule() => Outcome::ScriptError(error),
             kind => Outcome::AgentLost {
                 detail: format!("the agent ended the run as {kind}: {}", error.message),
             },
@@ -496,6 +497,21 @@ mod tests {
                 Evidence { answer: failed(ErrorKind::ResultNotJson), ..evidence() },
                 Status::ScriptError,
                 1,
+            ),
+            (
+                Evidence { answer: failed(ErrorKind::PathEscape), ..evidence() },
+                Status::ScriptError,
+                1,
+            ),
+            (
+                Evidence { answer: failed(ErrorKind::Protected), ..evidence() },
+                Status::ScriptError,
+                1,
+            ),
+            (
+                Evidence { answer: failed(ErrorKind::NotFound), ..evidence() },
+                Status::AgentLost,
+                122,
             ),
             (Evidence { answer: failed(ErrorKind::OutOfMemory), ..evidence() }, Status::Limit, 120),
             (Evidence { answer: failed(ErrorKind::WriteLimit), ..evidence() }, Status::Limit, 120),

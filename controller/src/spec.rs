@@ -40,6 +40,7 @@ pub const DEFAULT_PROTECTED: &[&str] = &[
     ".logout",
     ".pam_environment",
     ".profile",
+    ".ripgreprc",
     ".tcshrc",
     ".xinitrc",
     ".xprofile",

@@ -133,6 +133,13 @@ impl ErrorKind {
         )
     }
 
+    /// Whether a script that does not catch this error of a file ends by this kind: a rule of the
+    /// sandbox was broken. Failures of the system are `runtime` there.
+    #[must_use]
+    pub const fn is_sandbox_rule(self) -> bool {
+        self.is_limit() || self.is_refusal() || matches!(self, Self::InvalidPath | Self::TooLarge)
+    }
+
     /// Whether a rule of the sandbox kept somebody from a path.
     #[must_use]
     pub const fn is_refusal(self) -> bool {

@@ -12,7 +12,8 @@ use sandbox_protocol::path::MAX_PATH_BYTES;
 pub struct FileError {
     /// The kind.
     pub kind: ErrorKind,
-    /// The system's error number; `None` where a rule of the sandbox was broken.
+    /// The system's error number, which `io.errors = "return"` gives back as `nil, message, errno`;
+    /// `None` where a rule of the sandbox was broken, which always raises.
     pub errno: Option<i32>,
     /// strerror's words, or ours.
     pub reason: String,
@@ -21,11 +22,24 @@ pub struct FileError {
 }
 
 impl FileError {
-    /// Whether the system failed, which `io.errors = "return"` gives back as
-    /// `nil, message, errno`. A broken rule of the sandbox always raises.
+    /// Whether a rule of the sandbox was broken, of which the script's end has the kind: also where the
+    /// system's number is given (an input is read-only).
     #[must_use]
-    pub const fn is_system(&self) -> bool {
-        self.errno.is_some()
+    pub fn breaks_rule(&self) -> bool {
+        match self.errno {
+            None => self.kind.is_sandbox_rule(),
+            Some(errno) => {
+                let refusals = [Errno::ROFS, Errno::LOOP, Errno::NXIO, Errno::NODEV];
+                refusals.iter().any(|refusal| refusal.raw_os_error() == errno)
+            }
+        }
+    }
+
+    /// Whether looking a name up failed because nothing is there: below what is not a directory there
+    /// is nothing.
+    #[must_use]
+    pub(super) fn is_absence(&self) -> bool {
+        [Errno::NOENT, Errno::NOTDIR].iter().any(|errno| self.errno == Some(errno.raw_os_error()))
     }
 
     /// A failure of the system.

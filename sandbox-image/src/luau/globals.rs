@@ -69,10 +69,16 @@ fn log(call: &mut Call<'_>, level: LogLevel) -> Results {
     Ok(call.results(0))
 }
 
-/// `os.date`, whose own default is the local time of a zone that scripts cannot know.
+/// `os.date`, whose own default is the local time of a zone that scripts cannot know. As in Luau a
+/// time before 1970 has no local date: without a `!` the date is nil.
 fn date_in_utc(call: &mut Call<'_>) -> Results {
     let (format, time) = (Slot::arg(1), Slot::arg(2));
     let has_time = !call.is_nil(time);
+    let is_utc = call.text(format).is_some_and(|text| text.starts_with(b"!"));
+    if !is_utc && call.to_number(time).is_some_and(|time| time <= -1.0) {
+        call.push_nil();
+        return Ok(call.results(1));
+    }
     let utc = match (call.is_nil(format), call.text(format)) {
         (false, Some(text)) if text.starts_with(b"!") => Some(text.to_vec()),
         (true, _) => Some(b"!%c".to_vec()),
@@ -131,9 +137,11 @@ pub(super) fn with_hint(
     let names = |what: &str| line.is_some_and(|line| line.contains(what));
     let is_nil = |what: &str| message.ends_with(what);
     if is_nil("attempt to index nil with 'save'") && names("file") {
-        return format!(
-            r#"{message} (there is no file.save: io.open(name, "w"):write(data):close())"#
-        );
+        let instead = match has_files {
+            true => r#"io.open(name, "w"):write(data):close()"#,
+            false => "io is off in this run",
+        };
+        return format!("{message} (there is no file.save: {instead})");
     }
     if !has_files
         && message.contains("attempt to index nil with '")

@@ -95,11 +95,7 @@ impl From<FileError> for Failure {
 
 fn raised(error: &FileError) -> Raise {
     let message = error.to_string();
-    if error.is_system() || !error.kind.is_limit() {
-        Raise::Error(message)
-    } else {
-        Raise::Limit(error.kind, message)
-    }
+    if error.breaks_rule() { Raise::Rule(error.kind, message) } else { Raise::Error(message) }
 }
 
 /// Where failures are always raised: there is no way to return one.
@@ -194,7 +190,7 @@ fn push_open(call: &mut Call<'_>, path: &[u8], mode: OpenMode) -> Result<(), Fai
         call.collect_garbage();
         if host.open_handles.get() >= max {
             let message = format!("too many open files (max {max})");
-            return Err(Raise::Limit(ErrorKind::TooManyHandles, message).into());
+            return Err(Raise::Rule(ErrorKind::TooManyHandles, message).into());
         }
     }
     let files = files(call)?;

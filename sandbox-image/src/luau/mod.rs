@@ -30,9 +30,10 @@ use crate::log::LogSink;
 use crate::run::{RunContext, StopFlag, StopReason};
 use ffi::{Ended, Thrown, Vm};
 
-/// Limit errors of one run that are remembered. More than these at different places of a script,
-/// all of them caught, and then one of the first thrown again, is no case to care for.
-const REMEMBERED_LIMITS: usize = 64;
+/// Errors of broken rules and limits that are remembered of one run. More than these at different
+/// places of a script, all of them caught, and then one of the first thrown again, is no case to care
+/// for.
+const REMEMBERED_RULES: usize = 64;
 
 /// What the functions in a VM share.
 struct Host {
@@ -47,8 +48,9 @@ struct Host {
     open_handles: Cell<u64>,
     /// The metatable that marks a table as an array of JSON, as an identity.
     array_mark: Cell<usize>,
-    /// The very strings that were raised for limits: so an uncaught error is known by what it is.
-    raised_limits: RefCell<Vec<(ErrorKind, Box<[u8]>)>>,
+    /// The very strings that were raised for broken rules and limits: so an uncaught error is known by
+    /// what it is.
+    raised_rules: RefCell<Vec<(ErrorKind, Box<[u8]>)>>,
 }
 
 impl Host {
@@ -62,7 +64,7 @@ impl Host {
             programs: context.programs.clone(),
             open_handles: Cell::new(0),
             array_mark: Cell::new(0),
-            raised_limits: RefCell::default(),
+            raised_rules: RefCell::default(),
         }
     }
 
@@ -74,23 +76,24 @@ impl Host {
         self.stop.reason().error().message
     }
 
-    /// Remembers the string of a limit's error.
-    fn remember_limit(&self, kind: ErrorKind, raised: &[u8]) {
-        let mut all = self.raised_limits.borrow_mut();
+    /// Remembers the string of such an error. Limits are forgotten last: they decide the status.
+    fn remember_rule(&self, kind: ErrorKind, raised: &[u8]) {
+        let mut all = self.raised_rules.borrow_mut();
         if all.iter().any(|(_, known)| **known == *raised) {
             return;
         }
-        if all.len() == REMEMBERED_LIMITS {
-            all.remove(0);
+        if all.len() == REMEMBERED_RULES {
+            let oldest = all.iter().position(|(kind, _)| !kind.is_limit());
+            all.remove(oldest.unwrap_or(0));
         }
         all.push((kind, raised.into()));
     }
 
-    /// The kind of an uncaught error that was raised for a limit. Strings are values, so equal
+    /// The kind of an uncaught error that was raised for a broken rule or a limit. Strings are values, so equal
     /// ones are the same. A position in front does not change what it is: `error` and
     /// `coroutine.wrap` put one there where they pass an error on.
-    fn limit_of(&self, error: &[u8]) -> Option<ErrorKind> {
-        let all = self.raised_limits.borrow();
+    fn rule_of(&self, error: &[u8]) -> Option<ErrorKind> {
+        let all = self.raised_rules.borrow();
         let mut rest = error;
         loop {
             if let Some((kind, _)) = all.iter().find(|(_, raised)| **raised == *rest) {
@@ -154,7 +157,7 @@ fn try_run(
 /// What is to be said about a script that did not return.
 fn failure(vm: &mut Vm, ended: Ended, source: &str) -> ScriptError {
     let traceback = Some(vm.traceback(MAX_MESSAGE_BYTES)).filter(|text| !text.is_empty());
-    let (limit, message) = match ended {
+    let (rule, message) = match ended {
         Ended::Yielded => (None, "attempt to yield from outside a coroutine".to_owned()),
         Ended::OutOfMemory => (Some(ErrorKind::OutOfMemory), out_of_memory().message),
         Ended::Failed | Ended::Returned(_) => {
@@ -162,9 +165,9 @@ fn failure(vm: &mut Vm, ended: Ended, source: &str) -> ScriptError {
             let error = described.unwrap_or_else(|_| b"(error object cannot be shown)".to_vec());
             if vm.was_out_of_memory() {
                 let message = out_of_memory().message;
-                vm.host().remember_limit(ErrorKind::OutOfMemory, message.as_bytes());
+                vm.host().remember_rule(ErrorKind::OutOfMemory, message.as_bytes());
             }
-            (vm.host().limit_of(&error), String::from_utf8_lossy(&error).into_owned())
+            (vm.host().rule_of(&error), String::from_utf8_lossy(&error).into_owned())
         }
     };
     let line = line_of(message.as_bytes())
@@ -177,7 +180,7 @@ fn failure(vm: &mut Vm, ended: Ended, source: &str) -> ScriptError {
         return ScriptError { message, line, traceback, ..error };
     }
     let message = globals::with_hint(message, line, source, host.files.is_some());
-    ScriptError { kind: limit.unwrap_or(ErrorKind::Runtime), message, line, traceback }
+    ScriptError { kind: rule.unwrap_or(ErrorKind::Runtime), message, line, traceback }
 }
 
 /// Our own work in the VM failed, before or after the script ran.
@@ -185,7 +188,7 @@ fn own_failure(vm: &Vm, thrown: Thrown) -> ScriptError {
     match thrown {
         Thrown::OutOfMemory => out_of_memory(),
         Thrown::Error(message) => ScriptError {
-            kind: vm.host().limit_of(&message).unwrap_or(ErrorKind::Runtime),
+            kind: vm.host().rule_of(&message).unwrap_or(ErrorKind::Runtime),
             message: String::from_utf8_lossy(&message).into_owned(),
             line: None,
             traceback: None,

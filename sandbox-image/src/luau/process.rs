@@ -55,7 +55,7 @@ fn exec(call: &mut Call<'_>) -> Results {
     let ExecReply { end, stopped, .. } = result.map_err(raised)?;
     if stopped == Some(ExecStop::OutputLimit) {
         let message = format!("output limit exceeded ({} bytes)", host.limits.output_bytes);
-        return Err(Raise::Limit(ErrorKind::OutputLimit, message));
+        return Err(Raise::Rule(ErrorKind::OutputLimit, message));
     }
     let reply = call.push_table(0, 7);
     call.push_boolean(end == ExecEnd::Exited(0));
@@ -84,7 +84,7 @@ fn exec(call: &mut Call<'_>) -> Results {
 
 fn raised(error: WireError) -> Raise {
     match error.kind() {
-        kind if kind.is_limit() => Raise::Limit(kind, error.message),
+        kind if kind.is_limit() => Raise::Rule(kind, error.message),
         _ => Raise::Error(error.message),
     }
 }

@@ -25,6 +25,7 @@ struct Sandbox {
     io_errors: IoErrors,
     limits: Limits,
     args: Map<String, Value>,
+    protected: Vec<&'static str>,
     stop: Arc<StopFlag>,
     recorder: Recorder,
 }
@@ -36,6 +37,7 @@ impl Sandbox {
             io_errors: IoErrors::Raise,
             limits: LIMITS,
             args: Map::new(),
+            protected: Vec::new(),
             stop: Arc::default(),
             recorder: Recorder::default(),
         }
@@ -52,7 +54,8 @@ impl Sandbox {
     fn run(&self, source: &str) -> Result<Value, ScriptError> {
         let limits = self.limits.clone();
         let files = self.directory.as_ref().map(|directory| {
-            Setup { limits: limits.clone(), ..Setup::io(directory.path()) }.open().0
+            let protected = self.protected.clone();
+            Setup { limits: limits.clone(), protected, ..Setup::io(directory.path()) }.open().0
         });
         let outbox = Arc::new(Outbox::new(self.recorder.clone()));
         let context = RunContext {

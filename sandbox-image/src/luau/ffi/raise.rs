@@ -19,7 +19,7 @@ pub enum Raise {
     /// With the caller's position in front.
     Error(String),
     /// The same, and remembered: uncaught, it ends the run by this kind.
-    Limit(ErrorKind, String),
+    Rule(ErrorKind, String),
     /// The VM's own words for the VM's own limit.
     OutOfMemory,
     /// The run is to end.
@@ -62,14 +62,14 @@ impl Call<'_> {
         unsafe { ffi::lua_rawcheckstack(self.state, 4) };
         match raise {
             Raise::Error(message) => self.push_positioned(&message),
-            Raise::Limit(kind, message) => {
+            Raise::Rule(kind, message) => {
                 self.push_positioned(&message);
                 if let Some(raised) = self.string(self.top()) {
-                    self.host.remember_limit(kind, raised);
+                    self.host.remember_rule(kind, raised);
                 }
             }
             Raise::OutOfMemory => {
-                self.host.remember_limit(ErrorKind::OutOfMemory, OUT_OF_MEMORY.as_bytes());
+                self.host.remember_rule(ErrorKind::OutOfMemory, OUT_OF_MEMORY.as_bytes());
                 self.push_string(OUT_OF_MEMORY);
             }
             // SAFETY: `new`'s promise.

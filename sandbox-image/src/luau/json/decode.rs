@@ -68,11 +68,12 @@ fn inexact_integer(text: &str) -> Option<&str> {
                 };
                 at += bytes[at..].iter().take_while(|byte| in_number(byte)).count();
                 let digits = &text[start..at];
+                let is_negative = start > 0 && bytes[start - 1] == b'-';
                 if digits.len() >= 16
                     && digits.bytes().all(|byte| byte.is_ascii_digit())
                     && digits.parse::<u64>().map_or(true, |value| value > MAX_EXACT)
                 {
-                    return Some(digits);
+                    return Some(&text[start - usize::from(is_negative)..at]);
                 }
             }
             _ => at += 1,
@@ -214,7 +215,8 @@ mod tests {
         for (text, found) in [
             ("9007199254740992", None),
             ("9007199254740993", Some("9007199254740993")),
-            ("-9007199254740993", Some("9007199254740993")),
+            ("-9007199254740993", Some("-9007199254740993")),
+            ("[0,-123456789012345678901234567890]", Some("-123456789012345678901234567890")),
             (
                 "[1, {\"a\": 123456789012345678901234567890}]",
                 Some("123456789012345678901234567890"),

@@ -194,6 +194,48 @@ fn a_hole_counts_as_written() {
 }
 
 #[test]
+fn an_uncaught_refusal_of_the_sandbox_ends_the_run_by_its_kind() {
+    let mut sandbox = Sandbox::new();
+    sandbox.protected = vec![".bashrc"];
+    sandbox.limits.file_bytes = 3;
+    std::os::unix::fs::symlink("f", sandbox.path().join("link")).unwrap();
+    std::fs::write(sandbox.path().join("f"), "long").unwrap();
+    let fifo = sandbox.path().join("fifo");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    for (call, kind) in [
+        ("io.open('../x')", ErrorKind::PathEscape),
+        ("fs.stat('/etc/passwd')", ErrorKind::PathEscape),
+        ("os.rename('f', '../f')", ErrorKind::PathEscape),
+        ("io.list('a\\0b')", ErrorKind::InvalidPath),
+        ("fs.exists('')", ErrorKind::InvalidPath),
+        ("fs.write('.bashrc', '')", ErrorKind::Protected),
+        ("io.open('.bashrc', 'a')", ErrorKind::Protected),
+        ("fs.read('link')", ErrorKind::Symlink),
+        ("io.lines('link/x')", ErrorKind::Symlink),
+        ("io.open('fifo', 'w')", ErrorKind::SpecialFile),
+        ("fs.read('f')", ErrorKind::TooLarge),
+        // Failures of the system.
+        ("io.open('none')", ErrorKind::Runtime),
+        ("fs.stat('f/')", ErrorKind::Runtime),
+        ("io.open('f'):write('x')", ErrorKind::Runtime),
+        ("fs.remove('none')", ErrorKind::Runtime),
+    ] {
+        assert_eq!(sandbox.error(call).kind, kind, "{call}");
+        // By the error itself: passed on it is the same, and its words alone are not.
+        let passed_on = format!("assert(pcall(function() {call} end))");
+        assert_eq!(sandbox.error(&passed_on).kind, kind, "{call}");
+        let told = format!("local _, e = pcall(function() {call} end) error('so: ' .. e)");
+        assert_eq!(sandbox.error(&told).kind, ErrorKind::Runtime, "{call}");
+    }
+    // However many are caught, a limit is not forgotten for them.
+    sandbox.limits.write_bytes = 1;
+    let many = "local _, limit = pcall(function() fs.write('a', 'xx') end) \
+                for i = 1, 1000 do pcall(io.open, '../' .. i) end error(limit, 0)";
+    assert_eq!(sandbox.error(many).kind, ErrorKind::WriteLimit);
+}
+
+#[test]
 fn a_limit_is_known_by_the_error_itself_never_by_its_text() {
     let mut sandbox = Sandbox::new();
     sandbox.limits.write_bytes = 1;
