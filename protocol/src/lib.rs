@@ -3,7 +3,7 @@
 //! JSON-RPC 2.0, one object a line, over the agent's stdin and stdout. This crate owns the whole
 //! vocabulary ([`message`]), the framing and its limits ([`frame`], [`limits`]), the credit
 //! windows of byte streams ([`stream`]), the one list of error kinds ([`ErrorKind`]) and the pure
-//! rules for guest paths ([`path`]). It does no I/O and knows no engine.
+//! rules for guest paths ([`path`], [`protected`]). It does no I/O and knows no engine.
 //!
 //! Both ends treat the other as able to be wrong; the controller treats the agent as hostile.
 //! Decoding is strict in two steps: the envelope first, with its `params` or `result` kept as raw
@@ -25,6 +25,7 @@ pub mod limits;
 pub mod media;
 pub mod message;
 pub mod path;
+pub mod protected;
 pub mod stream;
 pub mod syscalls;
 pub mod user;

@@ -305,6 +305,7 @@ impl Task<'_> {
     fn write(&self, request: &Write) -> Result<WriteReply, FileError> {
         let options = WriteOptions {
             mode: request.mode,
+            absent: Absent::Accept,
             parents: parents(request.parents),
             overwrite: if request.atomic { Overwrite::Atomic } else { Overwrite::InPlace },
         };

@@ -9,7 +9,7 @@ use sandbox_protocol::path::GuestPath;
 use super::read::{Range, Reading};
 use super::text::Utf8Check;
 use super::write::{Overwrite, Parents, WriteOptions};
-use super::{FileError, Files, Watch};
+use super::{Absent, FileError, Files, Watch};
 
 /// A piece of an edited text.
 enum Piece<'a> {
@@ -43,6 +43,7 @@ impl Files {
         }
         let options = WriteOptions {
             mode: WriteMode::Overwrite,
+            absent: Absent::Refuse,
             parents: Parents::Require,
             overwrite: Overwrite::Atomic,
         };

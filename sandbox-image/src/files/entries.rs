@@ -6,17 +6,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, OFlags, RawDir, Stat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::Change;
+use sandbox_protocol::message::{Change, Resolver};
 use sandbox_protocol::path::GuestPath;
 
 use super::mounts::{Place, Spot};
 use super::open::special;
 use super::resolve::{Directory, Root, retry, split};
 use super::temporary::{Existing, is_temporary, rename_to_nothing};
-use super::{FileError, Files, beneath, not_allowed, protected};
+use super::{FileError, Files, Watch, beneath, not_allowed, protected};
 
-/// How deep a directory may be that is renamed.
-const RENAME_DEPTH: usize = 64;
+/// How deep a directory is looked through before it is moved or removed.
+const LOOKED_DEPTH: usize = 64;
 
 /// A name in an open directory, and what it is.
 pub(super) struct Entry<'a> {
@@ -69,12 +69,11 @@ impl Files {
         let place = self.locate_to_write(written)?;
         let fail = |errno| FileError::system(errno, written);
         let entry = entry(&place, written)?.ok_or_else(|| cannot_remove_directory(written))?;
-        match FileType::from_raw_mode(entry.stat().map_err(fail)?.st_mode) {
+        let kind = FileType::from_raw_mode(entry.stat().map_err(fail)?.st_mode);
+        place.expect_directory(kind, written)?;
+        match kind {
             FileType::Directory => return Err(cannot_remove_directory(written)),
             kind => refuse_special(kind, written)?,
-        }
-        if place.wants_directory {
-            return Err(fail(Errno::NOTDIR));
         }
         let pending = self.announced.announce(&place.path, true, Change::Remove);
         match retry(|| unlinkat(&entry.directory, entry.name, AtFlags::empty())) {
@@ -129,17 +128,21 @@ impl Files {
         let old = entry(&source, from)?.ok_or_else(|| FileError::mount_root(from))?;
         let new = entry(&target, to)?.ok_or_else(|| FileError::mount_root(to))?;
         let stat = old.stat().map_err(fail)?;
-        refuse_special(FileType::from_raw_mode(stat.st_mode), from)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        source.expect_directory(kind, from)?;
+        refuse_special(kind, from)?;
         let replaced = match new.stat() {
             Ok(replaced) => {
-                refuse_special(FileType::from_raw_mode(replaced.st_mode), to)?;
+                let kind = FileType::from_raw_mode(replaced.st_mode);
+                target.expect_directory(kind, to)?;
+                refuse_special(kind, to)?;
                 Some(replaced)
             }
             Err(Errno::NOENT) => None,
             Err(errno) => return Err(FileError::system(errno, to)),
         };
-        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        if !is_directory && (source.wants_directory || target.wants_directory) {
+        let is_directory = kind == FileType::Directory;
+        if !is_directory && target.wants_directory {
             return Err(fail(Errno::NOTDIR));
         }
         if replaced.is_some() && existing == Existing::Refuse {
@@ -151,7 +154,7 @@ impl Files {
             return Ok((source.path, target.path));
         }
         let moved = if is_directory {
-            self.files_below(&old).map_err(|errno| self.too_many(errno, "rename", from))?
+            self.files_below(&old, &source.path, "rename", from, None)?
         } else {
             vec![Vec::new()]
         };
@@ -194,41 +197,65 @@ impl Files {
         }
     }
 
-    /// What is no directory below a directory, by relative path. `EOVERFLOW` for more entries
-    /// than a list may have.
-    fn files_below(&self, entry: &Entry<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
+    /// Looks through a directory that is to be moved or removed, and gives what is not a directory in
+    /// it, by relative path.
+    ///
+    /// # Errors
+    ///
+    /// `protected` where a protected name is in it, `too_large` where it has more entries than a list
+    /// may have, or directories deeper than [`LOOKED_DEPTH`].
+    pub(super) fn files_below(
+        &self,
+        entry: &Entry<'_>,
+        path: &GuestPath,
+        verb: &str,
+        written: &[u8],
+        watch: Option<&Watch>,
+    ) -> Result<Vec<Vec<u8>>, FileError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let top = entry.root.child(entry.directory.as_fd(), entry.name, flags)?;
+        let fail = |errno| beneath(errno, written);
+        let top = entry.root.child(entry.directory.as_fd(), entry.name, flags).map_err(fail)?;
+        // One name after the other: `openat2` would take a directory that is moved meanwhile within
+        // the mount for one outside of it.
+        let top = Root { fd: top.as_fd(), resolver: Resolver::Walk, ..*entry.root };
         let mut files = Vec::new();
         let mut seen = 0;
-        let mut open: Vec<(OwnedFd, Vec<u8>, usize)> = vec![(top, Vec::new(), 1)];
-        while let Some((directory, path, depth)) = open.pop() {
-            let mut inner = Vec::new();
-            read_directory(&directory, |name, kind| {
-                if is_temporary(name) {
+        let mut waiting: Vec<(Vec<u8>, usize)> = vec![(Vec::new(), 1)];
+        while let Some((below, depth)) = waiting.pop() {
+            watch.map_or(Ok(()), Watch::check)?;
+            let directory = top.open(&below, flags).map_err(fail)?;
+            let mut found = None;
+            let read = read_directory(&directory, |name, kind| {
+                let inner = join(&below, name);
+                let names = inner.rsplit(|&byte| byte == b'/');
+                if self.policy.is_protected_end(names.chain(path.components().rev())) {
+                    found = Some(protected(&join(written, &inner)));
+                    return Err(Errno::PERM);
+                }
+                let is_directory = kind == FileType::Directory;
+                if is_temporary(name) && !is_directory {
                     return Ok(());
                 }
                 seen += 1;
                 if seen > self.list_entries {
                     return Err(Errno::OVERFLOW);
                 }
-                let mut below = path.clone();
-                if !below.is_empty() {
-                    below.push(b'/');
-                }
-                below.extend_from_slice(name);
-                match kind {
-                    FileType::Directory => inner.push((name.to_vec(), below)),
-                    _ => files.push(below),
+                if !is_directory {
+                    files.push(inner);
+                } else if depth < LOOKED_DEPTH {
+                    waiting.push((inner, depth + 1));
+                } else {
+                    let reason = format!(
+                        "directories are nested deeper than {LOOKED_DEPTH}: too deep to {verb}"
+                    );
+                    found = Some(FileError::rule(ErrorKind::TooLarge, reason, written));
+                    return Err(Errno::PERM);
                 }
                 Ok(())
-            })?;
-            if !inner.is_empty() && depth == RENAME_DEPTH {
-                return Err(Errno::OVERFLOW);
-            }
-            for (name, below) in inner {
-                let next = entry.root.child(directory.as_fd(), &name, flags)?;
-                open.push((next, below, depth + 1));
+            });
+            match found {
+                Some(error) => return Err(error),
+                None => read.map_err(|errno| self.too_many(errno, verb, written))?,
             }
         }
         Ok(files)
@@ -267,6 +294,16 @@ pub(super) fn refuse_special(kind: FileType, written: &[u8]) -> Result<(), FileE
         FileType::RegularFile | FileType::Directory | FileType::Symlink => Ok(()),
         _ => Err(special(written)),
     }
+}
+
+/// A path below another; either may be empty.
+pub(super) fn join(path: &[u8], below: &[u8]) -> Vec<u8> {
+    let mut joined = path.to_vec();
+    if !path.is_empty() && !below.is_empty() && !path.ends_with(b"/") {
+        joined.push(b'/');
+    }
+    joined.extend_from_slice(below);
+    joined
 }
 
 fn descend(path: &GuestPath, below: &[u8]) -> Result<GuestPath, Errno> {

@@ -12,7 +12,7 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{EntryKind, Timestamp};
 use sandbox_protocol::path::GuestPath;
 
-use super::entries::read_directory;
+use super::entries::{join, read_directory};
 use super::mounts::Spot;
 use super::names::{kind_of, modified, size_of};
 use super::resolve::{Root, retry};
@@ -205,14 +205,4 @@ impl Walk<'_> {
         }
         Ok(())
     }
-}
-
-/// A path below another; either may be empty.
-fn join(path: &[u8], below: &[u8]) -> Vec<u8> {
-    let mut joined = path.to_vec();
-    if !path.is_empty() && !below.is_empty() && !path.ends_with(b"/") {
-        joined.push(b'/');
-    }
-    joined.extend_from_slice(below);
-    joined
 }

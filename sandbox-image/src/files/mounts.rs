@@ -11,9 +11,9 @@ use sandbox_protocol::message::{Access, MountIdentity, Resolver};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError, ResolvedPath};
 use sandbox_protocol::{ErrorKind, argv};
 
-use super::FileError;
 use super::resolve::{self, Root};
 use super::turns::Turns;
+use super::{FileError, beneath};
 use crate::confine::landlock::{Grant, GrantKind};
 
 /// Longest nonce.
@@ -81,6 +81,23 @@ pub enum Spot<'a> {
     Beneath(Root<'a>, Vec<u8>),
     /// The mount, which is a single file.
     File,
+}
+
+impl Place<'_> {
+    /// Refuses what is not a directory where the path was written as one: a link as everywhere, the
+    /// rest as "Not a directory".
+    pub(super) fn expect_directory(
+        &self,
+        found: FileType,
+        written: &[u8],
+    ) -> Result<(), FileError> {
+        match found {
+            _ if !self.wants_directory => Ok(()),
+            FileType::Directory => Ok(()),
+            FileType::Symlink => Err(beneath(Errno::LOOP, written)),
+            _ => Err(FileError::system(Errno::NOTDIR, written)),
+        }
+    }
 }
 
 impl Mounts {

@@ -69,8 +69,10 @@ impl Files {
     pub fn stat(&self, written: &[u8]) -> Result<Facts, FileError> {
         let place = self.locate_to_read(written)?;
         let (stat, created) = look(&place, written)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        place.expect_directory(kind, written)?;
         Ok(Facts {
-            kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
+            kind: kind_of(kind),
             size: size_of(&stat),
             permissions: stat.st_mode & 0o7777,
             uid: stat.st_uid,
@@ -91,17 +93,11 @@ impl Files {
         let place = self.locate_to_read(written)?;
         match look(&place, written) {
             Ok((stat, _)) => {
-                let kind = kind_of(FileType::from_raw_mode(stat.st_mode));
-                Ok((place.path, Some(kind)))
+                let kind = FileType::from_raw_mode(stat.st_mode);
+                place.expect_directory(kind, written)?;
+                Ok((place.path, Some(kind_of(kind))))
             }
-            // Below what is no directory there is nothing.
-            Err(FileError { errno: Some(errno), .. })
-                if [Errno::NOENT, Errno::NOTDIR]
-                    .iter()
-                    .any(|absent| absent.raw_os_error() == errno) =>
-            {
-                Ok((place.path, None))
-            }
+            Err(error) if error.is_absence() => Ok((place.path, None)),
             Err(error) => Err(error),
         }
     }
@@ -120,7 +116,7 @@ impl Files {
             match root.open(relative, OFlags::PATH | OFlags::DIRECTORY) {
                 Ok(_) => return Ok((place.path, false)),
                 Err(Errno::NOENT) => {}
-                Err(Errno::NOTDIR) if look(&place, written).is_ok() => {
+                Err(Errno::NOTDIR) if !place.wants_directory && look(&place, written).is_ok() => {
                     return Err(FileError::system(Errno::EXIST, written));
                 }
                 Err(errno) => return Err(beneath(errno, written)),
@@ -166,9 +162,6 @@ fn look(place: &Place<'_>, written: &[u8]) -> Result<(Stat, Option<Timestamp>), 
             (stat.map_err(fail)?, created(directory.as_fd(), name))
         }
     };
-    if place.wants_directory && FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-        return Err(FileError::system(Errno::NOTDIR, written));
-    }
     Ok((stat, created))
 }
 

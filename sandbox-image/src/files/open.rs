@@ -10,7 +10,7 @@ use sandbox_protocol::path::GuestPath;
 
 use super::mounts::{Place, Spot};
 use super::resolve::{Directory, Root, retry, split};
-use super::{FileError, Files, OpenFile, OpenMode, beneath, not_allowed};
+use super::{Absent, FileError, Files, OpenFile, OpenMode, beneath, not_allowed};
 
 /// How often an open starts again because the file appeared or vanished in between.
 const RACES: usize = 8;
@@ -68,7 +68,8 @@ impl Files {
             Spot::Beneath(root, relative) => (root, relative),
         };
         if place.wants_directory || relative.is_empty() {
-            return Err(no_file(root, relative, mode, written));
+            let absent = if mode.creates() { Absent::Accept } else { Absent::Refuse };
+            return Err(no_file(root, relative, absent, written));
         }
         for _ in 0..RACES {
             match root.open(relative, mode.flags()) {
@@ -226,16 +227,16 @@ pub(super) fn special(written: &[u8]) -> FileError {
     FileError::rule(ErrorKind::SpecialFile, "not a regular file", written)
 }
 
-/// Why `a/`, or the root, cannot be opened as a file.
+/// Why `a/`, or the root, cannot be opened as a file; where nothing is there, none can be made.
 pub(super) fn no_file(
     root: &Root<'_>,
     relative: &[u8],
-    mode: OpenMode,
+    absent: Absent,
     written: &[u8],
 ) -> FileError {
     match root.directory(relative) {
         Ok(_) => FileError::system(Errno::ISDIR, written),
-        Err(Errno::NOENT) if mode.creates() => FileError::system(Errno::ISDIR, written),
+        Err(Errno::NOENT) if absent == Absent::Accept => FileError::system(Errno::ISDIR, written),
         Err(errno) => beneath(errno, written),
     }
 }

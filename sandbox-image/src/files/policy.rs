@@ -4,13 +4,13 @@ use std::borrow::Cow;
 
 use sandbox_protocol::message::{Access, Policy};
 use sandbox_protocol::path::{GuestPath, PathError};
+use sandbox_protocol::protected::{ProtectedNames, fold};
 
 /// `allowed_paths` and `protected`, ready to be asked.
 #[derive(Debug)]
 pub struct PathPolicy {
     allowed: Vec<(GuestPath, Access)>,
-    /// Each a sequence of components, folded.
-    protected: Vec<Vec<Vec<u8>>>,
+    protected: ProtectedNames,
 }
 
 impl PathPolicy {
@@ -23,15 +23,8 @@ impl PathPolicy {
         let allowed = policy.allowed_paths.iter();
         let allowed =
             allowed.map(|rule| GuestPath::new(&rule.path).map(|path| (path, rule.access)));
-        let protected = policy.protected.iter();
-        let protected = protected.map(|name| {
-            let components = name.split('/').filter(|name| !name.is_empty());
-            components.map(|name| fold(name.as_bytes()).into_owned()).collect::<Vec<_>>()
-        });
-        Ok(Self {
-            allowed: allowed.collect::<Result<_, _>>()?,
-            protected: protected.filter(|name| !name.is_empty()).collect(),
-        })
+        let protected = ProtectedNames::new(policy.protected.iter().map(String::as_str));
+        Ok(Self { allowed: allowed.collect::<Result<_, _>>()?, protected })
     }
 
     /// What the most specific rule above `path` allows; where two rules have one path, the
@@ -44,26 +37,46 @@ impl PathPolicy {
         rules.max_by_key(|&(depth, read_only, _)| (depth, read_only)).map(|(_, _, access)| access)
     }
 
+    /// Whether some name is protected.
+    pub const fn has_protected(&self) -> bool {
+        !self.protected.is_empty()
+    }
+
     /// Whether `path` is, or lies below, a protected name.
     pub fn is_protected(&self, path: &GuestPath) -> bool {
-        if self.protected.is_empty() {
+        self.has_protected() && self.protected.cover(&folded(path), 0)
+    }
+
+    /// Whether a path that ends in these components, given from its end, is a protected name. For
+    /// walks, which have asked for every directory above.
+    pub fn is_protected_end<'a>(&self, from_end: impl Iterator<Item = &'a [u8]>) -> bool {
+        if !self.has_protected() {
             return false;
         }
-        let components: Vec<_> = path.components().map(fold).collect();
-        self.protected
-            .iter()
-            .any(|name| components.windows(name.len()).any(|window| window == name.as_slice()))
+        let mut end: Vec<_> = from_end.take(self.protected.longest()).map(fold).collect();
+        end.reverse();
+        self.protected.cover(&end, end.len().saturating_sub(1))
+    }
+
+    /// As [`is_protected_end`](Self::is_protected_end), or a directory that a protected name begins
+    /// with.
+    pub fn is_pinned_end<'a>(&self, from_end: impl Iterator<Item = &'a [u8]>) -> bool {
+        if !self.has_protected() {
+            return false;
+        }
+        let mut end: Vec<_> = from_end.take(self.protected.longest()).map(fold).collect();
+        end.reverse();
+        self.protected.cover(&end, end.len().saturating_sub(1)) || self.protected.begin_in(&end)
     }
 
     /// Whether `path` may not be moved, nor anything onto it: a protected name itself, or a
     /// directory that one begins with. Else `.git` could be moved away, changed and moved back.
     pub fn is_pinned(&self, path: &GuestPath) -> bool {
-        let components: Vec<_> = path.components().map(fold).collect();
-        self.is_protected(path)
-            || self.protected.iter().any(|name| {
-                (1..name.len().min(components.len() + 1))
-                    .any(|length| components[components.len() - length..] == name[..length])
-            })
+        if !self.has_protected() {
+            return false;
+        }
+        let components = folded(path);
+        self.protected.cover(&components, 0) || self.protected.begin_in(&components)
     }
 
     /// Whether a rule strictly below `path` allows reading only, so that moving `path` would move
@@ -75,44 +88,8 @@ impl PathPolicy {
     }
 }
 
-/// A name without what the host's file system may ignore: case, and characters that are not seen.
-fn fold(name: &[u8]) -> Cow<'_, [u8]> {
-    if !name.iter().any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii()) {
-        return Cow::Borrowed(name);
-    }
-    match std::str::from_utf8(name) {
-        Ok(text) => {
-            let seen = text.chars().filter(|&character| !is_ignorable(character));
-            // Through upper case: a long s is an s then, and a ligature its letters.
-            let folded = seen.flat_map(char::to_uppercase).flat_map(char::to_lowercase);
-            Cow::Owned(folded.collect::<String>().into_bytes())
-        }
-        Err(_) => Cow::Owned(name.to_ascii_lowercase()),
-    }
-}
-
-/// Unicode's `Default_Ignorable_Code_Point`, which ext4, F2FS and HFS+ leave out where they fold.
-const fn is_ignorable(character: char) -> bool {
-    matches!(
-        character,
-        '\u{ad}'
-            | '\u{34f}'
-            | '\u{61c}'
-            | '\u{115f}'..='\u{1160}'
-            | '\u{17b4}'..='\u{17b5}'
-            | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{202a}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{3164}'
-            | '\u{fe00}'..='\u{fe0f}'
-            | '\u{feff}'
-            | '\u{ffa0}'
-            | '\u{fff0}'..='\u{fff8}'
-            | '\u{1bca0}'..='\u{1bca3}'
-            | '\u{1d173}'..='\u{1d17a}'
-            | '\u{e0000}'..='\u{e0fff}'
-    )
+fn folded(path: &GuestPath) -> Vec<Cow<'_, [u8]>> {
+    path.components().map(fold).collect()
 }
 
 #[cfg(test)]
@@ -164,21 +141,6 @@ mod tests {
     }
 
     #[test]
-    fn a_protected_name_of_any_letters_is_one() {
-        let policy = policy(&[], &["\u{c4}rger", "\u{fb01}le"]);
-        for (written, protected) in [
-            ("/io/\u{e4}RGER", true),
-            ("/io/\u{c4}rger", true),
-            ("/io/FILE", true),
-            ("/io/arger", false),
-        ] {
-            assert_eq!(policy.is_protected(&path(written)), protected, "{written}");
-        }
-        let bytes = GuestPath::new(b"/io/\xe4rger").unwrap();
-        assert!(!policy.is_protected(&bytes));
-    }
-
-    #[test]
     fn a_protected_name_is_protected_wherever_it_stands() {
         let policy = policy(&[], &[".bashrc", ".git/hooks"]);
         for (written, protected, pinned) in [
@@ -194,12 +156,33 @@ mod tests {
             ("/io/.gi\u{200c}t", false, true),
             ("/io/.b\u{e0}shrc", false, false),
             ("/io/.git", false, true),
+            ("/io/.git.", false, true),
+            ("/io/git~1", false, true),
+            ("/io/git~1/hooks /x", true, true),
+            ("/io/BASHRC~1", true, true),
             ("/io/a/.git", false, true),
             ("/io/hooks", false, false),
             ("/io/x", false, false),
         ] {
             assert_eq!(policy.is_protected(&path(written)), protected, "{written}");
             assert_eq!(policy.is_pinned(&path(written)), pinned, "{written}");
+        }
+    }
+
+    #[test]
+    fn a_walk_asks_only_for_the_end_of_a_path() {
+        let policy = policy(&[], &[".bashrc", ".git/hooks"]);
+        for (written, protected, pinned) in [
+            ("/io/.bashrc", true, true),
+            ("/io/.bashrc/x", false, false),
+            ("/io/a/.git/Hooks", true, true),
+            ("/io/a/.git", false, true),
+            ("/hooks", false, false),
+        ] {
+            let path = path(written);
+            let from_end = || path.components().rev();
+            assert_eq!(policy.is_protected_end(from_end()), protected, "{written}");
+            assert_eq!(policy.is_pinned_end(from_end()), pinned, "{written}");
         }
     }
 }

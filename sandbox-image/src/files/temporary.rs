@@ -183,15 +183,18 @@ fn is_unable(errno: Errno) -> bool {
     )
 }
 
+/// A name that nobody can guess and nothing has.
+pub(super) fn random_name(suffix: &str) -> Result<String> {
+    let mut random = [0_u8; 16];
+    if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())? < random.len() {
+        return Err(Errno::AGAIN);
+    }
+    Ok(format!("{PREFIX}{:0DIGITS$x}{suffix}", u128::from_ne_bytes(random)))
+}
+
 impl Name {
     fn register(directory: &Directory<'_>) -> Result<Self> {
-        let mut random = [0_u8; 16];
-        if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?
-            < random.len()
-        {
-            return Err(Errno::AGAIN);
-        }
-        let name = format!("{PREFIX}{:0DIGITS$x}{SUFFIX}", u128::from_ne_bytes(random));
+        let name = random_name(SUFFIX)?;
         let directory = again(directory.as_fd())?;
         NAMED.lock().unwrap().push((directory, name.clone()));
         Ok(Self(name))

@@ -1,6 +1,8 @@
 //! The promises of this module, on both resolvers, over real directories.
 
 mod operations;
+mod slashes;
+mod trees;
 
 use std::fs;
 use std::io::Write as _;
@@ -101,7 +103,7 @@ fn write_modes_make_missing_parents_and_count_them() {
         assert_eq!(fs::read(io.join("a/b/c.txt")).unwrap(), b"x");
         let error = files.open(b"a/d/e", OpenMode::Append).unwrap_err();
         assert_eq!(error.to_string(), "too many files created (max 4)");
-        assert_eq!((error.kind, error.is_system()), (ErrorKind::TooManyFiles, false));
+        assert_eq!((error.kind, error.errno.is_some()), (ErrorKind::TooManyFiles, false));
         assert_eq!(names(&io.join("a")), ["b"], "nothing is made before the check");
         files.open(b"a/b/c.txt", OpenMode::Write).unwrap();
         files.open(b"last", OpenMode::Write).unwrap();
@@ -154,7 +156,7 @@ fn a_link_is_followed_nowhere() {
             for mode in EVERY_MODE {
                 let error = files.open(written.as_bytes(), mode).unwrap_err();
                 assert_eq!(error.kind, ErrorKind::Symlink, "{written} {mode:?}: {error}");
-                assert!(!error.is_system());
+                assert!(error.errno.is_none());
             }
         }
         for written in ["middle", "alias", "alias/.", "last", "loop", "middle/x", "magic"] {
@@ -207,7 +209,7 @@ fn special_files_are_refused_at_once() {
             for mode in EVERY_MODE {
                 let error = files.open(name.as_bytes(), mode).unwrap_err();
                 assert_eq!(error.kind, ErrorKind::SpecialFile, "{name} {mode:?}: {error}");
-                assert!(!error.is_system());
+                assert!(error.errno.is_none());
             }
             assert_eq!(kind(files.list(name.as_bytes())), ErrorKind::NotADirectory);
             fs::write(io.join("f"), b"").unwrap();
@@ -218,7 +220,7 @@ fn special_files_are_refused_at_once() {
             ] {
                 let error = refused.unwrap_err();
                 assert_eq!(error.to_string(), format!("{name}: not a regular file"));
-                assert_eq!((error.kind, error.is_system()), (ErrorKind::SpecialFile, false));
+                assert_eq!((error.kind, error.errno.is_some()), (ErrorKind::SpecialFile, false));
             }
             assert!(fs::symlink_metadata(io.join(name)).is_ok());
             assert_eq!(announced.take(), []);
@@ -236,7 +238,7 @@ fn directories_are_no_files() {
             for mode in EVERY_MODE {
                 let error = files.open(written.as_bytes(), mode).unwrap_err();
                 assert_eq!(error.kind, ErrorKind::IsDirectory, "{written} {mode:?}: {error}");
-                assert!(error.is_system());
+                assert!(error.errno.is_some());
             }
             let error = files.remove(written.as_bytes()).unwrap_err();
             assert_eq!(error.to_string(), format!("cannot remove directory '{written}'"));
@@ -286,7 +288,7 @@ fn paths_that_the_rules_refuse_reach_no_file() {
                 files.rename(b"x", written).unwrap_err(),
             ];
             for error in errors {
-                assert_eq!((error.kind, error.is_system()), (kind, false), "{error}");
+                assert_eq!((error.kind, error.errno.is_some()), (kind, false), "{error}");
             }
         }
         assert_eq!(announced.take(), []);
@@ -348,7 +350,7 @@ fn a_list_is_sorted_and_bounded() {
         fs::create_dir(io.join("c")).unwrap();
         let error = files.list(b".").unwrap_err();
         assert_eq!(error.to_string(), ".: too many entries to list (max 3)");
-        assert!(!error.is_system());
+        assert!(error.errno.is_none());
         assert_eq!(text(files.list(b"no")), "no: No such file or directory");
     });
 }
@@ -452,7 +454,7 @@ fn the_write_limit_is_all_or_nothing() {
     files.charge(8).unwrap();
     let error = files.charge(3).unwrap_err();
     assert_eq!(error.to_string(), "write limit exceeded (10 bytes)");
-    assert_eq!((error.kind, error.is_system()), (ErrorKind::WriteLimit, false));
+    assert_eq!((error.kind, error.errno.is_some()), (ErrorKind::WriteLimit, false));
     files.charge(2).unwrap();
     assert_eq!(files.written(), 10);
 }
@@ -494,7 +496,7 @@ fn each_mount_is_a_root_of_its_own() {
             for written in ["/in/data/f", "/in/data/new", "/in/single"] {
                 let error = files.open(written.as_bytes(), mode).unwrap_err();
                 assert_eq!(error.to_string(), format!("{written}: Read-only file system"));
-                assert_eq!((error.kind, error.is_system()), (ErrorKind::ReadOnly, true));
+                assert_eq!((error.kind, error.errno.is_some()), (ErrorKind::ReadOnly, true));
             }
         }
         assert_eq!(kind(files.remove(b"/in/data/f")), ErrorKind::ReadOnly);

@@ -26,7 +26,7 @@ use super::read::Version;
 use super::resolve::{Root, retry, split};
 use super::temporary::{Existing, Temporary};
 use super::turns::Turn;
-use super::{FileError, Files, OpenMode, Watch, beneath};
+use super::{Absent, FileError, Files, Watch, beneath};
 
 /// How often a commit starts again because the file appeared or vanished in between.
 const RACES: usize = 8;
@@ -42,6 +42,8 @@ const SINGLE_FILE_BYTES: u64 = 4 << 20;
 pub struct WriteOptions {
     /// What becomes of a file that is there.
     pub mode: WriteMode,
+    /// What becomes of a file that is not there.
+    pub absent: Absent,
     /// What becomes of missing directories.
     pub parents: Parents,
     /// For [`WriteMode::Overwrite`].
@@ -122,7 +124,10 @@ impl Files {
         options: WriteOptions,
     ) -> Result<Writing<'f>, FileError> {
         let place = self.locate_to_write(written)?;
-        let target = find(&place, options.mode, written)?;
+        let target = find(&place, options, written)?;
+        if target.is_none() && options.absent == Absent::Refuse {
+            return Err(FileError::system(Errno::NOENT, written));
+        }
         if target.is_some() && options.mode == WriteMode::CreateNew {
             return Err(FileError::system(Errno::EXIST, written));
         }
@@ -156,7 +161,12 @@ impl Files {
 }
 
 /// The regular file at a place, opened to be written; `None` where nothing is there.
-fn find(place: &Place<'_>, mode: WriteMode, written: &[u8]) -> Result<Option<Target>, FileError> {
+fn find(
+    place: &Place<'_>,
+    options: WriteOptions,
+    written: &[u8],
+) -> Result<Option<Target>, FileError> {
+    let WriteOptions { mode, absent, .. } = options;
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = if mode == WriteMode::Append { flags | OFlags::APPEND } else { flags };
     let fail = |errno| FileError::system(errno, written);
@@ -165,7 +175,7 @@ fn find(place: &Place<'_>, mode: WriteMode, written: &[u8]) -> Result<Option<Tar
         Spot::File => place.mount.open_file(flags).map_err(|errno| beneath(errno, written))?,
         Spot::Beneath(root, relative) => {
             if place.wants_directory || relative.is_empty() {
-                return Err(no_file(root, relative, OpenMode::Write, written));
+                return Err(no_file(root, relative, absent, written));
             }
             match root.open(relative, flags) {
                 Ok(fd) => fd,
@@ -263,7 +273,7 @@ impl<'f> Writing<'f> {
     ) -> Result<Written, FileError> {
         for _ in 0..RACES {
             watch.check()?;
-            let target = find(&self.place, self.options.mode, &self.written)?;
+            let target = find(&self.place, self.options, &self.written)?;
             let found = target.as_ref().map(|target| Version::of(&target.stat));
             if version.is_some() && found != version {
                 return Err(changing(&self.written));

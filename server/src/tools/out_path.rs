@@ -6,9 +6,11 @@
 //! files too: to a sandbox over `.git`, `hooks` would be a name like any other.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use sandbox_controller::ErrorKind;
+use sandbox_protocol::protected::{ProtectedNames, fold};
 
 use super::error::ToolError;
 
@@ -19,8 +21,7 @@ pub(super) struct AllowedOutPaths {
     working_directory: PathBuf,
     /// Without links, as they were at the start.
     allowed: Vec<PathBuf>,
-    /// Names, each a sequence of components, folded.
-    protected: Vec<Vec<String>>,
+    protected: ProtectedNames,
 }
 
 impl AllowedOutPaths {
@@ -35,14 +36,10 @@ impl AllowedOutPaths {
                 io::Error::new(error.kind(), format!("{}: {error}", path.display()))
             })
         });
-        let components = |name: &String| -> Vec<String> {
-            name.split('/').filter(|part| !part.is_empty()).map(fold).collect()
-        };
-        let protected = protected.iter().map(components).filter(|name| !name.is_empty());
         Ok(Self {
             working_directory: working_directory.to_owned(),
             allowed: allowed.collect::<io::Result<_>>()?,
-            protected: protected.collect(),
+            protected: ProtectedNames::new(protected.iter().map(String::as_str)),
         })
     }
 
@@ -93,16 +90,9 @@ impl AllowedOutPaths {
     fn is_protected(&self, allowed: &Path, path: &Path) -> bool {
         let depth = allowed.components().count();
         let components: Vec<_> =
-            path.components().map(|part| fold(&part.as_os_str().to_string_lossy())).collect();
-        if components.len() == depth {
-            return false;
-        }
-        self.protected.iter().any(|name| {
-            let is_below =
-                |(at, window): (usize, &[String])| at + name.len() > depth && window == name;
-            components.windows(name.len()).enumerate().any(is_below)
-                || (1..name.len()).any(|length| components.ends_with(&name[..length]))
-        })
+            path.components().map(|part| fold(part.as_os_str().as_bytes())).collect();
+        components.len() > depth
+            && (self.protected.cover(&components, depth) || self.protected.begin_in(&components))
     }
 
     /// What a path is told that is not allowed.
@@ -118,18 +108,6 @@ impl AllowedOutPaths {
         };
         ToolError::new(ErrorKind::Policy, message).with_hint(hint)
     }
-}
-
-/// A name without what a file system may ignore, or more: case, and what is no letter or digit of
-/// any script, nor of ASCII.
-fn fold(name: &str) -> String {
-    let is_seen = |character: &char| {
-        character.is_ascii()
-            || character.is_alphanumeric()
-                && !matches!(character, '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}')
-    };
-    let seen = name.chars().filter(is_seen);
-    seen.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
 }
 
 /// The path without links. What is not there yet is taken as it is written.
@@ -245,6 +223,8 @@ mod tests {
             "sub/.GIT",
             ".gi\u{200c}t",
             ".\u{17f}sh",
+            "sub/.git.",
+            "GIT~1/hooks",
             "a/.ssh/b",
             ".config",
             "x/.config/fish",

@@ -11,6 +11,7 @@ use super::*;
 
 const OVERWRITE: WriteOptions = WriteOptions {
     mode: WriteMode::Overwrite,
+    absent: Absent::Accept,
     parents: Parents::Make,
     overwrite: Overwrite::Atomic,
 };

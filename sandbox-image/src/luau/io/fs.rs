@@ -80,7 +80,12 @@ fn write(call: &mut Call<'_>) -> Results {
             return Err(Raise::Error(message.to_owned()));
         }
     };
-    let options = WriteOptions { mode, parents: Parents::Make, overwrite: Overwrite::Atomic };
+    let options = WriteOptions {
+        mode,
+        absent: Absent::Accept,
+        parents: Parents::Make,
+        overwrite: Overwrite::Atomic,
+    };
     let watch = watch(call);
     let written = told(call, ScriptOperation::Write, |files| {
         let mut writing = files.write(&path, options)?;

@@ -1,0 +1,262 @@
+//! Protected names: whether a path has one, under every spelling that a file system may take for it.
+//!
+//! The io dir's file system is the host's, and so may be what mounts it next: one that folds case, or
+//! Windows' rules over SMB. Whether it does so can differ for each directory and change later, so the
+//! same spellings are refused on all of them. These count as the name itself:
+//!
+//! - other letter case, and characters that are not shown (`.gi\u{200c}t`): ext4, F2FS, HFS+, APFS;
+//! - dots and spaces at the end (`.git.`, `.git `), and a stream of the file (`.git::$DATA`): NTFS,
+//!   FAT, SMB;
+//! - the short names that NTFS and FAT make (`GIT~1`, `SANDBO~1.TOM`).
+
+use std::borrow::Cow;
+
+/// Characters of a short name before its `~`, and those of its extension.
+const SHORT_BASE: usize = 6;
+const SHORT_EXTENSION: usize = 3;
+/// What is left of the name in a short one that has four digits of a hash.
+const HASHED_BASE: usize = 2;
+const HASH_DIGITS: usize = 4;
+
+/// Names that must not be changed, each a sequence of path components.
+#[derive(Debug, Clone, Default)]
+pub struct ProtectedNames(Vec<Vec<Component>>);
+
+#[derive(Debug, Clone)]
+struct Component {
+    folded: Vec<u8>,
+    /// What short names are made from.
+    base: Vec<u8>,
+    extension: Vec<u8>,
+}
+
+impl ProtectedNames {
+    /// Takes names as they are configured: `.bashrc`, `.git/hooks`.
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        let components = |name: &'a str| {
+            let components = name.split('/').filter(|component| !component.is_empty());
+            components.map(|component| Component::new(component.as_bytes())).collect::<Vec<_>>()
+        };
+        Self(names.into_iter().map(components).filter(|name| !name.is_empty()).collect())
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Components of the longest one.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        self.0.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// Whether the path of these [folded](fold) components is, or lies below, a protected name whose
+    /// last component is at `from` or after it.
+    #[must_use]
+    pub fn cover(&self, path: &[Cow<'_, [u8]>], from: usize) -> bool {
+        self.0.iter().any(|name| {
+            let first = (from + 1).saturating_sub(name.len());
+            path.get(first..)
+                .is_some_and(|path| path.windows(name.len()).any(|part| are(name, part)))
+        })
+    }
+
+    /// Whether the path of these components ends where a protected name may go on, as `a/.git` does
+    /// for `.git/hooks`.
+    #[must_use]
+    pub fn begin_in(&self, path: &[Cow<'_, [u8]>]) -> bool {
+        self.0.iter().any(|name| {
+            (1..name.len().min(path.len() + 1))
+                .any(|length| are(&name[..length], &path[path.len() - length..]))
+        })
+    }
+}
+
+fn are(name: &[Component], path: &[Cow<'_, [u8]>]) -> bool {
+    name.iter().zip(path).all(|(component, folded)| component.is(folded))
+}
+
+impl Component {
+    fn new(name: &[u8]) -> Self {
+        let folded = fold(name).into_owned();
+        let start = folded.iter().position(|byte| !matches!(byte, b'.' | b' ')).unwrap_or(0);
+        let long = &folded[start..];
+        let dot = long.iter().rposition(|&byte| byte == b'.').unwrap_or(long.len());
+        let short = |part: &[u8]| -> Vec<u8> {
+            let kept = part.iter().filter(|byte| !matches!(byte, b'.' | b' '));
+            kept.map(|byte| if b"+,;=[]".contains(byte) { b'_' } else { *byte }).collect()
+        };
+        let (base, mut extension) = (short(&long[..dot]), short(&long[dot..]));
+        extension.truncate(SHORT_EXTENSION);
+        Self { folded, base, extension }
+    }
+
+    fn is(&self, folded: &[u8]) -> bool {
+        self.folded == folded || (folded.contains(&b'~') && self.is_shortened_to(folded))
+    }
+
+    /// Whether `folded` is a short name of this one: `gitcon~1`, or with a hash `gi7eba~1`.
+    fn is_shortened_to(&self, folded: &[u8]) -> bool {
+        let Some(tilde) = folded.iter().rposition(|&byte| byte == b'~') else { return false };
+        let (base, rest) = (&folded[..tilde], &folded[tilde + 1..]);
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let extension = match &rest[digits..] {
+            [] => &[][..],
+            [b'.', extension @ ..] => extension,
+            _ => return false,
+        };
+        if digits == 0 || extension != self.extension {
+            return false;
+        }
+        let head = |length: usize| &self.base[..length.min(self.base.len())];
+        let hashed = head(HASHED_BASE);
+        base == head((SHORT_BASE + 1).saturating_sub(digits).max(1))
+            || base.strip_prefix(hashed).is_some_and(|hash| {
+                hash.len() == HASH_DIGITS && hash.iter().all(u8::is_ascii_hexdigit)
+            })
+    }
+}
+
+/// A component as file systems see it that fold names.
+#[must_use]
+pub fn fold(name: &[u8]) -> Cow<'_, [u8]> {
+    let is_plain =
+        |&byte: &u8| byte.is_ascii() && !byte.is_ascii_uppercase() && !matches!(byte, b':');
+    if name.iter().all(is_plain) {
+        return Cow::Borrowed(without_end(name));
+    }
+    let stream = name.iter().position(|&byte| byte == b':').filter(|&colon| colon > 0);
+    let name = &name[..stream.unwrap_or(name.len())];
+    let folded = match std::str::from_utf8(name) {
+        Ok(text) => {
+            let shown = text.chars().filter(|&character| !is_ignorable(character));
+            // Through upper case: a long s is an s then, and a ligature its letters.
+            let upper = shown.flat_map(char::to_lowercase).flat_map(char::to_uppercase);
+            upper.flat_map(char::to_lowercase).collect::<String>().into_bytes()
+        }
+        Err(_) => name.to_ascii_lowercase(),
+    };
+    Cow::Owned(without_end(&folded).to_vec())
+}
+
+/// Without dots and spaces at the end; what has nothing else is left as it is.
+fn without_end(name: &[u8]) -> &[u8] {
+    match name.iter().rposition(|byte| !matches!(byte, b'.' | b' ')) {
+        Some(last) => &name[..=last],
+        None => name,
+    }
+}
+
+/// Unicode's `Default_Ignorable_Code_Point`, which ext4, F2FS and HFS+ leave out where they fold.
+const fn is_ignorable(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ad}'
+            | '\u{34f}'
+            | '\u{61c}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
+            | '\u{feff}'
+            | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fff8}'
+            | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn has(names: &[&str], path: &str) -> (bool, bool) {
+        let names = ProtectedNames::new(names.iter().copied());
+        let path: Vec<_> = path.split('/').map(|name| fold(name.as_bytes())).collect();
+        (names.cover(&path, 0), names.begin_in(&path))
+    }
+
+    #[test]
+    fn every_spelling_of_a_protected_name_is_one() {
+        for (name, spellings) in [
+            (".git", &[".git", ".GIT", ".git.", ".git ", ".Git. .", ".git::$INDEX_ALLOCATION"][..]),
+            (".git", &["git~1", "GIT~4", "git~12", ".gi\u{200c}t", ".git\u{feff}. "]),
+            (".gitmodules", &["gitmod~1", "GITMOD~4", "gitmo~10", "gi7eba~1", "GI7EBA~9"]),
+            (".bashrc", &[".ba\u{17f}hrc", "bashrc~1", ".bashrc:old"]),
+            (".claude.json", &["claude~1.jso", ".CLAUDE.json."]),
+            ("sandboxctl.toml", &["SANDBO~1.TOM"]),
+            (".pre-commit-config.yaml", &["pre-co~1.yam"]),
+            (".aider.conf.yml", &["aiderc~2.yml"]),
+            ("\u{c4}rger", &["\u{e4}RGER"]),
+            ("\u{fb01}le", &["FILE"]),
+            // A name may be configured in any spelling too.
+            (".GIT.", &[".git", "git~1"]),
+        ] {
+            for spelling in spellings {
+                assert!(has(&[name], spelling).0, "{name} as {spelling}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_only_alike_is_no_protected_name() {
+        for (name, others) in [
+            (".git", &["git", ".gi", ".gitx", "..git", ". git", "git~", "git~x", "gi~1", "~1"][..]),
+            (".git", &["git~1x", "git~1.txt", "gitgit~1", ":.git", ".git~1", "..."]),
+            (".gitmodules", &["gitmo~1", "gi7xba~1", "gi7eba~1.t"]),
+            (".bashrc", &[".bashrc2", "bashr~1", ".b\u{e0}shrc"]),
+            ("sandboxctl.toml", &["sandbo~1", "sandbo~1.txt"]),
+        ] {
+            for other in others {
+                assert!(!has(&[name], other).0, "{name} and {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_of_several_components_hold_by_component() {
+        let names = [".git/hooks", ".bashrc"];
+        for (path, expected) in [
+            ("a/.git/hooks/x", (true, false)),
+            ("git~1/HOOKS", (true, false)),
+            (".git./config", (false, false)),
+            ("a/.GIT", (false, true)),
+            ("git~1", (false, true)),
+            ("hooks", (false, false)),
+            ("a/.bashrc/x", (true, false)),
+        ] {
+            assert_eq!(has(&names, path), expected, "{path}");
+        }
+        let names = ProtectedNames::new(names);
+        let path: Vec<_> = [".bashrc", "a", "b"].map(|name| fold(name.as_bytes())).into();
+        assert!(names.cover(&path, 0) && !names.cover(&path, 1) && !names.cover(&path, 9));
+        let path: Vec<_> = [".git", "hooks"].map(|name| fold(name.as_bytes())).into();
+        assert!(names.cover(&path, 1), "what counts is where it ends");
+    }
+
+    proptest! {
+        #[test]
+        fn folding_is_stable_and_leaves_a_name(name in proptest::collection::vec(any::<u8>(), 1..40)) {
+            let folded = fold(&name).into_owned();
+            prop_assert_eq!(fold(&folded).into_owned(), folded);
+        }
+
+        #[test]
+        fn decorations_of_a_name_change_nothing(
+            name in r"\.?[a-z]{1,12}(\.[a-z]{1,4})?", end in "[. ]{0,4}", stream in "(:[a-z$:]{0,8})?",
+            upper in any::<bool>()
+        ) {
+            let spelt = if upper { name.to_uppercase() } else { name.clone() };
+            let (covered, _) = has(&[&name], &format!("{spelt}{end}{stream}"));
+            prop_assert!(covered);
+        }
+    }
+}

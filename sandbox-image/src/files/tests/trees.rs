@@ -1,0 +1,201 @@
+//! Trees that are removed and moved: deep ones, wide ones, and those with protected names in them.
+
+use rustix::fs::{OFlags, mkdirat, openat};
+
+use super::operations::{remove, watch};
+use super::*;
+use crate::files::remove::counted;
+use crate::files::{Absent, Existing, Extent, Watch};
+use crate::run::{StopFlag, StopReason};
+
+/// A directory in a directory, so many times, as a program would make them; the deepest one.
+fn chain(io: &Path, name: &str, depth: usize) -> fs::File {
+    let mut here = fs::File::open(io).unwrap();
+    for _ in 0..depth {
+        mkdirat(&here, name, Mode::RWXU).unwrap();
+        here = openat(&here, name, OFlags::RDONLY, Mode::empty()).unwrap().into();
+    }
+    here
+}
+
+/// What it costs to remove a tree: calls, and directories that Landlock looks at for them.
+fn cost(files: &Files, path: &str, entries: u64) -> (u64, u64) {
+    counted::CALLS.set(0);
+    counted::STEPS.set(0);
+    assert_eq!(remove(files, path, Extent::Tree).unwrap(), entries);
+    (counted::CALLS.get(), counted::STEPS.get())
+}
+
+#[test]
+fn the_cost_of_removing_a_tree_grows_with_its_entries_however_deep_they_are() {
+    on_both(|io, setup| {
+        let (files, _) = setup().open();
+        let deep = |depth: usize| {
+            chain(io, "d", depth);
+            cost(&files, "d", depth as u64)
+        };
+        let (shallow, half, whole) = (deep(1_000), deep(4_000), deep(8_000));
+        for (one, other, times) in [(shallow, half, 4), (half, whole, 2)] {
+            // A tenth for the rest of a depth that is no multiple of where directories are moved.
+            let bound = |one: u64| one * times * 11 / 10;
+            assert!(other.0 <= bound(one.0), "calls: {one:?} {other:?}");
+            assert!(other.1 <= bound(one.1), "directories looked at: {one:?} {other:?}");
+        }
+        assert!(whole.0 <= 6 * 8_000, "{whole:?}");
+        // Beside a wide tree of as many directories.
+        for number in 0..8_000 {
+            fs::create_dir_all(io.join(format!("w/{}/{number}", number % 10))).unwrap();
+        }
+        let wide = cost(&files, "w", 8_011);
+        assert!(whole.0 <= 2 * wide.0 && whole.1 <= 40 * wide.1, "{whole:?} {wide:?}");
+        assert!(names(io).is_empty());
+    });
+}
+
+#[test]
+fn what_is_left_of_a_deep_tree_can_be_removed_and_is_listed() {
+    on_both(|io, setup| {
+        let (files, _) = setup().open();
+        let deepest = chain(io, "d", 200);
+        mkdirat(&deepest, "kept", Mode::RWXU).unwrap();
+        let stopped = std::sync::Arc::new(StopFlag::default());
+        stopped.stop(StopReason::Cancelled);
+        let cancelled = Watch::new(stopped, std::time::Duration::from_secs(60));
+        let removed = files.remove_entry(b"d", Extent::Tree, Absent::Refuse, &cancelled);
+        assert_eq!(kind(removed), ErrorKind::Cancelled);
+        // As a removal leaves it that was ended in the middle.
+        fs::rename(io.join("d/d/d"), io.join("d/.sandboxctl-0123456789abcdef0123456789abcdef.rm"))
+            .unwrap();
+        let listed: Vec<_> = files.list(b"d").unwrap();
+        assert_eq!(listed, [&b".sandboxctl-0123456789abcdef0123456789abcdef.rm"[..], b"d"]);
+        assert_eq!(remove(&files, "d", Extent::Tree).unwrap(), 201);
+        assert!(names(io).is_empty());
+    });
+}
+
+#[test]
+fn files_of_a_deep_tree_are_announced_by_the_paths_that_they_had() {
+    on_both(|io, setup| {
+        let (files, announced) = setup().open();
+        let deep = "d/".repeat(100);
+        chain(io, "d", 100);
+        fs::write(io.join(&deep).join("f"), b"x").unwrap();
+        fs::write(io.join("d/f"), b"x").unwrap();
+        assert_eq!(remove(&files, "d", Extent::Tree).unwrap(), 102);
+        let mut paths: Vec<_> = announced.take().into_iter().map(|(path, ..)| path).collect();
+        paths.sort();
+        let mut expected = vec!["/io/d/f".to_owned(), format!("/io/{deep}f")];
+        expected.sort();
+        assert_eq!(paths, expected);
+    });
+}
+
+#[test]
+fn a_protected_name_stops_the_removal_of_its_tree_before_anything_has_gone() {
+    for (protected, inner) in [(".git", ".git"), (".git/hooks", ".git/hooks"), (".git", "GIT~1")] {
+        on_both(|io, setup| {
+            fs::create_dir_all(io.join("d/a/b").join(inner)).unwrap();
+            for name in ["d/0", "d/a/0", "d/z"] {
+                fs::write(io.join(name), b"x").unwrap();
+            }
+            let (files, announced) = Setup { protected: vec![protected], ..setup() }.open();
+            let error = remove(&files, "d", Extent::Tree).unwrap_err();
+            assert_eq!(error.to_string(), format!("d/a/b/{inner}: a protected name"));
+            assert_eq!(error.kind, ErrorKind::Protected);
+            assert_eq!(announced.take(), []);
+            assert_eq!(
+                (names(&io.join("d")), names(&io.join("d/a"))),
+                (
+                    vec!["0".to_owned(), "a".to_owned(), "z".to_owned()],
+                    vec!["0".to_owned(), "b".to_owned()],
+                )
+            );
+        });
+    }
+}
+
+#[test]
+fn a_protected_name_stays_also_where_a_tree_is_too_large_to_be_looked_through() {
+    on_both(|io, setup| {
+        // Deeper than any path is long, and where directories are moved up.
+        for depth in [31, 32, 33, 64, 65, 3_000] {
+            let deepest = chain(io, "d", depth);
+            mkdirat(&deepest, ".git", Mode::RWXU).unwrap();
+            mkdirat(&deepest, ".git/hooks", Mode::RWXU).unwrap();
+            let (files, _) = Setup { protected: vec![".git/hooks"], ..setup() }.open();
+            assert_eq!(kind(remove(&files, "d", Extent::Tree)), ErrorKind::Protected, "{depth}");
+            let there =
+                |name: &str| rustix::fs::statat(&deepest, name, rustix::fs::AtFlags::empty());
+            assert!(there(".git/hooks").is_ok(), "{depth}");
+            let (files, _) = setup().open();
+            remove(&files, "d", Extent::Tree).unwrap();
+        }
+        let limits = Limits { list_entries: 5, ..LIMITS };
+        fs::create_dir_all(io.join("d/.git")).unwrap();
+        for name in 0..10 {
+            fs::write(io.join(format!("d/{name}")), b"x").unwrap();
+        }
+        let (files, _) = Setup { protected: vec![".git"], limits, ..setup() }.open();
+        assert_eq!(kind(remove(&files, "d", Extent::Tree)), ErrorKind::Protected);
+        assert!(io.join("d/.git").exists());
+    });
+}
+
+#[test]
+fn a_protected_name_is_not_moved_by_a_directory_above_it() {
+    for (protected, inner, named) in [
+        (".git", ".git", ".git"),
+        (".git", "a/b/.git", "a/b/.git"),
+        (".git", ".git./x", ".git."),
+        (".git", "git~1", "git~1"),
+        (".git/hooks", ".git/hooks/x", ".git/hooks"),
+        // Not even where it looks like a file that is still being written.
+        (".git", ".sandboxctl-0123456789abcdef0123456789abcdef.tmp/.git", ""),
+    ] {
+        on_both(|io, setup| {
+            fs::create_dir_all(io.join("proj").join(inner)).unwrap();
+            fs::write(io.join("proj/f"), b"x").unwrap();
+            let (files, announced) = Setup { protected: vec![protected], ..setup() }.open();
+            for (from, to) in [("proj", "old"), ("proj/", "proj2/"), ("./proj", "~/old")] {
+                for existing in [Existing::Replace, Existing::Refuse] {
+                    let error = files
+                        .rename_entry(from.as_bytes(), to.as_bytes(), existing)
+                        .map(drop)
+                        .unwrap_err();
+                    assert_eq!(error.kind, ErrorKind::Protected, "{inner}: {error}");
+                    assert!(error.to_string().contains(named), "{inner}: {error}");
+                }
+            }
+            assert_eq!(announced.take(), []);
+            assert_eq!(names(io), ["proj"]);
+            // The rest moves.
+            fs::remove_dir_all(io.join("proj").join(inner.split('/').next().unwrap())).unwrap();
+            files.rename(b"proj", b"old").unwrap();
+            assert_eq!(fs::read(io.join("old/f")).unwrap(), b"x");
+        });
+    }
+}
+
+#[test]
+fn a_directory_beyond_the_bounds_is_not_moved_and_the_error_says_which() {
+    on_both(|io, setup| {
+        let limits = Limits { list_entries: 20, ..LIMITS };
+        let (files, _) = Setup { limits, ..setup() }.open();
+        fs::create_dir_all(io.join("deep").join("d/".repeat(64))).unwrap();
+        let error = files.rename(b"deep", b"moved").unwrap_err();
+        assert_eq!(error.to_string(), "deep: too many entries to rename (max 20)");
+        let (files, _) = setup().open();
+        let error = files.rename(b"deep", b"moved").unwrap_err();
+        assert_eq!(error.kind, ErrorKind::TooLarge);
+        let expected = "deep: directories are nested deeper than 64: too deep to rename";
+        assert_eq!(error.to_string(), expected);
+        // Many directories in one take no more descriptors than few.
+        for number in 0..2_000 {
+            fs::create_dir_all(io.join(format!("wide/{number}/d"))).unwrap();
+        }
+        files.rename(b"wide", b"moved").unwrap();
+        assert_eq!(names(&io.join("moved")).len(), 2_000);
+        files.remove_entry(b"moved", Extent::Tree, Absent::Refuse, &watch()).unwrap();
+        assert_eq!(names(io), ["deep"]);
+    });
+}
