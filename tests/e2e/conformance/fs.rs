@@ -206,6 +206,21 @@ fn every_operation_has_its_data_in_an_envelope() {
 }
 
 #[test]
+fn a_tree_eight_thousand_deep_is_removed_within_an_operations_time() {
+    use rustix::fs::{OFlags, mkdirat, openat};
+    let place = Place::new();
+    place.write("sandbox-files/top/f", "x");
+    let mut here = File::open(place.path("sandbox-files/top")).unwrap();
+    for _ in 0..8_000 {
+        mkdirat(&here, "d", Mode::from_raw_mode(0o777)).unwrap();
+        here = openat(&here, "d", OFlags::RDONLY, Mode::empty()).unwrap().into();
+    }
+    drop(here);
+    assert_eq!(data(&place, &["rm", "-r", "top"])["entries"], 8_002);
+    assert!(!place.path("sandbox-files/top").exists());
+}
+
+#[test]
 fn failures_have_their_kind_and_exit_code() {
     let place = Place::new();
     place.write("sandbox-files/file", "text");
@@ -253,6 +268,8 @@ fn failures_have_their_kind_and_exit_code() {
         (&["cp", "input.txt", ":../x"], 121, "path_escape"),
         // Neither there nor absent: it cannot be told.
         (&["exists", "linked/file"], 2, "symlink"),
+        (&["exists", "link/"], 2, "symlink"),
+        (&["exists", "file/"], 2, "not_a_directory"),
         (&["exists", "/etc"], 121, "path_escape"),
     ] {
         refused(&place, args, code, kind);

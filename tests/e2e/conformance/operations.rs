@@ -15,10 +15,10 @@ use rustix::fs::{CWD, FileType, mknodat};
 use sandbox_controller::files::{
     MkdirOptions, Operation, ReadOptions, RemoveOptions, WriteMode, WriteOptions,
 };
-use sandbox_controller::{Access, AllowedPath, ByteSize, Input, Limits};
+use sandbox_controller::{Access, AllowedPath, ByteSize, Input, Limits, Script};
 use serde_json::{Value, json};
 
-use crate::library::{Guest, kind_of};
+use crate::library::{Guest, give_up_all_after, kind_of};
 use crate::place::Place;
 
 /// Whatever has a name and is neither file nor directory, in an io dir, and a link out of it.
@@ -100,6 +100,83 @@ fn a_path_outside_the_mounts_is_refused_by_every_operation_before_anything_else(
     }
     assert_eq!(guest.place.read("sandbox-files/file"), "inside");
     assert_eq!(fs::read_dir(guest.place.path("sandbox-files")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_burst_of_cancels_leaves_room_for_the_next_script() {
+    let guest = Guest::new();
+    guest.place.write("sandbox-files/large", vec![b'x'; 9 << 20]);
+    for round in 0..20 {
+        let reads = (0..32).map(|_| guest.sandbox.read("large", ReadOptions::default()));
+        // Earlier and later: some reads wait for a place then, some for content.
+        guest.wait(give_up_all_after(1 + 40 * round, reads));
+        let run = guest.wait(guest.sandbox.run(Script::new("return 1"))).unwrap();
+        assert_eq!(run.outcome.status().as_str(), "ok", "{round}: {:?}", run.outcome);
+    }
+}
+
+#[test]
+fn a_slash_at_the_end_is_one_rule_for_every_front_end() {
+    let place = Place::new();
+    place.write("sandbox-files/dir/f", "x");
+    place.write("sandbox-files/file", "x");
+    symlink("dir", place.path("sandbox-files/link")).unwrap();
+    mknodat(CWD, place.path("sandbox-files/fifo"), FileType::Fifo, 0o666.into(), 0).unwrap();
+    let guest = Guest::in_place(place, |spec| spec);
+    // Whatever the operation, but where it makes or finds a directory.
+    for (path, kind) in
+        [("link/", "symlink"), ("file/", "not_a_directory"), ("fifo/", "not_a_directory")]
+    {
+        for operation in each_on(path) {
+            assert_eq!(guest.kind(operation.clone()), kind, "{operation}");
+        }
+        // By the command line and by scripts the same.
+        for args in [&["exists", path][..], &["read", path], &["rm", "-r", path], &["stat", path]] {
+            let ended = guest.place.sandboxctl(["fs"].iter().chain(args).chain(&["--json"]));
+            let envelope: Value = serde_json::from_str(&ended.stdout).unwrap();
+            assert_eq!(envelope["error"]["kind"], kind, "{args:?}: {envelope:#}");
+        }
+        let words = if kind == "symlink" { "a symbolic link" } else { "Not a directory" };
+        for call in [
+            "fs.exists",
+            "fs.read",
+            "fs.stat",
+            "fs.list",
+            "fs.mkdir",
+            "fs.remove",
+            "io.open",
+            "io.lines",
+            "io.list",
+            "os.remove",
+        ] {
+            let source = format!("return {call}('{path}')");
+            let run = guest.wait(guest.sandbox.run(Script::new(source))).unwrap();
+            let message = run.outcome.failure().expect(call).message;
+            assert_eq!(message, format!("script:1: {path}: {words}"), "{call}");
+        }
+    }
+    let exists = |path: &str| {
+        let data = guest.data(json!({"operation": "exists", "path": path}));
+        (data["path"].clone(), data["type"].clone())
+    };
+    assert_eq!(exists("dir/"), (json!("/io/dir"), json!("directory")));
+    assert_eq!(exists("none/"), (json!("/io/none"), json!(null)));
+    for (operation, kind) in [
+        (json!({"operation": "read", "path": "none/"}), "not_found"),
+        (json!({"operation": "edit", "path": "none/", "old": "x", "new": "y"}), "not_found"),
+        (json!({"operation": "write", "path": "none/", "content": "x"}), "is_directory"),
+        (json!({"operation": "write", "path": "dir/", "content": "x"}), "is_directory"),
+        (json!({"operation": "edit", "path": "dir/", "old": "x", "new": "y"}), "is_directory"),
+        (json!({"operation": "remove", "path": "none/"}), "not_found"),
+        (json!({"operation": "rename", "from": "file", "to": "none/"}), "not_a_directory"),
+    ] {
+        assert_eq!(guest.kind(operation.clone()), kind, "{operation}");
+    }
+    let made = guest.data(json!({"operation": "mkdir", "path": "made/"}));
+    assert_eq!((&made["path"], &made["created"]), (&json!("/io/made"), &json!(true)));
+    guest.data(json!({"operation": "rename", "from": "dir/", "to": "moved/"}));
+    guest.data(json!({"operation": "remove", "path": "moved/", "recursive": true}));
+    assert_eq!(guest.place.read("sandbox-files/file"), "x");
 }
 
 #[test]

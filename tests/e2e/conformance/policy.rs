@@ -97,6 +97,63 @@ fn a_protected_name_refuses_what_would_change_it_and_is_read() {
 }
 
 #[test]
+fn a_protected_name_is_moved_by_nobody_in_any_spelling() {
+    let place = Place::new();
+    place.write("sandbox-files/proj/.git/config", "old");
+    place.write("sandbox-files/proj/src/f", "old");
+    let calls = [
+        ("rename", "os.rename('proj', 'old')"),
+        ("remove", "fs.remove('proj', {recursive = true})"),
+        ("dot", "fs.write('proj/.git.', 'new')"),
+        ("space", "fs.write('proj/.git /config', 'new')"),
+        ("short", "fs.mkdir('proj/GIT~1')"),
+        ("stream", "io.open('proj/.git::$INDEX_ALLOCATION', 'w')"),
+        ("unseen", "fs.write('proj/.gi\u{200c}t', 'new')"),
+        ("short file", "fs.write('BASHRC~1', 'new')"),
+        ("other", "os.rename('proj/src', 'src')"),
+    ];
+    let document = place.run_json(&attempts(&calls), &["--protect"]);
+    for (name, _) in &calls[..calls.len() - 1] {
+        let message = document["result"][name].as_str().unwrap();
+        assert!(message.contains("a protected name"), "{name}: {document:#}");
+    }
+    assert_eq!(document["result"]["other"], "ok", "{document:#}");
+    let ended = place.sandboxctl(["fs", "mv", "proj", "old", "--protect"]);
+    ended.assert_code(121).assert_stderr_has("proj/.git: a protected name");
+    let ended = place.sandboxctl(["fs", "rm", "-r", "proj", "--protect"]);
+    ended.assert_code(121).assert_stderr_has("proj/.git: a protected name");
+    assert_eq!(place.read("sandbox-files/proj/.git/config"), "old");
+    let uncaught = place.write("uncaught.luau", "os.rename('proj', 'old')");
+    let ended = place.sandboxctl(["run", "--json", "--protect", uncaught.to_str().unwrap()]);
+    let document = place.document(&ended);
+    assert_eq!(
+        (&document["status"], &document["error"]["kind"]),
+        (&json!("script_error"), &json!("protected"))
+    );
+    place.sandboxctl(["fs", "mv", "proj", "old"]).assert_code(0);
+}
+
+#[test]
+fn an_uncaught_refusal_has_its_kind_and_a_failure_of_the_system_is_the_scripts() {
+    let place = Place::new();
+    place.write("sandbox-files/f", "x");
+    let input = place.write("input", "x");
+    for (source, kind) in [
+        ("io.open('../x')", "path_escape"),
+        ("fs.write('/in/x/y', '')", "read_only"),
+        ("fs.read('none')", "runtime"),
+        ("fs.list('a\\0')", "invalid_path"),
+    ] {
+        let script = place.write("s.luau", source);
+        let mount = format!("{}:x", input.display());
+        let ended = place.sandboxctl(["run", "--json", "--in", &mount, script.to_str().unwrap()]);
+        let document = place.document(&ended);
+        assert_eq!(document["error"]["kind"], kind, "{source}: {document:#}");
+        assert_eq!((&document["status"], ended.code), (&json!("script_error"), 1), "{source}");
+    }
+}
+
+#[test]
 fn paths_are_allowed_by_component_and_by_the_longest_rule() {
     let place = Place::new();
     place.write("sandbox-files/keep/a", "old");

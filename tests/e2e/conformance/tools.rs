@@ -570,7 +570,14 @@ fn protected_names_are_so_in_the_sandboxes_of_the_tools_and_above_them() {
     assert_eq!(server.failure("sandbox_write_file", hook).0, "protected");
     let script = c(json!({"script": "fs.write('.bashrc', 'x')"}));
     let (kind, message) = server.failure("sandbox_execute_script", script);
-    assert!(kind == "runtime" && message.contains("a protected name"), "{kind}: {message}");
+    assert!(kind == "protected" && message.contains("a protected name"), "{kind}: {message}");
+    let script = c(json!({"script": "os.rename('proj', 'old')"}));
+    std::fs::create_dir_all(place.path("proj/.git")).unwrap();
+    assert_eq!(server.failure("sandbox_execute_script", script).0, "protected");
+    let delete = c(json!({"path": "proj", "recursive": true}));
+    assert_eq!(server.failure("sandbox_delete", delete).0, "protected");
+    let alias = c(json!({"path": "proj/GIT~1/config", "content": "x"}));
+    assert_eq!(server.failure("sandbox_write_file", alias).0, "protected");
     let delete = c(json!({"path": ".git", "recursive": true}));
     assert_eq!(server.failure("sandbox_delete", delete).0, "protected");
     server.data("sandbox_write_file", c(json!({"path": "a", "content": "x"})));
@@ -696,6 +703,31 @@ fn a_script_that_is_cancelled_or_out_of_its_callers_time_tells_what_it_did() {
     assert_eq!(answer["metadata"]["logs"], json!(["begun"]));
     let script = json!({"script": "return 'on'"});
     assert_eq!(server.data("sandbox_execute_script", c(script))["result"], "on");
+    server.end_well();
+}
+
+#[test]
+fn a_burst_of_cancels_leaves_room_for_the_next_script() {
+    let place = Place::new();
+    place.write("sandbox-files/large", vec![b'x'; 9 << 20]);
+    let mut server = Server::new(&place);
+    server.init();
+    for _ in 0..3 {
+        let read = || c(json!({"path": "large", "encoding": "base64"}));
+        let reads: Vec<Value> =
+            (0..32).map(|_| server.begin("sandbox_read_file", read())).collect();
+        for id in &reads {
+            server.send(&json!({"cancel": id}).to_string());
+        }
+        let script = server.begin("sandbox_execute_script", c(json!({"script": "return 1"})));
+        let answer = server.answer(&script);
+        assert_eq!(answer["data"]["result"], 1, "{answer:#}");
+        for id in &reads {
+            let answer = server.answer(id);
+            let kind = &answer["metadata"]["kind"];
+            assert!(answer.get("data").is_some() || kind == "cancelled", "{kind}");
+        }
+    }
     server.end_well();
 }
 
