@@ -302,6 +302,19 @@ async fn unix_sockets(controller: &Controller, limits: Limits, data_dir: &Path) 
     check
 }
 
+fn judge_unix_sockets(unix_sockets: UnixSockets) -> Check {
+    let detail = format!("programs have {}", confinement::describe_unix_sockets(unix_sockets));
+    match unix_sockets {
+        UnixSockets::Landlock | UnixSockets::Supervised => Check::ok("unix_sockets", detail),
+        UnixSockets::None | UnixSockets::Pairs | UnixSockets::Unrestricted => Check::warn(
+            "unix_sockets",
+            detail,
+            "Linux 5.9 or newer, without a rule against looking into other processes (Yama 2 or 3), and \
+             an engine that takes our filter let the sandbox have sockets of its own",
+        ),
+    }
+}
+
 /// This kernel's features. The engine's is another one where the engine is in a virtual machine.
 fn kernel() -> Check {
     let uname = rustix::system::uname();

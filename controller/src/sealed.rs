@@ -105,7 +105,7 @@ mod tests {
         // Even by root, and by a descriptor that its maker still has.
         refused(rustix::io::pwrite(&program, b"#!/bin/sh", 0).map(|_| ()).map_err(io::Error::from));
         refused(rustix::fs::ftruncate(&program, 0).map_err(io::Error::from));
-        if let Ok(mut file) = open(fs::File::options().write(true)) {
+        if let Ok(mut file) = open(File::options().write(true)) {
             refused(file.write_all(b"#!/bin/sh"));
             refused(file.set_len(0));
             refused(file.set_len(1 << 30));

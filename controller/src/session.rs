@@ -472,10 +472,7 @@ impl Shared {
     }
 }
 
-async fn read(
-    mut output: impl StreamExt<Item = std::io::Result<Output>> + Unpin,
-    shared: Arc<Shared>,
-) {
+async fn read(mut output: impl StreamExt<Item = io::Result<Output>> + Unpin, shared: Arc<Shared>) {
     let mut decoder = FrameDecoder::new();
     let end = loop {
         match output.next().await {

@@ -846,7 +846,7 @@ mod tests {
             let all = ["sandboxctl", "run", "x.luau"].iter().chain(args);
             Cli::try_parse_from(all).unwrap_err().to_string()
         };
-        let cases: [&[&str]; 17] = [
+        let cases: [&[&str]; 19] = [
             &["--timeout", "30"],
             &["--timeout", "-5s"],
             &["--memory", "-1MiB"],

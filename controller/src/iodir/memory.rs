@@ -11,6 +11,8 @@ use rustix::mount::{
     fsopen,
 };
 
+use sandbox_protocol::User;
+
 use super::{Identity, IoDir};
 use crate::engine::Source;
 use crate::error::Error;
@@ -21,8 +23,9 @@ const LARGEST_PAGE: u64 = 64 << 10;
 
 impl IoDir {
     /// Makes one for `owner`. Only root can; from Linux 5.2 on.
-    pub fn in_memory(limits: &Limits, owner: (u32, u32)) -> Result<Self, Error> {
+    pub fn in_memory(limits: &Limits, owner: User) -> Result<Self, Error> {
         let refuse = |error: io::Error| Error::PrivateIoDir { reason: error.to_string() };
+        let owner = (owner.uid(), owner.gid());
         let mount = mount(limits, owner).map_err(refuse)?;
         let stat = rustix::fs::fstat(&mount).map_err(|errno| refuse(errno.into()))?;
         Ok(Self {
@@ -76,7 +79,7 @@ mod tests {
             entries: NonZeroU32::new(3).unwrap(),
             ..Limits::default()
         };
-        let io_dir = IoDir::in_memory(&limits, (1000, 100)).unwrap();
+        let io_dir = IoDir::in_memory(&limits, User::new(1000, 100).unwrap()).unwrap();
         assert_eq!((io_dir.host_path(), io_dir.owner()), (None, (1000, 100)));
         let stat = rustix::fs::fstat(io_dir.fd()).unwrap();
         assert_eq!((stat.st_uid, stat.st_gid, stat.st_mode & 0o7777), (1000, 100, 0o755));

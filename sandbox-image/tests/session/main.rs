@@ -25,7 +25,9 @@ use sandbox_protocol::message::{
 };
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
-use sandbox_protocol::{ErrorKind, FromAgent, HEARTBEAT, PROTOCOL_VERSION, ToAgent, User, WireError};
+use sandbox_protocol::{
+    ErrorKind, FromAgent, HEARTBEAT, PROTOCOL_VERSION, ToAgent, User, WireError,
+};
 use seccompiler::{BpfProgram, SeccompAction, SeccompRule};
 
 /// How the agent ends, as `sandbox_agent::Exit` has it.
@@ -361,7 +363,7 @@ fn agent_that_is_not_the_user_it_was_told_ends_before_it_reads_a_byte() {
 #[test]
 fn agent_with_a_mount_inside_its_mounts_names_it_and_reads_nothing() {
     let directory = temporary();
-    std::fs::create_dir(directory.path().join("in side")).unwrap();
+    fs::create_dir(directory.path().join("in side")).unwrap();
     let mut command = Command::new("unshare");
     if !rustix::process::geteuid().is_root() {
         command.args(["--user", "--map-root-user"]);
