@@ -17,6 +17,7 @@ use crate::engine::{self, EngineFacts, EngineInfo, Images, UserMapping};
 use crate::error::{Error, Step, step};
 use crate::failpoint::{Point, failpoint};
 use crate::image::{ImageInfo, ImageSelector, Rebuild};
+use crate::mounts::{MountWatch, OwnFolders};
 use crate::owner::Owners;
 use crate::reap;
 use crate::sandbox::Sandbox;
@@ -96,6 +97,11 @@ impl Controller {
             audit,
             owners: Owners::default(),
             disk_reserve: config.disk_reserve,
+            folders: OwnFolders {
+                state_dir: config.state_dir,
+                data_dir: config.engine.embedded.data_dir,
+            },
+            mount_watch: MountWatch::default(),
         };
         Ok(Self::new(Arc::new(shared), config.sweep))
     }

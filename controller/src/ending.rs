@@ -246,6 +246,11 @@ impl Ending {
         limits: &Limits,
         usage: &mut Usage,
     ) -> Result<Outcome, Error> {
+        if let Some(lost) = self.inner.lost_mount()
+            && !matches!(self.our_kill, Some(OurKill::Breach(_)))
+        {
+            self.our_kill = Some(OurKill::MountLost(lost.clone()));
+        }
         let cancel = self.cancel.or(self.inner.is_closing().then_some(CancelCause::Caller));
         let by_us = self.our_kill.is_some() || cancel.is_some();
         // The engine's word is asked for only where it decides.

@@ -11,6 +11,7 @@ use sandbox_protocol::path::PathError;
 use crate::engine::{EmbeddedProblem, EngineError, EngineKind};
 use crate::failpoint::{Point, failpoint};
 use crate::limits::OverCeiling;
+use crate::mounts::MountRefusal;
 
 /// A step of a sandbox's life, or another call to the engine. Each has its own time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -189,6 +190,35 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong.
         reason: String,
+    },
+    /// Something of the host that a sandbox may not have mounted.
+    #[error("cannot use {} as {what}", .path.display())]
+    MountRefused {
+        /// What it was to be: `the io dir`.
+        what: String,
+        /// Where it is.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: MountRefusal,
+    },
+    /// Something that a sandbox has mounted cannot stay so: the sandbox was ended.
+    #[error("the sandbox was ended: {what} {} cannot stay mounted", .path.display())]
+    MountLost {
+        /// What it is: `the io dir`.
+        what: String,
+        /// Where it is.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: MountRefusal,
+    },
+    /// The mount table of this process cannot be watched.
+    #[error("cannot read /proc/self/mountinfo")]
+    MountTable {
+        /// What is wrong.
+        #[source]
+        source: io::Error,
     },
     /// The directory that the sandbox sees is not the io dir.
     #[error("the engine does not see the io dir {}", .path.display())]
@@ -386,9 +416,11 @@ impl Error {
             Self::AgentMismatch { .. } | Self::Agent { .. } | Self::ImageStream { .. } => {
                 ErrorKind::Image
             }
-            Self::OverCeiling(_) | Self::User { .. } | Self::RuleForPrograms { .. } => {
-                ErrorKind::Policy
-            }
+            Self::OverCeiling(_)
+            | Self::User { .. }
+            | Self::RuleForPrograms { .. }
+            | Self::MountRefused { .. }
+            | Self::MountLost { .. } => ErrorKind::Policy,
             Self::IoDir { .. }
             | Self::Input { .. }
             | Self::GuestPath { .. }
@@ -403,7 +435,10 @@ impl Error {
             | Self::NoCommands
             | Self::ImageId { .. } => ErrorKind::Usage,
             Self::Ended { .. } => ErrorKind::AgentLost,
-            Self::State { .. } | Self::Refused { .. } | Self::Check { .. } => ErrorKind::Internal,
+            Self::State { .. }
+            | Self::MountTable { .. }
+            | Self::Refused { .. }
+            | Self::Check { .. } => ErrorKind::Internal,
         }
     }
 
@@ -480,6 +515,16 @@ impl Error {
                 "the engine runs on another machine, or does not share this directory with its \
                  own: use a local engine, or a directory that it shares"
             }
+            Self::MountRefused { source, .. } => return Some(source.hint()),
+            Self::MountLost { source: source @ MountRefusal::MountPoint { .. }, .. } => {
+                return Some(format!(
+                    "{}; look whether it is still mounted: a sandbox may have detached it before \
+                     that was seen",
+                    source.hint()
+                ));
+            }
+            Self::MountLost { source, .. } => return Some(source.hint()),
+            Self::MountTable { .. } => "mount /proc",
             Self::User { .. } => {
                 "give the io dir to another owner, or name a user with --user UID:GID"
             }

@@ -227,12 +227,13 @@ pub(crate) struct OpenInput {
     /// What an engine mounts. Held, so that its identity is not given to another file.
     pub source: Source,
     pub identity: Identity,
-    _spool: Option<Spool>,
+    /// `None` where it is the caller's own file.
+    pub spool: Option<Spool>,
 }
 
 /// A file with an input's bytes. Removed when dropped.
 #[derive(Debug)]
-struct Spool(PathBuf);
+pub(crate) struct Spool(PathBuf);
 
 impl Drop for Spool {
     fn drop(&mut self) {
@@ -290,7 +291,7 @@ fn open_input(source: InputSource, spool_dir: &Path) -> io::Result<OpenInput> {
     Ok(OpenInput {
         source: Source { path: source.to_owned(), file: Arc::new(fd) },
         identity: Identity::of(&stat),
-        _spool: spool,
+        spool,
     })
 }
 

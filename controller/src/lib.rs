@@ -43,6 +43,7 @@ mod image;
 mod iodir;
 mod limits;
 mod made;
+mod mounts;
 mod outcome;
 mod owner;
 mod pace;
@@ -83,6 +84,7 @@ pub use image::{ImageInfo, ImageSelector, Rebuild};
 pub use limits::{
     ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, OverCeiling,
 };
+pub use mounts::MountRefusal;
 pub use outcome::{CancelCause, Exit, Killer, Outcome, Status};
 pub use reap::{
     Force, GcFailure, GcMode, GcOptions, GcReport, Reaper, SandboxState, SandboxSummary,

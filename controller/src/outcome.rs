@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::error::Error;
+use crate::mounts::MountLost;
 
 /// How a run ended.
 #[derive(Debug, Clone)]
@@ -263,6 +264,8 @@ pub(crate) enum OurKill {
     Breach(String),
     /// The sandbox's lifetime was over.
     Lifetime,
+    /// Something was mounted below what the sandbox has.
+    MountLost(MountLost),
 }
 
 /// What the engine saw of a container's end.
@@ -296,8 +299,13 @@ const BAD_SYSTEM_CALL: i64 = 159;
 impl Evidence {
     /// The truth, as far as it is known.
     pub(crate) fn judge(mut self) -> Outcome {
-        if let Some(OurKill::Breach(detail)) = &self.our_kill {
-            return Outcome::AgentLost { detail: with_stderr(detail, &self.stderr) };
+        match &self.our_kill {
+            Some(OurKill::Breach(detail)) => {
+                return Outcome::AgentLost { detail: with_stderr(detail, &self.stderr) };
+            }
+            // Whatever it says: it may have worked where nobody looks.
+            Some(OurKill::MountLost(lost)) => return Outcome::Error(Arc::new(lost.clone().into())),
+            _ => {}
         }
         if let Some(limit) = self.limit.take() {
             // Whatever it says: it is over its limit.
@@ -324,7 +332,7 @@ impl Evidence {
                     format!("killed: the {} did not end within its {limit}", self.what),
                 ));
             }
-            Some(OurKill::Cancel | OurKill::Breach(_)) | None => {}
+            Some(OurKill::Cancel | OurKill::Breach(_) | OurKill::MountLost(_)) | None => {}
         }
         if oom {
             return self.out_of_memory();
@@ -520,6 +528,17 @@ mod tests {
                 Evidence { answer: failed(ErrorKind::Cancelled), cancel: terminate, ..evidence() },
                 Status::Cancelled,
                 143,
+            ),
+            // It may have worked where nobody looks.
+            (
+                Evidence {
+                    answer: returned(),
+                    our_kill: Some(OurKill::MountLost(MountLost::made_up())),
+                    cancel: interrupt,
+                    ..evidence()
+                },
+                Status::Error,
+                121,
             ),
             // It cannot claim what nobody did, nor a kind that no run ends by.
             (

@@ -179,6 +179,7 @@ impl Plan {
             args: self.args.clone(),
             user,
             mounts: mounts.collect(),
+            hidden: Vec::new(),
             memory: limits.memory.as_u64(),
             nano_cpus: limits.cpus.nano_cpus(),
             pids: limits.pids.get(),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use sandbox_protocol::argv::EXIT_UNCONFINED;
 use sandbox_protocol::message::{
-    Call, Confinement, Hello, HelloReply, MountIdentity, Refused, Shutdown, UnixSockets,
+    Access, Call, Confinement, Hello, HelloReply, MountIdentity, Refused, Shutdown, UnixSockets,
 };
 use sandbox_protocol::path::{GuestPath, written};
 use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
@@ -24,7 +24,8 @@ use crate::confinement;
 use crate::disk::DiskReserve;
 use crate::egress::{Egress, SystemResolver};
 use crate::engine::{
-    Container, ContainerSpec, EngineError, EngineInfo, EngineKind, Moment, Source, UserMapping,
+    Container, ContainerSpec, EngineError, EngineInfo, EngineKind, Moment, Prepared, ProgramRoot,
+    Source, UserMapping,
 };
 use crate::error::{Error, Step, step};
 use crate::failpoint::{Point, failpoint};
@@ -32,6 +33,7 @@ use crate::files::Encoding;
 use crate::growth::{Ground, Lookout, Watched};
 use crate::iodir::{Identity, IoDir, OpenInput, container_user, open_inputs};
 use crate::limits::{ByteSize, Ceiling, Limits};
+use crate::mounts::{MountGuard, MountLost};
 use crate::outcome::{ContainerUsage, ExitEvidence};
 use crate::places::Places;
 use crate::plan::Plan;
@@ -41,6 +43,8 @@ use crate::run::Run;
 use crate::session::{CallError, Gate, Place, Session, SessionEnd};
 use crate::shared::Shared;
 use crate::spec::{Lifespan, Root, SandboxSpec, Script};
+
+const IO_DIR: &str = "the io dir";
 
 /// How long the engine may take to say how a container ended whose agent left a request unanswered.
 const LAST_WORD: Duration = Duration::from_secs(2);
@@ -156,15 +160,20 @@ impl Sandbox {
     ) -> Result<Self, Error> {
         spec.limits.check(&shared.ceiling)?;
         let plan = Plan::new(&spec, shared.confinement)?;
+        let mut mounts = MountGuard::new(&shared.mount_watch, &shared.folders)?;
         let inputs = std::mem::take(&mut spec.inputs);
         let inputs = open_inputs(inputs, &shared.instance.spool_dir())?;
-        let make = |dir| IoDir::make(dir, &shared.instance.made_dir());
+        let make = |dir| {
+            mounts.check_path(IO_DIR, dir)?;
+            IoDir::make(dir, &shared.instance.made_dir())
+        };
         let io_dir = match (&spec.io_dir, spec.io_is_private) {
             (None, true) => Some(private_io_dir(&shared, &spec)?),
             (io_dir, _) => io_dir.as_deref().map(make).transpose()?,
         };
         let io_dir = io_dir.map(Arc::new);
         let kept = Kept { io_dir, inputs };
+        kept.guard(&plan, &mut mounts)?;
         if let Some(io_dir) = &kept.io_dir
             && let Some(file) = shared.audit.lies_in(io_dir.identity())
         {
@@ -205,9 +214,16 @@ impl Sandbox {
             Some(prepared) => Some(prepared),
             None => shared.prepare(&spec.root, &mut |_| {}).await?,
         };
+        // An archive's is in a folder of ours, and nobody else's.
+        if let (Root::Directory(_), Some(Prepared { root: ProgramRoot::Directory(root), .. })) =
+            (&spec.root, &prepared)
+        {
+            mounts.add_root(root)?;
+        }
         let image_workdir = prepared.as_ref().map(|prepared| prepared.workdir.clone());
         let mut container =
             plan.container(&spec, name.clone(), labels, likely_user, &sources, prepared);
+        container.hidden = mounts.hidden();
         let io_dir = kept.io_dir.clone();
         let identities: Vec<Identity> = io_dir
             .iter()
@@ -258,7 +274,7 @@ impl Sandbox {
             },
             session,
             turn: Arc::new(Semaphore::new(1)),
-            outlived: Arc::default(),
+            end_cause: Arc::default(),
             activity: Activity::new(),
             is_closing: AtomicBool::new(false),
             runs: AtomicU64::new(0),
@@ -280,7 +296,7 @@ impl Sandbox {
         inner.check_confinement(&reply)?;
         inner.prove_mounts(&plan, &identities, &reply).await?;
         inner.confinement = reply.confinement;
-        inner.guard(spec.lifetime, spec.idle_limit);
+        inner.guard(spec.lifetime, spec.idle_limit, mounts);
         failpoint(Point::Greeted).await;
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -303,8 +319,8 @@ pub(crate) struct Inner {
     session: Session,
     /// Held by the run under way.
     turn: Arc<Semaphore>,
-    /// Why it had to go, where it was its time.
-    outlived: Arc<OnceLock<&'static str>>,
+    /// Why we ended it, where nobody had asked for that.
+    end_cause: Arc<OnceLock<EndCause>>,
     pub activity: Activity,
     /// What ends from now on ends by its owner's will.
     is_closing: AtomicBool,
@@ -396,7 +412,15 @@ impl Inner {
     }
 
     pub fn lifetime_is_over(&self) -> bool {
-        self.outlived.get().is_some()
+        matches!(self.end_cause.get(), Some(EndCause::Outlived(_)))
+    }
+
+    /// The mount that it had to be ended for.
+    pub fn lost_mount(&self) -> Option<&MountLost> {
+        match self.end_cause.get()? {
+            EndCause::MountLost(lost) => Some(lost),
+            EndCause::Outlived(_) => None,
+        }
     }
 
     pub fn is_closing(&self) -> bool {
@@ -483,9 +507,11 @@ impl Inner {
 
     /// Why nothing can be asked of it any more, where that is so.
     pub fn ended(&self) -> Option<Error> {
-        let detail = match self.session.end()? {
-            SessionEnd::Eof => (*self.outlived.get().unwrap_or(&"its agent is gone")).to_owned(),
-            SessionEnd::Breach(detail) => format!("the agent broke the protocol: {detail}"),
+        let detail = match (self.session.end()?, self.end_cause.get()) {
+            (SessionEnd::Breach(detail), _) => format!("the agent broke the protocol: {detail}"),
+            (SessionEnd::Eof, Some(EndCause::MountLost(lost))) => return Some(lost.clone().into()),
+            (SessionEnd::Eof, Some(EndCause::Outlived(why))) => (*why).to_owned(),
+            (SessionEnd::Eof, None) => "its agent is gone".to_owned(),
         };
         Some(Error::Ended { detail })
     }
@@ -497,7 +523,7 @@ impl Inner {
             return Error::Ended { detail: "it was closed meanwhile".to_owned() };
         }
         let by_itself =
-            self.outlived.get().is_none() && self.session.end() == Some(SessionEnd::Eof);
+            self.end_cause.get().is_none() && self.session.end() == Some(SessionEnd::Eof);
         if by_itself
             && let Ok(Ok(Some(exit))) = tokio::time::timeout(LAST_WORD, self.exited()).await
         {
@@ -651,11 +677,12 @@ impl Inner {
     }
 
     /// Kills the container when its agent breaks the protocol, its lifetime is over, also while
-    /// something runs, or nothing has been asked of it for too long.
-    fn guard(&self, lifetime: Duration, idle_limit: Option<Duration>) {
+    /// something runs, nothing has been asked of it for too long, or something is mounted below what
+    /// it has.
+    fn guard(&self, lifetime: Duration, idle_limit: Option<Duration>, mounts: MountGuard) {
         let ended = self.session.subscribe_end();
         let container = self.container.clone();
-        let outlived = self.outlived.clone();
+        let end_cause = self.end_cause.clone();
         let idle = idle_limit.map(|limit| self.activity.idle(limit));
         let idle = async move {
             match idle {
@@ -672,11 +699,17 @@ impl Inner {
                         None
                     }
                 },
-                () = tokio::time::sleep(lifetime) => Some("its lifetime is over"),
-                () = idle => Some("nothing was asked of it for as long as its idle limit"),
+                lost = mounts.lost() => Some(EndCause::MountLost(lost)),
+                () = tokio::time::sleep(lifetime) => {
+                    Some(EndCause::Outlived("its lifetime is over"))
+                }
+                () = idle => {
+                    let why = "nothing was asked of it for as long as its idle limit";
+                    Some(EndCause::Outlived(why))
+                }
             };
             if let Some(why) = why {
-                _ = outlived.set(why);
+                _ = end_cause.set(why);
             }
             if let Err(error) = step(Step::Kill, container.kill()).await {
                 tracing::debug!(%error, "cannot kill a container that is to be removed");
@@ -720,6 +753,15 @@ fn private_io_dir(shared: &Shared, spec: &SandboxSpec) -> Result<IoDir, Error> {
             Err(Error::PrivateIoDir { reason })
         }
     }
+}
+
+/// Why we end a sandbox that nobody asked to end.
+#[derive(Debug)]
+enum EndCause {
+    /// It was its time.
+    Outlived(&'static str),
+    /// Something is mounted below what it has.
+    MountLost(MountLost),
 }
 
 /// How the engine saw an end that nobody asked for.
@@ -770,6 +812,25 @@ enum Attempt {
 struct Kept {
     io_dir: Option<Arc<IoDir>>,
     inputs: Vec<OpenInput>,
+}
+
+impl Kept {
+    /// Refuses what may not be mounted, and has the rest watched.
+    fn guard(&self, plan: &Plan, mounts: &mut MountGuard) -> Result<(), Error> {
+        // A private one is a mount of its own, at no path of the host.
+        let io_dir = self.io_dir.as_ref().filter(|io_dir| !io_dir.source().is_private());
+        if let (Some(io_dir), Some(target)) = (io_dir, &plan.io) {
+            mounts.add(IO_DIR, io_dir.source(), &target.to_string(), Access::Write)?;
+        }
+        for (input, target) in self.inputs.iter().zip(&plan.inputs) {
+            // What was spooled is in a folder of ours, and ours alone.
+            if input.spool.is_none() {
+                let what = format!("the input '{}'", String::from_utf8_lossy(target.name()));
+                mounts.add(&what, &input.source, &target.to_string(), Access::Read)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Kept {

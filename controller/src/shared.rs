@@ -10,6 +10,7 @@ use crate::disk::DiskReserve;
 use crate::engine::{Engine, Prepared, Progress};
 use crate::error::{Error, Step, step};
 use crate::limits::Ceiling;
+use crate::mounts::{MountWatch, OwnFolders};
 use crate::owner::Owners;
 use crate::spec::Root;
 use crate::state::Instance;
@@ -25,6 +26,9 @@ pub(crate) struct Shared {
     pub audit: Audit,
     pub owners: Owners,
     pub disk_reserve: DiskReserve,
+    /// What no sandbox has mounted.
+    pub folders: OwnFolders,
+    pub mount_watch: MountWatch,
 }
 
 impl Shared {

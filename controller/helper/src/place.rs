@@ -201,6 +201,10 @@ impl Place {
         let empty =
             MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         rustix::mount::move_mount(mount, c"", &at, c"", empty)?;
+        // A copy of a mount that the host shares is shared too: what is mounted below one would be
+        // mounted below the other.
+        let private = MountPropagationFlags::PRIVATE;
+        rustix::mount::mount_change(proc_path(mount.as_fd()), private)?;
         let flags = flags | MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
         // By its descriptor: a path may be longer than the kernel takes at once.
         rustix::mount::mount_remount(proc_path(mount.as_fd()), flags, c"")?;

@@ -192,6 +192,8 @@ pub(crate) struct ContainerSpec {
     pub user: User,
     /// Bind mounts.
     pub mounts: Vec<Bind>,
+    /// Directories in them that an empty one covers, by their paths in the container.
+    pub hidden: Vec<String>,
     /// Bytes of memory, swap included.
     pub memory: u64,
     /// Billionths of a processor.
@@ -483,6 +485,7 @@ pub(crate) mod testing {
                 Bind { source: "/home/me/out".into(), target: "/io".into(), read_only: false },
                 Bind { source: "/home/me/a".into(), target: "/in/a".into(), read_only: true },
             ],
+            hidden: Vec::new(),
             memory: 256 << 20,
             nano_cpus: 1_500_000_000,
             pids: 64,

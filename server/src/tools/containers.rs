@@ -302,8 +302,9 @@ impl Containers {
             Error::Ended { detail } => detail.clone(),
             error => error.full_message(),
         };
-        ToolError::new(error.kind(), format!("Container '{id}' has ended: {why}"))
-            .with_hint("sandbox_init makes a new one of that name")
+        ToolError::new(error.kind(), format!("Container '{id}' has ended: {why}")).with_hint(
+            error.hint().unwrap_or_else(|| "sandbox_init makes a new one of that name".to_owned()),
+        )
     }
 
     /// What a caller is told whose script or command did not begin. `timeout` is what the tool calls
@@ -315,7 +316,7 @@ impl Containers {
         error: Error,
     ) -> ToolError {
         match error {
-            Error::Ended { .. } => self.ended(container, &error),
+            Error::Ended { .. } | Error::MountLost { .. } => self.ended(container, &error),
             Error::OverCeiling(over) => {
                 let message = format!(
                     "{timeout} is {}, above the ceiling of {}: {}",
@@ -491,9 +492,13 @@ fn named(error: Error, args: &InitArgs) -> ToolError {
             ("imageName", image)
         }
         (Error::GuestPath { .. } | Error::MountTaken { .. }, _) => ("rootPath", &args.root_path),
-        (Error::IoDir { .. } | Error::IoDirElsewhere { .. } | Error::User { .. }, _) => {
-            ("projectOutPath", &args.project_out_path)
-        }
+        (
+            Error::IoDir { .. }
+            | Error::IoDirElsewhere { .. }
+            | Error::MountRefused { .. }
+            | Error::User { .. },
+            _,
+        ) => ("projectOutPath", &args.project_out_path),
         _ => return error.into(),
     };
     let kind = match error.kind() {

@@ -48,7 +48,9 @@ impl Failed {
     pub fn of(error: Error, containers: &Arc<Containers>, container: &Arc<Container>) -> Self {
         match error {
             Error::Operation { .. } => Self::Operation(error.into()),
-            Error::Ended { .. } => Self::Call(containers.ended(container, &error)),
+            Error::Ended { .. } | Error::MountLost { .. } => {
+                Self::Call(containers.ended(container, &error))
+            }
             error => Self::Call(error.into()),
         }
     }

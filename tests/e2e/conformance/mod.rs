@@ -13,6 +13,7 @@ mod images;
 mod io;
 mod isolation;
 mod limits;
+mod mounts;
 mod operations;
 mod policy;
 mod programs;

@@ -30,9 +30,9 @@ pub(super) enum Seccomp {
 
 pub(super) const TMP: &str = "/tmp";
 
-/// What there is where an image wants a volume, which the engine would otherwise make, on the host's
-/// disk and to be written to. A volume that is read-only must have a name, and so would outlive us.
-pub(super) const NO_VOLUME: &str = "ro,nosuid,nodev,noexec,size=4k";
+/// Covers a directory. Where an image wants a volume too, which the engine would otherwise make, on the
+/// host's disk and to be written to: a volume that is read-only must have a name, and so would outlive us.
+pub(super) const EMPTY: &str = "ro,nosuid,nodev,noexec,size=4k";
 
 /// What a container is made from.
 #[derive(Debug, Clone, Copy)]
@@ -116,6 +116,8 @@ fn hardened(
             ipc_mode: Some("none".to_owned()),
             cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
             mounts: Some(spec.mounts.iter().map(mount).collect()),
+            tmpfs: (!spec.hidden.is_empty())
+                .then(|| spec.hidden.iter().map(|path| (path.clone(), EMPTY.to_owned())).collect()),
             masked_paths: texts(MASKED_PATHS),
             readonly_paths: texts(READONLY_PATHS),
             // What the guest prints is not kept on the host's disk.
@@ -175,8 +177,8 @@ fn with_programs(
             || injected.iter().any(|it| it.target == path)
     };
     let volumes = volumes.iter().filter(|path| !is_ours(path));
-    let volumes = volumes.map(|path| (path.clone(), NO_VOLUME.to_owned()));
-    host.tmpfs = Some([tmp].into_iter().chain(volumes).collect());
+    let volumes = volumes.map(|path| (path.clone(), EMPTY.to_owned()));
+    host.tmpfs.get_or_insert_default().extend([tmp].into_iter().chain(volumes));
     let mounts = host.mounts.get_or_insert_default();
     mounts.extend(injected.iter().map(|it| bind_mount(&it.source, &it.target)));
     body
@@ -359,6 +361,20 @@ mod tests {
             assert_eq!(json["HostConfig"][field], Value::Null, "{field}");
         }
         assert_eq!(json["Entrypoint"], Value::Null);
+    }
+
+    #[test]
+    fn hidden_directory_is_covered_by_an_empty_one_beside_what_programs_have() {
+        let spec = ContainerSpec { hidden: vec!["/in/a/state".into()], ..spec() };
+        let tmpfs =
+            |from| body(&spec, from, None, Seccomp::Ours).host_config.unwrap().tmpfs.unwrap();
+        let scripts = tmpfs(From::Own("x"));
+        assert_eq!(scripts, HashMap::from([("/in/a/state".into(), EMPTY.into())]));
+        let programs = programs();
+        let from = From::Foreign { image: "x", volumes: &[], programs: &programs, injected: &[] };
+        let programs = tmpfs(from);
+        assert_eq!(programs["/in/a/state"], EMPTY);
+        assert!(programs.contains_key(TMP));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use bollard::query_parameters::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::create::{NO_VOLUME, TMP};
+use super::create::{EMPTY, TMP};
 use super::{engine_error, even_if_paused};
 use crate::engine::hardening::SYSTEM_FILES;
 use crate::engine::{ContainerSpec, EngineError};
@@ -173,7 +173,7 @@ async fn create_bare(
         host_config: Some(HostConfig {
             network_mode: Some("none".to_owned()),
             // Else the engine would make volumes. These are mounted at a start.
-            tmpfs: Some(volumes.iter().map(|path| (path.clone(), NO_VOLUME.to_owned())).collect()),
+            tmpfs: Some(volumes.iter().map(|path| (path.clone(), EMPTY.to_owned())).collect()),
             ..HostConfig::default()
         }),
         ..ContainerCreateBody::default()

@@ -75,6 +75,12 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
             json!({"allow": true, "type": "c", "major": 136, "access": "rw"}),
         ]);
     }
+    mounts.extend(spec.hidden.iter().map(|path| {
+        json!({
+            "destination": path, "type": "tmpfs", "source": "tmpfs",
+            "options": ["ro", "nosuid", "nodev", "noexec", "mode=0555", "size=4k"],
+        })
+    }));
     json!({
         "ociVersion": "1.0.2",
         "hostname": HOSTNAME,
@@ -188,6 +194,15 @@ mod tests {
     fn a_little_processor_time_is_what_the_kernel_takes_at_least() {
         assert_eq!(quota(1_000_000_000), 100_000);
         assert_eq!(quota(1), 1_000);
+    }
+
+    #[test]
+    fn hidden_directory_is_covered_by_an_empty_one() {
+        let spec = ContainerSpec { hidden: vec!["/in/a/state".into()], ..spec() };
+        let config = config(&spec, Swap::Counted);
+        let last = config["mounts"].as_array().unwrap().last().unwrap();
+        assert_eq!((&last["destination"], &last["type"]), (&json!("/in/a/state"), &json!("tmpfs")));
+        assert_eq!(last["options"][0], "ro");
     }
 
     fn with_programs(env: &[&str]) -> Value {

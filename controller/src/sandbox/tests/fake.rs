@@ -27,6 +27,7 @@ use crate::engine::{
 };
 use crate::error::Error;
 use crate::limits::Ceiling;
+use crate::mounts::{MountWatch, OwnFolders};
 use crate::outcome::{ContainerUsage, ExitEvidence};
 use crate::owner::Owners;
 use crate::report::RunResult;
@@ -255,6 +256,11 @@ impl World {
             audit: Audit::off(),
             owners: Owners::default(),
             disk_reserve: DiskReserve::default(),
+            folders: OwnFolders {
+                state_dir: state.path().join("s"),
+                data_dir: state.path().join("data"),
+            },
+            mount_watch: MountWatch::default(),
         });
         Self { fake, shared, io: tempfile::tempdir().unwrap(), _state: state }
     }

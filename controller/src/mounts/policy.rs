@@ -1,0 +1,340 @@
+//! Which files and directories of the host no sandbox has mounted.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use sandbox_protocol::message::Access;
+
+use super::table::{Located, Location, MountTable};
+use crate::error::Error;
+
+/// File systems that are interfaces of the kernel, or of the host's services, and hold no files: who
+/// reads there learns of the host, who writes there changes it. Of `hugetlbfs` no limit of a sandbox
+/// counts the memory. What stores files (tmpfs, overlay, FUSE and those of a network too) may be
+/// mounted.
+const PSEUDO_FILE_SYSTEMS: &[&str] = &[
+    "autofs",
+    "binder",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "cpuset",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "functionfs",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "nfsd",
+    "nsfs",
+    "proc",
+    "pstore",
+    "resctrl",
+    "rpc_pipefs",
+    "securityfs",
+    "selinuxfs",
+    "smackfs",
+    "sysfs",
+    "tracefs",
+    "xenfs",
+];
+
+/// Where the device nodes are: often a plain tmpfs.
+const DEVICES: &str = "/dev";
+
+/// Why something of the host is not mounted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountRefusal {
+    /// Something is mounted below it. A sandbox would work in the directory underneath, where nobody
+    /// looks, and by removing or replacing that directory it would detach the mount.
+    #[error("{} is a mount point below it", .mount_point.display())]
+    MountPoint {
+        /// Where, on the host.
+        mount_point: PathBuf,
+    },
+    /// It is an interface of the kernel.
+    #[error("it is on a pseudo file system ({fs_type})")]
+    PseudoFileSystem {
+        /// Which, such as `proc`.
+        fs_type: String,
+    },
+    /// It is among the host's device nodes.
+    #[error("it is in {DEVICES}, among the host's devices")]
+    Devices,
+    /// It is in a folder of the controller's own.
+    #[error("it is in the {name} {}", .folder.display())]
+    OwnFolder {
+        /// `state folder` or `data directory`.
+        name: &'static str,
+        /// Where that is.
+        folder: PathBuf,
+    },
+    /// A folder of the controller's own is in it, and it could be changed there.
+    #[error("the {name} {} is in it", .folder.display())]
+    ParentOfOwnFolder {
+        /// `state folder` or `data directory`.
+        name: &'static str,
+        /// Where that is.
+        folder: PathBuf,
+    },
+    /// It is on no mount that this process sees.
+    #[error("it is on a mount that this process's mount table does not list")]
+    NotListed,
+    /// Where it is cannot be found out.
+    #[error("cannot look at its mount: {reason}")]
+    Unknown {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl MountRefusal {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        let hint = match self {
+            Self::MountPoint { mount_point } => {
+                let point = mount_point.display();
+                return format!("unmount {point}, or give a directory without a mount point below");
+            }
+            Self::PseudoFileSystem { .. } | Self::Devices => {
+                "give a file or directory of a file system that stores files"
+            }
+            Self::OwnFolder { .. } | Self::ParentOfOwnFolder { .. } => {
+                "give another directory: what is there decides what runs outside of sandboxes"
+            }
+            Self::NotListed => {
+                "give a path in this process's mount namespace; the root of a chroot must be a mount \
+                 point (`mount --bind`)"
+            }
+            Self::Unknown { .. } => "`sandboxctl` needs /proc mounted, and readable",
+        };
+        hint.to_owned()
+    }
+}
+
+/// The folders of a controller, which may not be there yet.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnFolders {
+    /// Locks, records, caches, programs: the runtime directory's.
+    pub state_dir: PathBuf,
+    /// The embedded engine's, also where another one is in use: what is there is executed as root.
+    pub data_dir: PathBuf,
+}
+
+/// The rules, as of one moment.
+#[derive(Debug)]
+pub(super) struct MountPolicy {
+    table: MountTable,
+    own: [OwnFolder; 2],
+    devices: Location,
+}
+
+#[derive(Debug)]
+struct OwnFolder {
+    name: &'static str,
+    path: PathBuf,
+    location: Location,
+}
+
+/// What becomes of a directory with mount points below it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MountPointsBelow {
+    /// It is refused.
+    Refused,
+    /// It is the lower layer of an overlay, which is never written to.
+    Harmless,
+}
+
+impl MountPolicy {
+    pub fn new(table: MountTable, folders: &OwnFolders) -> Result<Self, Error> {
+        let locate = |what: &str, path: &Path| match place(&table, path) {
+            Ok(located) => Ok(located.location),
+            Err(reason) => Err(super::refused(what, path, reason)),
+        };
+        let own = |name: &'static str, path: &PathBuf| {
+            let location = locate(&format!("the {name}"), path)?;
+            Ok::<_, Error>(OwnFolder { name, path: path.clone(), location })
+        };
+        let own =
+            [own("state folder", &folders.state_dir)?, own("data directory", &folders.data_dir)?];
+        let devices = locate("the folder of devices", Path::new(DEVICES))?;
+        Ok(Self { own, devices, table })
+    }
+
+    /// Refuses a place where nothing may be made.
+    pub fn check_path(&self, path: &Path) -> Result<(), MountRefusal> {
+        self.check_place(&place(&self.table, path)?)
+    }
+
+    /// Refuses what may not be mounted. Gives what a sandbox must not see of it: the paths below it
+    /// of our own folders.
+    pub fn check(
+        &self,
+        file: BorrowedFd<'_>,
+        access: Access,
+        below: MountPointsBelow,
+    ) -> Result<Vec<&str>, MountRefusal> {
+        let located = locate(&self.table, file)?;
+        self.check_place(&located)?;
+        let mut hidden = Vec::new();
+        for OwnFolder { name, path, location } in &self.own {
+            let Some(rest) = located.location.path_to(location) else { continue };
+            match rest.to_str() {
+                // Of what is not there nothing can be seen.
+                Some(_) if access == Access::Read && !path.is_dir() => {}
+                Some(rest) if access == Access::Read => hidden.push(rest),
+                _ => {
+                    let folder = path.clone();
+                    return Err(MountRefusal::ParentOfOwnFolder { name, folder });
+                }
+            }
+        }
+        match below {
+            MountPointsBelow::Refused => check_below(&self.table, &located)?,
+            MountPointsBelow::Harmless => {}
+        }
+        Ok(hidden)
+    }
+
+    fn check_place(&self, located: &Located<'_>) -> Result<(), MountRefusal> {
+        let Located { location, fs_type } = located;
+        if PSEUDO_FILE_SYSTEMS.contains(fs_type) {
+            return Err(MountRefusal::PseudoFileSystem { fs_type: (*fs_type).to_owned() });
+        }
+        if self.devices.path_to(location).is_some() {
+            return Err(MountRefusal::Devices);
+        }
+        match self.own.iter().find(|folder| folder.location.path_to(location).is_some()) {
+            Some(OwnFolder { name, path, .. }) => {
+                Err(MountRefusal::OwnFolder { name, folder: path.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Refuses something open below which anything is mounted.
+pub(super) fn check_mounts(table: &MountTable, file: BorrowedFd<'_>) -> Result<(), MountRefusal> {
+    check_below(table, &locate(table, file)?)
+}
+
+fn locate<'a>(table: &'a MountTable, file: BorrowedFd<'_>) -> Result<Located<'a>, MountRefusal> {
+    listed(table.locate(file))
+}
+
+fn place<'a>(table: &'a MountTable, path: &Path) -> Result<Located<'a>, MountRefusal> {
+    listed(table.locate_path(path))
+}
+
+fn listed(located: io::Result<Option<Located<'_>>>) -> Result<Located<'_>, MountRefusal> {
+    let located = located.map_err(|error| MountRefusal::Unknown { reason: error.to_string() })?;
+    located.ok_or(MountRefusal::NotListed)
+}
+
+fn check_below(table: &MountTable, located: &Located<'_>) -> Result<(), MountRefusal> {
+    match table.mount_point_below(&located.location) {
+        Some(point) => Err(MountRefusal::MountPoint { mount_point: point.to_owned() }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+    use std::os::fd::AsFd as _;
+    use std::os::unix::fs::symlink;
+
+    struct Host {
+        dir: tempfile::TempDir,
+    }
+
+    impl Host {
+        /// `own/state` is there, `own/data` is not.
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            fs::create_dir_all(dir.path().join("own/state/instances")).unwrap();
+            fs::create_dir_all(dir.path().join("other")).unwrap();
+            Self { dir }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.dir.path().join(name)
+        }
+
+        fn policy(&self) -> MountPolicy {
+            let folders =
+                OwnFolders { state_dir: self.path("own/state"), data_dir: self.path("own/data") };
+            MountPolicy::new(MountTable::read().unwrap(), &folders).unwrap()
+        }
+
+        fn check(&self, name: &str, access: Access) -> Result<Vec<String>, MountRefusal> {
+            let opened = File::open(self.path(name)).unwrap();
+            let policy = self.policy();
+            let hidden = policy.check(opened.as_fd(), access, MountPointsBelow::Refused)?;
+            Ok(hidden.into_iter().map(str::to_owned).collect())
+        }
+    }
+
+    #[test]
+    fn own_folders_are_refused_whatever_they_are_called() {
+        let host = Host::new();
+        symlink(host.path("own"), host.path("link")).unwrap();
+        for access in [Access::Read, Access::Write] {
+            for name in ["own/state", "own/state/instances", "link/state", "other/../link/state/."]
+            {
+                let refused = host.check(name, access).unwrap_err();
+                assert!(matches!(refused, MountRefusal::OwnFolder { .. }), "{name}: {refused}");
+            }
+            assert_eq!(host.check("other", access), Ok(Vec::new()));
+        }
+        let refused = |name: &str| host.policy().check_path(&host.path(name)).is_err();
+        for (name, expected) in [
+            ("own/state/new", true),
+            ("own/data", true),
+            ("own/data/a/b", true),
+            ("link/data/a", true),
+            ("own/database", false),
+            ("own", false),
+            ("other/a", false),
+        ] {
+            assert_eq!(refused(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn parent_of_own_folder_is_refused_for_writing_and_hides_it_for_reading() {
+        let host = Host::new();
+        for name in ["own", "."] {
+            let refused = host.check(name, Access::Write).unwrap_err();
+            assert!(matches!(refused, MountRefusal::ParentOfOwnFolder { .. }), "{refused}");
+        }
+        assert_eq!(host.check("own", Access::Read), Ok(vec!["state".to_owned()]));
+        // What is not there could still be made by whoever may write.
+        fs::rename(host.path("own/state"), host.path("other/state")).unwrap();
+        assert_eq!(host.check("own", Access::Read), Ok(Vec::new()));
+        host.check("own", Access::Write).unwrap_err();
+    }
+
+    #[test]
+    fn pseudo_file_systems_and_devices_are_refused() {
+        let host = Host::new();
+        let policy = host.policy();
+        for path in ["/proc", "/proc/version", "/proc/self/fd", "/sys", "/dev", "/dev/pts"] {
+            let opened = File::open(path).unwrap();
+            let read = policy.check(opened.as_fd(), Access::Read, MountPointsBelow::Harmless);
+            assert!(
+                matches!(read, Err(MountRefusal::PseudoFileSystem { .. } | MountRefusal::Devices)),
+                "{path}: {read:?}"
+            );
+            policy.check_path(Path::new(path)).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! What of the host is mounted into a sandbox, and what the host has mounted below that. Mounting
+//! needs root.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use sandbox_controller::{
+    Command, Error, ErrorKind, Input, Limits, Outcome, SandboxSpec, Script, Status,
+};
+use serde_json::json;
+
+use crate::library::{Guest, Library};
+use crate::place::{Ended, Place, eventually, spawn, wait};
+use crate::rootfs::Rootfs;
+
+/// A mount of the host's, gone at its end whatever the test says.
+struct HostMount(PathBuf);
+
+impl HostMount {
+    /// A file system in memory with the file `inside`.
+    fn tmpfs(at: PathBuf) -> Self {
+        fs::create_dir_all(&at).unwrap();
+        rustix::mount::mount("tmpfs", &at, "tmpfs", MountFlags::empty(), c"size=1m").unwrap();
+        let mounted = Self(at);
+        fs::write(mounted.0.join("inside"), "of the host").unwrap();
+        mounted
+    }
+
+    /// A directory of the same device.
+    fn bind(source: &Path, at: PathBuf) -> Self {
+        fs::create_dir_all(&at).unwrap();
+        rustix::mount::mount_bind(source, &at).unwrap();
+        Self(at)
+    }
+
+    #[track_caller]
+    fn assert_is_mounted(&self) {
+        let inside = fs::read_to_string(self.0.join("inside"));
+        assert_eq!(inside.unwrap(), "of the host", "{}", self.0.display());
+    }
+}
+
+impl Drop for HostMount {
+    fn drop(&mut self) {
+        _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+fn run(place: &Place, args: &[&str]) -> Ended {
+    let source = "pcall(fs.remove, 'm', {recursive = true}) pcall(fs.rename, 'm', 'n')";
+    let script = place.write("script.luau", source);
+    place.sandboxctl(["run", script.to_str().unwrap()].iter().chain(args))
+}
+
+#[track_caller]
+fn assert_refused(ended: &Ended, why: &str) {
+    ended.assert_code(121).assert_stderr_has(why).assert_stderr_has("hint: ");
+}
+
+#[test]
+fn mount_point_below_the_io_dir_or_an_input_is_refused_at_launch() {
+    let place = Place::new();
+    let tmpfs = HostMount::tmpfs(place.path("sandbox-files/m"));
+    assert_refused(&run(&place, &[]), &format!("{} is a mount point below it", tmpfs.0.display()));
+    let document = place.run_json("return 1", &[]);
+    assert_eq!(document["status"], "error", "{document:#}");
+    assert_eq!(document["error"]["kind"], "policy");
+    tmpfs.assert_is_mounted();
+    drop(tmpfs);
+
+    // Device numbers do not tell a bind mount from what it is on.
+    place.write("elsewhere/inside", "of the host");
+    let odd = place.path("sandbox-files/a b\\040/m");
+    let bind = HostMount::bind(&place.path("elsewhere"), odd);
+    assert_refused(&run(&place, &[]), "a b\\040/m is a mount point below it");
+    bind.assert_is_mounted();
+    drop(bind);
+
+    place.write("data/sub/x", "");
+    let below_input = HostMount::tmpfs(place.path("data/sub/m"));
+    assert_refused(&run(&place, &["--in", "data"]), "cannot use ");
+    assert_refused(&run(&place, &["--in", "data/sub:x"]), "as the input 'x': ");
+    run(&place, &["--in", "data/sub/x"]).assert_code(0);
+    below_input.assert_is_mounted();
+    run(&place, &["--io-dir", "data/sub/m"]).assert_code(0);
+    below_input.assert_is_mounted();
+}
+
+#[test]
+fn mount_point_below_another_mount_of_the_io_dir_is_refused() {
+    let place = Place::new();
+    place.write("data/x/f", "");
+    let view = HostMount::bind(&place.path("data"), place.path("view"));
+    let below = HostMount::tmpfs(place.path("view/x/m"));
+    // It sits on a directory that the io dir has too, and would go with that.
+    let why = format!("{} is a mount point below it", below.0.display());
+    assert_refused(&run(&place, &["--io-dir", "data/x"]), &why);
+    below.assert_is_mounted();
+    // Mounts of the io dir elsewhere do no harm.
+    drop(below);
+    run(&place, &["--io-dir", "data/x"]).assert_code(0);
+    run(&place, &["--io-dir", "view/x"]).assert_code(0);
+    drop(view);
+}
+
+/// A sandbox that may run for long, with the directory `m` in its io dir.
+fn guest(spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Guest {
+    let place = Place::new();
+    fs::create_dir_all(place.path("sandbox-files/m")).unwrap();
+    let limits = Limits { timeout: Duration::from_secs(100), ..Limits::default() };
+    Guest::in_place(place, |it| spec(it.limits(limits)))
+}
+
+#[track_caller]
+fn assert_ended_for(outcome: &Outcome, mounted: &HostMount) {
+    assert_eq!((outcome.status(), outcome.exit_code()), (Status::Error, 121), "{outcome:?}");
+    let Outcome::Error(error) = outcome else { panic!("{outcome:?}") };
+    assert!(matches!(**error, Error::MountLost { .. }), "{error}");
+    let told = format!("{} is a mount point below it", mounted.0.display());
+    assert!(error.full_message().contains(&told), "{}", error.full_message());
+    assert!(error.hint().unwrap().contains("still mounted"), "{error}");
+    mounted.assert_is_mounted();
+}
+
+#[test]
+fn mount_that_appears_ends_the_script_and_is_reported() {
+    let guest = guest(|spec| spec);
+    let source = "fs.write('begun', '') print('begun') while true do end";
+    let mut mounted = None;
+    let result = guest.wait(async {
+        let mut run = guest.sandbox.start(Script::new(source)).await.unwrap();
+        run.next_log().await.unwrap();
+        mounted = Some(HostMount::tmpfs(guest.place.path("sandbox-files/m")));
+        run.wait().await.unwrap()
+    });
+    assert_ended_for(&result.outcome, mounted.as_ref().unwrap());
+    // Nothing of it is lost.
+    assert_eq!(result.logs.len(), 1, "{result:?}");
+    let touched: Vec<_> = result.files_touched.files.iter().map(|file| &*file.name).collect();
+    assert_eq!(touched, ["begun"], "{result:?}");
+    assert_eq!(guest.kind(json!({"operation": "read", "path": "begun"})), "policy");
+}
+
+#[test]
+fn mount_that_appears_ends_the_command_and_is_reported() {
+    let provided = Rootfs::busybox().provide();
+    let guest = guest(|spec| spec.root(provided.root()));
+    let mut mounted = None;
+    let result = guest.wait(async {
+        let command = Command::shell("echo begun; sleep 100");
+        let mut execution = guest.sandbox.start_exec(command).await.unwrap();
+        execution.next_output().await.unwrap();
+        mounted = Some(HostMount::tmpfs(guest.place.path("sandbox-files/m")));
+        execution.wait().await.unwrap()
+    });
+    assert_ended_for(&result.outcome, mounted.as_ref().unwrap());
+    assert_eq!((result.exit_code, result.signal), (None, None), "{result:?}");
+}
+
+#[test]
+fn bind_mount_that_appears_below_an_input_ends_an_idle_sandbox() {
+    let place = Place::new();
+    place.write("elsewhere/inside", "of the host");
+    place.write("data/f", "");
+    let data = place.path("data");
+    let guest = Guest::in_place(place, |spec| spec.input(Input::path(&data, "data")));
+    // Mounts elsewhere end nothing.
+    let elsewhere = HostMount::tmpfs(guest.place.path("other"));
+    assert_eq!(guest.data(json!({"operation": "exists", "path": "/in/data/f"}))["exists"], true);
+    let source = guest.place.path("elsewhere");
+    let mounted = HostMount::bind(&source, data.join("m"));
+    let error = eventually("the sandbox's end", || guest.sandbox.ended());
+    assert!(matches!(error, Error::MountLost { .. }), "{error}");
+    assert!(error.to_string().contains("the input 'data'"), "{error}");
+    assert_eq!((error.kind(), error.exit_code()), (ErrorKind::Policy, 121));
+    mounted.assert_is_mounted();
+    elsewhere.assert_is_mounted();
+}
+
+#[test]
+fn mount_that_appears_is_printed_with_a_hint_and_in_the_document() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("sandbox-files/m")).unwrap();
+    let source = "fs.write('begun', '') while true do end";
+    let script = place.write("script.luau", source);
+    for json in [false, true] {
+        let args = ["run", script.to_str().unwrap(), "--timeout", "100s"];
+        let child = spawn(place.command(args.iter().chain(json.then_some(&"--json"))));
+        let begun = place.path("sandbox-files/begun");
+        eventually("the script's begin", || begun.exists().then_some(()));
+        let mounted = HostMount::tmpfs(place.path("sandbox-files/m"));
+        let ended = wait(child);
+        mounted.assert_is_mounted();
+        drop(mounted);
+        fs::remove_file(begun).unwrap();
+        if json {
+            let document = place.document(&ended);
+            assert_eq!(document["status"], "error", "{document:#}");
+            assert_eq!(document["error"]["kind"], "policy", "{document:#}");
+            assert_eq!(document["files_touched"][0]["name"], "begun", "{document:#}");
+        } else {
+            assert_refused(&ended, "sandbox-files/m is a mount point below it");
+        }
+    }
+}
+
+#[test]
+fn pseudo_file_systems_and_devices_are_not_mounted() {
+    let place = Place::new();
+    let proc = HostMount::bind(Path::new("/proc"), place.path("innocent"));
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let cgroup = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let cgroup = cgroup.filter(|fields| fields[2].starts_with("cgroup")).last().unwrap()[1];
+    for path in ["/proc", "/proc/self", "/sys", cgroup, "/dev", "/dev/pts", "innocent"] {
+        assert_refused(&run(&place, &["--io-dir", path]), "as the io dir: it is ");
+        assert_refused(&run(&place, &["--in", &format!("{path}:x")]), "as the input 'x': it is ");
+    }
+    for file in ["/proc/version", "/proc/self/environ", "innocent/version"] {
+        assert_refused(&run(&place, &["--in", &format!("{file}:x")]), "pseudo file system (proc)");
+    }
+    drop(proc);
+    // What stores files is mounted, and so is what comes by stdin.
+    let tmpfs = HostMount::tmpfs(place.path("tmpfs"));
+    run(&place, &["--io-dir", "tmpfs", "--in", "tmpfs/inside"]).assert_code(0);
+    tmpfs.assert_is_mounted();
+    place.sandboxctl_with(b"x", ["run", "script.luau", "--in", "-:x"]).assert_code(0);
+}
+
+#[test]
+fn own_folders_and_their_parents_are_not_mounted_however_they_are_named() {
+    let place = Place::new();
+    run(&place, &[]).assert_code(0);
+    let root = place.work().parent().unwrap().to_owned();
+    symlink(&root, place.path("link")).unwrap();
+    let bind = HostMount::bind(&root, place.home().join("view"));
+    let work = place.work();
+    let spelled = |below: &str| {
+        [work.join("..").join(below), work.join("link").join(below), bind.0.join(below)]
+            .map(|path| path.to_str().unwrap().to_owned())
+    };
+    for own in ["state/sandboxctl", "state/sandboxctl/instances", "data", "data/programs"] {
+        for path in spelled(own) {
+            assert_refused(&run(&place, &["--io-dir", &path]), "as the io dir: it is in the ");
+            if Path::new(&path).is_dir() {
+                let input = run(&place, &["--in", &format!("{path}:x")]);
+                assert_refused(&input, "as the input 'x': it is in the ");
+            }
+        }
+    }
+    // Where nothing is, nothing is made.
+    let new = root.join("state/sandboxctl/new/dir");
+    assert_refused(&run(&place, &["--io-dir", new.to_str().unwrap()]), "it is in the state folder");
+    assert!(!root.join("state/sandboxctl/new").exists());
+    for parent in ["", "state"] {
+        for path in spelled(parent) {
+            let ended = run(&place, &["--io-dir", path.trim_end_matches('/')]);
+            // A link as the last component is refused for itself.
+            if !path.trim_end_matches('/').ends_with("link") {
+                assert_refused(&ended, " is in it");
+            }
+        }
+    }
+
+    // The library, and the tools.
+    let library = Library::new(&place);
+    for path in [root.join("state/sandboxctl"), root.join("data"), root.clone()] {
+        let error = library.try_launch(SandboxSpec::new().io_dir(&path)).unwrap_err();
+        assert!(matches!(error, Error::MountRefused { .. }), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Policy);
+    }
+    drop(library);
+    let config = place.write("c.toml", "[tools]\nallowed_out_paths = ['/']\n");
+    let init =
+        json!({"containerId": "c", "projectOutPath": root.join("state/sandboxctl")}).to_string();
+    let call = json!({"containerId": "c", "path": "x", "content": "x"}).to_string();
+    let args = ["tool", "sandbox_write_file", "--init", &init, "--input", &call];
+    let ended = place.sandboxctl(args.iter().chain(&["--config", config.to_str().unwrap()]));
+    ended.assert_code(121);
+    assert!(format!("{}{}", ended.stdout, ended.stderr).contains("is in the state folder"));
+}
+
+#[test]
+fn own_folders_are_hidden_in_an_input_that_holds_them() {
+    let provided = Rootfs::busybox().provide();
+    let place = Place::new();
+    place.write("seen", "");
+    let root = place.work().parent().unwrap().to_owned();
+    let library = Library::new(&place);
+    let instances = fs::read_dir(root.join("state/sandboxctl/instances")).unwrap();
+    assert_ne!(instances.count(), 0);
+    let launch = |spec: SandboxSpec| {
+        let io_dir = place.path("sandbox-files");
+        library.launch(spec.io_dir(io_dir).input(Input::path(&root, "host")))
+    };
+    let programs = launch(SandboxSpec::new().root(provided.root()));
+    let list = "ls -RA /in/host/state /in/host/data; ls /in/host/work";
+    let listed = library.wait(programs.exec(Command::shell(list))).unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    for own in ["instances", "image-", "programs", ".lock", "containers", "roots"] {
+        assert!(!listed.contains(own), "{own} in {listed}");
+    }
+    assert!(listed.contains("seen"), "{listed}");
+
+    let source = "local ok, found = pcall(fs.list, '/in/host/state/sandboxctl') \
+                  return { own = if ok then #found else 0, seen = fs.exists('/in/host/work/seen'), \
+                  instances = pcall(fs.list, '/in/host/state/sandboxctl/instances') }";
+    let scripts = launch(SandboxSpec::new());
+    let result = library.wait(scripts.run(Script::new(source))).unwrap();
+    let Outcome::Ok { result } = &result.outcome else { panic!("{result:?}") };
+    let told: serde_json::Value = serde_json::from_str(result.get()).unwrap();
+    assert_eq!(told, json!({"own": 0, "seen": true, "instances": false}));
+    for sandbox in [programs, scripts] {
+        library.wait(sandbox.close()).unwrap();
+    }
+    drop(library);
+    // What covers them does so for the sandbox alone.
+    assert!(root.join("state/sandboxctl/instances").is_dir());
+}
+
+#[test]
+fn mounts_of_a_sandbox_are_private_where_the_hosts_are_shared() {
+    let provided = Rootfs::busybox().provide();
+    let place = Place::new();
+    let shared = HostMount::bind(&place.work(), place.home().join("shared"));
+    rustix::mount::mount_change(&shared.0, MountPropagationFlags::SHARED).unwrap();
+    let (io_dir, input) = (shared.0.join("io"), shared.0.join("input"));
+    for dir in [&io_dir, &input] {
+        fs::create_dir(dir).unwrap();
+    }
+    let library = Library::new(&place);
+    let spec = SandboxSpec::new().root(provided.root()).io_dir(io_dir);
+    let sandbox = library.launch(spec.input(Input::path(input, "input")));
+    let mounts = library.wait(sandbox.exec(Command::new("cat").args(["/proc/self/mountinfo"])));
+    let mounts = String::from_utf8(mounts.unwrap().stdout).unwrap();
+    for target in ["/io", "/in/input"] {
+        let line = mounts.lines().find(|line| line.split(' ').nth(4) == Some(target)).unwrap();
+        // Between its options and the dash there is no tag: what is mounted on one side is not
+        // mounted on the other.
+        assert_eq!(line.split(' ').nth(6), Some("-"), "{line}");
+    }
+    library.wait(sandbox.close()).unwrap();
+}
