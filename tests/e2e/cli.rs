@@ -102,7 +102,7 @@ fn colour_is_for_claps_own_words_too() {
     assert!(ended.assert_code(2).stderr.contains('\u{1b}'), "{ended:#?}");
     let mut command = place.command(["--color=never", "--no-such-flag"]);
     command.env("CLICOLOR_FORCE", "1");
-    let ended = crate::place::finish(command);
+    let ended = finish(command);
     assert!(!ended.assert_code(2).stderr.contains('\u{1b}'), "{ended:#?}");
 }
 
@@ -127,7 +127,7 @@ fn a_password_in_the_engines_address_is_neither_printed_nor_stored() {
     for args in commands {
         let mut command = place.command(args);
         command.env("DOCKER_HOST", "tcp://user:hunter2@127.0.0.1:1");
-        let ended = crate::place::finish(command);
+        let ended = finish(command);
         assert_ne!(ended.code, 0, "{ended:#?}");
         let told = format!("{}{}", ended.stdout, ended.stderr);
         assert!(told.contains("DOCKER_HOST") && !told.contains("hunter2"), "{ended:#?}");
@@ -172,7 +172,7 @@ fn without_an_engine_it_says_what_was_tried() {
     place.write("ok.luau", "return 1");
     let mut command = place.command(["run", "ok.luau", "--host", "unix:///nowhere/docker.sock"]);
     command.env_remove("DOCKER_HOST");
-    let ended = crate::place::finish(command);
+    let ended = finish(command);
     ended.assert_code(125).assert_stderr_has("/nowhere/docker.sock").assert_stderr_has("hint:");
     assert!(!place.path("sandbox-files").exists());
 }
@@ -186,7 +186,7 @@ fn a_limit_above_its_ceiling_is_a_policy_error() {
     // Whoever asks for it is named, and no flag that nobody typed.
     let mut command = place.command(["run", "ok.luau"]);
     command.env("SANDBOXCTL_LIMITS_TIMEOUT", "1h");
-    let ended = crate::place::finish(command);
+    let ended = finish(command);
     ended.assert_code(121).assert_stderr_has("SANDBOXCTL_LIMITS_TIMEOUT");
     assert!(!ended.stderr.contains("--timeout"), "{ended:#?}");
 }
@@ -205,7 +205,7 @@ fn check_compiles_without_a_container() {
     // No engine is asked.
     let mut command = place.command(["check", "good.luau"]);
     command.env("DOCKER_HOST", "unix:///nowhere/docker.sock");
-    crate::place::finish(command).assert_code(0);
+    finish(command).assert_code(0);
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn help_man_completions_types_and_version_work_without_an_engine() {
     ] {
         let mut command = place.command(args);
         command.env("DOCKER_HOST", "unix:///nowhere/docker.sock");
-        let ended = crate::place::finish(command);
+        let ended = finish(command);
         ended.assert_code(0);
         assert!(!ended.stdout.is_empty(), "{args:?}");
     }
