@@ -302,7 +302,7 @@ fn tls_is_for_the_name_however_its_packets_are_cut() {
     }
 }
 
-/// What the server says to the first and to the last of these, by way of a sandbox.
+/// What the server says to each of these on one connection, by way of a sandbox.
 fn answers(net: &Net, server: &Server, says: &[Vec<u8>]) -> Vec<tls::Answer> {
     let words: Vec<String> = says.iter().map(|bytes| tls::hex(bytes)).collect();
     let target = format!("localhost:{}", server.port());
@@ -358,7 +358,7 @@ fn what_lenient_servers_take_for_tls_does_not_hide_a_server_name() {
             assert_eq!(answers(&net, &server, &says), [tls::Answer::Reset], "{what}");
         }
         // The same hello as it should be, for another name and for this one.
-        assert_eq!(answers(&net, &server, &[hello.clone()]), [tls::Answer::Reset]);
+        assert_eq!(answers(&net, &server, std::slice::from_ref(&hello)), [tls::Answer::Reset]);
         let honest = Hello::for_name("LocalHost").record([3, 1]);
         assert_eq!(answers(&net, &server, &[honest]), [tls::Answer::ServerHello]);
     }
