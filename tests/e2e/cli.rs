@@ -232,6 +232,11 @@ fn every_reporting_command_speaks_json() {
         }
         assert!(check.get("fix").is_some(), "{check:#}");
     }
+    // Whatever they are, they were asked for in a sandbox that came up.
+    let unix_sockets = checks.as_array().unwrap().iter().find(|it| it["id"] == "unix_sockets");
+    let unix_sockets = unix_sockets.expect("a check of UNIX sockets");
+    let detail = unix_sockets["detail"].as_str().unwrap();
+    assert!(detail.starts_with("programs have "), "{unix_sockets:#}");
     json(&["config", "show", "--json"]);
 }
 
