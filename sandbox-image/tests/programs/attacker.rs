@@ -52,8 +52,12 @@ type Answer = Result<usize, c_int>;
 /// or the errno.
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [layers, uid, attack, mount, inputs, outside, pid, port, socket] = &args[..] else {
+    // The agent's begin with its mode.
+    if matches!(args.first().map(String::as_str), Some("script" | "exec")) {
         return in_sandbox(args);
+    }
+    let [layers, uid, attack, mount, inputs, outside, pid, port, socket] = &args[..] else {
+        panic!("nine arguments, or the agent's: {args:?}");
     };
     let target = Target {
         mount: mount.clone(),

@@ -327,7 +327,7 @@ mod tests {
         change: impl FnOnce(&mut Value),
     ) -> Result<(), EngineError> {
         let name = format!("sandboxctl-test-{}", crate::random_hex::<8>());
-        let data_dir = DataDir::open(data_dir).unwrap();
+        let data_dir = DataDir::open(&data_dir.join("data")).unwrap();
         let mut helper = Helpers::new(data_dir.path().to_owned()).take()?;
         let records = Records::new(data_dir.path());
         let record = OwnedFd::from(records.create(&name, &[]).unwrap());
