@@ -302,7 +302,7 @@ impl Tree<'_> {
     /// Moves a directory into the top, and gives its name there. `None` where it has to stay: its
     /// owner or mode forbids it, or a protected name begins with it, which would be none elsewhere.
     fn move_up(&self, at: &Position, name: &[u8]) -> Option<String> {
-        if self.files.policy.is_pinned_end(self.from_end(&at.levels, name)) {
+        if self.files.policy.is_pinned_end(self.upward(&at.levels, name)) {
             return None;
         }
         let moved = random_name(MOVED_SUFFIX).ok()?;
@@ -335,7 +335,7 @@ impl Tree<'_> {
 
     /// Removes an entry, or remembers a directory.
     fn take(&mut self, at: &mut Position, name: Vec<u8>, kind: FileType) -> Result<(), FileError> {
-        if self.files.policy.is_protected_end(self.from_end(&at.levels, &name)) {
+        if self.files.policy.is_protected_end(self.upward(&at.levels, &name)) {
             return Err(protected(&self.written_path(&at.levels, &name)));
         }
         if kind == FileType::Directory {
@@ -411,8 +411,8 @@ impl Tree<'_> {
         }
     }
 
-    /// The components of a path, from its end.
-    fn from_end<'a>(
+    /// The components of a path, from its end upward.
+    fn upward<'a>(
         &'a self,
         levels: &'a [Level],
         name: &'a [u8],
