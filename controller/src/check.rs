@@ -57,6 +57,7 @@ async fn run(source: &[u8], agent: &Agent, confinement: ConfinementPolicy) -> io
         mode: Mode::Check,
         user: None,
         mounts: Vec::new(),
+        hidden: Vec::new(),
         home: None,
         workdir: None,
         confinement,

@@ -125,7 +125,16 @@ impl Plan {
         let mode = if spec.root.has_programs() { Mode::Exec } else { Mode::Script };
         let home = io.clone();
         let proxy = proxy(mode, &spec.allow)?;
-        let args = AgentArgs { mode, user: None, mounts, home, workdir, confinement, proxy };
+        let args = AgentArgs {
+            mode,
+            user: None,
+            mounts,
+            hidden: Vec::new(),
+            home,
+            workdir,
+            confinement,
+            proxy,
+        };
         Ok(Self { io, inputs, args, hello })
     }
 

@@ -87,6 +87,9 @@ pub struct AgentArgs {
     pub user: Option<User>,
     /// The mounts, none inside another.
     pub mounts: Vec<Mount>,
+    /// Directories in them that the controller has covered by an empty one. Anything else that is
+    /// mounted inside a mount is an error.
+    pub hidden: Vec<String>,
     /// What `~` means: the root of the io dir's mount, where there is one.
     pub home: Option<GuestPath>,
     /// What a relative path is relative to.
@@ -166,6 +169,9 @@ impl AgentArgs {
             };
             args.extend([option.to_owned(), path.to_string()]);
         }
+        for path in &self.hidden {
+            args.extend(["--hidden".to_owned(), path.clone()]);
+        }
         if let Some(home) = &self.home {
             args.extend(["--home".to_owned(), home.to_string()]);
         }
@@ -199,6 +205,7 @@ impl AgentArgs {
             mode,
             user: None,
             mounts: Vec::new(),
+            hidden: Vec::new(),
             home: None,
             workdir: None,
             confinement: ConfinementPolicy::default(),
@@ -220,6 +227,7 @@ impl AgentArgs {
                 "--write" => {
                     parsed.mounts.push(Mount { path: guest(value)?, access: Access::Write });
                 }
+                "--hidden" => parsed.hidden.push(value),
                 "--home" => parsed.home = Some(guest(value)?),
                 "--workdir" => parsed.workdir = Some(guest(value)?),
                 "--confinement" => {
@@ -253,6 +261,7 @@ mod tests {
                 Mount { path: path("/io"), access: Access::Write },
                 Mount { path: path("/in/a b"), access: Access::Read },
             ],
+            hidden: vec!["/in/a b/state".into()],
             home: Some(path("/io")),
             workdir: Some(path("/io/x")),
             confinement: ConfinementPolicy::BestEffort,

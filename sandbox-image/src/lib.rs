@@ -152,7 +152,7 @@ impl Agent {
     ///
     /// [`StartError`] for the first thing that failed.
     pub fn prepare(args: &AgentArgs) -> Result<Self, StartError> {
-        nested::check(&args.mounts)?;
+        nested::check(&args.mounts, &args.hidden)?;
         let mounts = files::Mounts::open(args)?;
         let proc = proc::Proc::open();
         let listen = |proxy: &argv::Proxy| proxy::listen(proxy.port);

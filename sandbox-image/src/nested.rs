@@ -28,21 +28,22 @@ pub enum NestedError {
     },
 }
 
-/// Fails where something is mounted inside one of these mounts.
+/// Fails where something is mounted inside one of these mounts that is not one of the `hidden`.
 ///
 /// # Errors
 ///
 /// [`NestedError`].
-pub fn check(mounts: &[Mount]) -> Result<(), NestedError> {
+pub fn check(mounts: &[Mount], hidden: &[String]) -> Result<(), NestedError> {
     if mounts.is_empty() {
         return Ok(());
     }
     let table = std::fs::read("/proc/self/mountinfo").map_err(NestedError::Ask)?;
-    find(&table, mounts)
+    find(&table, mounts, hidden)
 }
 
-fn find(table: &[u8], mounts: &[Mount]) -> Result<(), NestedError> {
+fn find(table: &[u8], mounts: &[Mount], hidden: &[String]) -> Result<(), NestedError> {
     let points = table.split(|&byte| byte == b'\n').filter_map(mount_point);
+    let points = points.filter(|at| !hidden.iter().any(|path| path.as_bytes() == at));
     for at in points {
         let is_around = |mount: &&Mount| {
             at.strip_prefix(mount.path.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
@@ -93,7 +94,9 @@ mod tests {
     fn check(more: &str) -> Result<(), String> {
         let mount = |path| Mount { path: GuestPath::new(path).unwrap(), access: Access::Read };
         let table = format!("{TABLE}{more}");
-        find(table.as_bytes(), &[mount("/io"), mount("/in/a b")]).map_err(|error| error.to_string())
+        let hidden = ["/in/a b/state".to_owned()];
+        find(table.as_bytes(), &[mount("/io"), mount("/in/a b")], &hidden)
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -107,5 +110,7 @@ mod tests {
             assert!(error.contains(at), "{error}");
         }
         assert_eq!(check("6 3 0:9 / /io rw - tmpfs t rw\n"), Ok(()), "another rule's");
+        assert_eq!(check("6 4 0:9 / /in/a\\040b/state ro - tmpfs t ro\n"), Ok(()), "hidden");
+        assert!(check("6 4 0:9 / /in/a\\040b/state/x ro - tmpfs t ro\n").is_err());
     }
 }

@@ -25,7 +25,7 @@ const FOR_EVER: Duration = Duration::from_secs(3600);
 const GIB: usize = 1 << 30;
 /// Why an agent that is not confined says that it is not.
 const WHY: &str = "\"the kernel has none of it\"";
-const UNCONFINED: &str = r#"{"no_new_privileges":true,"undumpable":true,"landlock_abi":null,"seccomp":false,"missing":["the kernel has none of it"]}"#;
+const UNCONFINED: &str = r#"{"no_new_privileges":true,"undumpable":true,"landlock_abi":null,"seccomp":false,"unix_sockets":"none","missing":["the kernel has none of it"]}"#;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -246,8 +246,14 @@ fn play(agent: &Agent, id: u64) {
             for path in ["/io/made", "/io/never", "/io/link", "/io/gone/deep"] {
                 touched(id, path);
             }
-            let usage = format!(r#"{{"cpu_ms":{0},"peak_memory_bytes":{0},"written_bytes":{0}}}"#, u64::MAX);
-            answer(id, &format!(r#"{{"end":{{"returned":1}},"logs_truncated":false,"usage":{usage}}}"#));
+            let usage = format!(
+                r#"{{"cpu_ms":{0},"peak_memory_bytes":{0},"written_bytes":{0}}}"#,
+                u64::MAX
+            );
+            answer(
+                id,
+                &format!(r#"{{"end":{{"returned":1}},"logs_truncated":false,"usage":{usage}}}"#),
+            );
         }
         "chunk" => {
             let data = "eHh4eHh4eHh4eHh4eHh4eHh4".repeat(3000);
@@ -323,7 +329,8 @@ fn play(agent: &Agent, id: u64) {
             let stat = fs::read_to_string("/proc/self/stat").unwrap();
             // User and system time, in hundredths of a second.
             let after = &stat[stat.rfind(')').unwrap() + 2..];
-            let fields: Vec<u64> = after.split(' ').skip(11).take(2).map(|f| f.parse().unwrap()).collect();
+            let fields: Vec<u64> =
+                after.split(' ').skip(11).take(2).map(|f| f.parse().unwrap()).collect();
             let cpu_ms = (fields[0] + fields[1]) * 10;
             let wall_ms = begin.elapsed().as_millis();
             let of = text(schedstat.trim());
@@ -404,7 +411,8 @@ fn log(request: u64, entry: &str) {
 
 fn touched(request: u64, path: &str) {
     let path = text(path);
-    let params = format!(r#"{{"request":{request},"path":{path},"existed":false,"change":"write"}}"#);
+    let params =
+        format!(r#"{{"request":{request},"path":{path},"existed":false,"change":"write"}}"#);
     say(&note("touched", &params));
 }
 
@@ -461,7 +469,8 @@ fn probe() -> String {
         Err(_) => "null".to_owned(),
     };
     let pids = names("/proc").into_iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
-    let environ: Vec<String> = std::env::vars().map(|(name, value)| format!("{name}={value}")).collect();
+    let environ: Vec<String> =
+        std::env::vars().map(|(name, value)| format!("{name}={value}")).collect();
     let links = |folder: &str| {
         let links = names(folder).into_iter().map(|name| {
             let target = fs::read_link(format!("{folder}/{name}"));
@@ -512,7 +521,11 @@ fn devices(folder: &str) -> String {
         let kind = metadata.map_or("?".to_owned(), |it| match it.file_type() {
             kind if kind.is_char_device() => {
                 let device = it.rdev();
-                format!("c {}:{}", (device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & !0xff))
+                format!(
+                    "c {}:{}",
+                    (device >> 8) & 0xfff,
+                    (device & 0xff) | ((device >> 12) & !0xff)
+                )
             }
             kind if kind.is_block_device() => "b".to_owned(),
             kind if kind.is_symlink() => "l".to_owned(),
@@ -527,18 +540,65 @@ fn devices(folder: &str) -> String {
 /// Which of the paths that tell of the host, or reach it, have anything in them.
 fn readable() -> String {
     let paths = [
-        "/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/interrupts",
-        "/proc/kallsyms", "/proc/slabinfo", "/proc/kpagecount", "/proc/kpageflags",
-        "/proc/kpagecgroup", "/proc/latency_stats", "/proc/pressure", "/proc/timer_stats", "/proc/acpi",
-        "/proc/asound", "/proc/scsi", "/proc/buddyinfo", "/proc/bus", "/proc/cmdline", "/proc/config.gz",
-        "/proc/devices", "/proc/diskstats", "/proc/dma", "/proc/driver", "/proc/fs", "/proc/iomem",
-        "/proc/ioports", "/proc/irq", "/proc/key-users", "/proc/locks", "/proc/mdstat", "/proc/misc",
-        "/proc/modules", "/proc/mtrr", "/proc/partitions", "/proc/schedstat", "/proc/softirqs",
-        "/proc/swaps", "/proc/zoneinfo", "/sys/block", "/sys/bus", "/sys/dev", "/sys/fs/ext4",
-        "/sys/kernel/irq", "/sys/kernel/slab", "/sys/module", "/sys/power",
-        "/sys/firmware", "/sys/devices", "/sys/class",
-        "/sys/kernel/debug", "/etc/shadow", "/var/run/docker.sock",
-        "/run/docker.sock", "/dev/mem", "/dev/kmsg", "/dev/sda", "/dev/fuse", "/dev/tty",
+        "/proc/kcore",
+        "/proc/keys",
+        "/proc/timer_list",
+        "/proc/sched_debug",
+        "/proc/interrupts",
+        "/proc/kallsyms",
+        "/proc/slabinfo",
+        "/proc/kpagecount",
+        "/proc/kpageflags",
+        "/proc/kpagecgroup",
+        "/proc/latency_stats",
+        "/proc/pressure",
+        "/proc/timer_stats",
+        "/proc/acpi",
+        "/proc/asound",
+        "/proc/scsi",
+        "/proc/buddyinfo",
+        "/proc/bus",
+        "/proc/cmdline",
+        "/proc/config.gz",
+        "/proc/devices",
+        "/proc/diskstats",
+        "/proc/dma",
+        "/proc/driver",
+        "/proc/fs",
+        "/proc/iomem",
+        "/proc/ioports",
+        "/proc/irq",
+        "/proc/key-users",
+        "/proc/locks",
+        "/proc/mdstat",
+        "/proc/misc",
+        "/proc/modules",
+        "/proc/mtrr",
+        "/proc/partitions",
+        "/proc/schedstat",
+        "/proc/softirqs",
+        "/proc/swaps",
+        "/proc/zoneinfo",
+        "/sys/block",
+        "/sys/bus",
+        "/sys/dev",
+        "/sys/fs/ext4",
+        "/sys/kernel/irq",
+        "/sys/kernel/slab",
+        "/sys/module",
+        "/sys/power",
+        "/sys/firmware",
+        "/sys/devices",
+        "/sys/class",
+        "/sys/kernel/debug",
+        "/etc/shadow",
+        "/var/run/docker.sock",
+        "/run/docker.sock",
+        "/dev/mem",
+        "/dev/kmsg",
+        "/dev/sda",
+        "/dev/fuse",
+        "/dev/tty",
     ];
     let has_content = |path: &str| {
         let mut piece = [0; 16];
@@ -550,20 +610,42 @@ fn readable() -> String {
 
 /// Where a file can be made or written.
 fn writable() -> String {
-    let made = ["/", "/dev", "/dev/shm", "/dev/mqueue", "/proc", "/sys", "/sys/fs/cgroup", "/tmp", "/etc", "/run", "/in", "/.sandbox"];
+    let made = [
+        "/",
+        "/dev",
+        "/dev/shm",
+        "/dev/mqueue",
+        "/proc",
+        "/sys",
+        "/sys/fs/cgroup",
+        "/tmp",
+        "/etc",
+        "/run",
+        "/in",
+        "/.sandbox",
+    ];
     let made = made.iter().filter_map(|folder| {
         let path = format!("{folder}/made-by-a-probe");
         fs::write(&path, "x").ok().map(|()| (*folder).to_owned())
     });
     let written = [
-        "/proc/sys/kernel/hostname", "/proc/sys/kernel/core_pattern", "/proc/sys/vm/drop_caches",
-        "/proc/sysrq-trigger", "/proc/pressure/memory", "/.sandbox/agent",
-        "/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/memory/cgroup.procs",
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/pids/pids.max",
-        "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/release_agent",
-        "/sys/fs/cgroup/memory/release_agent", "/sys/kernel/uevent_helper",
+        "/proc/sys/kernel/hostname",
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sys/vm/drop_caches",
+        "/proc/sysrq-trigger",
+        "/proc/pressure/memory",
+        "/.sandbox/agent",
+        "/sys/fs/cgroup/cgroup.procs",
+        "/sys/fs/cgroup/memory/cgroup.procs",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/pids/pids.max",
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/release_agent",
+        "/sys/fs/cgroup/memory/release_agent",
+        "/sys/kernel/uevent_helper",
     ];
-    let written = written.iter().filter(|path| fs::OpenOptions::new().write(true).open(path).is_ok());
+    let written =
+        written.iter().filter(|path| fs::OpenOptions::new().write(true).open(path).is_ok());
     list(made.chain(written.map(|path| (*path).to_owned())))
 }
 
@@ -575,7 +657,17 @@ fn calls() -> String {
         ("unshare_user", &[272, NEW_USER]),
         ("unshare_mount", &[272, 0x2_0000]),
         ("clone_user", &[56, NEW_USER | 17, 0, 0, 0, 0]),
-        ("mount", &[165, name(b"none\0") as c_long, name(b"/io\0") as c_long, name(b"tmpfs\0") as c_long, 0, 0]),
+        (
+            "mount",
+            &[
+                165,
+                name(b"none\0") as c_long,
+                name(b"/io\0") as c_long,
+                name(b"tmpfs\0") as c_long,
+                0,
+                0,
+            ],
+        ),
         ("umount", &[166, name(b"/proc\0") as c_long, 2]),
         ("pivot_root", &[155, name(b"/io\0") as c_long, name(b"/io\0") as c_long]),
         ("chroot", &[161, name(b"/io\0") as c_long]),
@@ -585,7 +677,17 @@ fn calls() -> String {
         ("bpf", &[321, 0, 0, 0]),
         ("perf_event_open", &[298, 0, 0, -1, -1, 0]),
         ("keyctl", &[250, 0, -3, 0]),
-        ("add_key", &[248, name(b"user\0") as c_long, name(b"x\0") as c_long, name(b"x\0") as c_long, 1, -3]),
+        (
+            "add_key",
+            &[
+                248,
+                name(b"user\0") as c_long,
+                name(b"x\0") as c_long,
+                name(b"x\0") as c_long,
+                1,
+                -3,
+            ],
+        ),
         ("io_uring_setup", &[425, 1, 0]),
         ("userfaultfd", &[323, 0]),
         ("socket_inet", &[41, 2, 1, 0]),

@@ -21,7 +21,8 @@ impl Operation {
     /// The one in this line, if there is one.
     pub fn read(id: u64, line: &str) -> Option<Self> {
         let method = text_after(line, "\"method\":\"")?;
-        let is_one = ["read", "view", "write", "list", "stat", "rename", "exists"].contains(&method);
+        let is_one =
+            ["read", "view", "write", "list", "stat", "rename", "exists"].contains(&method);
         let key = if method == "rename" { "\"from\":\"" } else { "\"path\":\"" };
         let path = text_after(line, key).unwrap_or_default().to_owned();
         is_one.then(|| Self { id, path, stream: number_after(line, "\"stream\":") })
@@ -67,7 +68,9 @@ impl Operation {
                 say(&note("chunk", &params));
             }
             "chunks" => chunk(stream, 0, agent.word(0).parse().unwrap(), false),
-            "chunks-beyond-credit" => (0..4 * FIRST_CREDIT).for_each(|seq| chunk(stream, seq, PIECE, false)),
+            "chunks-beyond-credit" => {
+                (0..4 * FIRST_CREDIT).for_each(|seq| chunk(stream, seq, PIECE, false))
+            }
             "empty-chunks" => (0..).for_each(|seq| chunk(stream, seq, 0, false)),
             "drips" => {
                 for seq in 0.. {
@@ -88,7 +91,9 @@ impl Operation {
             }
             "text-too-long" => {
                 let long = text(&"x".repeat(100 << 10));
-                let window = format!(r#"{{"text":{long},"first_line":1,"output_lines":1,"total_lines":1,"truncated_by":null,"footer":null}}"#);
+                let window = format!(
+                    r#"{{"text":{long},"first_line":1,"output_lines":1,"total_lines":1,"truncated_by":null,"footer":null}}"#
+                );
                 answer(id, &format!(r#"{{"path":"/io/f","content":{{"text":{window}}}}}"#));
             }
             // Lists.
@@ -121,7 +126,13 @@ impl Operation {
             }
             "times-that-are-none" => {
                 let time = r#"{"seconds":9223372036854775807,"nanoseconds":4294967295}"#;
-                answer(id, &format!(r#"{{"path":"/io/f","type":"file","size":{},"permissions":4294967295,"uid":4294967295,"gid":4294967295,"modified":{time},"accessed":null,"created":{time}}}"#, u64::MAX));
+                answer(
+                    id,
+                    &format!(
+                        r#"{{"path":"/io/f","type":"file","size":{},"permissions":4294967295,"uid":4294967295,"gid":4294967295,"modified":{time},"accessed":null,"created":{time}}}"#,
+                        u64::MAX
+                    ),
+                );
                 return;
             }
             other => panic!("no such play: {other}"),
@@ -149,8 +160,10 @@ impl Operation {
     }
 
     fn fail(&self, kind: &str, message: &str) {
-        let error = format!(r#"{{"code":-32000,"message":{},"data":{{"kind":"{kind}"}}}}"#, text(message));
-        let line = reply_line(self.id, "null").replace("\"result\":null", &format!("\"error\":{error}"));
+        let error =
+            format!(r#"{{"code":-32000,"message":{},"data":{{"kind":"{kind}"}}}}"#, text(message));
+        let line =
+            reply_line(self.id, "null").replace("\"result\":null", &format!("\"error\":{error}"));
         say(&line);
     }
 }
@@ -167,12 +180,16 @@ fn credit(stream: u64, bytes: u64) {
 }
 
 fn page(request: u64, names: &[&str]) {
-    let entry = |name: &&str| format!(r#"{{"name":{},"type":"file","size":1,"modified":null}}"#, text(name));
+    let entry = |name: &&str| {
+        format!(r#"{{"name":{},"type":"file","size":1,"modified":null}}"#, text(name))
+    };
     let entries = names.iter().map(entry).collect::<Vec<_>>().join(",");
     say(&note("page", &format!(r#"{{"request":{request},"entries":[{entries}]}}"#)));
 }
 
 pub fn refused(request: u64) {
-    let refused = format!(r#"{{"request":{request},"operation":"read","path":"/etc/passwd","kind":"path_escape"}}"#);
+    let refused = format!(
+        r#"{{"request":{request},"operation":"read","path":"/etc/passwd","kind":"path_escape"}}"#
+    );
     say(&note("refused", &refused));
 }

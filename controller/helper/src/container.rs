@@ -45,6 +45,7 @@ impl Container {
         place: &Place,
         name: String,
         filters: &[Filter],
+        masked: &[String],
         descriptors: Vec<OwnedFd>,
     ) -> Result<Self, Error> {
         let Ok([record, stdin, stdout, stderr, config, agent]) =
@@ -84,7 +85,7 @@ impl Container {
             let pid = container.pid().and_then(|pid| Pid::from_raw(pid.as_raw()));
             let pid = pid.ok_or("the container has no process")?;
             let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-            inside::finish(pid)?;
+            inside::finish(pid, masked)?;
             // libcontainer would set the helper's own.
             fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE_ADJ)?;
             Ok((container, pid, pidfd))

@@ -103,8 +103,8 @@ fn serve(control: &OwnedFd, data_dir: &OsStr) -> Result<(), Error> {
                 }
             }
             (Request::Mount { .. } | Request::Root { .. }, Err(_)) => {}
-            (Request::Create { name, filters }, Ok(place)) => {
-                match Container::create(place, name, &filters, descriptors) {
+            (Request::Create { name, filters, masked }, Ok(place)) => {
+                match Container::create(place, name, &filters, &masked, descriptors) {
                     Ok(container) => {
                         wire::send(control, &Reply::Created, &[container.pidfd()])?;
                         break container;

@@ -49,6 +49,8 @@ pub enum Request {
         name: String,
         /// The system call filters of its first process, each as [`Filter`] says.
         filters: Vec<Filter>,
+        /// Paths of its `/proc` that it does not see, whether they are there or not.
+        masked: Vec<String>,
     },
     /// Starts it. Answered by [`Reply::Done`].
     Start,
@@ -159,8 +161,11 @@ mod tests {
     fn a_message_arrives_with_its_descriptors_and_the_end_after_it() {
         let (left, right) = pair();
         let file = tempfile::tempfile().unwrap();
-        let request =
-            Request::Create { name: "sandboxctl-1".into(), filters: vec![vec![u64::MAX; 600]; 2] };
+        let request = Request::Create {
+            name: "sandboxctl-1".into(),
+            filters: vec![vec![u64::MAX; 600]; 2],
+            masked: vec!["/proc/keys".into()],
+        };
         send(&left, &request, &[file.as_fd(), left.as_fd()]).unwrap();
         drop(left);
         let (received, descriptors) = receive::<Request>(&right).unwrap().unwrap();

@@ -207,10 +207,11 @@ pub(crate) struct ContainerSpec {
 }
 
 impl ContainerSpec {
-    /// The agent's command line after its name. It is told who it is to be, and ends where the engine
-    /// made it somebody else.
+    /// The agent's command line after its name. It is told which user it is to be and what is mounted
+    /// inside its mounts, and ends where the engine did otherwise.
     pub fn agent_args(&self) -> Vec<String> {
-        AgentArgs { user: Some(self.user), ..self.args.clone() }.to_args()
+        let (user, hidden) = (Some(self.user), self.hidden.clone());
+        AgentArgs { user, hidden, ..self.args.clone() }.to_args()
     }
 }
 

@@ -412,11 +412,7 @@ impl Tree<'_> {
     }
 
     /// The components of a path, from its end upward.
-    fn upward<'a>(
-        &'a self,
-        levels: &'a [Level],
-        name: &'a [u8],
-    ) -> impl Iterator<Item = &'a [u8]> {
+    fn upward<'a>(&'a self, levels: &'a [Level], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         let below = levels.iter().skip(1).rev().map(|level| level.name.as_slice());
         std::iter::once(name).chain(below).chain(self.path.components().rev())
     }

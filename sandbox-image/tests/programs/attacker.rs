@@ -170,6 +170,7 @@ fn take(layers: &str, target: &Target) {
                     Mount { path: path(&target.mount), access: Access::Write },
                     Mount { path: path(&target.inputs), access: Access::Read },
                 ],
+                hidden: Vec::new(),
                 home: None,
                 workdir: None,
                 confinement: ConfinementPolicy::Required,

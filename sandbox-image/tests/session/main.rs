@@ -231,6 +231,7 @@ fn arguments(directory: &Path, mode: Mode) -> AgentArgs {
         mode,
         user: None,
         mounts: vec![Mount { path: path.clone(), access: Access::Write }],
+        hidden: Vec::new(),
         home: Some(path.clone()),
         workdir: Some(path),
         confinement: ConfinementPolicy::Required,

@@ -140,7 +140,7 @@ fn an_uncaught_refusal_has_its_kind_and_a_failure_of_the_system_is_the_scripts()
     let input = place.write("input", "x");
     for (source, kind) in [
         ("io.open('../x')", "path_escape"),
-        ("fs.write('/in/x/y', '')", "read_only"),
+        ("fs.write('/in/x', '')", "read_only"),
         ("fs.read('none')", "runtime"),
         ("fs.list('a\\0')", "invalid_path"),
     ] {

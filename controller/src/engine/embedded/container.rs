@@ -98,7 +98,8 @@ impl Live {
             None => seccomp::of_scripts(),
             Some(_) => seccomp::of_programs(),
         };
-        let request = Request::Create { name: spec.name.clone(), filters };
+        let masked = oci::masked_paths();
+        let request = Request::Create { name: spec.name.clone(), filters, masked };
         let record = OwnedFd::from(record);
         let beside = borrowed([&record, &input, &output, &errors, &config, agent]);
         let (reply, mut sent) = helper.call(&request, &beside).await?;
@@ -336,7 +337,8 @@ mod tests {
         change(&mut config);
         let config = memory_file(config.to_string().as_bytes()).unwrap();
         let null = OwnedFd::from(File::options().read(true).write(true).open("/dev/null").unwrap());
-        let request = Request::Create { name: name.clone(), filters: Vec::new() };
+        let request =
+            Request::Create { name: name.clone(), filters: Vec::new(), masked: Vec::new() };
         let beside: [&dyn AsFd; 6] = [&record, &null, &null, &null, &config, program];
         let made = helper.call(&request, &borrowed(beside)).await.map(|_| ());
         if made.is_ok() {

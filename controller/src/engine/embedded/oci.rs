@@ -109,15 +109,16 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
                 "cpu": {"period": CPU_PERIOD, "quota": quota(spec.nano_cpus)},
                 "pids": {"limit": spec.pids},
             },
-            "maskedPaths": masked_paths(),
             "readonlyPaths": READONLY_PATHS,
         },
     })
 }
 
-/// Those of `/proc`. There is no `/sys`: what is at such a path is the image's own, a link for one.
-fn masked_paths() -> Vec<&'static str> {
-    MASKED_PATHS.iter().copied().filter(|path| path.starts_with("/proc/")).collect()
+/// What the helper masks: the paths of `/proc`. There is no `/sys`: what is at such a path is the image's
+/// own, a link for one.
+pub(super) fn masked_paths() -> Vec<String> {
+    let paths = MASKED_PATHS.iter().filter(|path| path.starts_with("/proc/"));
+    paths.map(|&path| path.to_owned()).collect()
 }
 
 /// The variables of an image, and those that every program expects.
@@ -160,7 +161,6 @@ mod tests {
             ("/linux/resources/memory", json!({"limit": 256 << 20, "swap": 256 << 20})),
             ("/linux/resources/cpu", json!({"period": 100_000, "quota": 150_000})),
             ("/linux/resources/pids", json!({"limit": 64})),
-            ("/linux/maskedPaths", json!(masked_paths())),
             ("/linux/readonlyPaths", json!(READONLY_PATHS)),
         ] {
             assert_eq!(config.pointer(pointer), Some(&value), "{pointer}");
