@@ -88,7 +88,8 @@ fn verbose_tells_what_we_do_and_not_what_our_libraries_do() {
     place.write("ok.luau", "return 1");
     let ended = place.sandboxctl(["run", "-vvv", "ok.luau"]);
     ended.assert_code(0);
-    for part in ["endpoint=", "image=", "container=", "user=", "creating the container", "answered="]
+    for part in
+        ["endpoint=", "image=", "container=", "user=", "creating the container", "answered="]
     {
         ended.assert_stderr_has(part);
     }
