@@ -42,6 +42,8 @@ fn within(
 /// libcontainer makes several, and logs, which with dozens of paths is milliseconds a container.
 fn mask(paths: &[String]) -> io::Result<()> {
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    // What is not found from here on is a path to mask, not what masks it.
+    rustix::fs::stat("/dev/null")?;
     for path in paths {
         let covered = match rustix::mount::mount_bind("/dev/null", path.as_str()) {
             Err(Errno::NOTDIR) => {
