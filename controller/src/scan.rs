@@ -207,9 +207,12 @@ fn walk(root: impl AsFd, most: u64, mut see: impl FnMut(&[u8], &[u8], &Stat)) ->
                 return (extent, Reach::Cut);
             }
             let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-            if !is_folder && (stat.st_nlink == 1 || linked.insert((stat.st_dev, stat.st_ino))) {
-                extent.bytes = extent.bytes.saturating_add(bytes_of(&stat));
-            }
+            let bytes = match is_folder {
+                true => bytes_of_names(&stat),
+                false if stat.st_nlink > 1 && !linked.insert((stat.st_dev, stat.st_ino)) => 0,
+                false => bytes_of(&stat),
+            };
+            extent.bytes = extent.bytes.saturating_add(bytes);
             see(&folder.path, name.to_bytes(), &stat);
             if is_folder && folder.depth == MAX_DEPTH {
                 reach = reach.max(Reach::Deep);
@@ -229,6 +232,14 @@ pub(crate) fn bytes_of(stat: &Stat) -> u64 {
     let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
     let block = u64::try_from(stat.st_blksize).unwrap_or(0).clamp(512, LARGEST_BLOCK);
     if allocated < size.saturating_add(block) { size.min(allocated) } else { allocated }
+}
+
+/// What the names in a directory take beyond its first block: a file system may keep that when they
+/// are gone.
+fn bytes_of_names(stat: &Stat) -> u64 {
+    let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+    let block = u64::try_from(stat.st_blksize).unwrap_or(0);
+    allocated.saturating_sub(block)
 }
 
 fn below(folder: &[u8], name: &[u8]) -> Vec<u8> {
@@ -360,6 +371,17 @@ mod tests {
         // Nor is anything gone because the second walk did not meet it.
         let found = take(dir.path()).changes(&Snapshot::take(open_dir(dir.path()), 1));
         assert_eq!((found.files.len(), found.truncated), (0, true));
+    }
+
+    #[test]
+    fn directory_counts_what_its_names_take_beyond_one_block() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut stat = rustix::fs::stat(dir.path()).unwrap();
+        stat.st_blksize = 4096;
+        for (blocks, bytes) in [(0, 0), (8, 0), (16, 4096), (3072, 1_568_768)] {
+            stat.st_blocks = blocks;
+            assert_eq!(bytes_of_names(&stat), bytes, "{blocks}");
+        }
     }
 
     #[test]

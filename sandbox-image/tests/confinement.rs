@@ -201,6 +201,9 @@ const CALLS: &[&str] = &[
     "fallocate-grow",
     "fallocate-punch-hole",
     "fallocate-zero",
+    "ioctl-reserve",
+    "ioctl-reserve-64",
+    "ioctl-zero-range",
     "copy_file_range",
     "sendfile",
     "splice",
@@ -381,7 +384,14 @@ const FORBIDDEN_OF_X86: &[&str] =
 const FORBIDDEN_OF_X86: &[&str] = &[];
 
 /// What takes space that no limit counts.
-const RESERVING: &[&str] = &["fallocate-grow", "fallocate-keep-size", "fallocate-zero"];
+const RESERVING: &[&str] = &[
+    "fallocate-grow",
+    "fallocate-keep-size",
+    "fallocate-zero",
+    "ioctl-reserve",
+    "ioctl-reserve-64",
+    "ioctl-zero-range",
+];
 
 /// Sockets whose every message may go to another address.
 const DATAGRAMS: &[&str] = &["socket-unix-datagram", "socket-unix-raw", "pair-unix-datagram"];

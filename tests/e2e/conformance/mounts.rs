@@ -311,7 +311,7 @@ fn own_folders_are_hidden_in_an_input_that_holds_them() {
     let result = library.wait(scripts.run(Script::new(source))).unwrap();
     let Outcome::Ok { result } = &result.outcome else { panic!("{result:?}") };
     let told: serde_json::Value = serde_json::from_str(result.get()).unwrap();
-    assert_eq!(told, json!({"own": 0, "seen": true, "instances": false}));
+    assert_eq!(told, json!({"own": 0, "seen": "file", "instances": false}));
     for sandbox in [programs, scripts] {
         library.wait(sandbox.close()).unwrap();
     }

@@ -125,6 +125,11 @@ const FIXED_LIMITS: [u32; 2] = [libc::RLIMIT_CORE, libc::RLIMIT_LOCKS];
 /// Flags of `fallocate` that give space back.
 const GIVING_BACK: [libc::c_int; 2] = [libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_COLLAPSE_RANGE];
 
+/// Requests of `ioctl` by which XFS reserved space before there was `fallocate`, and which every file
+/// system answers since: `_IOW('X', n, struct space_resv)`, whatever the number.
+const SPACE_REQUESTS: u64 = 0x4030_5800;
+const SPACE_REQUESTS_MASK: u64 = 0xffff_ff00;
+
 /// Rules by call; one of them must hold, with all of its conditions.
 #[derive(Default)]
 struct Rules(BTreeMap<i64, Vec<SeccompRule>>);
@@ -233,6 +238,8 @@ fn reservations() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::default();
     let takes = GIVING_BACK.map(bits).map(|flag| argument(1, Dword, MaskedEq(flag), 0));
     rules.add(libc::SYS_fallocate, takes.into_iter().collect::<Result<_, _>>()?)?;
+    let request = argument(1, Dword, MaskedEq(SPACE_REQUESTS_MASK), SPACE_REQUESTS)?;
+    rules.add(libc::SYS_ioctl, vec![request])?;
     compile(rules.0, SeccompAction::Allow, errno(libc::EOPNOTSUPP))
 }
 
