@@ -457,19 +457,6 @@ fn count_call(depth: usize) {
     counted::STEPS.set(counted::STEPS.get() + depth as u64);
 }
 
-/// What a removal costs, in this thread.
-#[cfg(test)]
-pub(super) mod counted {
-    use std::cell::Cell;
-
-    thread_local! {
-        /// Calls that name a directory or what is in it.
-        pub static CALLS: Cell<u64> = const { Cell::new(0) };
-        /// Directories that Landlock looks at for them, below the top.
-        pub static STEPS: Cell<u64> = const { Cell::new(0) };
-    }
-}
-
 /// Some entries of a directory.
 struct Batch {
     entries: Vec<(Vec<u8>, FileType)>,
@@ -510,4 +497,17 @@ fn read_batch(directory: &OwnedFd, directories: usize) -> rustix::io::Result<Bat
         batch.entries.push((name.to_vec(), kind));
     }
     Ok(batch)
+}
+
+/// What a removal costs, in this thread.
+#[cfg(test)]
+pub(super) mod counted {
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Calls that name a directory or what is in it.
+        pub static CALLS: Cell<u64> = const { Cell::new(0) };
+        /// Directories that Landlock looks at for them, below the top.
+        pub static STEPS: Cell<u64> = const { Cell::new(0) };
+    }
 }

@@ -212,8 +212,8 @@ fn pseudo_file_systems_and_devices_are_not_mounted() {
     let place = Place::new();
     let proc = HostMount::bind(Path::new("/proc"), place.path("innocent"));
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-    let cgroup = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let cgroup = cgroup.filter(|fields| fields[2].starts_with("cgroup")).last().unwrap()[1];
+    let mut cgroup = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let cgroup = cgroup.rfind(|fields| fields[2].starts_with("cgroup")).unwrap()[1];
     for path in ["/proc", "/proc/self", "/sys", cgroup, "/dev", "/dev/pts", "innocent"] {
         assert_refused(&run(&place, &["--io-dir", path]), "as the io dir: it is ");
         assert_refused(&run(&place, &["--in", &format!("{path}:x")]), "as the input 'x': it is ");
