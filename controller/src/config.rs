@@ -1,7 +1,7 @@
 //! What a controller is told. Plain data: the library reads no environment, home or terminal, so
 //! the caller gathers what those say.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sandbox_protocol::argv::ConfinementPolicy;
 
@@ -76,6 +76,11 @@ pub struct EmbeddedConfig {
 impl EmbeddedConfig {
     /// Where the data is unless somebody says otherwise.
     pub const DATA_DIR: &'static str = "/var/lib/sandboxctl";
+
+    /// Where there is an empty directory, from the engine's start on.
+    pub(crate) fn empty_root(data_dir: &Path) -> PathBuf {
+        data_dir.join("empty")
+    }
 }
 
 impl Default for EmbeddedConfig {

@@ -6,7 +6,7 @@ use rustix::fs::{Mode, OFlags};
 use sandbox_protocol::message::UnixSockets;
 use serde::Serialize;
 
-use crate::config::Config;
+use crate::config::{Config, EmbeddedConfig};
 use crate::confinement::{self, LEAST_LANDLOCK, kernel_landlock};
 use crate::controller::Controller;
 use crate::disk::{DiskReserve, FreeSpace};
@@ -269,24 +269,21 @@ async fn unnamed_files(sandbox: &Sandbox) -> Check {
 /// the sandbox image, or from an empty directory where there are no images.
 async fn unix_sockets(controller: &Controller, limits: Limits, data_dir: &Path) -> Check {
     const ID: &str = "unix_sockets";
-    let empty = data_dir.join(format!("doctor-{}", std::process::id()));
-    let root = match controller.engine().kind {
+    let spec = SandboxSpec::new().lifespan(Lifespan::OneRun).limits(limits);
+    let spec = match controller.engine().kind {
         EngineKind::Docker => match controller.image_list().await {
             Ok(images) => images
                 .into_iter()
                 .find(|image| image.current)
-                .map(|image| Root::Image { reference: image.id, pull: Pull::Never }),
+                .map(|image| spec.root(Root::Image { reference: image.id, pull: Pull::Never })),
             Err(error) => return Check::error(ID, &error),
         },
-        EngineKind::Embedded => {
-            std::fs::create_dir(&empty).ok().map(|()| Root::Directory(empty.clone()))
-        }
+        EngineKind::Embedded => Some(spec.own_directory(EmbeddedConfig::empty_root(data_dir))),
     };
-    let Some(root) = root else {
+    let Some(spec) = spec else {
         return Check::warn(ID, "not known: no sandbox was made", "see the other checks");
     };
-    let spec = SandboxSpec::new().lifespan(Lifespan::OneRun).limits(limits).root(root);
-    let check = match controller.launch(spec).await {
+    match controller.launch(spec).await {
         Ok(sandbox) => {
             let unix_sockets = sandbox.confinement().unix_sockets;
             let closed = sandbox.close().await;
@@ -296,10 +293,7 @@ async fn unix_sockets(controller: &Controller, limits: Limits, data_dir: &Path) 
             )
         }
         Err(error) => Check::error(ID, &error),
-    };
-    // Where it was not made, there is nothing to remove.
-    _ = std::fs::remove_dir(&empty);
-    check
+    }
 }
 
 fn judge_unix_sockets(unix_sockets: UnixSockets) -> Check {

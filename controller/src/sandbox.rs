@@ -160,7 +160,7 @@ impl Sandbox {
     ) -> Result<Self, Error> {
         spec.limits.check(&shared.ceiling)?;
         let plan = Plan::new(&spec, shared.confinement)?;
-        let mut mounts = MountGuard::new(&shared.mount_watch, &shared.folders)?;
+        let mut mounts = MountGuard::new(&shared.mount_watch, &shared.folders);
         let inputs = std::mem::take(&mut spec.inputs);
         let inputs = open_inputs(inputs, &shared.instance.spool_dir())?;
         let make = |dir| {
@@ -214,9 +214,10 @@ impl Sandbox {
             Some(prepared) => Some(prepared),
             None => shared.prepare(&spec.root, &mut |_| {}).await?,
         };
-        // An archive's is in a folder of ours, and nobody else's.
-        if let (Root::Directory(_), Some(Prepared { root: ProgramRoot::Directory(root), .. })) =
-            (&spec.root, &prepared)
+        // An archive's is in a folder of ours, and nobody else's; so is the empty one.
+        if !spec.root_is_ours
+            && let (Root::Directory(_), Some(Prepared { root: ProgramRoot::Directory(root), .. })) =
+                (&spec.root, &prepared)
         {
             mounts.add_root(root)?;
         }

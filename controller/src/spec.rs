@@ -128,6 +128,8 @@ pub const DEFAULT_PROTECTED: &[&str] = &[
 #[derive(Debug, Clone)]
 pub struct SandboxSpec {
     pub(crate) root: Root,
+    /// Whether `root` is a directory in a folder of ours, which is none of a caller's.
+    pub(crate) root_is_ours: bool,
     /// `root` as the engine has it, where that was made ready before.
     pub(crate) prepared: Option<Prepared>,
     pub(crate) io_dir: Option<PathBuf>,
@@ -205,6 +207,7 @@ impl Default for SandboxSpec {
     fn default() -> Self {
         Self {
             root: Root::default(),
+            root_is_ours: false,
             prepared: None,
             io_dir: None,
             io_is_off: false,
@@ -238,8 +241,14 @@ impl SandboxSpec {
     #[must_use]
     pub fn root(mut self, root: Root) -> Self {
         self.root = root;
+        self.root_is_ours = false;
         self.prepared = None;
         self
+    }
+
+    /// The same, of a directory in a folder of ours.
+    pub(crate) fn own_directory(self, directory: PathBuf) -> Self {
+        Self { root_is_ours: true, ..self.root(Root::Directory(directory)) }
     }
 
     /// The host's directory that scripts read and write. Made if it is missing, and then removed

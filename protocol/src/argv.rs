@@ -4,8 +4,8 @@ use crate::message::Access;
 use crate::path::{GuestPath, PathError};
 use crate::user::{User, UserError};
 
-/// Where the agent lies where it is mounted into an image that is not ours, and on the embedded
-/// engine.
+/// Where our own image has the agent: the Dockerfile says so. Docker mounts it into other images under
+/// a random name, and the embedded engine executes it from memory. No io dir is around it anywhere.
 pub const INJECTED_AGENT: &str = "/.sandbox/agent";
 
 /// The port of the loopback on which programs find the proxy: Squid's, so that what knows no variables

@@ -24,19 +24,32 @@ use sandbox_protocol::message::Access;
 pub use self::policy::MountRefusal;
 pub(crate) use self::policy::OwnFolders;
 use self::policy::{MountPointsBelow, MountPolicy};
-use self::table::MountTable;
+use self::table::{MountTable, Opened};
 use self::watch::MountChanges;
 pub(crate) use self::watch::MountWatch;
 use crate::engine::Source;
 use crate::error::Error;
 
+/// How often a table that says nothing certain is read again before a sandbox is ended for it: a
+/// reading can fail, or fall in the middle of a change.
+const READ_ATTEMPTS: u32 = 5;
+
 /// The mounts of one sandbox: checked as it is launched, watched for as long as it lives.
 #[derive(Debug)]
 pub(crate) struct MountGuard {
-    policy: MountPolicy,
-    changes: MountChanges,
+    watch: MountWatch,
+    folders: OwnFolders,
+    /// `None` before the first look: a sandbox that has nothing of the host needs no mount table.
+    rules: Option<Rules>,
     watched: Vec<Watched>,
     hidden: Vec<String>,
+}
+
+/// What is refused, and how it changes.
+#[derive(Debug)]
+struct Rules {
+    policy: MountPolicy,
+    changes: MountChanges,
 }
 
 /// A file or directory that a sandbox has.
@@ -46,6 +59,8 @@ struct Watched {
     what: String,
     path: PathBuf,
     file: Arc<OwnedFd>,
+    /// The id of the mount that `file` was opened on.
+    mount: u64,
 }
 
 /// A mount of a sandbox that cannot stay.
@@ -57,22 +72,30 @@ pub(crate) struct MountLost {
 }
 
 impl MountGuard {
-    pub fn new(watch: &MountWatch, folders: &OwnFolders) -> Result<Self, Error> {
-        let unreadable = |source| Error::MountTable { source };
-        // In this order, so that no change falls between the two.
-        let changes = watch.subscribe().map_err(unreadable)?;
-        let table = MountTable::read().map_err(unreadable)?;
-        let policy = MountPolicy::new(table, folders)?;
-        Ok(Self { policy, changes, watched: Vec::new(), hidden: Vec::new() })
+    pub fn new(watch: &MountWatch, folders: &OwnFolders) -> Self {
+        let (watch, folders) = (watch.clone(), folders.clone());
+        Self { watch, folders, rules: None, watched: Vec::new(), hidden: Vec::new() }
+    }
+
+    fn policy(&mut self) -> Result<&MountPolicy, Error> {
+        let rules = match self.rules.take() {
+            Some(rules) => rules,
+            None => {
+                let subscribed = self.watch.subscribe();
+                let (table, changes) = subscribed.map_err(|source| Error::MountTable { source })?;
+                Rules { policy: MountPolicy::new(table, &self.folders)?, changes }
+            }
+        };
+        Ok(&self.rules.insert(rules).policy)
     }
 
     /// Refuses a place for a directory that may have to be made.
-    pub fn check_path(&self, what: &str, path: &Path) -> Result<(), Error> {
+    pub fn check_path(&mut self, what: &str, path: &Path) -> Result<(), Error> {
         if path.as_os_str().is_empty() {
             // Nothing is made there: who would make it says so.
             return Ok(());
         }
-        self.policy.check_path(path).map_err(|reason| refused(what, path, reason))
+        self.policy()?.check_path(path).map_err(|reason| refused(what, path, reason))
     }
 
     /// Refuses what must not be mounted at the guest path `target`, and watches the rest.
@@ -83,17 +106,19 @@ impl MountGuard {
         target: &str,
         access: Access,
     ) -> Result<(), Error> {
-        self.check(what, source, target, access, MountPointsBelow::Refused)?;
-        let path = PathBuf::from(&source.path);
-        self.watched.push(Watched { what: what.to_owned(), path, file: source.file.clone() });
+        let mount = self.check(what, source, target, access, MountPointsBelow::Refused)?;
+        let (what, path) = (what.to_owned(), PathBuf::from(&source.path));
+        self.watched.push(Watched { what, path, file: source.file.clone(), mount });
         Ok(())
     }
 
     /// Refuses what no sandbox may be made from.
     pub fn add_root(&mut self, source: &Source) -> Result<(), Error> {
-        self.check("the root directory", source, "", Access::Read, MountPointsBelow::Harmless)
+        let below = MountPointsBelow::Harmless;
+        self.check("the root directory", source, "", Access::Read, below).map(|_mount| ())
     }
 
+    /// Gives the id of its mount.
     fn check(
         &mut self,
         what: &str,
@@ -101,11 +126,16 @@ impl MountGuard {
         target: &str,
         access: Access,
         below: MountPointsBelow,
-    ) -> Result<(), Error> {
-        let hidden = self.policy.check(source.file.as_fd(), access, below);
-        let hidden = hidden.map_err(|reason| refused(what, Path::new(&source.path), reason))?;
-        self.hidden.extend(hidden.into_iter().map(|path| format!("{target}/{path}")));
-        Ok(())
+    ) -> Result<u64, Error> {
+        let refused = |reason| refused(what, Path::new(&source.path), reason);
+        let policy = self.policy()?;
+        let opened = Opened::new(source.file.as_fd());
+        let opened = opened.map_err(|error| refused(MountRefusal::unknown(&error)))?;
+        let hidden = policy.check(opened, access, below).map_err(refused)?;
+        let hidden: Vec<String> =
+            hidden.into_iter().map(|path| format!("{target}/{path}")).collect();
+        self.hidden.extend(hidden);
+        Ok(opened.mount)
     }
 
     /// The guest paths of the controller's own folders, in what a sandbox may only read.
@@ -115,24 +145,51 @@ impl MountGuard {
 
     /// Waits until a mount cannot stay.
     pub async fn lost(self) -> MountLost {
-        let Self { mut changes, watched, .. } = self;
-        loop {
-            let table = changes.next().await;
-            if let Some(lost) = watched.iter().find_map(|watched| watched.check(&table)) {
-                return lost;
+        let Self { rules, watched, .. } = self;
+        // The rules, with a table of their own, were the launch's.
+        let changes = rules.map(|Rules { changes, policy: _ }| changes);
+        match changes {
+            Some(changes) if !watched.is_empty() => lost(changes, &watched).await,
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+/// Waits until one of these cannot stay mounted.
+async fn lost(mut changes: MountChanges, watched: &[Watched]) -> MountLost {
+    let mut attempts = 0;
+    loop {
+        let table = changes.next().await;
+        let mut lost: Vec<_> = watched.iter().filter_map(|watched| watched.check(&table)).collect();
+        // What is certain first.
+        lost.sort_by_key(|lost| !lost.is_certain());
+        match lost.into_iter().next() {
+            None => attempts = 0,
+            Some(lost) if lost.is_certain() || attempts == READ_ATTEMPTS => return lost,
+            Some(_) => {
+                attempts += 1;
+                changes.read_again();
             }
         }
     }
 }
 
 impl Watched {
-    fn check(&self, table: &io::Result<MountTable>) -> Option<MountLost> {
+    fn check(&self, table: &Result<Arc<MountTable>, Arc<io::Error>>) -> Option<MountLost> {
+        let opened = Opened { file: self.file.as_fd(), mount: self.mount };
         let reason = match table {
-            Ok(table) => policy::check_mounts(table, self.file.as_fd()).err()?,
-            Err(error) => MountRefusal::Unknown { reason: error.to_string() },
+            Ok(table) => policy::check_mounts(table, opened).err()?,
+            Err(error) => MountRefusal::unknown(error),
         };
         let (what, path) = (self.what.clone(), self.path.clone());
         Some(MountLost { what, path, reason })
+    }
+}
+
+impl MountLost {
+    /// Whether another look could not tell otherwise.
+    const fn is_certain(&self) -> bool {
+        !matches!(self.reason, MountRefusal::NotListed | MountRefusal::Unknown { .. })
     }
 }
 
@@ -153,4 +210,113 @@ impl MountLost {
 
 fn refused(what: &str, path: &Path, source: MountRefusal) -> Error {
     Error::MountRefused { what: what.to_owned(), path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::task::Poll;
+
+    use super::table::MOUNTINFO;
+    use super::watch::MadeUp;
+    use super::*;
+
+    fn watched(dir: &Path) -> Watched {
+        let file: Arc<OwnedFd> = Arc::new(File::open(dir).unwrap().into());
+        let mount = Opened::new(file.as_fd()).unwrap().mount;
+        Watched { what: "the io dir".to_owned(), path: dir.to_owned(), file, mount }
+    }
+
+    fn table(text: &str) -> io::Result<MountTable> {
+        MountTable::parse(text.as_bytes())
+    }
+
+    fn this() -> String {
+        String::from_utf8(fs::read(MOUNTINFO).unwrap()).unwrap()
+    }
+
+    fn failure() -> io::Result<MountTable> {
+        Err(io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()))
+    }
+
+    #[tokio::test]
+    async fn a_table_that_cannot_be_read_or_lacks_a_mount_ends_nothing_before_it_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let watched = [watched(dir.path())];
+        type Bad = fn() -> io::Result<MountTable>;
+        let bad: [(Bad, MountRefusal); 2] = [
+            (failure, MountRefusal::unknown(&failure().unwrap_err())),
+            (|| table(""), MountRefusal::NotListed),
+        ];
+        for (bad, reason) in bad {
+            let (made_up, changes) = MadeUp::new();
+            let mut lost = std::pin::pin!(lost(changes, &watched));
+            // One good look in between, and the count begins anew.
+            for attempts in [READ_ATTEMPTS, READ_ATTEMPTS] {
+                for _ in 0..attempts {
+                    made_up.publish(bad());
+                    assert!(poll_once(&mut lost).await.is_pending());
+                    made_up.is_asked_again().await;
+                }
+                made_up.publish(table(&this()));
+                assert!(poll_once(&mut lost).await.is_pending());
+            }
+            for _ in 0..READ_ATTEMPTS {
+                made_up.publish(bad());
+                assert!(poll_once(&mut lost).await.is_pending());
+            }
+            made_up.publish(bad());
+            assert_eq!(lost.await.reason, reason);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_mount_point_below_ends_it_at_the_first_look() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().canonicalize().unwrap().join("m");
+        let watched = [watched(dir.path())];
+        let (made_up, changes) = MadeUp::new();
+        let mount = watched[0].mount;
+        let line = format!("{} {mount} 0:999 / {} rw - tmpfs t rw\n", u64::MAX, below.display());
+        made_up.publish(table(&(this() + &line)));
+        let lost = lost(changes, &watched).await;
+        assert_eq!(lost.reason, MountRefusal::MountPoint { mount_point: below });
+    }
+
+    #[tokio::test]
+    async fn a_sandbox_with_nothing_of_the_host_needs_no_mount_table() {
+        // Neither could be located: it would be refused if anything were looked at.
+        let folder = PathBuf::from("/proc/self/fd/999999/x");
+        let folders = OwnFolders { state_dir: folder.clone(), data_dir: folder };
+        let mut guard = MountGuard::new(&MountWatch::default(), &folders);
+        guard.check_path("the io dir", Path::new("")).unwrap();
+        assert!(guard.rules.is_none());
+        assert!(guard.hidden().is_empty());
+        let mut lost = std::pin::pin!(guard.lost());
+        assert!(poll_once(&mut lost).await.is_pending());
+    }
+
+    #[tokio::test]
+    async fn what_the_launch_looked_at_is_not_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, data) = (dir.path().join("state"), dir.path().join("data"));
+        let folders = OwnFolders { state_dir: state, data_dir: data };
+        let io = dir.path().join("io");
+        fs::create_dir(&io).unwrap();
+        let file = Arc::new(File::open(&io).unwrap().into());
+        let source = Source { path: io.to_str().unwrap().to_owned(), file };
+        let mut guard = MountGuard::new(&MountWatch::default(), &folders);
+        guard.add("the io dir", &source, "/io", Access::Write).unwrap();
+        let table = Arc::downgrade(guard.policy().unwrap().table());
+        assert!(table.upgrade().is_some());
+        let mut lost = std::pin::pin!(guard.lost());
+        assert!(poll_once(&mut lost).await.is_pending());
+        assert!(table.upgrade().is_none());
+    }
+
+    /// Looks at it once.
+    async fn poll_once<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Poll<T> {
+        std::future::poll_fn(|context| Poll::Ready(std::pin::Pin::new(&mut *future).poll(context)))
+            .await
+    }
 }

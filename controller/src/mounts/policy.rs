@@ -1,12 +1,12 @@
 //! Which files and directories of the host no sandbox has mounted.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sandbox_protocol::message::Access;
 
-use super::table::{Located, Location, MountTable};
+use super::table::{Located, Location, MountTable, Opened};
 use crate::error::Error;
 
 /// File systems that are interfaces of the kernel, or of the host's services, and hold no files: who
@@ -95,6 +95,10 @@ pub enum MountRefusal {
 }
 
 impl MountRefusal {
+    pub(super) fn unknown(error: &io::Error) -> Self {
+        Self::Unknown { reason: error.to_string() }
+    }
+
     /// What to do about it.
     #[must_use]
     pub fn hint(&self) -> String {
@@ -131,7 +135,7 @@ pub(crate) struct OwnFolders {
 /// The rules, as of one moment.
 #[derive(Debug)]
 pub(super) struct MountPolicy {
-    table: MountTable,
+    table: Arc<MountTable>,
     own: [OwnFolder; 2],
     devices: Location,
 }
@@ -153,7 +157,7 @@ pub(super) enum MountPointsBelow {
 }
 
 impl MountPolicy {
-    pub fn new(table: MountTable, folders: &OwnFolders) -> Result<Self, Error> {
+    pub fn new(table: Arc<MountTable>, folders: &OwnFolders) -> Result<Self, Error> {
         let locate = |what: &str, path: &Path| match place(&table, path) {
             Ok(located) => Ok(located.location),
             Err(reason) => Err(super::refused(what, path, reason)),
@@ -168,6 +172,11 @@ impl MountPolicy {
         Ok(Self { own, devices, table })
     }
 
+    #[cfg(test)]
+    pub const fn table(&self) -> &Arc<MountTable> {
+        &self.table
+    }
+
     /// Refuses a place where nothing may be made.
     pub fn check_path(&self, path: &Path) -> Result<(), MountRefusal> {
         self.check_place(&place(&self.table, path)?)
@@ -177,11 +186,11 @@ impl MountPolicy {
     /// of our own folders.
     pub fn check(
         &self,
-        file: BorrowedFd<'_>,
+        opened: Opened<'_>,
         access: Access,
         below: MountPointsBelow,
     ) -> Result<Vec<&str>, MountRefusal> {
-        let located = locate(&self.table, file)?;
+        let located = locate(&self.table, opened)?;
         self.check_place(&located)?;
         let mut hidden = Vec::new();
         for OwnFolder { name, path, location } in &self.own {
@@ -221,12 +230,12 @@ impl MountPolicy {
 }
 
 /// Refuses something open below which anything is mounted.
-pub(super) fn check_mounts(table: &MountTable, file: BorrowedFd<'_>) -> Result<(), MountRefusal> {
-    check_below(table, &locate(table, file)?)
+pub(super) fn check_mounts(table: &MountTable, opened: Opened<'_>) -> Result<(), MountRefusal> {
+    check_below(table, &locate(table, opened)?)
 }
 
-fn locate<'a>(table: &'a MountTable, file: BorrowedFd<'_>) -> Result<Located<'a>, MountRefusal> {
-    listed(table.locate(file))
+fn locate<'a>(table: &'a MountTable, opened: Opened<'_>) -> Result<Located<'a>, MountRefusal> {
+    listed(table.locate(opened))
 }
 
 fn place<'a>(table: &'a MountTable, path: &Path) -> Result<Located<'a>, MountRefusal> {
@@ -234,8 +243,7 @@ fn place<'a>(table: &'a MountTable, path: &Path) -> Result<Located<'a>, MountRef
 }
 
 fn listed(located: io::Result<Option<Located<'_>>>) -> Result<Located<'_>, MountRefusal> {
-    let located = located.map_err(|error| MountRefusal::Unknown { reason: error.to_string() })?;
-    located.ok_or(MountRefusal::NotListed)
+    located.map_err(|error| MountRefusal::unknown(&error))?.ok_or(MountRefusal::NotListed)
 }
 
 fn check_below(table: &MountTable, located: &Located<'_>) -> Result<(), MountRefusal> {
@@ -251,6 +259,8 @@ mod tests {
     use std::fs::{self, File};
     use std::os::fd::AsFd as _;
     use std::os::unix::fs::symlink;
+
+    use crate::mounts::table::MOUNTINFO;
 
     struct Host {
         dir: tempfile::TempDir,
@@ -272,13 +282,15 @@ mod tests {
         fn policy(&self) -> MountPolicy {
             let folders =
                 OwnFolders { state_dir: self.path("own/state"), data_dir: self.path("own/data") };
-            MountPolicy::new(MountTable::read().unwrap(), &folders).unwrap()
+            let table = MountTable::parse(&fs::read(MOUNTINFO).unwrap()).unwrap();
+            MountPolicy::new(Arc::new(table), &folders).unwrap()
         }
 
         fn check(&self, name: &str, access: Access) -> Result<Vec<String>, MountRefusal> {
             let opened = File::open(self.path(name)).unwrap();
+            let opened = Opened::new(opened.as_fd()).unwrap();
             let policy = self.policy();
-            let hidden = policy.check(opened.as_fd(), access, MountPointsBelow::Refused)?;
+            let hidden = policy.check(opened, access, MountPointsBelow::Refused)?;
             Ok(hidden.into_iter().map(str::to_owned).collect())
         }
     }
@@ -329,7 +341,8 @@ mod tests {
         let policy = host.policy();
         for path in ["/proc", "/proc/version", "/proc/self/fd", "/sys", "/dev", "/dev/pts"] {
             let opened = File::open(path).unwrap();
-            let read = policy.check(opened.as_fd(), Access::Read, MountPointsBelow::Harmless);
+            let opened = Opened::new(opened.as_fd()).unwrap();
+            let read = policy.check(opened, Access::Read, MountPointsBelow::Harmless);
             assert!(
                 matches!(read, Err(MountRefusal::PseudoFileSystem { .. } | MountRefusal::Devices)),
                 "{path}: {read:?}"

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::ops::Bound;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
@@ -14,13 +15,18 @@ pub(super) const MOUNTINFO: &str = "/proc/self/mountinfo";
 
 /// A file or directory by its place in its file system. Bind mounts give one directory many paths on
 /// the host, and links more: it has one location.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// In their order, by components, what is below a directory comes right after it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Location {
-    /// `major:minor` of the file system: `st_dev` is another one for each subvolume.
-    device: String,
+    device: Device,
     /// From the root of the file system, whatever of it is mounted.
     path: PathBuf,
 }
+
+/// `major:minor` of a file system: `st_dev` is another one for each subvolume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Device(u32, u32);
 
 impl Location {
     /// The path from here to `other`, where that is the same directory or lies below it.
@@ -30,13 +36,23 @@ impl Location {
         }
         other.path.strip_prefix(&self.path).ok()
     }
+
+    fn below(&self, path: &Path) -> Self {
+        // Joined with nothing, a path would end in a slash.
+        let path =
+            if path.as_os_str().is_empty() { self.path.clone() } else { self.path.join(path) };
+        Self { device: self.device, path }
+    }
 }
 
 /// The mount table.
 #[derive(Debug)]
+#[cfg_attr(test, derive(PartialEq, Eq))]
 pub(super) struct MountTable {
     /// By their ids.
     mounts: BTreeMap<u64, Mount>,
+    /// The ids of the mounts by what they sit on. Of those on one directory, any.
+    points: BTreeMap<Location, u64>,
 }
 
 /// A mount.
@@ -47,7 +63,23 @@ struct Mount {
     root: Location,
     /// Where, for this process.
     point: PathBuf,
-    fs_type: String,
+    /// `None` where the line ends before it: the mount is one all the same.
+    fs_type: Option<String>,
+}
+
+/// Something open, and what it was opened on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Opened<'a> {
+    pub file: BorrowedFd<'a>,
+    /// The mount's id, which no link and no later mount changes.
+    pub mount: u64,
+}
+
+impl<'a> Opened<'a> {
+    /// Looks up the mount. That takes a descriptor, for a moment.
+    pub fn new(file: BorrowedFd<'a>) -> io::Result<Self> {
+        Ok(Self { file, mount: mount_id(file)? })
+    }
 }
 
 /// A file or directory, and what it is on.
@@ -59,29 +91,32 @@ pub(super) struct Located<'a> {
 }
 
 impl MountTable {
-    /// The mounts of this moment.
-    pub fn read() -> io::Result<Self> {
-        Self::parse(&fs::read(MOUNTINFO)?)
-    }
-
-    fn parse(text: &[u8]) -> io::Result<Self> {
+    /// From the text that the kernel gives.
+    pub fn parse(text: &[u8]) -> io::Result<Self> {
         let lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         let mounts = lines.map(|line| {
+            // Nothing that a mount is called by its maker leads here. Without its numbers and paths
+            // it could be anywhere, below whatever a sandbox has.
             parse_line(line).ok_or_else(|| {
                 let line = String::from_utf8_lossy(line).into_owned();
                 io::Error::new(io::ErrorKind::InvalidData, format!("unknown format: {line}"))
             })
         });
-        Ok(Self { mounts: mounts.collect::<io::Result<_>>()? })
+        let mounts: BTreeMap<u64, Mount> = mounts.collect::<io::Result<_>>()?;
+        let points = mounts.iter().filter_map(|(&id, mount)| Some((mount.sits_on(&mounts)?, id)));
+        Ok(Self { points: points.collect(), mounts })
     }
 
     /// Where something open is. `None` where its mount is not in the table: it is another
     /// namespace's, was unmounted, or is outside of this process's root.
-    pub fn locate(&self, file: BorrowedFd<'_>) -> io::Result<Option<Located<'_>>> {
-        let Some(mount) = self.mounts.get(&mount_id(file)?) else { return Ok(None) };
-        let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    pub fn locate(&self, opened: Opened<'_>) -> io::Result<Option<Located<'_>>> {
+        let Some(mount) = self.mounts.get(&opened.mount) else { return Ok(None) };
+        let path = fs::read_link(format!("/proc/self/fd/{}", opened.file.as_raw_fd()))?;
         let Ok(rest) = path.strip_prefix(&mount.point) else { return Ok(None) };
-        Ok(Some(Located { location: mount.root.below(rest), fs_type: &mount.fs_type }))
+        let fs_type = mount.fs_type.as_deref().ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, "the mount table does not say of what type")
+        })?;
+        Ok(Some(Located { location: mount.root.below(rest), fs_type }))
     }
 
     /// The same of a path, whose links are followed. What is missing of it is where it would be.
@@ -91,7 +126,7 @@ impl MountTable {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
             let Ok(opened) = rustix::fs::open(existing, flags, Mode::empty()) else { continue };
             let missing = path.strip_prefix(existing).unwrap_or(Path::new(""));
-            let located = self.locate(opened.as_fd())?;
+            let located = self.locate(Opened::new(opened.as_fd())?)?;
             return Ok(located.map(|Located { location, fs_type }| Located {
                 location: location.below(missing),
                 fs_type,
@@ -103,35 +138,35 @@ impl MountTable {
     /// A mount point below a directory, by its path on the host. It counts wherever it was made: a
     /// mount sits on a directory of the file system, and goes with that for all who see it.
     pub fn mount_point_below(&self, directory: &Location) -> Option<&Path> {
-        let mut points = self.mounts.values().filter(|mount| {
-            let Some(parent) = self.mounts.get(&mount.parent) else { return false };
-            let Ok(rest) = mount.point.strip_prefix(&parent.point) else { return false };
-            directory
-                .path_to(&parent.root.below(rest))
-                .is_some_and(|path| !path.as_os_str().is_empty())
-        });
-        points.next().map(|mount| &*mount.point)
+        let behind = (Bound::Excluded(directory), Bound::Unbounded);
+        let (next, id) = self.points.range::<Location, _>(behind).next()?;
+        directory.path_to(next)?;
+        Some(&self.mounts[id].point)
     }
 }
 
-impl Location {
-    fn below(&self, path: &Path) -> Self {
-        // Joined with nothing, a path would end in a slash.
-        let path =
-            if path.as_os_str().is_empty() { self.path.clone() } else { self.path.join(path) };
-        Self { device: self.device.clone(), path }
+impl Mount {
+    /// The directory that it sits on, or the file.
+    fn sits_on(&self, mounts: &BTreeMap<u64, Self>) -> Option<Location> {
+        let parent = mounts.get(&self.parent)?;
+        let rest = self.point.strip_prefix(&parent.point).ok()?;
+        Some(parent.root.below(rest))
     }
 }
 
-/// `27 1 254:0 /root /point options [tags…] - type source options`.
+/// `27 1 254:0 /root /point options [tags…] - type source options`. Whoever mounts chooses the bytes
+/// of the paths, and with FUSE of the type.
 fn parse_line(line: &[u8]) -> Option<(u64, Mount)> {
+    fn number<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
+        std::str::from_utf8(field).ok()?.parse().ok()
+    }
     let mut fields = line.split(|&byte| byte == b' ');
-    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
-    let (id, parent) = (number()?, number()?);
-    let device = String::from_utf8(fields.next()?.to_vec()).ok()?;
+    let (id, parent) = (number(fields.next()?)?, number(fields.next()?)?);
+    let mut device = fields.next()?.splitn(2, |&byte| byte == b':');
+    let device = Device(number(device.next()?)?, number(device.next()?)?);
     let (root, point) = (unescape(fields.next()?), unescape(fields.next()?));
-    let mut after = fields.skip_while(|field| *field != b"-").skip(1);
-    let fs_type = unescape(after.next()?).into_os_string().into_string().ok()?;
+    let fs_type = fields.skip_while(|field| *field != b"-").nth(1);
+    let fs_type = fs_type.map(|name| unescape(name).to_string_lossy().into_owned());
     let root = Location { device, path: root };
     Some((id, Mount { parent, root, point, fs_type }))
 }
@@ -156,7 +191,6 @@ fn unescape(field: &[u8]) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// The id of the mount that something was opened on, which no link and no later mount changes.
 /// `statx` gives it from Linux 5.8 on; this does on older kernels too.
 fn mount_id(file: BorrowedFd<'_>) -> io::Result<u64> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
@@ -170,12 +204,21 @@ mod tests {
     use super::*;
     use std::os::unix::ffi::OsStrExt as _;
 
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     fn table(text: &str) -> MountTable {
         MountTable::parse(text.as_bytes()).unwrap()
     }
 
     fn location(device: &str, path: &str) -> Location {
-        Location { device: device.into(), path: path.into() }
+        let (major, minor) = device.split_once(':').unwrap();
+        let device = Device(major.parse().unwrap(), minor.parse().unwrap());
+        Location { device, path: path.into() }
+    }
+
+    fn this() -> MountTable {
+        MountTable::parse(&fs::read(MOUNTINFO).unwrap()).unwrap()
     }
 
     fn point(table: &MountTable, device: &str, path: &str) -> Option<String> {
@@ -191,16 +234,37 @@ mod tests {
              fuse.x-y none rw\n",
         );
         let mount = &mounts.mounts[&36];
-        assert_eq!((mount.parent, mount.fs_type.as_str()), (27, "fuse.x-y"));
+        assert_eq!((mount.parent, mount.fs_type.as_deref()), (27, Some("fuse.x-y")));
         assert_eq!(mount.root, location("0:30", "/a b"));
         assert_eq!(mount.point.as_os_str().as_bytes(), "/mnt/\tx\ny\\z#ä".as_bytes());
         assert_eq!(mounts.mounts[&27].root, location("254:0", "/"));
         for (escaped, plain) in [("a\\", "a\\"), ("\\04", "\\04"), ("\\999x", "\\999x")] {
             assert_eq!(unescape(escaped.as_bytes()), Path::new(plain));
         }
-        for unknown in ["27", "27 1 254:0 / / rw", "x 1 254:0 / / rw - ext4 /dev/vda rw"] {
+        for unknown in ["27", "27 1 254:0 /", "x 1 254:0 / / rw - ext4 /dev/vda rw", "2 1 8 / /"] {
             assert!(MountTable::parse(unknown.as_bytes()).is_err(), "{unknown}");
         }
+    }
+
+    #[test]
+    fn mounts_that_anybody_could_make_leave_the_table_readable() {
+        let mut text = b"20 1 8:1 / / rw - ext4 /dev/a rw\n".to_vec();
+        text.extend(b"21 20 0:5 / /home/u/m rw - fuse.\xff\xfe- \xff rw,\xff\n");
+        text.extend(b"22 20 0:6 /\xff /home/u/\xff\\040 rw \xff:1 - \xff\n");
+        text.extend(b"23 20 0:7 / /srv/m rw shared:1\n");
+        let table = MountTable::parse(&text).unwrap();
+        assert_eq!(table.mounts[&21].fs_type.as_deref(), Some("fuse.\u{fffd}\u{fffd}-"));
+        let odd = table.mount_point_below(&location("8:1", "/home/u")).unwrap();
+        assert!(odd.starts_with("/home/u"), "{odd:?}");
+        assert_eq!(table.mounts[&22].point.as_os_str().as_bytes(), b"/home/u/\xff ");
+        // Of one without a type it is known where it sits; what is on it is refused.
+        assert_eq!(point(&table, "8:1", "/srv").as_deref(), Some("/srv/m"));
+        let dir = tempfile::tempdir().unwrap();
+        let opened = fs::File::open(dir.path()).unwrap();
+        let mount = Opened::new(opened.as_fd()).unwrap().mount;
+        let table = MountTable::parse(format!("{mount} 1 8:1 / / rw").as_bytes()).unwrap();
+        let refused = table.locate(Opened::new(opened.as_fd()).unwrap()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]
@@ -249,7 +313,7 @@ mod tests {
     fn a_path_is_located_through_links_and_where_it_is_missing() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
-        let table = MountTable::read().unwrap();
+        let table = this();
         let locate = |path: &Path| table.locate_path(path).unwrap().unwrap().location;
         let there = locate(dir.path());
         assert_eq!(there, locate(&dir.path().join("link")));
@@ -257,10 +321,50 @@ mod tests {
         assert_eq!(there.path_to(&missing), Some(Path::new("a/b")));
         assert_eq!(missing.path_to(&there), None);
         let opened = fs::File::open(dir.path().join("link")).unwrap();
-        assert_eq!(table.locate(opened.as_fd()).unwrap().unwrap().location, there);
+        let opened = Opened::new(opened.as_fd()).unwrap();
+        assert_eq!(table.locate(opened).unwrap().unwrap().location, there);
         assert_eq!(table.locate_path(Path::new("/proc/1")).unwrap().unwrap().fs_type, "proc");
         // What no mount of ours has: a pipe.
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
-        assert!(table.locate(pipe.as_fd()).unwrap().is_none());
+        assert!(table.locate(Opened::new(pipe.as_fd()).unwrap()).unwrap().is_none());
+    }
+
+    /// What [`MountTable::mount_point_below`] says, without an order of anything.
+    fn points_below(table: &MountTable, directory: &Location) -> Vec<PathBuf> {
+        let is_below = |mount: &&Mount| {
+            let sits_on = mount.sits_on(&table.mounts);
+            sits_on.is_some_and(|place| {
+                directory.path_to(&place).is_some_and(|path| !path.as_os_str().is_empty())
+            })
+        };
+        table.mounts.values().filter(is_below).map(|mount| mount.point.clone()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_mount_point_below_is_found_in_order_as_by_looking_at_each(
+            mounts in vec((0..8_u64, 0..3_u32, place(), place()), 0..12),
+            directories in vec((0..3_u32, place()), 1..8),
+        ) {
+            let mut text = String::new();
+            for (id, (parent, minor, root, point)) in mounts.into_iter().enumerate() {
+                text += &format!("{id} {parent} 8:{minor} {root} {point} rw - ext4 none rw\n");
+            }
+            let table = table(&text);
+            for (minor, path) in directories {
+                let directory = Location { device: Device(8, minor), path: path.into() };
+                let slowly = points_below(&table, &directory);
+                match table.mount_point_below(&directory) {
+                    Some(point) => prop_assert!(slowly.contains(&point.to_owned()), "{point:?}"),
+                    None => prop_assert_eq!(&slowly, &Vec::<PathBuf>::new()),
+                }
+            }
+        }
+    }
+
+    /// A path of few names, some of which sort before a slash and begin as others do.
+    fn place() -> impl Strategy<Value = String> {
+        let name = prop_oneof![Just("a"), Just("a-"), Just("a!b"), Just("b")];
+        vec(name, 0..4).prop_map(|names| format!("/{}", names.join("/")))
     }
 }

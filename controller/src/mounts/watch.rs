@@ -2,40 +2,57 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::os::unix::fs::FileExt as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
 use super::table::{MOUNTINFO, MountTable};
 
+/// Between one reading of the table and the next: what comes in between is one change.
+const READ_INTERVAL: Duration = Duration::from_millis(20);
+
 /// The mount table at its last change. `None` before the first one.
-type Latest = Option<Arc<io::Result<MountTable>>>;
+type Latest = Option<Result<Arc<MountTable>, Arc<io::Error>>>;
 
 /// Watches the mount table for as long as somebody wants to know of it, once for all who do.
-#[derive(Debug, Default)]
-pub(crate) struct MountWatch(Mutex<Weak<Watcher>>);
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MountWatch(Arc<Mutex<Weak<Watcher>>>);
 
 #[derive(Debug)]
 struct Watcher {
-    latest: watch::Receiver<Latest>,
+    shared: Arc<Reader>,
     task: AbortHandle,
+}
+
+/// What reads the table.
+#[derive(Debug)]
+struct Reader {
+    /// Open for as long as it is watched: to read it again takes no descriptor, of which there may be
+    /// none left. Locked, because readings that overlap would tear lines.
+    mountinfo: Mutex<Arc<File>>,
+    latest: watch::Sender<Latest>,
+    /// That somebody wants it read without a change.
+    again: Notify,
 }
 
 /// Changes from the subscription on.
 #[derive(Debug)]
 pub(super) struct MountChanges {
     latest: watch::Receiver<Latest>,
+    reader: Arc<Reader>,
     /// It ends with the last of these.
-    _watcher: Arc<Watcher>,
+    _watcher: Option<Arc<Watcher>>,
 }
 
 impl MountWatch {
-    /// Every change from now on is seen.
-    pub(super) fn subscribe(&self) -> io::Result<MountChanges> {
-        let mut watcher = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The table of this moment. Every change from now on is seen.
+    pub(super) fn subscribe(&self) -> io::Result<(Arc<MountTable>, MountChanges)> {
+        let mut watcher = lock(&self.0);
         let watcher = match watcher.upgrade() {
             Some(watcher) => watcher,
             None => {
@@ -44,10 +61,13 @@ impl MountWatch {
                 new
             }
         };
-        let mut latest = watcher.latest.clone();
-        // What it says already is older than whatever the subscriber reads from now on.
-        latest.mark_unchanged();
-        Ok(MountChanges { latest, _watcher: watcher })
+        let reader = watcher.shared.clone();
+        let mountinfo = lock(&reader.mountinfo);
+        let table = Arc::new(read(&mountinfo)?);
+        // What was published until now is older than this, what will be is not.
+        let latest = reader.latest.subscribe();
+        drop(mountinfo);
+        Ok((table, MountChanges { latest, reader, _watcher: Some(watcher) }))
     }
 }
 
@@ -57,21 +77,31 @@ impl Watcher {
         reason = "what is unsound is another type's AsRawFd: a File's is constant"
     )]
     fn start() -> io::Result<Self> {
+        let mountinfo = Arc::new(File::open(MOUNTINFO)?);
+        let reader = Arc::new(Reader::new(mountinfo.clone()));
         // The kernel compares with the moment at which it was opened: nothing between now and the
         // task's first look is missed. It says so by POLLPRI and POLLERR.
-        let mountinfo = AsyncFd::with_interest(File::open(MOUNTINFO)?, Interest::PRIORITY)?;
-        let (sender, latest) = watch::channel(None);
+        let changes = AsyncFd::with_interest(mountinfo, Interest::PRIORITY)?;
+        let shared = reader.clone();
         let task = tokio::spawn(async move {
             loop {
-                match mountinfo.ready(Interest::PRIORITY).await {
-                    Ok(mut changed) => changed.clear_ready(),
-                    // The runtime is shutting down.
-                    Err(_) => return,
+                tokio::select! {
+                    changed = changes.ready(Interest::PRIORITY) => match changed {
+                        Ok(mut changed) => changed.clear_ready(),
+                        // The runtime is shutting down.
+                        Err(_) => return,
+                    },
+                    () = reader.again.notified() => {}
                 }
-                sender.send_replace(Some(Arc::new(MountTable::read())));
+                // A table can be long.
+                let reader = reader.clone();
+                if tokio::task::spawn_blocking(move || reader.publish()).await.is_err() {
+                    return;
+                }
+                tokio::time::sleep(READ_INTERVAL).await;
             }
         });
-        Ok(Self { latest, task: task.abort_handle() })
+        Ok(Self { shared, task: task.abort_handle() })
     }
 }
 
@@ -81,9 +111,22 @@ impl Drop for Watcher {
     }
 }
 
+impl Reader {
+    fn new(mountinfo: Arc<File>) -> Self {
+        let (latest, again) = (watch::Sender::new(None), Notify::new());
+        Self { mountinfo: Mutex::new(mountinfo), latest, again }
+    }
+
+    fn publish(&self) {
+        let mountinfo = lock(&self.mountinfo);
+        let table = read(&mountinfo).map(Arc::new).map_err(Arc::new);
+        self.latest.send_replace(Some(table));
+    }
+}
+
 impl MountChanges {
     /// The table after the next change, or after several.
-    pub async fn next(&mut self) -> Arc<io::Result<MountTable>> {
+    pub async fn next(&mut self) -> Result<Arc<MountTable>, Arc<io::Error>> {
         while self.latest.changed().await.is_ok() {
             if let Some(table) = &*self.latest.borrow_and_update() {
                 return table.clone();
@@ -91,5 +134,76 @@ impl MountChanges {
         }
         // The runtime is shutting down.
         std::future::pending().await
+    }
+
+    /// Has the table read again in a moment, whether it changes or not.
+    pub fn read_again(&self) {
+        self.reader.again.notify_one();
+    }
+}
+
+/// The table from its beginning.
+fn read(mountinfo: &File) -> io::Result<MountTable> {
+    let mut text = Vec::new();
+    let mut part = vec![0; 64 << 10];
+    loop {
+        match mountinfo.read_at(&mut part, text.len() as u64) {
+            Ok(0) => return MountTable::parse(&text),
+            Ok(length) => text.extend_from_slice(&part[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Changes that a test makes up.
+#[cfg(test)]
+pub(super) struct MadeUp(Arc<Reader>);
+
+#[cfg(test)]
+impl MadeUp {
+    pub fn new() -> (Self, MountChanges) {
+        let reader = Arc::new(Reader::new(Arc::new(File::open(MOUNTINFO).unwrap())));
+        let latest = reader.latest.subscribe();
+        (Self(reader.clone()), MountChanges { latest, reader, _watcher: None })
+    }
+
+    /// Says that the table is this now.
+    pub fn publish(&self, table: io::Result<MountTable>) {
+        self.0.latest.send_replace(Some(table.map(Arc::new).map_err(Arc::new)));
+    }
+
+    /// Waits until somebody wants it read again.
+    pub async fn is_asked_again(&self) {
+        self.0.again.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_read_again_from_the_same_descriptor() {
+        let mountinfo = File::open(MOUNTINFO).unwrap();
+        let text = std::fs::read(MOUNTINFO).unwrap();
+        assert!(!text.is_empty());
+        for _ in 0..3 {
+            assert_eq!(read(&mountinfo).unwrap(), MountTable::parse(&text).unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn all_who_watch_have_one_table_and_one_that_is_asked_for_again_is_read() {
+        let watch = MountWatch::default();
+        let (_table, mut one) = watch.subscribe().unwrap();
+        let (_table, mut other) = watch.subscribe().unwrap();
+        one.read_again();
+        let (one, other) = tokio::join!(one.next(), other.next());
+        assert!(Arc::ptr_eq(&one.unwrap(), &other.unwrap()));
     }
 }

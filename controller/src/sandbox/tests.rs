@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 
 use self::fake::{Fake, Scripted, World, greeted, hello_reply};
 use super::*;
-use crate::config::Sweep;
+use crate::config::{EmbeddedConfig, Sweep};
 use crate::controller::Controller;
 use crate::engine::{Listed, UserMapping};
 use crate::limits::ByteSize;
@@ -870,4 +870,23 @@ async fn an_engine_that_hangs_in_a_sweep_holds_nobody_up_for_long() {
     let before = tokio::time::Instant::now();
     Controller::new(world.shared.clone(), Sweep::Regularly).close().await;
     assert!(before.elapsed() <= Duration::from_secs(6), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn doctors_empty_directory_is_a_root_and_nobody_elses_of_ours_is() {
+    let world = greeted(async |mut agent: Scripted, _| agent.rest().await);
+    let empty = EmbeddedConfig::empty_root(&world.shared.folders.data_dir);
+    std::fs::create_dir_all(&empty).unwrap();
+    let file = Arc::new(std::fs::File::open(&empty).unwrap().into());
+    let root = ProgramRoot::Directory(Source { path: empty.to_str().unwrap().to_owned(), file });
+    let prepared = Prepared { root, env: Vec::new(), workdir: String::new() };
+    let launch = |spec: SandboxSpec| {
+        let spec = SandboxSpec { prepared: Some(prepared.clone()), ..spec };
+        Sandbox::launch(world.shared.clone(), spec)
+    };
+    let refused = launch(world.spec().root(Root::Directory(empty.clone()))).await.unwrap_err();
+    assert!(matches!(refused, Error::MountRefused { .. }), "{refused}");
+    assert!(!world.fake.calls().contains(&"create"), "{:?}", world.fake.calls());
+    let sandbox = launch(world.spec().own_directory(empty)).await.unwrap();
+    sandbox.close().await.unwrap();
 }

@@ -2,13 +2,15 @@
 //!
 //! `containers/` has the [records](super::records), `roots/` the [images](crate::rootfs) that were
 //! unpacked, and `mnt/` is where helpers mount what they make, each in a mount namespace of its own:
-//! on the host it is always empty. No program of ours is in it.
+//! on the host it is always empty. So is `empty/`, which `doctor` makes a sandbox from. No program of
+//! ours is in it.
 
 use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
 
 use super::EmbeddedProblem;
+use crate::config::EmbeddedConfig;
 use crate::rootfs::RootCache;
 use crate::state::private_folder;
 
@@ -28,8 +30,9 @@ impl DataDir {
         if mount.f_flag.contains(StatVfsMountFlags::NOEXEC) {
             return Err(EmbeddedProblem::NoExec { path: path.to_owned() });
         }
-        for folder in ["containers", "mnt"] {
-            private_folder(&path.join(folder)).map_err(failed)?;
+        let empty = EmbeddedConfig::empty_root(path);
+        for folder in [path.join("containers"), path.join("mnt"), empty] {
+            private_folder(&folder).map_err(failed)?;
         }
         Ok(dir)
     }
