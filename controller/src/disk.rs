@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::AsFd;
 use std::str::FromStr;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -94,6 +95,56 @@ impl FreeSpace {
     }
 }
 
+/// Whether what a file system has left is known on this machine, in its kernel's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Locality {
+    Local,
+    /// It may have to ask another machine, or another program.
+    Unknown,
+}
+
+impl Locality {
+    /// Of the file system that `file` is on.
+    pub fn of(file: impl AsFd) -> Self {
+        rustix::fs::fstatfs(file).map_or(Self::Unknown, |stat| Self::of_type(stat.f_type as u32))
+    }
+
+    const fn of_type(magic: u32) -> Self {
+        match magic {
+            // ext2 to ext4, XFS, Btrfs, tmpfs: include/uapi/linux/magic.h
+            0xef53 | 0x5846_5342 | 0x9123_683e | 0x0102_1994 => Self::Local,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Whether a file system may be asked on a thread that others wait for.
+#[derive(Debug)]
+pub(crate) struct Promptness {
+    locality: Locality,
+    /// Whether the last answer came at once.
+    is_prompt: bool,
+}
+
+impl Promptness {
+    /// Longer than any answer from memory, shorter than what others would feel.
+    const AT_ONCE: Duration = Duration::from_millis(1);
+
+    /// Nothing is known of its answers yet.
+    pub const fn new(locality: Locality) -> Self {
+        Self { locality, is_prompt: false }
+    }
+
+    pub fn is_inline(&self) -> bool {
+        self.is_prompt && self.locality == Locality::Local
+    }
+
+    /// Takes how long the last answer took.
+    pub fn answered(&mut self, cost: Duration) {
+        self.is_prompt = cost < Self::AT_ONCE;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +159,22 @@ mod tests {
         }
         // One that somebody chose is as large as they said.
         assert_eq!(DiskReserve::Bytes(ByteSize::b(3 * GIB)).of(GIB), 3 * GIB);
+    }
+
+    #[test]
+    fn only_a_local_file_system_that_answers_at_once_is_asked_inline() {
+        // ext4, tmpfs; NFS, FUSE, SMB 2, 9P.
+        assert_eq!([0xef53, 0x0102_1994].map(Locality::of_type), [Locality::Local; 2]);
+        let others = [0x6969, 0x6573_5546, 0xfe53_4d42, 0x0102_1997];
+        assert_eq!(others.map(Locality::of_type), [Locality::Unknown; 4]);
+        let is_inline = |locality, micros| {
+            let mut promptness = Promptness::new(locality);
+            assert!(!promptness.is_inline());
+            promptness.answered(Duration::from_micros(micros));
+            promptness.is_inline()
+        };
+        assert!(is_inline(Locality::Local, 999) && !is_inline(Locality::Local, 1000));
+        assert!(!is_inline(Locality::Unknown, 1));
     }
 
     #[test]

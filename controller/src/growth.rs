@@ -15,12 +15,12 @@ use tokio::sync::{Notify, OnceCell, watch};
 use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::Instant;
 
-use crate::disk::{DiskReserve, FreeSpace};
+use crate::disk::{DiskReserve, FreeSpace, Locality, Promptness};
 use crate::engine::Container;
 use crate::iodir::IoDir;
 use crate::limits::{ByteSize, Limits};
 use crate::outcome::failure;
-use crate::pace::{Pace, Room};
+use crate::pace::{Found, Pace, Room};
 use crate::report::{FilesTouched, TouchedSource};
 use crate::scan::{Extent, MAX_DEPTH, Reach, Snapshot, measure};
 use crate::unnamed::{Depth, Processes, Unnamed};
@@ -37,8 +37,11 @@ const OTHERS: u64 = 64 << 20;
 /// What a program may write after its end was asked for, before its container is killed: at least this.
 const OVERRUN: u64 = 64 << 20;
 
-/// The sandbox's, once somebody has looked for them; none where they are not to be found.
-type FoundProcesses = Arc<OnceCell<Option<Processes>>>;
+/// How soon they are looked for again where they are not found, and at last.
+const FIND_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+
+/// The sandbox's, once somebody has found them.
+type FoundProcesses = Arc<OnceCell<Processes>>;
 
 /// Where a sandbox's programs write.
 #[derive(Debug, Default)]
@@ -80,6 +83,8 @@ struct Before {
 struct Baseline {
     /// Of what had names and of what had none.
     extent: Extent,
+    /// Of what had names, alone.
+    named: Extent,
     /// Whether that is known well enough to tell what was added.
     is_measured: bool,
     /// Before the first of the sandbox's programs.
@@ -120,10 +125,10 @@ impl Lookout {
     pub async fn begin(ground: &Ground, watched: Watched, limits: Limits) -> Self {
         let io_dir = watched.io_dir.clone();
         let taken = snapshot(&io_dir, &limits).await;
-        let before = taken.map(|(snapshot, space)| {
+        let before = taken.map(|(snapshot, space, locality)| {
             let reserve = watched.reserve;
-            let watcher =
-                ground.watcher(watched, Reading::new(snapshot.extent, snapshot.reach, space));
+            let now = Reading::new(snapshot.extent, snapshot.reach, space);
+            let watcher = ground.watcher(watched, now, locality);
             // Of others who run already.
             let unnamed = watcher.measured.borrow().unnamed;
             let now = Reading { unnamed, ..Reading::new(snapshot.extent, snapshot.reach, space) };
@@ -137,8 +142,9 @@ impl Lookout {
             });
             let baseline = Baseline {
                 extent,
+                named: snapshot.extent,
                 is_measured: snapshot.reach < Reach::Hidden,
-                first: *ground.first.get_or_init(|| extent),
+                first: *ground.first.get_or_init(|| snapshot.extent),
                 space,
                 reserve,
             };
@@ -210,12 +216,12 @@ impl Lookout {
             ..FilesTouched::default()
         };
         let Some(before) = self.before else { return (unknown, None) };
-        let Some((after, _)) = snapshot(&self.io_dir, &self.limits).await else {
+        let Some((after, ..)) = snapshot(&self.io_dir, &self.limits).await else {
             return (unknown, None);
         };
         let (extent, reach) = (after.extent, after.reach);
         let reading = Reading::new(extent, reach, None);
-        let limit = before.baseline.passed(&reading, &self.limits);
+        let limit = before.baseline.of_names().passed(&reading, &self.limits);
         let snapshot = before.snapshot.clone();
         let changes = spawn_blocking(move || snapshot.changes(&after)).await;
         (changes.unwrap_or(unknown), limit)
@@ -237,6 +243,15 @@ impl Reading {
         }
     }
 
+    /// What it has found since the one before.
+    const fn found_since(&self, last: &Self) -> Found {
+        let has_grown = self.extent.bytes > last.extent.bytes
+            || self.extent.entries > last.extent.entries
+            // What is kept where nobody can measure it may be the sandbox's.
+            || self.unseen && self.unexplained > last.unexplained;
+        if has_grown { Found::Growth } else { Found::Nothing }
+    }
+
     /// The same, with this walk's figures of what has names.
     fn with_named(self, (named, reach): (Extent, Reach)) -> Self {
         let bytes = named.bytes.saturating_add(self.unnamed);
@@ -245,6 +260,12 @@ impl Reading {
 }
 
 impl Baseline {
+    /// The same, to be compared with a walk alone: what others keep without a name was there before, and
+    /// would make room for as much.
+    const fn of_names(self) -> Self {
+        Self { extent: self.named, ..self }
+    }
+
     /// By how much the free space has fallen since then.
     fn fallen(&self, now: &Reading) -> u64 {
         let (Some(before), Some(now)) = (self.space, now.space) else { return 0 };
@@ -347,10 +368,10 @@ fn unseen(reach: Reach) -> Option<String> {
 }
 
 impl Ground {
-    fn watcher(&self, watched: Watched, now: Reading) -> Arc<Watcher> {
+    fn watcher(&self, watched: Watched, now: Reading, locality: Locality) -> Arc<Watcher> {
         let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
         watcher.upgrade().unwrap_or_else(|| {
-            let new = Watcher::start(watched, self.processes.clone(), now);
+            let new = Watcher::start(watched, self.processes.clone(), now, locality);
             *watcher = Arc::downgrade(&new);
             new
         })
@@ -367,7 +388,12 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn start(watched: Watched, processes: FoundProcesses, now: Reading) -> Arc<Self> {
+    fn start(
+        watched: Watched,
+        processes: FoundProcesses,
+        now: Reading,
+        locality: Locality,
+    ) -> Arc<Self> {
         let Watched { io_dir, container, reserve } = watched;
         let measured = watch::Sender::new(now);
         let bounds = Arc::<Mutex<Vec<Weak<Bounds>>>>::default();
@@ -377,11 +403,12 @@ impl Watcher {
             async move {
                 // To ask an engine takes longer than many a program.
                 wanted.notified().await;
-                processes.get_or_init(|| find_processes(&*container)).await;
+                found(&processes, || find_processes(&*container)).await;
             }
         };
         let watch = Watch {
-            pace: Pace::new(Instant::now(), now.space),
+            pace: Pace::new(Instant::now(), now.space, reserve),
+            promptness: Promptness::new(locality),
             io_dir,
             reserve,
             has_found: processes.initialized(),
@@ -410,6 +437,16 @@ impl Drop for Watcher {
     }
 }
 
+/// Sets `cell` to what `find` finds, and asks again where that is nothing: an engine that is busy once
+/// must not leave a sandbox's files without names uncounted for ever.
+async fn found<T, F: Future<Output = Option<T>>>(cell: &OnceCell<T>, find: impl Fn() -> F) {
+    let mut pause = FIND_AGAIN.0;
+    while cell.get_or_try_init(|| async { find().await.ok_or(()) }).await.is_err() {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(FIND_AGAIN.1);
+    }
+}
+
 /// The processes of a container, where they are to be seen.
 pub(crate) async fn find_processes(container: &dyn Container) -> Option<Processes> {
     let init = tokio::time::timeout(LOOK, container.init_pid()).await.ok()??;
@@ -422,6 +459,7 @@ struct Watch {
     pace: Pace,
     io_dir: Arc<IoDir>,
     reserve: DiskReserve,
+    promptness: Promptness,
     processes: FoundProcesses,
     has_found: bool,
     ledger: Ledger,
@@ -462,8 +500,9 @@ impl Watch {
             let depth = if is_suspicious { Depth::Everything } else { Depth::Open };
             let most = bounds.iter().map(|bounds| bounds.entries).max().unwrap_or(0);
             let looked = self.look(depth, most.saturating_add(1)).await;
-            self.pace.looked(now, Instant::now(), space);
+            let ended = Instant::now();
             let Some(Look { unnamed, named: (named, reach), space: after }) = looked else {
+                self.pace.looked(now, ended, space, Found::Nothing);
                 continue;
             };
             let mut reading = Reading { unnamed: unnamed.bytes, space, ..last };
@@ -474,6 +513,7 @@ impl Watch {
             let is_clear = depth == Depth::Everything && !unnamed.has_unseen;
             reading.is_backed = self.ledger.backs(reading.extent, after);
             reading.unexplained = self.ledger.enter(reading.extent, [space, after], is_clear);
+            self.pace.looked(now, ended, space, reading.found_since(&last));
             self.measured.send_replace(reading);
         }
     }
@@ -484,13 +524,20 @@ impl Watch {
     }
 
     /// What is left, and how long the answer took.
-    async fn free_space(&self) -> (Option<FreeSpace>, Duration) {
+    async fn free_space(&mut self) -> (Option<FreeSpace>, Duration) {
         let io_dir = self.io_dir.clone();
-        let ask = spawn_blocking(move || {
+        let ask = move || {
             let asked = std::time::Instant::now();
-            (FreeSpace::of(io_dir.fd()).ok(), asked.elapsed())
-        });
-        in_time(ask).await.unwrap_or((None, LOOK))
+            let space = FreeSpace::of(io_dir.fd()).ok();
+            (space, asked.elapsed())
+        };
+        // Another thread costs many times as much as the question.
+        let (space, cost) = match self.promptness.is_inline() {
+            true => ask(),
+            false => in_time(spawn_blocking(ask)).await.unwrap_or((None, LOOK)),
+        };
+        self.promptness.answered(cost);
+        (space, cost)
     }
 
     async fn look(&self, depth: Depth, most: u64) -> Option<Look> {
@@ -498,8 +545,8 @@ impl Watch {
         in_time(spawn_blocking(move || {
             // First: what loses its name meanwhile is counted once, or by the next look.
             let unnamed = match processes.get() {
-                Some(Some(processes)) => processes.unnamed(io_dir.identity().dev, depth),
-                Some(None) | None => Unnamed::default(),
+                Some(processes) => processes.unnamed(io_dir.identity().dev, depth),
+                None => Unnamed::default(),
             };
             let named = measure(io_dir.fd(), most);
             Look { unnamed, named, space: FreeSpace::of(io_dir.fd()).ok() }
@@ -574,11 +621,15 @@ async fn look(io_dir: &Arc<IoDir>, most: u64) -> Option<(Extent, Reach)> {
     in_time(spawn_blocking(move || measure(io_dir.fd(), most))).await
 }
 
-async fn snapshot(io_dir: &Arc<IoDir>, limits: &Limits) -> Option<(Snapshot, Option<FreeSpace>)> {
+async fn snapshot(
+    io_dir: &Arc<IoDir>,
+    limits: &Limits,
+) -> Option<(Snapshot, Option<FreeSpace>, Locality)> {
     let io_dir = io_dir.clone();
     let most = u64::from(limits.entries.get()).saturating_mul(KNOWN_PER_ENTRY);
     in_time(spawn_blocking(move || {
-        (Snapshot::take(io_dir.fd(), most), FreeSpace::of(io_dir.fd()).ok())
+        let snapshot = Snapshot::take(io_dir.fd(), most);
+        (snapshot, FreeSpace::of(io_dir.fd()).ok(), Locality::of(io_dir.fd()))
     }))
     .await
 }
@@ -620,6 +671,43 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn processes_that_an_engine_does_not_name_at_once_are_asked_for_again() {
+        let cell = OnceCell::new();
+        let asked = std::cell::Cell::new(0);
+        let find = || {
+            asked.set(asked.get() + 1);
+            std::future::ready((asked.get() == 10).then_some("found"))
+        };
+        found(&cell, find).await;
+        assert_eq!((cell.get(), asked.get()), (Some(&"found"), 10));
+        // Once found, nobody asks again.
+        found(&cell, find).await;
+        assert_eq!(asked.get(), 10);
+    }
+
+    #[test]
+    fn what_others_keep_without_a_name_makes_no_room_at_the_end() {
+        let limits = Limits::default();
+        let most = limits.max_write.as_u64();
+        let named = Extent { bytes: 1000, entries: 5 };
+        let baseline = Baseline {
+            extent: Extent { bytes: 1000 + most, ..named },
+            named,
+            is_measured: true,
+            first: named,
+            space: None,
+            reserve: DiskReserve::Auto,
+        };
+        let passed = |grown| {
+            let now = Extent { bytes: 1000 + grown, ..named };
+            let reading = Reading::new(now, Reach::All, None);
+            baseline.of_names().passed(&reading, &limits).map(|limit| limit.kind)
+        };
+        assert_eq!(passed(most), None);
+        assert_eq!(passed(most + 1), Some(ErrorKind::WriteLimit));
+    }
+
     #[test]
     fn what_cannot_be_measured_is_judged_by_the_space_that_is_gone() {
         const GIB: u64 = 1 << 30;
@@ -627,6 +715,7 @@ mod tests {
         let extent = Extent { bytes: 1000, entries: 5 };
         let baseline = Baseline {
             extent,
+            named: extent,
             is_measured: true,
             first: extent,
             space: space(10 * GIB),

@@ -1,5 +1,6 @@
 //! A private io dir: a file system in memory that nobody else sees, as large as may be written, gone
-//! with its sandbox. The kernel keeps its size; it needs no watch.
+//! with its sandbox. The kernel keeps its size and its number of entries, those of the sandbox. It is
+//! watched all the same, as any other: a run's own limits may be lower, and what is changed is listed.
 
 use std::io;
 use std::os::fd::OwnedFd;
