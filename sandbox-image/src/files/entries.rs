@@ -3,14 +3,17 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, OFlags, RawDir, Stat, renameat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RawDir, Stat, fstat, openat, renameat, statat, unlinkat,
+};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::{Change, Resolver};
+use sandbox_protocol::message::Change;
 use sandbox_protocol::path::GuestPath;
 
 use super::mounts::{Place, Spot};
 use super::open::special;
+use super::remove::count_call;
 use super::resolve::{Directory, Root, retry, split};
 use super::temporary::{Existing, is_temporary, rename_to_nothing};
 use super::{FileError, Files, Watch, beneath, not_allowed, protected};
@@ -29,6 +32,28 @@ impl Entry<'_> {
     pub fn stat(&self) -> rustix::io::Result<Stat> {
         retry(|| statat(&self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW))
     }
+}
+
+/// A directory on the way to the one that is looked at.
+struct LookedLevel {
+    id: (u64, u64),
+    /// Directories in it that are still to be looked at.
+    inner: Vec<Vec<u8>>,
+}
+
+impl LookedLevel {
+    /// Opens it from the directory in it that the walk has gone into.
+    fn reach_from(&self, inner: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        count_call(1);
+        let above = retry(|| openat(inner, "..", flags, Mode::empty()))?;
+        // Another one: what is looked through is moved meanwhile.
+        if identity(&above)? == self.id { Ok(above) } else { Err(Errno::AGAIN) }
+    }
+}
+
+fn identity(directory: &OwnedFd) -> rustix::io::Result<(u64, u64)> {
+    fstat(directory).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 impl Files {
@@ -198,7 +223,7 @@ impl Files {
     }
 
     /// Looks through a directory that is to be moved or removed, and gives what is not a directory in
-    /// it, by relative path.
+    /// it, by relative path. One walk with one directory open: back up it goes by `..`.
     ///
     /// # Errors
     ///
@@ -214,18 +239,18 @@ impl Files {
     ) -> Result<Vec<Vec<u8>>, FileError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let fail = |errno| beneath(errno, written);
-        let top = entry.root.child(entry.directory.as_fd(), entry.name, flags).map_err(fail)?;
-        // One name after the other: `openat2` would take a directory that is moved meanwhile within
-        // the mount for one outside of it.
-        let top = Root { fd: top.as_fd(), resolver: Resolver::Walk, ..*entry.root };
+        let opened = entry.root.child(entry.directory.as_fd(), entry.name, flags);
+        let mut here = opened.map_err(fail)?;
+        let mut levels: Vec<LookedLevel> = Vec::new();
+        let mut below = Vec::new();
         let mut files = Vec::new();
         let mut seen = 0;
-        let mut waiting: Vec<(Vec<u8>, usize)> = vec![(Vec::new(), 1)];
-        while let Some((below, depth)) = waiting.pop() {
+        loop {
             watch.map_or(Ok(()), Watch::check)?;
-            let directory = top.open(&below, flags).map_err(fail)?;
+            let mut level = LookedLevel { id: identity(&here).map_err(fail)?, inner: Vec::new() };
+            let depth = levels.len() + 1;
             let mut found = None;
-            let read = read_directory(&directory, |name, kind| {
+            let read = read_directory(&here, |name, kind| {
                 let inner = join(&below, name);
                 let names = inner.rsplit(|&byte| byte == b'/');
                 if self.policy.is_protected_end(names.chain(path.components().rev())) {
@@ -243,7 +268,7 @@ impl Files {
                 if !is_directory {
                     files.push(inner);
                 } else if depth < LOOKED_DEPTH {
-                    waiting.push((inner, depth + 1));
+                    level.inner.push(name.to_vec());
                 } else {
                     let reason = format!(
                         "directories are nested deeper than {LOOKED_DEPTH}: too deep to {verb}"
@@ -257,8 +282,20 @@ impl Files {
                 Some(error) => return Err(error),
                 None => read.map_err(|errno| self.too_many(errno, verb, written))?,
             }
+            levels.push(level);
+            while levels.last().is_some_and(|level| level.inner.is_empty()) {
+                levels.pop();
+                let Some(above) = levels.last() else { return Ok(files) };
+                here = above.reach_from(&here).map_err(fail)?;
+                below.truncate(split(&below).0.len());
+            }
+            let Some(name) = levels.last_mut().and_then(|level| level.inner.pop()) else {
+                return Ok(files);
+            };
+            count_call(1);
+            here = entry.root.child(here.as_fd(), &name, flags).map_err(fail)?;
+            below = join(&below, &name);
         }
-        Ok(files)
     }
 
     fn too_many(&self, errno: Errno, verb: &str, written: &[u8]) -> FileError {

@@ -159,5 +159,4 @@ fn located(written: &[u8]) {
         assert!(found == expected || (found && !is_plain));
     }
     assert!(!POLICY.is_protected_end(names().rev()) || POLICY.is_protected(&place.path));
-    assert!(!POLICY.is_pinned_end(names().rev()) || POLICY.is_pinned(&place.path));
 }

@@ -15,6 +15,10 @@
 //!   top/.sandboxctl-….rm/z   is y: what is below it is near the top again
 //!   top/a/b/…/x              emptied when y is gone, reached by its path from the top
 //! ```
+//!
+//! Nothing is moved where names are protected: a removal that meets one stops, and what it had moved
+//! would stand elsewhere, the name with it. What is looked through first is not deep, and costs little
+//! more so.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -300,9 +304,9 @@ impl Tree<'_> {
     }
 
     /// Moves a directory into the top, and gives its name there. `None` where it has to stay: its
-    /// owner or mode forbids it, or a protected name begins with it, which would be none elsewhere.
+    /// owner or mode forbids it, or a protected name may be in it, which stays where it is.
     fn move_up(&self, at: &Position, name: &[u8]) -> Option<String> {
-        if self.files.policy.is_pinned_end(self.upward(&at.levels, name)) {
+        if self.files.policy.has_protected() {
             return None;
         }
         let moved = random_name(MOVED_SUFFIX).ok()?;
@@ -450,9 +454,9 @@ impl Tree<'_> {
 
 /// Counts a call that names what stands so deep below the top, for the tests.
 #[cfg(not(test))]
-const fn count_call(_depth: usize) {}
+pub(super) const fn count_call(_depth: usize) {}
 #[cfg(test)]
-fn count_call(depth: usize) {
+pub(super) fn count_call(depth: usize) {
     counted::CALLS.set(counted::CALLS.get() + 1);
     counted::STEPS.set(counted::STEPS.get() + depth as u64);
 }

@@ -313,6 +313,49 @@ fn a_file_is_described_as_the_table_says() {
 }
 
 #[test]
+fn a_slash_at_the_end_of_a_path_means_a_directory() {
+    let place = Place::new();
+    let mut server = Server::new(&place);
+    server.init();
+    let files = place.path("sandbox-files");
+    std::fs::create_dir(files.join("dir")).unwrap();
+    std::fs::write(files.join("file"), "x").unwrap();
+    symlink("dir", files.join("link")).unwrap();
+    // `file/` and `link/` are errors of every tool; "" is none.
+    for (tool, of_directory, of_nothing) in [
+        ("sandbox_exists", "", ""),
+        ("sandbox_read_file", "is_directory", "not_found"),
+        ("sandbox_write_file", "is_directory", "is_directory"),
+        ("sandbox_file_info", "", "not_found"),
+    ] {
+        for (path, expected) in [
+            ("dir/", of_directory),
+            ("file/", "not_a_directory"),
+            ("link/", "symlink"),
+            ("none/", of_nothing),
+        ] {
+            let mut args = c(json!({"path": path}));
+            if tool == "sandbox_write_file" {
+                args["content"] = json!("y");
+            }
+            let answer = server.ask(tool, args);
+            if expected.is_empty() {
+                assert!(answer.get("error").is_none(), "{tool} {path}: {answer:#}");
+            } else {
+                assert_eq!(answer["metadata"]["kind"], expected, "{tool} {path}: {answer:#}");
+            }
+        }
+    }
+    let exists =
+        |server: &mut Server, path: &str| server.data("sandbox_exists", c(json!({"path": path})));
+    assert_eq!(exists(&mut server, "dir/")["type"], "directory");
+    assert_eq!(exists(&mut server, "none/")["exists"], false);
+    assert_eq!(place.read("sandbox-files/file"), "x");
+    assert!(files.join("link").is_symlink() && !files.join("none").exists());
+    server.end_well();
+}
+
+#[test]
 fn file_whose_name_is_not_utf8_is_used_by_its_bytes() {
     let place = Place::new();
     let mut server = Server::new(&place);
