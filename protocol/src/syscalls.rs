@@ -83,6 +83,23 @@ macro_rules! names {
 
 program_syscalls!(names);
 
+/// Calls `$with!` with the identifiers of the calls by which the agent makes the connections of
+/// programs, as libc has them.
+#[macro_export]
+macro_rules! supervisor_syscalls {
+    ($with:ident) => {
+        $with! { SYS_pidfd_getfd, SYS_process_vm_readv, }
+    };
+}
+
+macro_rules! supervisor_names {
+    ($($call:ident,)+) => {
+        const SUPERVISOR_NAMES: &[&str] = &[$(stringify!($call),)+];
+    };
+}
+
+supervisor_syscalls!(supervisor_names);
+
 /// The names of all of them, those included that one architecture alone has. `personality` is beside
 /// them, with the values of [`PERSONALITIES`] only.
 pub fn program_syscall_names() -> impl Iterator<Item = &'static str> {
@@ -92,12 +109,14 @@ pub fn program_syscall_names() -> impl Iterator<Item = &'static str> {
 /// What the engines' filters allow in a container with programs: their calls, and those that the agent
 /// needs beside them.
 pub fn container_syscall_names() -> impl Iterator<Item = &'static str> {
-    program_syscall_names().chain(SUPERVISOR_SYSCALLS)
+    program_syscall_names().chain(supervisor_syscall_names())
 }
 
 /// Calls by which the agent makes the connections of programs. The engines' filters and the agent's
 /// allow them; every program takes a filter upon itself that does not.
-pub const SUPERVISOR_SYSCALLS: [&str; 2] = ["pidfd_getfd", "process_vm_readv"];
+fn supervisor_syscall_names() -> impl Iterator<Item = &'static str> {
+    SUPERVISOR_NAMES.iter().map(|name| name.trim_start_matches("SYS_"))
+}
 
 /// What `personality` may be called with: Linux, 32-bit addresses, the uname of 2.6, both, and the
 /// question what it is.
@@ -144,6 +163,6 @@ mod tests {
         let container: HashSet<_> = container_syscall_names().collect();
         let mut more: Vec<_> = container.difference(&programs).copied().collect();
         more.sort_unstable();
-        assert_eq!(more, SUPERVISOR_SYSCALLS);
+        assert_eq!(more, ["pidfd_getfd", "process_vm_readv"]);
     }
 }

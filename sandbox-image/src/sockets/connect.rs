@@ -1,11 +1,11 @@
 //! Connects, for as long as the program would wait and no longer than it is there.
 #![expect(unsafe_code, reason = "an address goes to the kernel as the program gave it")]
 
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
-use rustix::io::Errno;
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketType};
 
@@ -91,52 +91,131 @@ impl Address {
     }
 }
 
-/// Connects the program's socket. `waiting` is called while that is not done.
-///
-/// The descriptor is the program's own, so nothing that stays may be changed of it. What a socket that
-/// blocks waits for is therefore looked at in slices, by its own time limit, which is the program's
-/// again at the end.
+/// A connection that has to wait: of a program that blocks in its call.
+#[derive(Debug)]
+pub struct Connecting {
+    request: Request,
+    socket: OwnedFd,
+    family: AddressFamily,
+    address: Address,
+    /// What the address names by its number, where it does.
+    _named: Option<OwnedFd>,
+    /// What the program is answered when its time is over.
+    first: Errno,
+    /// The socket's own limit.
+    ends: Option<Instant>,
+    /// When it is looked after next.
+    next: Instant,
+}
+
+/// Connects the program's socket, to an address that names `named` where that is given. One that has to
+/// wait comes back.
 ///
 /// # Errors
 ///
-/// What `connect` answers; `EINTR` where a signal waits for the program.
+/// What `connect` answers.
 pub fn connect(
-    socket: &OwnedFd,
-    address: &Address,
     request: &Request,
-    listener: &Listener,
-    mut waiting: impl FnMut(),
-) -> Result<(), Errno> {
-    let kind = sockopt::socket_type(socket)?;
-    if !matches!(kind, SocketType::STREAM | SocketType::SEQPACKET) {
-        return connect_once(socket, address);
+    socket: OwnedFd,
+    address: Address,
+    named: Option<OwnedFd>,
+) -> Result<Option<Connecting>, Errno> {
+    if fcntl_getfl(&socket)?.contains(OFlags::NONBLOCK) {
+        return connect_once(&socket, &address).map(|()| None);
     }
-    let family = sockopt::socket_domain(socket)?;
-    let limit = sockopt::socket_timeout(socket, Timeout::Send)?;
+    let kind = sockopt::socket_type(&socket)?;
+    if !matches!(kind, SocketType::STREAM | SocketType::SEQPACKET) {
+        return connect_once(&socket, &address).map(|()| None);
+    }
     let begun = Instant::now();
-    sockopt::set_socket_timeout(socket, Timeout::Send, Some(limit.unwrap_or(SLICE).min(SLICE)))?;
-    let mut first = None;
-    let result = loop {
-        let errno = match connect_once(socket, address) {
-            Err(errno @ (Errno::INPROGRESS | Errno::ALREADY)) => errno,
-            Err(errno @ Errno::AGAIN) if family == AddressFamily::UNIX => errno,
-            // A thread of the agent gets no signal; were it so, the program has not got one.
-            Err(Errno::INTR) => continue,
-            done => break done,
-        };
-        let errno = *first.get_or_insert(errno);
-        let flags = rustix::fs::fcntl_getfl(socket).unwrap_or(OFlags::NONBLOCK);
-        let is_over = limit.is_some_and(|limit| begun.elapsed() >= limit);
-        if flags.contains(OFlags::NONBLOCK) || is_over {
-            break Err(errno);
-        }
-        if !listener.is_waiting(request.id) || is_signalled(request.thread) {
-            break Err(Errno::INTR);
-        }
-        waiting();
+    let family = sockopt::socket_domain(&socket)?;
+    let Some(first) = attempt(&socket, family, &address)? else {
+        return Ok(None);
     };
-    _ = sockopt::set_socket_timeout(socket, Timeout::Send, limit);
-    result
+    let limit = sockopt::socket_timeout(&socket, Timeout::Send)?;
+    let request = *request;
+    let ends = limit.and_then(|limit| begun.checked_add(limit));
+    let mut connecting =
+        Connecting { request, socket, family, address, _named: named, first, ends, next: begun };
+    connecting.look_later(begun);
+    Ok(Some(connecting))
+}
+
+impl Connecting {
+    /// Which call waits.
+    pub const fn id(&self) -> u64 {
+        self.request.id
+    }
+
+    /// When it is to be looked after at the latest.
+    pub const fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// What is writable when there is news. Of a UNIX socket nothing tells when there is room.
+    pub fn writable(&self) -> Option<BorrowedFd<'_>> {
+        (self.family != AddressFamily::UNIX).then(|| self.socket.as_fd())
+    }
+
+    /// Looks after it: the result of the call where it is over.
+    pub fn look(&mut self, listener: &Listener, now: Instant) -> Option<Result<(), Errno>> {
+        // Whoever is gone gets no connection any more.
+        if !listener.is_waiting(self.request.id) {
+            return Some(Err(Errno::INTR));
+        }
+        match attempt(&self.socket, self.family, &self.address) {
+            Ok(Some(_)) if self.ends.is_some_and(|ends| now >= ends) => Some(Err(self.first)),
+            Ok(Some(_)) if is_signalled(self.request.thread) => Some(Err(Errno::INTR)),
+            Ok(Some(_)) => {
+                self.look_later(now);
+                None
+            }
+            // Another call that waits for the same connection was told first.
+            Err(Errno::ISCONN) if self.family != AddressFamily::UNIX => Some(Ok(())),
+            done => Some(done.map(drop)),
+        }
+    }
+
+    fn look_later(&mut self, now: Instant) {
+        let next = now + SLICE;
+        self.next = self.ends.map_or(next, |ends| ends.min(next));
+    }
+}
+
+/// Connects without waiting, or says as what the kernel would wait.
+///
+/// No system call does that with a socket that blocks, and whether it does is its open file
+/// description's, which is the program's too. So it does not for the time of a call that never
+/// waits, and only the one thread that makes connections does this: no other attempt ever meets it so,
+/// and nothing stays of it, however the program ends. `SO_SNDTIMEO` would be no less shared, and
+/// would have to be changed for a tick of the clock at least.
+fn attempt(
+    socket: &OwnedFd,
+    family: AddressFamily,
+    address: &Address,
+) -> Result<Option<Errno>, Errno> {
+    // While it waits the program may have made it one that does not block, and that stays.
+    let blocks = !fcntl_getfl(socket)?.contains(OFlags::NONBLOCK);
+    if blocks {
+        ioctl_fionbio(socket, true)?;
+    }
+    let result = match connect_once(socket, address) {
+        // What comes of a loopback is there by now.
+        Err(Errno::INPROGRESS) => match connect_once(socket, address) {
+            Err(Errno::ALREADY) => Err(Errno::INPROGRESS),
+            done => done,
+        },
+        done => done,
+    };
+    if blocks {
+        ioctl_fionbio(socket, false)?;
+    }
+    match result {
+        Ok(()) => Ok(None),
+        Err(errno @ (Errno::INPROGRESS | Errno::ALREADY)) => Ok(Some(errno)),
+        Err(errno @ Errno::AGAIN) if family == AddressFamily::UNIX => Ok(Some(errno)),
+        Err(errno) => Err(errno),
+    }
 }
 
 fn connect_once(socket: &OwnedFd, address: &Address) -> Result<(), Errno> {

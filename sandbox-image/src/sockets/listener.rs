@@ -60,22 +60,18 @@ pub fn install(filter: &BpfProgram) -> io::Result<Listener> {
 }
 
 impl Listener {
-    /// Waits for the next one.
-    pub fn receive(&self) -> Request {
-        loop {
-            // SAFETY: all zeros are a legal one, and what the kernel asks for.
-            let mut notification: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-            // SAFETY: it is ours to write to, and of the size that is in the request's number.
-            let received = unsafe {
-                let fd = self.0.as_raw_fd();
-                libc::ioctl(fd, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification)
-            };
-            // Else the program has ended meanwhile, or took a signal.
-            if received == 0 {
-                let libc::seccomp_notif { id, pid, data, .. } = notification;
-                return Request { id, thread: pid, args: data.args };
-            }
-        }
+    /// The next one, once the descriptor is readable: it does not wait then, and is none where the program
+    /// has ended meanwhile or took a signal. One thread alone may do this.
+    pub fn receive(&self) -> Option<Request> {
+        // SAFETY: all zeros are a legal one, and what the kernel asks for.
+        let mut notification: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+        // SAFETY: it is ours to write to, and of the size that is in the request's number.
+        let received = unsafe {
+            let fd = self.0.as_raw_fd();
+            libc::ioctl(fd, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification)
+        };
+        let libc::seccomp_notif { id, pid, data, .. } = notification;
+        (received == 0).then_some(Request { id, thread: pid, args: data.args })
     }
 
     /// Whether the call still waits: then its thread's number has been its own ever since it came.

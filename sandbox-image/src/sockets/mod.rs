@@ -19,6 +19,11 @@
 //! same copy of the address, the same duplicate of the descriptor and the same inode, so that a
 //! program which swaps any of them meanwhile gains nothing.
 //!
+//! One thread makes all connections and waits for none: what has to wait is tried again, when its socket
+//! is writable or after a while, so that a server which connects before it accepts gets its
+//! connection. What it does wait for is the file system that a path leads through: one that hangs
+//! (a network's, shown by a mount) holds up all connections as long as it does.
+//!
 //! No filter sees the address of a `sendmsg`, so UNIX datagram sockets are refused as long as the agent
 //! connects for programs. What a program loses by that is in `docs/src/security.md`.
 
@@ -30,19 +35,21 @@ mod resolve;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use sandbox_protocol::message::UnixSockets;
 
 use crate::confine::seccomp::programs::notify_connects;
 use crate::exec::Spawner;
+use connect::Connecting;
 use listener::Listener;
 pub use resolve::OwnFileSystems;
 
-/// So many connections may wait at one time; more wait for one of these. Each costs a thread of the
-/// sandbox's `limits.pids`, which is there only as long as it is needed.
-const MAX_WORKERS: usize = 8;
+/// So many connections may wait at one time; one more is `EAGAIN`. Each holds two descriptors of the
+/// agent's, which has 1024, and is looked after twenty times a second.
+const MAX_WAITING: usize = 64;
 /// The deepest frame holds an address and a few paths.
 const STACK_BYTES: usize = 128 << 10;
 
@@ -73,59 +80,93 @@ fn supervise(own: OwnFileSystems) -> io::Result<Spawner> {
     let filter = notify_connects();
     let listener = spawner.run(move || listener::install(&filter))?;
     probe::connect_once(&spawner, &listener, &own)?;
-    let (workers, idle) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    Arc::new(Supervisor { listener, own, workers, idle }).add_worker()?;
+    let supervisor = Supervisor { listener, own, waiting: Vec::new() };
+    let thread = std::thread::Builder::new().name("connect".to_owned()).stack_size(STACK_BYTES);
+    thread.spawn(move || supervisor.work())?;
     Ok(spawner)
 }
 
-/// Makes the connections.
+/// Makes the connections, on one thread that waits for none of them.
 #[derive(Debug)]
 struct Supervisor {
     listener: Listener,
     own: OwnFileSystems,
-    /// Threads that there are.
-    workers: AtomicUsize,
-    /// Those of them that wait for a program to connect.
-    idle: AtomicUsize,
+    waiting: Vec<Connecting>,
 }
 
 impl Supervisor {
-    /// One more thread that waits for programs to connect, unless there are enough.
-    fn add_worker(self: &Arc<Self>) -> io::Result<()> {
-        if self.workers.fetch_add(1, Ordering::SeqCst) >= MAX_WORKERS {
-            self.workers.fetch_sub(1, Ordering::SeqCst);
-            return Ok(());
-        }
-        self.idle.fetch_add(1, Ordering::SeqCst);
-        let own = self.clone();
-        let thread = std::thread::Builder::new().name("connect".to_owned()).stack_size(STACK_BYTES);
-        let started = thread.spawn(move || own.work());
-        if started.is_err() {
-            self.idle.fetch_sub(1, Ordering::SeqCst);
-            self.workers.fetch_sub(1, Ordering::SeqCst);
-        }
-        started.map(drop)
-    }
-
-    fn work(self: &Arc<Self>) {
-        loop {
-            let request = self.listener.receive();
-            self.idle.fetch_sub(1, Ordering::SeqCst);
-            let result = request::perform(&request, &self.listener, &self.own, || {
-                // Nobody is left for other programs. Where no thread can be had, they wait.
-                if self.idle.load(Ordering::SeqCst) == 0 {
-                    _ = self.add_worker();
-                }
-            });
-            self.listener.answer(request.id, result);
-            if self.idle.fetch_add(1, Ordering::SeqCst) > 0 {
-                // There was more than one because this one was busy.
-                self.idle.fetch_sub(1, Ordering::SeqCst);
-                self.workers.fetch_sub(1, Ordering::SeqCst);
-                return;
+    /// Until nothing is left that could connect.
+    fn work(mut self) {
+        while let Some(news) = self.wait() {
+            self.look_after(&news.writable);
+            if news.connects {
+                self.begin();
             }
         }
     }
+
+    /// Waits for a program to connect, or until there is something to do for one that waits.
+    fn wait(&self) -> Option<News> {
+        let now = Instant::now();
+        let next = self.waiting.iter().map(Connecting::next).min();
+        let timeout = next.map(|next| next.saturating_duration_since(now));
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN)];
+        let (ids, sockets): (Vec<u64>, Vec<_>) =
+            self.waiting.iter().filter_map(|one| Some((one.id(), one.writable()?))).unzip();
+        fds.extend(sockets.iter().map(|socket| PollFd::new(socket, PollFlags::OUT)));
+        if poll(&mut fds, timeout.as_ref()).is_err() {
+            return Some(News::default());
+        }
+        let listened = fds[0].revents();
+        let connects = listened.contains(PollFlags::IN);
+        if !connects && listened.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+            return None;
+        }
+        let told = ids.iter().zip(&fds[1..]).filter(|(_, fd)| !fd.revents().is_empty());
+        Some(News { connects, writable: told.map(|(&id, _)| id).collect() })
+    }
+
+    fn begin(&mut self) {
+        let Some(request) = self.listener.receive() else { return };
+        if self.waiting.len() == MAX_WAITING {
+            self.waiting.retain(|connecting| self.listener.is_waiting(connecting.id()));
+        }
+        let result = match request::perform(&request, &self.listener, &self.own) {
+            Ok(None) => Ok(()),
+            Ok(Some(connecting)) if self.waiting.len() < MAX_WAITING => {
+                self.waiting.push(connecting);
+                return;
+            }
+            Ok(Some(_)) => Err(Errno::AGAIN),
+            Err(errno) => Err(errno),
+        };
+        self.listener.answer(request.id, result);
+    }
+
+    /// Answers those that wait no longer.
+    fn look_after(&mut self, writable: &[u64]) {
+        let now = Instant::now();
+        self.waiting.retain_mut(|connecting| {
+            if connecting.next() > now && !writable.contains(&connecting.id()) {
+                return true;
+            }
+            let result = connecting.look(&self.listener, now);
+            if let Some(result) = result {
+                self.listener.answer(connecting.id(), result);
+            }
+            result.is_none()
+        });
+    }
+}
+
+/// What there is to do.
+#[derive(Debug, Default)]
+struct News {
+    /// Whether a program connects.
+    connects: bool,
+    /// Calls that wait, whose sockets have changed.
+    writable: Vec<u64>,
 }
 
 /// The directory of a thread in `/proc`, whose number is its own as long as its request waits.
@@ -138,3 +179,6 @@ fn open_path(path: &str) -> rustix::io::Result<OwnedFd> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
     openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
+
+#[cfg(test)]
+mod tests;

@@ -37,8 +37,9 @@ pub fn connect_once(
     let fd = socket.as_raw_fd();
     let child = spawner.run(move || fork_and_connect(fd))?;
     let result = await_request(child, listener).and_then(|()| {
-        let request = listener.receive();
-        let result = request::perform(&request, listener, own, || {});
+        let request = listener.receive().ok_or(Errno::INTR)?;
+        // No datagram socket has to wait.
+        let result = request::perform(&request, listener, own).map(drop);
         listener.answer(request.id, result);
         result
     });

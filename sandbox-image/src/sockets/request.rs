@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use super::connect::{Address, connect};
+use super::connect::{Address, Connecting, connect};
 use super::listener::{Listener, Request};
 use super::resolve::{OwnFileSystems, resolve};
 use super::{open_path, proc_of};
@@ -15,7 +15,7 @@ use super::{open_path, proc_of};
 /// `PIDFD_THREAD` (Linux 6.9): by a thread that is not its process's first.
 const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.unsigned_abs());
 
-/// Makes the connection. `waiting` is called while it is not made at once.
+/// Makes the connection. One that has to wait comes back.
 ///
 /// # Errors
 ///
@@ -24,8 +24,7 @@ pub fn perform(
     request: &Request,
     listener: &Listener,
     own: &OwnFileSystems,
-    waiting: impl FnMut(),
-) -> Result<(), Errno> {
+) -> Result<Option<Connecting>, Errno> {
     let &Request { id, thread, args: [fd, address, length, ..] } = request;
     let socket = descriptor(thread, fd)?;
     let family = sockopt::socket_domain(&socket)?;
@@ -44,20 +43,19 @@ pub fn perform(
     if !listener.is_waiting(id) {
         return Err(Errno::INTR);
     }
-    let found;
-    let address = match (family, places) {
+    let (address, named) = match (family, places) {
         (AddressFamily::UNIX, Some((path, root, start))) => {
-            found = resolve(&root, start, path)?;
+            let found = resolve(&root, start, path)?;
             if !own.has(&found)? {
                 return Err(Errno::ACCESS);
             }
-            Address::of_descriptor(&found)
+            (Address::of_descriptor(&found), Some(found))
         }
-        (AddressFamily::UNIX | AddressFamily::INET | AddressFamily::INET6, None) => address.clone(),
+        (AddressFamily::UNIX | AddressFamily::INET | AddressFamily::INET6, None) => (address, None),
         // There are no others.
         _ => return Err(Errno::ACCESS),
     };
-    connect(&socket, &address, request, listener, waiting)
+    connect(request, socket, address, named)
 }
 
 /// A duplicate of the program's descriptor.

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use sandbox_protocol::message::UnixSockets;
-use sandbox_protocol::program_syscalls;
 use sandbox_protocol::syscalls::PERSONALITIES;
+use sandbox_protocol::{program_syscalls, supervisor_syscalls};
 use seccompiler::SeccompCmpArgLen::{Dword, Qword};
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompRule};
@@ -48,9 +48,14 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_userfaultfd,
 ];
 
-/// Looks into another process: the agent's, which makes the connections of programs
-/// ([`SUPERVISOR_SYSCALLS`](sandbox_protocol::syscalls::SUPERVISOR_SYSCALLS)).
-const SUPERVISORS: [libc::c_long; 2] = [libc::SYS_pidfd_getfd, libc::SYS_process_vm_readv];
+macro_rules! supervisor_numbers {
+    ($($call:ident,)+) => {
+        /// Looks into another process: the agent's, which makes the connections of programs.
+        const SUPERVISORS: &[libc::c_long] = &[$(libc::$call,)+];
+    };
+}
+
+supervisor_syscalls!(supervisor_numbers);
 
 /// Flags of `clone` that make a namespace.
 const NAMESPACES: [libc::c_int; 7] = [
@@ -151,7 +156,7 @@ impl Rules {
 
 /// What may be asked of the kernel at all: the rest is not there.
 pub fn allowed() -> Result<BpfProgram, BackendError> {
-    let mut rules = Rules::of(&[ALLOWED, &SUPERVISORS].concat());
+    let mut rules = Rules::of(&[ALLOWED, SUPERVISORS].concat());
     for personality in PERSONALITIES {
         rules.add(libc::SYS_personality, vec![argument(0, Dword, Eq, personality)?])?;
     }
@@ -219,7 +224,7 @@ pub fn last(unix_sockets: UnixSockets) -> Result<Vec<BpfProgram>, BackendError> 
 
 /// Other processes, their limits, and limits that stay.
 fn of_the_agent() -> Result<BpfProgram, BackendError> {
-    let mut rules = Rules::of(&SUPERVISORS);
+    let mut rules = Rules::of(SUPERVISORS);
     rules.add(libc::SYS_prlimit64, vec![argument(0, Dword, Ne, 0)?])?;
     for limit in FIXED_LIMITS.map(u64::from) {
         rules.add(
