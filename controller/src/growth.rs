@@ -478,13 +478,15 @@ impl Watch {
             let last = *self.measured.borrow();
             let bounds = self.all_bounds();
             let unexplained = self.ledger.unexplained(last.extent, space);
-            let is_suspicious = bounds.iter().any(|bounds| unexplained > bounds.most.bytes);
+            let left = room(&bounds, last.extent);
+            // With what is met, it may be more than the limit.
+            let is_suspicious = unexplained >= left.bytes;
             let just_found = !std::mem::replace(&mut self.has_found, self.processes.initialized())
                 && self.has_found;
             let room = match just_found || last.unseen && is_suspicious {
                 // What is kept unseen is believed when it was met twice.
                 true => Room::NONE,
-                false => room(&bounds, last.extent),
+                false => left,
             };
             if self.pace.gone(space) >= room.bytes / 2 {
                 self.wanted.notify_one();

@@ -535,7 +535,8 @@ impl Limits {
         self
     }
 
-    /// The part that the agent enforces.
+    /// The part that the agent enforces. What stays free of the disk is set at launch, where the file
+    /// system is known.
     pub(crate) fn for_agent(&self) -> message::Limits {
         message::Limits {
             vm_memory_bytes: self.vm_memory.0,
@@ -551,6 +552,7 @@ impl Limits {
             operation_timeout_ms: millis(self.operation_timeout),
             output_bytes: self.output_bytes.0,
             collected_bytes: COLLECTED_BYTES,
+            disk_reserve_bytes: 0,
         }
     }
 }

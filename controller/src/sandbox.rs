@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use crate::activity::Activity;
 use crate::audit::{self, Audit, By, Event};
 use crate::confinement;
-use crate::disk::DiskReserve;
+use crate::disk::{DiskReserve, FreeSpace};
 use crate::egress::{Egress, SystemResolver};
 use crate::engine::{
     Container, ContainerSpec, EngineError, EngineInfo, EngineKind, Moment, Prepared, ProgramRoot,
@@ -159,7 +159,7 @@ impl Sandbox {
         mut spec: SandboxSpec,
     ) -> Result<Self, Error> {
         spec.limits.check(&shared.ceiling)?;
-        let plan = Plan::new(&spec, shared.confinement)?;
+        let mut plan = Plan::new(&spec, shared.confinement)?;
         let mut mounts = MountGuard::new(&shared.mount_watch, &shared.folders);
         let inputs = std::mem::take(&mut spec.inputs);
         let inputs = open_inputs(inputs, &shared.instance.spool_dir())?;
@@ -172,6 +172,10 @@ impl Sandbox {
             (io_dir, _) => io_dir.as_deref().map(make).transpose()?,
         };
         let io_dir = io_dir.map(Arc::new);
+        if let Some(io_dir) = &io_dir {
+            let size = FreeSpace::of(io_dir.fd()).map_or(0, |space| space.size);
+            plan.hello.limits.disk_reserve_bytes = reserve_for(&shared, io_dir).of(size);
+        }
         let kept = Kept { io_dir, inputs };
         kept.guard(&plan, &mut mounts)?;
         if let Some(io_dir) = &kept.io_dir
@@ -344,6 +348,14 @@ pub(crate) struct Inner {
     shared: Arc<Shared>,
 }
 
+/// What stays free where an io dir is. The host's disk has nothing to do with one in memory.
+fn reserve_for(shared: &Shared, io_dir: &IoDir) -> DiskReserve {
+    match io_dir.host_path() {
+        Some(_) => shared.disk_reserve,
+        None => DiskReserve::Bytes(ByteSize::b(0)),
+    }
+}
+
 impl Inner {
     pub fn engine(&self) -> &EngineInfo {
         self.shared.engine.info()
@@ -377,11 +389,7 @@ impl Inner {
         let watched = Watched {
             io_dir: io_dir.clone(),
             container: self.container.clone(),
-            // The host's disk has nothing to do with one in memory.
-            reserve: match io_dir.host_path() {
-                Some(_) => self.shared.disk_reserve,
-                None => DiskReserve::Bytes(ByteSize::b(0)),
-            },
+            reserve: reserve_for(&self.shared, io_dir),
         };
         Some(Lookout::begin(&self.ground, watched, limits).await)
     }

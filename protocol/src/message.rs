@@ -169,6 +169,8 @@ pub struct Limits {
     pub output_bytes: u64,
     /// Bytes a stream of the output that a script's `process.exec` keeps.
     pub collected_bytes: u64,
+    /// Bytes that whatever the agent writes leaves free on the file system.
+    pub disk_reserve_bytes: u64,
 }
 
 /// What the sandbox may do.

@@ -45,6 +45,7 @@ fn hello() -> Hello {
             operation_timeout_ms: 11,
             output_bytes: 12,
             collected_bytes: 13,
+            disk_reserve_bytes: 14,
         },
         policy: Policy {
             io: true,

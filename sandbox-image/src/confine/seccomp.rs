@@ -31,6 +31,7 @@ const ALLOWED: &[libc::c_long] = &[
     // Files, by descriptor or beneath one. Landlock says which.
     libc::SYS_close,
     libc::SYS_fstat,
+    libc::SYS_fstatfs,
     libc::SYS_ftruncate,
     libc::SYS_getdents64,
     libc::SYS_lseek,

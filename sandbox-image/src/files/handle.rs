@@ -284,7 +284,7 @@ impl Handle {
         {
             return Err(self.error(Errno::FBIG));
         }
-        self.files.charge(charge)?;
+        self.files.charge(&self.file()?.fd, charge)?;
         if self.touch.is_none() {
             self.touch =
                 self.file.as_ref().map(|file| self.files.touch_before_write(&file.path, mode));

@@ -36,7 +36,7 @@ mod view;
 mod watch;
 mod write;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 
 use rustix::io::Errno;
@@ -146,13 +146,13 @@ impl Files {
         }
     }
 
-    /// Counts bytes that are about to be written.
+    /// Counts bytes that are about to be written to `file`.
     ///
     /// # Errors
     ///
-    /// `write_limit`, and nothing is counted.
-    pub fn charge(&self, bytes: u64) -> Result<(), FileError> {
-        self.quota.charge(bytes)
+    /// `write_limit`; `disk_full` where less than the disk's reserve would be left. Nothing is counted.
+    pub fn charge(&self, file: impl AsFd, bytes: u64) -> Result<(), FileError> {
+        self.quota.charge(file, bytes)
     }
 
     /// Bytes written in this run, as charged.

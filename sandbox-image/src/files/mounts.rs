@@ -1,7 +1,7 @@
 //! The mounts of the sandbox, opened once, before anything of the user's is read.
 
 use std::io::Read as _;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, unlinkat};
@@ -238,6 +238,13 @@ fn no_mount(path: &GuestPath, written: &[u8]) -> FileError {
 pub(super) const OUTSIDE: &str = "outside the sandbox's directories";
 
 impl Mount {
+    /// The directory or the file, without the right to read or write it.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        match &self.target {
+            Target::Directory(fd) | Target::File { file: fd, .. } => fd.as_fd(),
+        }
+    }
+
     /// Opens what is mounted; `at` is where it is for this process.
     pub(super) fn open(mount: &argv::Mount, at: &Path) -> Result<Self, MountError> {
         let argv::Mount { path, access } = mount;

@@ -1,8 +1,11 @@
 //! What a run, and a sandbox in its whole life, may write and make.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::fs::fstatvfs;
+use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::Limits;
 
@@ -12,6 +15,8 @@ use super::FileError;
 const SANDBOX_WRITE_BYTES: u64 = 1 << 30;
 /// Entries that a sandbox may make in its whole life, where one run may not make more.
 const SANDBOX_ENTRIES: u64 = 100_000;
+/// Bytes that are written between two questions to the file system what it has left.
+const BETWEEN_QUESTIONS: u64 = 256 << 10;
 
 /// A count with a bound.
 #[derive(Debug)]
@@ -40,6 +45,34 @@ impl Counter {
     }
 }
 
+/// What stays free on the file system, whoever fills it.
+#[derive(Debug)]
+struct Reserve {
+    bytes: u64,
+    /// What may be written before the file system is asked again.
+    known_free: AtomicU64,
+}
+
+impl Reserve {
+    const fn new(bytes: u64) -> Self {
+        Self { bytes, known_free: AtomicU64::new(0) }
+    }
+
+    /// Whether `n` more bytes in `file` leave it free. One that does not say is believed to.
+    fn is_kept(&self, file: impl AsFd, n: u64) -> bool {
+        let take = |free: u64| free.checked_sub(n);
+        let known = self.known_free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        if self.bytes == 0 || known.is_ok() {
+            return true;
+        }
+        let Ok(now) = fstatvfs(file) else { return true };
+        let left = now.f_bavail.saturating_mul(now.f_frsize);
+        let spare = left.checked_sub(self.bytes.saturating_add(n));
+        self.known_free.store(spare.unwrap_or(0).min(BETWEEN_QUESTIONS), Ordering::Relaxed);
+        spare.is_some()
+    }
+}
+
 /// What a sandbox may use in its whole life.
 #[derive(Debug)]
 pub struct Lifetime {
@@ -64,6 +97,7 @@ pub(super) struct Quota {
     bytes: Counter,
     entries: Counter,
     lifetime: Arc<Lifetime>,
+    reserve: Reserve,
 }
 
 impl Quota {
@@ -72,13 +106,27 @@ impl Quota {
             bytes: Counter::new(limits.write_bytes),
             entries: Counter::new(limits.entries),
             lifetime,
+            reserve: Reserve::new(limits.disk_reserve_bytes),
         }
     }
 
-    pub fn charge(&self, bytes: u64) -> Result<(), FileError> {
+    /// Counts bytes before they are written to `file`.
+    pub fn charge(&self, file: impl AsFd, bytes: u64) -> Result<(), FileError> {
         take_both(&self.bytes, &self.lifetime.bytes, bytes).map_err(|max| {
             let reason = format!("write limit exceeded ({max} bytes)");
             FileError::rule(ErrorKind::WriteLimit, reason, b"")
+        })?;
+        if self.reserve.is_kept(file, bytes) {
+            return Ok(());
+        }
+        self.bytes.give_back(bytes);
+        self.lifetime.bytes.give_back(bytes);
+        Err(FileError {
+            reason: format!(
+                "No space left on device: {} bytes stay free (limits.disk_reserve)",
+                self.reserve.bytes
+            ),
+            ..FileError::system(Errno::NOSPC, b"")
         })
     }
 
@@ -119,6 +167,29 @@ mod tests {
         assert_eq!(counter.take(2), Ok(()));
         assert_eq!(counter.take(1), Err(10));
         assert_eq!(counter.take(0), Ok(()));
+    }
+
+    #[test]
+    fn write_that_would_leave_less_than_the_reserve_is_refused_and_not_counted() {
+        let file = tempfile::tempfile().unwrap();
+        let left = {
+            let now = fstatvfs(&file).unwrap();
+            now.f_bavail * now.f_frsize
+        };
+        let quota = |disk_reserve_bytes| {
+            let limits = Limits { disk_reserve_bytes, ..crate::files::testing::LIMITS };
+            Quota::new(&limits, Arc::new(Lifetime::new(&limits)))
+        };
+        let full = quota(left + (64 << 30));
+        let error = full.charge(&file, 1).unwrap_err();
+        assert_eq!((error.kind, error.errno), (ErrorKind::DiskFull, Some(28)));
+        assert!(error.reason.ends_with("(limits.disk_reserve)"), "{error}");
+        assert_eq!(full.written(), 0);
+        for reserve in [0, left / 2] {
+            let quota = quota(reserve);
+            quota.charge(&file, 5).unwrap();
+            assert_eq!(quota.written(), 5);
+        }
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub(crate) const LIMITS: Limits = Limits {
     operation_timeout_ms: 5_000,
     output_bytes: 1 << 30,
     collected_bytes: 1_000_000,
+    disk_reserve_bytes: 0,
 };
 
 /// Both ways to resolve a path.

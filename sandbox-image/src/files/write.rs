@@ -211,7 +211,7 @@ impl<'f> Writing<'f> {
     /// `too_large`, `write_limit`, `disk_full`; nothing has changed.
     pub fn put(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         self.refuse_size(bytes.len() as u64)?;
-        self.files.charge(bytes.len() as u64)?;
+        self.files.charge(self.place.mount.fd(), bytes.len() as u64)?;
         match &mut self.stage {
             Stage::Beside(temporary) => write_at(temporary.fd(), bytes, self.bytes)
                 .map_err(|(errno, _)| FileError::system(errno, &self.written))?,

@@ -26,6 +26,7 @@ const LIMITS: Limits = Limits {
     operation_timeout_ms: 1000,
     output_bytes: 0,
     collected_bytes: 0,
+    disk_reserve_bytes: 0,
 };
 
 /// Most values of one result, so that its source stays short.

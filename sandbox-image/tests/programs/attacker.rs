@@ -247,6 +247,10 @@ fn strike(attack: &str, target: &Target) -> Answer {
             fill::fill(mount, fill::Kept::Mapped);
             Ok(0)
         }
+        "fill the mount by halves" => {
+            fill::fill(mount, fill::Kept::Halves);
+            Ok(0)
+        }
         "fill the mount by files in flight" => {
             fill::fill(mount, fill::Kept::InFlight);
             Ok(0)

@@ -19,19 +19,28 @@ pub enum Kept {
     Mapped,
     /// Nothing but a socket's queue.
     InFlight,
+    /// One has a name, and one nothing but a mapping: neither is too much by itself.
+    Halves,
 }
 
 pub fn fill(mount: &str, kept: Kept) {
     let content = vec![b'x'; FILE_BYTES];
     let sockets = UnixStream::pair().expect("a pair");
-    for _ in 0..FILES {
+    let files = match kept {
+        Kept::Mapped | Kept::InFlight => FILES,
+        Kept::Halves => {
+            std::fs::write(format!("{mount}/half"), &content).expect("written");
+            1
+        }
+    };
+    for _ in 0..files {
         let mut options = File::options();
         // It never has a name, so none is left by whoever is killed.
         let unnamed = options.read(true).write(true).custom_flags(libc::O_TMPFILE).open(mount);
         let mut file = unnamed.expect("a file");
         file.write_all(&content).expect("written");
         match kept {
-            Kept::Mapped => map(&file),
+            Kept::Mapped | Kept::Halves => map(&file),
             Kept::InFlight => send(&sockets.0, &file),
         }
     }

@@ -257,6 +257,7 @@ fn hello(directory: &Path) -> Hello {
             operation_timeout_ms: 5_000,
             output_bytes: 1 << 30,
             collected_bytes: 1_000_000,
+            disk_reserve_bytes: 0,
         },
         policy: Policy {
             io: true,

@@ -2,8 +2,9 @@
 //! dir. What they write in files with names is in `exec.rs`.
 
 use sandbox_controller::{
-    ByteSize, Command, DiskReserve, ErrorKind, ExecResult, Limits, SandboxSpec, Status,
+    ByteSize, Command, DiskReserve, ErrorKind, ExecResult, Limits, SandboxSpec, Script, Status,
 };
+use serde_json::json;
 
 use crate::ENGINE;
 use crate::agent::attacker;
@@ -66,6 +67,17 @@ fn files_without_a_name_count_against_the_write_limit() {
 }
 
 #[test]
+fn mapped_files_and_named_files_count_together_against_the_write_limit() {
+    if !has(Feature::SharedKernel) {
+        return;
+    }
+    let provided = rootfs();
+    let guest = Guest::with(|spec| spec.root(provided.root()).limits(limits()));
+    let (status, kind, message) = exec(&guest, fill("halves"));
+    assert_eq!((status, kind), (Status::Limit, Some(ErrorKind::WriteLimit)), "{message}");
+}
+
+#[test]
 fn files_without_a_name_within_the_limit_are_nobodys_business() {
     let provided = rootfs();
     let guest = Guest::with(|spec| spec.root(provided.root()).limits(limits()));
@@ -86,6 +98,31 @@ fn no_program_starts_where_less_space_is_left_than_must_stay_free() {
     assert!(message.starts_with("nothing was started: "), "{message}");
     assert!(message.contains("limits.disk_reserve"), "{message}");
     assert!(!guest.place.path("sandbox-files/made").exists());
+}
+
+#[test]
+fn scripts_and_file_operations_write_nothing_below_the_disk_reserve() {
+    let place = Place::new();
+    place.write("sandbox-files/before", "before");
+    let library = Library::with_disk_reserve(&place, DiskReserve::Bytes(ByteSize::b(1 << 60)));
+    let guest = Guest::in_library(place, library, |spec| spec);
+    let code = "local read = io.open('before'):read('a')
+                local f = io.open('made', 'w')
+                f:write('x')
+                f:close()
+                return read";
+    let result = guest.wait(guest.sandbox.run(Script::new(code))).unwrap();
+    let failure = result.outcome.failure().unwrap();
+    // As of a disk that is full: scripts know it by its text, or by its number.
+    assert_eq!(failure.kind, ErrorKind::Runtime);
+    let expected = "No space left on device: 1152921504606846976 bytes stay free";
+    assert!(failure.message.contains(expected), "{}", failure.message);
+    let write = json!({"operation": "write", "path": "made too", "content": "x"});
+    assert_eq!(guest.kind(write), "disk_full");
+    // What takes nothing of the disk is done.
+    assert_eq!(guest.data(json!({"operation": "read", "path": "before"}))["content"], "before");
+    guest.data(json!({"operation": "remove", "path": "before"}));
+    assert!(!guest.place.path("sandbox-files/made too").exists());
 }
 
 #[test]
