@@ -28,7 +28,7 @@ pub struct Config {
     /// The file that each operation, run and refusal is written to, a JSON line each: appended to,
     /// or made for its owner alone. A FIFO must have its reader. `None`: nothing is.
     pub audit: Option<PathBuf>,
-    /// How much space programs leave free on the file system of their io dir.
+    /// How much space sandboxes leave free on the file system of their io dir.
     pub disk_reserve: DiskReserve,
 }
 

@@ -14,7 +14,7 @@ const MOST_BY_DEFAULT: u64 = 1 << 30;
 /// The part of a file system that is kept where that is less: a twentieth.
 const PART_BY_DEFAULT: u64 = 20;
 
-/// How much space programs leave free on the file system of the io dir, whoever fills it.
+/// How much space sandboxes leave free on the file system of the io dir, whoever fills it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DiskReserve {
     /// 1 GiB or 5 % of the file system, whichever is smaller: a small disk can still be worked on.

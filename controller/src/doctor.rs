@@ -68,7 +68,8 @@ impl Check {
 
 /// Looks at all that a sandbox needs, an engine and an io dir among it. Without an engine, at the
 /// rest. It builds the sandbox image where it is missing, and runs a script in a sandbox.
-pub async fn examine(config: Config, io_dir: Option<&Path>) -> Vec<Check> {
+/// `io_is_private`: sandboxes with programs are to have a private io dir.
+pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool) -> Vec<Check> {
     let mut checks = Vec::new();
     let state_dir = config.state_dir.clone();
     let reserve = config.disk_reserve;
@@ -86,6 +87,7 @@ pub async fn examine(config: Config, io_dir: Option<&Path>) -> Vec<Check> {
             }
             checks.push(image(&controller).await);
             checks.push(identity(&controller, io_dir).await);
+            checks.extend(io_is_private.then(|| private_io(info.kind, &limits)));
             checks.extend(probe(&controller, io_dir, limits).await);
             checks.push(unix_sockets(&controller, limits, &data_dir).await);
             controller.close().await;
@@ -191,6 +193,22 @@ async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Check {
             Check::ok("identity", detail)
         }
         Err(error) => Check::error("identity", &error),
+    }
+}
+
+/// What holds a private io dir's size.
+fn private_io(kind: EngineKind, limits: &Limits) -> Check {
+    let id = "private_io";
+    let size = limits.max_write;
+    match kind {
+        EngineKind::Embedded => {
+            Check::ok(id, format!("in memory, {size} (io.max_bytes): the kernel enforces the size"))
+        }
+        EngineKind::Docker => Check::fail(
+            id,
+            "io.private = \"tmpfs\" needs the embedded engine",
+            "use --engine embedded, or leave io.private out",
+        ),
     }
 }
 
@@ -352,11 +370,11 @@ fn free_space(id: &'static str, path: &Path, reserve: DiskReserve) -> Check {
             let kept = reserve.of(size);
             let mut detail = format!("{:.1} free at {}", text(available), there.display());
             if kept > 0 {
-                detail += &format!("; programs leave {:.1} (limits.disk_reserve)", text(kept));
+                detail += &format!("; sandboxes leave {:.1} (limits.disk_reserve)", text(kept));
             }
             if available < kept {
                 let fix = "free some space, use another directory, or lower limits.disk_reserve: \
-                           no program starts";
+                           nothing is written below it";
                 Check::warn(id, detail, fix)
             } else if available < LITTLE_SPACE {
                 Check::warn(id, detail, "free some space, or use another directory")

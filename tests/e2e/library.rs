@@ -35,7 +35,7 @@ impl Library {
         Self::in_runtime(place, agent, runtime)
     }
 
-    /// With so much that programs leave free.
+    /// With so much that sandboxes leave free.
     pub fn with_disk_reserve(place: &Place, disk_reserve: DiskReserve) -> Self {
         let mut runtime = Builder::new_multi_thread();
         runtime.worker_threads(2);

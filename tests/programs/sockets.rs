@@ -99,10 +99,6 @@ fn main() {
             let read = unsafe { syscall(310, std::process::id(), 0, 0, 0, 0, 0) };
             println!("process_vm_readv: {}", outcome(result(read as c_int)));
         }
-        // Connections to the loopback, one after another, and how long they took.
-        ["connects", count] => connects(count.parse().unwrap()),
-        // The same through the proxy, each to this target.
-        ["proxied", target, count] => proxied(target, count.parse().unwrap()),
         _ => panic!("unknown words: {words:?}"),
     }
 }
@@ -430,29 +426,4 @@ fn blocked(count: usize) {
         child.wait().unwrap();
     }
     println!("afterwards: {}", TcpStream::connect(tcp.local_addr().unwrap()).is_ok());
-}
-
-fn connects(count: u32) {
-    let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = server.local_addr().unwrap();
-    std::thread::spawn(move || server.incoming().for_each(drop));
-    let begun = Instant::now();
-    for _ in 0..count {
-        drop(TcpStream::connect(address).unwrap());
-    }
-    println!("{} ns each", begun.elapsed().as_nanos() / u128::from(count));
-}
-
-fn proxied(target: &str, count: u32) {
-    let url = std::env::var("HTTPS_PROXY").expect("a proxy");
-    let proxy = url.strip_prefix("http://").unwrap();
-    let begun = Instant::now();
-    for _ in 0..count {
-        let mut stream = TcpStream::connect(proxy).unwrap();
-        write!(stream, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").unwrap();
-        let mut head = [0; 12];
-        stream.read_exact(&mut head).unwrap();
-        assert!(head.ends_with(b" 200"), "{}", String::from_utf8_lossy(&head));
-    }
-    println!("{} ns each", begun.elapsed().as_nanos() / u128::from(count));
 }

@@ -1,6 +1,7 @@
 //! What is measured: a file each. A new one is a file and its line in [`ALL`].
 
 mod cold_run;
+mod connect;
 mod egress;
 mod embedded_run;
 mod growth;
@@ -35,6 +36,7 @@ pub const ALL: &[Scenario] = &[
     script_io::SCENARIO,
     programs::SCENARIO,
     egress::SCENARIO,
+    connect::SCENARIO,
     memory::SCENARIO,
     leaks::SCENARIO,
     operation_leaks::SCENARIO,

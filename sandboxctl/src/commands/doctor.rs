@@ -17,8 +17,9 @@ pub fn doctor(context: &Context<'_>, args: &ReportArgs) -> Result<u8, Error> {
         .then(|| settings.io_dir(&context.environment.working_directory).map_err(Error::from))
         .transpose();
     let usable = io_dir.as_ref().ok().and_then(Option::as_deref);
+    let is_private = settings.io_enabled() && settings.io_is_private();
     let mut checks = block_on(async {
-        Signals::listen()?.guard(sandbox_controller::examine(config, usable)).await
+        Signals::listen()?.guard(sandbox_controller::examine(config, usable, is_private)).await
     })?;
     if let Err(error) = &io_dir {
         let (detail, fix) = (error.message(), error.hint());

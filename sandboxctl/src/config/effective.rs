@@ -41,7 +41,7 @@ impl Settings {
         }
     }
 
-    /// How much space programs leave free.
+    /// How much space sandboxes leave free.
     #[must_use]
     pub fn disk_reserve(&self) -> DiskReserve {
         // The text was checked when it was read.

@@ -29,7 +29,7 @@ pub enum Key {
     Protected,
     /// A limit.
     Limit(LimitKey),
-    /// How much space programs leave free.
+    /// How much space sandboxes leave free.
     DiskReserve,
     /// What a limit may be raised to.
     Ceiling(LimitKey),
@@ -241,7 +241,7 @@ impl Key {
             Self::Protected => "Names that refuse writes wherever they stand; layers add up",
             Self::Limit(limit) => limit_meaning(limit),
             Self::DiskReserve => {
-                "Space that programs leave free on the io dir's disk; auto: 1 GiB or 5 %, the smaller"
+                "Space that sandboxes leave free on the io dir's disk; auto: 1 GiB or 5 %, the smaller"
             }
             Self::Ceiling(_) => "What that limit may be raised to",
             Self::Allow => "Hosts that programs may reach: HOST[:PORT], *.DOMAIN or @PRESET",

@@ -181,3 +181,23 @@ fn a_private_io_dir_is_as_large_as_may_be_written() {
         }
     }
 }
+
+#[test]
+fn doctor_examines_the_engine_and_says_what_holds_a_private_io_dirs_size() {
+    let place = Place::new();
+    let ended = place.sandboxctl(["doctor"]);
+    let stdout = &ended.assert_code(0).stdout;
+    for line in ["ok    sandbox", "ok    io_dir", "limits.disk_reserve"] {
+        assert!(stdout.contains(line), "{ended:#?}");
+    }
+    assert!(!stdout.contains("private_io"), "{ended:#?}");
+    let user = place.home().join(".config/sandboxctl");
+    std::fs::create_dir_all(&user).unwrap();
+    std::fs::write(user.join("config.toml"), "[io]\nprivate = \"tmpfs\"\n").unwrap();
+    let ended = place.sandboxctl(["doctor"]);
+    let (code, line) = match ENGINE {
+        Engine::Docker => (125, "FAIL  private_io"),
+        Engine::Embedded => (0, "ok    private_io"),
+    };
+    assert!(ended.assert_code(code).stdout.contains(line), "{ended:#?}");
+}

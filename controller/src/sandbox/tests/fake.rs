@@ -271,7 +271,7 @@ impl World {
         self
     }
 
-    /// With so much that programs leave free.
+    /// With so much that sandboxes leave free.
     pub fn reserving(mut self, reserve: DiskReserve) -> Self {
         Arc::get_mut(&mut self.shared).unwrap().disk_reserve = reserve;
         self
