@@ -4,12 +4,15 @@
 //! Windows' rules over SMB. Whether it does so can differ for each directory and change later, so the
 //! same spellings are refused on all of them. These count as the name itself:
 //!
-//! - other letter case, and characters that are not shown (`.gi\u{200c}t`): ext4, F2FS, HFS+, APFS;
+//! - other letter case, characters that are not shown (`.gi\u{200c}t`), and the other of Unicode's
+//!   equivalent forms (`é` as one character or two): ext4, F2FS, HFS+, APFS;
 //! - dots and spaces at the end (`.git.`, `.git `), and a stream of the file (`.git::$DATA`): NTFS,
 //!   FAT, SMB;
 //! - the short names that NTFS and FAT make (`GIT~1`, `SANDBO~1.TOM`).
 
 use std::borrow::Cow;
+
+use unicode_normalization::UnicodeNormalization as _;
 
 /// Characters of a short name before its `~`, and those of its extension.
 const SHORT_BASE: usize = 6;
@@ -131,10 +134,10 @@ pub fn fold(name: &[u8]) -> Cow<'_, [u8]> {
     let name = &name[..stream.unwrap_or(name.len())];
     let folded = match std::str::from_utf8(name) {
         Ok(text) => {
-            let shown = text.chars().filter(|&character| !is_ignorable(character));
+            let shown = text.nfd().filter(|&character| !is_ignorable(character));
             // Through upper case: a long s is an s then, and a ligature its letters.
             let upper = shown.flat_map(char::to_lowercase).flat_map(char::to_uppercase);
-            upper.flat_map(char::to_lowercase).collect::<String>().into_bytes()
+            upper.flat_map(char::to_lowercase).nfd().collect::<String>().into_bytes()
         }
         Err(_) => name.to_ascii_lowercase(),
     };
@@ -197,6 +200,11 @@ mod tests {
             (".aider.conf.yml", &["aiderc~2.yml"]),
             ("\u{c4}rger", &["\u{e4}RGER"]),
             ("\u{fb01}le", &["FILE"]),
+            ("caf\u{e9}", &["cafe\u{301}", "CAF\u{c9}", "CAFE\u{200b}\u{301}"]),
+            ("cafe\u{301}", &["caf\u{e9}"]),
+            // Marks in another order, and a letter of its own that is one with a mark.
+            ("a\u{323}\u{302}", &["\u{1ead}", "a\u{302}\u{323}"]),
+            ("\u{212b}", &["\u{e5}", "A\u{30a}"]),
             // A name may be configured in any spelling too.
             (".GIT.", &[".git", "git~1"]),
         ] {
