@@ -23,7 +23,7 @@ use crate::outcome::failure;
 use crate::pace::{Found, Pace, Room};
 use crate::report::{FilesTouched, TouchedSource};
 use crate::scan::{Extent, MAX_DEPTH, Reach, Snapshot, measure};
-use crate::unnamed::{Depth, Processes, Unnamed};
+use crate::unnamed::{Depth, Processes, Stopped, Unnamed};
 
 /// How long a walk is waited for. It ends by itself before, unless its file system hangs.
 const LOOK: Duration = Duration::from_secs(30);
@@ -36,6 +36,11 @@ const LIFE: Extent = Extent { bytes: 1 << 30, entries: 100_000 };
 const OTHERS: u64 = 64 << 20;
 /// What a program may write after its end was asked for, before its container is killed: at least this.
 const OVERRUN: u64 = 64 << 20;
+/// Entries of an io dir in which a walk takes so long that programs are stopped for one that may find a
+/// limit passed.
+const MANY_ENTRIES: u64 = 5000;
+/// How often the file system is asked during a look at so many.
+const STOP_TICK: Duration = Duration::from_millis(5);
 
 /// How soon they are looked for again where they are not found, and at last.
 const FIND_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
@@ -115,7 +120,8 @@ struct Reading {
     was_unseen: bool,
     /// What the file system has lost, and no file that was met explains, since nothing was unseen.
     unexplained: u64,
-    /// Whether the file system has lost as much as was met.
+    /// Whether nothing was met twice: the file system has lost as much as was met, or the programs stood
+    /// still.
     is_backed: bool,
     space: Option<FreeSpace>,
 }
@@ -413,6 +419,7 @@ impl Watcher {
             reserve,
             has_found: processes.initialized(),
             ledger: Ledger::new(&now),
+            written: 0,
             processes,
             wanted,
             bounds: bounds.clone(),
@@ -463,6 +470,8 @@ struct Watch {
     processes: FoundProcesses,
     has_found: bool,
     ledger: Ledger,
+    /// What the processes had written at the last look.
+    written: u64,
     /// Told when the processes are to be found.
     wanted: Arc<Notify>,
     bounds: Arc<Mutex<Vec<Weak<Bounds>>>>,
@@ -488,7 +497,7 @@ impl Watch {
                 true => Room::NONE,
                 false => left,
             };
-            if self.pace.gone(space) >= room.bytes / 2 {
+            if self.pace.gone(space) >= room.bytes / 2 || last.extent.entries >= MANY_ENTRIES {
                 self.wanted.notify_one();
             }
             if !self.pace.is_due(now, cost, space, room) {
@@ -501,19 +510,28 @@ impl Watch {
             self.wanted.notify_one();
             let depth = if is_suspicious { Depth::Everything } else { Depth::Open };
             let most = bounds.iter().map(|bounds| bounds.entries).max().unwrap_or(0);
-            let looked = self.look(depth, most.saturating_add(1)).await;
+            let most = most.saturating_add(1);
+            let (looked, stood_still) = tokio::select! {
+                looked = self.look(depth, most) => (looked, false),
+                // They continue when the look is over.
+                _stopped = self.stop_programs(last.extent.entries, left.bytes) => {
+                    (self.look(depth, most).await, true)
+                }
+            };
             let ended = Instant::now();
-            let Some(Look { unnamed, named: (named, reach), space: after }) = looked else {
+            let Some(Look { unnamed, named: (named, reach), space: after, written }) = looked
+            else {
                 self.pace.looked(now, ended, space, Found::Nothing);
                 continue;
             };
+            self.written = written;
             let mut reading = Reading { unnamed: unnamed.bytes, space, ..last };
             reading = reading.with_named((named, reach));
             if depth == Depth::Everything {
                 (reading.unseen, reading.was_unseen) = (unnamed.has_unseen, last.unseen);
             }
             let is_clear = depth == Depth::Everything && !unnamed.has_unseen;
-            reading.is_backed = self.ledger.backs(reading.extent, after);
+            reading.is_backed = stood_still || self.ledger.backs(reading.extent, after);
             reading.unexplained = self.ledger.enter(reading.extent, [space, after], is_clear);
             self.pace.looked(now, ended, space, reading.found_since(&last));
             self.measured.send_replace(reading);
@@ -542,16 +560,40 @@ impl Watch {
         (space, cost)
     }
 
+    /// Stops the programs when, before or during a look, as much is gone as they may still write and they
+    /// may have written it: they could write many times as much in the time that a look at many entries
+    /// takes. Otherwise for ever.
+    async fn stop_programs(&self, entries: u64, left: u64) -> Stopped {
+        if entries < MANY_ENTRIES || !self.promptness.is_inline() {
+            return std::future::pending().await;
+        }
+        while self.pace.gone(FreeSpace::of(self.io_dir.fd()).ok()) < left {
+            tokio::time::sleep(STOP_TICK).await;
+        }
+        let (processes, written_before) = (self.processes.clone(), self.written);
+        let stop = move || {
+            let processes = processes.get()?;
+            let written = processes.written().saturating_sub(written_before);
+            (written >= left / 2).then(|| processes.stop())
+        };
+        match spawn_blocking(stop).await {
+            Ok(Some(stopped)) => stopped,
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Looks at files with and without names.
     async fn look(&self, depth: Depth, most: u64) -> Option<Look> {
         let (io_dir, processes) = (self.io_dir.clone(), self.processes.clone());
         in_time(spawn_blocking(move || {
+            let written = processes.get().map_or(0, Processes::written);
             // First: what loses its name meanwhile is counted once, or by the next look.
             let unnamed = match processes.get() {
                 Some(processes) => processes.unnamed(io_dir.identity().dev, depth),
                 None => Unnamed::default(),
             };
             let named = measure(io_dir.fd(), most);
-            Look { unnamed, named, space: FreeSpace::of(io_dir.fd()).ok() }
+            Look { unnamed, named, space: FreeSpace::of(io_dir.fd()).ok(), written }
         }))
         .await
     }
@@ -563,6 +605,8 @@ struct Look {
     named: (Extent, Reach),
     /// What was left after it.
     space: Option<FreeSpace>,
+    /// What the processes had written before it.
+    written: u64,
 }
 
 /// Whether what is gone of the free space is in files that were met. What these take and what is left make

@@ -9,16 +9,20 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::scan::bytes_of;
 
 /// How long one look may take. A sandbox may have thousands of threads with a thousand files each.
 const LONGEST: Duration = Duration::from_secs(1);
+/// How often those are looked for that started while others were stopped.
+const STOP_ROUNDS: usize = 8;
 /// Where control groups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
@@ -27,8 +31,22 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 pub(crate) struct Processes {
     /// The agent's.
     init: u32,
+    /// Their line in `/proc/PID/cgroup`.
+    group: String,
     /// The file that lists its threads.
     threads: PathBuf,
+}
+
+/// Programs that are stopped. Dropped, they continue.
+#[derive(Debug, Default)]
+pub(crate) struct Stopped(Vec<OwnedFd>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for program in &self.0 {
+            _ = pidfd_send_signal(program, Signal::CONT);
+        }
+    }
 }
 
 /// What there is besides the files with names.
@@ -55,12 +73,58 @@ impl Processes {
     /// where that process is not here, or another one has its number here.
     pub fn of(init: u32, container: &str) -> Option<Self> {
         let groups = fs::read_to_string(format!("/proc/{init}/cgroup")).ok()?;
-        let threads = groups
+        let (group, threads) = groups
             .lines()
             .filter(|line| line.contains(container))
-            .flat_map(files_of_threads)
-            .find(|file| numbers(file).is_ok_and(|threads| threads.contains(&init)))?;
-        Some(Self { init, threads })
+            .flat_map(|line| files_of_threads(line).map(move |file| (line, file)))
+            .find(|(_, file)| numbers(file).is_ok_and(|threads| threads.contains(&init)))?;
+        Some(Self { init, group: group.to_owned(), threads })
+    }
+
+    /// Bytes that all of them have written so far, with those of the children that they have waited
+    /// for, by calls and by mappings; 0 where the kernel does not count them.
+    pub fn written(&self) -> u64 {
+        let counts = |pid: u32| fs::read_to_string(format!("/proc/{pid}/io")).ok();
+        let count = |line: &str| -> u64 {
+            let (name, bytes) = line.split_once(": ").unwrap_or_default();
+            if matches!(name, "wchar" | "write_bytes") { bytes.parse().unwrap_or(0) } else { 0 }
+        };
+        let all = self.processes().into_iter().filter_map(counts);
+        all.flat_map(|text| text.lines().map(count).collect::<Vec<_>>()).sum()
+    }
+
+    /// Stops the programs, not the agent, so that none writes while the io dir is walked. One that its
+    /// own parent has stopped is left as it is.
+    pub fn stop(&self) -> Stopped {
+        let mut stopped = Stopped::default();
+        let mut met = HashSet::from([self.init]);
+        // Who is not stopped yet may start others.
+        for _ in 0..STOP_ROUNDS {
+            let mut new: Vec<u32> = self.processes();
+            new.retain(|&pid| met.insert(pid));
+            if new.is_empty() {
+                break;
+            }
+            stopped.0.extend(new.into_iter().filter_map(|pid| self.stop_one(pid)));
+        }
+        stopped
+    }
+
+    fn stop_one(&self, pid: u32) -> Option<OwnedFd> {
+        let opened = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
+        // The number may be another's by now; what is opened stays the one that is asked about here.
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let is_stopped = stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'));
+        if is_stopped || !groups.lines().any(|line| line == self.group) {
+            return None;
+        }
+        pidfd_send_signal(&opened, Signal::STOP).ok()?;
+        Some(opened)
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        numbers(&self.threads.with_file_name("cgroup.procs")).unwrap_or_default()
     }
 
     /// What they keep on the file system `dev`.
@@ -289,6 +353,51 @@ mod tests {
         let data = [io::IoSlice::new(b"x")];
         rustix::net::sendmsg(&ours, &data, &mut beside, SendFlags::empty()).unwrap();
         assert!(!info(&ours) && info(&theirs));
+    }
+
+    #[test]
+    fn programs_stand_still_while_stopped_and_continue_afterwards() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "while :; do echo x; done"])
+            .stdout(File::create("/dev/null").unwrap())
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cgroup.procs"), format!("{pid}\n")).unwrap();
+        let group = |group: &str| Processes {
+            init: 1,
+            group: group.to_owned(),
+            threads: dir.path().join("cgroup.threads"),
+        };
+        let state = || {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+            stat.rsplit_once(") ").unwrap().1.as_bytes()[0]
+        };
+        let settles = |stopped| {
+            for _ in 0..1000 {
+                if (state() == b'T') == stopped {
+                    return true;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            false
+        };
+        // A number that belongs to somebody outside is left alone.
+        assert!(group("0::/elsewhere").stop().0.is_empty());
+        let processes = group(groups.lines().next().unwrap());
+        let stopped = processes.stop();
+        assert!(settles(true));
+        // Whoever is stopped already is not ours to continue.
+        assert!(processes.stop().0.is_empty());
+        let written = processes.written();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(processes.written(), written);
+        drop(stopped);
+        assert!(settles(false));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

@@ -201,3 +201,19 @@ fn doctor_examines_the_engine_and_says_what_holds_a_private_io_dirs_size() {
     };
     assert!(ended.assert_code(code).stdout.contains(line), "{ended:#?}");
 }
+
+#[test]
+fn programs_beside_many_files_are_held_to_the_write_limit_and_continue_within_it() {
+    let provided = rootfs();
+    let place = Place::new();
+    for index in 0..6000 {
+        place.write(&format!("sandbox-files/before/{index}"), "");
+    }
+    let guest = Guest::in_place(place, |spec| spec.root(provided.root()).limits(limits()));
+    // Near the limit, where looks come often; they stop it for a moment each.
+    let near = "for i in 1 2 3 4 5 6 7; do head -c 1000000 /dev/zero > $i; sleep 0.1; done; rm ?";
+    assert_eq!(exec(&guest, Command::shell(near)).0, Status::Ok);
+    let beyond = "i=0; while :; do head -c 1000000 /dev/zero > big-$i; i=$((i + 1)); done";
+    let (status, kind, message) = exec(&guest, Command::shell(beyond));
+    assert_eq!((status, kind), (Status::Limit, Some(ErrorKind::WriteLimit)), "{message}");
+}
