@@ -72,8 +72,15 @@ const HELPER: Program = Program {
     constant: "HELPER",
     prebuilt: "SANDBOX_PREBUILT_HELPER",
 };
-const INPUTS: &[&str] =
-    &["Cargo.toml", "Cargo.lock", "Dockerfile", "sandbox-image", "protocol", "controller/helper"];
+const INPUTS: &[&str] = &[
+    "Cargo.toml",
+    "Cargo.lock",
+    "Dockerfile",
+    "sandbox-image",
+    "dirfd",
+    "protocol",
+    "controller/helper",
+];
 
 fn main() {
     let root = Path::new(&var("CARGO_MANIFEST_DIR")).parent().expect("a workspace").to_owned();

@@ -33,7 +33,7 @@ impl Agent {
         if !bytes.starts_with(b"\x7fELF") {
             return Err(std::io::Error::other("it is not a program"));
         }
-        let sha256 = crate::hex(&Sha256::digest(&bytes)).into();
+        let sha256 = sandbox_dirfd::hex(&Sha256::digest(&bytes)).into();
         Ok(Self::File { bytes: bytes.into(), sha256 })
     }
 

@@ -27,9 +27,9 @@ use serde::{Serialize, Serializer};
 use tokio::sync::Notify;
 
 use crate::error::Error;
-use crate::iodir::Identity;
 use crate::limits::millis;
 use crate::time;
+use sandbox_dirfd::Identity;
 
 /// Lines that wait to be written.
 const MAX_LINES: usize = 16_384;

@@ -5,12 +5,11 @@
 //! own path rules.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::fd::AsFd;
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::FileType;
 use rustix::io::Errno;
+use sandbox_dirfd::Root;
 use sandbox_protocol::message::{Change, Touched};
 use sandbox_protocol::path::GuestPath;
 
@@ -20,8 +19,6 @@ use crate::report::{FileOp, FilesTouched, TouchedFile, TouchedSource};
 const MAX_FILES: usize = 10_000;
 /// Bytes of all paths that are remembered, so that a hostile agent cannot fill memory.
 const MAX_PATH_BYTES: usize = 8 << 20;
-/// How often an open that the kernel could not finish for a race is tried again.
-const RETRIES: usize = 32;
 
 /// What the agent said, path by path.
 #[derive(Debug, Default)]
@@ -88,13 +85,16 @@ impl Announced {
     /// Looks at every path. `root` is what is mounted at `mount`. It may take long on a slow
     /// filesystem.
     pub fn look(&self, root: impl AsFd, mount: &GuestPath) -> FilesTouched {
+        let Ok(root) = Root::new(root.as_fd()) else {
+            return FilesTouched { truncated: true, ..FilesTouched::default() };
+        };
         let mut truncated = self.truncated;
         let mut files: Vec<(&[u8], TouchedFile)> = self
             .paths
             .iter()
             .filter_map(|(path, said)| {
                 let name = path.strip_prefix(mount)?;
-                let Some(now) = state(root.as_fd(), name) else {
+                let Some(now) = state(&root, name) else {
                     truncated = true;
                     return None;
                 };
@@ -160,13 +160,8 @@ impl Changes {
 }
 
 /// `None` where it cannot be told: a link or another filesystem is in the way now.
-fn state(root: impl AsFd, name: &[u8]) -> Option<State> {
-    let stat = match open_beneath(root.as_fd(), name) {
-        Ok(fd) => rustix::fs::fstat(fd),
-        Err(Errno::NOSYS) => stat_by_steps(root.as_fd(), name),
-        Err(error) => Err(error),
-    };
-    match stat.map(|stat| (FileType::from_raw_mode(stat.st_mode), stat.st_size)) {
+fn state(root: &Root<'_>, name: &[u8]) -> Option<State> {
+    match root.stat(name).map(|stat| (FileType::from_raw_mode(stat.st_mode), stat.st_size)) {
         Ok((FileType::RegularFile, size)) => Some(State::File(u64::try_from(size).unwrap_or(0))),
         Ok((FileType::Directory, _)) => Some(State::Directory),
         Ok(_) => Some(State::Other),
@@ -175,54 +170,16 @@ fn state(root: impl AsFd, name: &[u8]) -> Option<State> {
     }
 }
 
-/// Opens without the right to read or write. A link as the last component is opened itself.
-fn open_beneath(root: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
-    let path = Path::new(std::ffi::OsStr::from_bytes(name));
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH
-        | ResolveFlags::NO_SYMLINKS
-        | ResolveFlags::NO_MAGICLINKS
-        | ResolveFlags::NO_XDEV;
-    let mut tries = 0;
-    loop {
-        match rustix::fs::openat2(root.as_fd(), path, flags, Mode::empty(), resolve) {
-            Err(Errno::AGAIN | Errno::INTR) if tries < RETRIES => tries += 1,
-            result => return result,
-        }
-    }
-}
-
-/// For kernels without openat2: component by component, never through a link or a mount.
-fn stat_by_steps(root: impl AsFd, name: &[u8]) -> Result<Stat, Errno> {
-    let device = rustix::fs::fstat(root.as_fd())?.st_dev;
-    let mut folder = rustix::io::dup(root)?;
-    let mut components = name.split(|&byte| byte == b'/').peekable();
-    while let Some(component) = components.next() {
-        let component = Path::new(std::ffi::OsStr::from_bytes(component));
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let next = rustix::fs::openat(&folder, component, flags, Mode::empty())?;
-        let stat = rustix::fs::fstat(&next)?;
-        if stat.st_dev != device {
-            return Err(Errno::XDEV);
-        }
-        if components.peek().is_none() {
-            return Ok(stat);
-        }
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => folder = next,
-            FileType::Symlink => return Err(Errno::LOOP),
-            _ => return Err(Errno::NOTDIR),
-        }
-    }
-    Err(Errno::NOENT)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::Stat;
+    use sandbox_dirfd::Resolver;
     use sandbox_protocol::Base64;
     use std::fs;
+    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;
+    use std::path::Path;
 
     fn io() -> GuestPath {
         GuestPath::new("/io").unwrap()
@@ -304,6 +261,8 @@ mod tests {
         symlink("../sub", dir.path().join("sub/self")).unwrap();
         fs::write(dir.path().join("sub/f"), "1").unwrap();
         let root = fs::File::open(dir.path()).unwrap();
+        let root = Root::new(root.as_fd()).unwrap();
+        let by_steps = Root { resolver: Resolver::Walk, ..root };
         for (name, expected) in [
             ("out/secret", None),
             ("sub/self/f", None),
@@ -313,7 +272,7 @@ mod tests {
             ("nothing", Some(State::Absent)),
         ] {
             assert_eq!(state(&root, name.as_bytes()), expected, "{name}");
-            let by_steps = stat_by_steps(&root, name.as_bytes());
+            let by_steps = by_steps.stat(name.as_bytes());
             let kind = by_steps.map(|stat| FileType::from_raw_mode(stat.st_mode));
             let expected = match expected {
                 None => Err(Errno::LOOP),
@@ -348,6 +307,8 @@ mod tests {
         fs::write(dir.path().join("d/f"), "in").unwrap();
         symlink(outside.path(), dir.path().join("link")).unwrap();
         let root = fs::File::open(dir.path()).unwrap();
+        let root = Root::new(root.as_fd()).unwrap();
+        let by_steps = Root { resolver: Resolver::Walk, ..root };
         let inside = |stat: &Stat| stat.st_size == 2;
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -365,13 +326,13 @@ mod tests {
                     None => seen.insert("refused"),
                     other => panic!("{other:?}"),
                 };
-                match stat_by_steps(&root, b"d/f") {
+                match by_steps.stat(b"d/f") {
                     Ok(stat) if inside(&stat) => seen.insert("inside by steps"),
                     Err(Errno::LOOP) => seen.insert("refused by steps"),
                     other => panic!("{other:?}"),
                 };
                 assert!(matches!(state(&root, b"d/only"), None | Some(State::Absent)));
-                assert!(stat_by_steps(&root, b"d/only").is_err());
+                assert!(by_steps.stat(b"d/only").is_err());
                 if round > 2000 && seen.len() == 4 {
                     break;
                 }

@@ -9,8 +9,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
+use sandbox_dirfd::Identity;
 use sandbox_protocol::User;
 use sandbox_protocol::path::MAX_COMPONENT_BYTES;
 
@@ -30,19 +31,6 @@ const NO_IO_USER: User = match User::new(60_700, 60_700) {
 const NOBODY: u32 = 65_534;
 /// Users that a remapping engine maps, one by one.
 const REMAPPED_USERS: u32 = 65_536;
-
-/// Which file or directory something is, on this kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub dev: u64,
-    pub ino: u64,
-}
-
-impl Identity {
-    fn of(stat: &Stat) -> Self {
-        Self { dev: stat.st_dev, ino: stat.st_ino }
-    }
-}
 
 /// An open io dir.
 #[derive(Debug)]
@@ -155,8 +143,8 @@ impl IoDir {
 
     /// Writes a file that only the io dir's owner can read, and whose content nobody can guess.
     pub fn write_nonce(&self) -> Result<Nonce<'_>, Errno> {
-        let name = format!(".sandboxctl-{}", crate::random_hex::<8>());
-        let content = crate::random_hex::<16>();
+        let name = format!(".sandboxctl-{}", sandbox_dirfd::random_hex::<8>());
+        let content = sandbox_dirfd::random_hex::<16>();
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(self.fd(), &name, flags, Mode::RUSR | Mode::WUSR)?;
@@ -309,7 +297,7 @@ fn spool(folder: &Path, content: &[u8]) -> io::Result<Spool> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
     fs::create_dir_all(folder)?;
-    let path = folder.join(crate::random_hex::<8>());
+    let path = folder.join(sandbox_dirfd::random_hex::<8>());
     // Readable by the sandbox's user; the folders above keep everyone else out.
     let mut file = fs::File::options().write(true).create_new(true).mode(0o444).open(&path)?;
     let spool = Spool(path);

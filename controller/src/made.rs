@@ -110,8 +110,10 @@ impl Made {
 
     fn write(&mut self, records: &Path) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(records)?;
-        let record =
-            self.record.get_or_insert_with(|| records.join(crate::random_hex::<8>())).clone();
+        let record = self
+            .record
+            .get_or_insert_with(|| records.join(sandbox_dirfd::random_hex::<8>()))
+            .clone();
         // Written beside it, so that no record is ever half of one.
         let part = record.with_extension("part");
         fs::write(&part, serde_json::to_vec(&self.recorded)?)?;

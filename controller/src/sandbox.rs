@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use sandbox_dirfd::Identity;
 use sandbox_protocol::argv::EXIT_UNCONFINED;
 use sandbox_protocol::message::{
     Access, Call, Confinement, Hello, HelloReply, MountIdentity, Refused, Shutdown, UnixSockets,
@@ -31,7 +32,7 @@ use crate::error::{Error, Step, step};
 use crate::failpoint::{Point, failpoint};
 use crate::files::Encoding;
 use crate::growth::{Ground, Lookout, Watched};
-use crate::iodir::{Identity, IoDir, OpenInput, container_user, open_inputs};
+use crate::iodir::{IoDir, OpenInput, container_user, open_inputs};
 use crate::limits::{ByteSize, Ceiling, Limits};
 use crate::mounts::{MountGuard, MountLost};
 use crate::outcome::{ContainerUsage, ExitEvidence};
@@ -143,7 +144,7 @@ impl Sandbox {
     /// Launches a sandbox.
     pub(crate) async fn launch(shared: Arc<Shared>, spec: SandboxSpec) -> Result<Self, Error> {
         let started = Instant::now();
-        let id = crate::random_hex::<8>();
+        let id = sandbox_dirfd::random_hex::<8>();
         let launched = Self::launch_as(id.clone(), shared.clone(), spec).await;
         shared.audit.record(&Event {
             outcome: audit::outcome(&launched),

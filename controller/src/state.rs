@@ -4,13 +4,14 @@
 //! controller ends. The file's content is the engine that its containers are on.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+
+use sandbox_dirfd::create_private_dir;
 
 use crate::error::Error;
 use crate::made;
@@ -53,7 +54,7 @@ impl StateDir {
     pub fn open(path: &Path, boot_id: &str) -> Result<Self, Error> {
         let instances = path.join("instances");
         for folder in [path, &instances] {
-            private_folder(folder)
+            create_private_dir(folder)
                 .map_err(|source| Error::State { path: folder.to_owned(), source })?;
         }
         let uid = rustix::process::geteuid().as_raw();
@@ -160,7 +161,7 @@ pub(crate) struct Instance {
 impl Instance {
     /// Registers a new one, whose containers are at `endpoint`.
     pub fn register(state: StateDir, endpoint: &str) -> Result<Self, Error> {
-        let id = crate::random_hex::<8>();
+        let id = sandbox_dirfd::random_hex::<8>();
         let path = state.file(&id, LOCK_SUFFIX);
         // Locked before it has its name: nobody ever sees it free.
         let lock = (|| {
@@ -225,23 +226,6 @@ fn age(path: &Path) -> Duration {
     modified.ok().and_then(|modified| modified.elapsed().ok()).unwrap_or_default()
 }
 
-/// Makes a folder that is ours alone, or finds it so.
-pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    // Made or found: either way it is judged as it is now, and a link is none.
-    let metadata = fs::symlink_metadata(path)?;
-    let why = if !metadata.is_dir() {
-        "it is no directory"
-    } else if metadata.uid() != rustix::process::geteuid().as_raw() {
-        "it belongs to another user"
-    } else if metadata.mode() & 0o077 != 0 {
-        "other users may enter it (its mode must be 0700)"
-    } else {
-        return Ok(());
-    };
-    Err(io::Error::other(why))
-}
-
 fn try_lock(path: &Path) -> Lock {
     match fs::File::open(path) {
         // Shared: two who ask at the same time both learn the truth.
@@ -257,7 +241,7 @@ fn try_lock(path: &Path) -> Lock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     fn state(folder: &Path) -> StateDir {
         StateDir::open(&folder.join("state"), "boot").unwrap()

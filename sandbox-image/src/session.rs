@@ -15,8 +15,8 @@ use sandbox_protocol::limits::{
     FIRST_BYTE_TIMEOUT, FIRST_TUNNEL, HEARTBEAT_TIMEOUT, MAX_ARGS_BYTES, MAX_VALUE_DEPTH,
 };
 use sandbox_protocol::message::{
-    Cancel, CancelReply, Confinement, Exec, Hello, HelloReply, Limits, Policy, Request, Run,
-    Shutdown,
+    Cancel, CancelReply, Confinement, Exec, Hello, HelloReply, Limits, Policy, Request, Resolver,
+    Run, Shutdown,
 };
 use sandbox_protocol::stream::StreamError;
 use sandbox_protocol::{DecodeError, ErrorKind, PROTOCOL_VERSION, ToAgent, WireError};
@@ -259,7 +259,10 @@ impl Session {
             protocol: PROTOCOL_VERSION,
             agent: env!("CARGO_PKG_VERSION").to_owned(),
             confinement: self.confinement.clone(),
-            resolver: self.mounts.resolver(),
+            resolver: match self.mounts.resolver() {
+                sandbox_dirfd::Resolver::Openat2 => Resolver::Openat2,
+                sandbox_dirfd::Resolver::Walk => Resolver::Walk,
+            },
             boot_id: self.proc.boot_id().to_owned(),
             mounts: self.mounts.identities().collect(),
             nonce: nonce.and_then(|name| self.mounts.take_nonce(&name)),

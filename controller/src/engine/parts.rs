@@ -88,7 +88,7 @@ fn has_content(file: &mut File, mut expected: &[u8]) -> io::Result<bool> {
 /// Under its name only once it is whole. One that somebody else has put there meanwhile stays: a
 /// file that has lost its name cannot be mounted any more by whoever has opened it.
 fn write(folder: &Path, path: &Path, part: &Part<'_>) -> io::Result<()> {
-    let unfinished = folder.join(format!("part-{}", crate::random_hex::<8>()));
+    let unfinished = folder.join(format!("part-{}", sandbox_dirfd::random_hex::<8>()));
     let written = (|| {
         let mut file =
             File::options().write(true).create_new(true).mode(0o600).open(&unfinished)?;

@@ -88,7 +88,7 @@ impl Encoding {
                 String::from_utf8(bytes).map_err(|error| at(error.utf8_error().valid_up_to()))
             }
             Self::Base64 => Ok(STANDARD.encode(bytes)),
-            Self::Hex => Ok(crate::hex(&bytes)),
+            Self::Hex => Ok(sandbox_dirfd::hex(&bytes)),
             Self::Latin1 => Ok(bytes.into_iter().map(char::from).collect()),
             Self::Utf16Le => self.decode_utf16(&bytes, u16::from_le_bytes),
             Self::Utf16Be => self.decode_utf16(&bytes, u16::from_be_bytes),

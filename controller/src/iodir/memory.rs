@@ -14,10 +14,11 @@ use rustix::mount::{
 
 use sandbox_protocol::User;
 
-use super::{Identity, IoDir};
+use super::IoDir;
 use crate::engine::Source;
 use crate::error::Error;
 use crate::limits::Limits;
+use sandbox_dirfd::Identity;
 
 /// The largest page that a kernel has by default.
 const LARGEST_PAGE: u64 = 64 << 10;

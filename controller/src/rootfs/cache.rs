@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use super::budget::Stop;
 use super::digest::Digest;
 use super::error::RootfsError;
-use crate::state::private_folder;
+use sandbox_dirfd::create_private_dir;
 
 /// How the trees in the cache are made. Another number is another tree.
 const FORMAT: u32 = 1;
@@ -71,7 +71,7 @@ pub(super) struct Filling {
 impl RootCache {
     /// The folder must be ours alone; it is made where it is missing.
     pub fn open(folder: PathBuf) -> io::Result<Self> {
-        private_folder(&folder)?;
+        create_private_dir(&folder)?;
         Ok(Self { folder })
     }
 
@@ -87,7 +87,7 @@ impl RootCache {
 
     /// A file without a name, which is gone when it is closed.
     pub(super) fn spool(&self) -> Result<File, RootfsError> {
-        let path = self.folder.join(format!("{SPOOL}{}", crate::random_hex::<8>()));
+        let path = self.folder.join(format!("{SPOOL}{}", sandbox_dirfd::random_hex::<8>()));
         let mut options = File::options();
         let opened = options.read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = opened.and_then(|file| fs::remove_file(&path).map(|()| file));

@@ -35,7 +35,7 @@ impl Digest {
     }
 
     pub(super) fn hex(&self) -> String {
-        crate::hex(&self.0)
+        sandbox_dirfd::hex(&self.0)
     }
 
     /// Where an OCI layout has what has this digest.

@@ -14,9 +14,9 @@ use sandbox_protocol::path::GuestPath;
 use super::mounts::{Place, Spot};
 use super::open::special;
 use super::remove::count_call;
-use super::resolve::{Directory, Root, retry, split};
 use super::temporary::{Existing, is_temporary, rename_to_nothing};
 use super::{FileError, Files, Watch, beneath, not_allowed, protected};
+use sandbox_dirfd::{Directory, Root, retry, split};
 
 /// How deep a directory is looked through before it is moved or removed.
 const LOOKED_DEPTH: usize = 64;

@@ -8,7 +8,7 @@ use sandbox_protocol::path::{GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, Pat
 use sandbox_protocol::{ErrorKind, argv};
 
 use super::mounts::{Mount, Spot};
-use super::{Mounts, PathPolicy, resolve};
+use super::{Mounts, PathPolicy};
 
 const ALLOWED: [(&str, Access); 4] = [
     ("/io", Access::Write),
@@ -128,7 +128,7 @@ fn located(written: &[u8]) {
     assert_eq!(place.path.strip_prefix(mount), Some(relative.as_slice()));
     assert!(!relative.starts_with(b"/") && !relative.ends_with(b"/"));
     if !relative.is_empty() {
-        let (parent, name) = resolve::split(relative);
+        let (parent, name) = sandbox_dirfd::split(relative);
         assert!(!name.is_empty() && !name.contains(&b'/') && name != b".." && name != b".");
         let joined = [parent, if parent.is_empty() { b"" } else { b"/" }, name].concat();
         assert_eq!(joined, *relative);

@@ -15,9 +15,9 @@ use sandbox_protocol::path::GuestPath;
 use super::entries::{join, read_directory};
 use super::mounts::Spot;
 use super::names::{kind_of, modified, size_of};
-use super::resolve::{Root, retry};
 use super::temporary::is_temporary;
 use super::{FileError, Files, Watch, beneath};
+use sandbox_dirfd::{Root, retry};
 
 /// What a list is to have at most; the sandbox's limits bound both.
 #[derive(Debug, Clone, Copy)]

@@ -2,7 +2,7 @@
 //!
 //! A path goes through four gates: the pure rules ([`sandbox_protocol::path`]), the mount it
 //! belongs to ([`mounts`]), the owner's policy ([`policy`]) and the kernel, beneath the mount's
-//! descriptor and never through a link ([`resolve`]). No operation takes a path twice: what was
+//! descriptor and never through a link ([`sandbox_dirfd`]). No operation takes a path twice: what was
 //! opened is what is checked and used.
 //!
 //! Hard links are files like others: whoever can make one could have read or written the file.
@@ -23,7 +23,6 @@ mod quota;
 mod races;
 mod read;
 mod remove;
-mod resolve;
 mod temporary;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -253,7 +252,7 @@ fn protected(written: &[u8]) -> FileError {
     FileError::rule(ErrorKind::Protected, "a protected name", written)
 }
 
-/// An error of [`resolve`], where two numbers mean that a rule of the sandbox was broken.
+/// An error of [`sandbox_dirfd`], where two numbers mean that a rule of the sandbox was broken.
 fn beneath(errno: Errno, written: &[u8]) -> FileError {
     match errno {
         Errno::LOOP => FileError::rule(ErrorKind::Symlink, "a symbolic link", written),

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, unlinkat};
 use rustix::io::Errno;
 use sandbox_protocol::argv::AgentArgs;
-use sandbox_protocol::message::{Access, MountIdentity, Resolver};
+use sandbox_protocol::message::{Access, MountIdentity};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError, ResolvedPath};
 use sandbox_protocol::{ErrorKind, argv};
 
-use super::resolve::{self, Root};
 use super::turns::Turns;
 use super::{FileError, beneath};
 use crate::confine::landlock::{Grant, GrantKind};
+use sandbox_dirfd::{Resolver, Root};
 
 /// Longest nonce.
 const NONCE_BYTES: u64 = 4 << 10;
@@ -129,7 +129,7 @@ impl Mounts {
     /// Which resolver this process can use, confined as it is by now.
     #[must_use]
     pub fn probe_resolver(&self) -> Resolver {
-        resolve::probe(self.mounts.first().map_or(CWD, |mount| match &mount.target {
+        sandbox_dirfd::probe(self.mounts.first().map_or(CWD, |mount| match &mount.target {
             Target::Directory(fd) | Target::File { parent: fd, .. } => fd.as_fd(),
         }))
     }
@@ -175,7 +175,7 @@ impl Mounts {
         let mut content = String::new();
         let mut file = std::fs::File::from(fd).take(NONCE_BYTES + 1);
         file.read_to_string(&mut content).ok()?;
-        let (parent, name) = resolve::split(relative);
+        let (parent, name) = sandbox_dirfd::split(relative);
         // Where this fails, on a read-only mount say, whoever made the file removes it.
         _ = unlinkat(root.directory(parent).ok()?, name, AtFlags::empty());
         (content.len() as u64 <= NONCE_BYTES).then_some(content)
@@ -286,7 +286,7 @@ impl Mount {
     pub(super) fn open_file(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let Target::File { parent, name, .. } = &self.target else { return Err(Errno::ISDIR) };
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = resolve::retry(|| openat(parent, name.as_slice(), flags, Mode::empty()))?;
+        let fd = sandbox_dirfd::retry(|| openat(parent, name.as_slice(), flags, Mode::empty()))?;
         let stat = fstat(&fd)?;
         match FileType::from_raw_mode(stat.st_mode) {
             // With O_PATH a link is opened itself.

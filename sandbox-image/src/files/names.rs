@@ -9,9 +9,9 @@ use sandbox_protocol::path::GuestPath;
 
 use super::mounts::{Place, Spot};
 use super::open::{Site, make_parents};
-use super::resolve::{retry, split};
 use super::write::Parents;
 use super::{FileError, Files, beneath};
+use sandbox_dirfd::{retry, split};
 
 /// How often a mkdir starts again because the name appeared or vanished in between.
 const RACES: usize = 8;

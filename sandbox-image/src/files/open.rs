@@ -9,8 +9,8 @@ use sandbox_protocol::message::Access;
 use sandbox_protocol::path::GuestPath;
 
 use super::mounts::{Place, Spot};
-use super::resolve::{Directory, Root, retry, split};
 use super::{Absent, FileError, Files, OpenFile, OpenMode, beneath, not_allowed};
+use sandbox_dirfd::{Directory, Root, retry, split};
 
 /// How often an open starts again because the file appeared or vanished in between.
 const RACES: usize = 8;

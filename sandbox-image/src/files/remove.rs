@@ -32,9 +32,9 @@ use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 
 use super::entries::{Entry, entry, refuse_special};
 use super::mounts::Place;
-use super::resolve::{Root, again, retry};
 use super::temporary::{is_temporary, random_name};
 use super::{FileError, Files, Watch, beneath, not_allowed, protected};
+use sandbox_dirfd::{Root, again, retry};
 
 /// Entries that are read of a directory at a time.
 const BATCH: usize = 2048;

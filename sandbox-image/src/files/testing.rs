@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use sandbox_dirfd::Resolver;
 use sandbox_protocol::argv;
 use sandbox_protocol::message::{
-    Access, AllowedPath, Change, IoErrors, Limits, Policy, Refused, Resolver, Touched,
+    Access, AllowedPath, Change, IoErrors, Limits, Policy, Refused, Touched,
 };
 use sandbox_protocol::path::GuestPath;
 

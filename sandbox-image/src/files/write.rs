@@ -23,10 +23,10 @@ use super::edit::changing;
 use super::mounts::{Place, Spot};
 use super::open::{Site, explain, make_parents, no_file, special};
 use super::read::Version;
-use super::resolve::{Root, retry, split};
 use super::temporary::{Existing, Temporary};
 use super::turns::Turn;
 use super::{Absent, FileError, Files, Watch, beneath};
+use sandbox_dirfd::{Root, retry, split};
 
 /// How often a commit starts again because the file appeared or vanished in between.
 const RACES: usize = 8;

@@ -39,7 +39,7 @@ impl Recipe {
     /// does nothing else.
     pub fn new(dockerfile: &'static str, agent: Agent) -> Self {
         let path = agent_path(dockerfile).expect("a test reads the Dockerfile");
-        let digest = crate::hex(
+        let digest = sandbox_dirfd::hex(
             &Sha256::new_with_prefix(dockerfile)
                 .chain_update([0])
                 .chain_update(agent.sha256())
@@ -64,7 +64,7 @@ impl Recipe {
             "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{layer_digest}")] },
         });
         let config = config.to_string().into_bytes();
-        let config_name = format!("{}.json", crate::hex(&Sha256::digest(&config)));
+        let config_name = format!("{}.json", sandbox_dirfd::hex(&Sha256::digest(&config)));
         let layer_name = format!("{layer_digest}/layer.tar");
         let manifest =
             json!([{ "Config": config_name, "RepoTags": [tag], "Layers": [layer_name] }]);
@@ -101,7 +101,7 @@ impl Recipe {
 
     /// The layer's digest, for which the layer is made only where nobody asked before.
     fn digest_of(&self, layer: impl FnOnce() -> Bytes) -> &str {
-        self.layer.get_or_init(|| crate::hex(&Sha256::digest(layer())))
+        self.layer.get_or_init(|| sandbox_dirfd::hex(&Sha256::digest(layer())))
     }
 
     /// The image's one layer.
@@ -212,7 +212,7 @@ mod tests {
         let config_name = manifest[0]["Config"].as_str().unwrap();
         let layer_name = manifest[0]["Layers"][0].as_str().unwrap();
         let (config, layer) = (&files[config_name].1, &files[layer_name].1);
-        let digest = |bytes: &[u8]| crate::hex(&Sha256::digest(bytes));
+        let digest = |bytes: &[u8]| sandbox_dirfd::hex(&Sha256::digest(bytes));
         assert_eq!(config_name, format!("{}.json", digest(config)));
         let config: Value = serde_json::from_slice(config).unwrap();
         assert_eq!(config["rootfs"]["diff_ids"], json!([format!("sha256:{}", digest(layer))]));

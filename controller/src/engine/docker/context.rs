@@ -54,7 +54,7 @@ pub(super) fn current(config_dir: &Path) -> Result<Option<String>, String> {
 
 /// The endpoint of the context `name`.
 pub(super) fn endpoint(config_dir: &Path, name: &str) -> Result<ContextEndpoint, String> {
-    let id = crate::hex(&Sha256::digest(name));
+    let id = sandbox_dirfd::hex(&Sha256::digest(name));
     let path = config_dir.join("contexts/meta").join(&id).join("meta.json");
     let Some(text) = read(&path)? else {
         return Err(format!("there is no context '{name}' in {}", config_dir.display()));

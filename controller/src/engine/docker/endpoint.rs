@@ -158,7 +158,7 @@ mod tests {
 
     fn add_context(dir: &Path, name: &str, meta: &str) {
         use sha2::{Digest, Sha256};
-        let id = crate::hex(&Sha256::digest(name));
+        let id = sandbox_dirfd::hex(&Sha256::digest(name));
         let folder = dir.join("contexts/meta").join(id);
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("meta.json"), meta).unwrap();

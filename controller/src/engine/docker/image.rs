@@ -44,7 +44,7 @@ pub(super) struct Image {
 impl Image {
     pub fn new(agent: Agent, dockerfile: &'static str, endpoint: &str, state_dir: &Path) -> Self {
         let recipe = Recipe::new(dockerfile, agent);
-        let key = crate::hex(&Sha256::digest(format!("{endpoint}\n{}", recipe.digest)));
+        let key = sandbox_dirfd::hex(&Sha256::digest(format!("{endpoint}\n{}", recipe.digest)));
         let cache = Cache::new(state_dir, &key[..16]);
         Self { recipe, id: Mutex::new(cache.read()), cache }
     }

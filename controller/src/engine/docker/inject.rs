@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::agent::Agent;
 use crate::engine::parts::{self, Part, TEXT};
 use crate::engine::{EngineError, SYSTEM_FILES};
-use crate::state::private_folder;
+use sandbox_dirfd::create_private_dir;
 
 /// The parts, where they are kept.
 pub(super) struct Parts {
@@ -45,7 +45,7 @@ impl Parts {
     }
 
     fn install_now(&self) -> io::Result<Vec<Injected>> {
-        private_folder(&self.folder)?;
+        create_private_dir(&self.folder)?;
         let install = |part: &Part<'_>, target: String| {
             let path = parts::install(&self.folder, part)?;
             let source = path.into_os_string().into_string().map_err(|_| {
@@ -53,10 +53,10 @@ impl Parts {
             })?;
             Ok(Injected { source, target })
         };
-        let target = format!("/.sandbox-{}", crate::random_hex::<16>());
+        let target = format!("/.sandbox-{}", sandbox_dirfd::random_hex::<16>());
         let agent = install(&parts::agent(&self.agent), target)?;
         let files = SYSTEM_FILES.iter().map(|file| {
-            let sha256 = crate::hex(&Sha256::digest(file.content));
+            let sha256 = sandbox_dirfd::hex(&Sha256::digest(file.content));
             let bytes = file.content.as_bytes();
             let part = Part { name: file.name, bytes, sha256: &sha256, mode: TEXT };
             install(&part, file.path.to_owned())

@@ -120,7 +120,7 @@ impl Links {
     }
 
     fn cache(&self, image: &str) -> Cache {
-        let key = crate::hex(&Sha256::digest(format!("links\n{}\n{image}", self.endpoint)));
+        let key = sandbox_dirfd::hex(&Sha256::digest(format!("links\n{}\n{image}", self.endpoint)));
         Cache::new(&self.state_dir, &key[..16])
     }
 }

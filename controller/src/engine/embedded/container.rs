@@ -327,7 +327,7 @@ mod tests {
         program: &SealedProgram,
         change: impl FnOnce(&mut Value),
     ) -> Result<(), EngineError> {
-        let name = format!("sandboxctl-test-{}", crate::random_hex::<8>());
+        let name = format!("sandboxctl-test-{}", sandbox_dirfd::random_hex::<8>());
         let data_dir = DataDir::open(&data_dir.join("data")).unwrap();
         let mut helper = Helpers::new(data_dir.path().to_owned()).take()?;
         let records = Records::new(data_dir.path());

@@ -12,7 +12,7 @@ use rustix::fs::StatVfsMountFlags;
 use super::EmbeddedProblem;
 use crate::config::EmbeddedConfig;
 use crate::rootfs::RootCache;
-use crate::state::private_folder;
+use sandbox_dirfd::create_private_dir;
 
 /// A data directory that can be used.
 #[derive(Debug, Clone)]
@@ -25,14 +25,14 @@ impl DataDir {
     pub fn open(path: &Path) -> Result<Self, EmbeddedProblem> {
         let failed = |source| EmbeddedProblem::DataDir { path: path.to_owned(), source };
         let dir = Self { path: path.to_owned() };
-        private_folder(path).map_err(failed)?;
+        create_private_dir(path).map_err(failed)?;
         let mount = rustix::fs::statvfs(path).map_err(|errno| failed(errno.into()))?;
         if mount.f_flag.contains(StatVfsMountFlags::NOEXEC) {
             return Err(EmbeddedProblem::NoExec { path: path.to_owned() });
         }
         let empty = EmbeddedConfig::empty_root(path);
         for folder in [path.join("containers"), path.join("mnt"), empty] {
-            private_folder(&folder).map_err(failed)?;
+            create_private_dir(&folder).map_err(failed)?;
         }
         Ok(dir)
     }

@@ -1,14 +1,22 @@
-//! The two ways to open a path beneath a mount. Both give the same guarantees: no symbolic link
-//! anywhere, nothing outside the mount, no other file system.
+//! The two ways to open a path beneath a directory. Both give the same guarantees: no symbolic link
+//! anywhere, nothing outside the directory, no other file system.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2};
 use rustix::io::{Errno, Result};
-use sandbox_protocol::message::Resolver;
 
-/// The root of a mount.
+/// How paths are opened beneath a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolver {
+    /// One `openat2` with `RESOLVE_BENEATH` and its like.
+    Openat2,
+    /// Component by component with `O_NOFOLLOW`, where the kernel has no `openat2`.
+    Walk,
+}
+
+/// A directory to open paths beneath, such as the root of a mount.
 #[derive(Debug, Clone, Copy)]
 pub struct Root<'a> {
     /// The directory.
@@ -62,6 +70,15 @@ pub fn probe(root: BorrowedFd<'_>) -> Resolver {
 }
 
 impl<'a> Root<'a> {
+    /// A directory, with the resolver that this process can use.
+    ///
+    /// # Errors
+    ///
+    /// Where the directory does not tell what it is.
+    pub fn new(fd: BorrowedFd<'a>) -> Result<Self> {
+        Ok(Self { fd, dev: fstat(fd)?.st_dev, resolver: probe(fd) })
+    }
+
     /// Opens `relative`: components joined by single slashes, none of them `.` or `..`; empty for
     /// the root. A symbolic link anywhere is `ELOOP`, another file system `EXDEV`.
     pub fn open(&self, relative: &[u8], flags: OFlags) -> Result<OwnedFd> {
@@ -87,6 +104,20 @@ impl<'a> Root<'a> {
         retry(|| self.step(directory, name, flags))
     }
 
+    /// Looks at `relative`, named as in [`open`](Self::open), which must not be empty. A symbolic
+    /// link as the last component is looked at itself.
+    ///
+    /// # Errors
+    ///
+    /// As of `open`, but for that link.
+    pub fn stat(&self, relative: &[u8]) -> Result<Stat> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        fstat(match self.resolver {
+            Resolver::Openat2 => by_openat2(self.fd, relative, flags),
+            Resolver::Walk => self.by_walking(relative, flags),
+        }?)
+    }
+
     fn by_walking(&self, relative: &[u8], flags: OFlags) -> Result<OwnedFd> {
         let (parents, name) = split(relative);
         let mut directory = Directory::Root(self.fd);
@@ -101,6 +132,7 @@ impl<'a> Root<'a> {
     fn step(&self, directory: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd> {
         // With O_PATH a link itself is opened, and with O_DIRECTORY too it is ENOTDIR like any
         // file: leave that flag out, so that fstat can tell the two apart.
+        let opens_link = flags.contains(OFlags::PATH | OFlags::NOFOLLOW);
         let path_only = flags.contains(OFlags::PATH);
         let open_flags = if path_only { flags - OFlags::DIRECTORY } else { flags };
         let opened =
@@ -111,7 +143,7 @@ impl<'a> Root<'a> {
         };
         let stat = fstat(&fd)?;
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Symlink => Err(Errno::LOOP),
+            FileType::Symlink if !opens_link => Err(Errno::LOOP),
             _ if stat.st_dev != self.dev => Err(Errno::XDEV),
             FileType::Directory => Ok(fd),
             _ if flags.contains(OFlags::DIRECTORY) => Err(Errno::NOTDIR),
@@ -135,8 +167,8 @@ fn is_link(directory: BorrowedFd<'_>, name: &[u8]) -> bool {
 }
 
 fn by_openat2(root: BorrowedFd<'_>, relative: &[u8], flags: OFlags) -> Result<OwnedFd> {
-    // No O_NOFOLLOW: it would turn the last component's ELOOP into ENOTDIR beside O_DIRECTORY,
-    // and RESOLVE_NO_SYMLINKS refuses that link already.
+    // O_NOFOLLOW only where the link itself is wanted: it would turn the last component's ELOOP into
+    // ENOTDIR beside O_DIRECTORY, and RESOLVE_NO_SYMLINKS refuses that link already.
     let resolve = ResolveFlags::BENEATH
         | ResolveFlags::NO_SYMLINKS
         | ResolveFlags::NO_MAGICLINKS
@@ -144,7 +176,7 @@ fn by_openat2(root: BorrowedFd<'_>, relative: &[u8], flags: OFlags) -> Result<Ow
     // EAGAIN: a rename somewhere raced with the lookup, so that the kernel cannot vouch for it.
     for _ in 0..64 {
         match openat2(root, relative, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            Err(Errno::AGAIN) => {}
+            Err(Errno::AGAIN | Errno::INTR) => {}
             other => return other,
         }
     }
