@@ -10,7 +10,8 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
+use std::io::Write as _;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -21,15 +22,14 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use sandbox_api::{millis, time};
+use sandbox_dirfd::Identity;
 use sandbox_protocol::Base64;
 use sandbox_protocol::path::{MAX_PATH_BYTES, to_wire};
 use serde::{Serialize, Serializer};
 use tokio::sync::Notify;
 
 use crate::error::Error;
-use crate::limits::millis;
-use crate::time;
-use sandbox_dirfd::Identity;
 
 /// Lines that wait to be written.
 const MAX_LINES: usize = 16_384;

@@ -9,11 +9,10 @@ use std::os::fd::AsFd;
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
+use sandbox_api::{FileOp, FilesTouched, TouchedFile, TouchedSource};
 use sandbox_dirfd::Root;
 use sandbox_protocol::message::{Change, Touched};
 use sandbox_protocol::path::GuestPath;
-
-use crate::report::{FileOp, FilesTouched, TouchedFile, TouchedSource};
 
 /// Paths that are listed.
 const MAX_FILES: usize = 10_000;

@@ -3,10 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
+use sandbox_api::Ceiling;
 use sandbox_protocol::argv::ConfinementPolicy;
 
 use crate::disk::DiskReserve;
-use crate::limits::Ceiling;
 
 /// What a controller is told.
 #[derive(Debug, Clone)]

@@ -1,11 +1,11 @@
 //! The controller: an engine, the sandboxes on it, and what is kept between them.
 
-use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use futures_util::StreamExt;
+use sandbox_api::{EngineInfo, SandboxSpec};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
@@ -13,17 +13,16 @@ use tokio::task::JoinHandle;
 use crate::audit::{Audit, AuditReport};
 use crate::cleanup::Cleanup;
 use crate::config::{Config, Sweep};
-use crate::engine::{self, EngineFacts, EngineInfo, Images, UserMapping};
+use crate::engine::{EngineFacts, Images, UserMapping};
 use crate::error::{Error, Step, step};
 use crate::failpoint::{Point, failpoint};
 use crate::image::{ImageInfo, ImageSelector, Rebuild};
 use crate::mounts::{MountWatch, OwnFolders};
 use crate::owner::Owners;
-use crate::reap;
 use crate::sandbox::Sandbox;
 use crate::shared::Shared;
-use crate::spec::SandboxSpec;
-use crate::state::{self, Instance, StateDir};
+use crate::state::{Instance, StateDir};
+use crate::{PreparedSandbox, engine, reap, state};
 
 /// One piece of a stream of an image.
 const PIECE_BYTES: usize = 64 << 10;
@@ -130,19 +129,19 @@ impl Controller {
     }
 
     /// Makes ready what a sandbox is made from: its image is fetched or built, its archive unpacked,
-    /// as [`launch`](Self::launch) would do, with words for people while that lasts. Gives the same
-    /// sandbox, whose launches are from just that.
+    /// as [`launch`](Self::launch) would do, with words for people while that lasts. Every launch of
+    /// what comes back is from just that.
     ///
     /// # Errors
     ///
     /// [`Error`] where it cannot be had.
     pub async fn prepare(
         &self,
-        mut spec: SandboxSpec,
+        spec: SandboxSpec,
         mut progress: impl FnMut(&str) + Send,
-    ) -> Result<SandboxSpec, Error> {
-        spec.prepared = self.shared.prepare(&spec.root, &mut progress).await?;
-        Ok(spec)
+    ) -> Result<PreparedSandbox, Error> {
+        let prepared = self.shared.prepare(&spec.root, &mut progress).await?;
+        Ok(PreparedSandbox { prepared, ..spec.into() })
     }
 
     /// Launches a sandbox.
@@ -150,8 +149,8 @@ impl Controller {
     /// # Errors
     ///
     /// [`Error`]; nothing of the guest's has run then.
-    pub async fn launch(&self, spec: SandboxSpec) -> Result<Sandbox, Error> {
-        Sandbox::launch(self.shared.clone(), spec).await
+    pub async fn launch(&self, sandbox: impl Into<PreparedSandbox>) -> Result<Sandbox, Error> {
+        Sandbox::launch(self.shared.clone(), sandbox).await
     }
 
     /// Whether a sandbox can be launched at once, as far as is known: else the image is looked for

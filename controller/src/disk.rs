@@ -6,8 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use rustix::io::Errno;
-
-use crate::limits::{ByteSize, LimitParseError};
+use sandbox_api::{ByteSize, LimitParseError};
 
 /// The largest reserve that is kept unless somebody says otherwise.
 const MOST_BY_DEFAULT: u64 = 1 << 30;

@@ -4,15 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sandbox_api::{CancelCause, Limits, Outcome, Usage, millis};
 use sandbox_protocol::WireError;
 use sandbox_protocol::message::{Cancel, ScriptError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::error::{Error, Step};
-use crate::limits::{Limits, millis};
-use crate::outcome::{CancelCause, Evidence, ExitEvidence, OurKill, Outcome, Word};
-use crate::report::Usage;
+use crate::outcome::{Evidence, ExitEvidence, OurKill, Word};
 use crate::sandbox::Inner;
 use crate::session::{CallError, Reply, SessionEnd};
 

@@ -1,16 +1,19 @@
 //! What can fail on our side. What the guest did is no error: it is an
-//! [`Outcome`](crate::Outcome).
+//! [`Outcome`](sandbox_api::Outcome).
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sandbox_api::{
+    EngineKind, ExecDocument, Failure, Outcome, OverCeiling, ResultDocument, SpecError, exit_code,
+    operation_hint,
+};
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::path::PathError;
 
-use crate::engine::{EmbeddedProblem, EngineError, EngineKind};
+use crate::engine::{EmbeddedProblem, EngineError};
 use crate::failpoint::{Point, failpoint};
-use crate::limits::OverCeiling;
 use crate::mounts::MountRefusal;
 
 /// A step of a sandbox's life, or another call to the engine. Each has its own time limit.
@@ -155,7 +158,7 @@ pub enum Error {
     },
     /// The sandbox ended before it was ready: nothing of the guest's ran.
     #[error("the sandbox did not come up: {detail}")]
-    NotUp {
+    StartFailed {
         /// What is known.
         detail: String,
     },
@@ -180,6 +183,9 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// A part of a spec or a script cannot be used.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
     /// A limit is above its ceiling.
     #[error(transparent)]
     OverCeiling(#[from] OverCeiling),
@@ -273,7 +279,7 @@ pub enum Error {
     #[error(
         "a list of hosts needs an image: without one there are no programs, and scripts alone reach no host"
     )]
-    NoPrograms,
+    EgressUnsupported,
     /// An io dir in memory cannot be made.
     #[error("cannot make a private io dir: {reason}")]
     PrivateIoDir {
@@ -289,20 +295,6 @@ pub enum Error {
         /// The configuration key of the rule.
         rule: &'static str,
     },
-    /// An argument for the script that no script can be given.
-    #[error("the script's argument '{what}' cannot be used: {reason}")]
-    Args {
-        /// Which.
-        what: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// Arguments for the script that are too long.
-    #[error("the script's arguments are longer than {max} bytes of JSON")]
-    ArgsTooLarge {
-        /// The most that fits.
-        max: usize,
-    },
     /// The state folder cannot be used.
     #[error("cannot use the state folder {}", .path.display())]
     State {
@@ -311,14 +303,6 @@ pub enum Error {
         /// What is wrong.
         #[source]
         source: io::Error,
-    },
-    /// A protected name is none.
-    #[error("cannot protect '{name}': {reason}")]
-    ProtectedName {
-        /// As it was given.
-        name: String,
-        /// What is wrong.
-        reason: &'static str,
     },
     /// The audit cannot be written.
     #[error("cannot write the audit to {}: {reason}", .path.display())]
@@ -355,10 +339,10 @@ pub enum Error {
     },
     /// The sandbox has no programs.
     #[error("this sandbox has no programs: it is made from the sandbox image")]
-    NoCommands,
+    ExecUnsupported,
     /// A program did not begin: nothing of it ran.
     #[error(transparent)]
-    NotBegun {
+    ExecFailed {
         /// Why, as the sandbox says it.
         source: sandbox_protocol::WireError,
     },
@@ -393,7 +377,7 @@ impl Error {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::Operation { source } | Self::NotBegun { source } => source.kind(),
+            Self::Operation { source } | Self::ExecFailed { source } => source.kind(),
             Self::Engine {
                 source:
                     EngineError::UnusableImage { .. }
@@ -405,7 +389,7 @@ impl Error {
             Self::NoEngine { .. }
             | Self::Embedded(_)
             | Self::Engine { .. }
-            | Self::NotUp { .. }
+            | Self::StartFailed { .. }
             | Self::Unconfined { .. }
             | Self::IoDirElsewhere { .. } => ErrorKind::Engine,
             Self::DockerOnly { .. }
@@ -426,13 +410,11 @@ impl Error {
             | Self::GuestPath { .. }
             | Self::MountTaken { .. }
             | Self::WorkdirOutside { .. }
-            | Self::NoPrograms
-            | Self::ProtectedName { .. }
-            | Self::Args { .. }
-            | Self::ArgsTooLarge { .. }
+            | Self::EgressUnsupported
+            | Self::Spec(_)
             | Self::NoImages { .. }
             | Self::Command { .. }
-            | Self::NoCommands
+            | Self::ExecUnsupported
             | Self::ImageId { .. } => ErrorKind::Usage,
             Self::Ended { .. } => ErrorKind::AgentLost,
             Self::State { .. }
@@ -446,7 +428,7 @@ impl Error {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::NotBegun { source } => match source.kind() {
+            Self::ExecFailed { source } => match source.kind() {
                 // The sandbox cannot do it, whatever is asked.
                 ErrorKind::Busy | ErrorKind::Internal => 125,
                 kind @ (ErrorKind::NotExecutable | ErrorKind::CommandNotFound) => exit_code(kind),
@@ -469,6 +451,7 @@ impl Error {
                 "install and start Docker or Podman, or name a running engine with --host"
             }
             Self::Embedded(problem) => problem.hint(),
+            Self::Spec(error) => return error.hint().map(str::to_owned),
             Self::DockerOnly { .. } => "unset it, or name Docker: --engine docker",
             Self::NoImages { .. } => "--engine docker names one that has",
             Self::Endpoint { .. } => "unix:// and tcp:// endpoints can be used",
@@ -494,7 +477,7 @@ impl Error {
                 step: Step::Connect | Step::Image | Step::Programs | Step::RemoveImage | Step::List,
                 ..
             } => return None,
-            Self::Engine { .. } | Self::NotUp { .. } => {
+            Self::Engine { .. } | Self::StartFailed { .. } => {
                 "what may be left of the sandbox is removed by the next run that reaches the \
                  engine"
             }
@@ -533,7 +516,6 @@ impl Error {
                  io.private = \"off\" takes the default one"
             }
             Self::Input { .. } => "--in takes a regular file or a directory: --in SRC[:NAME]",
-            Self::ArgsTooLarge { .. } => "give large data as an input: --in SRC[:NAME]",
             Self::State { .. } => {
                 "the state folder must be yours alone and writable: name another one"
             }
@@ -544,10 +526,10 @@ impl Error {
             Self::RuleForPrograms { .. } => {
                 "give programs an io dir that has nothing to keep them from, and drop the rule; or no files at all"
             }
-            Self::NoPrograms | Self::NoCommands => {
+            Self::EgressUnsupported | Self::ExecUnsupported => {
                 "--image (--rootfs or --image-archive on the embedded engine) names what has programs"
             }
-            Self::NotBegun { source } => match source.kind() {
+            Self::ExecFailed { source } => match source.kind() {
                 ErrorKind::Busy => "--pids raises the limit",
                 ErrorKind::CommandNotFound => {
                     "no shell is implied: the first word is a program of the image"
@@ -558,8 +540,6 @@ impl Error {
             | Self::GuestPath { .. }
             | Self::MountTaken { .. }
             | Self::WorkdirOutside { .. }
-            | Self::ProtectedName { .. }
-            | Self::Args { .. }
             | Self::Command { .. }
             | Self::Ended { .. }
             | Self::Refused { .. }
@@ -587,72 +567,30 @@ impl Error {
     }
 }
 
-/// The exit code of a command that ends by an error of this kind.
-#[must_use]
-pub const fn exit_code(kind: ErrorKind) -> u8 {
-    use ErrorKind as Kind;
-    match kind {
-        // What was asked for failed, or the script did.
-        Kind::NotFound
-        | Kind::AlreadyExists
-        | Kind::IsDirectory
-        | Kind::NotADirectory
-        | Kind::NotEmpty
-        | Kind::PermissionDenied
-        | Kind::Symlink
-        | Kind::SpecialFile
-        | Kind::DiskFull
-        | Kind::Encoding
-        | Kind::Busy
-        | Kind::Syntax
-        | Kind::Runtime
-        | Kind::ResultNotJson => 1,
-        Kind::Usage | Kind::Config | Kind::InvalidRequest | Kind::InvalidPath => 2,
-        Kind::TooLarge
-        | Kind::WriteLimit
-        | Kind::TooManyFiles
-        | Kind::TooManyHandles
-        | Kind::OutOfMemory
-        | Kind::OutputLimit
-        | Kind::SourceTooLarge
-        | Kind::ResultTooLarge => 120,
-        Kind::Policy
-        | Kind::NotAllowed
-        | Kind::Protected
-        | Kind::PathEscape
-        | Kind::ReadOnly
-        | Kind::NetworkRefused => 121,
-        Kind::AgentLost => 122,
-        Kind::Timeout => 124,
-        Kind::NotExecutable => 126,
-        Kind::CommandNotFound => 127,
-        Kind::Cancelled => 130,
-        Kind::Killed => 137,
-        // Our side: engine, image, internal.
-        _ => 125,
+/// Our side failed while something ran.
+impl From<Error> for Outcome {
+    fn from(error: Error) -> Self {
+        Outcome::Error { exit_code: error.exit_code(), failure: Failure::from(&error) }
     }
 }
 
-/// What to do about a file operation that ended by such an error, where there is something.
-const fn operation_hint(kind: ErrorKind) -> Option<&'static str> {
-    Some(match kind {
-        ErrorKind::IsDirectory => "`list` shows what is in a directory",
-        ErrorKind::NotEmpty => "`recursive` removes a directory with all that is in it",
-        ErrorKind::PathEscape => {
-            "paths are relative to the working directory, or absolute under a mount: the io dir's, /in/…"
-        }
-        ErrorKind::NotAllowed => "filesystem.allowed_paths says which paths may be used",
-        ErrorKind::Protected => "filesystem.protected names what no operation may change",
-        ErrorKind::Symlink => "links are never followed: name what the link leads to",
-        ErrorKind::TooLarge => {
-            "filesystem.max_file_size bounds a file; `offset` and `limit` read a part of one"
-        }
-        ErrorKind::WriteLimit => "io.max_bytes bounds what is written",
-        ErrorKind::TooManyFiles => "limits.entries bounds how many files and directories are made",
-        ErrorKind::Encoding => "the encoding base64 takes and gives any bytes",
-        ErrorKind::Timeout => "filesystem.timeout bounds an operation",
-        _ => return None,
-    })
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        Self::new(error.kind(), error.full_message(), error.hint())
+    }
+}
+
+impl From<&Error> for ExecDocument<'_> {
+    fn from(error: &Error) -> Self {
+        Self::failed(error.into())
+    }
+}
+
+impl From<&Error> for ResultDocument<'_> {
+    fn from(error: &Error) -> Self {
+        let document = Failure::new(error.kind(), error.full_message(), error.hint());
+        ResultDocument::failed(document, error.exit_code())
+    }
 }
 
 fn list_tried(tried: &[Tried]) -> String {

@@ -9,6 +9,7 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use sandbox_api::{ByteSize, FilesTouched, Limits, TouchedSource, failure};
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::ScriptError;
 use tokio::sync::{Notify, OnceCell, watch};
@@ -18,10 +19,7 @@ use tokio::time::Instant;
 use crate::disk::{DiskReserve, FreeSpace, Locality, Promptness};
 use crate::engine::Container;
 use crate::iodir::IoDir;
-use crate::limits::{ByteSize, Limits};
-use crate::outcome::failure;
 use crate::pace::{Found, Pace, Room};
-use crate::report::{FilesTouched, TouchedSource};
 use crate::scan::{Extent, MAX_DEPTH, Reach, Snapshot, measure};
 use crate::unnamed::{Depth, Processes, Stopped, Unnamed};
 

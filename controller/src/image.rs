@@ -2,9 +2,9 @@
 
 use std::time::SystemTime;
 
+use sandbox_api::EngineKind;
 use serde::{Serialize, Serializer};
 
-use crate::engine::EngineKind;
 use crate::error::Error;
 
 /// A sandbox image that an engine has.

@@ -2,7 +2,8 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), sandbox_controller::Error> {
-//! use sandbox_controller::{Config, Controller, SandboxSpec, Script};
+//! use sandbox_api::{SandboxSpec, Script};
+//! use sandbox_controller::{Config, Controller};
 //!
 //! let controller = Controller::connect(Config::new("/run/user/1000/sandboxctl")).await?;
 //! let sandbox = controller.launch(SandboxSpec::new().io_dir("out")).await?;
@@ -14,7 +15,7 @@
 //! ```
 //!
 //! The library reads no environment, home directory or terminal: [`Config`] says it all.
-//! What a script did is data, an [`Outcome`]; an [`Error`] means that our side failed.
+//! What a script did is data, an [`Outcome`](sandbox_api::Outcome); an [`Error`] means that our side failed.
 
 #![deny(unsafe_code)]
 
@@ -41,7 +42,6 @@ pub mod fuzz;
 mod growth;
 mod image;
 mod iodir;
-mod limits;
 mod made;
 mod mounts;
 mod outcome;
@@ -49,8 +49,8 @@ mod owner;
 mod pace;
 mod places;
 mod plan;
+mod prepared;
 mod reap;
-mod report;
 mod rootfs;
 mod run;
 mod sandbox;
@@ -58,9 +58,7 @@ mod scan;
 mod sealed;
 mod session;
 mod shared;
-mod spec;
 mod state;
-mod time;
 mod unnamed;
 
 pub use agent::{AGENT, AGENT_SHA256};
@@ -73,36 +71,17 @@ pub use config::{
 pub use controller::Controller;
 pub use disk::{DiskReserve, DiskReserveError};
 pub use doctor::{Check, CheckStatus, examine};
-pub use egress::{AllowRule, AllowRuleError, Allowlist};
 pub use ending::CancelHandle;
-pub use engine::{
-    EmbeddedProblem, EngineError, EngineFacts, EngineInfo, EngineKind, MASKED_PATHS, READONLY_PATHS,
-};
-pub use error::{Error, Step, Tried, exit_code};
+pub use engine::{EmbeddedProblem, EngineError, EngineFacts, MASKED_PATHS, READONLY_PATHS};
+pub use error::{Error, Step, Tried};
 pub use exec::{Command, ExecStream, Execution, Stdin};
 pub use image::{ImageInfo, ImageSelector, Rebuild};
-pub use limits::{
-    ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, OverCeiling,
-};
 pub use mounts::MountRefusal;
-pub use outcome::{CancelCause, Exit, Killer, Outcome, Status};
+pub use prepared::PreparedSandbox;
 pub use reap::{
     Force, GcFailure, GcMode, GcOptions, GcReport, Reaper, SandboxState, SandboxSummary,
-};
-pub use report::{
-    EXEC_SCHEMA, ErrorDocument, ExecDocument, ExecResult, FileOp, FilesTouched, LogEntry, LogLevel,
-    RESULT_SCHEMA, ResultDocument, RunResult, TouchedFile, TouchedSource, Usage,
 };
 pub use rootfs::{Digest, EntryProblem, RootfsError, TarProblem};
 pub use run::Run;
 pub use sandbox::Sandbox;
 pub use sandbox_protocol::argv::ConfinementPolicy;
-pub use sandbox_protocol::message::{
-    Access, AllowedPath, Confinement, IoErrors, ScriptError, UnixSockets,
-};
-pub use sandbox_protocol::path::GuestPath;
-pub use sandbox_protocol::{ErrorKind, User, UserError};
-pub use spec::{
-    DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, Lifespan, Pull, Root,
-    SandboxSpec, Script,
-};

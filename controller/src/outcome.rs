@@ -4,212 +4,15 @@
 //! what we did (cancel, kill at the deadline); else what the engine saw (out of memory, a kill
 //! from outside); else the agent is lost. A missing exit code is never a success.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_protocol::limits::{MAX_MESSAGE_BYTES, cut_encoded};
+use sandbox_api::{CancelCause, Exit, KilledBy, Outcome, failure};
 use sandbox_protocol::message::{ExecEnd, ExecStop, RunEnd, ScriptError};
 use sandbox_protocol::{ErrorKind, WireError};
-use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::error::Error;
 use crate::mounts::MountLost;
-
-/// How a run ended.
-#[derive(Debug, Clone)]
-pub enum Outcome {
-    /// The script returned, or the command ended with code 0.
-    Ok {
-        /// The script's result, as JSON; of a command null.
-        result: Box<RawValue>,
-    },
-    /// An uncaught error, a syntax error, or a result that is not JSON.
-    ScriptError(ScriptError),
-    /// An uncaught limit error, or a kill by a limit.
-    Limit(ScriptError),
-    /// The deadline, whoever enforced it.
-    Timeout(ScriptError),
-    /// The caller ended it.
-    Cancelled {
-        /// Why.
-        cause: CancelCause,
-    },
-    /// The container was killed, and not by us.
-    Killed {
-        /// By whom.
-        by: Killer,
-    },
-    /// The agent broke the protocol or vanished.
-    AgentLost {
-        /// What is known.
-        detail: String,
-    },
-    /// The command ended otherwise than with code 0.
-    Exit(Exit),
-    /// Our side failed while it ran: nobody can say how it ended.
-    Error(Arc<Error>),
-}
-
-/// Who killed a container that we did not kill.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Killer {
-    /// Somebody outside.
-    Outside,
-    /// Somebody outside, or the kernel because memory had run out: the engine does not tell.
-    OutsideOrMemory,
-}
-
-/// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    /// With this code.
-    Code(u8),
-    /// By this signal.
-    Signal(u8),
-}
-
-/// Why a caller ended a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CancelCause {
-    /// SIGINT.
-    Interrupt,
-    /// SIGTERM.
-    Terminate,
-    /// SIGHUP.
-    Hangup,
-    /// Another reason of the caller's.
-    Caller,
-}
-
-/// The word for an [`Outcome`], or for an [`Error`] before there was a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// See [`Outcome::Ok`].
-    Ok,
-    /// See [`Outcome::ScriptError`].
-    ScriptError,
-    /// See [`Outcome::Exit`].
-    Exit,
-    /// See [`Outcome::Limit`].
-    Limit,
-    /// See [`Outcome::Timeout`].
-    Timeout,
-    /// See [`Outcome::Cancelled`].
-    Cancelled,
-    /// See [`Outcome::Killed`].
-    Killed,
-    /// See [`Outcome::AgentLost`].
-    AgentLost,
-    /// See [`Outcome::Error`].
-    Error,
-}
-
-impl Status {
-    /// The word in the result document.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::ScriptError => "script_error",
-            Self::Exit => "exit",
-            Self::Limit => "limit",
-            Self::Timeout => "timeout",
-            Self::Cancelled => "cancelled",
-            Self::Killed => "killed",
-            Self::AgentLost => "agent_lost",
-            Self::Error => "error",
-        }
-    }
-}
-
-impl std::fmt::Display for Status {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.pad(self.as_str())
-    }
-}
-
-impl Outcome {
-    /// The same, where it was found afterwards that a limit was passed: what ended by itself ended
-    /// beyond its limit.
-    pub(crate) fn beyond(self, limit: Option<ScriptError>) -> Self {
-        match (self, limit) {
-            (Self::Ok { .. } | Self::Exit(_) | Self::ScriptError(_), Some(limit)) => {
-                Self::Limit(limit)
-            }
-            (outcome, _) => outcome,
-        }
-    }
-
-    /// The word for it.
-    #[must_use]
-    pub const fn status(&self) -> Status {
-        match self {
-            Self::Ok { .. } => Status::Ok,
-            Self::ScriptError(_) => Status::ScriptError,
-            Self::Limit(_) => Status::Limit,
-            Self::Timeout(_) => Status::Timeout,
-            Self::Cancelled { .. } => Status::Cancelled,
-            Self::Killed { .. } => Status::Killed,
-            Self::AgentLost { .. } => Status::AgentLost,
-            Self::Exit(_) => Status::Exit,
-            Self::Error(_) => Status::Error,
-        }
-    }
-
-    /// The exit code of a command that ends by it.
-    #[must_use]
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Ok { .. } => 0,
-            Self::ScriptError(_) => 1,
-            Self::Limit(_) => 120,
-            Self::AgentLost { .. } => 122,
-            Self::Timeout(_) => 124,
-            Self::Cancelled { cause: CancelCause::Terminate } => 143,
-            Self::Cancelled { cause: CancelCause::Hangup } => 129,
-            Self::Cancelled { cause: CancelCause::Interrupt | CancelCause::Caller } => 130,
-            Self::Killed { .. } => 137,
-            Self::Exit(Exit::Code(code)) => *code,
-            Self::Exit(Exit::Signal(signal)) => 128_u8.saturating_add(*signal),
-            Self::Error(error) => error.exit_code(),
-        }
-    }
-
-    /// What went wrong; `None` where nothing did, and for a command's own exit code.
-    #[must_use]
-    pub fn failure(&self) -> Option<ScriptError> {
-        match self {
-            Self::Ok { .. } | Self::Exit(_) => None,
-            Self::ScriptError(error) | Self::Limit(error) | Self::Timeout(error) => {
-                Some(error.clone())
-            }
-            Self::Cancelled { cause } => {
-                let by = match cause {
-                    CancelCause::Interrupt => "interrupted",
-                    CancelCause::Terminate => "terminated",
-                    CancelCause::Hangup => "hung up",
-                    CancelCause::Caller => "cancelled by the caller",
-                };
-                Some(failure(ErrorKind::Cancelled, by))
-            }
-            Self::Killed { by } => {
-                let by = match by {
-                    Killer::Outside => "the container was killed from outside",
-                    Killer::OutsideOrMemory => {
-                        "the container was killed: from outside, or because it ran out of memory, \
-                         which this engine does not tell"
-                    }
-                };
-                Some(failure(ErrorKind::Killed, by))
-            }
-            Self::AgentLost { detail } => Some(failure(ErrorKind::AgentLost, detail)),
-            Self::Error(error) => Some(failure(error.kind(), error.full_message())),
-        }
-    }
-}
 
 /// The agent's word of how something ended.
 #[derive(Debug)]
@@ -225,7 +28,7 @@ pub(crate) enum Word {
         out_of_memory: bool,
     },
     /// A program that did not begin.
-    NotBegun(WireError),
+    ExecFailed(WireError),
 }
 
 /// What is known when a run is over.
@@ -246,9 +49,9 @@ pub(crate) struct Evidence {
     /// The time limit, for the message.
     pub timeout: Duration,
     /// The container's memory limit, for the message.
-    pub memory: crate::ByteSize,
+    pub memory: sandbox_api::ByteSize,
     /// The limit of a program's output, for the message.
-    pub output_bytes: crate::ByteSize,
+    pub output_bytes: sandbox_api::ByteSize,
     /// The last lines that the agent wrote to stderr.
     pub stderr: String,
 }
@@ -304,7 +107,7 @@ impl Evidence {
                 return Outcome::AgentLost { detail: with_stderr(detail, &self.stderr) };
             }
             // Whatever it says: it may have worked where nobody looks.
-            Some(OurKill::MountLost(lost)) => return Outcome::Error(Arc::new(lost.clone().into())),
+            Some(OurKill::MountLost(lost)) => return Error::from(lost.clone()).into(),
             _ => {}
         }
         if let Some(limit) = self.limit.take() {
@@ -316,7 +119,7 @@ impl Evidence {
             Some(Word::Program { end, stopped, out_of_memory }) => {
                 return self.judge_program(end, stopped, out_of_memory);
             }
-            Some(Word::NotBegun(error)) => return judge_beginning(error),
+            Some(Word::ExecFailed(error)) => return judge_beginning(error),
             None => {}
         }
         if let Some(cause) = self.cancel {
@@ -338,12 +141,12 @@ impl Evidence {
             return self.out_of_memory();
         }
         if self.exit.is_some_and(|exit| exit.removed) {
-            return Outcome::Killed { by: Killer::Outside };
+            return Outcome::Killed { by: KilledBy::Outside };
         }
         let detail = match self.exit.and_then(|exit| exit.code) {
             Some(KILLED) => {
                 let told = self.exit.is_some_and(|exit| exit.oom_killed.is_some());
-                let by = if told { Killer::Outside } else { Killer::OutsideOrMemory };
+                let by = if told { KilledBy::Outside } else { KilledBy::OutsideOrMemory };
                 return Outcome::Killed { by };
             }
             Some(BAD_SYSTEM_CALL) => {
@@ -407,7 +210,7 @@ fn judge_beginning(source: WireError) -> Outcome {
         | ErrorKind::InvalidPath
         | ErrorKind::InvalidRequest
         | ErrorKind::Busy
-        | ErrorKind::Internal => Outcome::Error(Arc::new(Error::NotBegun { source })),
+        | ErrorKind::Internal => Error::ExecFailed { source }.into(),
         kind => Outcome::AgentLost {
             detail: format!("the agent did not begin the program, for {kind}: {}", source.message),
         },
@@ -444,11 +247,6 @@ fn with_stderr(detail: &str, stderr: &str) -> String {
     }
 }
 
-pub(crate) fn failure(kind: ErrorKind, message: impl AsRef<str>) -> ScriptError {
-    let message = cut_encoded(message.as_ref(), MAX_MESSAGE_BYTES).to_owned();
-    ScriptError { kind, message, line: None, traceback: None }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -462,8 +260,8 @@ mod tests {
             our_kill: None,
             exit: None,
             timeout: Duration::from_secs(30),
-            memory: crate::ByteSize::b(256 << 20),
-            output_bytes: crate::ByteSize::b(1 << 30),
+            memory: sandbox_api::ByteSize::b(256 << 20),
+            output_bytes: sandbox_api::ByteSize::b(1 << 30),
             stderr: String::new(),
         }
     }

@@ -192,7 +192,7 @@ mod tests {
     const ROOM: Room =
         Room { bytes: 50 << 20, most_bytes: 50 << 20, entries: 100, most_entries: 100 };
 
-    const NONE: DiskReserve = DiskReserve::Bytes(crate::limits::ByteSize::b(0));
+    const NONE: DiskReserve = DiskReserve::Bytes(sandbox_api::ByteSize::b(0));
 
     fn left(bytes: u64, inodes: u64) -> Option<FreeSpace> {
         Some(FreeSpace { bytes, available: bytes, inodes, size: 100 << 30 })

@@ -1,14 +1,14 @@
 //! From what a caller asks for to what the engine and the agent are told. Pure.
 
+use sandbox_api::hosts::Allowlist;
+use sandbox_api::{Lifespan, SandboxSpec};
 use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount, PROXY_PORT, Proxy};
 use sandbox_protocol::message::{Access, AllowedPath, Hello, Policy};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
 use sandbox_protocol::{PROTOCOL_VERSION, User};
 
-use crate::egress::Allowlist;
 use crate::engine::{Bind, ContainerSpec, Prepared, Programs, Source};
 use crate::error::Error;
-use crate::spec::{Lifespan, SandboxSpec};
 
 /// What the container has already.
 const RESERVED: &[&str] =
@@ -102,7 +102,7 @@ impl Plan {
         for name in &spec.protected {
             SandboxSpec::check_protected_name(name)?;
         }
-        if spec.root.has_programs() {
+        if spec.root.supports_exec() {
             check_rules_for_programs(spec, &mounts)?;
         }
         let allowed_paths = spec.allowed_paths.clone().unwrap_or_else(|| {
@@ -122,7 +122,7 @@ impl Plan {
                 protected: spec.protected.clone(),
             },
         };
-        let mode = if spec.root.has_programs() { Mode::Exec } else { Mode::Script };
+        let mode = if spec.root.supports_exec() { Mode::Exec } else { Mode::Script };
         let home = io.clone();
         let proxy = proxy(mode, &spec.allow)?;
         let args = AgentArgs {
@@ -222,7 +222,7 @@ fn proxy(mode: Mode, list: &Allowlist) -> Result<Option<Proxy>, Error> {
     match mode {
         _ if list.rules().is_empty() => Ok(None),
         Mode::Exec => Ok(Some(Proxy { port: PROXY_PORT, without: list.no_proxy() })),
-        Mode::Script | Mode::Check => Err(Error::NoPrograms),
+        Mode::Script | Mode::Check => Err(Error::EgressUnsupported),
     }
 }
 
@@ -233,8 +233,8 @@ fn bad_workdir(path: &str, source: PathError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{LimitKey, Limits};
-    use crate::spec::{Input, Root};
+    use sandbox_api::{Input, RootFs};
+    use sandbox_api::{LimitKey, Limits};
 
     fn user() -> User {
         User::new(1000, 100).unwrap()
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_rule_that_would_not_hold_programs_is_refused() {
-        let programs = || SandboxSpec::new().root(Root::Directory("/x".into()));
+        let programs = || SandboxSpec::new().root(RootFs::Directory("/x".into()));
         let protects = |spec: SandboxSpec| spec.protected(vec![".git".into()]);
         let allowed = AllowedPath { path: "/io".into(), access: Access::Read };
         let allows = |spec: SandboxSpec| spec.allowed_paths(vec![allowed.clone()]);
@@ -307,14 +307,14 @@ mod tests {
     fn a_list_of_hosts_is_for_programs() {
         let list: Allowlist =
             ["example.org", "127.0.0.1:80"].map(|rule| rule.parse().unwrap()).into_iter().collect();
-        let spec = SandboxSpec::new().root(Root::Directory("/x".into())).allow(list.clone());
+        let spec = SandboxSpec::new().root(RootFs::Directory("/x".into())).allow(list.clone());
         let told = plan(spec).unwrap().args.proxy.unwrap();
         assert_eq!((told.port, &*told.without), (3128, "localhost,::1"));
         assert_eq!(proxy(Mode::Exec, &Allowlist::default()).unwrap(), None);
         assert_eq!(proxy(Mode::Script, &Allowlist::default()).unwrap(), None);
         let error =
             Plan::new(&SandboxSpec::new().allow(list), ConfinementPolicy::Required).unwrap_err();
-        assert!(matches!(error, Error::NoPrograms));
+        assert!(matches!(error, Error::EgressUnsupported));
         assert_eq!(error.exit_code(), 2);
         assert!(error.hint().unwrap().contains("--image"));
     }
@@ -366,7 +366,8 @@ mod tests {
     #[test]
     fn policy_and_limits_reach_the_agent_as_they_are() {
         let allowed = vec![AllowedPath { path: "/io/a".into(), access: Access::Write }];
-        let names: Vec<String> = crate::DEFAULT_PROTECTED.iter().map(ToString::to_string).collect();
+        let names: Vec<String> =
+            sandbox_api::DEFAULT_PROTECTED.iter().map(ToString::to_string).collect();
         let mut limits = Limits::default();
         for (key, text) in [
             (LimitKey::ListDepth, "3"),
@@ -436,9 +437,9 @@ mod tests {
     #[test]
     fn programs_have_descriptors_of_their_own_and_files_as_large_as_they_may_write() {
         let ulimits = |max_write: u64, max_file_size: u64| {
-            let mut spec = SandboxSpec::new().io_dir("out").root(Root::Directory("/x".into()));
-            spec.limits.max_write = crate::ByteSize::b(max_write);
-            spec.limits.max_file_size = crate::ByteSize::b(max_file_size);
+            let mut spec = SandboxSpec::new().io_dir("out").root(RootFs::Directory("/x".into()));
+            spec.limits.max_write = sandbox_api::ByteSize::b(max_write);
+            spec.limits.max_file_size = sandbox_api::ByteSize::b(max_file_size);
             let spec = spec.lifespan(Lifespan::ManyRuns);
             let made = plan(spec.clone()).unwrap().container(
                 &spec,

@@ -9,10 +9,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use sandbox_api::EngineKind;
 use serde::Serialize;
 
 use crate::config::Config;
-use crate::engine::{self, Engine, EngineKind, Listed};
+use crate::engine;
+use crate::engine::{Engine, Listed};
 use crate::error::{Error, Step, step};
 use crate::image::{seconds, unix_seconds};
 use crate::state::{GRACE, Instance, Lock, StateDir, boot_id};

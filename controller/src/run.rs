@@ -6,30 +6,32 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use sandbox_api::{
+    CancelCause, FilesTouched, Limits, LogEntry, LogLevel, Outcome, RunResult, Script, Usage,
+    millis,
+};
 use sandbox_protocol::limits::{
     MAX_LOG_ENTRY_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSALS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES,
     encoded_len,
 };
-use sandbox_protocol::message::{self, Log, Refused, RunEnd, RunReply, ScriptError, Touched};
+use sandbox_protocol::message::{Log, Refused, RunEnd, RunReply, ScriptError, Touched};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES, written};
-use sandbox_protocol::{ErrorKind, WireError};
+use sandbox_protocol::{ErrorKind, WireError, message};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::activity::Active;
-use crate::audit::{self, Event};
+use crate::audit;
+use crate::audit::Event;
 use crate::changes::Announced;
 use crate::ending::{Begun, CancelHandle, Ending};
 use crate::error::Error;
 use crate::failpoint::{Point, failpoint};
 use crate::growth::Lookout;
-use crate::limits::{Limits, millis};
-use crate::outcome::{CancelCause, Outcome, Word};
-use crate::report::{FilesTouched, LogEntry, LogLevel, RunResult, Usage};
+use crate::outcome::Word;
 use crate::sandbox::Inner;
 use crate::session::{Place, Sink};
-use crate::spec::Script;
 
 /// How long after its deadline, or after a cancel, an agent may take to answer before the
 /// container is killed. The agent itself gives up after 250 ms.
@@ -260,7 +262,7 @@ impl Sink for Record {
 
 /// What becomes of a script that is too long. How long it is we need not know.
 pub(crate) fn source_too_large() -> ScriptError {
-    let max = crate::ByteSize::b(MAX_SOURCE_BYTES as u64);
+    let max = sandbox_api::ByteSize::b(MAX_SOURCE_BYTES as u64);
     ScriptError {
         kind: ErrorKind::SourceTooLarge,
         message: format!("the script is longer than {MAX_SOURCE_BYTES} bytes ({max})"),
@@ -391,7 +393,7 @@ impl Conductor {
             Ok(end) => self.ending.judge(end.map(Word::Script), &self.limits, &mut usage).await,
             Err(error) => Err(error),
         };
-        let outcome = outcome.unwrap_or_else(|error| Outcome::Error(Arc::new(error)));
+        let outcome = outcome.unwrap_or_else(Outcome::from);
         let files_touched = self.look().await;
         let (files_touched, passed) = match lookout {
             Some(lookout) => {

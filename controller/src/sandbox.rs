@@ -10,6 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use sandbox_api::{
+    ByteSize, Ceiling, Encoding, EngineInfo, EngineKind, FilesTouched, Lifespan, Limits, RootFs,
+    RunResult, SandboxSpec, Script,
+};
 use sandbox_dirfd::Identity;
 use sandbox_protocol::argv::EXIT_UNCONFINED;
 use sandbox_protocol::message::{
@@ -20,30 +24,25 @@ use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::activity::Activity;
-use crate::audit::{self, Audit, By, Event};
-use crate::confinement;
+use crate::audit::{Audit, By, Event};
 use crate::disk::{DiskReserve, FreeSpace};
 use crate::egress::{Egress, SystemResolver};
 use crate::engine::{
-    Container, ContainerSpec, EngineError, EngineInfo, EngineKind, Moment, Prepared, ProgramRoot,
-    Source, UserMapping,
+    Container, ContainerSpec, EngineError, Moment, Prepared, ProgramRoot, Source, UserMapping,
 };
 use crate::error::{Error, Step, step};
 use crate::failpoint::{Point, failpoint};
-use crate::files::Encoding;
 use crate::growth::{Ground, Lookout, Watched};
 use crate::iodir::{IoDir, OpenInput, container_user, open_inputs};
-use crate::limits::{ByteSize, Ceiling, Limits};
 use crate::mounts::{MountGuard, MountLost};
 use crate::outcome::{ContainerUsage, ExitEvidence};
 use crate::places::Places;
 use crate::plan::Plan;
-use crate::reap;
-use crate::report::{FilesTouched, RunResult};
+use crate::prepared::{PreparedSandbox, RootOwner};
 use crate::run::Run;
 use crate::session::{CallError, Gate, Place, Session, SessionEnd};
 use crate::shared::Shared;
-use crate::spec::{Lifespan, Root, SandboxSpec, Script};
+use crate::{audit, confinement, reap};
 
 const IO_DIR: &str = "the io dir";
 
@@ -142,10 +141,13 @@ impl Sandbox {
     }
 
     /// Launches a sandbox.
-    pub(crate) async fn launch(shared: Arc<Shared>, spec: SandboxSpec) -> Result<Self, Error> {
+    pub(crate) async fn launch(
+        shared: Arc<Shared>,
+        sandbox: impl Into<PreparedSandbox>,
+    ) -> Result<Self, Error> {
         let started = Instant::now();
         let id = sandbox_dirfd::random_hex::<8>();
-        let launched = Self::launch_as(id.clone(), shared.clone(), spec).await;
+        let launched = Self::launch_as(id.clone(), shared.clone(), sandbox.into()).await;
         shared.audit.record(&Event {
             outcome: audit::outcome(&launched),
             duration: Some(started.elapsed()),
@@ -157,8 +159,9 @@ impl Sandbox {
     async fn launch_as(
         id: String,
         shared: Arc<Shared>,
-        mut spec: SandboxSpec,
+        sandbox: PreparedSandbox,
     ) -> Result<Self, Error> {
+        let PreparedSandbox { mut spec, prepared, root_owner } = sandbox;
         spec.limits.check(&shared.ceiling)?;
         let mut plan = Plan::new(&spec, shared.confinement)?;
         let mut mounts = MountGuard::new(&shared.mount_watch, &shared.folders);
@@ -215,13 +218,13 @@ impl Sandbox {
                 .map(|(mount, source)| (mount.path.clone(), PathBuf::from(&source.path))),
         );
 
-        let prepared = match spec.prepared.take() {
+        let prepared = match prepared {
             Some(prepared) => Some(prepared),
             None => shared.prepare(&spec.root, &mut |_| {}).await?,
         };
         // An archive's is in a folder of ours, and nobody else's; so is the empty one.
-        if !spec.root_is_ours
-            && let (Root::Directory(_), Some(Prepared { root: ProgramRoot::Directory(root), .. })) =
+        if root_owner == RootOwner::Caller
+            && let (RootFs::Directory(_), Some(Prepared { root: ProgramRoot::Directory(root), .. })) =
                 (&spec.root, &prepared)
         {
             mounts.add_root(root)?;
@@ -261,7 +264,7 @@ impl Sandbox {
         let attached = step(Step::Attach, container.attach()).await?;
         step(Step::Start, container.start()).await?;
         let gate = egress.map(|egress| egress as Arc<dyn Gate>);
-        let session = Session::start(attached, gate).map_err(|error| Error::NotUp {
+        let session = Session::start(attached, gate).map_err(|error| Error::StartFailed {
             detail: format!("cannot start the thread of its heartbeats: {error}"),
         })?;
         let mut inner = Inner {
@@ -287,7 +290,7 @@ impl Sandbox {
             cpu_told: AtomicU64::new(0),
             io_dir,
             io_mount: plan.io.clone(),
-            has_programs: spec.root.has_programs(),
+            supports_exec: spec.root.supports_exec(),
             ground: Ground::default(),
             image_workdir: image_workdir.filter(|_| plan.io.is_none()),
             home: plan.args.home.clone(),
@@ -338,7 +341,7 @@ pub(crate) struct Inner {
     /// Where programs begin whom nobody says where, as their image has it. `None` where there is
     /// the io dir, or there are no programs.
     image_workdir: Option<String>,
-    has_programs: bool,
+    supports_exec: bool,
     ground: Ground,
     home: Option<GuestPath>,
     workdir: GuestPath,
@@ -380,13 +383,13 @@ impl Inner {
     }
 
     /// Whether programs run in it.
-    pub const fn has_programs(&self) -> bool {
-        self.has_programs
+    pub const fn supports_exec(&self) -> bool {
+        self.supports_exec
     }
 
     /// Looks at the io dir before something runs, where programs may write to it.
     pub async fn look_out(&self, limits: Limits) -> Option<Lookout> {
-        let io_dir = self.io_dir.as_ref().filter(|_| self.has_programs)?;
+        let io_dir = self.io_dir.as_ref().filter(|_| self.supports_exec)?;
         let watched = Watched {
             io_dir: io_dir.clone(),
             container: self.container.clone(),
@@ -605,7 +608,9 @@ impl Inner {
     /// The agent was gone before it answered `hello`.
     async fn not_up(&self) -> Error {
         if let Some(SessionEnd::Breach(detail)) = self.session.end() {
-            return Error::NotUp { detail: format!("the agent broke the protocol: {detail}") };
+            return Error::StartFailed {
+                detail: format!("the agent broke the protocol: {detail}"),
+            };
         }
         let exit = match self.exited().await {
             Ok(exit) => exit,
@@ -624,7 +629,7 @@ impl Inner {
             stderr if stderr.is_empty() => how,
             stderr => format!("{how}: {stderr}"),
         };
-        Error::NotUp { detail }
+        Error::StartFailed { detail }
     }
 
     /// Refuses an agent that is confined by less than the policy wants.
@@ -645,7 +650,7 @@ impl Inner {
         let asked: Vec<String> =
             plan.args.mounts.iter().map(|mount| mount.path.to_string()).collect();
         if told != asked {
-            return Err(Error::NotUp { detail: "the agent names other mounts".to_owned() });
+            return Err(Error::StartFailed { detail: "the agent names other mounts".to_owned() });
         }
         let is_io = |mount: &MountIdentity| {
             self.io_mount.as_ref().is_some_and(|path| path.to_string() == mount.path)
@@ -663,7 +668,7 @@ impl Inner {
                 }
                 (Some((seen, _)), _) => {
                     let detail = format!("the engine sees something else at {}", seen.path);
-                    Err(Error::NotUp { detail })
+                    Err(Error::StartFailed { detail })
                 }
             };
         }
@@ -801,7 +806,7 @@ pub(crate) struct Remains {
 /// How far the removal is.
 #[derive(Debug)]
 enum Removal {
-    NotBegun(Kept),
+    ExecFailed(Kept),
     UnderWay,
     /// It failed.
     Left,
@@ -859,7 +864,7 @@ impl Remains {
         kept: Kept,
         egress: Option<Arc<Egress>>,
     ) -> Self {
-        let removal = Arc::new(watch::Sender::new(Removal::NotBegun(kept)));
+        let removal = Arc::new(watch::Sender::new(Removal::ExecFailed(kept)));
         Self { shared, id, name, egress, creating: Arc::default(), removal }
     }
 
@@ -873,7 +878,7 @@ impl Remains {
             let result = match create().await {
                 // Removed since it was last seen.
                 Err(Error::Engine { source: EngineError::ImageMissing, .. }) => {
-                    match shared.prepare(&Root::Own, &mut |_| {}).await {
+                    match shared.prepare(&RootFs::Builtin, &mut |_| {}).await {
                         Ok(_) => create().await,
                         Err(error) => Err(error),
                     }
@@ -888,7 +893,9 @@ impl Remains {
             result.map(Arc::from)
         });
         task.await.unwrap_or_else(|error| {
-            Err(Error::NotUp { detail: format!("making the container was given up: {error}") })
+            Err(Error::StartFailed {
+                detail: format!("making the container was given up: {error}"),
+            })
         })
     }
 
@@ -900,7 +907,7 @@ impl Remains {
         let mut kept = None;
         let begins = self.removal.send_if_modified(|removal| {
             match std::mem::replace(removal, Removal::UnderWay) {
-                Removal::NotBegun(begun) => kept = Some(begun),
+                Removal::ExecFailed(begun) => kept = Some(begun),
                 Removal::Left if attempt == Attempt::Any => {}
                 other => {
                     *removal = other;

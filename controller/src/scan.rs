@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
-
-use crate::report::{FileOp, FilesTouched, TouchedFile, TouchedSource};
+use sandbox_api::{FileOp, FilesTouched, TouchedFile, TouchedSource};
 
 /// Directories in each other that a walk enters. Each holds a descriptor.
 pub(crate) const MAX_DEPTH: usize = 128;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sandbox_api::{Ceiling, RootFs};
 use sandbox_protocol::argv::ConfinementPolicy;
 
 use crate::audit::Audit;
@@ -9,10 +10,8 @@ use crate::cleanup::Cleanup;
 use crate::disk::DiskReserve;
 use crate::engine::{Engine, Prepared, Progress};
 use crate::error::{Error, Step, step};
-use crate::limits::Ceiling;
 use crate::mounts::{MountWatch, OwnFolders};
 use crate::owner::Owners;
-use crate::spec::Root;
 use crate::state::Instance;
 
 /// What a controller and its sandboxes have in common.
@@ -35,10 +34,10 @@ impl Shared {
     /// Makes sure that containers can be made from `root`.
     pub async fn prepare(
         &self,
-        root: &Root,
+        root: &RootFs,
         progress: Progress<'_>,
     ) -> Result<Option<Prepared>, Error> {
-        let which = if root.has_programs() { Step::Programs } else { Step::Image };
+        let which = if root.supports_exec() { Step::Programs } else { Step::Image };
         step(which, self.engine.prepare(root, progress)).await
     }
 }

@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand, ValueHint};
-use sandbox_controller::{DEFAULT_PROTECTED, LimitKey, User};
+use sandbox_api::{DEFAULT_PROTECTED, LimitKey, User};
 use sandbox_server::tools::Tool;
 
 use crate::config::{Flags, Key, Value};

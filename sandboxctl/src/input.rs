@@ -2,12 +2,13 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use sandbox_controller::{Input, Script};
+use sandbox_api::{Input, Script};
 use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_SOURCE_BYTES};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -222,8 +223,8 @@ pub fn arguments(file: Option<&Path>, flags: &[Argument]) -> Result<Map<String, 
     let flag = if file.is_some() { "--args-file" } else { "--arg" };
     Script::check_args(&arguments).map_err(|error| Error::Usage {
         what: flag.to_owned(),
-        why: error.full_message(),
-        hint: error.hint(),
+        why: error.to_string(),
+        hint: error.hint().map(str::to_owned),
     })?;
     Ok(arguments)
 }

@@ -4,11 +4,12 @@
 //! On stderr, where our own words are, guest text is always escaped.
 
 use std::borrow::Cow;
-use std::io::{self, IsTerminal, Write};
+use std::io;
+use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstyle::{AnsiColor, Style};
-use sandbox_controller::{LogEntry, LogLevel};
+use sandbox_api::{LogEntry, LogLevel};
 use serde::Serialize;
 
 use crate::error::Error;

@@ -2,12 +2,10 @@
 //!
 //! The sandbox has no network. A program's connection comes as a tunnel through the agent, and
 //! everything about it is decided here, by a name that the agent only passes on: whether the list has
-//! it ([`allow`]), what its addresses are and whether they may be dialled ([`address`]), and whether what
+//! it ([`sandbox_api::hosts`]), what its addresses are and whether they may be dialled, and whether what
 //! the program says is for that name ([`sni`], [`first_bytes`]). The agent may be as hostile as any program: it gains
 //! nothing by it.
 
-mod address;
-mod allow;
 mod first_bytes;
 #[cfg(test)]
 mod hellos;
@@ -24,15 +22,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use sandbox_api::hosts::Allowlist;
+use sandbox_api::{ByteSize, Limits};
 use sandbox_protocol::message::Connect;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-pub use self::allow::{AllowRule, AllowRuleError, Allowlist};
 use self::resolve::Resolve;
 pub(crate) use self::resolve::SystemResolver;
 use crate::audit::Event;
-use crate::limits::{ByteSize, Limits};
 use crate::session::{Gate, Tunnel};
 
 /// What the connections of a sandbox may use, in its whole life. At one time there are

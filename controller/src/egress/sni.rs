@@ -22,7 +22,8 @@
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 
-use super::allow::Host;
+use sandbox_api::hosts::Host;
+
 use super::first_bytes::{Beginning, DECISIVE};
 
 /// Longest ClientHello. Those of today have 0.3 to 2 KiB; tickets make longer ones.

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use sandbox_api::hosts::{Host, NoHost, Special, Target};
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{ClosedReason, Connect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -26,8 +27,6 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::Egress;
-use super::address::Special;
-use super::allow::{Host, NoHost, Target};
 use super::sni::{Guard, TlsRefusal};
 use crate::audit::{By, Connection, Event};
 use crate::session::{Received, Tunnel};

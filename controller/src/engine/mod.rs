@@ -10,18 +10,18 @@ mod embedded;
 mod hardening;
 mod parts;
 
-use std::fmt;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use std::{fmt, io};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
 use futures_util::stream::BoxStream;
+use sandbox_api::{EngineInfo, RootFs};
 use sandbox_protocol::User;
 use sandbox_protocol::argv::AgentArgs;
 use serde::Serialize;
@@ -34,47 +34,6 @@ pub use self::hardening::{MASKED_PATHS, READONLY_PATHS};
 use crate::image::ImageInfo;
 use crate::outcome::{ContainerUsage, ExitEvidence};
 use crate::rootfs::RootfsError;
-use crate::spec::Root;
-
-/// Which engine it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum EngineKind {
-    /// A Docker Engine, or Podman's socket.
-    Docker,
-    /// No daemon: the containers are ours.
-    Embedded,
-}
-
-impl EngineKind {
-    /// The word in results.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Docker => "docker",
-            Self::Embedded => "embedded",
-        }
-    }
-}
-
-impl fmt::Display for EngineKind {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(self.as_str())
-    }
-}
-
-/// What an engine is, and why it was taken.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct EngineInfo {
-    /// Which engine.
-    pub kind: EngineKind,
-    /// Where it is, such as `unix:///var/run/docker.sock`.
-    pub endpoint: String,
-    /// What named the endpoint: `--host`, `DOCKER_HOST`, a context, a usual socket.
-    pub why: String,
-    /// Why it was not another engine, in one line.
-    pub notice: Option<String>,
-}
 
 /// What an engine says of itself when it is asked, for `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -176,7 +135,7 @@ pub enum EngineError {
     },
     /// It answered with something that we do not understand.
     #[error("an answer that makes no sense: {0}")]
-    Nonsense(String),
+    UnexpectedResponse(String),
 }
 
 /// A container to be made: plain data, everything said.
@@ -243,7 +202,7 @@ pub(crate) enum ProgramRoot {
     Directory(Source),
 }
 
-/// A [`Root`](crate::Root) as the engine has it.
+/// A [`RootFs`](sandbox_api::RootFs) as the engine has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Prepared {
     pub root: ProgramRoot,
@@ -366,7 +325,7 @@ pub(crate) trait Engine: Send + Sync {
     /// nothing need be known. `progress` gets lines for people.
     async fn prepare(
         &self,
-        root: &Root,
+        root: &RootFs,
         progress: Progress<'_>,
     ) -> Result<Option<Prepared>, EngineError>;
 

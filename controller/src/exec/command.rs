@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use sandbox_api::millis;
 use sandbox_protocol::limits::MAX_COMMAND_BYTES;
-use sandbox_protocol::message::{self, Variable, Word};
+use sandbox_protocol::message;
+use sandbox_protocol::message::{Variable, Word};
 
 use crate::error::Error;
-use crate::limits::millis;
 use crate::session::ConsoleStreams;
 
 /// Bytes of each output that [`Sandbox::exec`](crate::Sandbox::exec) keeps, unless the command says
@@ -108,7 +109,7 @@ impl Command {
         self
     }
 
-    /// How long it may run, in place of the sandbox's [`Limits::timeout`](crate::Limits::timeout)
+    /// How long it may run, in place of the sandbox's [`Limits::timeout`](sandbox_api::Limits::timeout)
     /// and under the same ceiling.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -117,7 +118,7 @@ impl Command {
     }
 
     /// How many bytes of each output its result keeps: the first ones. More does not end it; that is
-    /// [`Limits::output_bytes`](crate::Limits::output_bytes).
+    /// [`Limits::output_bytes`](sandbox_api::Limits::output_bytes).
     #[must_use]
     pub fn output_limit(mut self, bytes: usize) -> Self {
         self.collected = bytes;

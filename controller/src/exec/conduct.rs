@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sandbox_api::{ExecResult, FilesTouched, Limits, Outcome, TouchedSource, Usage, millis};
 use sandbox_protocol::WireError;
 use sandbox_protocol::message::{Exec, ExecEnd, ExecReply, ExecStop};
 use tokio::sync::oneshot;
@@ -13,14 +14,13 @@ use tokio::time::Instant;
 use super::OPERATION;
 use super::stdin::Source;
 use crate::activity::Active;
-use crate::audit::{self, Event};
+use crate::audit;
+use crate::audit::Event;
 use crate::ending::{Begun, CancelHandle, Ending};
 use crate::engine::Moment;
 use crate::error::Error;
 use crate::growth::Lookout;
-use crate::limits::{Limits, millis};
-use crate::outcome::{Outcome, SIGKILL, Word};
-use crate::report::{ExecResult, FilesTouched, TouchedSource, Usage};
+use crate::outcome::{SIGKILL, Word};
 use crate::sandbox::Inner;
 use crate::session::{Console, ConsoleStreams, Flow, Incoming, Place};
 
@@ -131,7 +131,7 @@ impl Conductor {
             }
             (None, Err(error)) => Err(error),
         };
-        let outcome = outcome.unwrap_or_else(|error| Outcome::Error(Arc::new(error)));
+        let outcome = outcome.unwrap_or_else(Outcome::from);
         let (files_touched, passed) = match lookout {
             Some(lookout) => lookout.end().await,
             None => (FilesTouched { source: TouchedSource::Scan, ..FilesTouched::default() }, None),
@@ -231,7 +231,7 @@ impl Conductor {
                     && self.inner.ran_out_of_memory(before).await;
                 Word::Program { end, stopped, out_of_memory }
             }
-            Err(error) => Word::NotBegun(error),
+            Err(error) => Word::ExecFailed(error),
         }
     }
 }

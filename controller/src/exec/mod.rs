@@ -12,6 +12,7 @@ mod stdin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sandbox_api::{CancelCause, ExecResult, Limits};
 use sandbox_protocol::message;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -20,12 +21,10 @@ pub use self::command::{Command, DEFAULT_COLLECTED_BYTES, Stdin};
 use self::conduct::Conductor;
 pub use self::stdin::ExecStdin;
 use self::stdin::Source;
-use crate::audit::{self, Event};
+use crate::audit;
+use crate::audit::Event;
 use crate::ending::CancelHandle;
 use crate::error::Error;
-use crate::limits::Limits;
-use crate::outcome::CancelCause;
-use crate::report::ExecResult;
 use crate::sandbox::{Inner, Sandbox};
 use crate::session::Incoming;
 
@@ -139,7 +138,7 @@ impl Execution {
     /// # Errors
     ///
     /// [`Error`] where our side failed and nothing ran. How a command ended is data, also where our
-    /// side failed in the middle of it: [`Outcome::Error`](crate::Outcome::Error).
+    /// side failed in the middle of it: [`Outcome::Error`](sandbox_api::Outcome::Error).
     pub async fn wait(mut self) -> Result<ExecResult, Error> {
         self.stdin = None;
         let mut kept = [Kept::default(), Kept::default()];
@@ -171,8 +170,8 @@ impl Execution {
     }
 
     async fn begin(inner: Arc<Inner>, mut command: Command) -> Result<Self, Error> {
-        if !inner.has_programs() {
-            return Err(Error::NoCommands);
+        if !inner.supports_exec() {
+            return Err(Error::ExecUnsupported);
         }
         let timeout = command.timeout.unwrap_or(inner.limits.timeout);
         let limits = Limits { timeout, ..inner.limits };

@@ -7,9 +7,7 @@
 //! Any number may be awaited at once on one [`Sandbox`]; 16 are under way at a time.
 //! One whose future is dropped is cancelled; where it only waited for its answer, it may be done.
 
-mod data;
-mod encoding;
-mod operation;
+mod perform;
 mod transfer;
 mod under_way;
 
@@ -17,22 +15,20 @@ use std::borrow::Cow;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sandbox_api::files::{
+    EditData, Entry, ExistsData, ImageView, ListData, ListOptions, MkdirData, MkdirOptions,
+    ReadData, ReadOptions, RemoveData, RemoveOptions, RenameData, RenameOptions, StatData,
+    TextView, ViewData, ViewOptions, WriteData, WriteOptions,
+};
+use sandbox_api::{Encoding, EncodingError};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_VIEW_BYTES};
 use sandbox_protocol::media::image_type;
-use sandbox_protocol::message::{self, Page, Touched, ViewContent};
+use sandbox_protocol::message::{Page, Touched, ViewContent};
 use sandbox_protocol::path::{
     GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, PathError, to_wire, written,
 };
-use sandbox_protocol::{Base64, ErrorKind, WireError};
+use sandbox_protocol::{Base64, ErrorKind, WireError, message};
 
-pub use self::data::{
-    EditData, Entry, EntryKind, ExistsData, Extent, ImageView, ListData, ListOptions, MkdirData,
-    MkdirOptions, ReadData, ReadOptions, RemoveData, RemoveOptions, RenameData, RenameOptions,
-    StatData, TextView, Timestamp, TruncatedBy, ViewData, ViewOptions, WriteData, WriteMode,
-    WriteOptions, time_text,
-};
-pub use self::encoding::{Encoding, EncodingError, UnknownEncoding};
-pub use self::operation::{Envelope, Metadata, Operation, Performed};
 pub use self::transfer::{FileReader, FileWriter};
 use self::transfer::{Reading, Writing};
 use self::under_way::UnderWay;
@@ -136,7 +132,7 @@ impl Sandbox {
     }
 
     /// Writes the bytes that a text stands for in an encoding; `None` is the sandbox's
-    /// [default](crate::SandboxSpec::default_encoding). Every front end that is given text comes
+    /// [default](sandbox_api::SandboxSpec::default_encoding). Every front end that is given text comes
     /// here, so that a text that stands for nothing is a write that failed, with its line in the
     /// audit.
     ///

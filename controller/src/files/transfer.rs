@@ -1,14 +1,16 @@
 //! Content on its way: files read and written piece by piece.
 
-use std::fmt;
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::{fmt, io};
 
 use bytes::Bytes;
-use futures_util::stream::{self, BoxStream, StreamExt};
-use sandbox_protocol::message::{self, ReadReply, WriteReply};
+use futures_util::stream;
+use futures_util::stream::{BoxStream, StreamExt};
+use sandbox_api::files::{WriteData, WriteOptions};
+use sandbox_protocol::message;
+use sandbox_protocol::message::{ReadReply, WriteReply};
 use sandbox_protocol::path::GuestPath;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::sync::oneshot;
@@ -16,7 +18,6 @@ use tokio::task::JoinHandle;
 use tokio_util::io::StreamReader;
 
 use super::Changes;
-use super::data::{WriteData, WriteOptions};
 use super::under_way::{Answer, UnderWay};
 use crate::error::Error;
 use crate::session::{Incoming, Outgoing, Then};

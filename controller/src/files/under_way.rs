@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sandbox_api::files::OperationStats;
 use sandbox_protocol::message::{Call, Cancel};
 use sandbox_protocol::path::{GuestPath, to_wire};
 use sandbox_protocol::{Base64, ErrorKind, WireError};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
-use super::{Changes, Extent};
+use super::Changes;
 use crate::activity::Active;
-use crate::audit::{self, Event};
+use crate::audit;
+use crate::audit::Event;
 use crate::error::Error;
 use crate::sandbox::Inner;
 use crate::session::{CallError, Reply};
@@ -67,8 +69,8 @@ impl UnderWay {
     }
 
     /// Ends it.
-    pub fn end<T: Extent>(self, result: Result<T, Error>) -> Result<T, Error> {
-        let bytes = result.as_ref().ok().and_then(Extent::bytes);
+    pub fn end<T: OperationStats>(self, result: Result<T, Error>) -> Result<T, Error> {
+        let bytes = result.as_ref().ok().and_then(OperationStats::bytes);
         self.end_with(bytes, result)
     }
 

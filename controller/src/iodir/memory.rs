@@ -11,14 +11,13 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
     fsopen,
 };
-
+use sandbox_api::Limits;
+use sandbox_dirfd::Identity;
 use sandbox_protocol::User;
 
 use super::IoDir;
 use crate::engine::Source;
 use crate::error::Error;
-use crate::limits::Limits;
-use sandbox_dirfd::Identity;
 
 /// The largest page that a kernel has by default.
 const LARGEST_PAGE: u64 = 64 << 10;
@@ -72,7 +71,7 @@ mod tests {
     use rustix::fs::{Mode, OFlags, mkdirat, openat};
     use rustix::io::Errno;
 
-    use crate::limits::ByteSize;
+    use sandbox_api::ByteSize;
 
     #[test]
     fn a_private_io_dir_holds_as_much_as_may_be_written_and_no_more() {

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read};
+use std::io;
+use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::rc::Rc;
 
 use super::budget::Budget;
-use super::entries::{Entries, Extent, Kind, Source};
+use super::entries::{Entries, Kind, Source, SparseExtent};
 use super::error::{RootfsError, TarProblem};
 use super::stream::{Compression, Metered, Plain};
 
@@ -27,7 +28,7 @@ pub(super) struct Archive {
 
 #[derive(Debug, Clone)]
 enum Member {
-    Content(Extent),
+    Content(SparseExtent),
     /// Another member's name.
     Link(Vec<u8>),
 }
@@ -71,7 +72,7 @@ impl Archive {
         for _ in 0..=MAX_LINKS {
             match self.members.get(&name).ok_or_else(missing)? {
                 Member::Link(other) => name.clone_from(other),
-                &Member::Content(Extent { offset, length }) => {
+                &Member::Content(SparseExtent { offset, length }) => {
                     let file = self.file.clone();
                     return Ok(Section { file, at: offset, end: offset + length });
                 }
@@ -104,8 +105,8 @@ fn members(tar: Section, budget: &Budget) -> Result<HashMap<Vec<u8>, Member>, Ro
         let folder = name.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash);
         let member = match entry.kind {
             Kind::File => match *entry.extents.as_slice() {
-                [Extent { offset: 0, length }] if length == entry.size => {
-                    Some(Member::Content(Extent { offset: entries.source().at, length }))
+                [SparseExtent { offset: 0, length }] if length == entry.size => {
+                    Some(Member::Content(SparseExtent { offset: entries.source().at, length }))
                 }
                 _ => return Err(TarProblem::Sparse.into()),
             },

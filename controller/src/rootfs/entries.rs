@@ -6,7 +6,8 @@
 //! files in all four notations. Where dialects leave a choice it is the one of Go's library, which
 //! the engines use.
 
-use std::io::{self, Read};
+use std::io;
+use std::io::Read;
 use std::ops::Range;
 
 use super::error::{RootfsError, TarProblem};
@@ -59,12 +60,12 @@ pub(super) struct Entry {
     pub size: u64,
     /// Where the file's content lies in it, in ascending order; the rest is holes. That much can
     /// be [read](Entries::content).
-    pub extents: Vec<Extent>,
+    pub extents: Vec<SparseExtent>,
 }
 
 /// A piece of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Extent {
+pub(super) struct SparseExtent {
     pub offset: u64,
     pub length: u64,
 }
@@ -316,7 +317,7 @@ impl<S: Source> Entries<S> {
             self.begin_content(stored);
             let Some(sparse) = sparse else {
                 entry.size = stored;
-                entry.extents = vec![Extent { offset: 0, length: stored }];
+                entry.extents = vec![SparseExtent { offset: 0, length: stored }];
                 return Ok(());
             };
             entry.path = sparse.path.unwrap_or_else(|| std::mem::take(&mut entry.path));
@@ -364,7 +365,7 @@ impl<S: Source> Entries<S> {
 }
 
 /// Pairs of numbers as extents, each beyond the one before, all within the file.
-fn extents(map: &[u64], size: u64) -> Result<Vec<Extent>, TarProblem> {
+fn extents(map: &[u64], size: u64) -> Result<Vec<SparseExtent>, TarProblem> {
     let (pairs, []) = map.as_chunks::<2>() else { return Err(TarProblem::Sparse) };
     let mut extents = Vec::with_capacity(pairs.len());
     let mut end = 0;
@@ -372,7 +373,7 @@ fn extents(map: &[u64], size: u64) -> Result<Vec<Extent>, TarProblem> {
         let next = offset.checked_add(length).filter(|&next| next <= size);
         let (true, Some(next)) = (offset >= end, next) else { return Err(TarProblem::Sparse) };
         end = next;
-        extents.push(Extent { offset, length });
+        extents.push(SparseExtent { offset, length });
     }
     Ok(extents)
 }

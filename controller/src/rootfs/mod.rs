@@ -121,7 +121,7 @@ fn fill(
     let layers = image.layers.len();
     for (index, layer) in image.layers.iter().enumerate() {
         let number = index + 1;
-        let length = crate::ByteSize::b(layer.content.length());
+        let length = sandbox_api::ByteSize::b(layer.content.length());
         say(format!("unpacking layer {number} of {layers} ({length})"));
         let mut unpacked = || {
             let stream = LayerStream::new(layer.content.clone(), budget)?;

@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
 use super::budget::Budget;
-use super::entries::Extent;
+use super::entries::SparseExtent;
 use super::error::{EntryProblem, RootfsError, TarProblem};
 
 /// To reach a directory.
@@ -139,7 +139,7 @@ impl Tree {
         &mut self,
         path: &[u8],
         metadata: Metadata,
-        (size, extents): (u64, &[Extent]),
+        (size, extents): (u64, &[SparseExtent]),
         mut content: impl FnMut(&mut [u8]) -> Result<usize, RootfsError>,
     ) -> Result<(), RootfsError> {
         let named = |problem| RootfsError::entry(path, problem);

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use sandbox_api::{ByteSize, CancelCause, FileOp, Input, Outcome, ResultDocument, Status, Usage};
 use sandbox_protocol::FromAgent;
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_REFUSALS};
@@ -23,11 +24,8 @@ use super::*;
 use crate::config::{EmbeddedConfig, Sweep};
 use crate::controller::Controller;
 use crate::engine::{Listed, UserMapping};
-use crate::limits::ByteSize;
-use crate::outcome::{CancelCause, ContainerUsage, Outcome, Status};
-use crate::report::{FileOp, ResultDocument, Usage};
+use crate::outcome::ContainerUsage;
 use crate::session::testing::FakeAgent;
-use crate::spec::Input;
 use crate::state::Instance;
 
 #[tokio::test(start_paused = true)]
@@ -342,7 +340,7 @@ async fn an_agent_that_sees_other_mounts_is_refused() {
         let is_expected = match what {
             "another directory" => matches!(error, Error::IoDirElsewhere { .. }),
             "another version" => matches!(error, Error::AgentMismatch { .. }),
-            _ => matches!(error, Error::NotUp { .. }),
+            _ => matches!(error, Error::StartFailed { .. }),
         };
         assert!(is_expected, "{what}: {error}");
         assert_eq!(error.exit_code(), 125, "{what}");
@@ -573,13 +571,16 @@ async fn a_kill_that_hangs_ends_the_log_and_loses_nothing_of_the_run() {
     assert_eq!(run.next_log().await, None);
     let result = run.wait().await.unwrap();
     assert!(before.elapsed() < Duration::from_secs(45));
-    let Outcome::Error(error) = &result.outcome else { panic!("{:?}", result.outcome) };
-    assert!(matches!(**error, Error::Engine { step: Step::Kill, .. }), "{error}");
+    let Outcome::Error { failure: error, .. } = &result.outcome else {
+        panic!("{:?}", result.outcome)
+    };
+    assert_eq!(error.kind, ErrorKind::Engine);
+    assert!(error.message.starts_with(&format!("{} failed", Step::Kill)), "{error:?}");
     assert_eq!(result.logs[0].text, "before");
     assert_eq!(result.files_touched.files[0].bytes, 5);
     let document = serde_json::to_value(ResultDocument::from(&result)).unwrap();
     assert_eq!(document["status"], "error");
-    assert_eq!(document["error"]["hint"].as_str(), error.hint().as_deref());
+    assert_eq!(document["error"]["hint"].as_str(), error.hint.as_deref());
     for key in ["id", "engine", "io_dir", "limits", "usage"] {
         assert!(!document[key].is_null(), "{key}: {document:#}");
     }
@@ -736,7 +737,7 @@ async fn an_input_that_is_another_file_than_the_one_opened_is_refused() {
         let spec = world.spec().input(Input::path(right.path(), "x"));
         match Sandbox::launch(world.shared.clone(), spec).await {
             Ok(sandbox) if !is_refused => sandbox.close().await.unwrap(),
-            Err(Error::NotUp { detail }) if is_refused => {
+            Err(Error::StartFailed { detail }) if is_refused => {
                 assert!(detail.contains("/in/x"), "{detail}");
                 world.assert_removed().await;
             }
@@ -880,13 +881,14 @@ async fn doctors_empty_directory_is_a_root_and_nobody_elses_of_ours_is() {
     let file = Arc::new(std::fs::File::open(&empty).unwrap().into());
     let root = ProgramRoot::Directory(Source { path: empty.to_str().unwrap().to_owned(), file });
     let prepared = Prepared { root, env: Vec::new(), workdir: String::new() };
-    let launch = |spec: SandboxSpec| {
-        let spec = SandboxSpec { prepared: Some(prepared.clone()), ..spec };
-        Sandbox::launch(world.shared.clone(), spec)
+    let launch = |sandbox: PreparedSandbox| {
+        let sandbox = PreparedSandbox { prepared: Some(prepared.clone()), ..sandbox };
+        Sandbox::launch(world.shared.clone(), sandbox)
     };
-    let refused = launch(world.spec().root(Root::Directory(empty.clone()))).await.unwrap_err();
+    let refused =
+        launch(world.spec().root(RootFs::Directory(empty.clone())).into()).await.unwrap_err();
     assert!(matches!(refused, Error::MountRefused { .. }), "{refused}");
     assert!(!world.fake.calls().contains(&"create"), "{:?}", world.fake.calls());
-    let sandbox = launch(world.spec().own_directory(empty)).await.unwrap();
+    let sandbox = launch(PreparedSandbox::on_engine_directory(world.spec(), empty)).await.unwrap();
     sandbox.close().await.unwrap();
 }

@@ -11,8 +11,7 @@ use clap::builder::{
     OsStringValueParser, PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser,
 };
 use clap::{Args, Subcommand, ValueHint};
-use sandbox_controller::LimitKey;
-use sandbox_controller::files::Encoding;
+use sandbox_api::{Encoding, LimitKey};
 
 use super::{SandboxArgs, Utf8, limit, text, value_of};
 use crate::config::{Flags, Key, Value};

@@ -1,18 +1,18 @@
 //! `check`: does a script compile?
 
-use sandbox_controller::{ErrorDocument, check_script};
+use sandbox_api::Failure;
+use sandbox_controller::check_script;
 use serde::Serialize;
 
 use super::{Context, block_on};
 use crate::cli::CheckArgs;
 use crate::error::Error;
-use crate::input;
-use crate::render;
+use crate::{input, render};
 
 #[derive(Serialize)]
 struct Answer {
     ok: bool,
-    error: Option<ErrorDocument>,
+    error: Option<Failure>,
 }
 
 pub fn check(context: &Context<'_>, args: &CheckArgs) -> Result<u8, Error> {
@@ -26,7 +26,7 @@ pub fn check(context: &Context<'_>, args: &CheckArgs) -> Result<u8, Error> {
         Some(_) => 1,
     };
     if args.json {
-        let answer = Answer { ok: error.is_none(), error: error.map(ErrorDocument::from) };
+        let answer = Answer { ok: error.is_none(), error: error.map(Failure::from) };
         context.output.document(&answer)?;
     } else if let Some(error) = error {
         let colour = context.output.stderr_has_colour();

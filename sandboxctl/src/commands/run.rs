@@ -2,7 +2,8 @@
 
 mod report;
 
-use sandbox_controller::{Config, Lifespan, LimitKey, Run, SandboxSpec, Script};
+use sandbox_api::{Lifespan, LimitKey, SandboxSpec, Script};
+use sandbox_controller::{Config, Run};
 
 use super::{Context, block_on, launch};
 use crate::cli::RunArgs;

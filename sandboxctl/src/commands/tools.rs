@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use sandbox_controller::{DEFAULT_IDLE_LIMIT, ErrorKind, SandboxSpec, exit_code};
+use sandbox_api::{DEFAULT_IDLE_LIMIT, ErrorKind, SandboxSpec, exit_code};
+use sandbox_server::tools;
 use sandbox_server::tools::{
-    self, Answer, Call, Data, Settings as ToolSettings, StopCause, Tool, ToolError, Tools, stdio,
-    stop,
+    Answer, Call, Data, Settings as ToolSettings, StopCause, Tool, ToolError, Tools, stdio, stop,
 };
 use serde_json::value::RawValue;
 use tokio::io::BufReader;
@@ -16,7 +16,8 @@ use crate::cli::{ToolArgs, ToolsArgs};
 use crate::config::{Key, Settings};
 use crate::error::{Error, Signal};
 use crate::input::JsonArgument;
-use crate::signals::{self, Signals};
+use crate::signals;
+use crate::signals::Signals;
 
 /// What is read of stdin at once.
 const BUFFER_BYTES: usize = 64 << 10;

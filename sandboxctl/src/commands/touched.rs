@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sandbox_controller::{FileOp, FilesTouched};
+use sandbox_api::{FileOp, FilesTouched};
 
 use crate::output::Output;
 use crate::render;

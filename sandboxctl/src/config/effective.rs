@@ -2,15 +2,16 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use sandbox_controller::files::Encoding;
+use sandbox_api::hosts::Allowlist;
+use sandbox_api::{Encoding, Pull};
 use sandbox_controller::{
-    Allowlist, Config, ConfinementPolicy, DiskReserve, DockerEndpoint, EmbeddedConfig,
-    EngineChoice, EngineConfig, Pull,
+    Config, ConfinementPolicy, DiskReserve, DockerEndpoint, EmbeddedConfig, EngineChoice,
+    EngineConfig,
 };
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 
-use super::network::{self, Presets};
-use super::{Error, Key, Layer, Place, Setting, Settings, Value};
+use super::network::Presets;
+use super::{Error, Key, Layer, Place, Setting, Settings, Value, network};
 use crate::environment::Environment;
 
 impl Settings {

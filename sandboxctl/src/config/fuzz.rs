@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path};
 
-use sandbox_controller::LimitKey;
+use sandbox_api::LimitKey;
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
 use sandbox_server::tools::image_matches;
@@ -123,7 +123,7 @@ fn project_narrows(with: &Settings, without: &Settings) {
         }
         match (key, now.value.as_ref().expect("the project set it"), &before.value) {
             (Key::Limit(limit), _, Some(_)) => {
-                let ceiling = sandbox_controller::Ceiling(without.limits());
+                let ceiling = sandbox_api::Ceiling(without.limits());
                 let mut alone = ceiling.0;
                 alone.set(limit, with.limits().get(limit)).expect("it was read by its key");
                 // A default that a ceiling has lowered meanwhile is refused later, by its ceiling.
@@ -170,7 +170,7 @@ fn project_narrows(with: &Settings, without: &Settings) {
                 let known = before.iter().filter_map(|entry| {
                     network::resolve(std::slice::from_ref(entry), without.presets()).ok()
                 });
-                let before: sandbox_controller::Allowlist =
+                let before: sandbox_api::hosts::Allowlist =
                     known.flat_map(|list| list.rules().to_vec()).collect();
                 assert!(now.rules().iter().all(|rule| before.covers(rule)), "{now:?} {before:?}");
             }

@@ -1,7 +1,8 @@
 //! The one table of settings: name, variable, flag, default, meaning. Parsing, `config show`,
 //! the flags' help and the documentation's table all read it.
 
-use sandbox_controller::{ConfinementPolicy, DiskReserve, EmbeddedConfig, LimitKey};
+use sandbox_api::LimitKey;
+use sandbox_controller::{ConfinementPolicy, DiskReserve, EmbeddedConfig};
 use sandbox_protocol::message::{Access, AllowedPath};
 
 use super::network::Presets;
@@ -204,7 +205,7 @@ impl Key {
     /// What a configuration file is to have there, for error messages.
     #[must_use]
     pub fn expects(self) -> &'static str {
-        use sandbox_controller::LimitValue;
+        use sandbox_api::LimitValue;
         match self {
             Self::IoEnabled => "true or false",
             Self::AllowedOutPaths => "an array of paths such as [\".\"]",

@@ -15,15 +15,13 @@ mod project;
 mod value;
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
-use sandbox_controller::{Ceiling, LimitKey, LimitValue, Limits, OverCeiling};
+use sandbox_api::{Ceiling, LimitKey, LimitValue, Limits, OverCeiling};
 use serde::Serialize;
 
 use crate::environment::Environment;
-
 pub use key::{Key, VARIABLE_PREFIX};
 pub use network::Allow;
 pub use value::{Value, ValueError};

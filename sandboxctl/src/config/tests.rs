@@ -1,10 +1,12 @@
-use super::*;
-use proptest::prelude::*;
-use sandbox_controller::Pull;
-use sandbox_protocol::message::Access;
-use sandbox_server::tools::image_matches;
 use std::fs;
 use std::os::unix::fs::symlink;
+
+use proptest::prelude::*;
+use sandbox_api::Pull;
+use sandbox_protocol::message::Access;
+use sandbox_server::tools::image_matches;
+
+use super::*;
 
 /// A machine with the four files, each as given.
 struct Machine {
@@ -453,7 +455,7 @@ fn the_documentation_lists_the_names_that_are_protected_by_default() {
     let (_, section) = page.split_once("## Names that `--protect` protects").unwrap();
     let (section, _) = section.split_once("The library has them").unwrap();
     let listed: Vec<&str> = section.split('`').skip(1).step_by(2).collect();
-    assert_eq!(listed, sandbox_controller::DEFAULT_PROTECTED);
+    assert_eq!(listed, sandbox_api::DEFAULT_PROTECTED);
 }
 
 #[test]

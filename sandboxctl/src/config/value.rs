@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use sandbox_controller::{AllowRuleError, DiskReserve, LimitValue, SandboxSpec};
+use sandbox_api::hosts::AllowRuleError;
+use sandbox_api::{LimitValue, SandboxSpec};
+use sandbox_controller::DiskReserve;
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::{GuestPath, PathError};
 use serde::{Deserialize, Serialize, Serializer};
@@ -12,7 +14,8 @@ use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
 use super::key::Key;
-use super::network::{self, Allow, AllowError, Presets};
+use super::network;
+use super::network::{Allow, AllowError, Presets};
 
 /// The value of a setting.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,7 +46,7 @@ pub enum Value {
 pub enum ValueError {
     /// No value of a limit.
     #[error(transparent)]
-    Limit(#[from] sandbox_controller::LimitParseError),
+    Limit(#[from] sandbox_api::LimitParseError),
     /// No reserve of disk space.
     #[error(transparent)]
     DiskReserve(#[from] sandbox_controller::DiskReserveError),

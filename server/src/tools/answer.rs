@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbox_controller::TouchedFile;
+use sandbox_api::TouchedFile;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;

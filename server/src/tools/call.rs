@@ -350,7 +350,7 @@ mod tests {
         let tool = tool.parse::<Tool>().map_err(|error| error.message)?;
         let args: &RawValue = serde_json::from_str(args).unwrap();
         Call::decode(tool, args).map_err(|error| {
-            assert_eq!(error.kind, sandbox_controller::ErrorKind::InvalidRequest);
+            assert_eq!(error.kind, sandbox_api::ErrorKind::InvalidRequest);
             error.message
         })
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_controller::{Command, Error, ErrorKind, ExecResult, Execution, Exit, Limits, Outcome};
+use sandbox_api::{ErrorKind, ExecResult, Exit, Limits, Outcome};
+use sandbox_controller::{Command, Error, Execution};
 
 use super::Done;
 use super::answer::{CommandRemarks, Extent, Remarks};

@@ -9,9 +9,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
-use sandbox_controller::{
-    Allowlist, Controller, EngineError, Error, ErrorKind, Pull, Root, Sandbox, SandboxSpec,
-};
+use sandbox_api::hosts::Allowlist;
+use sandbox_api::{ErrorKind, Pull, RootFs, SandboxSpec};
+use sandbox_controller::{Controller, EngineError, Error, Sandbox};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -65,9 +65,9 @@ impl Each {
             spec = spec.container_name(name);
         }
         if let Some(reference) = &args.image_name {
-            spec = spec.root(Root::Image { reference: reference.clone(), pull: self.pull });
+            spec = spec.root(RootFs::Image { reference: reference.clone(), pull: self.pull });
         }
-        match spec.has_programs() {
+        match spec.supports_exec() {
             true => spec.allow(self.hosts.clone()),
             false => spec,
         }
@@ -85,7 +85,7 @@ struct Names {
 pub(super) struct Container {
     args: InitArgs,
     /// Whether programs run in it.
-    has_programs: bool,
+    supports_exec: bool,
     order: Mutex<Order>,
     state: watch::Sender<State>,
     launch: Mutex<Launch>,
@@ -144,8 +144,8 @@ impl Container {
     }
 
     /// Whether programs run in it.
-    pub const fn has_programs(&self) -> bool {
-        self.has_programs
+    pub const fn supports_exec(&self) -> bool {
+        self.supports_exec
     }
 
     /// Where its files are, in it.
@@ -239,7 +239,7 @@ impl Containers {
         }
         let id = args.container_id.clone();
         let container = Arc::new(Container {
-            has_programs: self.each.spec(&args).has_programs(),
+            supports_exec: self.each.spec(&args).supports_exec(),
             args,
             order: Mutex::default(),
             state: watch::Sender::new(State::Making),

@@ -1,6 +1,6 @@
 //! What the tools give. Names are those that Loopstack's own tools have.
 
-use sandbox_controller::TouchedFile;
+use sandbox_api::TouchedFile;
 use sandbox_protocol::Base64;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};

@@ -1,6 +1,7 @@
 //! Why a call has no data.
 
-use sandbox_controller::{Error, ErrorKind};
+use sandbox_api::ErrorKind;
+use sandbox_controller::Error;
 
 use super::answer::CommandRemarks;
 use super::data::ExecuteScriptData;

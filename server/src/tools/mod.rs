@@ -24,7 +24,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sandbox_controller::{Allowlist, Controller, GuestPath, Limits, Pull, SandboxSpec};
+use sandbox_api::hosts::Allowlist;
+use sandbox_api::{GuestPath, Limits, Pull, SandboxSpec};
+use sandbox_controller::Controller;
 use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -176,7 +178,7 @@ impl Tools {
             }
             Call::Command(args) => {
                 let container = self.containers.find(&args.container_id)?;
-                if !container.has_programs() {
+                if !container.supports_exec() {
                     let message = format!(
                         "Container '{}' has no image, and so no programs: sandbox_command needs one",
                         args.container_id

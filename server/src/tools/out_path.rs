@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use sandbox_controller::ErrorKind;
+use sandbox_api::ErrorKind;
 use sandbox_protocol::protected::{ProtectedNames, fold};
 
 use super::error::ToolError;

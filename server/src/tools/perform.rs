@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use sandbox_controller::files::{
-    Encoding, EntryKind, ListOptions, MkdirOptions, ReadOptions, RemoveOptions, WriteOptions,
-    time_text,
+use sandbox_api::Encoding;
+use sandbox_api::files::{
+    EntryKind, ListOptions, MkdirOptions, ReadOptions, RemoveOptions, WriteOptions, time_text,
 };
 use sandbox_controller::{Error, Sandbox};
 use sandbox_protocol::Base64;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_controller::{ErrorKind, LogEntry, Outcome, Run, RunResult, Script};
+use sandbox_api::{ErrorKind, LogEntry, Outcome, RunResult, Script};
+use sandbox_controller::Run;
 
 use super::Done;
 use super::answer::Remarks;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use sandbox_controller::ErrorKind;
+use sandbox_api::ErrorKind;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;

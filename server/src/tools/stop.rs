@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sandbox_controller::{CancelCause, CancelHandle, Error, ErrorKind};
+use sandbox_api::{CancelCause, ErrorKind};
+use sandbox_controller::{CancelHandle, Error};
 use tokio::sync::watch;
 
 use super::error::ToolError;

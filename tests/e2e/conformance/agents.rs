@@ -5,8 +5,9 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use sandbox_controller::files::ReadOptions;
-use sandbox_controller::{AgentSource, Limits, Sandbox, SandboxSpec};
+use sandbox_api::files::ReadOptions;
+use sandbox_api::{Limits, SandboxSpec};
+use sandbox_controller::{AgentSource, Sandbox};
 use serde_json::{Value, json};
 
 use crate::ENGINE;

@@ -3,11 +3,12 @@
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use sandbox_controller::files::{RemoveOptions, WriteOptions};
-use sandbox_controller::{
-    ByteSize, CancelCause, Command, ErrorKind, ExecResult, ExecStream, Execution, FileOp, Limits,
-    Outcome, SandboxSpec, Script, Status, Stdin, TouchedSource,
+use sandbox_api::files::{RemoveOptions, WriteOptions};
+use sandbox_api::{
+    ByteSize, CancelCause, ErrorKind, ExecResult, FileOp, Limits, Outcome, SandboxSpec, Script,
+    Status, TouchedSource,
 };
+use sandbox_controller::{Command, ExecStream, Execution, Stdin};
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
@@ -135,7 +136,7 @@ fn what_a_command_changes_is_found_and_a_script_that_runs_one_too() {
     let line = "echo 12 > changed; rm gone; mkdir -p d/e; echo 1 > d/e/f; echo x > /tmp/x";
     let result = programs.exec(Command::shell(line));
     assert_eq!(status(&result), (Status::Ok, 0), "{result:?}");
-    let files = |files: &sandbox_controller::FilesTouched| -> Vec<(String, FileOp, u64)> {
+    let files = |files: &sandbox_api::FilesTouched| -> Vec<(String, FileOp, u64)> {
         assert_eq!((files.source, files.truncated), (TouchedSource::Scan, false));
         files.files.iter().map(|file| (file.name.clone(), file.op, file.bytes)).collect()
     };
@@ -432,8 +433,7 @@ fn a_container_that_is_killed_from_outside_says_so_of_its_commands() {
         let [container] = &programs.guest.place.containers()[..] else { panic!() };
         ENGINE.kill(container);
         let result = execution.wait().await.unwrap();
-        let document =
-            serde_json::to_value(sandbox_controller::ExecDocument::from(&result)).unwrap();
+        let document = serde_json::to_value(sandbox_api::ExecDocument::from(&result)).unwrap();
         (status(&result), document)
     });
     assert_eq!(killed, (Status::Killed, 137));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sandbox_controller::{Limits, Script};
+use sandbox_api::{Limits, Script};
 use serde_json::{Value, json};
 
 use crate::library::Guest;

@@ -12,10 +12,9 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, mknodat};
-use sandbox_controller::files::{
-    MkdirOptions, Operation, ReadOptions, RemoveOptions, WriteMode, WriteOptions,
-};
-use sandbox_controller::{Access, AllowedPath, ByteSize, Input, Limits, Script};
+use sandbox_api::files::{MkdirOptions, ReadOptions, RemoveOptions, WriteMode, WriteOptions};
+use sandbox_api::operation::Operation;
+use sandbox_api::{Access, AllowedPath, ByteSize, Input, Limits, Script};
 use serde_json::{Value, json};
 
 use crate::library::{Guest, give_up_all_after, kind_of};

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, openat};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use sandbox_controller::{Command, Confinement, ExecResult, Input, Outcome, UnixSockets};
+use sandbox_api::{Confinement, ExecResult, Input, Outcome, UnixSockets};
+use sandbox_controller::Command;
 
 use crate::agent::sockets;
 use crate::engines::{Feature, has};

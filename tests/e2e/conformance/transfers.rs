@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::mount::{MountFlags, UnmountFlags};
-use sandbox_controller::files::{ListOptions, ReadOptions, RemoveOptions, WriteMode, WriteOptions};
-use sandbox_controller::{ByteSize, Error, Limits, Sandbox, SandboxSpec, Script};
+use sandbox_api::files::{ListOptions, ReadOptions, RemoveOptions, WriteMode, WriteOptions};
+use sandbox_api::{ByteSize, Limits, SandboxSpec, Script};
+use sandbox_controller::{Error, Sandbox};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_IN_FLIGHT};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -10,11 +10,11 @@ use std::time::SystemTime;
 
 use bollard::models::ImageInspect;
 use bytes::Bytes;
+use sandbox_api::time::rfc3339;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::agent::Agent;
-use crate::time::rfc3339;
 
 /// The sha256 of the Dockerfile and the agent.
 pub(super) const LABEL_IMAGE: &str = "sandboxctl.image";

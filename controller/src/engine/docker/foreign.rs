@@ -2,10 +2,10 @@
 
 use bollard::Docker;
 use bollard::models::ImageInspect;
+use sandbox_api::Pull;
 
 use super::engine_error;
 use crate::engine::{EngineError, Prepared, ProgramRoot, Progress};
-use crate::spec::Pull;
 
 /// The image of this name or id: as the engine has it, or fetched.
 pub(super) async fn find(

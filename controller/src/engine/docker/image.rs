@@ -20,12 +20,13 @@ use bollard::query_parameters::{
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
+use sandbox_api::EngineKind;
 use sha2::{Digest, Sha256};
 
 use super::archive::{LABEL_AGENT, LABEL_IMAGE, Recipe};
 use super::{engine_error, unix_time};
 use crate::agent::Agent;
-use crate::engine::{EngineError, EngineKind, Progress};
+use crate::engine::{EngineError, Progress};
 use crate::image::ImageInfo;
 use crate::state::Cache;
 
@@ -128,7 +129,7 @@ impl Image {
         if !self.recipe.is_that_of(&image) {
             return Err(unusable("is not the sandbox image of this version"));
         }
-        image.id.ok_or_else(|| EngineError::Nonsense("an image without an id".to_owned()))
+        image.id.ok_or_else(|| EngineError::UnexpectedResponse("an image without an id".to_owned()))
     }
 
     pub async fn list(&self, docker: &Docker) -> Result<Vec<ImageInfo>, EngineError> {

@@ -31,6 +31,7 @@ use bollard::{API_DEFAULT_VERSION, Docker};
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
+use sandbox_api::{EngineInfo, EngineKind, RootFs};
 use sandbox_protocol::limits::cut_encoded;
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
@@ -44,14 +45,12 @@ use self::system::{missing_limits, rfc3339, security_names, user_mapping};
 use crate::agent::{Agent, DOCKERFILE};
 use crate::config::{DockerEndpoint, EngineConfig};
 use crate::engine::{
-    Attached, Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind,
-    ImageTar, Images, Listed, Moment, Output, Prepared, ProgramRoot, Programs, Progress,
-    UserMapping,
+    Attached, Container, ContainerSpec, Engine, EngineError, EngineFacts, ImageTar, Images, Listed,
+    Moment, Output, Prepared, ProgramRoot, Programs, Progress, UserMapping,
 };
 use crate::error::{Error, Step, Tried};
 use crate::image::ImageInfo;
 use crate::outcome::{ContainerUsage, ExitEvidence, KILLED};
-use crate::spec::Root;
 
 /// For bollard, in seconds. Every call has a shorter limit of ours around it, so this is only
 /// there because there must be one.
@@ -303,8 +302,8 @@ fn engine_error(error: bollard::errors::Error) -> EngineError {
             }
         }
         Bollard::DockerStreamError { error } => EngineError::Refused(error),
-        Bollard::JsonDataError { message, .. } => EngineError::Nonsense(message),
-        Bollard::JsonSerdeError { err } => EngineError::Nonsense(err.to_string()),
+        Bollard::JsonDataError { message, .. } => EngineError::UnexpectedResponse(message),
+        Bollard::JsonSerdeError { err } => EngineError::UnexpectedResponse(err.to_string()),
         Bollard::RequestTimeoutError => {
             EngineError::TimedOut { after: Duration::from_secs(CLIENT_TIMEOUT) }
         }
@@ -333,7 +332,7 @@ fn stopped_is_exited<T: DeserializeOwned>(
                 .replace(r#""State":"stopped""#, r#""State":"exited""#)
                 .replace(r#""Status":"stopped""#, r#""Status":"exited""#);
             serde_json::from_str(&contents)
-                .map_err(|error| EngineError::Nonsense(error.to_string()))
+                .map_err(|error| EngineError::UnexpectedResponse(error.to_string()))
         }
         answer => answer.map_err(engine_error),
     }
@@ -421,20 +420,20 @@ impl Engine for DockerEngine {
 
     async fn prepare(
         &self,
-        root: &Root,
+        root: &RootFs,
         progress: Progress<'_>,
     ) -> Result<Option<Prepared>, EngineError> {
         match root {
-            Root::Own => {
+            RootFs::Builtin => {
                 if !self.is_known() {
                     self.image.ensure(&self.docker).await?;
                 }
                 Ok(None)
             }
-            Root::Image { reference, pull } => {
+            RootFs::Image { reference, pull } => {
                 foreign::find(&self.docker, reference, *pull, progress).await.map(Some)
             }
-            Root::Directory(_) | Root::Archive(_) => Err(not_an_image()),
+            RootFs::Directory(_) | RootFs::Archive(_) => Err(not_an_image()),
         }
     }
 
@@ -561,8 +560,9 @@ impl Container for DockerContainer {
             }
             inspect => inspect?,
         };
-        let state =
-            inspect.state.ok_or_else(|| EngineError::Nonsense("no container state".to_owned()))?;
+        let state = inspect
+            .state
+            .ok_or_else(|| EngineError::UnexpectedResponse("no container state".to_owned()))?;
         if state.running == Some(true) || state.paused == Some(true) {
             return Ok(None);
         }
@@ -676,7 +676,7 @@ fn on_their_clock(
 async fn clock(docker: &Docker) -> Result<SystemTime, EngineError> {
     let system = docker.info().await.map_err(engine_error)?;
     let text = system.system_time.unwrap_or_default();
-    rfc3339(&text).ok_or_else(|| EngineError::Nonsense(format!("the time '{text}'")))
+    rfc3339(&text).ok_or_else(|| EngineError::UnexpectedResponse(format!("the time '{text}'")))
 }
 
 /// The engine writes a slash before a name, and one between names of links.

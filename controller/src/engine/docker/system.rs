@@ -55,7 +55,7 @@ pub(super) fn user_mapping(
     if has("rootless") {
         return match socket_owner {
             Some(owner) => Ok(UserMapping::Rootless { owner }),
-            None => Err(EngineError::Nonsense(
+            None => Err(EngineError::UnexpectedResponse(
                 "a rootless engine over TCP: nobody can tell which user runs it".to_owned(),
             )),
         };
@@ -67,7 +67,7 @@ pub(super) fn user_mapping(
         let ids = root.rsplit('/').next().and_then(|name| name.split_once('.'));
         return match ids.map(|(uid, gid)| (uid.parse(), gid.parse())) {
             Some((Ok(uid), Ok(gid))) => Ok(UserMapping::Remapped { uid, gid }),
-            _ => Err(EngineError::Nonsense(format!(
+            _ => Err(EngineError::UnexpectedResponse(format!(
                 "user namespaces, and '{root}' does not name the first user of them"
             ))),
         };

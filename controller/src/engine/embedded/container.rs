@@ -1,14 +1,16 @@
 //! A container of the embedded engine.
 
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
+use std::io::Write as _;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::BytesMut;
-use futures_util::stream::{self, Stream, StreamExt as _};
+use futures_util::stream;
+use futures_util::stream::{Stream, StreamExt as _};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FileType, MemfdFlags};
 use rustix::io::Errno;
@@ -104,7 +106,7 @@ impl Live {
         let beside = borrowed([&record, &input, &output, &errors, &config, agent]);
         let (reply, mut sent) = helper.call(&request, &beside).await?;
         let (Reply::Created, Some(pidfd)) = (reply, sent.pop()) else {
-            return Err(EngineError::Nonsense("the helper made no container".to_owned()));
+            return Err(EngineError::UnexpectedResponse("the helper made no container".to_owned()));
         };
         Ok(Self {
             name: spec.name.clone(),

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use async_trait::async_trait;
+use sandbox_api::{EngineInfo, EngineKind, RootFs};
 use sandbox_helper::cgroup::Hierarchies;
 
 use self::container::{Handle, Live};
@@ -30,12 +31,11 @@ use self::records::Records;
 use crate::agent::{Agent, HELPER_SHA256};
 use crate::config::EmbeddedConfig;
 use crate::engine::{
-    Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind, Images,
-    Listed, Prepared, ProgramRoot, Progress, Source, UserMapping,
+    Container, ContainerSpec, Engine, EngineError, EngineFacts, Images, Listed, Prepared,
+    ProgramRoot, Progress, Source, UserMapping,
 };
 use crate::rootfs::{RootCache, Unpacked, prepare_archive};
 use crate::sealed::SealedOnce;
-use crate::spec::Root;
 
 /// Why the embedded engine cannot be used on this machine, or by this user.
 #[derive(Debug, thiserror::Error)]
@@ -204,14 +204,14 @@ impl Engine for EmbeddedEngine {
 
     async fn prepare(
         &self,
-        root: &Root,
+        root: &RootFs,
         progress: Progress<'_>,
     ) -> Result<Option<Prepared>, EngineError> {
         match root {
-            Root::Own => Ok(None),
-            Root::Image { .. } => Err(root::no_images()),
-            Root::Directory(directory) => root::open(directory).map(Some),
-            Root::Archive(path) => {
+            RootFs::Builtin => Ok(None),
+            RootFs::Image { .. } => Err(root::no_images()),
+            RootFs::Directory(directory) => root::open(directory).map(Some),
+            RootFs::Archive(path) => {
                 let unpacked = prepare_archive(path, &self.roots, progress).await;
                 let Unpacked { root, tree, env, workdir, digest } = unpacked.map_err(|error| {
                     EngineError::Archive { path: path.clone(), source: Box::new(error) }

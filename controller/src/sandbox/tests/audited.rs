@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use sandbox_api::files::{ReadOptions, RenameOptions};
+use sandbox_api::operation::Operation;
 use sandbox_protocol::limits::FIRST_TUNNEL;
 use sandbox_protocol::message::{CancelReply, Change, Connect, ExecEnd, ExistsReply};
 use sandbox_protocol::{ErrorKind, ToAgent, WireError};
@@ -13,7 +15,6 @@ use super::*;
 use crate::config::Sweep;
 use crate::controller::Controller;
 use crate::exec::Command;
-use crate::files::{Operation, ReadOptions, RenameOptions};
 
 /// The lines, without what differs each time; the sandbox's id is `ID`.
 fn lines(file: &Path, id: &str) -> Vec<Value> {
@@ -178,7 +179,7 @@ async fn each_operation_of_the_callers_has_its_line_however_it_ends() {
     }
     // Refused before anything is sent: half a byte.
     let write = r#"{"operation":"write","path":"a","content":"f","encoding":"hex"}"#;
-    let envelope = Operation::from_json(write).unwrap().perform(&sandbox).await;
+    let envelope = sandbox.perform(Operation::from_json(write).unwrap()).await;
     assert!(!envelope.success);
     let id = sandbox.id().to_owned();
     drop(sandbox);

@@ -2,22 +2,21 @@
 
 use std::time::Duration;
 
+use sandbox_api::{ExecResult, FileOp, Pull, TouchedSource};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_CHUNK_BYTES};
 use sandbox_protocol::message::{
-    self, CancelReply, Chunk, Credit, Exec, ExecEnd, ExecReply, ExecStop, Word,
+    CancelReply, Chunk, Credit, Exec, ExecEnd, ExecReply, ExecStop, Word,
 };
-use sandbox_protocol::{Base64, ErrorKind, ToAgent, WireError};
+use sandbox_protocol::{Base64, ErrorKind, ToAgent, WireError, message};
 use tokio::io::AsyncWriteExt;
 
 use super::fake::{Fake, Scripted, World, greeted};
 use super::*;
 use crate::exec::{Command, ExecStream, Stdin};
-use crate::report::{ExecResult, FileOp, TouchedSource};
-use crate::spec::Pull;
 
 /// A world whose sandbox has programs.
 pub fn with_programs(world: &World) -> SandboxSpec {
-    world.spec().root(Root::Image { reference: "image".into(), pull: Pull::Never })
+    world.spec().root(RootFs::Image { reference: "image".into(), pull: Pull::Never })
 }
 
 pub async fn launch(world: &World, spec: SandboxSpec) -> Sandbox {

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
+use sandbox_api::{Ceiling, EngineInfo, EngineKind, RootFs, RunResult, SandboxSpec, Script};
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{
     AgentUsage, Change, Confinement, HelloReply, Log, LogLevel, MountIdentity, Refused, Request,
@@ -22,19 +23,16 @@ use crate::audit::Audit;
 use crate::cleanup::Cleanup;
 use crate::disk::DiskReserve;
 use crate::engine::{
-    Attached, Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind,
-    Images, Listed, Moment, Prepared, Progress, UserMapping,
+    Attached, Container, ContainerSpec, Engine, EngineError, EngineFacts, Images, Listed, Moment,
+    Prepared, Progress, UserMapping,
 };
 use crate::error::Error;
-use crate::limits::Ceiling;
 use crate::mounts::{MountWatch, OwnFolders};
 use crate::outcome::{ContainerUsage, ExitEvidence};
 use crate::owner::Owners;
-use crate::report::RunResult;
 use crate::sandbox::Sandbox;
 use crate::session::testing::{FakeAgent, pipe};
 use crate::shared::Shared;
-use crate::spec::{Root, SandboxSpec, Script};
 use crate::state::{Instance, StateDir};
 
 pub const BOOT_ID: &str = "boot";
@@ -114,7 +112,7 @@ impl Engine for Fake {
     }
     async fn prepare(
         &self,
-        _root: &Root,
+        _root: &RootFs,
         _progress: Progress<'_>,
     ) -> Result<Option<Prepared>, EngineError> {
         self.call("prepare").await.map(|()| None)

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sandbox_api::files::{ListOptions, ReadOptions, RenameOptions, WriteOptions};
 use sandbox_protocol::limits::{INITIAL_CREDIT, LIST_PAGE, MAX_CHUNK_BYTES};
 use sandbox_protocol::message::{
     CancelReply, Chunk, Credit, Entry, EntryKind, ExistsReply, ListReply, Page, Read, ReadReply,
@@ -13,7 +14,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fake::{Scripted, World, greeted};
 use super::*;
-use crate::files::{ListOptions, ReadOptions, RenameOptions, WriteOptions};
 
 type Line = Vec<u8>;
 

@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use sandbox_api::files::{EntryKind, OperationStats, WriteOptions};
 use sandbox_controller::Sandbox;
-use sandbox_controller::files::{EntryKind, Extent, WriteOptions};
 use serde::Serialize;
 use tokio::io::AsyncWriteExt;
 
@@ -45,7 +45,7 @@ struct Copied {
     bytes: u64,
 }
 
-impl Extent for Copied {
+impl OperationStats for Copied {
     fn bytes(&self) -> Option<u64> {
         Some(self.bytes)
     }

@@ -11,18 +11,20 @@ mod report;
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, IsTerminal, Read};
+use std::io;
+use std::io::{IsTerminal, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
 
-use sandbox_controller::files::{
-    Encoding, Envelope, FileReader, FileWriter, ListOptions, MkdirOptions, ReadOptions,
-    RemoveOptions, RenameOptions, ViewOptions, WriteMode, WriteOptions,
+use sandbox_api::files::{
+    ListOptions, MkdirOptions, ReadOptions, RemoveOptions, RenameOptions, ViewOptions, WriteMode,
+    WriteOptions,
 };
-use sandbox_controller::{
-    Config, Controller, Error as ControllerError, ErrorDocument, ErrorKind, Sandbox, SandboxSpec,
-};
+use sandbox_api::operation::Envelope;
+use sandbox_api::{Encoding, ErrorKind, Failure, SandboxSpec};
+use sandbox_controller::files::{FileReader, FileWriter};
+use sandbox_controller::{Config, Controller, Error as ControllerError, Sandbox};
 use sandbox_protocol::WireError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -36,8 +38,8 @@ use super::{Context, block_on, launch};
 use crate::cli::fs::{BatchArgs, EditArgs, FsArgs, FsCommand, LsArgs, ReadArgs, Side, WriteArgs};
 use crate::config::Settings;
 use crate::error::Error;
-use crate::input;
-use crate::signals::{self, Signals};
+use crate::signals::Signals;
+use crate::{input, signals};
 
 /// Most bytes of a text to replace, or to put there: they travel in one message.
 const MAX_EDIT_BYTES: u64 = 1 << 20;
@@ -209,7 +211,7 @@ impl Session<'_> {
             Err(error) => {
                 let told = error.document();
                 let hint = hint(&self.args.command, &error);
-                let told = ErrorDocument { hint: hint.or(told.hint), ..told };
+                let told = Failure { hint: hint.or(told.hint), ..told };
                 if self.args.wants_json() {
                     output.document(&Envelope::failed(started.elapsed(), told))?;
                 } else {

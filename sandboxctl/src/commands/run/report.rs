@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sandbox_controller::{LogEntry, Outcome, ResultDocument, RunResult, ScriptError};
+use sandbox_api::{LogEntry, Outcome, ResultDocument, RunResult, ScriptError};
 
 use super::super::touched;
 use crate::error::Error;

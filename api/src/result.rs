@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sandbox_protocol::limits::{MAX_LOG_ENTRY_BYTES, cut_encoded};
-use sandbox_protocol::message::{Confinement, ScriptError};
+use sandbox_protocol::message::Confinement;
 use sandbox_protocol::{Base64, ErrorKind, message};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use crate::engine::EngineKind;
-use crate::error::Error;
+use crate::Failure;
+use crate::engine_kind::EngineKind;
 use crate::limits::{LimitKey, Limits};
 use crate::outcome::{Outcome, Status};
 
@@ -50,7 +50,7 @@ pub struct RunResult {
     /// What confined the agent beyond its container.
     pub confinement: Confinement,
     /// The agent told how it ended, before its own end.
-    pub(crate) answered: bool,
+    pub answered: bool,
 }
 
 impl RunResult {
@@ -83,7 +83,7 @@ pub struct ExecResult {
     /// killed for a limit or a cancel.
     pub signal: Option<i32>,
     /// The beginning of its output, without what
-    /// [`next_output`](crate::exec::Execution::next_output) gave.
+    /// `next_output` gave.
     pub stdout: Vec<u8>,
     /// The beginning of its error output, likewise.
     pub stderr: Vec<u8>,
@@ -130,7 +130,7 @@ impl ExecResult {
 /// The next step after such an end. `memory` is the limit that ran out where memory did.
 fn hint(outcome: &Outcome, memory: LimitKey) -> Option<String> {
     let kind = match outcome {
-        Outcome::Error(error) => return error.hint(),
+        Outcome::Error { failure, .. } => return failure.hint.clone(),
         outcome => outcome.failure()?.kind,
     };
     let limit = match kind {
@@ -215,7 +215,7 @@ pub struct FilesTouched {
 
 impl FilesTouched {
     /// What a scan found, and what was observed beside: a file that was made and removed again.
-    pub(crate) fn with(mut self, observed: Self) -> Self {
+    pub fn with(mut self, observed: Self) -> Self {
         let known: HashSet<Vec<u8>> = self.files.iter().map(|file| file.path().to_vec()).collect();
         let others = observed.files.into_iter().filter(|file| !known.contains(file.path()));
         self.files.extend(others);
@@ -252,7 +252,7 @@ pub struct TouchedFile {
 
 impl TouchedFile {
     /// What became of the file at this path, relative to the io dir.
-    pub(crate) fn new(path: &[u8], op: FileOp, bytes: u64) -> Self {
+    pub fn new(path: &[u8], op: FileOp, bytes: u64) -> Self {
         let name = String::from_utf8_lossy(path).into_owned();
         let is_exact = name.as_bytes() == path;
         let name_b64 = (!is_exact).then(|| Base64(path.to_vec()));
@@ -260,7 +260,7 @@ impl TouchedFile {
     }
 
     /// Its path's bytes.
-    pub(crate) fn path(&self) -> &[u8] {
+    pub fn path(&self) -> &[u8] {
         self.name_b64.as_ref().map_or(self.name.as_bytes(), |exact| &exact.0)
     }
 }
@@ -316,7 +316,7 @@ pub struct ResultDocument<'a> {
     files_touched: &'a [TouchedFile],
     files_touched_source: TouchedSource,
     files_touched_truncated: bool,
-    error: Option<ErrorDocument>,
+    error: Option<Failure>,
     engine: Option<EngineKind>,
     #[serde(skip_serializing_if = "Option::is_none")]
     engine_notice: Option<&'a str>,
@@ -347,7 +347,7 @@ pub struct ExecDocument<'a> {
     files_touched: &'a [TouchedFile],
     files_touched_source: TouchedSource,
     files_touched_truncated: bool,
-    error: Option<ErrorDocument>,
+    error: Option<Failure>,
     engine: Option<EngineKind>,
     #[serde(skip_serializing_if = "Option::is_none")]
     engine_notice: Option<&'a str>,
@@ -408,7 +408,7 @@ impl<'a> From<&'a ExecResult> for ExecDocument<'a> {
             error: result
                 .outcome
                 .failure()
-                .map(|failure| ErrorDocument { hint: result.hint(), ..failure.into() }),
+                .map(|failure| Failure { hint: result.hint(), ..failure.into() }),
             engine: Some(result.engine),
             engine_notice: result.engine_notice.as_deref(),
             io_dir: result.io_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned()),
@@ -419,16 +419,10 @@ impl<'a> From<&'a ExecResult> for ExecDocument<'a> {
     }
 }
 
-impl From<&Error> for ExecDocument<'_> {
-    fn from(error: &Error) -> Self {
-        Self::failed(error.into())
-    }
-}
-
 impl ExecDocument<'_> {
     /// Where our side failed, and nothing ran.
     #[must_use]
-    pub const fn failed(error: ErrorDocument) -> Self {
+    pub const fn failed(error: Failure) -> Self {
         Self {
             schema: EXEC_SCHEMA,
             id: None,
@@ -458,50 +452,11 @@ impl ExecDocument<'_> {
 }
 
 /// The status of what never began.
-const fn status_of(error: &ErrorDocument) -> Status {
+const fn status_of(error: &Failure) -> Status {
     match error.kind {
         // A caller who gives up before there is a run has cancelled.
         ErrorKind::Cancelled => Status::Cancelled,
         _ => Status::Error,
-    }
-}
-
-/// The `error` of a [`ResultDocument`] and an [`ExecDocument`].
-#[derive(Debug, Clone, Serialize)]
-pub struct ErrorDocument {
-    /// What went wrong, in one word.
-    pub kind: ErrorKind,
-    /// One line for people.
-    pub message: String,
-    /// The script's line.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub line: Option<u32>,
-    /// The script's call stack.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub traceback: Option<String>,
-    /// The next step.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
-}
-
-impl ErrorDocument {
-    /// For a failure of the caller's own, such as a flag that is none.
-    #[must_use]
-    pub fn new(kind: ErrorKind, message: impl Into<String>, hint: Option<String>) -> Self {
-        Self { kind, message: message.into(), line: None, traceback: None, hint }
-    }
-}
-
-impl From<&Error> for ErrorDocument {
-    fn from(error: &Error) -> Self {
-        Self::new(error.kind(), error.full_message(), error.hint())
-    }
-}
-
-impl From<ScriptError> for ErrorDocument {
-    fn from(error: ScriptError) -> Self {
-        let ScriptError { kind, message, line, traceback } = error;
-        Self { kind, message, line, traceback, hint: None }
     }
 }
 
@@ -533,7 +488,7 @@ impl<'a> From<&'a RunResult> for ResultDocument<'a> {
             error: run
                 .outcome
                 .failure()
-                .map(|failure| ErrorDocument { hint: run.hint(), ..failure.into() }),
+                .map(|failure| Failure { hint: run.hint(), ..failure.into() }),
             engine: Some(run.engine),
             engine_notice: run.engine_notice.as_deref(),
             io_dir: run.io_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned()),
@@ -544,17 +499,10 @@ impl<'a> From<&'a RunResult> for ResultDocument<'a> {
     }
 }
 
-impl From<&Error> for ResultDocument<'_> {
-    fn from(error: &Error) -> Self {
-        let document = ErrorDocument::new(error.kind(), error.full_message(), error.hint());
-        ResultDocument::failed(document, error.exit_code())
-    }
-}
-
 impl ResultDocument<'_> {
     /// Where our side failed, and nothing ran.
     #[must_use]
-    pub const fn failed(error: ErrorDocument, exit_code: u8) -> Self {
+    pub const fn failed(error: Failure, exit_code: u8) -> Self {
         Self {
             schema: RESULT_SCHEMA,
             id: None,
@@ -580,6 +528,7 @@ impl ResultDocument<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Failure;
 
     #[test]
     fn output_that_is_no_text_is_given_as_its_bytes() {
@@ -600,7 +549,7 @@ mod tests {
 
     #[test]
     fn the_document_of_a_command_that_never_was_has_all_members() {
-        let error = ErrorDocument::new(ErrorKind::Usage, "no such flag", None);
+        let error = Failure::new(ErrorKind::Usage, "no such flag", None);
         let document = serde_json::to_value(ExecDocument::failed(error)).unwrap();
         assert_eq!(document["schema"], EXEC_SCHEMA);
         assert_eq!(document["status"], "error");

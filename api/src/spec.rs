@@ -9,10 +9,8 @@ use sandbox_protocol::message::{AllowedPath, IoErrors};
 use sandbox_protocol::path::MAX_PATH_BYTES;
 use serde_json::{Map, Value};
 
-use crate::egress::Allowlist;
-use crate::engine::Prepared;
-use crate::error::Error;
-use crate::files::Encoding;
+use crate::encoding::Encoding;
+use crate::hosts::Allowlist;
 use crate::limits::Limits;
 
 /// How long a sandbox may live at most.
@@ -124,41 +122,94 @@ pub const DEFAULT_PROTECTED: &[&str] = &[
     ".config/sandboxctl",
 ];
 
+/// A part of a [`SandboxSpec`] or a [`Script`] that cannot be used: its caller's mistake.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// A protected name is none.
+    #[error("cannot protect '{name}': {reason}")]
+    ProtectedName {
+        /// As it was given.
+        name: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// An argument for the script that no script can be given.
+    #[error("the script's argument '{what}' cannot be used: {reason}")]
+    Args {
+        /// Which.
+        what: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Arguments for the script that are too long.
+    #[error("the script's arguments are longer than {max} bytes of JSON")]
+    ArgsTooLarge {
+        /// The most that fits.
+        max: usize,
+    },
+}
+
+impl SpecError {
+    /// The next step, where there is one to name.
+    #[must_use]
+    pub const fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::ArgsTooLarge { .. } => Some("give large data as an input: --in SRC[:NAME]"),
+            Self::ProtectedName { .. } | Self::Args { .. } => None,
+        }
+    }
+}
+
 /// A sandbox to launch. Every limit is set; without an [`io_dir`](Self::io_dir) it has no files.
 #[derive(Debug, Clone)]
 pub struct SandboxSpec {
-    pub(crate) root: Root,
-    /// Whether `root` is a directory in a folder of ours, which is none of a caller's.
-    pub(crate) root_is_ours: bool,
-    /// `root` as the engine has it, where that was made ready before.
-    pub(crate) prepared: Option<Prepared>,
-    pub(crate) io_dir: Option<PathBuf>,
-    pub(crate) io_is_off: bool,
-    pub(crate) io_is_private: bool,
-    pub(crate) mount_path: String,
-    pub(crate) workdir: Option<String>,
-    pub(crate) inputs: Vec<Input>,
-    pub(crate) limits: Limits,
-    pub(crate) io_errors: IoErrors,
-    pub(crate) allowed_paths: Option<Vec<AllowedPath>>,
-    pub(crate) protected: Vec<String>,
-    pub(crate) user: Option<User>,
-    pub(crate) lifetime: Duration,
-    pub(crate) idle_limit: Option<Duration>,
-    pub(crate) default_encoding: Encoding,
-    pub(crate) lifespan: Lifespan,
-    pub(crate) container_name: Option<String>,
-    pub(crate) allow: Allowlist,
+    /// What its file system is made from.
+    pub root: RootFs,
+    /// The host's directory that is its io dir.
+    pub io_dir: Option<PathBuf>,
+    /// No files at all.
+    pub io_is_off: bool,
+    /// An io dir of its own, in memory.
+    pub io_is_private: bool,
+    /// Where the io dir appears.
+    pub mount_path: String,
+    /// What relative paths are relative to; `None` for the io dir's root.
+    pub workdir: Option<String>,
+    /// Its read-only inputs.
+    pub inputs: Vec<Input>,
+    /// Its limits, all of them.
+    pub limits: Limits,
+    /// How `io` reports OS errors.
+    pub io_errors: IoErrors,
+    /// Guest path prefixes that may be used; `None` for the mounts.
+    pub allowed_paths: Option<Vec<AllowedPath>>,
+    /// Names that refuse writes.
+    pub protected: Vec<String>,
+    /// Who it runs as; `None` for the io dir's owner.
+    pub user: Option<User>,
+    /// How long it may live at most.
+    pub lifetime: Duration,
+    /// How long nothing may be asked of it.
+    pub idle_limit: Option<Duration>,
+    /// The encoding of reads and writes that name none.
+    pub default_encoding: Encoding,
+    /// What it is for.
+    pub lifespan: Lifespan,
+    /// What its container is called in lists.
+    pub container_name: Option<String>,
+    /// Which hosts commands may reach.
+    pub allow: Allowlist,
 }
 
 /// What a sandbox's file system is made from.
 ///
-/// Programs run in any but [`Own`](Self::Own), beside scripts.
+/// Programs run in any but [`Builtin`](Self::Builtin), beside scripts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Root {
+pub enum RootFs {
     /// The sandbox image, which has no programs: scripts and files alone.
     #[default]
-    Own,
+    Builtin,
     /// An image of the engine's.
     Image {
         /// Its name, with a tag or a digest, or its id.
@@ -173,11 +224,11 @@ pub enum Root {
     Archive(PathBuf),
 }
 
-impl Root {
+impl RootFs {
     /// Whether there can be programs.
     #[must_use]
-    pub const fn has_programs(&self) -> bool {
-        !matches!(self, Self::Own)
+    pub const fn supports_exec(&self) -> bool {
+        !matches!(self, Self::Builtin)
     }
 }
 
@@ -206,9 +257,7 @@ pub enum Lifespan {
 impl Default for SandboxSpec {
     fn default() -> Self {
         Self {
-            root: Root::default(),
-            root_is_ours: false,
-            prepared: None,
+            root: RootFs::default(),
             io_dir: None,
             io_is_off: false,
             io_is_private: false,
@@ -239,16 +288,9 @@ impl SandboxSpec {
 
     /// What its file system is made from; the sandbox image by default.
     #[must_use]
-    pub fn root(mut self, root: Root) -> Self {
+    pub fn root(mut self, root: RootFs) -> Self {
         self.root = root;
-        self.root_is_ours = false;
-        self.prepared = None;
         self
-    }
-
-    /// The same, of a directory in a folder of ours.
-    pub(crate) fn own_directory(self, directory: PathBuf) -> Self {
-        Self { root_is_ours: true, ..self.root(Root::Directory(directory)) }
     }
 
     /// The host's directory that scripts read and write. Made if it is missing, and then removed
@@ -336,9 +378,9 @@ impl SandboxSpec {
     ///
     /// # Errors
     ///
-    /// [`Error::ProtectedName`].
-    pub fn check_protected_name(name: &str) -> Result<(), Error> {
-        let refuse = |reason| Err(Error::ProtectedName { name: name.to_owned(), reason });
+    /// [`SpecError::ProtectedName`].
+    pub fn check_protected_name(name: &str) -> Result<(), SpecError> {
+        let refuse = |reason| Err(SpecError::ProtectedName { name: name.to_owned(), reason });
         let name = name.strip_suffix('/').unwrap_or(name);
         if name.starts_with('/') {
             return refuse("a name stands anywhere, so it does not begin with '/'");
@@ -375,7 +417,7 @@ impl SandboxSpec {
         self
     }
 
-    /// The encoding of [`Sandbox::read`](crate::Sandbox::read) and of operations as data, where
+    /// The encoding of `Sandbox::read` and of operations as data, where
     /// they name none; UTF-8 by default.
     #[must_use]
     pub fn default_encoding(mut self, encoding: Encoding) -> Self {
@@ -399,8 +441,8 @@ impl SandboxSpec {
 
     /// Whether there can be programs in it.
     #[must_use]
-    pub const fn has_programs(&self) -> bool {
-        self.root.has_programs()
+    pub const fn supports_exec(&self) -> bool {
+        self.root.supports_exec()
     }
 
     /// Which hosts programs may reach. None by default. Without programs a list of any is an error of
@@ -415,13 +457,18 @@ impl SandboxSpec {
 /// A read-only input, at `/in/NAME`.
 #[derive(Debug, Clone)]
 pub struct Input {
-    pub(crate) name: String,
-    pub(crate) source: InputSource,
+    /// Its name below `/in`.
+    pub name: String,
+    /// What it is.
+    pub source: InputSource,
 }
 
+/// What an [`Input`] is.
 #[derive(Debug, Clone)]
-pub(crate) enum InputSource {
+pub enum InputSource {
+    /// A file or directory of the host.
     Path(PathBuf),
+    /// Bytes, which appear as a file.
     Bytes(Vec<u8>),
 }
 
@@ -449,9 +496,12 @@ impl Input {
 /// A script to run.
 #[derive(Debug, Clone, Default)]
 pub struct Script {
-    pub(crate) source: Vec<u8>,
-    pub(crate) args: Map<String, Value>,
-    pub(crate) timeout: Option<Duration>,
+    /// Its text.
+    pub source: Vec<u8>,
+    /// Its `args`.
+    pub args: Map<String, Value>,
+    /// How long it may run; `None` for the sandbox's limit.
+    pub timeout: Option<Duration>,
 }
 
 impl Script {
@@ -480,16 +530,16 @@ impl Script {
     ///
     /// # Errors
     ///
-    /// [`Error`] for what is too long, too deep, or no number of Luau's.
-    pub fn check_args(args: &Map<String, Value>) -> Result<(), Error> {
+    /// [`SpecError`] for what is too long, too deep, or no number of Luau's.
+    pub fn check_args(args: &Map<String, Value>) -> Result<(), SpecError> {
         for (key, value) in args {
             // The arguments themselves are a level.
             check_value(value, 1)
-                .map_err(|reason| Error::Args { what: format!("args.{key}"), reason })?;
+                .map_err(|reason| SpecError::Args { what: format!("args.{key}"), reason })?;
         }
         let length = serde_json::to_string(args).map_or(usize::MAX, |json| json.len());
         if length > MAX_ARGS_BYTES {
-            return Err(Error::ArgsTooLarge { max: MAX_ARGS_BYTES });
+            return Err(SpecError::ArgsTooLarge { max: MAX_ARGS_BYTES });
         }
         Ok(())
     }
@@ -527,10 +577,7 @@ mod tests {
 
     fn check(args: Value) -> Result<(), String> {
         let Value::Object(args) = args else { panic!("{args}") };
-        Script::check_args(&args).map_err(|error| {
-            assert_eq!(error.exit_code(), 2);
-            error.to_string()
-        })
+        Script::check_args(&args).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -540,8 +587,7 @@ mod tests {
             check(name).unwrap();
         }
         for name in ["", "/", "/io/.bashrc", "a//b", "./a", "a/..", "..", "a\0b", "a//"] {
-            let error = check(name).unwrap_err();
-            assert_eq!(error.exit_code(), 2);
+            check(name).unwrap_err();
         }
         let error = check("/io/.bashrc").unwrap_err().to_string();
         assert_eq!(

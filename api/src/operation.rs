@@ -4,51 +4,43 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use sandbox_protocol::path::written;
 use sandbox_protocol::{Base64, ErrorKind, WireError};
-use serde::de::{self, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize, de};
 use serde_json::map::Entry;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tokio::time::Instant;
 
-use super::Encoding;
-use super::data::{
-    Extent, ListOptions, MkdirOptions, ReadOptions, RemoveOptions, RenameOptions, ViewOptions,
-    WriteMode, WriteOptions,
-};
-use crate::error::Error;
+use super::encoding::Encoding;
+use super::files::{OperationStats, ViewOptions, WriteMode};
+use crate::failure::Failure;
 use crate::limits::millis;
-use crate::report::ErrorDocument;
-use crate::sandbox::Sandbox;
 
-/// A file operation with all of its options, read from
-/// `{"operation": "read", "path": "a.txt", …}`.
-///
-/// A path or name that is not UTF-8 is given by its bytes in `path_b64`, with or without text beside.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Operation(Request);
-
-macro_rules! requests {
-    ($($word:literal $variant:ident {
-        $($field:ident: $kind:ty $(= $default:expr)?,)*
+macro_rules! operations {
+    ($($(#[$doc:meta])* $word:literal $variant:ident {
+        $($(#[$field_doc:meta])* $field:ident: $kind:ty $(= $default:expr)?,)*
     })+) => {
         $(
+            $(#[$doc])*
             #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
             #[serde(deny_unknown_fields)]
-            struct $variant {
-                $($(#[serde(default = $default)])? $field: $kind,)*
+            pub struct $variant {
+                $($(#[$field_doc])* $(#[serde(default = $default)])? pub $field: $kind,)*
             }
         )+
 
+        /// A file operation with all of its options, read from
+        /// `{"operation": "read", "path": "a.txt", …}`.
+        ///
+        /// A path or name that is not UTF-8 is given by its bytes in `path_b64`, with or without text
+        /// beside.
         #[derive(Debug, Clone, PartialEq, Eq)]
-        enum Request {
-            $($variant($variant),)+
+        pub enum Operation {
+            $($(#[$doc])* $variant($variant),)+
         }
 
-        impl Request {
-            fn new(operation: &str, options: Map<String, Value>) -> Result<Self, Error> {
+        impl Operation {
+            fn new(operation: &str, options: Map<String, Value>) -> Result<Self, WireError> {
                 match operation {
                     $($word => options_of(operation, options).map(Self::$variant),)+
                     _ => {
@@ -58,89 +50,127 @@ macro_rules! requests {
                 }
             }
 
-            const fn word(&self) -> &'static str {
+            /// Its name.
+            #[must_use]
+            pub const fn name(&self) -> &'static str {
                 match self { $(Self::$variant(_) => $word,)+ }
             }
         }
     };
 }
 
-requests! {
+operations! {
+    /// Reads a file, or a range of it, as text in an encoding.
     "read" Read {
+        /// The file.
         path: String,
+        /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
+        /// As what the content is given; `None` for the sandbox's default.
         encoding: Option<Encoding> = "none",
+        /// The first byte.
         offset: u64 = "u64::default",
+        /// How many bytes at most.
         limit: Option<u64> = "none",
     }
+    /// Gives a window of a file for people and models.
     "view" View {
+        /// The file.
         path: String,
+        /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
-        lines: Lines = "Lines::default",
+        /// Which lines.
+        lines: ViewOptions = "ViewOptions::default",
     }
+    /// Writes a file: all of it, or nothing.
     "write" Write {
+        /// The file.
         path: String,
+        /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
+        /// The content, in the encoding.
         content: String,
+        /// The encoding; `None` for the sandbox's default.
         encoding: Option<Encoding> = "none",
+        /// What becomes of a file that is there.
         mode: WriteMode = "overwrite",
+        /// Whether missing directories on the way are made.
         parents: bool = "yes",
+        /// Whether every reader sees the old file or the new one whole.
         atomic: bool = "yes",
     }
+    /// Replaces text in a file where it is there exactly so often.
     "edit" Edit {
+        /// The file.
         path: String,
+        /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
+        /// What is replaced.
         old: String,
+        /// By what.
         new: String,
+        /// How often it is there.
         count: NonZeroU64 = "once",
     }
+    /// Lists a directory.
     "list" List {
+        /// The directory.
         path: String = "here",
+        /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
+        /// Whether directories in it are looked into.
         recursive: bool = "bool::default",
+        /// How deep.
         max_depth: Option<u64> = "none",
+        /// How many entries.
         limit: Option<u64> = "none",
     }
+    /// Makes a directory.
     "mkdir" Mkdir {
+        /// The directory.
         path: String,
+        /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
+        /// Whether missing directories on the way are made.
         parents: bool = "yes",
     }
+    /// Removes a file or a directory.
     "remove" Remove {
+        /// What is removed.
         path: String,
+        /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
+        /// Whether a directory goes with all that is in it.
         recursive: bool = "bool::default",
+        /// Whether nothing there is no error.
         force: bool = "bool::default",
     }
+    /// Tests whether a path exists.
     "exists" Exists {
+        /// The name.
         path: String,
+        /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
     }
+    /// Tells what is at a path.
     "stat" Stat {
+        /// The name.
         path: String,
+        /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
     }
+    /// Moves or renames.
     "rename" Rename {
+        /// The old name.
         from: String,
+        /// Its bytes, where they are not UTF-8.
         from_b64: Option<Base64> = "none",
+        /// The new name.
         to: String,
+        /// Its bytes, where they are not UTF-8.
         to_b64: Option<Base64> = "none",
+        /// Whether something that has the new name is replaced.
         overwrite: bool = "bool::default",
-    }
-}
-
-/// The lines of a view.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Lines {
-    offset: u64,
-    limit: Option<u64>,
-}
-
-impl Default for Lines {
-    fn default() -> Self {
-        let ViewOptions { offset, limit } = ViewOptions::default();
-        Self { offset, limit }
     }
 }
 
@@ -164,8 +194,8 @@ fn here() -> String {
     ".".to_owned()
 }
 
-fn invalid(message: impl AsRef<str>) -> Error {
-    Error::Operation { source: WireError::new(ErrorKind::InvalidRequest, message) }
+fn invalid(message: impl AsRef<str>) -> WireError {
+    WireError::new(ErrorKind::InvalidRequest, message)
 }
 
 /// A JSON value in which no object has a key twice: which of the two is meant, nobody can say.
@@ -240,7 +270,7 @@ impl<'de> Visitor<'de> for AnyValue {
 fn options_of<T: DeserializeOwned>(
     operation: &str,
     options: Map<String, Value>,
-) -> Result<T, Error> {
+) -> Result<T, WireError> {
     serde_path_to_error::deserialize(Value::Object(options)).map_err(|error| {
         let key = error.path().to_string();
         let what = error.inner();
@@ -258,7 +288,7 @@ impl Operation {
     /// # Errors
     ///
     /// `invalid_request`, which names the key that is unknown, missing, or of a wrong type.
-    pub fn from_json(json: &str) -> Result<Self, Error> {
+    pub fn from_json(json: &str) -> Result<Self, WireError> {
         match serde_json::from_str(json) {
             Ok(Unambiguous(Value::Object(object))) => Self::from_object(object),
             Ok(_) => Err(invalid("not a JSON object")),
@@ -273,7 +303,7 @@ impl Operation {
     /// # Errors
     ///
     /// The same.
-    pub fn from_object(mut object: Map<String, Value>) -> Result<Self, Error> {
+    pub fn from_object(mut object: Map<String, Value>) -> Result<Self, WireError> {
         match object.remove("operation") {
             Some(Value::String(operation)) => {
                 let names: &[_] = match &*operation {
@@ -286,91 +316,32 @@ impl Operation {
                         object.entry(*text).or_insert_with(|| String::new().into());
                     }
                 }
-                Request::new(&operation, object).map(Self)
+                Self::new(&operation, object)
             }
             Some(_) => Err(invalid("operation: it is no text")),
             None => Err(invalid("missing field `operation`")),
-        }
-    }
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        self.0.word()
-    }
-
-    /// Performs it. How it went, an error too, is in the envelope.
-    pub async fn perform(self, sandbox: &Sandbox) -> Envelope {
-        let started = Instant::now();
-        let result = self.result(sandbox).await;
-        Envelope::new(started.elapsed(), result)
-    }
-
-    async fn result(self, sandbox: &Sandbox) -> Result<Performed, Error> {
-        match self.0 {
-            Request::Read(Read { path, path_b64, encoding, offset, limit }) => {
-                let options = ReadOptions { encoding, offset, limit };
-                Performed::new(&sandbox.read(written(&path, path_b64.as_ref()), options).await?)
-            }
-            Request::View(View { path, path_b64, lines: Lines { offset, limit } }) => {
-                let options = ViewOptions { offset, limit };
-                Performed::new(&sandbox.view(written(&path, path_b64.as_ref()), options).await?)
-            }
-            Request::Write(write) => {
-                let Write { path, path_b64, content, encoding, mode, parents, atomic } = write;
-                let path = written(&path, path_b64.as_ref());
-                let options = WriteOptions { mode, parents, atomic };
-                Performed::new(&sandbox.write_text(path, &content, encoding, options).await?)
-            }
-            Request::Edit(Edit { path, path_b64, old, new, count }) => {
-                let path = written(&path, path_b64.as_ref());
-                Performed::new(&sandbox.edit(path, &old, &new, count).await?)
-            }
-            Request::List(List { path, path_b64, recursive, max_depth, limit }) => {
-                let options = ListOptions { recursive, max_depth, limit };
-                Performed::new(&sandbox.list(written(&path, path_b64.as_ref()), options).await?)
-            }
-            Request::Mkdir(Mkdir { path, path_b64, parents }) => {
-                let options = MkdirOptions { parents };
-                Performed::new(&sandbox.mkdir(written(&path, path_b64.as_ref()), options).await?)
-            }
-            Request::Remove(Remove { path, path_b64, recursive, force }) => {
-                let options = RemoveOptions { recursive, force };
-                Performed::new(&sandbox.remove(written(&path, path_b64.as_ref()), options).await?)
-            }
-            Request::Exists(Exists { path, path_b64 }) => {
-                Performed::new(&sandbox.exists(written(&path, path_b64.as_ref())).await?)
-            }
-            Request::Stat(Stat { path, path_b64 }) => {
-                Performed::new(&sandbox.stat(written(&path, path_b64.as_ref())).await?)
-            }
-            Request::Rename(Rename { from, from_b64, to, to_b64, overwrite }) => {
-                let (from, to) = (written(&from, from_b64.as_ref()), written(&to, to_b64.as_ref()));
-                Performed::new(&sandbox.rename(from, to, RenameOptions { overwrite }).await?)
-            }
         }
     }
 }
 
 /// An operation's data as JSON, and its extent.
 #[derive(Debug, Clone)]
-pub struct Performed {
+pub struct OperationOutput {
     data: Box<RawValue>,
     bytes: Option<u64>,
     items: Option<u64>,
 }
 
-impl Performed {
+impl OperationOutput {
     /// What is told of such data.
     ///
     /// # Errors
     ///
     /// Only for data that JSON cannot hold, which is none of this module's.
-    pub fn new(data: &(impl Extent + Serialize)) -> Result<Self, Error> {
+    pub fn new(data: &(impl OperationStats + Serialize)) -> Result<Self, WireError> {
         let (bytes, items) = (data.bytes(), data.items());
-        let data = serde_json::value::to_raw_value(data).map_err(|error| Error::Operation {
-            source: WireError::new(ErrorKind::Internal, error.to_string()),
-        })?;
+        let data = serde_json::value::to_raw_value(data)
+            .map_err(|error| WireError::new(ErrorKind::Internal, error.to_string()))?;
         Ok(Self { data, bytes, items })
     }
 
@@ -391,7 +362,7 @@ pub struct Envelope {
     /// The operation's data; null where it failed.
     pub data: Option<Box<RawValue>>,
     /// Why it failed.
-    pub error: Option<ErrorDocument>,
+    pub error: Option<Failure>,
     /// Beside the data.
     pub metadata: Metadata,
 }
@@ -410,16 +381,9 @@ pub struct Metadata {
 }
 
 impl Envelope {
-    fn new(took: Duration, result: Result<Performed, Error>) -> Self {
-        match result {
-            Ok(performed) => performed.envelope(took),
-            Err(error) => Self::failed(took, ErrorDocument::from(&error)),
-        }
-    }
-
     /// The envelope of a failure, also of one before there was a sandbox.
     #[must_use]
-    pub fn failed(took: Duration, error: ErrorDocument) -> Self {
+    pub fn failed(took: Duration, error: Failure) -> Self {
         let metadata = Metadata { duration_ms: millis(took), bytes: None, items: None };
         Self { success: false, data: None, error: Some(error), metadata }
     }
@@ -428,6 +392,7 @@ impl Envelope {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sandbox_protocol::path::written;
 
     fn refusal(json: &str) -> String {
         let error = Operation::from_json(json).unwrap_err();
@@ -439,16 +404,14 @@ mod tests {
     fn an_operation_is_read_with_its_defaults() {
         let read = Operation::from_json(r#"{"operation":"read","path":"a"}"#).unwrap();
         assert_eq!(read.name(), "read");
-        let Request::Write(write) =
-            Operation::from_json(r#"{"operation":"write","path":"a","content":""}"#).unwrap().0
+        let Operation::Write(write) =
+            Operation::from_json(r#"{"operation":"write","path":"a","content":""}"#).unwrap()
         else {
             panic!("another one")
         };
         assert_eq!((write.mode, write.parents, write.atomic), (WriteMode::Overwrite, true, true));
-        let Request::Edit(edit) =
-            Operation::from_json(r#"{"operation":"edit","path":"a","old":"x","new":""}"#)
-                .unwrap()
-                .0
+        let Operation::Edit(edit) =
+            Operation::from_json(r#"{"operation":"edit","path":"a","old":"x","new":""}"#).unwrap()
         else {
             panic!("another one")
         };
@@ -457,15 +420,15 @@ mod tests {
 
     #[test]
     fn bytes_of_a_path_stand_alone_or_beside_its_text() {
-        let stat = |json: &str| match Operation::from_json(json).unwrap().0 {
-            Request::Stat(Stat { path, path_b64 }) => written(&path, path_b64.as_ref()).to_vec(),
+        let stat = |json: &str| match Operation::from_json(json).unwrap() {
+            Operation::Stat(Stat { path, path_b64 }) => written(&path, path_b64.as_ref()).to_vec(),
             other => panic!("{other:?}"),
         };
         assert_eq!(stat(r#"{"operation":"stat","path_b64":"Yf8="}"#), b"a\xff");
         assert_eq!(stat(r#"{"operation":"stat","path":"a?","path_b64":"Yf8="}"#), b"a\xff");
         assert_eq!(stat(r#"{"operation":"stat","path":"a","path_b64":null}"#), b"a");
         let rename = r#"{"operation":"rename","from_b64":"Yf8=","to_b64":"Yv8="}"#;
-        let Request::Rename(rename) = Operation::from_json(rename).unwrap().0 else {
+        let Operation::Rename(rename) = Operation::from_json(rename).unwrap() else {
             panic!("another one")
         };
         assert_eq!(written(&rename.from, rename.from_b64.as_ref()), b"a\xff");

@@ -4,13 +4,13 @@
 //! and `path_b64` or `name_b64` has its bytes.
 
 use sandbox_protocol::Base64;
-pub use sandbox_protocol::message::{EntryKind, Timestamp, TruncatedBy, WriteMode};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
-use super::Encoding;
+use super::encoding::Encoding;
 use crate::time::rfc3339;
+pub use sandbox_protocol::message::{EntryKind, Timestamp, TruncatedBy, WriteMode};
 
-/// How to [`read`](crate::Sandbox::read).
+/// How to `Sandbox::read`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReadOptions {
     /// As what the content is given; `None` for the sandbox's
@@ -22,8 +22,9 @@ pub struct ReadOptions {
     pub limit: Option<u64>,
 }
 
-/// The lines to [`view`](crate::Sandbox::view).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The lines to `Sandbox::view`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct ViewOptions {
     /// The first line, from 1.
     pub offset: u64,
@@ -37,7 +38,7 @@ impl Default for ViewOptions {
     }
 }
 
-/// How to [`write`](crate::Sandbox::write).
+/// How to `Sandbox::write`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteOptions {
     /// What becomes of a file that is there; it is replaced by default.
@@ -55,7 +56,7 @@ impl Default for WriteOptions {
     }
 }
 
-/// How to [`list`](crate::Sandbox::list).
+/// How to `Sandbox::list`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ListOptions {
     /// Whether directories in it are looked into.
@@ -66,7 +67,7 @@ pub struct ListOptions {
     pub limit: Option<u64>,
 }
 
-/// How to [`mkdir`](crate::Sandbox::mkdir).
+/// How to `Sandbox::mkdir`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MkdirOptions {
     /// Whether missing directories on the way are made, as they are by default.
@@ -79,7 +80,7 @@ impl Default for MkdirOptions {
     }
 }
 
-/// How to [`remove`](crate::Sandbox::remove).
+/// How to `Sandbox::remove`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RemoveOptions {
     /// Whether a directory goes with all that is in it.
@@ -88,7 +89,7 @@ pub struct RemoveOptions {
     pub force: bool,
 }
 
-/// How to [`rename`](crate::Sandbox::rename).
+/// How to `Sandbox::rename`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RenameOptions {
     /// Whether something that has the new name is replaced.
@@ -331,7 +332,7 @@ fn time<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok,
 }
 
 /// What an operation's data says of its extent.
-pub trait Extent {
+pub trait OperationStats {
     /// Bytes of content.
     fn bytes(&self) -> Option<u64> {
         None
@@ -342,13 +343,13 @@ pub trait Extent {
     }
 }
 
-impl Extent for ReadData {
+impl OperationStats for ReadData {
     fn bytes(&self) -> Option<u64> {
         Some(self.bytes)
     }
 }
 
-impl Extent for ViewData {
+impl OperationStats for ViewData {
     fn bytes(&self) -> Option<u64> {
         Some(match self {
             Self::Text(view) => view.text.len() as u64,
@@ -357,31 +358,31 @@ impl Extent for ViewData {
     }
 }
 
-impl Extent for WriteData {
+impl OperationStats for WriteData {
     fn bytes(&self) -> Option<u64> {
         Some(self.bytes_written)
     }
 }
 
-impl Extent for EditData {
+impl OperationStats for EditData {
     fn items(&self) -> Option<u64> {
         Some(self.replacements)
     }
 }
 
-impl Extent for ListData {
+impl OperationStats for ListData {
     fn items(&self) -> Option<u64> {
         Some(self.entries.len() as u64)
     }
 }
 
-impl Extent for RemoveData {
+impl OperationStats for RemoveData {
     fn items(&self) -> Option<u64> {
         Some(self.entries)
     }
 }
 
-impl Extent for MkdirData {}
-impl Extent for ExistsData {}
-impl Extent for StatData {}
-impl Extent for RenameData {}
+impl OperationStats for MkdirData {}
+impl OperationStats for ExistsData {}
+impl OperationStats for StatData {}
+impl OperationStats for RenameData {}

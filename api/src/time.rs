@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 /// The time so many seconds and nanoseconds after the beginning of 1970, with as many digits of
 /// the second as it has. None where it is no time that RFC 3339 can write: a year outside of 0 to
 /// 9999, or more nanoseconds than a second has. A hostile agent may say any.
-pub(crate) fn rfc3339(seconds: i64, nanoseconds: u32) -> Option<String> {
+pub fn rfc3339(seconds: i64, nanoseconds: u32) -> Option<String> {
     if nanoseconds >= 1_000_000_000 {
         return None;
     }
@@ -17,7 +17,7 @@ pub(crate) fn rfc3339(seconds: i64, nanoseconds: u32) -> Option<String> {
 }
 
 /// The clock's time, to the millisecond: every one is written with three digits.
-pub(crate) fn now() -> String {
+pub fn now() -> String {
     format!("{:.3}", Timestamp::now())
 }
 

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Why an address is not reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Special {
+pub enum Special {
     /// This machine.
     Loopback,
     /// A network of somebody's own.
@@ -94,7 +94,7 @@ const V6: &[([u16; 8], u32, Special)] = &[
 ];
 
 /// Why this address is not reached unless it is listed itself; `None` where it is anybody's.
-pub(crate) fn special(address: IpAddr) -> Option<Special> {
+pub fn special(address: IpAddr) -> Option<Special> {
     match address {
         IpAddr::V4(address) => special_v4(address),
         IpAddr::V6(address) => special_v6(address),

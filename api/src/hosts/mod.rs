@@ -4,11 +4,14 @@
 //! number is an address, in any of the notations that C libraries take (`0x7f.1`, `2130706433`), or
 //! nothing. What was compared is what is then resolved and dialled: nothing is read twice.
 
+mod address;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-use super::address::{Special, special};
+pub use self::address::Special;
+use self::address::special;
 
 /// Ports of a rule that names none: HTTP's and HTTPS's.
 const USUAL_PORTS: [u16; 2] = [80, 443];
@@ -18,7 +21,7 @@ const MAX_LABEL: usize = 63;
 
 /// A host: a name, or an address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Host {
+pub enum Host {
     /// ASCII, lower case, without a last dot.
     Name(String),
     /// Never an IPv4 address in IPv6's clothes.
@@ -28,7 +31,7 @@ pub(crate) enum Host {
 /// What is no host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{}' is neither a host name nor an address", .0.escape_debug())]
-pub(crate) struct NoHost(String);
+pub struct NoHost(String);
 
 impl FromStr for Host {
     type Err = NoHost;
@@ -79,8 +82,10 @@ impl fmt::Display for Host {
 
 /// Where a program wants to go.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Target {
+pub struct Target {
+    /// The host.
     pub host: Host,
+    /// Its port.
     pub port: u16,
 }
 
@@ -299,12 +304,12 @@ impl Allowlist {
     }
 
     /// Whether a rule allows it.
-    pub(crate) fn allows(&self, target: &Target) -> bool {
+    pub fn allows(&self, target: &Target) -> bool {
         self.0.iter().any(|rule| rule.allows(target))
     }
 
     /// Whether this address may be dialled for a target that the list allows, and why not.
-    pub(crate) fn check(&self, address: IpAddr, port: u16) -> Result<(), Special> {
+    pub fn check(&self, address: IpAddr, port: u16) -> Result<(), Special> {
         let address = address.to_canonical();
         match special(address) {
             Some(special) if special.is_nobody() => Err(special),

@@ -516,7 +516,7 @@ impl Limits {
 
     /// The most processor time that a run can take: its deadline's on every processor that it
     /// has, and a little to start and to end.
-    pub(crate) fn most_cpu(&self) -> Duration {
+    pub fn most_cpu(&self) -> Duration {
         let processors = u64::from(self.cpus.thousandths()).div_ceil(1000);
         let seconds = self.timeout.as_secs().saturating_add(SPARE_CPU_SECONDS);
         Duration::from_secs(seconds.saturating_mul(processors))
@@ -537,7 +537,7 @@ impl Limits {
 
     /// The part that the agent enforces. What stays free of the disk is set at launch, where the file
     /// system is known.
-    pub(crate) fn for_agent(&self) -> message::Limits {
+    pub fn for_agent(&self) -> message::Limits {
         message::Limits {
             vm_memory_bytes: self.vm_memory.0,
             write_bytes: self.max_write.0,
@@ -558,7 +558,7 @@ impl Limits {
 }
 
 /// Whole milliseconds, as many as fit.
-pub(crate) fn millis(time: Duration) -> u64 {
+pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
