@@ -1,10 +1,9 @@
-//! What holds whatever the bytes are: the bodies of the fuzz targets `tls` and `layers`. They panic
-//! where it does not.
+//! What holds whatever the bytes are: the body of the fuzz target `tls`. It panics where
+//! it does not.
 //!
-//! Compiled for `fuzz/`, and for this crate's tests, which replay the corpora.
+//! Compiled for `fuzz/`, and for this crate's tests, which replay the corpus.
 
 pub use crate::egress::fuzz::tls;
-pub use crate::rootfs::fuzz::layers;
 
 #[cfg(test)]
 #[path = "../../fuzz/corpus.rs"]
@@ -17,10 +16,5 @@ mod tests {
     #[test]
     fn what_fuzzing_found_of_tls_holds() {
         corpus::replay("tls", super::tls);
-    }
-
-    #[test]
-    fn what_fuzzing_found_of_layers_holds() {
-        corpus::replay("layers", super::layers);
     }
 }

@@ -51,7 +51,6 @@ mod places;
 mod plan;
 mod prepared;
 mod reap;
-mod rootfs;
 mod run;
 mod sandbox;
 mod scan;
@@ -81,7 +80,7 @@ pub use prepared::PreparedSandbox;
 pub use reap::{
     Force, GcFailure, GcMode, GcOptions, GcReport, Reaper, SandboxState, SandboxSummary,
 };
-pub use rootfs::{Digest, EntryProblem, RootfsError, TarProblem};
 pub use run::Run;
 pub use sandbox::Sandbox;
 pub use sandbox_protocol::argv::ConfinementPolicy;
+pub use sandbox_rootfs::{Digest, EntryProblem, RootfsError, TarProblem};

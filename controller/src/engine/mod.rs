@@ -33,7 +33,8 @@ use self::hardening::SYSTEM_FILES;
 pub use self::hardening::{MASKED_PATHS, READONLY_PATHS};
 use crate::image::ImageInfo;
 use crate::outcome::{ContainerUsage, ExitEvidence};
-use crate::rootfs::RootfsError;
+pub(crate) use sandbox_rootfs::Progress;
+use sandbox_rootfs::RootfsError;
 
 /// What an engine says of itself when it is asked, for `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -420,9 +421,6 @@ pub(crate) trait Images: Send + Sync {
     async fn load(&self, tar: BoxStream<'static, io::Result<Bytes>>)
     -> Result<String, EngineError>;
 }
-
-/// Takes an engine's lines as they come.
-pub(crate) type Progress<'a> = &'a mut (dyn FnMut(&str) + Send);
 
 /// The pieces of an image's tar.
 pub(crate) type ImageTar = BoxStream<'static, Result<Bytes, EngineError>>;

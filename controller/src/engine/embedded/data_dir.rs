@@ -1,6 +1,6 @@
 //! The data directory: root's alone, on a mount that programs can be started from.
 //!
-//! `containers/` has the [records](super::records), `roots/` the [images](crate::rootfs) that were
+//! `containers/` has the [records](super::records), `roots/` the [images](sandbox_rootfs) that were
 //! unpacked, and `mnt/` is where helpers mount what they make, each in a mount namespace of its own:
 //! on the host it is always empty. So is `empty/`, which `doctor` makes a sandbox from. No program of
 //! ours is in it.
@@ -11,8 +11,8 @@ use rustix::fs::StatVfsMountFlags;
 
 use super::EmbeddedProblem;
 use crate::config::EmbeddedConfig;
-use crate::rootfs::RootCache;
 use sandbox_dirfd::create_private_dir;
+use sandbox_rootfs::RootCache;
 
 /// A data directory that can be used.
 #[derive(Debug, Clone)]

@@ -34,8 +34,8 @@ use crate::engine::{
     Container, ContainerSpec, Engine, EngineError, EngineFacts, Images, Listed, Prepared,
     ProgramRoot, Progress, Source, UserMapping,
 };
-use crate::rootfs::{RootCache, Unpacked, prepare_archive};
 use crate::sealed::SealedOnce;
+use sandbox_rootfs::{RootCache, Unpacked, prepare_archive};
 
 /// Why the embedded engine cannot be used on this machine, or by this user.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::error::RootfsError;
+use crate::error::RootfsError;
 
 /// The most that is read and unpacked of one archive.
 #[derive(Debug, Clone, Copy)]

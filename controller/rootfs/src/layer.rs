@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::budget::Budget;
-use super::entries::{Entries, Entry, Kind, Source};
-use super::error::{EntryProblem, RootfsError};
-use super::tree::{Kept, Metadata, Tree};
+use crate::budget::Budget;
+use crate::error::{EntryProblem, RootfsError};
+use crate::tar::{Entries, Entry, Kind, Source};
+use crate::tree::{Kept, Metadata, Tree};
 
 /// As the kernel has it, without the NUL.
 pub(super) const MAX_PATH: usize = 4095;

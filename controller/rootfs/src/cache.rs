@@ -18,9 +18,9 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::budget::Stop;
-use super::digest::Digest;
-use super::error::RootfsError;
+use crate::budget::Stop;
+use crate::digest::Digest;
+use crate::error::RootfsError;
 use sandbox_dirfd::create_private_dir;
 
 /// How the trees in the cache are made. Another number is another tree.
@@ -39,7 +39,7 @@ const SPOOL: &str = "spool-";
 
 /// A folder of unpacked images.
 #[derive(Debug, Clone)]
-pub(crate) struct RootCache {
+pub struct RootCache {
     folder: PathBuf,
 }
 

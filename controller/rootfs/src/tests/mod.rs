@@ -538,7 +538,7 @@ fn sparse_files_have_their_holes_in_every_notation() {
 
 #[test]
 fn what_gnu_tar_writes_is_read_in_each_of_its_formats() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/layers");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/layers");
     let mut sparse = vec![0; 100_000];
     for offset in [0, 20_000, 50_000] {
         sparse[offset..offset + 600].fill(b'x');

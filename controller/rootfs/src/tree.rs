@@ -14,9 +14,9 @@ use std::rc::Rc;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
-use super::budget::Budget;
-use super::entries::SparseExtent;
-use super::error::{EntryProblem, RootfsError, TarProblem};
+use crate::budget::Budget;
+use crate::error::{EntryProblem, RootfsError, TarProblem};
+use crate::tar::SparseExtent;
 
 /// To reach a directory.
 const REACH: OFlags =

@@ -8,20 +8,22 @@
 //! them.
 //!
 //! From the file to the tree: [`archive`] finds the members, [`image`] reads which layers there
-//! are, [`stream`] decompresses and verifies them, [`entries`] and [`layer`] say what is in them,
+//! are, [`stream`] decompresses and verifies them, [`tar`] and [`layer`] say what is in them,
 //! [`tree`] writes it, and [`cache`] keeps it.
+
+#![forbid(unsafe_code)]
 
 mod archive;
 mod budget;
 mod cache;
 mod digest;
-mod entries;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod image;
 mod layer;
 mod stream;
+mod tar;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -32,18 +34,21 @@ use std::sync::Arc;
 
 use self::archive::{Archive, shown};
 use self::budget::{Bounds, Budget, Stop};
-pub(crate) use self::cache::RootCache;
 use self::cache::{Claimed, Filling};
-pub use self::digest::Digest;
-pub use self::error::{EntryProblem, RootfsError, TarProblem};
 use self::image::{Image, Platform};
 use self::stream::LayerStream;
 use self::tree::Tree;
-use crate::engine::Progress;
+
+pub use self::cache::RootCache;
+pub use self::digest::Digest;
+pub use self::error::{EntryProblem, RootfsError, TarProblem};
+
+/// Takes lines for people as they come.
+pub type Progress<'a> = &'a mut (dyn FnMut(&str) + Send);
 
 /// An image that has been unpacked.
 #[derive(Debug, Clone)]
-pub(crate) struct Unpacked {
+pub struct Unpacked {
     /// Where its tree is. It must never be written to.
     pub root: PathBuf,
     /// The tree itself. It stays in the cache for as long as this, or a copy of it, is open.
@@ -59,7 +64,11 @@ pub(crate) struct Unpacked {
 /// Unpacks the image of an archive, or finds it unpacked. `progress` gets lines for people.
 ///
 /// Where the future is dropped the unpacking stops, and nothing of it is left.
-pub(crate) async fn prepare_archive(
+///
+/// # Errors
+///
+/// [`RootfsError`], which says what is wrong with the archive, or with the cache.
+pub async fn prepare_archive(
     file: &Path,
     cache: &RootCache,
     progress: Progress<'_>,
@@ -121,8 +130,8 @@ fn fill(
     let layers = image.layers.len();
     for (index, layer) in image.layers.iter().enumerate() {
         let number = index + 1;
-        let length = sandbox_api::ByteSize::b(layer.content.length());
-        say(format!("unpacking layer {number} of {layers} ({length})"));
+        let length = layer.content.length();
+        say(format!("unpacking layer {number} of {layers} ({length} bytes)"));
         let mut unpacked = || {
             let stream = LayerStream::new(layer.content.clone(), budget)?;
             let digests = layer::unpack(stream, &mut tree, budget)?.finish()?;

@@ -10,7 +10,7 @@ use std::io;
 use std::io::Read;
 use std::ops::Range;
 
-use super::error::{RootfsError, TarProblem};
+use crate::error::{RootfsError, TarProblem};
 
 /// The unit of the format.
 pub(super) const BLOCK: u64 = 512;

@@ -10,10 +10,10 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use sha2::{Digest as _, Sha256};
 
-use super::archive::{Archive, Section, shown};
-use super::budget::Budget;
-use super::digest::Digest;
-use super::error::RootfsError;
+use crate::archive::{Archive, Section, shown};
+use crate::budget::Budget;
+use crate::digest::Digest;
+use crate::error::RootfsError;
 
 /// How deep an index may lie in others. Tools write one in one.
 const MAX_DEPTH: usize = 4;

@@ -9,8 +9,8 @@ use rustix::fs::FlockOperation;
 
 use super::make::{configuration, file, folder, saved, saved_with, tar};
 use super::{Place, layers, listing};
-use crate::rootfs::budget::{Bounds, Budget, Stop};
-use crate::rootfs::{RootfsError, prepare_archive};
+use crate::budget::{Bounds, Budget, Stop};
+use crate::{RootfsError, prepare_archive};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -57,10 +57,9 @@ fn of_many_who_want_an_image_at_once_one_unpacks_it() {
             let stop = Stop::default();
             let budget = Budget::new(Bounds::DEFAULT, stop.clone());
             let mut lines = Vec::new();
-            let unpacked =
-                crate::rootfs::unpack(&path, &place.cache, &budget, &stop, &mut |line| {
-                    lines.push(line);
-                });
+            let unpacked = crate::unpack(&path, &place.cache, &budget, &stop, &mut |line| {
+                lines.push(line);
+            });
             (unpacked.unwrap(), lines)
         };
         let all: Vec<_> = (0..8).map(|_| scope.spawn(unpack)).collect();
@@ -195,7 +194,7 @@ fn an_unpacking_that_is_stopped_stops_in_the_middle_of_a_file() {
     let stop = Stop::default();
     let budget = Budget::new(Bounds::DEFAULT, stop.clone());
     let mut stop_it = |_| stop.stop();
-    let unpacked = crate::rootfs::unpack(&path, &place.cache, &budget, &stop, &mut stop_it);
+    let unpacked = crate::unpack(&path, &place.cache, &budget, &stop, &mut stop_it);
     assert!(matches!(unpacked, Err(RootfsError::GivenUp)));
     assert_eq!(place.kept(), [""; 0]);
 }

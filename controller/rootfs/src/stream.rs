@@ -7,11 +7,11 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use sha2::{Digest as _, Sha256};
 
-use super::archive::Section;
-use super::budget::Budget;
-use super::digest::Digest;
-use super::entries::Source;
-use super::error::RootfsError;
+use crate::archive::Section;
+use crate::budget::Budget;
+use crate::digest::Digest;
+use crate::error::RootfsError;
+use crate::tar::Source;
 
 /// How much is passed over at once.
 const PIECE: usize = 64 << 10;

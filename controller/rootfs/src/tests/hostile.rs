@@ -11,9 +11,9 @@ use super::make::{
     item, layout, member, saved, saved_with, symlink, tar, zstd,
 };
 use super::{Place, layers, listing, message};
-use crate::rootfs::RootfsError;
-use crate::rootfs::budget::Bounds;
-use crate::rootfs::digest::Digest;
+use crate::RootfsError;
+use crate::budget::Bounds;
+use crate::digest::Digest;
 
 /// Unpacks it beside a file that must stay as it is, and gives the error.
 #[track_caller]

@@ -2,10 +2,10 @@
 
 use std::io::{self, BufReader, Read};
 
-use super::entries::{Entries, Entry, Kind, Source};
-use super::error::RootfsError;
-use super::layer::Change;
-use super::stream::{Compression, Plain, pass};
+use crate::error::RootfsError;
+use crate::layer::Change;
+use crate::stream::{Compression, Plain, pass};
+use crate::tar::{Entries, Entry, Kind, Source};
 
 /// The most that is read of what is compressed: a bomb proves nothing here.
 const MOST: u64 = 1 << 20;
@@ -128,5 +128,19 @@ fn hold_change(change: &Change) {
             hold(target);
         }
         Change::Ignore => {}
+    }
+}
+
+#[cfg(test)]
+#[path = "../../../fuzz/corpus.rs"]
+mod corpus;
+
+#[cfg(test)]
+mod tests {
+    use super::corpus;
+
+    #[test]
+    fn what_fuzzing_found_of_layers_holds() {
+        corpus::replay("layers", super::layers);
     }
 }

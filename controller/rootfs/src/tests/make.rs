@@ -6,8 +6,8 @@ use std::io::Write as _;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::{Value, json};
 
-use crate::rootfs::digest::Digest;
-use crate::rootfs::image::Platform;
+use crate::digest::Digest;
+use crate::image::Platform;
 
 pub const EPOCH: u64 = 1_700_000_000;
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::digest::Digest;
+use crate::digest::Digest;
 
 /// Why an image archive cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -8,10 +8,10 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::rc::Rc;
 
-use super::budget::Budget;
-use super::entries::{Entries, Kind, Source, SparseExtent};
-use super::error::{RootfsError, TarProblem};
-use super::stream::{Compression, Metered, Plain};
+use crate::budget::Budget;
+use crate::error::{RootfsError, TarProblem};
+use crate::stream::{Compression, Metered, Plain};
+use crate::tar::{Entries, Kind, Source, SparseExtent};
 
 /// How many links lead from one member to another. `docker save` writes one where an image has a
 /// layer twice.
