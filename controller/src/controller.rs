@@ -1,11 +1,13 @@
 //! The controller: an engine, the sandboxes on it, and what is kept between them.
 
+use sandbox_engine::ImageIdError;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
 use futures_util::StreamExt;
 use sandbox_api::{EngineInfo, SandboxSpec};
+use sandbox_engine::{EngineFacts, ImageInfo, ImageSelector, Images, Rebuild, UserMapping};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
@@ -13,16 +15,16 @@ use tokio::task::JoinHandle;
 use crate::audit::{Audit, AuditReport};
 use crate::cleanup::Cleanup;
 use crate::config::{Config, Sweep};
-use crate::engine::{EngineFacts, Images, UserMapping};
-use crate::error::{Error, Step, step};
+use crate::engine_call::step;
+use crate::error::Error;
 use crate::failpoint::{Point, failpoint};
-use crate::image::{ImageInfo, ImageSelector, Rebuild};
 use crate::mounts::{MountWatch, OwnFolders};
 use crate::owner::Owners;
 use crate::sandbox::Sandbox;
 use crate::shared::Shared;
 use crate::state::{Instance, StateDir};
-use crate::{PreparedSandbox, engine, reap, state};
+use crate::step::Step;
+use crate::{PreparedSandbox, reap, state};
 
 /// One piece of a stream of an image.
 const PIECE_BYTES: usize = 64 << 10;
@@ -81,7 +83,8 @@ impl Controller {
         let audit = config.audit.as_deref().map_or(Ok(Audit::off()), Audit::open)?;
         let boot_id = state::boot_id()?;
         let state = StateDir::open(&config.state_dir, &boot_id)?;
-        let engine = engine::connect(&config).await?;
+        let engine =
+            sandbox_engine::connect(&config.engine, &config.agent, &config.state_dir).await?;
         let EngineInfo { endpoint, why, .. } = engine.info();
         tracing::info!(endpoint, why, "connected to the engine");
         let instance = Instance::register(state, endpoint)?;
@@ -199,7 +202,8 @@ impl Controller {
     async fn image(&self, id: &str) -> Result<ImageInfo, Error> {
         let images = self.image_list().await?;
         let image = images.into_iter().find(|image| image.id == id);
-        image.ok_or_else(|| Error::ImageId { which: id.to_owned(), reason: "no image has it" })
+        let unknown = || ImageIdError { which: id.to_owned(), reason: "no image has it" };
+        Ok(image.ok_or_else(unknown)?)
     }
 
     /// Removes sandbox images, and gives those that went.

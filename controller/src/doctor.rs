@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use sandbox_api::{ByteSize, EngineKind, Lifespan, Limits, Pull, RootFs, SandboxSpec, Script};
+use sandbox_engine::{EmbeddedConfig, EngineFacts, UserMapping};
 use sandbox_protocol::message::UnixSockets;
 use serde::Serialize;
 
-use crate::config::{Config, EmbeddedConfig};
+use crate::config::Config;
 use crate::confinement::{LEAST_LANDLOCK, kernel_landlock};
 use crate::controller::Controller;
 use crate::disk::{DiskReserve, FreeSpace};
-use crate::engine::{EngineFacts, UserMapping};
 use crate::error::Error;
 use crate::growth::find_processes;
 use crate::iodir::{IoDir, container_user};

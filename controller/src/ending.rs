@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::{CancelCause, Limits, Outcome, Usage, millis};
+use sandbox_engine::ExitEvidence;
 use sandbox_protocol::WireError;
 use sandbox_protocol::message::{Cancel, ScriptError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::error::{Error, Step};
-use crate::outcome::{Evidence, ExitEvidence, OurKill, Word};
+use crate::error::Error;
+use crate::outcome::{Evidence, OurKill, Word};
 use crate::sandbox::Inner;
 use crate::session::{CallError, Reply, SessionEnd};
+use crate::step::Step;
 
 /// How long a container may go on after its agent's stdout has ended.
 const LAST_BREATH: Duration = Duration::from_secs(2);
@@ -225,7 +227,7 @@ impl Ending {
             Err(_) => {
                 return Err(Error::Engine {
                     step: Step::Exit,
-                    source: crate::engine::EngineError::TimedOut { after: limit },
+                    source: sandbox_engine::EngineError::TimedOut { after: limit },
                 });
             }
         };

@@ -1,151 +1,35 @@
 //! What can fail on our side. What the guest did is no error: it is an
 //! [`Outcome`](sandbox_api::Outcome).
 
+use crate::Step;
+use sandbox_engine::AgentError;
+use sandbox_engine::ConnectError;
+use sandbox_engine::ImageIdError;
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use sandbox_api::{
     EngineKind, ExecDocument, Failure, Outcome, OverCeiling, ResultDocument, SpecError, exit_code,
     operation_hint,
 };
+use sandbox_engine::EngineError;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::path::PathError;
 
-use crate::engine::{EmbeddedProblem, EngineError};
-use crate::failpoint::{Point, failpoint};
 use crate::mounts::MountRefusal;
-
-/// A step of a sandbox's life, or another call to the engine. Each has its own time limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Step {
-    /// Asking an engine whether it is there, and what it is.
-    Connect,
-    /// Finding or building the sandbox image.
-    Image,
-    /// Fetching, unpacking or looking at what programs run in.
-    Programs,
-    /// Making the container.
-    Create,
-    /// Attaching to its stdin and stdout.
-    Attach,
-    /// Starting it.
-    Start,
-    /// The agent's answer to `hello`.
-    Hello,
-    /// The agent's answer to `shutdown`.
-    Shutdown,
-    /// Killing it.
-    Kill,
-    /// Waiting for its end.
-    Exit,
-    /// Reading how it ended.
-    Evidence,
-    /// Removing it.
-    Remove,
-    /// Removing an image.
-    RemoveImage,
-    /// Listing containers or images.
-    List,
-}
-
-impl Step {
-    /// What is being done, as messages say it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Connect => "connecting to the engine",
-            Self::Image => "preparing the sandbox image",
-            Self::Programs => "preparing the image",
-            Self::Create => "creating the container",
-            Self::Attach => "attaching to the container",
-            Self::Start => "starting the container",
-            Self::Hello => "greeting the agent",
-            Self::Shutdown => "shutting the agent down",
-            Self::Kill => "killing the container",
-            Self::Exit => "waiting for the container's end",
-            Self::Evidence => "reading how the container ended",
-            Self::Remove => "removing the container",
-            Self::RemoveImage => "removing the image",
-            Self::List => "listing what the engine has",
-        }
-    }
-
-    /// How long the step may take. Generous: an engine under load is slow, not dead.
-    #[must_use]
-    pub const fn time_limit(self) -> Duration {
-        let seconds = match self {
-            Self::Connect => 5,
-            Self::Image => 120,
-            // A registry far away, an image of gigabytes.
-            Self::Programs => 1800,
-            Self::Create | Self::Start | Self::Remove | Self::RemoveImage => 30,
-            Self::Attach | Self::Hello | Self::Kill | Self::Exit => 10,
-            Self::Evidence | Self::List => 10,
-            Self::Shutdown => 2,
-        };
-        Duration::from_secs(seconds)
-    }
-}
-
-impl std::fmt::Display for Step {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.pad(self.as_str())
-    }
-}
-
-/// An endpoint that was tried, and what came of it.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Tried {
-    /// The endpoint, such as `unix:///var/run/docker.sock`.
-    pub endpoint: String,
-    /// What names it: `--host`, `DOCKER_HOST`, a context, a usual socket.
-    pub why: String,
-    /// What came of it.
-    pub outcome: String,
-}
 
 /// What can fail on our side.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No engine answered.
-    #[error("no container engine answers: {}", list_tried(.tried))]
-    NoEngine {
-        /// What was tried, in order.
-        tried: Vec<Tried>,
-    },
-    /// The embedded engine cannot be used here.
-    #[error("the embedded engine cannot be used")]
-    Embedded(#[source] EmbeddedProblem),
-    /// Something was asked of the embedded engine that only Docker has.
-    #[error("the embedded engine takes no {what}: engine.{what} is for Docker")]
-    DockerOnly {
-        /// The key, in `engine`.
-        what: &'static str,
-    },
+    /// No engine can be used.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
     /// Something was to be done with an image, and the engine needs none.
     #[error("the {engine} engine has no images: it runs the agent itself")]
     NoImages {
         /// Which.
         engine: EngineKind,
-    },
-    /// The endpoint that was named cannot be used.
-    #[error("cannot use the endpoint of {why}: {reason}")]
-    Endpoint {
-        /// What names it: `--host`, `DOCKER_HOST`, a context.
-        why: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// Docker's context cannot be read, or names no engine.
-    #[error("cannot use {why}: {reason}")]
-    Context {
-        /// Which, and what names it.
-        why: String,
-        /// What is wrong.
-        reason: String,
     },
     /// The engine failed, or did not answer in time.
     #[error("{step} failed")]
@@ -175,14 +59,8 @@ pub enum Error {
         reason: String,
     },
     /// The agent's file cannot be used.
-    #[error("cannot use the agent {}", .path.display())]
-    Agent {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Agent(#[from] AgentError),
     /// A part of a spec or a script cannot be used.
     #[error(transparent)]
     Spec(#[from] SpecError),
@@ -354,13 +232,8 @@ pub enum Error {
         source: io::Error,
     },
     /// An id does not name one sandbox image.
-    #[error("cannot use the image id '{which}': {reason}")]
-    ImageId {
-        /// As it was given.
-        which: String,
-        /// What is wrong.
-        reason: &'static str,
-    },
+    #[error(transparent)]
+    ImageId(#[from] ImageIdError),
     /// A stream of an image cannot be read or written.
     #[error("cannot {action} the image")]
     ImageStream {
@@ -386,18 +259,13 @@ impl Error {
                 ..
             } => ErrorKind::Image,
             Self::Engine { source: EngineError::UnusableRoot { .. }, .. } => ErrorKind::Usage,
-            Self::NoEngine { .. }
-            | Self::Embedded(_)
-            | Self::Engine { .. }
+            Self::Connect(error) => error.kind(),
+            Self::Engine { .. }
             | Self::StartFailed { .. }
             | Self::Unconfined { .. }
             | Self::IoDirElsewhere { .. } => ErrorKind::Engine,
-            Self::DockerOnly { .. }
-            | Self::PrivateIoDir { .. }
-            | Self::Endpoint { .. }
-            | Self::Context { .. }
-            | Self::Audit { .. } => ErrorKind::Config,
-            Self::AgentMismatch { .. } | Self::Agent { .. } | Self::ImageStream { .. } => {
+            Self::PrivateIoDir { .. } | Self::Audit { .. } => ErrorKind::Config,
+            Self::AgentMismatch { .. } | Self::Agent(_) | Self::ImageStream { .. } => {
                 ErrorKind::Image
             }
             Self::OverCeiling(_)
@@ -415,7 +283,7 @@ impl Error {
             | Self::NoImages { .. }
             | Self::Command { .. }
             | Self::ExecUnsupported
-            | Self::ImageId { .. } => ErrorKind::Usage,
+            | Self::ImageId(_) => ErrorKind::Usage,
             Self::Ended { .. } => ErrorKind::AgentLost,
             Self::State { .. }
             | Self::MountTable { .. }
@@ -443,22 +311,9 @@ impl Error {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::NoEngine { tried } if tried.iter().any(|one| one.outcome.contains("denied")) => {
-                "your user may not use the engine's socket: `sudo usermod -aG docker $USER` and a \
-                 new login let it (and make it as good as root), or run a rootless engine"
-            }
-            Self::NoEngine { .. } => {
-                "install and start Docker or Podman, or name a running engine with --host"
-            }
-            Self::Embedded(problem) => problem.hint(),
+            Self::Connect(error) => error.hint(),
             Self::Spec(error) => return error.hint().map(str::to_owned),
-            Self::DockerOnly { .. } => "unset it, or name Docker: --engine docker",
             Self::NoImages { .. } => "--engine docker names one that has",
-            Self::Endpoint { .. } => "unix:// and tcp:// endpoints can be used",
-            Self::Context { .. } => {
-                "`docker context ls` lists the contexts; --host or DOCKER_HOST names an engine \
-                 without one"
-            }
             Self::Engine { source: EngineError::UnusableImage { .. }, .. } => {
                 "a sandbox needs the image of this very version: `sandboxctl image save` writes it \
                  for `sandboxctl image load`, and without engine.image a run builds it"
@@ -486,7 +341,7 @@ impl Error {
                  without what is missing"
             }
             Self::AgentMismatch { .. } => "`sandboxctl image build --rebuild` builds it anew",
-            Self::Agent { .. } => "SANDBOX_AGENT must name a static sandbox-agent program",
+            Self::Agent(_) => AgentError::HINT,
             Self::OverCeiling(over) => {
                 return Some(format!(
                     "limits.ceiling in the user's or the system's configuration raises the \
@@ -522,7 +377,7 @@ impl Error {
             Self::Audit { .. } => {
                 "name a file outside of the io dir that can be written, or a FIFO that is read"
             }
-            Self::ImageId { .. } => "`sandboxctl image ls` lists them",
+            Self::ImageId(_) => "`sandboxctl image ls` lists them",
             Self::RuleForPrograms { .. } => {
                 "give programs an io dir that has nothing to keep them from, and drop the rule; or no files at all"
             }
@@ -591,31 +446,4 @@ impl From<&Error> for ResultDocument<'_> {
         let document = Failure::new(error.kind(), error.full_message(), error.hint());
         ResultDocument::failed(document, error.exit_code())
     }
-}
-
-fn list_tried(tried: &[Tried]) -> String {
-    if tried.is_empty() {
-        return "nothing was found to try".to_owned();
-    }
-    let lines: Vec<_> = tried
-        .iter()
-        .map(|Tried { endpoint, why, outcome }| format!("{endpoint}, {why}: {outcome}"))
-        .collect();
-    lines.join("; ")
-}
-
-/// Makes a call to the engine within the step's time limit.
-pub(crate) async fn step<T>(
-    step: Step,
-    call: impl Future<Output = Result<T, EngineError>>,
-) -> Result<T, Error> {
-    failpoint(Point::Before(step)).await;
-    let after = step.time_limit();
-    let since = tokio::time::Instant::now();
-    let result = tokio::time::timeout(after, call).await;
-    tracing::debug!(took = ?since.elapsed(), "{step}");
-    let result = result.unwrap_or(Err(EngineError::TimedOut { after }));
-    let result = result.map_err(|source| Error::Engine { step, source })?;
-    failpoint(Point::After(step)).await;
-    Ok(result)
 }

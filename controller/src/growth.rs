@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::{ByteSize, FilesTouched, Limits, TouchedSource, failure};
+use sandbox_engine::Container;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::ScriptError;
 use tokio::sync::{Notify, OnceCell, watch};
@@ -17,7 +18,6 @@ use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::Instant;
 
 use crate::disk::{DiskReserve, FreeSpace, Locality, Promptness};
-use crate::engine::Container;
 use crate::iodir::IoDir;
 use crate::pace::{Found, Pace, Room};
 use crate::scan::{Extent, MAX_DEPTH, Reach, Snapshot, measure};

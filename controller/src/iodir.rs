@@ -12,13 +12,12 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use sandbox_api::{Input, InputSource};
 use sandbox_dirfd::Identity;
+use sandbox_engine::{Source, UserMapping};
 use sandbox_protocol::User;
 use sandbox_protocol::path::MAX_COMPONENT_BYTES;
 
-use crate::engine::{Source, UserMapping};
 use crate::error::Error;
-use crate::made;
-use crate::made::{Made, hold};
+use crate::made::{self, Made, hold};
 
 /// The user of a sandbox without an io dir: a number that nobody has. It is below 65534, so that
 /// engines whose users are mapped have it, and in no range that systemd or a distribution gives

@@ -20,7 +20,6 @@
 #![deny(unsafe_code)]
 
 mod activity;
-mod agent;
 mod audit;
 mod changes;
 mod check;
@@ -32,7 +31,7 @@ mod disk;
 mod doctor;
 mod egress;
 mod ending;
-mod engine;
+mod engine_call;
 mod error;
 pub mod exec;
 mod failpoint;
@@ -40,7 +39,6 @@ pub mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod growth;
-mod image;
 mod iodir;
 mod made;
 mod mounts;
@@ -54,27 +52,21 @@ mod reap;
 mod run;
 mod sandbox;
 mod scan;
-mod sealed;
 mod session;
 mod shared;
 mod state;
+mod step;
 mod unnamed;
 
-pub use agent::{AGENT, AGENT_SHA256};
 pub use audit::AuditReport;
 pub use check::check_script;
-pub use config::{
-    AgentSource, Config, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig, Sweep,
-    UnknownEngine,
-};
+pub use config::{Config, Sweep};
 pub use controller::Controller;
 pub use disk::{DiskReserve, DiskReserveError};
 pub use doctor::{Check, CheckStatus, examine};
 pub use ending::CancelHandle;
-pub use engine::{EmbeddedProblem, EngineError, EngineFacts, MASKED_PATHS, READONLY_PATHS};
-pub use error::{Error, Step, Tried};
+pub use error::Error;
 pub use exec::{Command, ExecStream, Execution, Stdin};
-pub use image::{ImageInfo, ImageSelector, Rebuild};
 pub use mounts::MountRefusal;
 pub use prepared::PreparedSandbox;
 pub use reap::{
@@ -82,5 +74,10 @@ pub use reap::{
 };
 pub use run::Run;
 pub use sandbox::Sandbox;
+pub use sandbox_engine::{
+    AGENT, AGENT_SHA256, AgentError, AgentSource, ConnectError, DockerEndpoint, EmbeddedConfig,
+    EmbeddedProblem, EngineChoice, EngineConfig, EngineError, EngineFacts, ImageIdError, ImageInfo,
+    ImageSelector, MASKED_PATHS, READONLY_PATHS, Rebuild, RootfsError, Tried, UnknownEngine,
+};
 pub use sandbox_protocol::argv::ConfinementPolicy;
-pub use sandbox_rootfs::{Digest, EntryProblem, RootfsError, TarProblem};
+pub use step::Step;

@@ -4,6 +4,8 @@
 //! what we did (cancel, kill at the deadline); else what the engine saw (out of memory, a kill
 //! from outside); else the agent is lost. A missing exit code is never a success.
 
+use sandbox_engine::ExitEvidence;
+use sandbox_engine::KILLED;
 use std::time::Duration;
 
 use sandbox_api::{CancelCause, Exit, KilledBy, Outcome, failure};
@@ -71,29 +73,6 @@ pub(crate) enum OurKill {
     MountLost(MountLost),
 }
 
-/// What the engine saw of a container's end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct ExitEvidence {
-    /// The exit code; `None` where the engine does not tell.
-    pub code: Option<i64>,
-    /// Whether the kernel killed something in it for want of memory.
-    /// `None` where the engine does not tell.
-    pub oom_killed: Option<bool>,
-    /// Somebody else has removed it: nothing else is known.
-    pub removed: bool,
-}
-
-/// What a container used in its whole life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ContainerUsage {
-    /// Processor time of all that ran in it.
-    pub cpu: Duration,
-    /// The most memory that its cgroup had at one time, in bytes.
-    pub peak_memory: u64,
-}
-
-/// 128 + SIGKILL.
-pub(crate) const KILLED: i64 = 137;
 /// The signal that nobody can catch.
 pub(crate) const SIGKILL: u8 = 9;
 /// 128 + SIGSYS: a system call that the seccomp profile forbids.

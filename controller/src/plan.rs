@@ -2,12 +2,12 @@
 
 use sandbox_api::hosts::Allowlist;
 use sandbox_api::{Lifespan, SandboxSpec};
+use sandbox_engine::{Bind, ContainerSpec, Prepared, Programs, Source};
 use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount, PROXY_PORT, Proxy};
 use sandbox_protocol::message::{Access, AllowedPath, Hello, Policy};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
 use sandbox_protocol::{PROTOCOL_VERSION, User};
 
-use crate::engine::{Bind, ContainerSpec, Prepared, Programs, Source};
 use crate::error::Error;
 
 /// What the container has already.
@@ -235,6 +235,7 @@ mod tests {
     use super::*;
     use sandbox_api::{Input, RootFs};
     use sandbox_api::{LimitKey, Limits};
+    use std::sync::Arc;
 
     fn user() -> User {
         User::new(1000, 100).unwrap()
@@ -242,6 +243,12 @@ mod tests {
 
     fn plan(spec: SandboxSpec) -> Result<Plan, String> {
         Plan::new(&spec, ConfinementPolicy::Required).map_err(|error| error.full_message())
+    }
+
+    /// A path where nothing need be: nothing is mounted here.
+    fn source(path: &str) -> Source {
+        let file = std::fs::File::open("/").expect("it is there");
+        Source { path: path.to_owned(), file: Arc::new(file.into()) }
     }
 
     #[test]
@@ -392,7 +399,7 @@ mod tests {
                 spec.input(Input::path("/x", format!("input-{number}")))
             });
             let plan = plan(spec.clone()).unwrap();
-            let sources = vec![Source::from("/x"); inputs + 1];
+            let sources = vec![source("/x"); inputs + 1];
             let name = "sandboxctl-1".into();
             let made = plan.container(&spec, name, Vec::new(), user(), &sources, None);
             made.ulimits[1]
@@ -411,7 +418,7 @@ mod tests {
                 "sandboxctl-1".into(),
                 vec![("a".into(), "b".into())],
                 user(),
-                &["/home/me/out", "/x"].map(Source::from),
+                &["/home/me/out", "/x"].map(source),
                 None,
             )
         };
@@ -428,8 +435,8 @@ mod tests {
         assert_eq!(
             many.mounts,
             [
-                Bind { source: "/home/me/out".into(), target: "/io".into(), read_only: false },
-                Bind { source: "/x".into(), target: "/in/x".into(), read_only: true },
+                Bind { source: source("/home/me/out"), target: "/io".into(), read_only: false },
+                Bind { source: source("/x"), target: "/in/x".into(), read_only: true },
             ]
         );
     }
@@ -446,7 +453,7 @@ mod tests {
                 "sandboxctl-1".into(),
                 Vec::new(),
                 user(),
-                &["/home/me/out".into()],
+                &[source("/home/me/out")],
                 None,
             );
             made.ulimits

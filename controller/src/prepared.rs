@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use sandbox_api::{RootFs, SandboxSpec};
-
-use crate::engine::Prepared;
+use sandbox_engine::Prepared;
 
 /// A sandbox to launch, and its file system as the engine has it. From
 /// [`Controller::prepare`](crate::Controller::prepare), for any number of launches; from a

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use sandbox_api::EngineKind;
+use sandbox_engine::{ContainerSummary, Engine, seconds, unix_seconds};
 use serde::Serialize;
 
 use crate::config::Config;
-use crate::engine;
-use crate::engine::{Engine, Listed};
-use crate::error::{Error, Step, step};
-use crate::image::{seconds, unix_seconds};
+use crate::engine_call::step;
+use crate::error::Error;
 use crate::state::{GRACE, Instance, Lock, StateDir, boot_id};
+use crate::step::Step;
 
 const LABEL_SANDBOX: &str = "sandboxctl.sandbox";
 const LABEL_INSTANCE: &str = "sandboxctl.instance";
@@ -132,7 +132,11 @@ impl Reaper {
     /// [`Error`] where an engine that is named, or whose socket is there, does not answer.
     pub async fn connect(config: &Config) -> Result<Self, Error> {
         let state = StateDir::open(&config.state_dir, &boot_id()?)?;
-        Ok(Self { engines: engine::reach(config).await?, state })
+        Ok(Self {
+            engines: sandbox_engine::reach(&config.engine, &config.agent, &config.state_dir)
+                .await?,
+            state,
+        })
     }
 
     /// The containers of sandboxes that the engines have, oldest first.
@@ -294,7 +298,7 @@ impl Labels {
     /// `None` where they are not what a controller writes: then it is not ours to judge. Labels
     /// alone prove nothing: whoever makes an image gives them to every container of it. A name
     /// comes from whoever makes the container.
-    fn read(listed: Listed) -> Option<Self> {
+    fn read(listed: ContainerSummary) -> Option<Self> {
         let mut labels: HashMap<String, String> = listed.labels.into_iter().collect();
         let expires: u64 = labels.get(LABEL_EXPIRES)?.parse().ok()?;
         if listed.name != container_name(labels.get(LABEL_SANDBOX)?) {
@@ -374,7 +378,7 @@ mod tests {
         let state = StateDir::open(&dir.path().join("state"), "boot").unwrap();
         let me = Instance::register(state, "").unwrap();
         let expires = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
-        let good = Listed {
+        let good = ContainerSummary {
             id: "c".into(),
             name: "sandboxctl-s".into(),
             labels: super::labels(&me, "s", expires),
@@ -392,7 +396,9 @@ mod tests {
             assert!(Labels::read(bad).is_none(), "{value}");
         }
         // An image's labels are every container's that is made from it.
-        assert!(Labels::read(Listed { name: "database".into(), ..good.clone() }).is_none());
+        assert!(
+            Labels::read(ContainerSummary { name: "database".into(), ..good.clone() }).is_none()
+        );
         for index in 0..4 {
             let mut bad = good.clone();
             bad.labels.remove(index);

@@ -15,6 +15,10 @@ use sandbox_api::{
     RunResult, SandboxSpec, Script,
 };
 use sandbox_dirfd::Identity;
+use sandbox_engine::{
+    Container, ContainerSpec, ContainerUsage, EngineError, ExitEvidence, OomBaseline, Prepared,
+    ProgramRoot, Source, UserMapping,
+};
 use sandbox_protocol::argv::EXIT_UNCONFINED;
 use sandbox_protocol::message::{
     Access, Call, Confinement, Hello, HelloReply, MountIdentity, Refused, Shutdown, UnixSockets,
@@ -27,21 +31,19 @@ use crate::activity::Activity;
 use crate::audit::{Audit, By, Event};
 use crate::disk::{DiskReserve, FreeSpace};
 use crate::egress::{Egress, SystemResolver};
-use crate::engine::{
-    Container, ContainerSpec, EngineError, Moment, Prepared, ProgramRoot, Source, UserMapping,
-};
-use crate::error::{Error, Step, step};
+use crate::engine_call::step;
+use crate::error::Error;
 use crate::failpoint::{Point, failpoint};
 use crate::growth::{Ground, Lookout, Watched};
 use crate::iodir::{IoDir, OpenInput, container_user, open_inputs};
 use crate::mounts::{MountGuard, MountLost};
-use crate::outcome::{ContainerUsage, ExitEvidence};
 use crate::places::Places;
 use crate::plan::Plan;
 use crate::prepared::{PreparedSandbox, RootOwner};
 use crate::run::Run;
 use crate::session::{CallError, Gate, Place, Session, SessionEnd};
 use crate::shared::Shared;
+use crate::step::Step;
 use crate::{audit, confinement, reap};
 
 const IO_DIR: &str = "the io dir";
@@ -561,12 +563,12 @@ impl Inner {
     }
 
     /// This moment, for [`ran_out_of_memory`](Self::ran_out_of_memory).
-    pub fn moment(&self) -> Moment {
+    pub fn moment(&self) -> OomBaseline {
         self.container.moment()
     }
 
     /// Whether memory has run out since then, as far as the engine tells soon.
-    pub async fn ran_out_of_memory(&self, since: Moment) -> bool {
+    pub async fn ran_out_of_memory(&self, since: OomBaseline) -> bool {
         let told = tokio::time::timeout(LAST_WORD, self.container.ran_out_of_memory(since)).await;
         matches!(told, Ok(Some(true)))
     }
@@ -806,7 +808,7 @@ pub(crate) struct Remains {
 /// How far the removal is.
 #[derive(Debug)]
 enum Removal {
-    ExecFailed(Kept),
+    Pending(Kept),
     UnderWay,
     /// It failed.
     Left,
@@ -864,7 +866,7 @@ impl Remains {
         kept: Kept,
         egress: Option<Arc<Egress>>,
     ) -> Self {
-        let removal = Arc::new(watch::Sender::new(Removal::ExecFailed(kept)));
+        let removal = Arc::new(watch::Sender::new(Removal::Pending(kept)));
         Self { shared, id, name, egress, creating: Arc::default(), removal }
     }
 
@@ -907,7 +909,7 @@ impl Remains {
         let mut kept = None;
         let begins = self.removal.send_if_modified(|removal| {
             match std::mem::replace(removal, Removal::UnderWay) {
-                Removal::ExecFailed(begun) => kept = Some(begun),
+                Removal::Pending(begun) => kept = Some(begun),
                 Removal::Left if attempt == Attempt::Any => {}
                 other => {
                     *removal = other;

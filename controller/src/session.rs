@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt;
+use sandbox_engine::{Attached, Output};
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{
     FIRST_TUNNEL, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len,
@@ -32,7 +33,6 @@ use self::streams::Streams;
 pub(crate) use self::streams::{Flow, Incoming, Outgoing, Then};
 use self::tunnels::Tunnels;
 pub(crate) use self::tunnels::{Gate, Received, Tunnel};
-use crate::engine::{Attached, Output};
 
 /// Lines that wait for the agent to read. With the bound on requests it is never full for long.
 const OUTGOING_LINES: usize = 2 * MAX_IN_FLIGHT;

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use sandbox_api::{Ceiling, RootFs};
+use sandbox_engine::{Engine, Prepared, Progress};
 use sandbox_protocol::argv::ConfinementPolicy;
 
 use crate::audit::Audit;
 use crate::cleanup::Cleanup;
 use crate::disk::DiskReserve;
-use crate::engine::{Engine, Prepared, Progress};
-use crate::error::{Error, Step, step};
+use crate::engine_call::step;
+use crate::error::Error;
 use crate::mounts::{MountWatch, OwnFolders};
 use crate::owner::Owners;
 use crate::state::Instance;
+use crate::step::Step;
 
 /// What a controller and its sandboxes have in common.
 pub(crate) struct Shared {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-
 use sandbox_dirfd::create_private_dir;
+use sandbox_engine::CACHE_PREFIX;
 
 use crate::error::Error;
 use crate::made;
@@ -115,37 +115,6 @@ impl StateDir {
 
     fn file(&self, instance: &str, suffix: &str) -> PathBuf {
         self.instances.join(instance).with_extension(suffix)
-    }
-}
-
-/// What the names of caches begin with.
-const CACHE_PREFIX: &str = "image-";
-
-/// A text that is remembered between commands, where that can be. Only speed is lost without it.
-#[derive(Debug)]
-pub(crate) struct Cache(PathBuf);
-
-impl Cache {
-    /// The cache called `key` in the state folder at `state_dir`.
-    pub fn new(state_dir: &Path, key: &str) -> Self {
-        Self(state_dir.join(format!("{CACHE_PREFIX}{key}")))
-    }
-
-    pub fn read(&self) -> Option<String> {
-        fs::read_to_string(&self.0).ok().filter(|text| !text.is_empty())
-    }
-
-    pub fn write(&self, text: &str) {
-        // Renamed into place, so that no other process reads half of it.
-        let part = self.0.with_extension(std::process::id().to_string());
-        let written = fs::write(&part, text).and_then(|()| fs::rename(&part, &self.0));
-        if let Err(error) = written {
-            tracing::debug!(%error, path = %self.0.display(), "cannot write the cache");
-        }
-    }
-
-    pub fn remove(&self) {
-        _ = fs::remove_file(&self.0);
     }
 }
 
@@ -308,6 +277,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = state(dir.path());
         let cache = Cache::new(&state.path, "k");
+        let kept = state.path.join("image-k");
         cache.write("text");
         assert_eq!(cache.read().as_deref(), Some("text"));
         let half = [state.path.join("image-k.17"), state.file("0123", PART_SUFFIX)];
@@ -319,12 +289,12 @@ mod tests {
         let hour = Duration::from_secs(3600);
         state.tidy(|_, _| true);
         assert!(cache.read().is_some() && half.iter().all(|path| path.exists()), "all are young");
-        for path in half.iter().chain([&cache.0, &other]) {
+        for path in half.iter().chain([&kept, &other]) {
             make_old(path, hour);
         }
         state.tidy(|_, _| true);
         assert!(cache.read().is_some() && !half.iter().any(|path| path.exists()));
-        for path in [&cache.0, &other] {
+        for path in [&kept, &other] {
             make_old(path, 8 * 24 * hour);
         }
         state.tidy(|_, _| true);

@@ -139,11 +139,12 @@ impl Error {
                 Some("set XDG_RUNTIME_DIR to a directory that is yours alone".to_owned())
             }
             Self::Controller(error) => {
-                use sandbox_controller::Error::{Engine, NoEngine, StartFailed};
+                use sandbox_controller::ConnectError::NoEngine;
+                use sandbox_controller::Error::{Connect, Engine, StartFailed};
                 let doctor = match error {
                     // What was named is wrong, not the machine.
                     error if matches!(error.kind(), ErrorKind::Usage | ErrorKind::Image) => None,
-                    NoEngine { .. } | Engine { .. } | StartFailed { .. } => {
+                    Connect(NoEngine { .. }) | Engine { .. } | StartFailed { .. } => {
                         Some("`sandboxctl doctor` says more".to_owned())
                     }
                     _ => None,

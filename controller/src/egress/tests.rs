@@ -2,8 +2,7 @@
 //! with servers on the loopback. Names are those of a resolver of the tests' own.
 
 use std::collections::HashMap;
-use std::io;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +14,7 @@ use futures_util::StreamExt;
 use sandbox_agent::proxy::{Proxy, Speak, listen};
 use sandbox_api::hosts::Allowlist;
 use sandbox_api::{ByteSize, Limits};
+use sandbox_engine::{Attached, Output};
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{FIRST_TUNNEL, INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_TUNNELS};
 use sandbox_protocol::message::{Chunk, Close, Closed, ClosedReason, Connect, Credit};
@@ -23,7 +23,6 @@ use tokio_util::io::ReaderStream;
 
 use super::sni::tests::client_hello;
 use super::{Egress, EgressLimits, Resolve};
-use crate::engine::{Attached, Output};
 use crate::session::testing::{FakeAgent, pipe};
 use crate::session::{Gate, Session, SessionEnd};
 

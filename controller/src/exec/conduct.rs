@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::{ExecResult, FilesTouched, Limits, Outcome, TouchedSource, Usage, millis};
+use sandbox_engine::OomBaseline;
 use sandbox_protocol::WireError;
 use sandbox_protocol::message::{Exec, ExecEnd, ExecReply, ExecStop};
 use tokio::sync::oneshot;
@@ -14,10 +15,8 @@ use tokio::time::Instant;
 use super::OPERATION;
 use super::stdin::Source;
 use crate::activity::Active;
-use crate::audit;
-use crate::audit::Event;
+use crate::audit::{self, Event};
 use crate::ending::{Begun, CancelHandle, Ending};
-use crate::engine::Moment;
 use crate::error::Error;
 use crate::growth::Lookout;
 use crate::outcome::{SIGKILL, Word};
@@ -221,7 +220,7 @@ impl Conductor {
     }
 
     /// What the agent says, as far as it can be true.
-    async fn word(&self, answer: Answer, before: Moment, usage: &mut Usage) -> Word {
+    async fn word(&self, answer: Answer, before: OomBaseline, usage: &mut Usage) -> Word {
         match answer {
             Ok(ExecReply { end, stopped, cpu_ms, .. }) => {
                 usage.cpu_ms = Some(cpu_ms).filter(|&ms| ms <= millis(self.limits.most_cpu()));

@@ -452,24 +452,24 @@ struct Pages {
     most: u64,
     /// How long a name may be, in bytes.
     longest: usize,
-    listed: Mutex<Listed>,
+    listed: Mutex<ContainerSummary>,
 }
 
 #[derive(Default)]
-struct Listed {
+struct ContainerSummary {
     entries: Vec<message::Entry>,
     /// Entries that no operation could name: no path is so long.
     beyond: u64,
 }
 
-impl Listed {
+impl ContainerSummary {
     const fn count(&self) -> u64 {
         self.entries.len() as u64 + self.beyond
     }
 }
 
 impl Pages {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Listed> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ContainerSummary> {
         self.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,10 +13,10 @@ use rustix::mount::{
 };
 use sandbox_api::Limits;
 use sandbox_dirfd::Identity;
+use sandbox_engine::Source;
 use sandbox_protocol::User;
 
 use super::IoDir;
-use crate::engine::Source;
 use crate::error::Error;
 
 /// The largest page that a kernel has by default.

@@ -19,6 +19,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sandbox_engine::Source;
 use sandbox_protocol::message::Access;
 
 pub use self::policy::MountRefusal;
@@ -27,7 +28,6 @@ use self::policy::{MountPointsBelow, MountPolicy};
 use self::table::{MountTable, Opened};
 use self::watch::MountChanges;
 pub(crate) use self::watch::MountWatch;
-use crate::engine::Source;
 use crate::error::Error;
 
 /// How often a table that says nothing certain is read again before a sandbox is ended for it: a

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use sandbox_api::{ByteSize, CancelCause, FileOp, Input, Outcome, ResultDocument, Status, Usage};
+use sandbox_engine::{ContainerSummary, ContainerUsage, EmbeddedConfig, UserMapping};
 use sandbox_protocol::FromAgent;
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_REFUSALS};
@@ -21,10 +22,8 @@ use serde_json::value::RawValue;
 
 use self::fake::{Fake, Scripted, World, greeted, hello_reply};
 use super::*;
-use crate::config::{EmbeddedConfig, Sweep};
+use crate::config::Sweep;
 use crate::controller::Controller;
-use crate::engine::{Listed, UserMapping};
-use crate::outcome::ContainerUsage;
 use crate::session::testing::FakeAgent;
 use crate::state::Instance;
 
@@ -820,11 +819,11 @@ async fn a_limit_over_its_ceiling_is_refused_before_anything_is_made() {
 }
 
 /// A container of a controller that is dead, or alive.
-fn container_of(instance: &Instance, id: &str) -> Listed {
+fn container_of(instance: &Instance, id: &str) -> ContainerSummary {
     let created = SystemTime::now();
     let labels = reap::labels(instance, id, created + Duration::from_secs(3600));
     let name = reap::container_name(id);
-    Listed { id: id.to_owned(), name, labels, running: true, created }
+    ContainerSummary { id: id.to_owned(), name, labels, running: true, created }
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,6 +9,10 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use sandbox_api::{Ceiling, EngineInfo, EngineKind, RootFs, RunResult, SandboxSpec, Script};
+use sandbox_engine::{
+    Attached, Container, ContainerSpec, ContainerSummary, ContainerUsage, Engine, EngineError,
+    EngineFacts, ExitEvidence, Images, OomBaseline, Prepared, Progress, UserMapping,
+};
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{
     AgentUsage, Change, Confinement, HelloReply, Log, LogLevel, MountIdentity, Refused, Request,
@@ -22,13 +26,8 @@ use tokio::task::AbortHandle;
 use crate::audit::Audit;
 use crate::cleanup::Cleanup;
 use crate::disk::DiskReserve;
-use crate::engine::{
-    Attached, Container, ContainerSpec, Engine, EngineError, EngineFacts, Images, Listed, Moment,
-    Prepared, Progress, UserMapping,
-};
 use crate::error::Error;
 use crate::mounts::{MountWatch, OwnFolders};
-use crate::outcome::{ContainerUsage, ExitEvidence};
 use crate::owner::Owners;
 use crate::sandbox::Sandbox;
 use crate::session::testing::{FakeAgent, pipe};
@@ -59,7 +58,7 @@ pub struct Fake {
     pub exit: Mutex<ExitEvidence>,
     pub usage: Mutex<Option<ContainerUsage>>,
     /// What it lists.
-    pub listed: Mutex<Vec<Listed>>,
+    pub listed: Mutex<Vec<ContainerSummary>>,
     pub me: Weak<Fake>,
 }
 
@@ -134,7 +133,7 @@ impl Engine for Fake {
         self.stop();
         Ok(())
     }
-    async fn list(&self, _: &str) -> Result<Vec<Listed>, EngineError> {
+    async fn list(&self, _: &str) -> Result<Vec<ContainerSummary>, EngineError> {
         self.call("list").await?;
         Ok(self.listed.lock().unwrap().clone())
     }
@@ -188,10 +187,10 @@ impl Container for FakeContainer {
     async fn usage(&self) -> Option<ContainerUsage> {
         *self.0.usage.lock().unwrap()
     }
-    fn moment(&self) -> Moment {
-        Moment::now()
+    fn moment(&self) -> OomBaseline {
+        OomBaseline::now()
     }
-    async fn ran_out_of_memory(&self, _since: Moment) -> Option<bool> {
+    async fn ran_out_of_memory(&self, _since: OomBaseline) -> Option<bool> {
         self.0.call("ran_out_of_memory").await.ok()?;
         self.0.exit.lock().unwrap().oom_killed
     }
