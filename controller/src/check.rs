@@ -29,7 +29,7 @@ pub async fn check_script(
     confinement: ConfinementPolicy,
 ) -> Result<Option<ScriptError>, Error> {
     if source.len() > MAX_SOURCE_BYTES {
-        return Ok(Some(crate::run::source_too_large()));
+        return Ok(Some(crate::execution::script::source_too_large()));
     }
     let agent = Agent::open(agent)?;
     let checked = tokio::time::timeout(TIME_LIMIT, run(source, &agent, confinement)).await;

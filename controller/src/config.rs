@@ -1,14 +1,13 @@
 //! What a controller is told. Plain data: the library reads no environment, home or terminal, so
 //! the caller gathers what those say.
 
-use sandbox_engine::AgentSource;
-use sandbox_engine::EngineConfig;
 use std::path::PathBuf;
 
 use sandbox_api::Ceiling;
+use sandbox_engine::{AgentSource, EngineConfig};
 use sandbox_protocol::argv::ConfinementPolicy;
 
-use crate::disk::DiskReserve;
+use crate::io_dir::disk::DiskReserve;
 
 /// What a controller is told.
 #[derive(Debug, Clone)]

@@ -1,30 +1,32 @@
 //! The controller: an engine, the sandboxes on it, and what is kept between them.
 
-use sandbox_engine::ImageIdError;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
 use futures_util::StreamExt;
 use sandbox_api::{EngineInfo, SandboxSpec};
-use sandbox_engine::{EngineFacts, ImageInfo, ImageSelector, Images, Rebuild, UserMapping};
+use sandbox_engine::{
+    EngineFacts, ImageIdError, ImageInfo, ImageSelector, Images, Rebuild, UserMapping,
+};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
+use crate::PreparedSandbox;
 use crate::audit::{Audit, AuditReport};
-use crate::cleanup::Cleanup;
 use crate::config::{Config, Sweep};
 use crate::engine_call::step;
 use crate::error::Error;
 use crate::failpoint::{Point, failpoint};
+use crate::gc::pending::Cleanup;
+use crate::gc::state_dir::{Instance, StateDir};
+use crate::gc::{reap, state_dir};
 use crate::mounts::{MountWatch, OwnFolders};
-use crate::owner::Owners;
 use crate::sandbox::Sandbox;
-use crate::shared::Shared;
-use crate::state::{Instance, StateDir};
+use crate::sandbox::context::Shared;
+use crate::sandbox::owner::Owners;
 use crate::step::Step;
-use crate::{PreparedSandbox, reap, state};
 
 /// One piece of a stream of an image.
 const PIECE_BYTES: usize = 64 << 10;
@@ -81,7 +83,7 @@ impl Controller {
     /// [`Error`] where none answers, or the configuration is wrong.
     pub async fn connect(config: Config) -> Result<Self, Error> {
         let audit = config.audit.as_deref().map_or(Ok(Audit::off()), Audit::open)?;
-        let boot_id = state::boot_id()?;
+        let boot_id = state_dir::boot_id()?;
         let state = StateDir::open(&config.state_dir, &boot_id)?;
         let engine =
             sandbox_engine::connect(&config.engine, &config.agent, &config.state_dir).await?;

@@ -8,15 +8,16 @@ use sandbox_engine::{EmbeddedConfig, EngineFacts, UserMapping};
 use sandbox_protocol::message::UnixSockets;
 use serde::Serialize;
 
+use crate::PreparedSandbox;
 use crate::config::Config;
-use crate::confinement::{LEAST_LANDLOCK, kernel_landlock};
 use crate::controller::Controller;
-use crate::disk::{DiskReserve, FreeSpace};
 use crate::error::Error;
-use crate::growth::find_processes;
-use crate::iodir::{IoDir, container_user};
-use crate::sandbox::Sandbox;
-use crate::{PreparedSandbox, confinement};
+use crate::io_dir::IoDir;
+use crate::io_dir::disk::{DiskReserve, FreeSpace};
+use crate::io_dir::write_monitor::find_processes;
+use crate::sandbox::confinement::{LEAST_LANDLOCK, kernel_landlock};
+use crate::sandbox::user::container_user;
+use crate::sandbox::{Sandbox, confinement};
 
 /// The oldest API that has all that a sandbox needs.
 const OLDEST_API: (u32, u32) = (1, 41);

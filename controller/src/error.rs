@@ -1,10 +1,6 @@
 //! What can fail on our side. What the guest did is no error: it is an
 //! [`Outcome`](sandbox_api::Outcome).
 
-use crate::Step;
-use sandbox_engine::AgentError;
-use sandbox_engine::ConnectError;
-use sandbox_engine::ImageIdError;
 use std::io;
 use std::path::PathBuf;
 
@@ -12,11 +8,12 @@ use sandbox_api::{
     EngineKind, ExecDocument, Failure, Outcome, OverCeiling, ResultDocument, SpecError, exit_code,
     operation_hint,
 };
-use sandbox_engine::EngineError;
+use sandbox_engine::{AgentError, ConnectError, EngineError, ImageIdError};
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::path::PathError;
 
-use crate::mounts::MountRefusal;
+use crate::Step;
+use crate::mounts::refusal::MountRefusal;
 
 /// What can fail on our side.
 #[derive(Debug, thiserror::Error)]

@@ -19,61 +19,42 @@
 
 #![deny(unsafe_code)]
 
-mod activity;
 mod audit;
-mod changes;
 mod check;
-mod cleanup;
 mod config;
-mod confinement;
 mod controller;
-mod disk;
 mod doctor;
 mod egress;
-mod ending;
 mod engine_call;
 mod error;
-pub mod exec;
+mod execution;
 mod failpoint;
 pub mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod growth;
-mod iodir;
-mod made;
+mod gc;
+mod io_dir;
 mod mounts;
-mod outcome;
-mod owner;
-mod pace;
-mod places;
-mod plan;
-mod prepared;
-mod reap;
-mod run;
 mod sandbox;
-mod scan;
 mod session;
-mod shared;
-mod state;
 mod step;
-mod unnamed;
 
 pub use audit::AuditReport;
 pub use check::check_script;
 pub use config::{Config, Sweep};
 pub use controller::Controller;
-pub use disk::{DiskReserve, DiskReserveError};
 pub use doctor::{Check, CheckStatus, examine};
-pub use ending::CancelHandle;
 pub use error::Error;
-pub use exec::{Command, ExecStream, Execution, Stdin};
-pub use mounts::MountRefusal;
-pub use prepared::PreparedSandbox;
-pub use reap::{
+pub use execution::command::{Command, ExecStream, Execution, Stdin};
+pub use execution::script::Run;
+pub use execution::supervisor::CancelHandle;
+pub use gc::reap::{
     Force, GcFailure, GcMode, GcOptions, GcReport, Reaper, SandboxState, SandboxSummary,
 };
-pub use run::Run;
+pub use io_dir::disk::{DiskReserve, DiskReserveError};
+pub use mounts::refusal::MountRefusal;
 pub use sandbox::Sandbox;
+pub use sandbox::prepared::PreparedSandbox;
 pub use sandbox_engine::{
     AGENT, AGENT_SHA256, AgentError, AgentSource, ConnectError, DockerEndpoint, EmbeddedConfig,
     EmbeddedProblem, EngineChoice, EngineConfig, EngineError, EngineFacts, ImageIdError, ImageInfo,

@@ -21,10 +21,11 @@ use sandbox_protocol::message::{Chunk, Close, Closed, ClosedReason, Connect, Cre
 use sandbox_protocol::{Base64, FromAgent, ToAgent};
 use tokio_util::io::ReaderStream;
 
+use super::gate::{Egress, EgressLimits};
+use super::resolve::Resolve;
 use super::sni::tests::client_hello;
-use super::{Egress, EgressLimits, Resolve};
 use crate::session::testing::{FakeAgent, pipe};
-use crate::session::{Gate, Session, SessionEnd};
+use crate::session::{ConnectHandler, Session, SessionEnd};
 
 /// No test waits longer for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -714,7 +715,7 @@ fn hostile(limits: EgressLimits) -> (Session, FakeAgent, Arc<Seen>) {
     let (attached, agent) = pipe();
     let seen = Arc::new(Seen::default());
     let rules = ["never.example".to_owned()];
-    let gate: Arc<dyn Gate> = egress(&rules, limits, &seen);
+    let gate: Arc<dyn ConnectHandler> = egress(&rules, limits, &seen);
     (Session::start(attached, Some(gate)).unwrap(), agent, seen)
 }
 

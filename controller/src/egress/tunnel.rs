@@ -26,7 +26,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::Egress;
+use super::gate::Egress;
 use super::sni::{Guard, TlsRefusal};
 use crate::audit::{By, Connection, Event};
 use crate::session::{Received, Tunnel};

@@ -7,9 +7,9 @@
 //! Any number may be awaited at once on one [`Sandbox`]; 16 are under way at a time.
 //! One whose future is dropped is cancelled; where it only waited for its answer, it may be done.
 
+mod call;
 mod perform;
 mod transfer;
-mod under_way;
 
 use std::borrow::Cow;
 use std::num::NonZeroU64;
@@ -23,19 +23,18 @@ use sandbox_api::files::{
 use sandbox_api::{Encoding, EncodingError};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_VIEW_BYTES};
 use sandbox_protocol::media::image_type;
-use sandbox_protocol::message::{Page, Touched, ViewContent};
+use sandbox_protocol::message::{Page, ViewContent};
 use sandbox_protocol::path::{
     GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, PathError, to_wire, written,
 };
 use sandbox_protocol::{Base64, ErrorKind, WireError, message};
 
+use self::call::OperationCall;
 pub use self::transfer::{FileReader, FileWriter};
 use self::transfer::{Reading, Writing};
-use self::under_way::UnderWay;
-use crate::changes::Announced;
 use crate::error::Error;
-use crate::sandbox::{Inner, Sandbox};
-use crate::session::Sink;
+use crate::sandbox::Sandbox;
+use crate::session::NotificationHandler;
 
 /// Each takes a path as a script writes one: relative to the working directory, `~/…`, or absolute
 /// under a mount. Its bytes are any but NUL.
@@ -342,8 +341,8 @@ impl Sandbox {
         under_way.end(result)
     }
 
-    fn begin(&self, operation: &'static str, path: &[u8]) -> UnderWay {
-        UnderWay::new(self.inner().clone(), operation, path)
+    fn begin(&self, operation: &'static str, path: &[u8]) -> OperationCall {
+        OperationCall::new(self.inner().clone(), operation, path)
     }
 
     async fn reading(
@@ -360,7 +359,7 @@ impl Sandbox {
     }
 }
 
-impl UnderWay {
+impl OperationCall {
     async fn view(&mut self, options: ViewOptions) -> Result<ViewData, Error> {
         let inner = self.inner().clone();
         let (path, path_b64) = self.wire();
@@ -474,7 +473,7 @@ impl Pages {
     }
 }
 
-impl Sink for Pages {
+impl NotificationHandler for Pages {
     fn page(&self, page: Page) -> Result<(), String> {
         if page.entries.is_empty() {
             return Err("a page of nothing".to_owned());
@@ -497,15 +496,6 @@ impl Sink for Pages {
             }
         }
         Ok(())
-    }
-}
-
-/// What an operation is about to change: checked, and not kept.
-struct Changes(Arc<Inner>);
-
-impl Sink for Changes {
-    fn touched(&self, touched: Touched) -> Result<(), String> {
-        Announced::default().take(&touched, self.0.io_mount())
     }
 }
 

@@ -11,6 +11,7 @@
 //! bind mount or a link gives the same directory another path.
 
 mod policy;
+pub(crate) mod refusal;
 mod table;
 mod watch;
 
@@ -22,13 +23,14 @@ use std::sync::Arc;
 use sandbox_engine::Source;
 use sandbox_protocol::message::Access;
 
-pub use self::policy::MountRefusal;
 pub(crate) use self::policy::OwnFolders;
 use self::policy::{MountPointsBelow, MountPolicy};
+use self::refusal::MountRefusal;
 use self::table::{MountTable, Opened};
 use self::watch::MountChanges;
 pub(crate) use self::watch::MountWatch;
 use crate::error::Error;
+use crate::mounts::policy::refused;
 
 /// How often a table that says nothing certain is read again before a sandbox is ended for it: a
 /// reading can fail, or fall in the middle of a change.
@@ -206,10 +208,6 @@ impl MountLost {
         let reason = MountRefusal::MountPoint { mount_point: "/x/m".into() };
         Self { what: "the io dir".into(), path: "/x".into(), reason }
     }
-}
-
-fn refused(what: &str, path: &Path, source: MountRefusal) -> Error {
-    Error::MountRefused { what: what.to_owned(), path: path.to_owned(), source }
 }
 
 #[cfg(test)]

@@ -7,15 +7,21 @@ mod operations;
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use sandbox_api::{ByteSize, CancelCause, FileOp, Input, Outcome, ResultDocument, Status, Usage};
-use sandbox_engine::{ContainerSummary, ContainerUsage, EmbeddedConfig, UserMapping};
+use sandbox_api::{
+    ByteSize, CancelCause, ErrorKind, FileOp, Input, Lifespan, Limits, Outcome, ResultDocument,
+    RootFs, Script, Status, Usage,
+};
+use sandbox_engine::{
+    ContainerSummary, ContainerUsage, EmbeddedConfig, Prepared, ProgramRoot, Source, UserMapping,
+};
 use sandbox_protocol::FromAgent;
-use sandbox_protocol::argv::ConfinementPolicy;
+use sandbox_protocol::argv::{ConfinementPolicy, EXIT_UNCONFINED};
 use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_REFUSALS};
 use sandbox_protocol::message::{
-    AgentUsage, Change, Log, LogLevel, Request, RunEnd, RunReply, ScriptError, ShutdownReply,
+    AgentUsage, Change, HelloReply, Log, LogLevel, MountIdentity, Request, RunEnd, RunReply,
+    ScriptError, ShutdownReply,
 };
 use sandbox_protocol::path::MAX_PATH_BYTES;
 use serde_json::value::RawValue;
@@ -24,8 +30,10 @@ use self::fake::{Fake, Scripted, World, greeted, hello_reply};
 use super::*;
 use crate::config::Sweep;
 use crate::controller::Controller;
+use crate::gc::reap;
+use crate::gc::state_dir::Instance;
 use crate::session::testing::FakeAgent;
-use crate::state::Instance;
+use crate::{PreparedSandbox, Step};
 
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_goes_through_its_life_in_order() {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use sandbox_api::files::{ReadOptions, RenameOptions};
 use sandbox_api::operation::Operation;
+use sandbox_api::{Limits, Script};
 use sandbox_protocol::limits::FIRST_TUNNEL;
 use sandbox_protocol::message::{CancelReply, Change, Connect, ExecEnd, ExistsReply};
 use sandbox_protocol::{ErrorKind, ToAgent, WireError};
@@ -14,7 +15,7 @@ use super::fake::{Scripted, World, greeted};
 use super::*;
 use crate::config::Sweep;
 use crate::controller::Controller;
-use crate::exec::Command;
+use crate::execution::command::Command;
 
 /// The lines, without what differs each time; the sandbox's id is `ID`.
 fn lines(file: &Path, id: &str) -> Vec<Value> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbox_api::{ExecResult, FileOp, Pull, TouchedSource};
+use sandbox_api::{ExecResult, FileOp, Pull, RootFs, SandboxSpec, Script, TouchedSource};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_CHUNK_BYTES};
 use sandbox_protocol::message::{
     CancelReply, Chunk, Credit, Exec, ExecEnd, ExecReply, ExecStop, Word,
@@ -12,7 +12,8 @@ use tokio::io::AsyncWriteExt;
 
 use super::fake::{Fake, Scripted, World, greeted};
 use super::*;
-use crate::exec::{Command, ExecStream, Stdin};
+use crate::DiskReserve;
+use crate::execution::command::{Command, ExecStream, Stdin};
 
 /// A world whose sandbox has programs.
 pub fn with_programs(world: &World) -> SandboxSpec {

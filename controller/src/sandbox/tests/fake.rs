@@ -24,15 +24,15 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::audit::Audit;
-use crate::cleanup::Cleanup;
-use crate::disk::DiskReserve;
 use crate::error::Error;
+use crate::gc::pending::Cleanup;
+use crate::gc::state_dir::{Instance, StateDir};
+use crate::io_dir::disk::DiskReserve;
 use crate::mounts::{MountWatch, OwnFolders};
-use crate::owner::Owners;
 use crate::sandbox::Sandbox;
+use crate::sandbox::context::Shared;
+use crate::sandbox::owner::Owners;
 use crate::session::testing::{FakeAgent, pipe};
-use crate::shared::Shared;
-use crate::state::{Instance, StateDir};
 
 pub const BOOT_ID: &str = "boot";
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sandbox_api::Script;
 use sandbox_api::files::{ListOptions, ReadOptions, RenameOptions, WriteOptions};
 use sandbox_protocol::limits::{INITIAL_CREDIT, LIST_PAGE, MAX_CHUNK_BYTES};
 use sandbox_protocol::message::{
