@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use sandbox_controller::{DEFAULT_IDLE_LIMIT, ErrorKind, SandboxSpec, exit_code};
+use sandbox_server::registry::Settings as RegistrySettings;
 use sandbox_server::tools::{
-    self, Answer, Call, Data, Settings as ToolSettings, StopCause, Tool, ToolError, Tools, stdio,
-    stop,
+    self, Answer, Call, Data, StopCause, Tool, ToolError, Tools, stdio, stop,
 };
 use serde_json::value::RawValue;
 use tokio::io::BufReader;
@@ -138,7 +138,7 @@ fn with_tools<T>(
     }
     let here = &context.environment.working_directory;
     let limits = settings.allowed_limits()?;
-    let tool_settings = ToolSettings {
+    let registry_settings = RegistrySettings {
         working_directory: here.clone(),
         allowed_out_paths: settings.allowed_out_paths(here)?,
         protected: settings.protected(),
@@ -152,7 +152,7 @@ fn with_tools<T>(
     block_on(async {
         let mut signals = Signals::listen()?;
         let controller = Arc::new(context.connect(config, &mut signals).await?);
-        let worked = match Tools::new(controller.clone(), tool_settings) {
+        let worked = match Tools::new(controller.clone(), registry_settings) {
             Ok(tools) => {
                 let worked = work(&tools, &mut signals).await;
                 if let Ok(left) = signals.guard(tools.close()).await {

@@ -5,7 +5,7 @@ use std::path::{Component, Path};
 use sandbox_controller::LimitKey;
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
-use sandbox_server::tools::image_matches;
+use sandbox_server::registry::image_matches;
 
 use super::{Error, Key, Layer, Place, Setting, Settings, VARIABLE_PREFIX, Value, file, network};
 use crate::environment::Environment;

@@ -8,7 +8,7 @@ use std::path::{Component, Path};
 use sandbox_controller::{Allowlist, Ceiling, ConfinementPolicy, LimitKey, LimitValue, Limits};
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
-use sandbox_server::tools::image_matches;
+use sandbox_server::registry::image_matches;
 
 use super::key::Key;
 use super::network::{self, Presets};

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use sandbox_controller::Pull;
 use sandbox_protocol::message::Access;
-use sandbox_server::tools::image_matches;
+use sandbox_server::registry::image_matches;
 use std::fs;
 use std::os::unix::fs::symlink;
 

@@ -8,11 +8,10 @@ use sandbox_controller::{Command, Error, ErrorKind, ExecResult, Execution, Exit,
 use super::Done;
 use super::answer::{CommandRemarks, Extent, Remarks};
 use super::args::CommandArgs;
-use super::containers::{Container, Containers};
 use super::data::{CommandData, Data};
-use super::error::{CommandFailure, Partial, ToolError};
-use super::order::Place;
+use super::error::{CommandFailure, Partial, ToolError, over_ceiling};
 use super::stop::{Stop, StopCause};
+use crate::registry::{RegisteredSandbox, Registry, Ticket};
 
 /// How long a command may run whose caller does not say, unless scripts may not run as long.
 pub(super) const DEFAULT_TIMEOUT_MS: u64 = 30_000;
@@ -20,28 +19,29 @@ pub(super) const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 /// Runs a program when its turn has come. Stopped in the middle, it is cancelled, and what it had
 /// written until then is told.
 pub(super) async fn run(
-    containers: Arc<Containers>,
-    container: Arc<Container>,
+    registry: Arc<Registry>,
+    registered: Arc<RegisteredSandbox>,
     args: CommandArgs,
     limits: Limits,
-    mut place: Place,
+    mut ticket: Ticket,
     mut stop: Stop,
 ) -> Done {
     let begun = async {
         let command = command(args, &limits)?;
-        place.turn().await;
-        let sandbox = container.sandbox().await?;
+        ticket.turn().await;
+        let sandbox = registered.ready().await?;
         sandbox.start_exec(command).await.map_err(|error| match error {
             // It is a call's arguments that are wrong, not the command line's.
             Error::Command { .. } => ToolError::invalid(error.full_message()),
-            error => containers.not_begun(&container, "timeout", error),
+            Error::OverCeiling(over) => over_ceiling("timeout", &over),
+            error => registry.failure(&registered, error).into(),
         })
     };
     let ended = stop
         .ended(begun, |execution: Execution| (execution.cancel_handle(), execution.wait()))
         .await;
     // Those that wait for it see all that it did.
-    drop(place);
+    drop(ticket);
     match ended {
         Ok((result, cause)) => told(result, cause),
         Err(error) => Err(error).into(),

@@ -1,9 +1,11 @@
 //! Why a call has no data.
 
-use sandbox_controller::{Error, ErrorKind};
+use sandbox_controller::{Error, ErrorKind, OverCeiling};
 
 use super::answer::CommandRemarks;
+use super::call::Tool;
 use super::data::ExecuteScriptData;
+use crate::registry::{Field, MAX_SANDBOXES, RegistryError, end_reason};
 
 /// Longest message: it may quote what a caller wrote, which may be megabytes.
 const MAX_MESSAGE_BYTES: usize = 16 << 10;
@@ -115,4 +117,92 @@ impl From<Error> for ToolError {
     fn from(error: Error) -> Self {
         Self { hint: error.hint(), ..Self::new(error.kind(), error.full_message()) }
     }
+}
+
+/// What `sandbox_init` calls a field of its request.
+const fn argument(field: Field) -> &'static str {
+    match field {
+        Field::Handle => "containerId",
+        Field::Image => "imageName",
+        Field::HostDir => "projectOutPath",
+        Field::MountPath => "rootPath",
+    }
+}
+
+impl From<RegistryError> for ToolError {
+    fn from(error: RegistryError) -> Self {
+        let kind = error.kind();
+        let quote = |field, value: &str, problem: &str| {
+            format!("{} '{}': {problem}", argument(field), value.escape_debug())
+        };
+        let (message, hint) = match error {
+            RegistryError::NotRegistered { handle } => return Self::not_registered(&handle),
+            RegistryError::Invalid { field, problem } => {
+                (format!("{}: `{}`: {problem}", Tool::Init, argument(field)), None)
+            }
+            RegistryError::RegisteredDifferently { handle } => (
+                format!("Container '{handle}' is registered with other arguments already"),
+                Some("give them again, or sandbox_destroy it first".to_owned()),
+            ),
+            RegistryError::Full => (
+                format!("{MAX_SANDBOXES} sandboxes are kept already"),
+                Some("sandbox_destroy those that are not needed any more".to_owned()),
+            ),
+            RegistryError::ImageNotAllowed { image } => (
+                quote(Field::Image, &image, "it is not allowed"),
+                Some("tools.allowed_images says which images may be named".to_owned()),
+            ),
+            RegistryError::ImageUnsupported { image, source } => (
+                quote(Field::Image, &image, &source.full_message()),
+                Some(
+                    "without imageName a sandbox has the programs of what `sandboxctl tools \
+                     --rootfs` or `--image-archive` names"
+                        .to_owned(),
+                ),
+            ),
+            RegistryError::HostDir { path, problem } => {
+                (quote(Field::HostDir, &path, &problem), None)
+            }
+            RegistryError::HostDirProtected { path } => (
+                quote(Field::HostDir, &path, "a protected name"),
+                Some("filesystem.protected names what no operation may change".to_owned()),
+            ),
+            RegistryError::HostDirNotAllowed { path, allowed } => {
+                let allowed: Vec<_> =
+                    allowed.iter().map(|path| path.display().to_string()).collect();
+                let hint = match allowed.is_empty() {
+                    true => "the configuration allows none".to_owned(),
+                    false => format!("allowed: {}", allowed.join(", ")),
+                };
+                let path = path.escape_debug();
+                let message =
+                    format!("projectOutPath '{path}' is under none of tools.allowed_out_paths");
+                (message, Some(hint))
+            }
+            RegistryError::Launch { field, value, source } => {
+                (quote(field, &value, &source.full_message()), source.hint())
+            }
+            RegistryError::LaunchCancelled => {
+                ("the sandbox_init of this container was given up".to_owned(), None)
+            }
+            RegistryError::LaunchPanicked => (error.to_string(), None),
+            RegistryError::CheckPanicked => ("the look at projectOutPath failed".to_owned(), None),
+            RegistryError::Ended { handle, source } => (
+                format!("Container '{handle}' has ended: {}", end_reason(&source)),
+                source
+                    .hint()
+                    .or_else(|| Some("sandbox_init makes a new one of that name".to_owned())),
+            ),
+            RegistryError::Controller(source) => (source.full_message(), source.hint()),
+        };
+        Self { hint, ..Self::new(kind, message) }
+    }
+}
+
+/// A time limit above its ceiling; `argument` is what the tool calls it.
+pub(super) fn over_ceiling(argument: &str, over: &OverCeiling) -> ToolError {
+    let OverCeiling { asked, key, ceiling } = over;
+    let key = key.key();
+    let message = format!("{argument} is {asked}, above the ceiling of {key}: {ceiling}");
+    ToolError::new(ErrorKind::Policy, message)
 }

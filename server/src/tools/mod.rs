@@ -7,24 +7,19 @@ mod args;
 mod call;
 mod catalogue;
 mod command;
-mod containers;
 mod data;
 mod error;
-mod images;
-mod order;
-mod out_path;
 mod perform;
 mod script;
 pub mod stdio;
 mod stop;
 
 use std::io;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sandbox_controller::{Allowlist, Controller, GuestPath, Limits, Pull, SandboxSpec};
+use sandbox_controller::{Controller, GuestPath, Limits};
 use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -35,48 +30,24 @@ pub use args::{
 };
 pub use call::{Call, FileCall, Tool};
 pub use catalogue::{Description, catalogue};
-pub use containers::MAX_CONTAINERS;
-use containers::{Container, Containers, Each};
 pub use data::{
     CommandData, CreateDirectoryData, Data, DeleteData, DestroyData, EntryData, EntryType,
     ExecuteScriptData, ExistsData, FileInfoData, FilesystemData, FilesystemMetadata, InitData,
     ListDirectoryData, ReadFileData, ScriptResult, WriteFileData,
 };
 pub use error::{CommandFailure, Partial, ScriptFailure, ToolError};
-pub use images::image_matches;
-use order::Scope;
-use out_path::AllowedOutPaths;
 use perform::{Failed, Performed};
 pub use stop::{Stop, StopCause, Stopper, stop};
+
+use crate::registry::{RegisteredSandbox, Registry, SandboxRequest, Scope, Settings};
 
 /// Bytes of files that are read and not answered yet; more only for a single file.
 const MAX_READ_BYTES: usize = 64 << 20;
 const _: () = assert!(MAX_READ_BYTES <= u32::MAX as usize, "permits are counted so");
 
-/// What the tools may do.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// What a relative `projectOutPath` is relative to.
-    pub working_directory: PathBuf,
-    /// The directories below which a `projectOutPath` may be.
-    pub allowed_out_paths: Vec<PathBuf>,
-    /// Names that nothing may be changed under, in a sandbox and above its files.
-    pub protected: Vec<String>,
-    /// What every sandbox is launched with, but for what `sandbox_init` says.
-    pub sandbox: SandboxSpec,
-    /// The limits of every sandbox.
-    pub limits: Limits,
-    /// The images that `sandbox_init` may name, as [`image_matches`] reads them.
-    pub allowed_images: Vec<String>,
-    /// When the image that it names is fetched.
-    pub pull: Pull,
-    /// Whom programs may reach, in every sandbox that has some.
-    pub hosts: Allowlist,
-}
-
 /// The tools, and the sandboxes that they keep.
 pub struct Tools {
-    containers: Arc<Containers>,
+    registry: Arc<Registry>,
     limits: Limits,
     read_bytes: Arc<Semaphore>,
 }
@@ -104,22 +75,9 @@ impl Tools {
     ///
     /// Where one of the allowed directories cannot be looked at.
     pub fn new(controller: Arc<Controller>, settings: Settings) -> io::Result<Self> {
-        let Settings {
-            working_directory,
-            allowed_out_paths,
-            protected,
-            sandbox,
-            limits,
-            allowed_images,
-            pull,
-            hosts,
-        } = settings;
-        let allowed = AllowedOutPaths::new(&working_directory, &allowed_out_paths, &protected)?;
-        let spec = sandbox.protected(protected).limits(limits);
-        let each = Each { spec, allowed_images, pull, hosts };
         Ok(Self {
-            containers: Arc::new(Containers::new(controller, each, allowed)),
-            limits,
+            limits: settings.limits,
+            registry: Arc::new(Registry::new(controller, settings)?),
             read_bytes: Arc::new(Semaphore::new(MAX_READ_BYTES)),
         })
     }
@@ -160,23 +118,40 @@ impl Tools {
     fn begin(&self, call: Call, stop: Stop) -> Result<Work, ToolError> {
         Ok(match call {
             Call::Init(args) => {
-                let wanted = self.containers.init(args)?;
-                unless_stopped(stop, async move { wanted.data().await.map(Data::Init).into() })
+                let container_id = args.container_id.clone();
+                let launch = self.registry.launch(SandboxRequest {
+                    handle: args.container_id,
+                    image: args.image_name,
+                    container_name: args.container_name,
+                    host_dir: args.project_out_path,
+                    mount_path: args.root_path,
+                })?;
+                unless_stopped(stop, async move {
+                    match launch.ready().await {
+                        Ok(sandbox) => {
+                            let docker_id = sandbox.container_id().to_owned();
+                            Ok(Data::Init(InitData { container_id, docker_id })).into()
+                        }
+                        Err(error) => Err(error.into()).into(),
+                    }
+                })
             }
             Call::Destroy(args) => {
-                let removal = self.containers.destroy(&args.container_id)?;
+                let container_id = args.container_id;
+                let removal = self.registry.remove(&container_id)?;
                 unless_stopped(stop, async move {
-                    let (data, reason) = match removal.data().await {
-                        Ok(told) => told,
-                        Err(error) => return Err(error).into(),
+                    let reason = match removal.finished().await {
+                        Ok(reason) => reason,
+                        Err(error) => return Err(error.into()).into(),
                     };
+                    let data = DestroyData { container_id, removed: reason.is_none() };
                     let remarks = Remarks { reason, ..Remarks::default() };
                     Done { remarks, ..Ok(Data::Destroy(data)).into() }
                 })
             }
             Call::Command(args) => {
-                let container = self.containers.find(&args.container_id)?;
-                if !container.has_programs() {
+                let sandbox = self.registry.find(&args.container_id)?;
+                if !sandbox.has_programs() {
                     let message = format!(
                         "Container '{}' has no image, and so no programs: sandbox_command needs one",
                         args.container_id
@@ -185,17 +160,17 @@ impl Tools {
                                 scripts without";
                     return Err(ToolError::invalid(message).with_hint(hint));
                 }
-                let place = container.enter(Scope::Script);
-                let (containers, limits) = (self.containers.clone(), self.limits);
+                let ticket = sandbox.enter(Scope::Script);
+                let (registry, limits) = (self.registry.clone(), self.limits);
                 Box::pin(async move {
-                    command::run(containers, container, args, limits, place, stop).await
+                    command::run(registry, sandbox, args, limits, ticket, stop).await
                 })
             }
             Call::ExecuteScript(args) => {
-                let container = self.containers.find(&args.container_id)?;
-                let place = container.enter(Scope::Script);
-                let containers = self.containers.clone();
-                Box::pin(async move { script::run(containers, container, args, place, stop).await })
+                let sandbox = self.registry.find(&args.container_id)?;
+                let ticket = sandbox.enter(Scope::Script);
+                let registry = self.registry.clone();
+                Box::pin(async move { script::run(registry, sandbox, args, ticket, stop).await })
             }
             Call::File(call) => self.file(call, stop, perform::alone)?,
             Call::Filesystem(call) => self.file(call, stop, perform::enveloped)?,
@@ -209,26 +184,26 @@ impl Tools {
         stop: Stop,
         told: fn(Result<Performed, Failed>) -> Done,
     ) -> Result<Work, ToolError> {
-        let container = self.containers.find(call.container_id())?;
+        let registered = self.registry.find(call.container_id())?;
         // A path that is none depends on nothing: it is refused.
-        let place = scope(&call, &container).map(|scope| container.enter(scope));
-        let containers = self.containers.clone();
+        let ticket = scope(&call, &registered).map(|scope| registered.enter(scope));
+        let registry = self.registry.clone();
         let (read_bytes, most) = (self.read_bytes.clone(), self.limits.max_file_size.as_u64());
         Ok(unless_stopped(stop, async move {
-            let mut place = place;
-            if let Some(place) = &mut place {
-                place.turn().await;
+            let mut ticket = ticket;
+            if let Some(ticket) = &mut ticket {
+                ticket.turn().await;
             }
-            let sandbox = match container.sandbox().await {
+            let sandbox = match registered.ready().await {
                 Ok(sandbox) => sandbox,
-                Err(error) => return told(Err(Failed::Call(error))),
+                Err(error) => return told(Err(Failed::Call(error.into()))),
             };
             let held = match &call {
                 FileCall::Read(args) => Some(hold(read_bytes, args.limit, most).await),
                 _ => None,
             };
             let performed = perform::perform(&sandbox, call).await;
-            let performed = performed.map_err(|error| Failed::of(error, &containers, &container));
+            let performed = performed.map_err(|error| Failed::of(error, &registry, &registered));
             Done { held: held.flatten(), ..told(performed) }
         }))
     }
@@ -236,13 +211,15 @@ impl Tools {
     /// Removes every sandbox, whatever is under way in it, and waits until that is done. Gives what
     /// could not be removed, and why.
     pub async fn close(self) -> Vec<String> {
-        self.containers.close().await
+        let left = self.registry.close().await.into_iter();
+        left.map(|(handle, why)| format!("Container '{handle}' could not be removed: {why}"))
+            .collect()
     }
 }
 
 /// What a call is about.
-fn scope(call: &FileCall, container: &Container) -> Option<Scope> {
-    let mount = GuestPath::new(container.mount_path()).ok()?;
+fn scope(call: &FileCall, sandbox: &RegisteredSandbox) -> Option<Scope> {
+    let mount = GuestPath::new(sandbox.mount_path()).ok()?;
     let path = GuestPath::resolve(call.path(), &mount, Some(&mount)).ok()?.path;
     Some(Scope::Path { path, changes: call.changes() })
 }

@@ -14,12 +14,12 @@ use super::Done;
 use super::answer::Remarks;
 use super::args::ContentEncoding;
 use super::call::FileCall;
-use super::containers::{Container, Containers};
 use super::data::{
     CreateDirectoryData, Data, DeleteData, EntryData, EntryType, ExistsData, FileInfoData,
     FilesystemData, FilesystemMetadata, ListDirectoryData, ReadFileData, WriteFileData,
 };
 use super::error::ToolError;
+use crate::registry::{RegisteredSandbox, Registry};
 
 /// What an operation gives.
 pub(super) struct Performed {
@@ -45,13 +45,10 @@ pub(super) enum Failed {
 }
 
 impl Failed {
-    pub fn of(error: Error, containers: &Arc<Containers>, container: &Arc<Container>) -> Self {
+    pub fn of(error: Error, registry: &Arc<Registry>, sandbox: &Arc<RegisteredSandbox>) -> Self {
         match error {
             Error::Operation { .. } => Self::Operation(error.into()),
-            Error::Ended { .. } | Error::MountLost { .. } => {
-                Self::Call(containers.ended(container, &error))
-            }
-            error => Self::Call(error.into()),
+            error => Self::Call(registry.failure(sandbox, error).into()),
         }
     }
 }

@@ -3,29 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_controller::{ErrorKind, LogEntry, Outcome, Run, RunResult, Script};
+use sandbox_controller::{Error, ErrorKind, LogEntry, Outcome, Run, RunResult, Script};
 
 use super::Done;
 use super::answer::Remarks;
 use super::args::ExecuteScriptArgs;
-use super::containers::{Container, Containers};
 use super::data::{Data, ExecuteScriptData, ScriptResult};
-use super::error::{Partial, ScriptFailure, ToolError};
-use super::order::Place;
+use super::error::{Partial, ScriptFailure, ToolError, over_ceiling};
 use super::stop::{Stop, StopCause};
+use crate::registry::{RegisteredSandbox, Registry, Ticket};
 
 /// Runs a script when its turn has come. Stopped in the middle, it is cancelled, and what it had
 /// done until then is told.
 pub(super) async fn run(
-    containers: Arc<Containers>,
-    container: Arc<Container>,
+    registry: Arc<Registry>,
+    registered: Arc<RegisteredSandbox>,
     args: ExecuteScriptArgs,
-    mut place: Place,
+    mut ticket: Ticket,
     mut stop: Stop,
 ) -> Done {
     let begun = async {
-        place.turn().await;
-        let sandbox = container.sandbox().await?;
+        ticket.turn().await;
+        let sandbox = registered.ready().await?;
         let mut script = Script::new(args.script);
         if let Some(milliseconds) = args.timeout_ms {
             if milliseconds == 0 {
@@ -33,14 +32,14 @@ pub(super) async fn run(
             }
             script = script.timeout(Duration::from_millis(milliseconds));
         }
-        sandbox
-            .start(script)
-            .await
-            .map_err(|error| containers.not_begun(&container, "timeoutMs", error))
+        sandbox.start(script).await.map_err(|error| match error {
+            Error::OverCeiling(over) => over_ceiling("timeoutMs", &over),
+            error => registry.failure(&registered, error).into(),
+        })
     };
     let ended = stop.ended(begun, |run: Run| (run.cancel_handle(), run.wait())).await;
     // Those that wait for it see all that it did.
-    drop(place);
+    drop(ticket);
     match ended {
         Ok((result, cause)) => told(result, cause),
         Err(error) => Err(error).into(),
