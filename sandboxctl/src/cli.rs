@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand, ValueHint};
 use sandbox_controller::{DEFAULT_PROTECTED, LimitKey, User};
-use sandbox_server::tools::Tool;
+use sandbox_server::tools;
 
 use crate::config::{Flags, Key, Value};
 use crate::input::{Argument, InputArgument, JsonArgument};
@@ -586,7 +586,7 @@ pub struct ToolArgs {
 }
 
 fn tool_name() -> impl TypedValueParser<Value = String> {
-    Utf8(PossibleValuesParser::new(Tool::ALL.iter().map(|tool| tool.name())))
+    Utf8(PossibleValuesParser::new(tools::names()))
 }
 
 /// `tools`.

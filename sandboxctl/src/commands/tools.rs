@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use sandbox_controller::{DEFAULT_IDLE_LIMIT, ErrorKind, SandboxSpec, exit_code};
+use sandbox_controller::{DEFAULT_IDLE_LIMIT, SandboxSpec, exit_code};
 use sandbox_server::registry::Settings as RegistrySettings;
-use sandbox_server::tools::{
-    self, Answer, Call, Data, StopCause, Tool, ToolError, Tools, stdio, stop,
-};
+use sandbox_server::tools::{self, Answer, INIT, StopCause, ToolError, Tools, stdio, stop};
 use serde_json::value::RawValue;
 use tokio::io::BufReader;
 
@@ -48,10 +46,10 @@ fn one(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.sandbox.add_flags(flags))?;
     with_tools(context, &settings, &args.sandbox.root, async |tools, signals| {
         let (mut answer, mut signal) = match &init {
-            Some(init) => call(tools, signals, Tool::Init.name(), init).await,
+            Some(init) => call(tools, signals, INIT, init).await,
             None => call(tools, signals, &args.name, &input).await,
         };
-        if init.is_some() && signal.is_none() && answer.outcome.is_ok() {
+        if init.is_some() && signal.is_none() && answer.is_ok() {
             (answer, signal) = call(tools, signals, &args.name, &input).await;
         }
         // The answer does not wait for the removal of the sandbox; nor does a signal for whoever
@@ -66,18 +64,17 @@ fn one(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
 /// Prints an answer, and gives the exit code of its call.
 fn tell(context: &Context<'_>, answer: &Answer) -> Result<u8, Error> {
     context.output.document(&answer.document())?;
-    Ok(failure(answer).map_or(0, exit_code))
+    Ok(answer.failure().map_or(0, exit_code))
 }
 
 /// Whether a call can be one: it is understood, and there is a sandbox for it.
 fn check(name: &str, input: &RawValue, init: Option<&RawValue>) -> Result<(), ToolError> {
-    let tool: Tool = name.parse()?;
-    let call = Call::decode(tool, input)?;
-    let made = init.map(|init| Call::decode(Tool::Init, init)).transpose()?;
-    match (&call, &made) {
-        (Call::Init(_), None) => Ok(()),
-        (_, Some(made)) if made.container_id() == call.container_id() => Ok(()),
-        _ => Err(ToolError::not_registered(call.container_id()).with_hint(
+    let container_id = tools::check(name, input)?;
+    let made = init.map(|init| tools::check(INIT, init)).transpose()?;
+    match made {
+        None if name == INIT => Ok(()),
+        Some(made) if made == container_id => Ok(()),
+        _ => Err(ToolError::not_registered(&container_id).with_hint(
             "--init gives what makes the sandbox of this call; `tools --stdio` keeps some",
         )),
     }
@@ -179,14 +176,5 @@ fn spec(settings: &Settings) -> SandboxSpec {
     match settings.allowed_paths() {
         Some(paths) => spec.allowed_paths(paths),
         None => spec,
-    }
-}
-
-/// What went wrong, in one word: also where it is told as data.
-fn failure(answer: &Answer) -> Option<ErrorKind> {
-    match &answer.outcome {
-        Err(error) => Some(error.kind),
-        Ok(Data::Filesystem(data)) => data.metadata.kind,
-        Ok(_) => None,
     }
 }

@@ -2,16 +2,16 @@
 
 use sandbox_controller::{Error, ErrorKind, OverCeiling};
 
-use super::answer::CommandRemarks;
-use super::call::Tool;
-use super::data::ExecuteScriptData;
+use super::answer::Metadata;
+use super::init::Init;
+use super::tool::Tool;
 use crate::registry::{Field, MAX_SANDBOXES, RegistryError, end_reason};
 
 /// Longest message: it may quote what a caller wrote, which may be megabytes.
 const MAX_MESSAGE_BYTES: usize = 16 << 10;
 
 /// Why a call has no data.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ToolError {
     /// What went wrong, in one word.
@@ -22,43 +22,8 @@ pub struct ToolError {
     pub retryable: bool,
     /// The next step, where there is one to name.
     pub hint: Option<String>,
-    /// What a script or a command had done until then.
-    pub partial: Option<Box<Partial>>,
-}
-
-/// What is known of a script or a command that did not come to its end.
-#[derive(Debug, Clone)]
-pub enum Partial {
-    /// Of a script.
-    Script(ScriptFailure),
-    /// Of a command.
-    Command(CommandFailure),
-}
-
-/// What is known of a command that did not come to its end.
-#[derive(Debug, Clone, Default)]
-pub struct CommandFailure {
-    /// What it had written to stdout.
-    pub stdout: String,
-    /// What it had written to stderr.
-    pub stderr: String,
-    /// What else there is to say of it.
-    pub remarks: CommandRemarks,
-}
-
-/// What is known of a script that failed.
-#[derive(Debug, Clone, Default)]
-pub struct ScriptFailure {
-    /// Its result, which is null, its log and its files.
-    pub data: ExecuteScriptData,
-    /// Something of the log is left out.
-    pub logs_truncated: bool,
-    /// Files are left out.
-    pub files_touched_truncated: bool,
-    /// The line where it failed.
-    pub line: Option<u32>,
-    /// Its call stack there.
-    pub traceback: Option<String>,
+    /// What else there is to say: what a script or a command had done until then.
+    pub(super) metadata: Metadata,
 }
 
 impl ToolError {
@@ -71,7 +36,8 @@ impl ToolError {
             message.truncate(end);
             message.push('…');
         }
-        Self { kind, message, retryable: kind.is_retryable(), hint: None, partial: None }
+        let (retryable, metadata) = (kind.is_retryable(), Metadata::default());
+        Self { kind, message, retryable, hint: None, metadata }
     }
 
     /// A call that cannot be understood, or that makes no sense.
@@ -94,22 +60,8 @@ impl ToolError {
 
     /// The same error of a call that changes nothing: a timeout may be tried again.
     #[must_use]
-    pub fn of_a_read(self) -> Self {
+    pub(super) fn of_read_only_call(self) -> Self {
         Self { retryable: self.retryable || self.kind == ErrorKind::Timeout, ..self }
-    }
-
-    /// The same error of a script, which always tells what the script had done.
-    #[must_use]
-    pub(super) fn of_a_script(mut self) -> Self {
-        self.partial.get_or_insert_with(|| Partial::Script(ScriptFailure::default()).into());
-        self
-    }
-
-    /// The same error of a command, which always tells what the command had written.
-    #[must_use]
-    pub(super) fn of_a_command(mut self) -> Self {
-        self.partial.get_or_insert_with(|| Partial::Command(CommandFailure::default()).into());
-        self
     }
 }
 
@@ -138,7 +90,7 @@ impl From<RegistryError> for ToolError {
         let (message, hint) = match error {
             RegistryError::NotRegistered { handle } => return Self::not_registered(&handle),
             RegistryError::Invalid { field, problem } => {
-                (format!("{}: `{}`: {problem}", Tool::Init, argument(field)), None)
+                (format!("{}: `{}`: {problem}", Init::NAME, argument(field)), None)
             }
             RegistryError::RegisteredDifferently { handle } => (
                 format!("Container '{handle}' is registered with other arguments already"),

@@ -6,6 +6,7 @@ use sandbox_controller::{CancelCause, CancelHandle, Error, ErrorKind};
 use tokio::sync::watch;
 
 use super::error::ToolError;
+use super::tool::{Output, Work};
 
 /// Why a call is ended before it is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +64,20 @@ impl Stop {
             Ok(Some(cause)) => cause,
             _ => std::future::pending().await,
         }
+    }
+
+    /// Work that is given up when the call is to end: what it had begun is cancelled.
+    pub(super) fn or<D: Send + 'static>(
+        mut self,
+        work: impl Future<Output = Result<Output<D>, ToolError>> + Send + 'static,
+    ) -> Work<D> {
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                finished = work => finished,
+                cause = self.stopped() => Err(cause.into()),
+            }
+        })
     }
 
     /// Begins something that can be cancelled, and waits for its end. Stopped in the middle, it is
