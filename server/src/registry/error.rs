@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use sandbox_controller::{Error, ErrorKind};
 
-use super::MAX_SANDBOXES;
-
 /// A field of a [`SandboxRequest`](super::SandboxRequest), for each front end to name in its own way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
@@ -44,8 +42,11 @@ pub enum RegistryError {
         handle: String,
     },
     /// There is room for no other sandbox.
-    #[error("{MAX_SANDBOXES} sandboxes are registered already")]
-    Full,
+    #[error("{max} sandboxes are registered already")]
+    Full {
+        /// How many there may be.
+        max: usize,
+    },
     /// The configuration does not allow the image.
     #[error("image '{}' is not allowed", image.escape_debug())]
     ImageNotAllowed {
@@ -123,7 +124,7 @@ impl RegistryError {
             | Self::Invalid { .. }
             | Self::RegisteredDifferently { .. }
             | Self::HostDir { .. } => ErrorKind::InvalidRequest,
-            Self::Full => ErrorKind::Busy,
+            Self::Full { .. } => ErrorKind::Busy,
             Self::ImageNotAllowed { .. } => ErrorKind::NotAllowed,
             // Another time it has none either.
             Self::ImageUnsupported { .. } => ErrorKind::Image,

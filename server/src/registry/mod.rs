@@ -329,7 +329,7 @@ impl Registry {
             }
         }
         if names.registered.len() >= MAX_SANDBOXES {
-            return Err(RegistryError::Full);
+            return Err(RegistryError::Full { max: MAX_SANDBOXES });
         }
         let handle = request.handle.clone();
         let sandbox = Arc::new(RegisteredSandbox {

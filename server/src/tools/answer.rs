@@ -1,6 +1,5 @@
 //! What a call gives back, and how it is written as JSON.
 
-use std::fmt;
 use std::time::Duration;
 
 use sandbox_controller::ErrorKind;
@@ -10,9 +9,7 @@ use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::error::ToolError;
-
-/// Anything that is written as JSON.
-pub(super) type Json = Box<dyn erased_serde::Serialize + Send + Sync>;
+use super::metadata::{Json, Metadata};
 
 /// What a call gives back.
 pub struct Answer {
@@ -25,41 +22,6 @@ pub struct Answer {
     pub(super) took: Duration,
     /// Its share of what may be in memory, until it has been given away.
     pub(super) _held: Option<OwnedSemaphorePermit>,
-}
-
-/// Members of an answer's `metadata`, in their order.
-#[derive(Default)]
-pub(super) struct Metadata(Vec<(&'static str, Json)>);
-
-impl Metadata {
-    pub fn push(&mut self, key: &'static str, value: impl Serialize + Send + Sync + 'static) {
-        self.0.push((key, Box::new(value)));
-    }
-
-    /// Adds a member that there may be.
-    pub fn push_some(
-        &mut self,
-        key: &'static str,
-        value: Option<impl Serialize + Send + Sync + 'static>,
-    ) {
-        if let Some(value) = value {
-            self.push(key, value);
-        }
-    }
-
-    pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn serialize_members<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
-        self.0.iter().try_for_each(|(key, value)| map.serialize_entry(key, value))
-    }
-}
-
-impl fmt::Debug for Metadata {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_set().entries(self.0.iter().map(|(key, _)| key)).finish()
-    }
 }
 
 impl Answer {

@@ -114,7 +114,8 @@ mod tests {
     use crate::tools::destroy::{Destroy, DestroyArgs};
     use crate::tools::init::{Init, InitArgs};
     use crate::tools::script::{ExecuteScript, ExecuteScriptArgs};
-    use crate::tools::tool::{Tool, check, decode};
+    use crate::tools::table::check;
+    use crate::tools::tool::{Tool, decode};
 
     fn args<T: Tool>(json: &str) -> T::Args {
         decode::<T>(serde_json::from_str(json).unwrap()).unwrap()

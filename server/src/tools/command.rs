@@ -9,12 +9,11 @@ use sandbox_controller::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Tools;
-use super::answer::Metadata;
 use super::args::Members;
 use super::error::{ToolError, over_ceiling};
+use super::metadata::Metadata;
 use super::stop::{Stop, StopCause};
-use super::tool::{Arguments, Output, Tool, Work};
+use super::tool::{Arguments, Context, Output, Tool, Work};
 use crate::registry::{RegisteredSandbox, Registry, Scope, Ticket};
 
 /// How long a command may run whose caller does not say, unless scripts may not run as long.
@@ -114,8 +113,12 @@ impl Tool for RunCommand {
     type Args = CommandArgs;
     type Data = CommandData;
 
-    fn begin(args: CommandArgs, tools: &Tools, stop: Stop) -> Result<Work<CommandData>, ToolError> {
-        let sandbox = tools.registry.find(&args.container_id)?;
+    fn begin(
+        args: CommandArgs,
+        context: &Context,
+        stop: Stop,
+    ) -> Result<Work<CommandData>, ToolError> {
+        let sandbox = context.registry.find(&args.container_id)?;
         if !sandbox.has_programs() {
             let message = format!(
                 "Container '{}' has no image, and so no programs: sandbox_command needs one",
@@ -126,7 +129,7 @@ impl Tool for RunCommand {
             return Err(ToolError::invalid(message).with_hint(hint));
         }
         let ticket = sandbox.enter(Scope::Script);
-        let (registry, limits) = (tools.registry.clone(), tools.limits);
+        let (registry, limits) = (context.registry.clone(), context.limits);
         Ok(Box::pin(run(registry, sandbox, args, limits, ticket, stop)))
     }
 

@@ -3,11 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Tools;
 use super::args::{Members, yes};
 use super::error::ToolError;
 use super::stop::Stop;
-use super::tool::{Arguments, Output, Tool, Work};
+use super::tool::{Arguments, Context, Output, Tool, Work};
 
 pub(super) struct Destroy;
 
@@ -47,9 +46,13 @@ impl Tool for Destroy {
     type Args = DestroyArgs;
     type Data = DestroyData;
 
-    fn begin(args: DestroyArgs, tools: &Tools, stop: Stop) -> Result<Work<DestroyData>, ToolError> {
+    fn begin(
+        args: DestroyArgs,
+        context: &Context,
+        stop: Stop,
+    ) -> Result<Work<DestroyData>, ToolError> {
         let container_id = args.container_id;
-        let removal = tools.registry.remove(&container_id)?;
+        let removal = context.registry.remove(&container_id)?;
         Ok(stop.or(async move {
             let reason = removal.finished().await?;
             let removed = reason.is_none();

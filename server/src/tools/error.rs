@@ -2,10 +2,8 @@
 
 use sandbox_controller::{Error, ErrorKind, OverCeiling};
 
-use super::answer::Metadata;
-use super::init::Init;
-use super::tool::Tool;
-use crate::registry::{Field, MAX_SANDBOXES, RegistryError, end_reason};
+use super::metadata::Metadata;
+use crate::registry::{Field, RegistryError, end_reason};
 
 /// Longest message: it may quote what a caller wrote, which may be megabytes.
 const MAX_MESSAGE_BYTES: usize = 16 << 10;
@@ -90,14 +88,14 @@ impl From<RegistryError> for ToolError {
         let (message, hint) = match error {
             RegistryError::NotRegistered { handle } => return Self::not_registered(&handle),
             RegistryError::Invalid { field, problem } => {
-                (format!("{}: `{}`: {problem}", Init::NAME, argument(field)), None)
+                (format!("sandbox_init: `{}`: {problem}", argument(field)), None)
             }
             RegistryError::RegisteredDifferently { handle } => (
                 format!("Container '{handle}' is registered with other arguments already"),
                 Some("give them again, or sandbox_destroy it first".to_owned()),
             ),
-            RegistryError::Full => (
-                format!("{MAX_SANDBOXES} sandboxes are kept already"),
+            RegistryError::Full { max } => (
+                format!("{max} sandboxes are kept already"),
                 Some("sandbox_destroy those that are not needed any more".to_owned()),
             ),
             RegistryError::ImageNotAllowed { image } => (

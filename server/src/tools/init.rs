@@ -3,11 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Tools;
 use super::args::Members;
 use super::error::ToolError;
 use super::stop::Stop;
-use super::tool::{Arguments, Tool, Work};
+use super::tool::{Arguments, Context, Tool, Work};
 use crate::registry::SandboxRequest;
 
 pub(super) struct Init;
@@ -60,9 +59,9 @@ impl Tool for Init {
     type Args = InitArgs;
     type Data = InitData;
 
-    fn begin(args: InitArgs, tools: &Tools, stop: Stop) -> Result<Work<InitData>, ToolError> {
+    fn begin(args: InitArgs, context: &Context, stop: Stop) -> Result<Work<InitData>, ToolError> {
         let container_id = args.container_id.clone();
-        let launch = tools.registry.launch(SandboxRequest {
+        let launch = context.registry.launch(SandboxRequest {
             handle: args.container_id,
             image: args.image_name,
             container_name: args.container_name,

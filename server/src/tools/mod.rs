@@ -9,17 +9,19 @@ mod destroy;
 mod error;
 mod files;
 mod init;
+mod metadata;
 mod schema;
 mod script;
 pub mod stdio;
 mod stop;
+mod table;
 mod tool;
 
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sandbox_controller::{Controller, Limits};
+use sandbox_controller::Controller;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
@@ -27,24 +29,17 @@ pub use answer::{Answer, Document};
 pub use error::ToolError;
 use init::Init;
 pub use stop::{Stop, StopCause, Stopper, stop};
-pub use tool::{Description, catalogue, check, names};
-use tool::{Entry, Output, Tool};
+use table::Entry;
+pub use table::{Description, catalogue, check, names};
+use tool::{Context, MAX_READ_BYTES, Output, Tool};
 
 use crate::registry::{Registry, Settings};
 
 /// The tool that makes a sandbox for the others.
 pub const INIT: &str = Init::NAME;
 
-/// Bytes of files that are read and not answered yet; more only for a single file.
-const MAX_READ_BYTES: usize = 64 << 20;
-const _: () = assert!(MAX_READ_BYTES <= u32::MAX as usize, "permits are counted so");
-
 /// The tools, and the sandboxes that they keep.
-pub struct Tools {
-    registry: Arc<Registry>,
-    limits: Limits,
-    read_bytes: Arc<Semaphore>,
-}
+pub struct Tools(Context);
 
 impl Tools {
     /// Tools over a controller.
@@ -53,11 +48,11 @@ impl Tools {
     ///
     /// Where one of the allowed directories cannot be looked at.
     pub fn new(controller: Arc<Controller>, settings: Settings) -> io::Result<Self> {
-        Ok(Self {
+        Ok(Self(Context {
             limits: settings.limits,
             registry: Arc::new(Registry::new(controller, settings)?),
             read_bytes: Arc::new(Semaphore::new(MAX_READ_BYTES)),
-        })
+        }))
     }
 
     /// Takes a call. Its place among the calls of its sandbox is settled when this returns, so the
@@ -70,7 +65,7 @@ impl Tools {
         stop: Stop,
     ) -> impl Future<Output = Answer> + Send + use<> {
         let started = Instant::now();
-        let work = Entry::find(tool).map(|tool| (tool.begin)(self, args, stop));
+        let work = Entry::find(tool).map(|tool| (tool.begin)(&self.0, args, stop));
         async move {
             let outcome = match work {
                 Ok(work) => work.await,
@@ -89,7 +84,7 @@ impl Tools {
     /// Removes every sandbox, whatever is under way in it, and waits until that is done. Gives what
     /// could not be removed, and why.
     pub async fn close(self) -> Vec<String> {
-        let left = self.registry.close().await.into_iter();
+        let left = self.0.registry.close().await.into_iter();
         left.map(|(handle, why)| format!("Container '{handle}' could not be removed: {why}"))
             .collect()
     }

@@ -11,12 +11,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::Tools;
-use super::answer::Metadata;
 use super::args::Members;
 use super::error::{ToolError, over_ceiling};
+use super::metadata::Metadata;
 use super::stop::{Stop, StopCause};
-use super::tool::{Arguments, Output, Tool, Work};
+use super::tool::{Arguments, Context, Output, Tool, Work};
 use crate::registry::{RegisteredSandbox, Registry, Scope, Ticket};
 
 pub(super) struct ExecuteScript;
@@ -100,12 +99,12 @@ impl Tool for ExecuteScript {
 
     fn begin(
         args: ExecuteScriptArgs,
-        tools: &Tools,
+        context: &Context,
         stop: Stop,
     ) -> Result<Work<ExecuteScriptData>, ToolError> {
-        let sandbox = tools.registry.find(&args.container_id)?;
+        let sandbox = context.registry.find(&args.container_id)?;
         let ticket = sandbox.enter(Scope::Script);
-        Ok(Box::pin(run(tools.registry.clone(), sandbox, args, ticket, stop)))
+        Ok(Box::pin(run(context.registry.clone(), sandbox, args, ticket, stop)))
     }
 
     fn complete_error(mut error: ToolError) -> ToolError {

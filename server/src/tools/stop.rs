@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use sandbox_controller::{CancelCause, CancelHandle, Error, ErrorKind};
 use tokio::sync::watch;
 
 use super::error::ToolError;
-use super::tool::{Output, Work};
 
 /// Why a call is ended before it is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,10 +67,10 @@ impl Stop {
     }
 
     /// Work that is given up when the call is to end: what it had begun is cancelled.
-    pub(super) fn or<D: Send + 'static>(
+    pub(super) fn or<T: Send + 'static>(
         mut self,
-        work: impl Future<Output = Result<Output<D>, ToolError>> + Send + 'static,
-    ) -> Work<D> {
+        work: impl Future<Output = Result<T, ToolError>> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, ToolError>> {
         Box::pin(async move {
             tokio::select! {
                 biased;

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::args::yes;
-use super::{FileArguments, FileTool, OperationOutput, file_arguments};
+use super::operation::{FileArguments, FileTool, OperationOutput, file_arguments};
 
 pub(in crate::tools) struct CreateDirectory;
 

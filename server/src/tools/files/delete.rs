@@ -6,7 +6,7 @@ use sandbox_protocol::Base64;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{FileArguments, FileTool, OperationOutput, file_arguments};
+use super::operation::{FileArguments, FileTool, OperationOutput, file_arguments};
 
 pub(in crate::tools) struct Delete;
 

@@ -7,7 +7,7 @@ use sandbox_protocol::path::{to_wire, written};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{EntryType, FileArguments, FileTool, OperationOutput, file_arguments};
+use super::operation::{EntryType, FileArguments, FileTool, OperationOutput, file_arguments};
 
 pub(in crate::tools) struct FileInfo;
 

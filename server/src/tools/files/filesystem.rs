@@ -8,16 +8,20 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::super::answer::Json;
 use super::super::args::{Members, position_cut};
 use super::super::error::ToolError;
+use super::super::metadata::Json;
+use super::super::schema;
 use super::super::stop::Stop;
-use super::super::tool::{Arguments, Output, Tool, Work};
-use super::super::{Tools, schema};
-use super::{
-    CreateDirectory, Delete, Exists, FileInfo, FileTool, ListDirectory, OperationError,
-    OperationOutput, OperationWork, ReadFile, WriteFile, begin,
-};
+use super::super::tool::{Arguments, Context, Output, Tool, Work};
+use super::create_directory::CreateDirectory;
+use super::delete::Delete;
+use super::exists::Exists;
+use super::file_info::FileInfo;
+use super::list_directory::ListDirectory;
+use super::operation::{FileTool, OperationError, OperationOutput, OperationWork, begin};
+use super::read_file::ReadFile;
+use super::write_file::WriteFile;
 
 /// The operations, in the order of the documentation.
 pub(super) static OPERATIONS: [Entry; 7] = [
@@ -93,7 +97,7 @@ pub(in crate::tools) struct FilesystemArgs {
 
 /// The arguments of an operation, whichever it is.
 pub(super) trait AnyOperation: fmt::Debug + Send {
-    fn begin(self: Box<Self>, tools: &Tools) -> Result<OperationWork<Json>, ToolError>;
+    fn begin(self: Box<Self>, context: &Context) -> Result<OperationWork<Json>, ToolError>;
 }
 
 struct Operation<T: FileTool>(T::Args);
@@ -105,8 +109,8 @@ impl<T: FileTool> fmt::Debug for Operation<T> {
 }
 
 impl<T: FileTool> AnyOperation for Operation<T> {
-    fn begin(self: Box<Self>, tools: &Tools) -> Result<OperationWork<Json>, ToolError> {
-        let work = begin::<T>(self.0, tools)?;
+    fn begin(self: Box<Self>, context: &Context) -> Result<OperationWork<Json>, ToolError> {
+        let work = begin::<T>(self.0, context)?;
         Ok(Box::pin(async move {
             let OperationOutput { data, truncated, bytes_written, items, held } = work.await?;
             let data: Json = Box::new(data);
@@ -211,10 +215,10 @@ impl Tool for Filesystem {
 
     fn begin(
         args: FilesystemArgs,
-        tools: &Tools,
+        context: &Context,
         stop: Stop,
     ) -> Result<Work<FilesystemData>, ToolError> {
-        let work = args.operation.begin(tools)?;
+        let work = args.operation.begin(context)?;
         Ok(stop.or(async move { render(work.await) }))
     }
 }

@@ -5,7 +5,7 @@ use sandbox_controller::{Error, Sandbox};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{ContentEncoding, FileArguments, FileTool, OperationOutput, file_arguments};
+use super::operation::{ContentEncoding, FileArguments, FileTool, OperationOutput, file_arguments};
 
 pub(in crate::tools) struct ReadFile;
 
@@ -14,7 +14,7 @@ file_arguments! {
     "The file, absolute or relative to the mounted directory",
     /// How the content is given
     #[serde(default)]
-    #[schemars(schema_with = "super::given_encoding")]
+    #[schemars(schema_with = "super::operation::given_encoding")]
     encoding: ContentEncoding,
     /// Bytes to leave out at the start
     #[serde(default)]

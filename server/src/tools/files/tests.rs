@@ -4,10 +4,11 @@ use super::create_directory::CreateDirectoryArgs;
 use super::delete::DeleteArgs;
 use super::filesystem::OPERATIONS;
 use super::list_directory::ListDirectoryArgs;
+use super::operation::{ContentEncoding, FileArguments, FileTool};
 use super::read_file::ReadFileArgs;
 use super::write_file::WriteFileArgs;
 use super::*;
-use crate::tools::tool::decode;
+use crate::tools::tool::{Tool, decode};
 
 fn args<T: Tool>(json: &str) -> Result<T::Args, String> {
     decode::<T>(serde_json::from_str(json).unwrap()).map_err(|error| error.message)

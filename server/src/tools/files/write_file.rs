@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::args::yes;
-use super::{ContentEncoding, FileArguments, FileTool, OperationOutput, file_arguments};
+use super::operation::{ContentEncoding, FileArguments, FileTool, OperationOutput, file_arguments};
 
 pub(in crate::tools) struct WriteFile;
 
@@ -18,7 +18,7 @@ file_arguments! {
     content: String,
     /// How the content is given
     #[serde(default)]
-    #[schemars(schema_with = "super::given_encoding")]
+    #[schemars(schema_with = "super::operation::given_encoding")]
     encoding: ContentEncoding,
     /// Make the directories above it that are missing
     #[serde(default = "yes")]

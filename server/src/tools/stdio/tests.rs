@@ -1,7 +1,7 @@
 //! Lines and calls, with a tool that does what its arguments say.
 
 use super::*;
-use crate::tools::answer::Metadata;
+use crate::tools::metadata::Metadata;
 use serde_json::json;
 use std::pin::Pin;
 use tokio::io::{AsyncReadExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
