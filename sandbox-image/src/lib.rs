@@ -26,7 +26,9 @@ mod run;
 mod session;
 mod sockets;
 mod source;
+mod stop;
 mod stream;
+mod wake;
 
 use std::ffi::OsString;
 use std::io::Write as _;

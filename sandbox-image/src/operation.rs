@@ -25,7 +25,7 @@ use crate::files::{
     Reading, Viewed, Watch, WriteOptions,
 };
 use crate::outbox::Outbox;
-use crate::run::{StopFlag, StopReason, no_thread};
+use crate::stop::{StopFlag, StopReason, no_thread};
 use crate::stream::{Stream, Streams, Way};
 
 /// Stack of a worker: the largest frame is a buffer of directory entries.

@@ -10,7 +10,6 @@ mod spawn;
 mod spawner;
 mod supervise;
 mod tree;
-mod wake;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -31,15 +30,15 @@ use sandbox_protocol::{ErrorKind, WireError};
 
 use crate::confine::Layers;
 use crate::outbox::Outbox;
-use crate::run::{StopFlag, StopReason, no_thread};
+use crate::stop::{StopFlag, StopReason, no_thread};
 use crate::stream::{Stream, Streams, Way};
+use crate::wake::Wake;
 use command::{Asked, Defaults, Prepared};
 use reaper::Reaper;
 use spawn::{Beginning, SpawnError, spawn};
 pub use spawner::Spawner;
 use supervise::{Bounds, Console, Input, Running, supervise};
 use tree::Marks;
-pub use wake::Wake;
 
 /// No program runs longer, whatever it was given.
 pub const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);

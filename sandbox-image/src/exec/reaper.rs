@@ -10,8 +10,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use sandbox_protocol::message::ExecEnd;
 
-use super::Wake;
 use super::tree::{Burials, Tree, limit_of};
+use crate::wake::Wake;
 
 /// What a child left.
 #[derive(Debug, Clone, Copy)]

@@ -24,7 +24,7 @@ use sandbox_protocol::{ErrorKind, WireError};
 use super::reaper::{Death, Remains};
 use super::tree::Tree;
 use super::{Output, Wake};
-use crate::run::{StopFlag, StopReason};
+use crate::stop::{StopFlag, StopReason};
 
 /// How many pieces of input are given before anything else is looked at.
 const PIECES: usize = 4;

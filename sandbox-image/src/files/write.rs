@@ -19,7 +19,6 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Change, WriteMode};
 use sandbox_protocol::path::GuestPath;
 
-use super::edit::changing;
 use super::mounts::{Place, Spot};
 use super::open::{Site, explain, make_parents, no_file, special};
 use super::read::Version;
@@ -276,7 +275,7 @@ impl<'f> Writing<'f> {
             let target = find(&self.place, self.options, &self.written)?;
             let found = target.as_ref().map(|target| Version::of(&target.stat));
             if version.is_some() && found != version {
-                return Err(changing(&self.written));
+                return Err(FileError::changing(&self.written));
             }
             if target.is_some() && self.options.mode == WriteMode::CreateNew {
                 return Err(FileError::system(Errno::EXIST, &self.written));

@@ -12,8 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{IoErrors, ScriptOperation};
 
-use super::ffi::{Call, Kind, Pushed, Raise, Results, Slot};
-use super::globals::LOCKED;
+use super::ffi::{Call, Kind, LOCKED, Pushed, Raise, Results, Slot};
 use crate::files::handle::{Handle, Whence};
 use crate::files::{FileError, Files, Flush, OpenMode};
 

@@ -10,7 +10,7 @@ use super::super::{
     WriteOptions,
 };
 use super::*;
-use crate::run::{StopFlag, StopReason};
+use crate::stop::{StopFlag, StopReason};
 
 pub(super) fn watch() -> Watch {
     Watch::new(Arc::default(), Duration::from_secs(60))

@@ -6,7 +6,7 @@ use super::operations::{remove, watch};
 use super::*;
 use crate::files::remove::counted;
 use crate::files::{Absent, Existing, Extent, Watch};
-use crate::run::{StopFlag, StopReason};
+use crate::stop::{StopFlag, StopReason};
 
 /// A directory in a directory, so many times, as a program would make them; the deepest one.
 fn chain(io: &Path, name: &str, depth: usize) -> fs::File {

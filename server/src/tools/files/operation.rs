@@ -67,7 +67,7 @@ macro_rules! file_arguments {
             fn decode(
                 tool: &str,
                 mut members: crate::tools::args::Members<'_>,
-            ) -> Result<Self, crate::tools::ToolError> {
+            ) -> Result<Self, crate::tools::error::ToolError> {
                 members.complete_path();
                 members.decode(tool)
             }
