@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use sandbox_agent::proxy::{Proxy, Speak, listen};
+use sandbox_agent::proxy::{FrameSender, Proxy, listen};
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{FIRST_TUNNEL, INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_TUNNELS};
 use sandbox_protocol::message::{Chunk, Close, Closed, ClosedReason, Connect, Credit};
@@ -84,8 +84,8 @@ fn default_limits() -> EgressLimits {
 /// What the agent says goes into its end of the socket.
 struct Mouth(Mutex<UnixStream>);
 
-impl Speak for Mouth {
-    fn say(&self, message: &FromAgent<'_>) {
+impl FrameSender for Mouth {
+    fn send(&self, message: &FromAgent<'_>) {
         // At the end of a test nobody listens.
         _ = self.0.lock().unwrap().write_all(&message.encode().unwrap());
     }

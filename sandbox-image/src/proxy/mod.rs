@@ -28,9 +28,9 @@ use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
 use crate::wake::Wake;
 
 /// Takes what the proxy says to the controller.
-pub trait Speak: Send + Sync {
+pub trait FrameSender: Send + Sync {
     /// Sends a message; it may wait for the controller to read.
-    fn say(&self, message: &FromAgent<'_>);
+    fn send(&self, message: &FromAgent<'_>);
 }
 
 /// Opens the proxy's port on the loopback.
@@ -63,7 +63,7 @@ struct Shared {
     tunnels: Mutex<Tunnels>,
     /// Something has come for one of the tunnels.
     wake: Wake,
-    speaker: Arc<dyn Speak>,
+    sender: Arc<dyn FrameSender>,
 }
 
 /// The tunnels on which one side has not said its last word.
@@ -88,9 +88,9 @@ impl Proxy {
     /// # Errors
     ///
     /// Where no thread or descriptor can be had.
-    pub fn start(listener: TcpListener, speaker: Arc<dyn Speak>) -> io::Result<Self> {
+    pub fn start(listener: TcpListener, sender: Arc<dyn FrameSender>) -> io::Result<Self> {
         let wake = Wake::new()?;
-        let shared = Arc::new(Shared { tunnels: Mutex::default(), wake, speaker });
+        let shared = Arc::new(Shared { tunnels: Mutex::default(), wake, sender });
         serve::start(listener, shared.clone())?;
         Ok(Self { shared })
     }

@@ -138,9 +138,9 @@ pub async fn launch(
     };
     let launch = async {
         if !spec.has_programs() && !controller.knows_its_image() {
-            let mut told = false;
+            let mut was_printed = false;
             let tell = |_: &str| {
-                if !std::mem::replace(&mut told, true) {
+                if !std::mem::replace(&mut was_printed, true) {
                     output.progress("building the sandbox image, as the first run does");
                 }
             };

@@ -22,12 +22,12 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// One call. Its answer is printed, whatever it is.
 pub fn tool(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
     one(context, args).or_else(|error| {
-        let told = ToolError::new(error.kind(), error.message());
-        let told = match error.hint() {
-            Some(hint) => told.with_hint(hint),
-            None => told,
+        let refusal = ToolError::new(error.kind(), error.message());
+        let refusal = match error.hint() {
+            Some(hint) => refusal.with_hint(hint),
+            None => refusal,
         };
-        tell(context, &Answer::refused(told))?;
+        print_answer(context, &Answer::refused(refusal))?;
         Ok(error.exit_code())
     })
 }
@@ -39,9 +39,9 @@ fn one(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
     let read = |json: &JsonArgument, flag| json.read(flag, stdio::MAX_LINE_BYTES);
     let input = read(&args.input, "--input")?;
     let init = args.init.as_ref().map(|json| read(json, "--init")).transpose()?;
-    // What is wrong is told before a sandbox is made for it.
+    // What is wrong is reported before a sandbox is made for it.
     if let Err(error) = check(&args.name, &input, init.as_deref()) {
-        return tell(context, &Answer::refused(error));
+        return print_answer(context, &Answer::refused(error));
     }
     let settings = context.settings_with(|flags| args.sandbox.add_flags(flags))?;
     with_tools(context, &settings, &args.sandbox.root, async |tools, signals| {
@@ -55,14 +55,14 @@ fn one(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
         // The answer does not wait for the removal of the sandbox; nor does a signal for whoever
         // reads the answer.
         let insisting = signals::insist()?;
-        let code = tell(context, &answer)?;
+        let code = print_answer(context, &answer)?;
         drop(insisting);
         Ok(signal.map_or(code, Signal::exit_code))
     })
 }
 
 /// Prints an answer, and gives the exit code of its call.
-fn tell(context: &Context<'_>, answer: &Answer) -> Result<u8, Error> {
+fn print_answer(context: &Context<'_>, answer: &Answer) -> Result<u8, Error> {
     context.output.document(&answer.document())?;
     Ok(answer.failure().map_or(0, exit_code))
 }
