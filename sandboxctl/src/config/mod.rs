@@ -11,6 +11,7 @@ mod file;
 pub(crate) mod fuzz;
 mod key;
 mod network;
+mod parse;
 mod project;
 mod value;
 
