@@ -440,7 +440,7 @@ fn judge_script(answer: RunEnd, cancel: Option<CancelCause>) -> Outcome {
 fn with_stderr(detail: &str, stderr: &str) -> String {
     match stderr.trim() {
         "" => detail.to_owned(),
-        stderr => format!("{detail}; its last words: {stderr}"),
+        stderr => format!("{detail}; agent stderr: {stderr}"),
     }
 }
 
@@ -615,7 +615,7 @@ mod tests {
     fn a_lost_agent_leaves_its_last_words() {
         let outcome = Evidence { stderr: "panicked\n".into(), ..evidence() }.judge();
         let failure = outcome.failure().unwrap();
-        assert_eq!(failure.message, "the agent ended without an answer; its last words: panicked");
+        assert_eq!(failure.message, "the agent ended without an answer; agent stderr: panicked");
     }
 
     #[test]

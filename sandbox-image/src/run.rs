@@ -85,7 +85,7 @@ pub struct Job {
     pub accepted: Instant,
     /// The sandbox's limits.
     pub limits: Limits,
-    /// How `io` tells a failure of the system.
+    /// How `io` reports OS errors.
     pub io_errors: IoErrors,
     /// The files, where io is on.
     pub files: Option<Arc<Files>>,

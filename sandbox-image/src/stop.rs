@@ -26,7 +26,7 @@ impl StopReason {
     pub fn error(self) -> ScriptError {
         let (kind, message) = match self {
             Self::None => (ErrorKind::Internal, "the run was not stopped"),
-            Self::Timeout => (ErrorKind::Timeout, "the run's time is up"),
+            Self::Timeout => (ErrorKind::Timeout, "script timed out"),
             Self::Cancelled => (ErrorKind::Cancelled, "the run was cancelled"),
         };
         ScriptError { kind, message: message.to_owned(), line: None, traceback: None }

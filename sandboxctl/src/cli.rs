@@ -251,7 +251,7 @@ Examples:
   sandboxctl ps --json")]
     Ps(ReportArgs),
 
-    /// Remove what killed controllers left behind
+    /// Remove leftovers of crashed controllers
     ///
     /// Every command that talks to an engine does this for your own leftovers by itself.
     #[command(after_long_help = "\
@@ -260,7 +260,7 @@ Examples:
   sandboxctl gc --force")]
     Gc(GcArgs),
 
-    /// Look at all that a sandbox needs, and say how to mend what is wrong
+    /// Diagnose the environment and suggest fixes
     ///
     /// Exits with 125 where a check fails.
     #[command(after_long_help = "\

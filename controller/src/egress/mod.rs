@@ -45,7 +45,7 @@ pub(crate) struct EgressLimits {
     pub bytes: ByteSize,
     /// Time to resolve a name and to be answered there.
     pub connect_timeout: Duration,
-    /// Time in which no byte comes or goes, until a connection is given up.
+    /// Idle timeout of a connection.
     pub idle_timeout: Duration,
 }
 

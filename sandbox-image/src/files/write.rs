@@ -490,7 +490,7 @@ fn reserve(file: &OwnedFd, start: u64, bytes: u64) -> rustix::io::Result<()> {
     }
 }
 
-/// Gives back what a reservation that failed has reserved behind the end of a file, unless the
+/// Gives back what a reservation that failed has reserved past the end of a file, unless the
 /// file has grown since.
 fn give_up_reserve(file: &OwnedFd, size: u64) {
     if fstat(file).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(size)) {

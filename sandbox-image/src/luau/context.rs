@@ -17,7 +17,7 @@ use crate::stop::{StopFlag, StopReason};
 pub struct RunContext {
     /// The files; `None` where io is off.
     pub files: Option<Arc<Files>>,
-    /// How `io` tells a failure of the system.
+    /// How `io` reports OS errors.
     pub io_errors: IoErrors,
     /// Where `print` and `warn` go.
     pub log: Arc<LogSink>,

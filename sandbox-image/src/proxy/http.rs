@@ -227,7 +227,7 @@ pub enum Chunks {
         /// Bytes of all lines.
         all: usize,
     },
-    /// Behind the end.
+    /// Past the end.
     Done,
 }
 

@@ -226,7 +226,7 @@ mod tests {
         assert!(with_hosts(programs(), &settings(&[], &["example.org"])).is_ok());
         insta::assert_snapshot!(
             refused(SandboxSpec::new(), &settings(&[], &["example.org"])), @r"
-            --allow: a list of hosts needs an image: without one there are no programs, and scripts alone reach no host
+            --allow: hosts require an image: scripts have no network
             hint: --image (--rootfs or --image-archive on the embedded engine) names what has programs
             ");
         insta::assert_snapshot!(refused(programs(), &settings(&ambient, &["@pyp"])), @r"

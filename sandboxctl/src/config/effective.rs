@@ -20,7 +20,7 @@ impl Settings {
         matches!(self.setting(Key::IoEnabled).value, Some(Value::Switch(true)))
     }
 
-    /// How `io` tells failures of the system.
+    /// How `io` reports OS errors.
     #[must_use]
     pub fn io_errors(&self) -> IoErrors {
         match self.text(Key::IoErrors) {

@@ -70,7 +70,7 @@ settings! {
         default: || Some(Value::Switch(true)),
         expects: "true or false",
     }
-    IoErrors "io.errors" "How io tells failures of the system: an error, or nil and a message" {
+    IoErrors "io.errors" "How io reports OS errors: an error, or nil and a message" {
         flag: Some("--io-errors"),
         default: || text("raise"),
         words: &["raise", "return"],
@@ -132,7 +132,7 @@ settings! {
     }
     EngineImage "engine.image" "Image to run the agent in, in place of our own" {}
     EngineDataDir "engine.data_dir"
-    "Folder of the embedded engine: root's, where programs may start" {
+    "Data directory of the embedded engine (root-owned, not noexec)" {
         default: || Some(Value::Path(EmbeddedConfig::DATA_DIR.into())),
     }
     Pull "programs.pull"
@@ -283,8 +283,8 @@ fn limit_meaning(limit: LimitKey) -> &'static str {
         LimitKey::OutputBytes => "Bytes of a command's output",
         LimitKey::Connections => "Connections to hosts, in a sandbox's life",
         LimitKey::NetworkBytes => "Bytes to and from hosts, in a sandbox's life",
-        LimitKey::ConnectTimeout => "Time to find a host and be answered there",
-        LimitKey::ConnectionIdle => "Time in which nothing comes or goes, until a connection ends",
+        LimitKey::ConnectTimeout => "DNS and connect timeout",
+        LimitKey::ConnectionIdle => "Idle timeout of a connection",
         _ => "A limit",
     }
 }

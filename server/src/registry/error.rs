@@ -97,7 +97,7 @@ pub enum RegistryError {
     #[error("the launch was cancelled")]
     LaunchCancelled,
     /// The launch panicked.
-    #[error("the launch failed: a fault of ours")]
+    #[error("internal error: the launch failed")]
     LaunchPanicked,
     /// The check of the directory panicked.
     #[error("the check of the directory failed")]

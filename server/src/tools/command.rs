@@ -229,7 +229,7 @@ fn report(result: ExecResult, cause: Option<StopCause>) -> Result<Output<Command
                     ToolError { hint, ..ToolError::new(failure.kind, failure.message) }
                 }
                 (_, _, None) => {
-                    let message = "the command ended as no command does: a fault of ours";
+                    let message = "internal error: unexpected outcome";
                     ToolError::new(ErrorKind::Internal, message)
                 }
             };

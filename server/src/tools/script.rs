@@ -175,7 +175,7 @@ fn report(
             ToolError { hint, ..ToolError::new(failure.kind, failure.message) }
         }
         (_, _, None) => {
-            let message = "the script ended as no script does: a fault of ours";
+            let message = "internal error: unexpected outcome";
             ToolError::new(ErrorKind::Internal, message)
         }
     };

@@ -309,7 +309,7 @@ impl Session<'_> {
             Some(count) => {
                 let lines = if count == 1 { "line" } else { "lines" };
                 let reason = format!(
-                    "{}: line {} is behind the end ({count} {lines})",
+                    "{}: line {} is past the end of the file ({count} {lines})",
                     args.path.display(),
                     args.lines.map_or(1, |lines| lines.first.get()),
                 );
