@@ -420,7 +420,7 @@ limits! {
     /// Time to resolve a name and to be answered there.
     ConnectTimeout, connect_timeout: Duration, "network.connect_timeout", None,
         Duration::from_secs(10), [Duration::from_secs(300)], Duration::from_millis(1);
-    /// Time in which no byte comes or goes, until a connection is given up.
+    /// Idle timeout of a connection.
     ConnectionIdle, connection_idle: Duration, "network.idle_timeout", None,
         Duration::from_secs(300), [Duration::from_secs(3600)], Duration::from_millis(1);
 }

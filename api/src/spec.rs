@@ -351,7 +351,7 @@ impl SandboxSpec {
         self
     }
 
-    /// How `io` tells a failure of the system.
+    /// How `io` reports OS errors.
     #[must_use]
     pub fn io_errors(mut self, io_errors: IoErrors) -> Self {
         self.io_errors = io_errors;

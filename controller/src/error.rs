@@ -38,13 +38,13 @@ pub enum Error {
         source: EngineError,
     },
     /// The sandbox ended before it was ready: nothing of the guest's ran.
-    #[error("the sandbox did not come up: {detail}")]
+    #[error("sandbox failed to start: {detail}")]
     StartFailed {
         /// What is known.
         detail: String,
     },
     /// The agent is confined by less than the policy wants: nothing of the guest's ran.
-    #[error("the sandbox is not confined as it must be: {detail}")]
+    #[error("required confinement is not in effect: {detail}")]
     Unconfined {
         /// What is missing, and why.
         detail: String,
@@ -151,9 +151,7 @@ pub enum Error {
         workdir: String,
     },
     /// A list of hosts for a sandbox without programs.
-    #[error(
-        "a list of hosts needs an image: without one there are no programs, and scripts alone reach no host"
-    )]
+    #[error("hosts require an image: scripts have no network")]
     EgressUnsupported,
     /// An io dir in memory cannot be made.
     #[error("cannot make a private io dir: {reason}")]
@@ -163,8 +161,7 @@ pub enum Error {
     },
     /// A rule about paths for a sandbox whose programs would not be held by it.
     #[error(
-        "{rule} holds scripts and file operations, and no programs, which write to all of the io dir and read \
-         all inputs"
+        "{rule} cannot be enforced for commands, which write to all of the io dir and read all inputs"
     )]
     RuleForPrograms {
         /// The configuration key of the rule.

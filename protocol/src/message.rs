@@ -179,7 +179,7 @@ pub struct Limits {
 pub struct Policy {
     /// Whether scripts have files at all.
     pub io: bool,
-    /// How `io` tells a failure of the system.
+    /// How `io` reports OS errors.
     pub io_errors: IoErrors,
     /// Guest path prefixes that may be used, by component.
     pub allowed_paths: Vec<AllowedPath>,
@@ -187,7 +187,7 @@ pub struct Policy {
     pub protected: Vec<String>,
 }
 
-/// How `io` tells a failure of the system. Breaking a rule of the sandbox always raises.
+/// How `io` reports OS errors. Breaking a rule of the sandbox always raises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IoErrors {

@@ -23,7 +23,7 @@ use sandbox_protocol::{DecodeError, ErrorKind, PROTOCOL_VERSION, ToAgent, WireEr
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::exec::{Execs, Ground, Programs, Spawner};
+use crate::exec::{ExecContext, Execs, Programs, Spawner};
 use crate::files::{Files, Lifetime, Mounts, PathPolicy};
 use crate::operation::{Operation, Operations};
 use crate::outbox::{Outbox, Replier, Stdout};
@@ -36,7 +36,7 @@ use crate::{Exit, die};
 /// One read of stdin.
 const READ_BYTES: usize = 64 << 10;
 /// How long a session that was shut down may take to end after stdin has ended.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves the session on stdin and stdout until it ends.
 ///
@@ -47,10 +47,10 @@ pub fn serve(
     mounts: Mounts,
     confinement: Confinement,
     proc: Proc,
-    programs: Option<(Ground, Spawner)>,
+    programs: Option<(ExecContext, Spawner)>,
     proxy: Option<TcpListener>,
 ) -> io::Result<Exit> {
-    let start = |(ground, spawner)| Programs::start(ground, spawner);
+    let start = |(context, spawner)| Programs::start(context, spawner);
     let programs = programs.map(start).transpose()?;
     let proc = Arc::new(proc);
     let outbox = Arc::new(Outbox::new(Stdout));
@@ -85,7 +85,7 @@ pub fn serve(
             Stdin::Bytes(length) => length,
             Stdin::End => {
                 if session.ending {
-                    std::thread::sleep(LAST_WORDS);
+                    std::thread::sleep(FLUSH_TIMEOUT);
                 }
                 return Ok(Exit::Lost);
             }

@@ -173,7 +173,7 @@ impl InputArgument {
 
 /// Everything that a run reads before it begins.
 #[derive(Debug)]
-pub struct Given {
+pub struct ScriptSource {
     /// The script's text. One byte more than the longest is read, so that a longer one is known.
     pub source: Vec<u8>,
     /// What to call the script.
@@ -190,18 +190,18 @@ pub fn is_stdin(file: &Path) -> bool {
 /// # Errors
 ///
 /// Where it is not there or cannot be read.
-pub fn script(script: &Path) -> Result<Given, Error> {
+pub fn script(script: &Path) -> Result<ScriptSource, Error> {
     let most = MAX_SOURCE_BYTES as u64;
     let read = if is_stdin(script) {
         return read_bounded(io::stdin().lock(), most)
-            .map(|source| Given { source, name: "stdin".to_owned() })
+            .map(|source| ScriptSource { source, name: "stdin".to_owned() })
             .map_err(|error| Error::usage("SCRIPT", format!("stdin: {}", reason(&error))));
     } else {
         File::open(script).and_then(|file| read_bounded(file, most))
     };
     let name = script.to_string_lossy().into_owned();
     match read {
-        Ok(source) => Ok(Given { source, name }),
+        Ok(source) => Ok(ScriptSource { source, name }),
         Err(error) => Err(Error::usage("SCRIPT", format!("{name}: {}", reason(&error)))),
     }
 }

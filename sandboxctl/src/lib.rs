@@ -27,7 +27,7 @@ use sandbox_api::operation::Envelope;
 use sandbox_api::{ErrorKind, ExecDocument, Failure, ResultDocument};
 
 use cli::{Cli, Json};
-use output::{Chatter, Output};
+use output::{Output, Verbosity};
 
 /// Does what the process's arguments say.
 #[must_use]
@@ -42,8 +42,8 @@ pub fn main() -> ExitCode {
     };
     // Exactly, now that it is known which of the arguments are a command's own.
     choose_colour(cli.global.color);
-    let chatter = if cli.global.quiet { Chatter::Quiet } else { Chatter::Normal };
-    let output = Output::new(chatter);
+    let verbosity = if cli.global.quiet { Verbosity::Quiet } else { Verbosity::Normal };
+    let output = Output::new(verbosity);
     trace::start(&cli.global, &output);
     let json = cli.command.json();
     let code = commands::run(cli, &output).unwrap_or_else(|error| {
@@ -107,7 +107,7 @@ fn usage(mut error: clap::Error, args: &[OsString], since: Instant) -> ExitCode 
     if flags(args).any(|flag| flag == "--json") {
         let (message, hint) = message_and_hint(&anstream::adapter::strip_str(&text).to_string());
         let document = Failure::new(ErrorKind::Usage, message, Some(hint));
-        if failed(&Output::new(Chatter::Quiet), json_of(args), document, code, since) {
+        if failed(&Output::new(Verbosity::Quiet), json_of(args), document, code, since) {
             return ExitCode::from(code);
         }
     }

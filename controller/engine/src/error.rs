@@ -155,7 +155,7 @@ pub enum EngineError {
         source: Box<RootfsError>,
     },
     /// It answered with something that we do not understand.
-    #[error("an answer that makes no sense: {0}")]
+    #[error("unexpected response from the engine: {0}")]
     UnexpectedResponse(String),
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use sandbox_agent::proxy::{Proxy, Speak, listen};
+use sandbox_agent::proxy::{FrameSender, Proxy, listen};
 use sandbox_api::hosts::Allowlist;
 use sandbox_api::{ByteSize, Limits};
 use sandbox_engine::{Attached, Output};
@@ -86,8 +86,8 @@ fn default_limits() -> EgressLimits {
 /// What the agent says goes into its end of the socket.
 struct Mouth(Mutex<UnixStream>);
 
-impl Speak for Mouth {
-    fn say(&self, message: &FromAgent<'_>) {
+impl FrameSender for Mouth {
+    fn send(&self, message: &FromAgent<'_>) {
         // At the end of a test nobody listens.
         _ = self.0.lock().unwrap().write_all(&message.encode().unwrap());
     }

@@ -55,13 +55,13 @@ enum Failure {
     ThisMachine { target: Target },
     #[error("{0}; the connection is to {1}")]
     Tls(TlsRefusal, Target),
-    #[error("this sandbox has made all the connections that it may")]
+    #[error("connection limit exceeded")]
     TooMany,
     #[error("this sandbox has sent and received all the bytes that it may")]
     TooMuch,
     #[error("{name} has no address: {source}")]
     NoAddress { name: String, source: io::Error },
-    #[error("nobody answers at {target}: {source}")]
+    #[error("cannot connect to {target}: {source}")]
     Unreachable { target: Target, source: io::Error },
     #[error("{target} could not be reached in {}", humantime::format_duration(*.after))]
     Late { target: Target, after: Duration },

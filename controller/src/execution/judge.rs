@@ -221,7 +221,7 @@ fn judge_script(answer: RunEnd, cancel: Option<CancelCause>) -> Outcome {
 fn with_stderr(detail: &str, stderr: &str) -> String {
     match stderr.trim() {
         "" => detail.to_owned(),
-        stderr => format!("{detail}; its last words: {stderr}"),
+        stderr => format!("{detail}; agent stderr: {stderr}"),
     }
 }
 

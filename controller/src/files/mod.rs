@@ -101,7 +101,7 @@ impl Sandbox {
     ///
     /// # Errors
     ///
-    /// As of every operation; `invalid_request` for a window behind the end, `encoding` for what is
+    /// As of every operation; `invalid_request` for a window past the end, `encoding` for what is
     /// neither text nor an image.
     pub async fn view(
         &self,

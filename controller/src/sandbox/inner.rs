@@ -432,7 +432,7 @@ impl Inner {
                     Some(EndCause::Outlived("its lifetime is over"))
                 }
                 () = idle => {
-                    let why = "nothing was asked of it for as long as its idle limit";
+                    let why = "idle timeout expired";
                     Some(EndCause::Outlived(why))
                 }
             };

@@ -21,10 +21,10 @@ use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{ExecEnd, ExecReply, ExecStop};
 use sandbox_protocol::{ErrorKind, WireError};
 
-use super::reaper::{Death, Remains};
+use super::reaper::{ChildExit, Death};
 use super::tree::Tree;
 use super::{Output, Wake};
-use crate::run::{StopFlag, StopReason};
+use crate::stop::{StopFlag, StopReason};
 
 /// How many pieces of input are given before anything else is looked at.
 const PIECES: usize = 4;
@@ -32,7 +32,7 @@ const PIECES: usize = 4;
 /// controller begins to take what nobody wants half a second after.
 const LAST_BYTES: Duration = Duration::from_millis(1500);
 /// How long a program that was killed may take to be reaped.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REAP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where a program's bytes go, and where its input comes from. What changes there wakes the program's
 /// [`Wake`]; nothing here waits for it.
@@ -149,10 +149,10 @@ pub fn supervise(
         piece: Vec::new(),
         stopped,
     };
-    let remains = loop {
+    let exit = loop {
         wake.see();
-        if let Some(remains) = death.remains() {
-            break remains;
+        if let Some(exit) = death.exit() {
+            break exit;
         }
         watch.carry(&wake);
         watch.look_at_bounds();
@@ -166,7 +166,7 @@ pub fn supervise(
     if !tree.kill() {
         return Err(unkillable());
     }
-    let Remains { end, cpu } = remains;
+    let ChildExit { end, cpu } = exit;
     if watch.stopped != Some(ExecStop::OutputLimit) {
         // Where it ended by itself at that very moment, nobody stopped it.
         watch.stopped = watch.stopped.filter(|_| end == ExecEnd::Signaled(9));
@@ -181,12 +181,12 @@ pub fn supervise(
     })
 }
 
-fn await_death(death: &Death, wake: &Wake) -> Result<Remains, WireError> {
-    let deadline = Instant::now() + PATIENCE;
+fn await_death(death: &Death, wake: &Wake) -> Result<ChildExit, WireError> {
+    let deadline = Instant::now() + REAP_TIMEOUT;
     loop {
         wake.see();
-        if let Some(remains) = death.remains() {
-            return Ok(remains);
+        if let Some(exit) = death.exit() {
+            return Ok(exit);
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -59,6 +59,12 @@ impl FileError {
         Self { kind: ErrorKind::PermissionDenied, ..Self::system(Errno::BUSY, path) }
     }
 
+    /// Somebody else changes the file that is edited.
+    #[must_use]
+    pub(super) fn changing(path: &[u8]) -> Self {
+        Self::rule(ErrorKind::Busy, "the file changes while it is edited", path)
+    }
+
     /// A broken rule of the sandbox.
     #[must_use]
     pub fn rule(kind: ErrorKind, reason: impl Into<String>, path: &[u8]) -> Self {

@@ -63,7 +63,7 @@ pub struct MountError {
 
 /// Where a path leads.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct LocatedPath<'a> {
     /// The mount.
     pub mount: &'a Mount,
     /// The normalised path.
@@ -71,19 +71,19 @@ pub struct Place<'a> {
     /// It was written as a directory: `a/`.
     pub wants_directory: bool,
     /// What is beneath the mount.
-    pub spot: Spot<'a>,
+    pub target: MountTarget<'a>,
 }
 
 /// What a path names in its mount.
 #[derive(Debug)]
-pub enum Spot<'a> {
+pub enum MountTarget<'a> {
     /// Something beneath a directory, by its relative path; empty for the directory itself.
     Beneath(Root<'a>, Vec<u8>),
     /// The mount, which is a single file.
     File,
 }
 
-impl Place<'_> {
+impl LocatedPath<'_> {
     /// Refuses what is not a directory where the path was written as one: a link as everywhere, the
     /// rest as "Not a directory".
     pub(super) fn expect_directory(
@@ -165,8 +165,8 @@ impl Mounts {
     #[must_use]
     pub fn take_nonce(&self, name: &str) -> Option<String> {
         let path = self.home.as_ref()?.join(name.as_bytes()).ok()?;
-        let place = self.locate(path.as_bytes()).ok()?;
-        let Spot::Beneath(root, relative) = &place.spot else { return None };
+        let located = self.locate(path.as_bytes()).ok()?;
+        let MountTarget::Beneath(root, relative) = &located.target else { return None };
         let fd = root.open(relative, OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
         let stat = fstat(&fd).ok()?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -197,7 +197,7 @@ impl Mounts {
     }
 
     /// The pure rules, and the mount.
-    pub(super) fn locate(&self, written: &[u8]) -> Result<Place<'_>, FileError> {
+    pub(super) fn locate(&self, written: &[u8]) -> Result<LocatedPath<'_>, FileError> {
         let resolved = self
             .resolve(written)
             .map_err(|error| FileError::rule(error.kind(), error.to_string(), written))?;
@@ -207,16 +207,16 @@ impl Mounts {
             .filter_map(|mount| Some((mount, resolved.path.strip_prefix(&mount.path)?)))
             .min_by_key(|(_, relative)| relative.len())
             .ok_or_else(|| no_mount(&resolved.path, written))?;
-        let spot = match &mount.target {
+        let target = match &mount.target {
             Target::Directory(fd) => {
                 let root = Root { fd: fd.as_fd(), dev: mount.dev, resolver: self.resolver };
-                Spot::Beneath(root, relative.to_vec())
+                MountTarget::Beneath(root, relative.to_vec())
             }
-            Target::File { .. } if relative.is_empty() => Spot::File,
+            Target::File { .. } if relative.is_empty() => MountTarget::File,
             Target::File { .. } => return Err(FileError::system(Errno::NOTDIR, written)),
         };
         let wants_directory = resolved.wants_directory;
-        Ok(Place { mount, path: resolved.path, wants_directory, spot })
+        Ok(LocatedPath { mount, path: resolved.path, wants_directory, target })
     }
 }
 

@@ -8,9 +8,9 @@ use sandbox_protocol::limits::MAX_VALUE_DEPTH;
 use sandbox_protocol::message::{IoErrors, Limits, RunEnd};
 use serde_json::{Map, Value};
 
+use super::RunContext;
 use crate::log::LogSink;
 use crate::outbox::Outbox;
-use crate::run::RunContext;
 
 const LIMITS: Limits = Limits {
     vm_memory_bytes: 64 << 20,

@@ -126,12 +126,12 @@ Examples:
         /// Remove a directory with all that is in it
         #[arg(short, long)]
         recursive: bool,
-        /// Be content where nothing is there
+        /// Ignore nonexistent files
         #[arg(short, long)]
         force: bool,
     },
 
-    /// Say by the exit code whether something is there: 0, or 1 where nothing is
+    /// Test whether a path exists: exit code 0, or 1 where it does not
     ///
     /// Any other exit code: it cannot be told.
     #[command(after_long_help = "\
@@ -155,7 +155,7 @@ Examples:
         path: OsString,
     },
 
-    /// Give something another name
+    /// Move or rename
     #[command(after_long_help = "\
 Examples:
   sandboxctl fs mv draft.csv report.csv

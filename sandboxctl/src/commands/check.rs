@@ -17,9 +17,9 @@ struct Answer {
 
 pub fn check(context: &Context<'_>, args: &CheckArgs) -> Result<u8, Error> {
     let policy = context.settings()?.confinement();
-    let given = input::script(&args.script)?;
+    let script = input::script(&args.script)?;
     let agent = context.environment.agent();
-    let error = block_on(async { Ok(check_script(&given.source, &agent, policy).await?) })?;
+    let error = block_on(async { Ok(check_script(&script.source, &agent, policy).await?) })?;
     let code = match &error {
         None => 0,
         Some(error) if error.kind.is_limit() => 120,
@@ -30,7 +30,7 @@ pub fn check(context: &Context<'_>, args: &CheckArgs) -> Result<u8, Error> {
         context.output.document(&answer)?;
     } else if let Some(error) = error {
         let colour = context.output.stderr_has_colour();
-        context.output.block(&render::script_error(&error, &given.name, &given.source, colour));
+        context.output.block(&render::script_error(&error, &script.name, &script.source, colour));
     }
     Ok(code)
 }

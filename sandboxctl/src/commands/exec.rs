@@ -159,7 +159,7 @@ impl Session<'_> {
             output.failure(&message, result.hint().as_deref());
         }
         let here = &self.context.environment.working_directory;
-        touched::tell(output, here, result.io_dir.as_deref(), &result.files_touched);
+        touched::print(output, here, result.io_dir.as_deref(), &result.files_touched);
         Ok(())
     }
 }

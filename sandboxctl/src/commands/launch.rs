@@ -140,9 +140,9 @@ pub async fn launch(
     };
     let launch = async {
         if !supports_exec && !controller.knows_its_image() {
-            let mut told = false;
+            let mut was_printed = false;
             let tell = |_: &str| {
-                if !std::mem::replace(&mut told, true) {
+                if !std::mem::replace(&mut was_printed, true) {
                     output.progress("building the sandbox image, as the first run does");
                 }
             };
@@ -228,7 +228,7 @@ mod tests {
         assert!(with_hosts(programs(), &settings(&[], &["example.org"])).is_ok());
         insta::assert_snapshot!(
             refused(SandboxSpec::new(), &settings(&[], &["example.org"])), @r"
-            --allow: a list of hosts needs an image: without one there are no programs, and scripts alone reach no host
+            --allow: hosts require an image: scripts have no network
             hint: --image (--rootfs or --image-archive on the embedded engine) names what has programs
             ");
         insta::assert_snapshot!(refused(programs(), &settings(&ambient, &["@pyp"])), @r"

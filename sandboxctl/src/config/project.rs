@@ -10,7 +10,7 @@ use sandbox_api::{Ceiling, LimitKey, LimitValue, Limits};
 use sandbox_controller::ConfinementPolicy;
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
-use sandbox_server::tools::image_matches;
+use sandbox_server::registry::image_matches;
 
 use super::key::Key;
 use super::network;

@@ -1,3 +1,8 @@
+use super::*;
+use proptest::prelude::*;
+use sandbox_api::Pull;
+use sandbox_protocol::message::Access;
+use sandbox_server::registry::image_matches;
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -70,7 +75,7 @@ fn a_stronger_layer_wins() {
         (&file(9), &file(8), &file(7), &variable, None, "5s", "SANDBOXCTL_LIMITS_TIMEOUT"),
         (&file(9), &file(8), &file(7), &variable, Some("40s"), "40s", "--timeout"),
     ];
-    for (system, user, project, variables, flag, value, place) in cases {
+    for (system, user, project, variables, flag, value, origin) in cases {
         let machine = Machine::new(system, user, project);
         let mut flags = Flags::default();
         flags.set(key, flag.map(timeout));
@@ -78,7 +83,7 @@ fn a_stronger_layer_wins() {
         let setting = settings.setting(key);
         assert_eq!(setting.value, Some(timeout(value)));
         let here = machine.folder.path().to_string_lossy().into_owned();
-        assert_eq!(setting.place.to_string().replace(&here, ""), place);
+        assert_eq!(setting.origin.to_string().replace(&here, ""), origin);
         assert_eq!(settings.limits().timeout.as_secs().to_string() + "s", value);
     }
 }
@@ -165,8 +170,8 @@ fn a_ceiling_below_the_default_lowers_it() {
     let settings = machine.load(&[], Flags::default()).unwrap();
     assert_eq!(settings.limits().memory.to_string(), "128MiB");
     assert_eq!(settings.limits().check(&settings.ceiling()), Ok(()));
-    let place = settings.setting(Key::Limit(LimitKey::Memory)).place.to_string();
-    assert!(place.starts_with("limits.ceiling.memory, "), "{place}");
+    let origin = settings.setting(Key::Limit(LimitKey::Memory)).origin.to_string();
+    assert!(origin.starts_with("limits.ceiling.memory, "), "{origin}");
 
     // What somebody asks for is not lowered: that is refused, when it is used.
     let machine = Machine::new(
@@ -347,7 +352,7 @@ fn what_one_layer_protects_no_other_gives_up() {
     flags.set(Key::Protected, Some(Value::Names(vec!["b".into(), "d".into()])));
     let settings = machine.load(&variables, flags).unwrap();
     assert_eq!(settings.protected(), ["a", "b", ".git/hooks", "c", "d"]);
-    assert_eq!(settings.setting(Key::Protected).place, Place::Flag("--protect"));
+    assert_eq!(settings.setting(Key::Protected).origin, Origin::Flag("--protect"));
 }
 
 #[test]

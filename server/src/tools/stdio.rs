@@ -191,7 +191,7 @@ async fn answered(
         },
     };
     answer.unwrap_or_else(|_| {
-        Answer::refused(ToolError::new(ErrorKind::Internal, "the tool failed: a fault of ours"))
+        Answer::refused(ToolError::new(ErrorKind::Internal, "internal error: the tool failed"))
     })
 }
 

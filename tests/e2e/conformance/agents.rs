@@ -81,7 +81,7 @@ fn an_agent_that_ends_or_falls_silent_is_told_by_what_was_seen() {
     let actor = Actor::new();
     let honest = honest(&actor);
     for (play, status, words) in [
-        ("exits 0", "agent_lost", "exit code 0 without an answer; its last words: last words"),
+        ("exits 0", "agent_lost", "exit code 0 without an answer; agent stderr: last words"),
         ("exits 7", "agent_lost", "exit code 7"),
         ("child-holds-stdout", "timeout", "did not end within"),
         ("child-outlives-init", "agent_lost", "exit code 0"),

@@ -539,7 +539,7 @@ fn a_document_has_all_of_it_whatever_happens() {
 fn a_rule_that_would_not_hold_a_command_is_refused() {
     let commands = Commands::new();
     let ended = commands.shell(&["--protect"], "touch .bashrc");
-    ended.assert_code(121).assert_stderr_has("filesystem.protected holds scripts");
+    ended.assert_code(121).assert_stderr_has("filesystem.protected cannot be enforced");
     ended.assert_stderr_has("hint: ");
     // Where it can write to nothing, there is nothing to keep it from.
     commands.shell(&["--protect", "--no-io"], "true").assert_code(0);

@@ -131,7 +131,7 @@ fn a_kill_by_an_engine_that_tells_nothing_of_memory_is_blamed_on_nobody() {
 fn a_lost_agent_leaves_its_last_words() {
     let outcome = Evidence { stderr: "panicked\n".into(), ..evidence() }.judge();
     let failure = outcome.failure().unwrap();
-    assert_eq!(failure.message, "the agent ended without an answer; its last words: panicked");
+    assert_eq!(failure.message, "the agent ended without an answer; agent stderr: panicked");
 }
 
 #[test]

@@ -435,5 +435,5 @@ async fn a_sandbox_that_is_asked_nothing_ends_at_its_idle_limit_and_says_so() {
     assert!(*world.fake.running.borrow());
     world.fake.running.subscribe().wait_for(|running| !running).await.unwrap();
     let error = sandbox.exists("a").await.unwrap_err();
-    assert!(error.to_string().contains("idle limit"), "{error}");
+    assert!(error.to_string().contains("idle timeout"), "{error}");
 }

@@ -62,7 +62,7 @@ impl Batch {
                 Line::TooLong => refusal(number, "it is longer than 64 MiB"),
             };
             let kind = envelope.error.as_ref().map(|error| error.kind);
-            is_read = is_read && tell(&envelope, output).await?;
+            is_read = is_read && print_envelope(&envelope, output).await?;
             let Some(kind) = kind else { continue };
             if code == 0 {
                 code = exit_code(kind);
@@ -87,7 +87,7 @@ fn refusal(number: u64, why: &str) -> Envelope {
 }
 
 /// Writes an envelope to stdout, on one line. False where nobody reads it any more.
-async fn tell(envelope: &Envelope, output: &Output) -> Result<bool, Error> {
+async fn print_envelope(envelope: &Envelope, output: &Output) -> Result<bool, Error> {
     let mut json =
         serde_json::to_string(envelope).map_err(|error| Error::Stdout { source: error.into() })?;
     json.push('\n');

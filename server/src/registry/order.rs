@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 /// What a call is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(crate) enum Scope {
     /// A path. An operation that is refused for its path depends on nothing.
     Path { path: GuestPath, changes: bool },
     /// A script or a program: any path.
@@ -44,26 +44,26 @@ pub(super) struct Order {
     under_way: Vec<(Scope, watch::Receiver<()>)>,
 }
 
-/// A call's place in the order. The calls that wait for it go on when it is dropped.
+/// A call's turn in the order. The calls that wait for it go on when it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Ticket {
     before: Vec<watch::Receiver<()>>,
     _done: watch::Sender<()>,
 }
 
 impl Order {
-    /// The place of a call that comes now.
-    pub fn enter(&mut self, scope: Scope) -> Place {
+    /// The ticket of a call that comes now.
+    pub fn enter(&mut self, scope: Scope) -> Ticket {
         self.under_way.retain(|(_, done)| done.has_changed().is_ok());
         let before = self.under_way.iter().filter(|(earlier, _)| scope.waits_for(earlier));
         let before = before.map(|(_, done)| done.clone()).collect();
         let (sender, done) = watch::channel(());
         self.under_way.push((scope, done));
-        Place { before, _done: sender }
+        Ticket { before, _done: sender }
     }
 }
 
-impl Place {
+impl Ticket {
     /// Waits for its turn.
     pub async fn turn(&mut self) {
         while let Some(done) = self.before.last_mut() {

@@ -1,4 +1,4 @@
-//! Where `sandbox_init` may mount: below directories that the configuration allows.
+//! Which host directories sandboxes may have: those below directories that the configuration allows.
 //!
 //! What counts is where a path really leads. Links are resolved before anything is compared, and
 //! comparing is by component; the directory that was opened in the end is checked again, because
@@ -9,14 +9,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use sandbox_api::ErrorKind;
 use sandbox_protocol::protected::{ProtectedNames, fold};
 
-use super::error::ToolError;
+use super::error::RegistryError;
 
 /// The directories below which sandboxes may have their files.
 #[derive(Debug, Clone)]
-pub(super) struct AllowedOutPaths {
+pub(super) struct MountPolicy {
     /// What relative paths are relative to.
     working_directory: PathBuf,
     /// Without links, as they were at the start.
@@ -24,7 +23,7 @@ pub(super) struct AllowedOutPaths {
     protected: ProtectedNames,
 }
 
-impl AllowedOutPaths {
+impl MountPolicy {
     /// Resolves the directories once, so that nobody turns one into a link later.
     pub fn new(
         working_directory: &Path,
@@ -43,11 +42,9 @@ impl AllowedOutPaths {
         })
     }
 
-    /// Where a `projectOutPath` really leads, if that is allowed.
-    pub fn check(&self, given: &str) -> Result<PathBuf, ToolError> {
-        let refuse = |why: String| {
-            ToolError::invalid(format!("projectOutPath '{}': {why}", given.escape_debug()))
-        };
+    /// Where a host directory really leads, if that is allowed.
+    pub fn check(&self, given: &str) -> Result<PathBuf, RegistryError> {
+        let refuse = |problem: String| RegistryError::HostDir { path: given.to_owned(), problem };
         if given.is_empty() {
             return Err(refuse("it is empty".to_owned()));
         }
@@ -60,18 +57,16 @@ impl AllowedOutPaths {
             let existing = joined.ancestors().find_map(|above| above.canonicalize().ok());
             match existing.is_some_and(|above| self.is_below_allowed(&above)) {
                 true => refuse(error.to_string()),
-                false => self.refusal(given),
+                false => self.not_allowed(given),
             }
         })?;
         if self.allows(&path) {
             return Ok(path);
         }
         if self.is_below_allowed(&path) {
-            let message = format!("projectOutPath '{}': a protected name", given.escape_debug());
-            return Err(ToolError::new(ErrorKind::Protected, message)
-                .with_hint("filesystem.protected names what no operation may change"));
+            return Err(RegistryError::HostDirProtected { path: given.to_owned() });
         }
-        Err(self.refusal(given))
+        Err(self.not_allowed(given))
     }
 
     fn is_below_allowed(&self, path: &Path) -> bool {
@@ -95,18 +90,9 @@ impl AllowedOutPaths {
             && (self.protected.cover(&components, depth) || self.protected.begin_in(&components))
     }
 
-    /// What a path is told that is not allowed.
-    pub fn refusal(&self, given: &str) -> ToolError {
-        let message = format!(
-            "projectOutPath '{}' is under none of tools.allowed_out_paths",
-            given.escape_debug()
-        );
-        let allowed: Vec<_> = self.allowed.iter().map(|path| path.display().to_string()).collect();
-        let hint = match allowed.is_empty() {
-            true => "the configuration allows none".to_owned(),
-            false => format!("allowed: {}", allowed.join(", ")),
-        };
-        ToolError::new(ErrorKind::Policy, message).with_hint(hint)
+    /// The error for a host directory that is not allowed.
+    pub fn not_allowed(&self, given: &str) -> RegistryError {
+        RegistryError::HostDirNotAllowed { path: given.to_owned(), allowed: self.allowed.clone() }
     }
 }
 
@@ -139,6 +125,7 @@ fn resolve(path: &Path) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sandbox_api::ErrorKind;
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -156,13 +143,13 @@ mod tests {
             Self { work: root.join("work"), folder }
         }
 
-        fn with(&self, allowed: &[&str]) -> AllowedOutPaths {
+        fn with(&self, allowed: &[&str]) -> MountPolicy {
             let allowed: Vec<PathBuf> = allowed.iter().map(PathBuf::from).collect();
-            AllowedOutPaths::new(&self.work, &allowed, &[]).unwrap()
+            MountPolicy::new(&self.work, &allowed, &[]).unwrap()
         }
 
         fn check(&self, allowed: &[&str], given: &str) -> Result<PathBuf, ErrorKind> {
-            self.with(allowed).check(given).map_err(|error| error.kind)
+            self.with(allowed).check(given).map_err(|error| error.kind())
         }
     }
 
@@ -213,8 +200,8 @@ mod tests {
         let here = Here::new();
         let protected = [".git/hooks/", ".config/fish", ".ssh"].map(str::to_owned);
         let check = |allowed: &str, given: &str| {
-            let allowed = AllowedOutPaths::new(&here.work, &[allowed.into()], &protected).unwrap();
-            allowed.check(given).map(drop).map_err(|error| error.kind)
+            let allowed = MountPolicy::new(&here.work, &[allowed.into()], &protected).unwrap();
+            allowed.check(given).map(drop).map_err(|error| error.kind())
         };
         for given in [
             ".git",
@@ -248,6 +235,6 @@ mod tests {
         let here = Here::new();
         let allowed = here.with(&["out"]);
         symlink(here.folder.path().join("work2"), here.work.join("out")).unwrap();
-        assert_eq!(allowed.check("out").unwrap_err().kind, ErrorKind::Policy);
+        assert_eq!(allowed.check("out").unwrap_err().kind(), ErrorKind::Policy);
     }
 }

@@ -1,4 +1,4 @@
-//! Which images `sandbox_init` may name.
+//! Which images requests may name.
 
 /// A name of an image as it may be given, with `*` for any text without a `/`; `*` alone is any name.
 #[must_use]
