@@ -125,7 +125,7 @@ impl Files {
     ) -> Result<Option<OwnedFd>, FileError> {
         let Site { directory, missing, name } = self.site(place, root, relative, written)?;
         let wanted = missing.len() as u64 + 1;
-        self.quota.take_entries(wanted)?;
+        self.quota.take_entries(place.mount.fd(), wanted)?;
         let pending = self.announced.announce(&place.path, false, mode.change());
         let mut made = 0;
         let directory = make_parents(root, directory, &missing, &mut made);
