@@ -385,6 +385,7 @@ const FORBIDDEN_OF_X86: &[&str] = &[];
 
 /// What takes space that no limit counts.
 const RESERVING: &[&str] = &[
+    "landlock_create_ruleset",
     "fallocate-grow",
     "fallocate-keep-size",
     "fallocate-zero",

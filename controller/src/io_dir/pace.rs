@@ -137,6 +137,11 @@ impl Pace {
         }
     }
 
+    /// How long the last look took.
+    pub const fn last_took(&self) -> Duration {
+        self.took
+    }
+
     /// What is gone since the last look.
     pub fn gone(&self, space: Option<FreeSpace>) -> u64 {
         gone(self.space, space).0

@@ -38,14 +38,32 @@ pub(crate) struct Processes {
 
 /// Programs that are stopped. Dropped, they continue.
 #[derive(Debug, Default)]
-pub(crate) struct Stopped(Vec<OwnedFd>);
+pub(crate) struct Stopped {
+    programs: Vec<(u32, OwnedFd)>,
+    /// Whether none was left that ran.
+    is_complete: bool,
+}
+
+impl Stopped {
+    /// Whether they stand still, all of them: one may have a timer that continues it.
+    pub fn stood_still(&self) -> bool {
+        self.is_complete && self.programs.iter().all(|&(pid, _)| has_stopped(pid) != Some(false))
+    }
+}
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        for program in &self.0 {
+        for (_, program) in &self.programs {
             _ = pidfd_send_signal(program, Signal::CONT);
         }
     }
+}
+
+/// Whether a process is stopped; `None` where it is gone.
+fn has_stopped(pid: u32) -> Option<bool> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let name_ends = stat.iter().rposition(|&byte| byte == b')')?;
+    stat.get(name_ends + 2).map(|state| matches!(state, b'T' | b'Z' | b'X'))
 }
 
 /// What there is besides the files with names.
@@ -53,6 +71,8 @@ impl Drop for Stopped {
 pub(crate) struct Unnamed {
     /// What files without a name take.
     pub bytes: u64,
+    /// How many they are.
+    pub entries: u64,
     /// Whether a process keeps, or may keep, what cannot be measured: descriptors in flight in a
     /// socket's queue, or everything of a process that nobody may look into.
     pub has_unseen: bool,
@@ -102,9 +122,11 @@ impl Processes {
             let mut new: Vec<u32> = self.processes();
             new.retain(|&pid| met.insert(pid));
             if new.is_empty() {
+                stopped.is_complete = true;
                 break;
             }
-            stopped.0.extend(new.into_iter().filter_map(|pid| self.stop_one(pid)));
+            let programs = new.into_iter().filter_map(|pid| Some((pid, self.stop_one(pid)?)));
+            stopped.programs.extend(programs);
         }
         stopped
     }
@@ -113,9 +135,7 @@ impl Processes {
         let opened = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
         // The number may be another's by now; what is opened stays the one that is asked about here.
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let is_stopped = stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'));
-        if is_stopped || !groups.lines().any(|line| line == self.group) {
+        if has_stopped(pid)? || !groups.lines().any(|line| line == self.group) {
             return None;
         }
         pidfd_send_signal(&opened, Signal::STOP).ok()?;
@@ -215,6 +235,14 @@ impl Search {
                 return Ok(());
             }
         }
+        for link in ["exe", "cwd", "root"] {
+            match rustix::fs::stat(format!("/proc/{thread}/{link}")) {
+                Ok(stat) => self.meet(&stat),
+                // The agent's thread that begins one, or a thread that ends.
+                Err(Errno::NOENT | Errno::SRCH) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
         match self.depth {
             Depth::Open => Ok(()),
             Depth::Everything => self.visit_mapped(thread),
@@ -243,10 +271,11 @@ impl Search {
     }
 
     fn meet(&mut self, stat: &Stat) {
-        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if is_file && stat.st_nlink == 0 && stat.st_dev == self.dev && self.met.insert(stat.st_ino)
-        {
+        // Directories and links too: a removed directory keeps what its names took.
+        let is_removed = stat.st_nlink == 0 && stat.st_dev == self.dev;
+        if is_removed && self.met.insert(stat.st_ino) {
             self.found.bytes = self.found.bytes.saturating_add(bytes_of(stat));
+            self.found.entries += 1;
         }
     }
 }
@@ -384,12 +413,12 @@ mod tests {
             false
         };
         // A number that belongs to somebody outside is left alone.
-        assert!(group("0::/elsewhere").stop().0.is_empty());
+        assert!(group("0::/elsewhere").stop().programs.is_empty());
         let processes = group(groups.lines().next().unwrap());
         let stopped = processes.stop();
-        assert!(settles(true));
+        assert!(settles(true) && stopped.stood_still());
         // Whoever is stopped already is not ours to continue.
-        assert!(processes.stop().0.is_empty());
+        assert!(processes.stop().programs.is_empty());
         let written = processes.written();
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(processes.written(), written);

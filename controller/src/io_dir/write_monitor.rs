@@ -37,6 +37,8 @@ const OVERRUN: u64 = 64 << 20;
 /// Entries of an io dir in which a walk takes so long that programs are stopped for one that may find a
 /// limit passed.
 const MANY_ENTRIES: u64 = 5000;
+/// The same, of the last look: processes with many descriptors make one long too.
+const LONG_LOOK: Duration = Duration::from_millis(10);
 /// How often the file system is asked during a look at so many.
 const STOP_TICK: Duration = Duration::from_millis(5);
 
@@ -112,7 +114,7 @@ struct Reading {
     /// With what has no name.
     extent: DiskUsage,
     reach: ScanCoverage,
-    unnamed: u64,
+    unnamed: DiskUsage,
     /// Whether the sandbox keeps what cannot be measured; and whether it did at the look before.
     unseen: bool,
     was_unseen: bool,
@@ -240,7 +242,7 @@ impl Reading {
         Self {
             extent,
             reach,
-            unnamed: 0,
+            unnamed: DiskUsage { bytes: 0, entries: 0 },
             unseen: false,
             was_unseen: false,
             unexplained: 0,
@@ -260,8 +262,11 @@ impl Reading {
 
     /// The same, with this walk's figures of what has names.
     fn with_named(self, (named, reach): (DiskUsage, ScanCoverage)) -> Self {
-        let bytes = named.bytes.saturating_add(self.unnamed);
-        Self { extent: DiskUsage { bytes, ..named }, reach, ..self }
+        let extent = DiskUsage {
+            bytes: named.bytes.saturating_add(self.unnamed.bytes),
+            entries: named.entries.saturating_add(self.unnamed.entries),
+        };
+        Self { extent, reach, ..self }
     }
 }
 
@@ -516,8 +521,9 @@ impl Watch {
             let (looked, stood_still) = tokio::select! {
                 looked = self.look(depth, most) => (looked, false),
                 // They continue when the look is over.
-                _stopped = self.stop_programs(last.extent.entries, left.bytes) => {
-                    (self.look(depth, most).await, true)
+                stopped = self.stop_programs(last.extent.entries, left.bytes) => {
+                    let looked = self.look(depth, most).await;
+                    (looked, stopped.stood_still())
                 }
             };
             let ended = Instant::now();
@@ -527,7 +533,8 @@ impl Watch {
                 continue;
             };
             self.written = written;
-            let mut reading = Reading { unnamed: unnamed.bytes, space, ..last };
+            let (bytes, entries) = (unnamed.bytes, unnamed.entries);
+            let mut reading = Reading { unnamed: DiskUsage { bytes, entries }, space, ..last };
             reading = reading.with_named((named, reach));
             if depth == Depth::Everything {
                 (reading.unseen, reading.was_unseen) = (unnamed.has_unseen, last.unseen);
@@ -566,7 +573,8 @@ impl Watch {
     /// may have written it: they could write many times as much in the time that a look at many entries
     /// takes. Otherwise for ever.
     async fn stop_programs(&self, entries: u64, left: u64) -> Stopped {
-        if entries < MANY_ENTRIES || !self.promptness.is_inline() {
+        let is_short = entries < MANY_ENTRIES && self.pace.last_took() < LONG_LOOK;
+        if is_short || !self.promptness.is_inline() {
             return std::future::pending().await;
         }
         while self.pace.gone(FreeSpace::of(self.io_dir.fd()).ok()) < left {

@@ -13,6 +13,8 @@ use crate::error::Error;
 /// What the container has already.
 const RESERVED: &[&str] =
     &["/proc", "/sys", "/dev", "/etc", sandbox_protocol::argv::INJECTED_AGENT];
+/// In memory, where programs run.
+const TMP: &str = "/tmp";
 /// Descriptors of the agent that are neither an open handle of a script nor of a mount.
 const SPARE_DESCRIPTORS: i64 = 62;
 /// Descriptors of a mount: that of a file has one of its directory besides.
@@ -64,9 +66,13 @@ impl Plan {
         if let Some(io) = &io {
             let reserved = RESERVED.iter().map(|path| guest("a reserved path", path));
             let others = reserved.chain([Ok(inputs_root)]);
-            for other in others {
+            // Beneath it there is room; what covers it takes it from the programs.
+            let tmp =
+                spec.root.supports_exec().then(|| guest("a reserved path", TMP)).transpose()?;
+            for other in others.chain(tmp.map(Ok)) {
                 let other = other?;
-                if io.is_under(&other) || other.is_under(io) {
+                let is_tmp = other.as_bytes() == TMP.as_bytes();
+                if other.is_under(io) || (io.is_under(&other) && !is_tmp) {
                     return Err(Error::MountTaken {
                         path: io.to_string(),
                         taken: other.to_string(),

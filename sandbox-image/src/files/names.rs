@@ -129,7 +129,7 @@ impl Files {
                 return Err(FileError::system(Errno::NOENT, written));
             }
             let wanted = missing.len() as u64 + 1;
-            self.quota.take_entries(wanted)?;
+            self.quota.take_entries(located.mount.fd(), wanted)?;
             let mut made = 0;
             let result = make_parents(root, directory, &missing, &mut made).and_then(|directory| {
                 let mode = rustix::fs::Mode::from_raw_mode(0o777);

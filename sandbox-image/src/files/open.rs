@@ -126,7 +126,7 @@ impl Files {
         let ParentDir { directory, missing, name } =
             self.parent(located, root, relative, written)?;
         let wanted = missing.len() as u64 + 1;
-        self.quota.take_entries(wanted)?;
+        self.quota.take_entries(located.mount.fd(), wanted)?;
         let pending = self.announced.announce(&located.path, false, mode.change());
         let mut made = 0;
         let directory = make_parents(root, directory, &missing, &mut made);

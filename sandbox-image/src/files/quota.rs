@@ -15,8 +15,10 @@ use super::FileError;
 const SANDBOX_WRITE_BYTES: u64 = 1 << 30;
 /// Entries that a sandbox may make in its whole life, where one run may not make more.
 const SANDBOX_ENTRIES: u64 = 100_000;
+/// What one byte may take. The largest that is usual; ext4's and XFS's is 4 KiB.
+const BLOCK_BYTES: u64 = 16 << 10;
 /// Bytes that are written between two questions to the file system what it has left.
-const BETWEEN_QUESTIONS: u64 = 256 << 10;
+const BETWEEN_QUESTIONS: u64 = 1 << 20;
 
 /// A count with a bound.
 #[derive(Debug)]
@@ -58,8 +60,10 @@ impl Reserve {
         Self { bytes, known_free: AtomicU64::new(0) }
     }
 
-    /// Whether `n` more bytes in `file` leave it free. One that does not say is believed to.
+    /// Whether `n` more bytes in `file`, or one more entry, leave it free: a byte may take a block, and
+    /// where it begins in one that is half full, two. A file system that does not say is believed to.
     fn is_kept(&self, file: impl AsFd, n: u64) -> bool {
+        let n = n.saturating_add(BLOCK_BYTES);
         let take = |free: u64| free.checked_sub(n);
         let known = self.known_free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         if self.bytes == 0 || known.is_ok() {
@@ -70,6 +74,19 @@ impl Reserve {
         let spare = left.checked_sub(self.bytes.saturating_add(n));
         self.known_free.store(spare.unwrap_or(0).min(BETWEEN_QUESTIONS), Ordering::Relaxed);
         spare.is_some()
+    }
+}
+
+impl Reserve {
+    fn keep(&self, file: impl AsFd, n: u64) -> Result<(), FileError> {
+        if self.is_kept(file, n) {
+            return Ok(());
+        }
+        let reason = format!(
+            "No space left on device: {} bytes stay free (limits.disk_reserve)",
+            self.bytes
+        );
+        Err(FileError { reason, ..FileError::system(Errno::NOSPC, b"") })
     }
 }
 
@@ -116,17 +133,9 @@ impl Quota {
             let reason = format!("write limit exceeded ({max} bytes)");
             FileError::rule(ErrorKind::WriteLimit, reason, b"")
         })?;
-        if self.reserve.is_kept(file, bytes) {
-            return Ok(());
-        }
-        self.bytes.give_back(bytes);
-        self.lifetime.bytes.give_back(bytes);
-        Err(FileError {
-            reason: format!(
-                "No space left on device: {} bytes stay free (limits.disk_reserve)",
-                self.reserve.bytes
-            ),
-            ..FileError::system(Errno::NOSPC, b"")
+        self.reserve.keep(file, bytes).inspect_err(|_| {
+            self.bytes.give_back(bytes);
+            self.lifetime.bytes.give_back(bytes);
         })
     }
 
@@ -134,12 +143,17 @@ impl Quota {
         self.bytes.used.load(Ordering::Relaxed)
     }
 
-    /// Counts entries before they are made.
-    pub fn take_entries(&self, entries: u64) -> Result<(), FileError> {
+    /// Counts entries before they are made on the file system of `file`.
+    pub fn take_entries(&self, file: impl AsFd, entries: u64) -> Result<(), FileError> {
+        if entries == 0 {
+            return Ok(());
+        }
         take_both(&self.entries, &self.lifetime.entries, entries).map_err(|max| {
             let reason = format!("too many files created (max {max})");
             FileError::rule(ErrorKind::TooManyFiles, reason, b"")
-        })
+        })?;
+        let blocks = entries.saturating_mul(BLOCK_BYTES);
+        self.reserve.keep(file, blocks).inspect_err(|_| self.give_back_entries(entries))
     }
 
     /// For entries that were counted and then not made.
@@ -181,6 +195,8 @@ mod tests {
             Quota::new(&limits, Arc::new(Lifetime::new(&limits)))
         };
         let full = quota(left + (64 << 30));
+        assert_eq!(full.take_entries(&file, 1).unwrap_err().kind, ErrorKind::DiskFull);
+        assert_eq!(full.entries.used.load(Ordering::Relaxed), 0);
         let error = full.charge(&file, 1).unwrap_err();
         assert_eq!((error.kind, error.errno), (ErrorKind::DiskFull, Some(28)));
         assert!(error.reason.ends_with("(limits.disk_reserve)"), "{error}");

@@ -336,7 +336,7 @@ impl<'f> Writing<'f> {
             Some(_) => Existing::Replace,
             None => Existing::Refuse,
         };
-        self.files.quota.take_entries(wanted)?;
+        self.files.quota.take_entries(self.located.mount.fd(), wanted)?;
         let pending =
             self.files.announced.announce(&self.located.path, target.is_some(), Change::Write);
         let mut made = 0;

@@ -106,6 +106,8 @@ pub struct Connecting {
     ends: Option<Instant>,
     /// When it is looked after next.
     next: Instant,
+    /// Whether it was writable and still not connected: one that was shut down is so for ever.
+    is_always_writable: bool,
 }
 
 /// Connects the program's socket, to an address that names `named` where that is given. One that has to
@@ -135,8 +137,17 @@ pub fn connect(
     let limit = sockopt::socket_timeout(&socket, Timeout::Send)?;
     let request = *request;
     let ends = limit.and_then(|limit| begun.checked_add(limit));
-    let mut connecting =
-        Connecting { request, socket, family, address, _named: named, first, ends, next: begun };
+    let mut connecting = Connecting {
+        request,
+        socket,
+        family,
+        address,
+        _named: named,
+        first,
+        ends,
+        next: begun,
+        is_always_writable: false,
+    };
     connecting.look_later(begun);
     Ok(Some(connecting))
 }
@@ -154,7 +165,8 @@ impl Connecting {
 
     /// What is writable when there is news. Of a UNIX socket nothing tells when there is room.
     pub fn writable(&self) -> Option<BorrowedFd<'_>> {
-        (self.family != AddressFamily::UNIX).then(|| self.socket.as_fd())
+        let is_told = self.family != AddressFamily::UNIX && !self.is_always_writable;
+        is_told.then(|| self.socket.as_fd())
     }
 
     /// Looks after it: the result of the call where it is over.
@@ -167,6 +179,7 @@ impl Connecting {
             Ok(Some(_)) if self.ends.is_some_and(|ends| now >= ends) => Some(Err(self.first)),
             Ok(Some(_)) if is_signalled(self.request.thread) => Some(Err(Errno::INTR)),
             Ok(Some(_)) => {
+                self.is_always_writable |= now < self.next;
                 self.look_later(now);
                 None
             }
@@ -232,8 +245,9 @@ fn connect_once(socket: &OwnedFd, address: &Address) -> Result<(), Errno> {
 
 /// Whether a signal waits that would take the thread out of its call.
 fn is_signalled(thread: u32) -> bool {
-    let status = std::fs::read_to_string(proc_of(thread, "status")).unwrap_or_default();
-    interrupts(&status)
+    // A thread's name may be any bytes.
+    let status = std::fs::read(proc_of(thread, "status")).unwrap_or_default();
+    interrupts(&String::from_utf8_lossy(&status))
 }
 
 fn interrupts(status: &str) -> bool {

@@ -27,6 +27,7 @@
 //! No filter sees the address of a `sendmsg`, so UNIX datagram sockets are refused as long as the agent
 //! connects for programs. What a program loses by that is in `docs/src/security.md`.
 
+mod alarm;
 mod connect;
 mod listener;
 mod probe;
@@ -43,6 +44,7 @@ use sandbox_protocol::message::UnixSockets;
 
 use crate::confine::seccomp::programs::notify_connects;
 use crate::exec::Spawner;
+use alarm::Alarm;
 use connect::Connecting;
 use listener::Listener;
 pub use resolve::OwnFileSystems;
@@ -97,10 +99,17 @@ struct Supervisor {
 impl Supervisor {
     /// Until nothing is left that could connect.
     fn work(mut self) {
+        let alarm = Alarm::of_this_thread().ok();
         while let Some(news) = self.wait() {
-            self.look_after(&news.writable);
-            if news.connects {
-                self.begin();
+            let mut act = || {
+                self.look_after(&news.writable);
+                if news.connects {
+                    self.begin();
+                }
+            };
+            match &alarm {
+                Some(alarm) => alarm.during(act),
+                None => act(),
             }
         }
     }

@@ -73,7 +73,9 @@ fn descriptor(thread: u32, fd: u64) -> Result<OwnedFd, Errno> {
 
 /// The process of a thread.
 fn process_of(thread: u32) -> Result<u32, Errno> {
-    let status = std::fs::read_to_string(proc_of(thread, "status")).map_err(|_| Errno::INTR)?;
+    // Its name may be any bytes.
+    let status = std::fs::read(proc_of(thread, "status")).map_err(|_| Errno::INTR)?;
+    let status = String::from_utf8_lossy(&status);
     let number = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
     number.and_then(|number| number.trim().parse().ok()).ok_or(Errno::INTR)
 }

@@ -9,6 +9,9 @@ use super::open_path;
 
 /// As many links as the kernel follows.
 const MAX_LINKS: usize = 40;
+/// The most components that are looked up for one path, those of its links counted: whoever connects
+/// keeps other programs' connections waiting that long.
+const MAX_STEPS: usize = 512;
 
 /// Where sockets are the sandbox's own. Whoever can make one there is inside.
 const OWN: [&str; 2] = ["/tmp", "/dev/shm"];
@@ -51,7 +54,7 @@ impl OwnFileSystems {
 pub fn resolve(root: &OwnedFd, start: OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     let mut here = start;
     let mut rest = path.to_vec();
-    let mut links = 0;
+    let (mut links, mut steps) = (0, 0);
     loop {
         let slashes = rest.iter().take_while(|&&byte| byte == b'/').count();
         let end = rest[slashes..].iter().position(|&byte| byte == b'/');
@@ -59,6 +62,10 @@ pub fn resolve(root: &OwnedFd, start: OwnedFd, path: &[u8]) -> Result<OwnedFd, E
         if slashes == end {
             // A slash at the end means a directory.
             return if slashes > 0 { enter(&here, b".") } else { Ok(here) };
+        }
+        steps += 1;
+        if steps > MAX_STEPS {
+            return Err(Errno::LOOP);
         }
         let next = enter(&here, &rest[slashes..end])?;
         rest.drain(..end);

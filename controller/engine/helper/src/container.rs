@@ -14,7 +14,7 @@ use sandbox_helper::wire::Filter;
 
 use crate::executor::Agent;
 use crate::mount_ns::{self, Place};
-use crate::{Error, inside};
+use crate::{Error, ns_setup};
 
 /// How long the kernel may take to end a container's processes.
 const DEATH: Duration = Duration::from_secs(10);

@@ -110,6 +110,11 @@ fn a_mount_path_leaves_the_others_and_the_system_alone() {
     for path in ["/", "/in", "/in/x", "/proc", "/proc/x", "/dev", "/.sandbox", "/etc/x"] {
         assert!(at(path).unwrap_err().contains("the sandbox's own"), "{path}");
     }
+    // Programs have something of their own there.
+    let spec = SandboxSpec::new().io_dir("out").root(RootFs::Directory("/x".into()));
+    let with_programs = |path: &str| plan(spec.clone().mount_path(path)).map(|_| ());
+    assert!(with_programs("/tmp").unwrap_err().contains("/tmp is the sandbox's own"));
+    assert_eq!((at("/tmp").map(|_| ()), with_programs("/tmp/x")), (Ok(()), Ok(())));
     for path in ["io", "", "/a/../b"] {
         assert!(at(path).unwrap_err().contains("the mount path"), "{path}");
     }

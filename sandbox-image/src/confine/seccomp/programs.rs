@@ -212,7 +212,7 @@ pub fn refused() -> Result<BpfProgram, BackendError> {
 /// What the agent does and programs do not, each filter with an answer of its own, and what holds
 /// the UNIX sockets of programs to the sandbox.
 pub fn last(unix_sockets: UnixSockets) -> Result<Vec<BpfProgram>, BackendError> {
-    let mut filters = vec![of_the_agent()?, reservations()?];
+    let mut filters = vec![of_the_agent()?, hidden_space()?];
     match unix_sockets {
         // The kernel's own rules hold them, or nothing does.
         UnixSockets::None | UnixSockets::Landlock | UnixSockets::Unrestricted => {}
@@ -238,9 +238,10 @@ fn of_the_agent() -> Result<BpfProgram, BackendError> {
 
 /// Space that is taken without a byte being written: of any size in one call, which `RLIMIT_FSIZE` does
 /// not count, and nobody could look in time. As on a file system that cannot do it, so that the C
-/// library writes instead; what gives space back is permitted.
-fn reservations() -> Result<BpfProgram, BackendError> {
-    let mut rules = Rules::default();
+/// library writes instead; what gives space back is permitted. Landlock's rules keep removed files
+/// where nobody can look at all: as on a kernel that was booted without it.
+fn hidden_space() -> Result<BpfProgram, BackendError> {
+    let mut rules = Rules::of(&[libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule]);
     let takes = GIVING_BACK.map(bits).map(|flag| argument(1, Dword, MaskedEq(flag), 0));
     rules.add(libc::SYS_fallocate, takes.into_iter().collect::<Result<_, _>>()?)?;
     let request = argument(1, Dword, MaskedEq(SPACE_REQUESTS_MASK), SPACE_REQUESTS)?;

@@ -1,0 +1,86 @@
+//! A timer by which no call of one thread waits for long.
+#![expect(unsafe_code, reason = "nothing safe makes a timer whose signal one thread gets")]
+//!
+//! The thread that makes connections waits in none of its calls by itself, but what it connects is a
+//! program's too: one that makes a socket block again at the wrong moment, or has it linger when it is
+//! closed, would hold up the connections of all.
+
+use std::io;
+use std::mem::{MaybeUninit, zeroed};
+use std::ptr;
+use std::time::Duration;
+
+/// How long a call may wait, about. The attempts themselves take microseconds.
+const LONGEST: Duration = Duration::from_millis(20);
+const SIGNAL: libc::c_int = libc::SIGALRM;
+
+/// Interrupts system calls of the thread that made it. Its end is the thread's.
+#[derive(Debug)]
+pub struct Alarm(libc::c_int);
+
+impl Alarm {
+    /// For this thread. Nothing else of the process has a use for the signal.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn of_this_thread() -> io::Result<Self> {
+        extern "C" fn interrupt(_: libc::c_int) {}
+        // SAFETY: zeroes are valid of both, and what the handler does is nothing. Without SA_RESTART
+        // calls end with EINTR.
+        unsafe {
+            let mut action: libc::sigaction = zeroed();
+            action.sa_sigaction = interrupt as *const () as usize;
+            checked(libc::sigaction(SIGNAL, &raw const action, ptr::null_mut()).into())?;
+            let mut event: libc::sigevent = zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = SIGNAL;
+            event.sigev_notify_thread_id = libc::gettid();
+            let mut timer = MaybeUninit::<libc::c_int>::uninit();
+            let (clock, event) = (libc::CLOCK_MONOTONIC, &raw const event);
+            checked(libc::syscall(libc::SYS_timer_create, clock, event, timer.as_mut_ptr()))?;
+            Ok(Self(timer.assume_init()))
+        }
+    }
+
+    /// Does something, and interrupts each call of it that waits.
+    pub fn during<T>(&self, act: impl FnOnce() -> T) -> T {
+        self.set(LONGEST);
+        let done = act();
+        self.set(Duration::ZERO);
+        done
+    }
+
+    /// Again and again: the first may come before the call that waits.
+    fn set(&self, every: Duration) {
+        let every = libc::timespec { tv_sec: 0, tv_nsec: every.subsec_nanos().into() };
+        let times = libc::itimerspec { it_interval: every, it_value: every };
+        let none = ptr::null_mut::<libc::itimerspec>();
+        // SAFETY: the timer is this one's, and the times are only read.
+        let set =
+            unsafe { libc::syscall(libc::SYS_timer_settime, self.0, 0, &raw const times, none) };
+        debug_assert_eq!(set, 0, "a timer that is there can be set");
+    }
+}
+
+fn checked(result: libc::c_long) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn call_that_would_wait_for_ever_is_interrupted() {
+        let alarm = Alarm::of_this_thread().unwrap();
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut byte = [0];
+        let read = alarm.during(|| rustix::io::read(&ours, &mut byte));
+        assert_eq!(read, Err(rustix::io::Errno::INTR));
+        // Afterwards nothing is.
+        ours.set_read_timeout(Some(LONGEST * 5)).unwrap();
+        assert_eq!(rustix::io::read(&ours, &mut byte), Err(rustix::io::Errno::AGAIN));
+    }
+}
