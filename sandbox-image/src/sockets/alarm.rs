@@ -12,14 +12,20 @@ use std::time::Duration;
 
 /// How long a call may wait, about. The attempts themselves take microseconds.
 const LONGEST: Duration = Duration::from_millis(20);
-const SIGNAL: libc::c_int = libc::SIGALRM;
+/// The last one: no C library has a use for it, and no program sends it by chance.
+const SIGNAL: libc::c_int = 64;
 
 /// Interrupts system calls of the thread that made it. Its end is the thread's.
 #[derive(Debug)]
 pub struct Alarm(libc::c_int);
 
 impl Alarm {
-    /// For this thread. Nothing else of the process has a use for the signal.
+    /// Keeps the signal from this thread, and from those that it starts: a program may send it too.
+    pub fn keep_from_this_thread() {
+        mask(libc::SIG_BLOCK);
+    }
+
+    /// For this thread, which alone gets the signal.
     ///
     /// # Errors
     ///
@@ -32,6 +38,7 @@ impl Alarm {
             let mut action: libc::sigaction = zeroed();
             action.sa_sigaction = interrupt as *const () as usize;
             checked(libc::sigaction(SIGNAL, &raw const action, ptr::null_mut()).into())?;
+            mask(libc::SIG_UNBLOCK);
             let mut event: libc::sigevent = zeroed();
             event.sigev_notify = libc::SIGEV_THREAD_ID;
             event.sigev_signo = SIGNAL;
@@ -61,6 +68,17 @@ impl Alarm {
             unsafe { libc::syscall(libc::SYS_timer_settime, self.0, 0, &raw const times, none) };
         debug_assert_eq!(set, 0, "a timer that is there can be set");
     }
+}
+
+fn mask(how: libc::c_int) {
+    let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is made before it is used, and only this thread's mask is changed.
+    let done = unsafe {
+        libc::sigemptyset(signals.as_mut_ptr());
+        libc::sigaddset(signals.as_mut_ptr(), SIGNAL);
+        libc::pthread_sigmask(how, signals.as_ptr(), ptr::null_mut())
+    };
+    debug_assert_eq!(done, 0, "a signal that is there can be kept away");
 }
 
 fn checked(result: libc::c_long) -> io::Result<()> {

@@ -78,6 +78,7 @@ pub fn start(
 
 /// The thread whose programs are supervised, once that was seen to work.
 fn supervise(own: OwnFileSystems) -> io::Result<Spawner> {
+    Alarm::keep_from_this_thread();
     let spawner = Spawner::start()?;
     let filter = notify_connects();
     let listener = spawner.run(move || listener::install(&filter))?;
