@@ -22,7 +22,7 @@ use sandbox_protocol::message::{ExecEnd, ExecReply, ExecStop};
 use sandbox_protocol::{ErrorKind, WireError};
 
 use super::reaper::{Death, Remains};
-use super::tree::Tree;
+use super::tree::{PATIENCE, Tree};
 use super::{Output, Wake};
 use crate::run::{StopFlag, StopReason};
 
@@ -31,8 +31,6 @@ const PIECES: usize = 4;
 /// How long after its time is up the last bytes of a program may be waited for to be taken. The
 /// controller begins to take what nobody wants half a second after.
 const LAST_BYTES: Duration = Duration::from_millis(1500);
-/// How long a program that was killed may take to be reaped.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where a program's bytes go, and where its input comes from. What changes there wakes the program's
 /// [`Wake`]; nothing here waits for it.
