@@ -22,7 +22,7 @@ use sandbox_protocol::message::{ExecEnd, ExecReply, ExecStop};
 use sandbox_protocol::{ErrorKind, WireError};
 
 use super::reaper::{ChildExit, Death};
-use super::tree::Tree;
+use super::tree::{KILL_TIMEOUT, Tree};
 use super::{Output, Wake};
 use crate::stop::{StopFlag, StopReason};
 
@@ -31,8 +31,6 @@ const PIECES: usize = 4;
 /// How long after its time is up the last bytes of a program may be waited for to be taken. The
 /// controller begins to take what nobody wants half a second after.
 const LAST_BYTES: Duration = Duration::from_millis(1500);
-/// How long a program that was killed may take to be reaped.
-const REAP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where a program's bytes go, and where its input comes from. What changes there wakes the program's
 /// [`Wake`]; nothing here waits for it.
@@ -182,7 +180,7 @@ pub fn supervise(
 }
 
 fn await_death(death: &Death, wake: &Wake) -> Result<ChildExit, WireError> {
-    let deadline = Instant::now() + REAP_TIMEOUT;
+    let deadline = Instant::now() + KILL_TIMEOUT;
     loop {
         wake.see();
         if let Some(exit) = death.exit() {

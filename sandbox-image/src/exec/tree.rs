@@ -18,8 +18,9 @@ use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, kill_process, pidfd_open, pidfd_send_signal,
 };
 
-/// How long what was killed may take to be gone: longer only where the kernel itself hangs.
-const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long what was killed may take until one more of it is reaped: longer only where the kernel itself
+/// hangs. A busy machine has run neither the agent nor what it killed for seconds.
+pub const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a tree may run away from the walks after it.
 const CHASE: Duration = Duration::from_secs(1);
 /// The longest wait between two looks.
@@ -103,9 +104,13 @@ impl Tree {
     #[must_use]
     pub fn kill(&self) -> bool {
         let begun = Instant::now();
+        let mut progress = (self.reap_count.load(Ordering::SeqCst), begun);
         let mut wait = Duration::from_micros(250);
         loop {
             let before = self.reap_count.load(Ordering::SeqCst);
+            if before != progress.0 {
+                progress = (before, Instant::now());
+            }
             // A walk that could not be made has seen nobody, which says nothing.
             let met = self.kill_marked().unwrap_or(usize::MAX);
             let still =
@@ -113,11 +118,10 @@ impl Tree {
             if met == 0 && still {
                 return true;
             }
-            let chased = begun.elapsed();
-            if chased >= KILL_TIMEOUT {
+            if progress.1.elapsed() >= KILL_TIMEOUT {
                 return false;
             }
-            if chased >= CHASE {
+            if begun.elapsed() >= CHASE {
                 kill_all();
             }
             if met == 0 {

@@ -60,6 +60,18 @@ impl Reserve {
         Self { bytes, known_free: AtomicU64::new(0) }
     }
 
+    /// Refuses what would not leave it free.
+    fn keep(&self, file: impl AsFd, n: u64) -> Result<(), FileError> {
+        if self.is_kept(file, n) {
+            return Ok(());
+        }
+        let reason = format!(
+            "No space left on device: {} bytes stay free (limits.disk_reserve)",
+            self.bytes
+        );
+        Err(FileError { reason, ..FileError::system(Errno::NOSPC, b"") })
+    }
+
     /// Whether `n` more bytes in `file`, or one more entry, leave it free: a byte may take a block, and
     /// where it begins in one that is half full, two. A file system that does not say is believed to.
     fn is_kept(&self, file: impl AsFd, n: u64) -> bool {
@@ -74,19 +86,6 @@ impl Reserve {
         let spare = left.checked_sub(self.bytes.saturating_add(n));
         self.known_free.store(spare.unwrap_or(0).min(BETWEEN_QUESTIONS), Ordering::Relaxed);
         spare.is_some()
-    }
-}
-
-impl Reserve {
-    fn keep(&self, file: impl AsFd, n: u64) -> Result<(), FileError> {
-        if self.is_kept(file, n) {
-            return Ok(());
-        }
-        let reason = format!(
-            "No space left on device: {} bytes stay free (limits.disk_reserve)",
-            self.bytes
-        );
-        Err(FileError { reason, ..FileError::system(Errno::NOSPC, b"") })
     }
 }
 
