@@ -73,7 +73,7 @@ pub fn with_hosts(spec: SandboxSpec, settings: &Settings) -> Result<SandboxSpec,
 pub fn with_private_io(spec: SandboxSpec, settings: &Settings) -> SandboxSpec {
     match spec.supports_exec() && settings.io_enabled() && settings.io_is_private() {
         true => spec.private_io_dir(),
-        false => spec.into(),
+        false => spec,
     }
 }
 

@@ -1,15 +1,10 @@
-use super::*;
-use proptest::prelude::*;
-use sandbox_api::Pull;
-use sandbox_protocol::message::Access;
-use sandbox_server::registry::image_matches;
 use std::fs;
 use std::os::unix::fs::symlink;
 
 use proptest::prelude::*;
 use sandbox_api::Pull;
 use sandbox_protocol::message::Access;
-use sandbox_server::tools::image_matches;
+use sandbox_server::registry::image_matches;
 
 use super::*;
 

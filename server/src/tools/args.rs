@@ -123,7 +123,7 @@ mod tests {
 
     fn refusal(tool: &str, args: &str) -> String {
         let error = check(tool, serde_json::from_str(args).unwrap()).unwrap_err();
-        assert_eq!(error.kind, sandbox_controller::ErrorKind::InvalidRequest);
+        assert_eq!(error.kind, sandbox_api::ErrorKind::InvalidRequest);
         error.message
     }
 

@@ -17,13 +17,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
 
-use sandbox_api::files::{FileReader, FileWriter};
 use sandbox_api::files::{
     ListOptions, MkdirOptions, ReadOptions, RemoveOptions, RenameOptions, ViewOptions, WriteMode,
     WriteOptions,
 };
 use sandbox_api::operation::Envelope;
 use sandbox_api::{Encoding, ErrorKind, Failure, SandboxSpec};
+use sandbox_controller::files::{FileReader, FileWriter};
 use sandbox_controller::{Config, Controller, Error as ControllerError, Sandbox};
 use sandbox_protocol::WireError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
