@@ -553,6 +553,7 @@ impl Limits {
             output_bytes: self.output_bytes.0,
             collected_bytes: COLLECTED_BYTES,
             disk_reserve_bytes: 0,
+            cpu_seconds: None,
         }
     }
 }

@@ -20,6 +20,8 @@ pub enum Step {
     Start,
     /// The agent's answer to `hello`.
     Hello,
+    /// The agent's answer to `configure`.
+    Configure,
     /// The agent's answer to `shutdown`.
     Shutdown,
     /// Killing it.
@@ -48,6 +50,7 @@ impl Step {
             Self::Attach => "attaching to the container",
             Self::Start => "starting the container",
             Self::Hello => "greeting the agent",
+            Self::Configure => "configuring the agent",
             Self::Shutdown => "shutting the agent down",
             Self::Kill => "killing the container",
             Self::Exit => "waiting for the container's end",
@@ -67,7 +70,7 @@ impl Step {
             // A registry far away, an image of gigabytes.
             Self::Programs => 1800,
             Self::Create | Self::Start | Self::Remove | Self::RemoveImage => 30,
-            Self::Attach | Self::Hello | Self::Kill | Self::Exit => 10,
+            Self::Attach | Self::Hello | Self::Configure | Self::Kill | Self::Exit => 10,
             Self::Evidence | Self::List => 10,
             Self::Shutdown => 2,
         };

@@ -27,10 +27,8 @@ fn hold_against(name: &str, now: &str) {
     );
 }
 
-fn hello() -> Hello {
-    Hello {
-        protocol: PROTOCOL_VERSION,
-        nonce: Some("token".into()),
+fn configure() -> Configure {
+    Configure {
         limits: Limits {
             vm_memory_bytes: 1,
             write_bytes: 2,
@@ -46,6 +44,7 @@ fn hello() -> Hello {
             output_bytes: 12,
             collected_bytes: 13,
             disk_reserve_bytes: 14,
+            cpu_seconds: Some(15),
         },
         policy: Policy {
             io: true,
@@ -60,7 +59,8 @@ fn hello() -> Hello {
 
 fn requests() -> Vec<Request> {
     vec![
-        hello().into(),
+        Hello { protocol: PROTOCOL_VERSION, nonce: Some("token".into()) }.into(),
+        configure().into(),
         Run {
             source: "return 1".into(),
             args: Map::from_iter([("k".into(), json!("v"))]),

@@ -60,6 +60,7 @@ impl Agent {
             let id = number_after(&line, "\"id\":");
             match () {
                 () if line.contains("\"method\":\"hello\"") => self.hello(id, &line),
+                () if line.contains("\"method\":\"configure\"") => answer(id, "{}"),
                 () if line.contains("\"method\":\"run\"") => play(self, id),
                 () if line.contains("\"method\":\"shutdown\"") => match &*self.name {
                     "ignores-shutdown" => wait(),
@@ -99,7 +100,7 @@ impl Agent {
     }
 
     fn hello(&mut self, id: u64, request: &str) {
-        let protocol = if self.name == "another-version" { 99 } else { 6 };
+        let protocol = if self.name == "another-version" { 99 } else { 7 };
         let mut mounts = Vec::new();
         let mut args = self.args.iter();
         while let Some(arg) = args.next() {

@@ -101,7 +101,7 @@ impl Supervisor {
             begun = request => match begun {
                 Ok(begun) => Ok(Begun::UnderWay(begun)),
                 Err(CallError::Over) => Ok(Begun::Lost(self.lost().await)),
-                Err(error) => Err(self.inner.call_error(error)),
+                Err(error) => Err(error.into()),
             },
             // An agent that leaves requests unanswered takes no more of them.
             Ok(()) = self.cancelled.changed() => {
@@ -199,7 +199,7 @@ impl Supervisor {
                 self.lost().await?;
                 return Ok(None);
             }
-            Err(error) => return Err(self.inner.call_error(error)),
+            Err(error) => return Err(error.into()),
         };
         match check(self, &answer) {
             Ok(()) => Ok(Some(answer)),
@@ -224,7 +224,7 @@ impl Supervisor {
                 }
                 return Ok(None);
             }
-            Ok(Err(error)) => return Err(self.inner.call_error(error)),
+            Ok(Err(error)) => return Err(error.into()),
             Err(_) => {
                 return Err(Error::Engine {
                     step: Step::Exit,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use sandbox_api::{ByteSize, FilesTouched, Limits, TouchedSource, failure};
 use sandbox_engine::Container;
 use sandbox_protocol::ErrorKind;
+use sandbox_protocol::limits::{LIFETIME_ENTRIES, LIFETIME_WRITE_BYTES};
 use sandbox_protocol::message::ScriptError;
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::task::{AbortHandle, spawn_blocking};
@@ -29,7 +30,7 @@ const LOOK: Duration = Duration::from_secs(30);
 const KNOWN_PER_ENTRY: u64 = 10;
 /// Bytes and entries by which the io dir may grow in a sandbox's whole life, where one run may not
 /// make it grow more: those of the agent's own count.
-const LIFE: DiskUsage = DiskUsage { bytes: 1 << 30, entries: 100_000 };
+const LIFE: DiskUsage = DiskUsage { bytes: LIFETIME_WRITE_BYTES, entries: LIFETIME_ENTRIES };
 /// What others may write at the same time, where the file system's free space is all that can be asked.
 const OTHERS: u64 = 64 << 20;
 /// What a program may write after its end was asked for, before its container is killed: at least this.

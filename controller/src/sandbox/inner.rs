@@ -5,16 +5,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sandbox_api::{Ceiling, Encoding, EngineInfo, FilesTouched, Lifespan, Limits};
-use sandbox_dirfd::Identity;
 use sandbox_engine::{
-    Container, ContainerUsage, EngineError, ExitEvidence, OomBaseline, UserMapping,
+    Container, ContainerUsage, ExitEvidence, OomBaseline, UserMapping,
 };
-use sandbox_protocol::argv::EXIT_UNCONFINED;
 use sandbox_protocol::message::{
-    Call, Confinement, Hello, HelloReply, MountIdentity, Refused, Shutdown,
+    Call, Confinement, Refused, Shutdown,
 };
 use sandbox_protocol::path::{GuestPath, written};
-use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::removal::EVIDENCE_TIMEOUT;
@@ -25,10 +22,8 @@ use crate::io_dir::IoDir;
 use crate::io_dir::path_map::PathMap;
 use crate::io_dir::write_monitor::{Watched, WriteBaseline, WriteMonitor};
 use crate::mounts::{MountGuard, MountLost};
-use crate::sandbox::confinement;
 use crate::sandbox::context::Shared;
 use crate::sandbox::idle::Activity;
-use crate::sandbox::plan::Plan;
 use crate::sandbox::removal::{Attempt, RemovalGuard};
 use crate::session::{CallError, InFlightPermit, Session, SessionEnd};
 use crate::step::Step;
@@ -63,7 +58,7 @@ pub(crate) struct Inner {
     pub(super) places: PathMap,
     pub default_encoding: Encoding,
     pub(super) user_mapping: UserMapping,
-    pub(super) remains: RemovalGuard,
+    pub(super) removal: RemovalGuard,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -200,8 +195,7 @@ impl Inner {
 
     /// Waits for a place among what is under way at a time.
     pub async fn place<C: Call>(&self) -> Result<InFlightPermit, Error> {
-        let place = self.session.place::<C>().await;
-        let place = place.map_err(|error| self.call_error(error))?;
+        let place = self.session.place::<C>().await?;
         match self.ended() {
             Some(error) => Err(error),
             None => Ok(place),
@@ -258,8 +252,7 @@ impl Inner {
 
     /// Waits for the container's end, and reads how it ended.
     pub async fn exited(&self) -> Result<Option<ExitEvidence>, Error> {
-        step(Step::Exit, self.container.wait()).await?;
-        step(Step::Evidence, self.container.evidence()).await
+        exited(&*self.container).await
     }
 
     /// What the container used until its end, where the engine counts that and soon tells.
@@ -277,126 +270,6 @@ impl Inner {
         let told =
             tokio::time::timeout(EVIDENCE_TIMEOUT, self.container.ran_out_of_memory(since)).await;
         matches!(told, Ok(Some(true)))
-    }
-
-    pub fn call_error(&self, error: CallError) -> Error {
-        match error {
-            CallError::Refused(source) => Error::Refused { source },
-            CallError::Over => {
-                Error::Ended { detail: "its agent is gone, without an answer".to_owned() }
-            }
-            CallError::TooLarge(error) => Error::Ended { detail: error.to_string() },
-        }
-    }
-
-    pub(super) async fn hello(&self, hello: Hello) -> Result<HelloReply, Error> {
-        let after = Step::Hello.time_limit();
-        let reply = match tokio::time::timeout(after, self.session.call(hello)).await {
-            Ok(Ok(reply)) => reply,
-            Ok(Err(CallError::Refused(error))) if error.kind() == ErrorKind::Image => {
-                return Err(Error::AgentMismatch { reason: error.message });
-            }
-            Ok(Err(CallError::Over)) => return Err(self.not_up().await),
-            Ok(Err(error)) => return Err(self.call_error(error)),
-            Err(_) => {
-                let source = EngineError::TimedOut { after };
-                return Err(Error::Engine { step: Step::Hello, source });
-            }
-        };
-        if reply.protocol != PROTOCOL_VERSION {
-            let reason = format!(
-                "it speaks version {} of the protocol, not {PROTOCOL_VERSION}",
-                reply.protocol
-            );
-            return Err(Error::AgentMismatch { reason });
-        }
-        Ok(reply)
-    }
-
-    /// The agent was gone before it answered `hello`.
-    async fn not_up(&self) -> Error {
-        if let Some(SessionEnd::Breach(detail)) = self.session.end() {
-            return Error::StartFailed {
-                detail: format!("the agent broke the protocol: {detail}"),
-            };
-        }
-        let exit = match self.exited().await {
-            Ok(exit) => exit,
-            Err(error) => return error,
-        };
-        let how = match exit {
-            Some(ExitEvidence { code: Some(code), oom_killed, .. })
-                if code == i64::from(EXIT_UNCONFINED) && oom_killed != Some(true) =>
-            {
-                return Error::Unconfined { detail: self.session.stderr() };
-            }
-            Some(exit) => how_it_ended(&exit),
-            None => "the agent ended".to_owned(),
-        };
-        let detail = match self.session.stderr() {
-            stderr if stderr.is_empty() => how,
-            stderr => format!("{how}: {stderr}"),
-        };
-        Error::StartFailed { detail }
-    }
-
-    /// Refuses an agent that is confined by less than the policy wants.
-    pub(super) fn check_confinement(&self, reply: &HelloReply) -> Result<(), Error> {
-        let is_our_kernel = reply.boot_id.trim() == self.shared.boot_id;
-        let kernel = is_our_kernel.then(confinement::kernel_landlock).flatten();
-        confinement::check(self.shared.confinement, &reply.confinement, kernel)
-    }
-
-    /// Proves, before anything of the guest's runs, that the agent sees what we opened.
-    pub(super) async fn prove_mounts(
-        &self,
-        plan: &Plan,
-        identities: &[Identity],
-        reply: &HelloReply,
-    ) -> Result<(), Error> {
-        let told: Vec<&str> = reply.mounts.iter().map(|mount| mount.path.as_str()).collect();
-        let asked: Vec<String> =
-            plan.args.mounts.iter().map(|mount| mount.path.to_string()).collect();
-        if told != asked {
-            return Err(Error::StartFailed { detail: "the agent names other mounts".to_owned() });
-        }
-        let is_io = |mount: &MountIdentity| {
-            self.io_mount.as_ref().is_some_and(|path| path.to_string() == mount.path)
-        };
-        if reply.boot_id.trim() == self.shared.boot_id {
-            // Every mount must be what we opened: a path may lead elsewhere since then.
-            let other = reply.mounts.iter().zip(identities).find(|(seen, opened)| {
-                let seen = Identity { dev: seen.dev, ino: seen.ino };
-                seen != **opened
-            });
-            return match (other, &self.io_dir) {
-                (None, _) => Ok(()),
-                (Some((seen, _)), Some(io_dir)) if is_io(seen) => {
-                    Err(Error::IoDirElsewhere { path: io_dir.path().to_owned() })
-                }
-                (Some((seen, _)), _) => {
-                    let detail = format!("the engine sees something else at {}", seen.path);
-                    Err(Error::StartFailed { detail })
-                }
-            };
-        }
-        // On another kernel numbers say nothing. It has files at the inputs' paths, or the
-        // container could not have been made; the io dir can be proved.
-        let Some(io_dir) = &self.io_dir else { return Ok(()) };
-        let elsewhere = || Error::IoDirElsewhere { path: io_dir.path().to_owned() };
-        let nonce = io_dir.write_nonce().map_err(|errno| Error::IoDir {
-            path: io_dir.path().to_owned(),
-            reason: format!(
-                "cannot prove that the engine sees it: {}",
-                std::io::Error::from(errno)
-            ),
-        })?;
-        let hello = Hello { nonce: Some(nonce.name.clone()), ..plan.hello.clone() };
-        match self.hello(hello).await {
-            Ok(reply) if reply.nonce.as_ref() == Some(&nonce.content) => Ok(()),
-            Ok(_) | Err(Error::Refused { .. }) => Err(elsewhere()),
-            Err(error) => Err(error),
-        }
     }
 
     /// Kills the container when its agent breaks the protocol, its lifetime is over, also while
@@ -458,12 +331,12 @@ impl Inner {
             tracing::debug!("the agent did not leave by itself");
         }
         loop {
-            if let Some(removed) = self.remains.remove(Attempt::Any) {
+            if let Some(removed) = self.removal.remove(Attempt::Any) {
                 return removed.await.unwrap_or_else(|_| {
                     Err(Error::Ended { detail: "the runtime ended before its removal".to_owned() })
                 });
             }
-            if self.remains.are_gone().await {
+            if self.removal.are_gone().await {
                 return Ok(());
             }
         }
@@ -479,8 +352,26 @@ pub(super) enum EndCause {
     MountLost(MountLost),
 }
 
+/// Waits for a container's end, and reads how it ended.
+pub(super) async fn exited(container: &dyn Container) -> Result<Option<ExitEvidence>, Error> {
+    step(Step::Exit, container.wait()).await?;
+    step(Step::Evidence, container.evidence()).await
+}
+
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Refused(source) => Self::Refused { source },
+            CallError::Over => {
+                Self::Ended { detail: "its agent is gone, without an answer".to_owned() }
+            }
+            CallError::TooLarge(error) => Self::Ended { detail: error.to_string() },
+        }
+    }
+}
+
 /// How the engine saw an end that nobody asked for.
-fn how_it_ended(exit: &ExitEvidence) -> String {
+pub(super) fn how_it_ended(exit: &ExitEvidence) -> String {
     match exit {
         ExitEvidence { oom_killed: Some(true), .. } => "it ran out of memory".to_owned(),
         ExitEvidence { code: Some(code), .. } => format!("the agent ended with exit code {code}"),

@@ -107,6 +107,6 @@ impl Sandbox {
 impl Drop for Sandbox {
     fn drop(&mut self) {
         self.inner.is_closing.store(true, Ordering::Relaxed);
-        self.inner.remains.remove(Attempt::First);
+        self.inner.removal.remove(Attempt::First);
     }
 }

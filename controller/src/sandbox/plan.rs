@@ -4,9 +4,9 @@ use sandbox_api::hosts::Allowlist;
 use sandbox_api::{Lifespan, SandboxSpec};
 use sandbox_engine::{Bind, ContainerSpec, Prepared, Programs, Source};
 use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount, PROXY_PORT, Proxy};
-use sandbox_protocol::message::{Access, AllowedPath, Hello, Policy};
+use sandbox_protocol::message::{self, Access, AllowedPath, Configure, Policy};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
-use sandbox_protocol::{PROTOCOL_VERSION, User};
+use sandbox_protocol::User;
 
 use crate::error::Error;
 
@@ -34,7 +34,7 @@ pub(crate) struct Plan {
     /// Where the inputs are, in order.
     pub inputs: Vec<GuestPath>,
     pub args: AgentArgs,
-    pub hello: Hello,
+    pub configure: Configure,
 }
 
 impl Plan {
@@ -117,10 +117,13 @@ impl Plan {
                 .map(|mount| AllowedPath { path: mount.path.to_string(), access: mount.access })
                 .collect()
         });
-        let hello = Hello {
-            protocol: PROTOCOL_VERSION,
-            nonce: None,
-            limits: spec.limits.for_agent(),
+        let configure = Configure {
+            limits: message::Limits {
+                // It counts over the whole life of the agent, so only where that is one run.
+                cpu_seconds: (spec.lifespan == Lifespan::OneRun)
+                    .then(|| spec.limits.most_cpu().as_secs()),
+                ..spec.limits.for_agent()
+            },
             policy: Policy {
                 io: !mounts.is_empty(),
                 io_errors: spec.io_errors,
@@ -141,7 +144,7 @@ impl Plan {
             confinement,
             proxy,
         };
-        Ok(Self { io, inputs, args, hello })
+        Ok(Self { io, inputs, args, configure })
     }
 
     /// The container, for the same `spec`. `sources` are what is mounted, in order.
@@ -175,7 +178,7 @@ impl Plan {
             }
             Mode::Script | Mode::Check => (scripts_need, MAX_FILE_BYTES),
         };
-        let mut ulimits = vec![
+        let ulimits = vec![
             // One byte, not none: of 0 a kernel takes no notice that hands dumps to a program.
             ("core", 1),
             ("nofile", descriptors),
@@ -183,11 +186,6 @@ impl Plan {
             ("memlock", 0),
             ("msgqueue", 0),
         ];
-        if spec.lifespan == Lifespan::OneRun {
-            // It counts over the whole life of the agent, so only where that is one run.
-            let seconds = limits.most_cpu().as_secs();
-            ulimits.push(("cpu", i64::try_from(seconds).unwrap_or(i64::MAX)));
-        }
         ContainerSpec {
             name,
             labels,

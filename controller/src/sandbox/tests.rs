@@ -470,7 +470,7 @@ async fn an_agent_confined_by_less_than_the_policy_wants_is_refused_before_any_r
             reply.confinement.seccomp = false;
             let (id, _) = agent.request().await.unwrap();
             agent.answer(id, reply).await;
-            Scripted { agent, run: 0 }.rest().await;
+            Scripted::configured(agent).await.rest().await;
         });
         *io.lock().unwrap() = world.io.path().to_owned();
         Arc::get_mut(&mut world.shared).unwrap().confinement = policy;
@@ -683,7 +683,7 @@ async fn an_engine_that_sees_another_directory_is_told_by_the_nonce() {
             let path = io.join(hello.nonce.unwrap());
             let nonce = sees_it.then(|| std::fs::read_to_string(path).unwrap());
             agent.answer(id, HelloReply { nonce, ..reply }).await;
-            Scripted { agent, run: 0 }.rest().await;
+            Scripted::configured(agent).await.rest().await;
         });
         *io.lock().unwrap() = world.io.path().to_owned();
         world
@@ -738,7 +738,7 @@ async fn an_input_that_is_another_file_than_the_one_opened_is_refused() {
             reply.mounts.push(MountIdentity { path: "/in/x".into(), dev, ino });
             let (id, _) = agent.request().await.unwrap();
             agent.answer(id, reply).await;
-            Scripted { agent, run: 0 }.rest().await;
+            Scripted::configured(agent).await.rest().await;
         });
         *io.lock().unwrap() = world.io.path().to_owned();
         let spec = world.spec().input(Input::path(right.path(), "x"));

@@ -29,6 +29,7 @@ pub(crate) const LIMITS: Limits = Limits {
     output_bytes: 1 << 30,
     collected_bytes: 1_000_000,
     disk_reserve_bytes: 0,
+    cpu_seconds: None,
 };
 
 /// Both ways to resolve a path.

@@ -27,6 +27,7 @@ const LIMITS: Limits = Limits {
     output_bytes: 0,
     collected_bytes: 0,
     disk_reserve_bytes: 0,
+    cpu_seconds: None,
 };
 
 /// Most values of one result, so that its source stays short.

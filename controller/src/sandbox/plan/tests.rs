@@ -27,21 +27,21 @@ fn the_agent_is_told_every_mount_and_may_use_them_all() {
         ["script", "--write", "/io", "--read", "/in/a.csv", "--home", "/io", "--workdir", "/io"]
     );
     let allowed: Vec<_> = plan
-        .hello
+        .configure
         .policy
         .allowed_paths
         .iter()
         .map(|allowed| (allowed.path.as_str(), allowed.access))
         .collect();
     assert_eq!(allowed, [("/io", Access::Write), ("/in/a.csv", Access::Read)]);
-    assert!(plan.hello.policy.io);
+    assert!(plan.configure.policy.io);
 }
 
 #[test]
 fn without_mounts_there_is_no_io() {
     let plan = plan(SandboxSpec::new()).unwrap();
     assert_eq!(plan.args.to_args(), ["script"]);
-    assert!(!plan.hello.policy.io);
+    assert!(!plan.configure.policy.io);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_list_of_hosts_is_for_programs() {
 #[test]
 fn inputs_give_io_without_an_io_dir_and_are_refused_where_io_is_off() {
     let spec = SandboxSpec::new().input(Input::path("/x", "x"));
-    assert!(plan(spec.clone()).unwrap().hello.policy.io);
+    assert!(plan(spec.clone()).unwrap().configure.policy.io);
     let error = plan(spec.no_io()).unwrap_err();
     assert!(error.contains("the input 'x'") && error.contains("no files"), "{error}");
 }
@@ -144,7 +144,7 @@ fn policy_and_limits_reach_the_agent_as_they_are() {
     }
     let spec = SandboxSpec::new().io_dir("out").limits(limits);
     let spec = spec.allowed_paths(allowed.clone()).protected(names.clone());
-    let Hello { limits, policy, .. } = plan(spec).unwrap().hello;
+    let Configure { limits, policy } = plan(spec).unwrap().configure;
     assert_eq!((policy.allowed_paths, policy.protected), (allowed, names));
     assert_eq!(limits.list_depth, 3);
     assert_eq!(limits.file_bytes, 5);
@@ -190,7 +190,11 @@ fn the_container_has_every_limit() {
     let ulimits =
         [("core", 1), ("nofile", 130), ("fsize", 64 << 30), ("memlock", 0), ("msgqueue", 0)];
     assert_eq!(many.ulimits, ulimits);
-    assert_eq!(container(Lifespan::OneRun).ulimits[5], ("cpu", 35));
+    assert_eq!(container(Lifespan::OneRun).ulimits, ulimits);
+    let cpu = |lifespan| {
+        plan(spec.clone().lifespan(lifespan)).unwrap().configure.limits.cpu_seconds
+    };
+    assert_eq!((cpu(Lifespan::OneRun), cpu(Lifespan::ManyRuns)), (Some(35), None));
     assert_eq!(
         many.mounts,
         [

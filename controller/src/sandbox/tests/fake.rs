@@ -15,7 +15,7 @@ use sandbox_engine::{
 };
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{
-    AgentUsage, Change, Confinement, HelloReply, Log, LogLevel, MountIdentity, Refused, Request,
+    AgentUsage, Change, ConfigureReply, Confinement, HelloReply, Log, LogLevel, MountIdentity, Refused, Request,
     Resolver, RunEnd, RunReply, ScriptOperation, ShutdownReply, Touched, UnixSockets,
 };
 use sandbox_protocol::{Base64, ErrorKind, FromAgent, PROTOCOL_VERSION, User};
@@ -346,11 +346,19 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// Answers `hello` as an agent that sees `io`.
+    /// Answers `hello` and `configure` as an agent that sees `io`.
     pub async fn greet(mut agent: FakeAgent, io: &Path) -> Self {
         let (id, request) = agent.request().await.unwrap();
         assert!(matches!(request, Request::Hello(_)));
         agent.answer(id, hello_reply(io)).await;
+        Self::configured(agent).await
+    }
+
+    /// Answers `configure`.
+    pub async fn configured(mut agent: FakeAgent) -> Self {
+        let (id, request) = agent.request().await.unwrap();
+        assert!(matches!(request, Request::Configure(_)), "{request:?}");
+        agent.answer(id, ConfigureReply {}).await;
         Self { agent, run: 0 }
     }
 

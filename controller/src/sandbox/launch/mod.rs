@@ -1,15 +1,22 @@
-//! From a spec to a sandbox that is ready: create, attach, start, hello.
+//! From a spec to a sandbox, by values that own what there is to remove:
+//!
+//! ```text
+//! Opened ──> Created ──> Started ──> Ready ──> Sandbox
+//!  files      container   session     proven    configured
+//! ```
+//!
+//! Whichever of them is dropped removes what it has.
+
+mod started;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Instant, SystemTime};
 
 use sandbox_api::{EngineKind, RootFs, SandboxSpec};
 use sandbox_dirfd::Identity;
 use sandbox_engine::{Container, Prepared, ProgramRoot, Source, UserMapping};
-use sandbox_protocol::message::{Access, Confinement, UnixSockets};
-use tokio::sync::Semaphore;
+use sandbox_protocol::message::Access;
 
 use crate::audit::Event;
 use crate::egress::{Egress, SystemResolver};
@@ -21,16 +28,12 @@ use crate::io_dir::IoDir;
 use crate::io_dir::disk::FreeSpace;
 use crate::io_dir::inputs::open_inputs;
 use crate::io_dir::path_map::PathMap;
-use crate::io_dir::write_monitor::WriteBaseline;
 use crate::mounts::MountGuard;
-use crate::sandbox::Inner;
 use crate::sandbox::context::Shared;
-use crate::sandbox::idle::Activity;
 use crate::sandbox::plan::Plan;
 use crate::sandbox::prepared::{PreparedSandbox, RootOwner};
 use crate::sandbox::removal::{HeldResources, RemovalGuard};
 use crate::sandbox::user::container_user;
-use crate::session::{ConnectHandler, Session};
 use crate::step::Step;
 use crate::{Sandbox, audit};
 
@@ -58,6 +61,29 @@ impl Sandbox {
         shared: Arc<Shared>,
         sandbox: PreparedSandbox,
     ) -> Result<Self, Error> {
+        let opened = Opened::new(shared, sandbox)?;
+        failpoint(Point::Opened).await;
+        let ready = opened.create(id).await?.start().await?.greet().await?;
+        let sandbox = ready.configure().await?;
+        failpoint(Point::Greeted).await;
+        Ok(sandbox)
+    }
+}
+
+/// What a sandbox is to be, its files open and found fit to be mounted.
+struct Opened {
+    shared: Arc<Shared>,
+    spec: SandboxSpec,
+    /// The spec's file system, where it is ready already.
+    prepared: Option<Prepared>,
+    root_owner: RootOwner,
+    plan: Plan,
+    held: HeldResources,
+    mounts: MountGuard,
+}
+
+impl Opened {
+    fn new(shared: Arc<Shared>, sandbox: PreparedSandbox) -> Result<Self, Error> {
         let PreparedSandbox { mut spec, prepared, root_owner } = sandbox;
         spec.limits.check(&shared.ceiling)?;
         let mut plan = Plan::new(&spec, shared.confinement)?;
@@ -75,38 +101,28 @@ impl Sandbox {
         let io_dir = io_dir.map(Arc::new);
         if let Some(io_dir) = &io_dir {
             let size = FreeSpace::of(io_dir.fd()).map_or(0, |space| space.size);
-            plan.hello.limits.disk_reserve_bytes = shared.reserve_for(io_dir).of(size);
+            plan.configure.limits.disk_reserve_bytes = shared.reserve_for(io_dir).of(size);
         }
-        let kept = HeldResources { io_dir, inputs };
-        kept.guard(&plan, &mut mounts)?;
-        if let Some(io_dir) = &kept.io_dir
+        let held = HeldResources { io_dir, inputs };
+        held.guard(&plan, &mut mounts)?;
+        if let Some(io_dir) = &held.io_dir
             && let Some(file) = shared.audit.lies_in(io_dir.identity())
         {
             let reason = "it lies in the io dir, where a script could change it".to_owned();
             return Err(Error::Audit { path: file.to_owned(), reason });
         }
-        failpoint(Point::Opened).await;
-        let engine = shared.engine.clone();
-        let owner = kept.io_dir.as_ref().map(|io_dir| io_dir.owner());
-        let user_by = |mapping| container_user(mapping, owner, spec.user);
-        let mapping = || step(Step::Connect, engine.user_mapping());
-        let likely_user = match user_by(engine.likely_user_mapping()) {
-            Ok(user) => user,
-            Err(_) => user_by(mapping().await?)?,
-        };
+        Ok(Self { shared, spec, prepared, root_owner, plan, held, mounts })
+    }
 
+    /// Makes the container.
+    async fn create(self, id: String) -> Result<Created, Error> {
+        let Self { shared, mut spec, prepared, root_owner, plan, held, mut mounts } = self;
         let name = reap::container_name(&id);
         let expires = SystemTime::now() + spec.lifetime;
         let mut labels = reap::labels(&shared.instance, &id, expires);
         labels.extend(spec.container_name.take().map(reap::label_of_name));
-        let sources: Vec<Source> = kept
-            .io_dir
-            .iter()
-            .map(|io_dir| io_dir.source())
-            .chain(kept.inputs.iter().map(|input| &input.source))
-            .cloned()
-            .collect();
-        let places = PathMap::new(
+        let sources: Vec<Source> = held.sources().cloned().collect();
+        let path_map = PathMap::new(
             plan.args
                 .mounts
                 .iter()
@@ -114,7 +130,15 @@ impl Sandbox {
                 .filter(|(_, source)| !source.is_private())
                 .map(|(mount, source)| (mount.path.clone(), PathBuf::from(&source.path))),
         );
-
+        let owner = held.io_dir.as_ref().map(|io_dir| io_dir.owner());
+        let asked = spec.user;
+        let user_by = |mapping| container_user(mapping, owner, asked);
+        let engine = shared.engine.clone();
+        let mapping = || step(Step::Connect, engine.user_mapping());
+        let likely_user = match user_by(engine.likely_user_mapping()) {
+            Ok(user) => user,
+            Err(_) => user_by(mapping().await?)?,
+        };
         let prepared = match prepared {
             Some(prepared) => Some(prepared),
             None => shared.prepare(&spec.root, &mut |_| {}).await?,
@@ -130,12 +154,7 @@ impl Sandbox {
         let mut container =
             plan.container(&spec, name.clone(), labels, likely_user, &sources, prepared);
         container.hidden = mounts.hidden();
-        let io_dir = kept.io_dir.clone();
-        let identities: Vec<Identity> = io_dir
-            .iter()
-            .map(|io_dir| io_dir.identity())
-            .chain(kept.inputs.iter().map(|input| input.identity))
-            .collect();
+        let (io_dir, identities) = (held.io_dir.clone(), held.identities());
         // Without a list there is no gate at all, and to ask for a connection is a breach.
         let egress = (!spec.allow.rules().is_empty()).then(|| {
             let (list, resolver) = (std::mem::take(&mut spec.allow), SystemResolver::new());
@@ -144,10 +163,10 @@ impl Sandbox {
             Arc::new(Egress::new(list, (&spec.limits).into(), resolver, &*id, record))
         });
         // From here on there may be a container, known by its name, whatever becomes of us.
-        let remains =
-            RemovalGuard::new(shared.clone(), id.clone(), name.clone(), kept, egress.clone());
+        let removal =
+            RemovalGuard::new(shared.clone(), id.clone(), name.clone(), held, egress.clone());
         // Made for the likely user while the engine is asked, which saves its answer's time.
-        let (made, mapping) = tokio::join!(remains.create(container.clone()), mapping());
+        let (made, mapping) = tokio::join!(removal.create(container.clone()), mapping());
         let user_mapping = mapping?;
         let user = user_by(user_mapping)?;
         let container: Arc<dyn Container> = if user == likely_user {
@@ -156,57 +175,48 @@ impl Sandbox {
             // It was never started.
             step(Step::Remove, engine.remove(&name)).await?;
             container.user = user;
-            remains.create(container).await?
+            removal.create(container).await?
         };
-        tracing::info!(container = container.id(), %user, "a sandbox is made");
-        let attached = step(Step::Attach, container.attach()).await?;
-        step(Step::Start, container.start()).await?;
-        let gate = egress.map(|egress| egress as Arc<dyn ConnectHandler>);
-        let session = Session::start(attached, gate).map_err(|error| Error::StartFailed {
-            detail: format!("cannot start the thread of its heartbeats: {error}"),
-        })?;
-        let mut inner = Inner {
-            id,
-            container,
-            limits: spec.limits,
-            lifespan: spec.lifespan,
-            // Nobody knows before the agent says so.
-            confinement: Confinement {
-                no_new_privileges: false,
-                undumpable: false,
-                landlock_abi: None,
-                seccomp: false,
-                unix_sockets: UnixSockets::None,
-                missing: Vec::new(),
-            },
-            session,
-            run_lock: Arc::new(Semaphore::new(1)),
-            end_cause: Arc::default(),
-            activity: Activity::new(),
-            is_closing: AtomicBool::new(false),
-            runs: AtomicU64::new(0),
-            cpu_told: AtomicU64::new(0),
-            io_dir,
-            io_mount: plan.io.clone(),
-            supports_exec: spec.root.supports_exec(),
-            ground: WriteBaseline::default(),
+        tracing::info!(container = container.id(), %user, "created a container");
+        let about = About {
             image_workdir: image_workdir.filter(|_| plan.io.is_none()),
-            home: plan.args.home.clone(),
-            workdir: plan.args.base(),
-            places,
-            default_encoding: spec.default_encoding,
-            user_mapping,
-            remains,
+            id,
             shared,
+            spec,
+            plan,
+            io_dir,
+            identities,
+            mounts,
+            path_map,
+            egress,
+            user_mapping,
         };
-        let reply = inner.hello(plan.hello.clone()).await?;
-        inner.check_confinement(&reply)?;
-        inner.prove_mounts(&plan, &identities, &reply).await?;
-        inner.confinement = reply.confinement;
-        inner.guard(spec.lifetime, spec.idle_limit, mounts);
-        failpoint(Point::Greeted).await;
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Created { container, about, removal })
     }
+}
+
+/// A container that was made and not started.
+struct Created {
+    container: Arc<dyn Container>,
+    about: About,
+    removal: RemovalGuard,
+}
+
+/// What is known of a sandbox that is being launched.
+struct About {
+    id: String,
+    shared: Arc<Shared>,
+    spec: SandboxSpec,
+    plan: Plan,
+    io_dir: Option<Arc<IoDir>>,
+    /// What was opened for each mount, in their order.
+    identities: Vec<Identity>,
+    mounts: MountGuard,
+    path_map: PathMap,
+    egress: Option<Arc<Egress>>,
+    user_mapping: UserMapping,
+    /// Where the image's programs begin, in a sandbox without an io dir.
+    image_workdir: Option<String>,
 }
 
 /// The io dir of a sandbox that is to have one of its own.
@@ -223,6 +233,18 @@ fn private_io_dir(shared: &Shared, spec: &SandboxSpec) -> Result<IoDir, Error> {
 }
 
 impl HeldResources {
+    /// What is mounted, in order.
+    fn sources(&self) -> impl Iterator<Item = &Source> {
+        let io_dir = self.io_dir.iter().map(|io_dir| io_dir.source());
+        io_dir.chain(self.inputs.iter().map(|input| &input.source))
+    }
+
+    /// What was opened for each of them.
+    fn identities(&self) -> Vec<Identity> {
+        let io_dir = self.io_dir.iter().map(|io_dir| io_dir.identity());
+        io_dir.chain(self.inputs.iter().map(|input| input.identity)).collect()
+    }
+
     /// Refuses what may not be mounted, and has the rest watched.
     fn guard(&self, plan: &Plan, mounts: &mut MountGuard) -> Result<(), Error> {
         // A private one is a mount of its own, at no path of the host.
