@@ -379,3 +379,30 @@ fn controller_stays_small_and_its_folders_can_be_read_at_a_glance() {
         );
     }
 }
+
+#[test]
+fn source_files_that_the_docs_name_exist() {
+    let mut open = vec![workspace().join("docs/src")];
+    let mut missing = Vec::new();
+    let mut found = 0;
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        // What stands between backquotes is every second piece.
+        let names = text.split('`').skip(1).step_by(2).filter(|name| {
+            let is_source = name.ends_with(".rs") && !name.contains([' ', '{', '*', '<']);
+            is_source && name.split('/').next().is_some_and(|top| workspace().join(top).is_dir())
+        });
+        for name in names {
+            found += 1;
+            if !workspace().join(name).exists() {
+                missing.push(format!("{}: {name}", path.display()));
+            }
+        }
+    }
+    assert!(found > 10, "only {found} names were found: this test does not read them any more");
+    assert!(missing.is_empty(), "the docs name files that do not exist:\n{}", missing.join("\n"));
+}
