@@ -249,7 +249,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_decodes_encodes_to_the_same_bytes(bytes in any::<Vec<u8>>()) {
+        fn decoded_text_encodes_to_the_same_bytes(bytes in any::<Vec<u8>>()) {
             for encoding in Encoding::ALL {
                 if let Ok(text) = encoding.decode(bytes.clone()) {
                     prop_assert_eq!(encoding.encode(&text).unwrap(), bytes.clone());

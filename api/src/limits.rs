@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_limit_prints_it_reads_again() {
+    fn limit_round_trips() {
         for &key in LimitKey::ALL {
             for value in [key.default_value(), key.default_ceiling(), key.smallest()] {
                 assert_eq!(key.parse(&value.to_string()), Ok(value), "{}", key.key());

@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn operation_errors_name_the_member() {
         let cases = [
             ("[]", "not a JSON object"),
             ("{", "not a JSON object"),

@@ -70,7 +70,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_sorts_as_the_times_do(
+        fn written_times_sort_as_times(
             one in -62_167_219_200i64..253_402_207_200,
             other in -62_167_219_200i64..253_402_207_200,
         ) {

@@ -14,7 +14,7 @@ mod tests {
     use super::corpus;
 
     #[test]
-    fn what_fuzzing_found_of_tls_holds() {
+    fn tls_properties_hold_for_the_corpus() {
         corpus::replay("tls", super::tls);
     }
 }

@@ -242,7 +242,7 @@ fn tunnels_from_agent() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_the_controller_sends_is_frozen() {
+fn requests_of_the_controller_are_frozen() {
     let mut lines = String::new();
     for (id, request) in (1..).zip(requests()) {
         lines += std::str::from_utf8(&ToAgent::Request { id, request }.encode().unwrap()).unwrap();
@@ -263,7 +263,7 @@ fn what_the_controller_sends_is_frozen() {
 }
 
 #[test]
-fn what_the_agent_sends_is_frozen() {
+fn replies_of_the_agent_are_frozen() {
     let usage = AgentUsage { cpu_ms: 1, peak_memory_bytes: 2, written_bytes: 3 };
     let error = ScriptError {
         kind: ErrorKind::Runtime,

@@ -872,7 +872,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_utf8_names_its_flag_unless_it_is_a_path() {
+    fn non_utf8_argument_names_its_flag_unless_it_is_a_path() {
         use std::ffi::OsString;
         use std::os::unix::ffi::OsStringExt;
         let parse = |flag: &str, value: &[u8]| {

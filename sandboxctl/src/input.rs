@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_names_its_flag() {
+    fn unreadable_input_names_its_flag() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("list.json"), "[1]").unwrap();

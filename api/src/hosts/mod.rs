@@ -661,7 +661,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_covered_allows_nothing_more(
+        fn covered_rule_allows_nothing_more(
             rules in proptest::collection::vec(some_rule(), 0..4),
             rule in some_rule(),
             host in some_host(),
@@ -711,7 +711,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_as_a_host_reads_the_same_again(text in "\\PC{0,30}") {
+        fn host_round_trips(text in "\\PC{0,30}") {
             if let Ok(host) = text.parse::<Host>() {
                 prop_assert_eq!(host.to_string().parse::<Host>(), Ok(host));
             }

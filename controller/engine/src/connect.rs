@@ -107,7 +107,7 @@ mod tests {
     use crate::config::DockerEndpoint;
 
     #[test]
-    fn whatever_is_named_or_there_of_dockers_is_not_passed_over() {
+    fn configured_or_present_docker_is_never_skipped() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("docker.sock");
         let docker = |socket| DockerEndpoint { sockets: vec![socket], ..Default::default() };

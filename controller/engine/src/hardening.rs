@@ -267,7 +267,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn what_the_agent_needs_is_allowed_and_what_a_hostile_one_would_use_is_not() {
+    fn system_calls_of_the_agent_are_allowed_and_dangerous_ones_are_not() {
         let allowed: Vec<&str> = ALLOWED_SYSCALLS.iter().copied().flatten().copied().collect();
         for name in [
             "openat2",

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_used_for_long_is_forgotten() {
+    fn unused_installed_files_expire() {
         let dir = tempfile::tempdir().unwrap();
         let old = install(dir.path(), &InstalledFile { sha256: "old", ..AGENT }).unwrap();
         let long_ago = SystemTime::now() - 2 * KEPT;

@@ -140,7 +140,7 @@ mod tests {
     use super::corpus;
 
     #[test]
-    fn what_fuzzing_found_of_layers_holds() {
+    fn layer_properties_hold_for_the_corpus() {
         corpus::replay("layers", super::layers);
     }
 }

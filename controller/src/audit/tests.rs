@@ -219,7 +219,7 @@ async fn a_full_disk_is_told() {
 }
 
 #[tokio::test]
-async fn what_was_cut_by_a_full_disk_gets_a_line_of_its_own() {
+async fn line_cut_by_a_full_disk_is_ended_before_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let fifo = fifo(folder.path());
     let mut end = reader(&fifo);
@@ -253,7 +253,7 @@ async fn what_was_cut_by_a_full_disk_gets_a_line_of_its_own() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_at_once() {
+fn unwritable_audit_file_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     assert!(refused(folder.path()).contains("Is a directory"));
     assert!(refused(&folder.path().join("a/b")).contains("No such file"));

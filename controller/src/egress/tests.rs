@@ -316,7 +316,7 @@ fn ten_at_once_share_fairly() {
 }
 
 #[test]
-fn what_a_program_sends_arrives_whole_and_so_does_its_end() {
+fn bytes_and_end_of_a_program_arrive_whole() {
     const TOTAL: u64 = 20_000_000;
     let port = server(|mut client| {
         let count = read_bytes(&mut client, &AtomicU64::new(0));
@@ -416,7 +416,7 @@ fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
 }
 
 #[test]
-fn what_cannot_be_reached_is_told_from_what_may_not() {
+fn unreachable_hosts_differ_from_refused_ones() {
     // A port that nobody listens on.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let limits = EgressLimits { connect_timeout: Duration::from_millis(50), ..default_limits() };
@@ -720,7 +720,7 @@ fn hostile(limits: EgressLimits) -> (Session, FakeAgent, Arc<Seen>) {
 }
 
 #[tokio::test]
-async fn what_no_honest_agent_says_of_a_tunnel_ends_the_session() {
+async fn protocol_breach_about_a_tunnel_ends_the_session() {
     let never = || connect(FIRST_TUNNEL, "never.example");
     let credit = |bytes| frame(FromAgent::Credit(Credit { stream: FIRST_TUNNEL, bytes }));
     for (what, lines, words) in [

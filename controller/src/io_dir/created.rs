@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_controller_made_goes_where_it_is_empty() {
+    fn empty_directories_of_a_dead_controller_are_removed() {
         let place = Place::new();
         fs::create_dir(place.path("there")).unwrap();
         place.make("there/a/b");

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_stay_free_is_asked_for_before_it_can_be_passed() {
+    fn disk_reserve_is_checked_before_it_can_be_passed() {
         let begun = Instant::now();
         let tick = |free: u64| {
             let mut pace = Pace::new(begun, left(free, 1000), DiskReserve::Auto);

@@ -34,7 +34,7 @@ fn a_process_that_is_just_being_started_keeps_no_io_dir_in_use() {
 }
 
 #[test]
-fn what_was_made_is_removed_and_nothing_that_has_come_in_its_place() {
+fn created_directories_are_removed_and_not_their_replacements() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     fs::create_dir_all(at("outside/b")).unwrap();
@@ -119,7 +119,7 @@ fn runs_that_share_an_io_dir_never_lose_it_under_each_other() {
 }
 
 #[test]
-fn what_is_no_directory_is_refused() {
+fn io_dir_that_is_not_a_directory_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("f"), "").unwrap();
     fs::create_dir(dir.path().join("d")).unwrap();

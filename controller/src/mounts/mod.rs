@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_launch_looked_at_is_not_kept() {
+    async fn files_checked_at_launch_are_not_kept_open() {
         let dir = tempfile::tempdir().unwrap();
         let (state, data) = (dir.path().join("state"), dir.path().join("data"));
         let folders = OwnFolders { state_dir: state, data_dir: data };

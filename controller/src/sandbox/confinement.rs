@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_required_is_seccomp_and_the_landlock_that_the_kernel_has() {
+    fn required_confinement_is_seccomp_and_the_kernels_landlock() {
         use ConfinementPolicy::{BestEffort, Required};
         let without = || Confinement { landlock_abi: None, ..full() };
         let old = || Confinement { landlock_abi: Some(1), ..full() };

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_never_used_is_idle_too() {
+    async fn unused_sandbox_is_idle() {
         let activity = Activity::new();
         let start = Instant::now();
         activity.idle(LIMIT).await;

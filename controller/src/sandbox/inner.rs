@@ -5,12 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sandbox_api::{Ceiling, Encoding, EngineInfo, FilesTouched, Lifespan, Limits};
-use sandbox_engine::{
-    Container, ContainerUsage, ExitEvidence, OomBaseline, UserMapping,
-};
-use sandbox_protocol::message::{
-    Call, Confinement, Refused, Shutdown,
-};
+use sandbox_engine::{Container, ContainerUsage, ExitEvidence, OomBaseline, UserMapping};
+use sandbox_protocol::message::{Call, Confinement, Refused, Shutdown};
 use sandbox_protocol::path::{GuestPath, written};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 

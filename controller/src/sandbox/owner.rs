@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_has_no_name_is_told_by_number() {
+    async fn owner_without_a_name_is_shown_by_number() {
         let owners = Owners::default();
         assert_eq!(owners.names(0, 0).await, ("root".to_owned(), "root".to_owned()));
         let nobody = (3_999_999_999, 3_999_999_998);

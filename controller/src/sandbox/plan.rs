@@ -3,10 +3,10 @@
 use sandbox_api::hosts::Allowlist;
 use sandbox_api::{Lifespan, SandboxSpec};
 use sandbox_engine::{Bind, ContainerSpec, Prepared, Programs, Source};
+use sandbox_protocol::User;
 use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount, PROXY_PORT, Proxy};
 use sandbox_protocol::message::{self, Access, AllowedPath, Configure, Policy};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
-use sandbox_protocol::User;
 
 use crate::error::Error;
 

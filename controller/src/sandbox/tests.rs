@@ -107,7 +107,7 @@ async fn an_agent_that_says_nothing_is_killed_a_second_after_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_killed_agent_cannot_tell_of_its_usage_the_engine_may() {
+async fn usage_of_a_killed_agent_comes_from_the_engine() {
     let used = ContainerUsage { cpu: Duration::from_millis(1500), peak_memory: 5 << 20 };
     for (earlier, expected) in [(0, (Some(1500), Some(5 << 20))), (1, (None, None))] {
         let world = greeted(async |mut agent: Scripted, _| {
@@ -168,7 +168,7 @@ async fn a_cancel_is_given_a_second_and_a_second_one_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_engine_saw_decides_where_the_agent_said_nothing() {
+async fn engine_evidence_decides_when_the_agent_is_silent() {
     for (code, oom_killed, status) in [
         (Some(137), true, Status::Limit),
         (Some(137), false, Status::Killed),
@@ -777,7 +777,7 @@ async fn told_of(says: &'static [(u64, u64, u64)]) -> Vec<(Option<u64>, Option<u
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_run_could_use_is_not_told_as_used() {
+async fn impossible_usage_is_not_reported() {
     const MOST: (u64, u64, u64) = (35_000, 272 << 20, 50 << 20);
     const MORE: (u64, u64, u64) = (35_001, (272 << 20) + 1, (50 << 20) + 1);
     const ALL: (u64, u64, u64) = (u64::MAX, u64::MAX, u64::MAX);
@@ -796,7 +796,7 @@ async fn each_run_of_a_sandbox_is_told_its_own_processor_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_agent_could_run_is_judged_without_asking_it() {
+async fn invalid_scripts_are_judged_without_the_agent() {
     let world = greeted(async |mut agent: Scripted, _| agent.rest().await);
     let sandbox = world.launch().await.unwrap();
     let result = sandbox.run(Script::new(vec![b'x'; (256 << 10) + 1])).await.unwrap();

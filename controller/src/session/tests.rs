@@ -39,7 +39,7 @@ async fn a_request_gets_its_own_answer() {
 }
 
 #[tokio::test]
-async fn what_no_honest_agent_sends_ends_the_session() {
+async fn protocol_breach_ends_the_session() {
     let reply = |id| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"found\":true}}}}\n");
     let note = |message: FromAgent<'_>| String::from_utf8(message.encode().unwrap()).unwrap();
     let log = |request| {

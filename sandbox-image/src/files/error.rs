@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_path_is_shown_by_its_beginning() {
+    fn invalid_path_is_shown_by_its_first_bytes() {
         let shown =
             |path: &[u8]| FileError::rule(ErrorKind::InvalidPath, "too long", path).to_string();
         let path = "p".repeat(MAX_PATH_BYTES);

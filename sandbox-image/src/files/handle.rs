@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_said_again_until_the_handle_is_closed() {
+    fn write_error_is_repeated_until_the_handle_is_closed() {
         let fixture = Fixture::new(b"");
         let mut handle = fixture.unwritable(OpenMode::Write);
         write(&mut handle, b"lost").unwrap();

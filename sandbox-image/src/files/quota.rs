@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_sandbox_refuses_is_not_counted_for_the_run() {
+    fn writes_refused_by_the_sandbox_quota_are_not_charged_to_the_run() {
         let (run, lifetime) = (Counter::new(10), Counter::new(5));
         assert_eq!(take_both(&run, &lifetime, 6), Err(5));
         assert_eq!(take_both(&run, &lifetime, 5), Ok(()));

@@ -605,7 +605,7 @@ fn a_directory_with_something_read_only_in_it_does_not_move() {
 }
 
 #[test]
-fn what_is_given_up_is_flushed_except_what_is_in_use() {
+fn abandoned_handles_are_flushed_unless_in_use() {
     struct Buffered(std::sync::mpsc::Sender<u8>, u8);
     impl super::Flush for Buffered {
         fn flush_best_effort(&mut self) {

@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_could_read_otherwise_is_refused() {
+    fn ambiguous_requests_are_refused() {
         let get = |uri: &str, headers: &str| {
             request(&format!("POST {uri} HTTP/1.1\r\n{headers}\r\n")).unwrap_err()
         };

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_told() {
+    fn unsupported_requests_get_an_error_reply() {
         for (bytes, reply) in [
             (&[4, 1, 0, 1][..], Reply::Failure),
             (&[5, 1, 1, 1], Reply::Failure),

@@ -324,7 +324,7 @@ fn at_a_timeout_the_whole_tree_is_dead_and_what_was_written_is_kept() {
 }
 
 #[test]
-fn what_a_program_leaves_ends_with_it_and_holds_no_answer_back() {
+fn leftover_processes_end_with_the_program_and_delay_no_reply() {
     let directory = elsewhere();
     let mut agent = Agent::with_programs(directory.path());
     let time = long_time(directory.path());

@@ -20,9 +20,9 @@ use sandbox_protocol::limits::{
     HEARTBEAT_INTERVAL, MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_SOURCE_BYTES,
 };
 use sandbox_protocol::message::{
-    Access, AllowedPath, Call, Cancel, Change, Closed, ClosedReason, Configure, Connect, Entry, Hello,
-    HelloReply,
-    IoErrors, Limits, Policy, Refused, Request, Run, RunEnd, RunReply, ScriptError, Shutdown,
+    Access, AllowedPath, Call, Cancel, Change, Closed, ClosedReason, Configure, Connect, Entry,
+    Hello, HelloReply, IoErrors, Limits, Policy, Refused, Request, Run, RunEnd, RunReply,
+    ScriptError, Shutdown,
 };
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
@@ -591,7 +591,7 @@ fn a_script_that_does_not_come_back_is_given_up_with_its_answer() {
 }
 
 #[test]
-fn what_a_stuck_script_has_written_is_in_its_file() {
+fn stuck_scripts_writes_are_in_its_file() {
     let source = format!("local f = io.open('out', 'w') f:write('kept') {STUCK}");
     let (directory, reply) = given_up(&source);
     assert_eq!(reply.usage.written_bytes, 4);
@@ -751,8 +751,7 @@ fn agent_without_heartbeats_ends_itself_and_one_with_them_serves_on() {
 fn requests_in_one_piece_are_answered_in_order() {
     let directory = temporary();
     let mut agent = Agent::over(directory.path());
-    let requests =
-        [Request::from(hello()), Cancel { id: 77 }.into(), Shutdown {}.into()];
+    let requests = [Request::from(hello()), Cancel { id: 77 }.into(), Shutdown {}.into()];
     let mut lines = Vec::new();
     for (request, id) in requests.into_iter().zip(1..) {
         lines.extend(ToAgent::Request { id, request }.encode().unwrap());
@@ -769,8 +768,7 @@ fn requests_in_one_piece_are_answered_in_order() {
 fn a_controller_that_reads_no_answers_does_not_fill_the_agents_memory() {
     let directory = temporary();
     let mut agent = Agent::greeted(directory.path());
-    let mut line =
-        ToAgent::Request { id: 1, request: hello().into() }.encode().unwrap();
+    let mut line = ToAgent::Request { id: 1, request: hello().into() }.encode().unwrap();
     line = line.repeat(64);
     // The agent ends by itself, long before this is over.
     let stdin = agent.stdin.take().unwrap();
@@ -851,7 +849,7 @@ fn the_nonce_proves_a_shared_directory() {
 }
 
 #[test]
-fn what_is_no_script_text_is_an_answer() {
+fn source_that_is_not_text_is_answered_with_an_error() {
     let directory = temporary();
     let mut agent = Agent::greeted(directory.path());
     let error = failed(agent.run(&" ".repeat(MAX_SOURCE_BYTES + 1)).unwrap());

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_the_command_is_the_commands_with_or_without_two_hyphens() {
+    fn arguments_after_the_command_belong_to_it() {
         for separator in [&["--"][..], &[]] {
             let given = ["--image", "debian", "-e", "A=1"];
             let command = ["ls", "-e", "--json", "--", "-i"];

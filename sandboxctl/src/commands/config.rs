@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_a_configuration_file_and_says_the_same() {
+    fn shown_config_is_a_config_file_with_the_same_meaning() {
         let folder = tempfile::tempdir().unwrap();
         let environment = Environment::made_up(
             folder.path(),

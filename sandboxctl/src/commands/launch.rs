@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_controller_refuses_names_its_flag_or_key() {
+    fn refusal_of_the_controller_names_its_flag_or_key() {
         let folder = tempfile::tempdir().unwrap();
         let environment =
             Environment::made_up(folder.path(), &[("SANDBOXCTL_ENGINE_RUNTIME", "nope")]);

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_read_again() {
+    fn printed_settings_round_trip() {
         for key in Key::all() {
             let Some(default) = key.default() else { continue };
             assert_eq!(toml(key, &default.to_string()), Ok(default), "{}", key.name());

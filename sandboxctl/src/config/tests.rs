@@ -133,7 +133,7 @@ fn a_projects_file_that_is_a_link_is_refused_and_what_it_leads_to_is_not_quoted(
 }
 
 #[test]
-fn what_is_wrong_names_its_place() {
+fn config_error_names_file_and_line() {
     let machine = Machine::new("", "", "[limits]\nceiling.timeout = \"1h\"\n");
     insta::assert_snapshot!(machine.refused(&[], Flags::default()), @r"
     /project/sandboxctl.toml:2: limits.ceiling.timeout: a project's file may not set it
@@ -338,7 +338,7 @@ proptest! {
 }
 
 #[test]
-fn what_one_layer_protects_no_other_gives_up() {
+fn protected_names_of_layers_add_up() {
     let protect = |names: &str| format!("[filesystem]\nprotected = {names}\n");
     let machine =
         Machine::new(&protect("['a']"), &protect("['b', 'a']"), &protect("['.git/hooks']"));

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_an_allowed_directory_is_allowed_by_component() {
+    fn allowed_directory_covers_paths_by_component() {
         let here = Here::new();
         let out = Ok(here.work.join("out"));
         for given in

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_message_quotes_is_bounded_and_so_are_the_members_that_are_kept() {
+    fn quoted_input_and_kept_members_are_bounded() {
         let members = |count: usize| format!("{{{}}}", vec![r#""a":0"#; count].join(","));
         let error = |args: &str| refusal("sandbox_exists", args);
         assert!(error(&members(MAX_MEMBERS)).contains("`a`"));

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_command_can_be_given_is_refused_by_its_argument() {
+    fn invalid_command_is_refused_by_its_argument() {
         let args = |change: fn(&mut CommandArgs)| {
             let mut args = CommandArgs {
                 container_id: "c".to_owned(),

@@ -138,7 +138,7 @@ fn an_answer_stands_whatever_its_agent_does_besides() {
 }
 
 #[test]
-fn what_an_agent_says_of_files_is_looked_up() {
+fn changes_claimed_by_an_agent_are_verified() {
     let actor = Actor::new();
     let honest = honest(&actor);
     symlink("/etc/passwd", actor.place.path("sandbox-files/link")).unwrap();
@@ -374,7 +374,7 @@ fn an_operation_whose_agent_never_ends_it_has_its_deadline() {
 }
 
 #[test]
-fn what_an_agent_says_of_a_name_is_given_as_far_as_it_can_be_true() {
+fn impossible_metadata_from_an_agent_is_corrected() {
     let actor = Actor::new();
     let stat = json!({"operation": "stat", "path": "/io/f"});
     actor.place.write("sandbox-files/play", "times-that-are-none");

@@ -322,7 +322,7 @@ fn net_to(server: &Server) -> Net {
 }
 
 #[test]
-fn what_lenient_servers_take_for_tls_does_not_hide_a_server_name() {
+fn hellos_for_lenient_servers_hide_no_server_name() {
     let hello = Hello::for_name("other.example").record([3, 1]);
     let with_version = |major, minor| Hello::for_name("other.example").record([major, minor]);
     let behind = |start: &[u8]| [start, &hello].concat();

@@ -146,7 +146,7 @@ fn a_line_for_the_shell_is_one() {
 }
 
 #[test]
-fn what_a_command_makes_is_in_the_io_dir_and_what_it_is_given_is_in_in() {
+fn command_writes_to_the_io_dir_and_reads_inputs() {
     let commands = Commands::new();
     commands.place.write("words.txt", "b\na\n");
     let ended =
@@ -162,7 +162,7 @@ fn what_a_command_makes_is_in_the_io_dir_and_what_it_is_given_is_in_in() {
 }
 
 #[test]
-fn what_cannot_begin_says_why_by_its_exit_code() {
+fn command_that_cannot_start_says_why_by_its_exit_code() {
     let commands = Commands::of(&Rootfs::busybox().file("srv/plain", 0o644, "no program"));
     let ended = finish(commands.exec(&[], &["no-such-program", "x"]));
     ended.assert_code(127).assert_stderr_has("error: 'no-such-program' was not found");

@@ -835,7 +835,7 @@ fn a_batch_is_done_in_order_in_one_sandbox() {
 }
 
 #[test]
-fn what_is_no_operation_names_its_line_and_what_is_wrong() {
+fn invalid_batch_operation_names_its_line_and_error() {
     let place = Place::new();
     let lines = [
         (

@@ -143,7 +143,7 @@ fn scripts_run_beside_programs() {
 }
 
 #[test]
-fn what_an_image_says_of_its_start_is_not_what_starts() {
+fn entrypoint_of_an_image_is_not_started() {
     let rootfs = Rootfs::busybox().config(json!({
         "Env": ["PATH=/opt/own:/bin", "GREETING=hello there", "HOME=/root"],
         "User": "nobody:nogroup",
@@ -239,7 +239,7 @@ fn localhost_is_known_and_no_name_is_asked_for_elsewhere() {
 }
 
 #[test]
-fn what_is_temporary_is_bounded_in_bytes_and_in_files() {
+fn tmp_is_bounded_in_bytes_and_files() {
     // Where nobody could write in the image, neither.
     let programs = Programs::of(&Rootfs::busybox().folder("tmp", 0o755));
     let (options, kind, own) = programs.mount("/tmp");
@@ -390,7 +390,7 @@ fn the_embedded_engine_has_no_images() {
 }
 
 #[test]
-fn what_a_file_system_has_in_the_agents_place_is_not_what_starts() {
+fn file_at_the_agents_path_is_not_started() {
     let provided = Rootfs::busybox().copy(".sandbox/agent", "/bin/busybox").provide();
     let programs = Programs::from(provided);
     assert!(programs.guest.sandbox.confinement().seccomp);

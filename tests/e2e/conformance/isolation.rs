@@ -328,7 +328,7 @@ fn native_code_in_the_confined_agent_gets_nowhere() {
 }
 
 #[test]
-fn what_it_makes_has_the_owner_of_the_io_dir_and_a_careful_mode() {
+fn created_files_belong_to_the_io_dirs_owner_with_a_safe_mode() {
     let seen = Seen::new();
     let place = &seen.actor.place;
     let played = seen.actor.play("lies-about-files", &[]);

@@ -349,7 +349,7 @@ fn a_policy_says_which_paths_may_be_used_and_which_names_changed() {
 }
 
 #[test]
-fn what_is_written_and_made_is_limited_and_the_old_file_stays_whole() {
+fn write_and_entry_limits_leave_the_old_file_whole() {
     let guest = Guest::with(|spec| {
         spec.limits(Limits {
             max_file_size: ByteSize::b(1000),
@@ -405,7 +405,7 @@ fn what_is_written_and_made_is_limited_and_the_old_file_stays_whole() {
 }
 
 #[test]
-fn what_the_system_refuses_is_named() {
+fn os_errors_are_named() {
     let guest = Guest::new();
     let io_dir = guest.place.path("sandbox-files");
     guest.place.write("sandbox-files/file", "x");

@@ -368,7 +368,7 @@ fn a_program_writes_to_the_io_dir_to_what_is_temporary_and_to_nothing_else() {
 }
 
 #[test]
-fn what_is_temporary_is_bounded_in_bytes_and_in_files() {
+fn tmp_is_bounded_in_bytes_and_files() {
     let hostile = Hostile::new();
     let mounts = hostile.prints("cat /proc/mounts");
     for place in ["/tmp", "/dev/shm"] {
@@ -416,7 +416,7 @@ fn a_bomb_of_processes_that_never_stay_ends_at_its_time_and_the_sandbox_serves_o
 }
 
 #[test]
-fn who_holds_all_processes_is_ended_and_others_are_told_that_they_are_to_wait() {
+fn fork_bomb_is_ended_and_others_get_busy() {
     let hostile = Hostile::new();
     let guest = &hostile.guest;
     let holding = guest.sandbox.start_exec(Hostile::attack("hold-all-processes"));

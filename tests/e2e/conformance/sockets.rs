@@ -233,7 +233,7 @@ fn connections_that_wait_hold_up_no_other_and_end_with_their_programs() {
 }
 
 #[test]
-fn what_the_agent_looks_into_programs_with_is_refused_to_programs() {
+fn system_calls_that_inspect_processes_are_refused_to_programs() {
     let sockets = Sockets::new();
     if cfg!(target_arch = "x86_64") {
         assert_eq!(sockets.says(&["calls"]), "pidfd_getfd: 1\nprocess_vm_readv: 1\n");

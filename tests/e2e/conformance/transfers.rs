@@ -176,7 +176,7 @@ fn sixty_four_operations_at_once_beside_a_run_each_get_their_own_answer() {
 }
 
 #[test]
-fn what_nobody_waits_for_any_more_changes_nothing_and_keeps_no_place() {
+fn abandoned_transfer_changes_nothing_and_frees_its_slot() {
     let (old, new) = ("old".repeat(1000), vec![b'n'; 8 * MIB]);
     // More of each than there are places, each given up at another place, none near its end.
     let polls = 1..=20;

@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_limits_need_and_is_not_there_is_named() {
+    fn missing_cgroup_controllers_are_named() {
         let problem = |mountinfo: &str| Hierarchies::parse(mountinfo).problem();
         assert_eq!(problem(V1), None);
         assert_eq!(problem("").unwrap(), "no control groups are mounted");

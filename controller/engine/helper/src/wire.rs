@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_an_error() {
+    fn malformed_message_is_an_error() {
         let (left, right) = pair();
         rustix::io::write(&left, b"{\"start\":{}}").unwrap();
         assert!(receive::<Request>(&right).is_err());

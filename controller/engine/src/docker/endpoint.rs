@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_an_endpoint_is_asked_in_the_order_of_docker() {
+    fn endpoint_sources_are_tried_in_dockers_order() {
         let dir = config_dir("build");
         let all = DockerEndpoint {
             host: Some(("unix:///run/flag.sock".into(), "--host".into())),

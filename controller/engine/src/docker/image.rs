@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_loaded_is_read_from_the_engines_words() {
+    fn loaded_image_is_read_from_the_engines_response() {
         for (line, name) in [
             ("Loaded image: sandboxctl/agent:1\n", Some("sandboxctl/agent:1")),
             ("Loaded image ID: sha256:12", Some("sha256:12")),

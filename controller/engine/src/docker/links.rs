@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_of_an_image_is_remembered_by_its_id() {
+    fn links_of_an_image_are_cached_by_its_id() {
         let dir = tempfile::tempdir().unwrap();
         let links = || Links::new("unix:///x", dir.path());
         let seen = paths(&[("/io", Component::Link), ("/a\n\"b", Component::Missing)]);

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_image_says_for_its_programs_is_kept() {
+    fn environment_and_workdir_of_the_image_are_kept() {
         let volumes = ["/data/", "/a/../data", "/io/./x"].map(str::to_owned);
         let config = ImageConfig {
             env: Some(vec!["PATH=/opt/bin".to_owned()]),

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_directory_of_its_own_is_refused() {
+    fn root_that_is_not_a_plain_directory_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link) = (dir.path().join("file"), dir.path().join("link"));
         fs::write(&file, "").unwrap();

@@ -347,7 +347,7 @@ fn replace(members: &mut [Item], name: &str, content: &[u8]) {
 }
 
 #[test]
-fn what_docker_save_did_not_write_is_refused() {
+fn archives_that_docker_save_never_writes_are_refused() {
     let configured = |change: &dyn Fn(&mut Value)| {
         let layers = layers([vec![file("a", "1")], vec![file("b", "2")]]);
         let mut configuration = configuration(&layers);
@@ -466,7 +466,7 @@ fn what_docker_save_did_not_write_is_refused() {
 }
 
 #[test]
-fn what_an_oci_layout_says_of_itself_must_be_so() {
+fn oci_layout_must_match_its_digests_and_sizes() {
     let layer = tar([file("a", "1")]);
     let packed = gzip(&layer);
     // An image in which each descriptor can be changed.

@@ -74,7 +74,7 @@ fn of_many_who_want_an_image_at_once_one_unpacks_it() {
 }
 
 #[test]
-fn what_a_dead_process_left_half_unpacked_goes() {
+fn half_unpacked_image_of_a_dead_process_is_removed() {
     let place = Place::new();
     let root = place.unpack(&image("1")).unwrap().root;
     // Killed when it had just begun, and in the middle of its work.
@@ -116,7 +116,7 @@ fn a_part_of_the_same_image_is_begun_anew() {
 }
 
 #[test]
-fn what_nobody_has_used_for_long_goes_unless_somebody_uses_it_still() {
+fn unused_images_expire_unless_in_use() {
     let place = Place::new();
     let used = place.unpack(&image("used")).unwrap();
     let [old, recent, again] =
@@ -143,7 +143,7 @@ fn what_nobody_has_used_for_long_goes_unless_somebody_uses_it_still() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_another_process_gets_what_that_one_unpacked() {
+async fn waiting_process_gets_the_image_that_another_unpacked() {
     let place = Place::new();
     let path = place.archive(&image("1"));
     let root = place.unpack(&image("1")).unwrap().root;

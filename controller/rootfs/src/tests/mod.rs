@@ -107,7 +107,7 @@ fn layers<const N: usize>(layers: [Vec<Item>; N]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_docker_save_writes_is_unpacked_as_the_image_has_it() {
+fn docker_save_archive_is_unpacked_faithfully() {
     let place = Place::new();
     let layers = layers([vec![
         // Before there was a type for folders.
@@ -299,7 +299,7 @@ fn a_file_that_is_replaced_leaves_those_that_were_linked_to_it() {
 }
 
 #[test]
-fn what_a_folder_is_to_have_is_that_of_the_last_layer_that_says_it() {
+fn directory_metadata_is_that_of_the_last_layer() {
     let place = Place::new();
     let layers = layers([
         vec![
@@ -537,7 +537,7 @@ fn sparse_files_have_their_holes_in_every_notation() {
 }
 
 #[test]
-fn what_gnu_tar_writes_is_read_in_each_of_its_formats() {
+fn every_format_of_gnu_tar_is_read() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/layers");
     let mut sparse = vec![0; 100_000];
     for offset in [0, 20_000, 50_000] {

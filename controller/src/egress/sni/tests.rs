@@ -101,7 +101,7 @@ fn the_hellos_of_real_programs_pass() {
 }
 
 #[test]
-fn what_is_not_for_the_name_is_refused() {
+fn hello_for_another_name_is_refused() {
     use TlsRefusal::{Encrypted, Malformed, NoName, NoTls};
     let hello = |extensions: &[Vec<u8>]| records(HANDSHAKE, &message(extensions), 16 << 10);
     let other = |name: &str| TlsRefusal::OtherName(name.to_owned());
@@ -330,7 +330,7 @@ fn a_hello_without_end_is_given_up() {
 
 proptest! {
     #[test]
-    fn what_passes_is_a_start_of_what_came_and_cuts_make_no_difference(
+    fn passed_bytes_are_a_prefix_of_the_input_however_it_is_cut(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..600),
         hello in any::<bool>(),
         flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),

@@ -114,7 +114,7 @@ fn directory_counts_what_its_names_take_beyond_one_block() {
 }
 
 #[test]
-fn what_is_allocated_counts_once_and_what_is_sparse_hardly() {
+fn allocated_blocks_count_once_and_holes_hardly() {
     let dir = tempfile::tempdir().unwrap();
     let bytes = || measure(open_dir(dir.path()), MAX_ENTRIES).0.bytes;
     let empty = bytes();
@@ -153,7 +153,7 @@ fn a_measurement_ends_at_its_bound_and_below_the_deepest_directory() {
 }
 
 #[test]
-fn what_the_owner_hides_from_itself_is_told_from_what_is_anothers() {
+fn unreadable_directory_of_the_owner_differs_from_a_foreign_one() {
     use rustix::fs::chmod;
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 

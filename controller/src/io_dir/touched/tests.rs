@@ -170,7 +170,7 @@ fn nothing_outside_is_looked_at_while_names_change() {
 }
 
 #[test]
-fn what_cannot_be_told_is_not_listed_and_said() {
+fn unreliable_paths_are_left_out_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     symlink("/", dir.path().join("out")).unwrap();
     let mut seen = TouchedPaths::default();

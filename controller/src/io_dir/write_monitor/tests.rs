@@ -39,7 +39,7 @@ async fn processes_that_an_engine_does_not_name_at_once_are_asked_for_again() {
 }
 
 #[test]
-fn what_others_keep_without_a_name_makes_no_room_at_the_end() {
+fn unlinked_files_of_others_are_not_counted_at_the_end() {
     let limits = Limits::default();
     let most = limits.max_write.as_u64();
     let named = DiskUsage { bytes: 1000, entries: 5 };
@@ -61,7 +61,7 @@ fn what_others_keep_without_a_name_makes_no_room_at_the_end() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_judged_by_the_space_that_is_gone() {
+fn unmeasurable_io_dir_is_judged_by_free_space() {
     const GIB: u64 = 1 << 30;
     let space = |bytes| Some(FreeSpace { bytes, available: bytes, inodes: 1, size: 100 * GIB });
     let extent = DiskUsage { bytes: 1000, entries: 5 };

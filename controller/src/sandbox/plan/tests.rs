@@ -191,9 +191,8 @@ fn the_container_has_every_limit() {
         [("core", 1), ("nofile", 130), ("fsize", 64 << 30), ("memlock", 0), ("msgqueue", 0)];
     assert_eq!(many.ulimits, ulimits);
     assert_eq!(container(Lifespan::OneRun).ulimits, ulimits);
-    let cpu = |lifespan| {
-        plan(spec.clone().lifespan(lifespan)).unwrap().configure.limits.cpu_seconds
-    };
+    let cpu =
+        |lifespan| plan(spec.clone().lifespan(lifespan)).unwrap().configure.limits.cpu_seconds;
     assert_eq!((cpu(Lifespan::OneRun), cpu(Lifespan::ManyRuns)), (Some(35), None));
     assert_eq!(
         many.mounts,

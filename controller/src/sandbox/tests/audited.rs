@@ -96,7 +96,7 @@ async fn the_audit_has_a_sandboxs_life_and_what_its_runs_changed() {
 }
 
 #[tokio::test]
-async fn what_is_refused_before_anything_is_sent_has_its_line() {
+async fn request_refused_before_sending_is_audited() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("audit.log");
     let world = greeted(async |mut agent: Scripted, _| agent.rest().await).audited(&file);

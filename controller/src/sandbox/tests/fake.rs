@@ -15,8 +15,9 @@ use sandbox_engine::{
 };
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{
-    AgentUsage, Change, ConfigureReply, Confinement, HelloReply, Log, LogLevel, MountIdentity, Refused, Request,
-    Resolver, RunEnd, RunReply, ScriptOperation, ShutdownReply, Touched, UnixSockets,
+    AgentUsage, Change, ConfigureReply, Confinement, HelloReply, Log, LogLevel, MountIdentity,
+    Refused, Request, Resolver, RunEnd, RunReply, ScriptOperation, ShutdownReply, Touched,
+    UnixSockets,
 };
 use sandbox_protocol::{Base64, ErrorKind, FromAgent, PROTOCOL_VERSION, User};
 use serde_json::value::RawValue;

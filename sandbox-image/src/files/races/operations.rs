@@ -203,7 +203,7 @@ fn a_target_that_turns_into_a_link_is_replaced_or_refused_and_never_followed() {
 }
 
 #[test]
-fn what_names_a_link_itself_names_it_and_not_its_target() {
+fn operations_on_a_link_itself_never_reach_its_target() {
     on_both(|arena| {
         let files = &*arena.files;
         fs::create_dir(arena.path("d")).unwrap();

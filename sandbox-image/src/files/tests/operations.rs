@@ -266,7 +266,7 @@ fn a_file_over_the_limit_is_refused_with_the_old_one_whole() {
 }
 
 #[test]
-fn what_is_in_the_way_of_a_write_is_named_and_stays() {
+fn obstacle_of_a_write_is_named_and_stays() {
     on_both(|io, setup| {
         let outside = io.parent().unwrap().join("secret");
         fs::write(&outside, b"secret").unwrap();
@@ -695,7 +695,7 @@ fn an_edit_overwrites_nothing_that_it_has_not_read() {
 }
 
 #[test]
-fn whoever_waits_for_its_turn_can_be_stopped() {
+fn waiting_operation_can_be_cancelled() {
     on_both(|io, setup| {
         let (files, _) = setup().open();
         fs::write(io.join("f"), "old").unwrap();
@@ -969,7 +969,7 @@ fn the_mounts_and_the_owner_bind_each_operation() {
 }
 
 #[test]
-fn whatever_takes_time_ends_when_it_is_stopped_or_out_of_time() {
+fn long_operations_end_on_cancel_and_timeout() {
     on_both(|io, setup| {
         let (files, _) = setup().open();
         fs::create_dir(io.join("d")).unwrap();

@@ -142,7 +142,7 @@ fn a_rename_onto_a_path_with_a_slash_takes_directories_only() {
 }
 
 #[test]
-fn what_is_below_a_file_is_absent_and_the_file_itself_is_not() {
+fn path_below_a_file_does_not_exist() {
     on_both(|io, setup| {
         fs::write(io.join("file"), b"x").unwrap();
         let (files, _) = setup().open();

@@ -53,7 +53,7 @@ fn the_cost_of_removing_a_tree_grows_with_its_entries_however_deep_they_are() {
 }
 
 #[test]
-fn what_is_left_of_a_deep_tree_can_be_removed_and_is_listed() {
+fn rest_of_a_deep_tree_is_listed_and_can_be_removed() {
     on_both(|io, setup| {
         let (files, _) = setup().open();
         let deepest = chain(io, "d", 200);

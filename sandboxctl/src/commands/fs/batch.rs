@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_operation_names_its_line() {
+    fn invalid_operation_names_its_line() {
         let why = |line: &[u8]| {
             let refusal = refusal(3, &operation(line).unwrap_err());
             let error = refusal.error.unwrap();
