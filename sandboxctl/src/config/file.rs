@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn config_file_errors_name_the_line() {
         let refusals = [
             "[io]\nmax_byte = 1",
             "[limit]\ntimeout = \"1s\"",
