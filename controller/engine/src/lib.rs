@@ -331,7 +331,7 @@ pub trait Container: Send + Sync {
     async fn usage(&self) -> Option<ContainerUsage>;
 
     /// This moment, for [`ran_out_of_memory`](Self::ran_out_of_memory). It costs next to nothing.
-    fn moment(&self) -> OomBaseline;
+    fn oom_baseline(&self) -> OomBaseline;
 
     /// Whether the kernel has killed something in it for want of memory since then; `None` where the
     /// engine does not tell.

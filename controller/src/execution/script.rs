@@ -129,7 +129,7 @@ impl Run {
         limits.check(inner.ceiling())?;
         let turn = inner.acquire_run_lock().await?;
         // Programs and file operations may have them all: its time has not begun then.
-        let place = inner.place::<message::Run>().await?;
+        let permit = inner.acquire_permit::<message::Run>().await?;
         let active = inner.activity.begin();
         let id = inner.next_run_id();
         let record = Arc::new(Record::new(id.clone(), &inner));
@@ -143,7 +143,7 @@ impl Run {
             _active: active,
             _turn: turn,
         };
-        let task = tokio::spawn(conductor.conduct(script, place));
+        let task = tokio::spawn(conductor.conduct(script, permit));
         Ok(Self { record, seen: 0, cancel, task: Some(task) })
     }
 }
@@ -362,10 +362,10 @@ impl From<ScriptError> for Answer {
 }
 
 impl ExecutionDriver {
-    async fn conduct(self, script: Script, place: InFlightPermit) -> Result<RunResult, Error> {
+    async fn conduct(self, script: Script, permit: InFlightPermit) -> Result<RunResult, Error> {
         let started = Instant::now();
         let (inner, id) = (self.inner.clone(), self.id.clone());
-        let ended = self.conduct_unrecorded(script, place).await;
+        let ended = self.conduct_unrecorded(script, permit).await;
         let event = Event { duration: Some(started.elapsed()), ..Event::new(&id, "run") };
         match &ended {
             Ok(result) => {
@@ -384,16 +384,16 @@ impl ExecutionDriver {
     async fn conduct_unrecorded(
         mut self,
         script: Script,
-        place: InFlightPermit,
+        permit: InFlightPermit,
     ) -> Result<RunResult, Error> {
-        let lookout = self.inner.look_out(self.limits).await;
+        let monitor = self.inner.monitor_writes(self.limits).await;
         let started = Instant::now();
-        let refusal = lookout.as_ref().and_then(WriteMonitor::refusal);
+        let refusal = monitor.as_ref().and_then(WriteMonitor::refusal);
         let answer = match refusal.map_or_else(|| self.request(script), Err) {
             Err(error) => Ok(Some(error.into())),
             Ok(request) => {
                 let kill_at = started + self.limits.timeout + GRACE;
-                self.ask(place, request, kill_at, lookout.as_ref()).await?
+                self.ask(permit, request, kill_at, monitor.as_ref()).await?
             }
         };
         let wall = started.elapsed();
@@ -416,9 +416,9 @@ impl ExecutionDriver {
         };
         let outcome = outcome.unwrap_or_else(Outcome::from);
         let files_touched = self.look().await;
-        let (files_touched, passed) = match lookout {
-            Some(lookout) => {
-                let (found, passed) = lookout.end().await;
+        let (files_touched, passed) = match monitor {
+            Some(monitor) => {
+                let (found, passed) = monitor.end().await;
                 (found.with(files_touched), passed)
             }
             None => (files_touched, None),
@@ -464,16 +464,16 @@ impl ExecutionDriver {
     /// Asks for the run, and waits for its answer. An error is that nothing has run.
     async fn ask(
         &mut self,
-        place: InFlightPermit,
+        permit: InFlightPermit,
         request: message::Run,
         kill_at: Instant,
-        lookout: Option<&WriteMonitor>,
+        monitor: Option<&WriteMonitor>,
     ) -> Result<Result<Option<Answer>, Error>, Error> {
         let sink: Arc<dyn NotificationHandler> = self.record.clone();
         let inner = self.inner.clone();
         let reply = match self
             .ending
-            .begin(inner.session().begin_at(place, request, Some(sink)), kill_at)
+            .begin(inner.session().begin_at(permit, request, Some(sink)), kill_at)
             .await?
         {
             Begun::UnderWay(reply) => reply,
@@ -485,14 +485,14 @@ impl ExecutionDriver {
             Err(_) => Ok(()),
         };
         let passed = async {
-            match lookout {
-                Some(lookout) => lookout.passed().await,
+            match monitor {
+                Some(monitor) => monitor.passed().await,
                 None => std::future::pending().await,
             }
         };
         let overrun = async {
-            match lookout {
-                Some(lookout) => lookout.overrun().await,
+            match monitor {
+                Some(monitor) => monitor.overrun().await,
                 None => std::future::pending().await,
             }
         };

@@ -129,13 +129,13 @@ struct Reading {
 
 impl WriteMonitor {
     /// Looks at the io dir before anything runs.
-    pub async fn begin(ground: &WriteBaseline, watched: Watched, limits: Limits) -> Self {
+    pub async fn begin(baseline: &WriteBaseline, watched: Watched, limits: Limits) -> Self {
         let io_dir = watched.io_dir.clone();
         let taken = snapshot(&io_dir, &limits).await;
         let before = taken.map(|(snapshot, space, locality)| {
             let reserve = watched.reserve;
             let now = Reading::new(snapshot.extent, snapshot.reach, space);
-            let watcher = ground.watcher(watched, now, locality);
+            let watcher = baseline.watcher(watched, now, locality);
             // Of others who run already.
             let unnamed = watcher.measured.borrow().unnamed;
             let now = Reading { unnamed, ..Reading::new(snapshot.extent, snapshot.reach, space) };
@@ -153,7 +153,7 @@ impl WriteMonitor {
                 extent,
                 named: snapshot.extent,
                 is_measured: snapshot.reach < ScanCoverage::Hidden,
-                first: *ground.first.get_or_init(|| snapshot.extent),
+                first: *baseline.first.get_or_init(|| snapshot.extent),
                 space,
                 reserve,
             };

@@ -41,17 +41,17 @@ pub(crate) struct Inner {
     pub(super) is_closing: AtomicBool,
     pub(super) runs: AtomicU64,
     /// Processor time of the runs so far, as the agent told it last, in milliseconds.
-    pub(super) cpu_told: AtomicU64,
+    pub(super) cpu_reported: AtomicU64,
     pub(super) io_dir: Option<Arc<IoDir>>,
     pub(super) io_mount: Option<GuestPath>,
     /// Where programs begin whom nobody says where, as their image has it. `None` where there is
     /// the io dir, or there are no programs.
     pub(super) image_workdir: Option<String>,
     pub(super) supports_exec: bool,
-    pub(super) ground: WriteBaseline,
+    pub(super) write_baseline: WriteBaseline,
     pub(super) home: Option<GuestPath>,
     pub(super) workdir: GuestPath,
-    pub(super) places: PathMap,
+    pub(super) path_map: PathMap,
     pub default_encoding: Encoding,
     pub(super) user_mapping: UserMapping,
     pub(super) removal: RemovalGuard,
@@ -86,14 +86,14 @@ impl Inner {
     }
 
     /// Looks at the io dir before something runs, where programs may write to it.
-    pub async fn look_out(&self, limits: Limits) -> Option<WriteMonitor> {
+    pub async fn monitor_writes(&self, limits: Limits) -> Option<WriteMonitor> {
         let io_dir = self.io_dir.as_ref().filter(|_| self.supports_exec)?;
         let watched = Watched {
             io_dir: io_dir.clone(),
             container: self.container.clone(),
             reserve: self.shared.reserve_for(io_dir),
         };
-        Some(WriteMonitor::begin(&self.ground, watched, limits).await)
+        Some(WriteMonitor::begin(&self.write_baseline, watched, limits).await)
     }
 
     /// Where its image's programs begin, where that counts and it says so.
@@ -145,7 +145,7 @@ impl Inner {
 
     /// What is new of the processor time that the agent tells: it counts from its beginning on.
     pub fn cpu_of_this_run(&self, told: u64) -> u64 {
-        told.saturating_sub(self.cpu_told.swap(told, Ordering::Relaxed))
+        told.saturating_sub(self.cpu_reported.swap(told, Ordering::Relaxed))
     }
 
     pub fn id(&self) -> &str {
@@ -189,16 +189,16 @@ impl Inner {
         }
     }
 
-    /// Waits for a place among what is under way at a time.
-    pub async fn place<C: Call>(&self) -> Result<InFlightPermit, Error> {
-        let place = self.session.place::<C>().await?;
+    /// Waits until one more request may be in flight.
+    pub async fn acquire_permit<C: Call>(&self) -> Result<InFlightPermit, Error> {
+        let permit = self.session.acquire_permit::<C>().await?;
         match self.ended() {
             Some(error) => Err(error),
-            None => Ok(place),
+            None => Ok(permit),
         }
     }
 
-    /// Waits for the run under way, and holds the place of the next one.
+    /// Waits for the run under way, and then holds the lock for the next one.
     pub async fn acquire_run_lock(&self) -> Result<OwnedSemaphorePermit, Error> {
         let turn = self
             .run_lock
@@ -257,8 +257,8 @@ impl Inner {
     }
 
     /// This moment, for [`ran_out_of_memory`](Self::ran_out_of_memory).
-    pub fn moment(&self) -> OomBaseline {
-        self.container.moment()
+    pub fn oom_baseline(&self) -> OomBaseline {
+        self.container.oom_baseline()
     }
 
     /// Whether memory has run out since then, as far as the engine tells soon.

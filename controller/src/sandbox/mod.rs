@@ -72,7 +72,7 @@ impl Sandbox {
     /// link, or nothing.
     #[must_use]
     pub fn guest_path(&self, host: impl AsRef<Path>) -> Option<GuestPath> {
-        self.inner.places.guest(host.as_ref())
+        self.inner.path_map.guest(host.as_ref())
     }
 
     /// Where a guest path, written as operations take it, is on the host; `None` where that is
@@ -80,7 +80,7 @@ impl Sandbox {
     /// any script may have put there.
     #[must_use]
     pub fn host_path(&self, guest: impl AsRef<[u8]>) -> Option<PathBuf> {
-        self.inner.places.host(&self.inner.resolve(guest.as_ref())?)
+        self.inner.path_map.host(&self.inner.resolve(guest.as_ref())?)
     }
 
     pub(crate) const fn inner(&self) -> &Arc<Inner> {

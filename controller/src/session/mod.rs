@@ -122,10 +122,10 @@ struct Pending {
     sink: Option<Arc<dyn NotificationHandler>>,
     /// The streams that it opened.
     streams: Vec<u32>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-/// A place among the requests in flight.
+/// A permit for one of the requests in flight.
 pub(crate) struct InFlightPermit(OwnedSemaphorePermit);
 
 /// Our ends of a program's three streams.
@@ -217,14 +217,14 @@ impl Session {
     where
         C::Reply: Send + 'static,
     {
-        let place = self.place::<C>().await?;
-        self.begin_at(place, params, sink).await
+        let permit = self.acquire_permit::<C>().await?;
+        self.begin_at(permit, params, sink).await
     }
 
-    /// Makes a request for which a place was waited for.
+    /// Makes a request with a permit.
     pub async fn begin_at<C: Call>(
         &self,
-        place: InFlightPermit,
+        permit: InFlightPermit,
         params: C,
         sink: Option<Arc<dyn NotificationHandler>>,
     ) -> Result<Reply<C::Reply>, CallError>
@@ -232,7 +232,7 @@ impl Session {
         C::Reply: Send + 'static,
     {
         let open = |_: &mut Streams| (params, Vec::new(), ());
-        self.open(place, sink, open).await.map(|(reply, ())| reply)
+        self.open(permit, sink, open).await.map(|(reply, ())| reply)
     }
 
     /// Makes a request that opens a stream, on which the agent sends `most` bytes at most.
@@ -244,12 +244,12 @@ impl Session {
     where
         C::Reply: Send + 'static,
     {
-        let place = self.place::<C>().await?;
+        let permit = self.acquire_permit::<C>().await?;
         let open = |streams: &mut Streams| {
             let incoming = self.incoming(streams, &Arc::new(AtomicU64::new(most)));
             (params(incoming.number()), vec![incoming.number()], incoming)
         };
-        self.open(place, None, open).await
+        self.open(permit, None, open).await
     }
 
     /// Makes a request that opens a stream, on which we send.
@@ -261,19 +261,19 @@ impl Session {
     where
         C::Reply: Send + 'static,
     {
-        let place = self.place::<C>().await?;
+        let permit = self.acquire_permit::<C>().await?;
         let open = |streams: &mut Streams| {
             let outgoing = self.outgoing(streams);
             (params(outgoing.number()), vec![outgoing.number()], outgoing)
         };
-        self.open(place, sink, open).await
+        self.open(permit, sink, open).await
     }
 
     /// Makes a request for a program, with its streams: the agent sends `most` bytes at most on both
     /// outputs together.
     pub async fn converse<C: Call>(
         &self,
-        place: InFlightPermit,
+        permit: InFlightPermit,
         has_stdin: bool,
         most: u64,
         params: impl FnOnce(ConsoleStreams) -> C,
@@ -296,7 +296,7 @@ impl Session {
             let ConsoleStreams { stdin, stdout, stderr } = numbers;
             (params(numbers), [stdout, stderr].into_iter().chain(stdin).collect(), console)
         };
-        self.open(place, None, open).await
+        self.open(permit, None, open).await
     }
 
     fn incoming(&self, streams: &mut Streams, left: &Arc<AtomicU64>) -> Incoming {
@@ -307,8 +307,8 @@ impl Session {
         Outgoing::new(streams.outgoing(), self.outgoing.clone(), self.shared.clone())
     }
 
-    /// Waits for a place among the requests in flight.
-    pub async fn place<C: Call>(&self) -> Result<InFlightPermit, CallError> {
+    /// Waits until one more request may be in flight.
+    pub async fn acquire_permit<C: Call>(&self) -> Result<InFlightPermit, CallError> {
         let places = if C::IS_CONTROL { &self.control } else { &self.in_flight };
         places.clone().acquire_owned().await.map(InFlightPermit).map_err(|_| CallError::Over)
     }
@@ -325,7 +325,7 @@ impl Session {
     /// Makes the request that `make` gives, with the streams that it opens and our ends of them.
     async fn open<C: Call, T>(
         &self,
-        InFlightPermit(place): InFlightPermit,
+        InFlightPermit(permit): InFlightPermit,
         sink: Option<Arc<dyn NotificationHandler>>,
         make: impl FnOnce(&mut Streams) -> (C, Vec<u32>, T),
     ) -> Result<(Reply<C::Reply>, T), CallError>
@@ -364,7 +364,7 @@ impl Session {
                 }
             };
             state.next_id += 1;
-            state.pending.insert(id, Pending { deliver, sink, streams, _place: place });
+            state.pending.insert(id, Pending { deliver, sink, streams, _permit: permit });
             (id, line, ours)
         };
         slot.send(line);

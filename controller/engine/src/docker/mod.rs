@@ -587,7 +587,7 @@ impl Container for DockerContainer {
         None
     }
 
-    fn moment(&self) -> OomBaseline {
+    fn oom_baseline(&self) -> OomBaseline {
         OomBaseline::now()
     }
 

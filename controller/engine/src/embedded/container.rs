@@ -221,7 +221,7 @@ impl Container for Handle {
         Some(ContainerUsage { cpu: usage.cpu, peak_memory: usage.peak_memory })
     }
 
-    fn moment(&self) -> OomBaseline {
+    fn oom_baseline(&self) -> OomBaseline {
         let oom_kills = self.0.groups.usage().map(|usage| usage.oom_kills);
         OomBaseline { oom_kills, ..OomBaseline::now() }
     }

@@ -48,7 +48,7 @@ pub(super) struct ExecutionDriver {
 
 /// What is asked for, and who gets its output.
 struct Asked<R> {
-    place: InFlightPermit,
+    permit: InFlightPermit,
     request: R,
     input: Option<Source>,
     begun: oneshot::Sender<[Incoming; 2]>,
@@ -74,13 +74,13 @@ impl ExecutionDriver {
     /// Without its output, which whoever takes it has: `begun` gets both.
     pub async fn conduct(
         mut self,
-        place: InFlightPermit,
+        permit: InFlightPermit,
         request: impl FnOnce(ConsoleStreams) -> Exec,
         input: Option<Source>,
         begun: oneshot::Sender<[Incoming; 2]>,
     ) -> Result<ExecResult, Error> {
         let started = Instant::now();
-        let ended = self.conduct_unrecorded(place, request, input, begun).await;
+        let ended = self.conduct_unrecorded(permit, request, input, begun).await;
         let outcome = match &ended {
             Ok(result) => {
                 self.inner.record_changes(&self.id, &result.files_touched);
@@ -99,20 +99,20 @@ impl ExecutionDriver {
 
     async fn conduct_unrecorded(
         &mut self,
-        place: InFlightPermit,
+        permit: InFlightPermit,
         request: impl FnOnce(ConsoleStreams) -> Exec,
         input: Option<Source>,
         begun: oneshot::Sender<[Incoming; 2]>,
     ) -> Result<ExecResult, Error> {
-        let lookout = self.inner.look_out(self.limits).await;
-        let before = self.inner.moment();
+        let monitor = self.inner.monitor_writes(self.limits).await;
+        let before = self.inner.oom_baseline();
         let started = Instant::now();
-        let refusal = lookout.as_ref().and_then(WriteMonitor::refusal);
+        let refusal = monitor.as_ref().and_then(WriteMonitor::refusal);
         let answer = match &refusal {
             Some(_) => Ok(None),
             None => {
-                let asked = Asked { place, request, input, begun, started };
-                self.ask(asked, lookout.as_ref()).await?
+                let asked = Asked { permit, request, input, begun, started };
+                self.ask(asked, monitor.as_ref()).await?
             }
         };
         let wall = started.elapsed();
@@ -133,8 +133,8 @@ impl ExecutionDriver {
             (None, Err(error)) => Err(error),
         };
         let outcome = outcome.unwrap_or_else(Outcome::from);
-        let (files_touched, passed) = match lookout {
-            Some(lookout) => lookout.end().await,
+        let (files_touched, passed) = match monitor {
+            Some(monitor) => monitor.end().await,
             None => (FilesTouched { source: TouchedSource::Scan, ..FilesTouched::default() }, None),
         };
         let (exit_code, signal) = match end {
@@ -166,14 +166,14 @@ impl ExecutionDriver {
     async fn ask(
         &mut self,
         asked: Asked<impl FnOnce(ConsoleStreams) -> Exec>,
-        lookout: Option<&WriteMonitor>,
+        monitor: Option<&WriteMonitor>,
     ) -> Result<Result<Option<Answer>, Error>, Error> {
-        let Asked { place, request, input, begun, started } = asked;
+        let Asked { permit, request, input, begun, started } = asked;
         let (inner, limits) = (self.inner.clone(), self.limits);
         let deadline = started + limits.timeout;
         let kill_at = deadline + GRACE;
         let most = limits.output_bytes.as_u64();
-        let asked = inner.session().converse(place, input.is_some(), most, request);
+        let asked = inner.session().converse(permit, input.is_some(), most, request);
         let (reply, console) = match self.ending.begin(asked, kill_at).await? {
             Begun::UnderWay(asked) => asked,
             Begun::Lost(lost) => return Ok(lost.map(|()| None)),
@@ -196,14 +196,14 @@ impl ExecutionDriver {
             )
         };
         let passed = async {
-            match lookout {
-                Some(lookout) => lookout.passed().await,
+            match monitor {
+                Some(monitor) => monitor.passed().await,
                 None => std::future::pending().await,
             }
         };
         let overrun = async {
-            match lookout {
-                Some(lookout) => lookout.overrun().await,
+            match monitor {
+                Some(monitor) => monitor.overrun().await,
                 None => std::future::pending().await,
             }
         };

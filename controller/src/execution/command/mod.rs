@@ -185,12 +185,12 @@ impl Execution {
         };
         let request = command.request(inner.image_workdir(), timeout)?;
         let active = inner.activity.begin();
-        let place = inner.place::<message::Exec>().await?;
+        let permit = inner.acquire_permit::<message::Exec>().await?;
         let id = inner.next_run_id();
         let cancel = CancelHandle::new();
         let (begin, begun) = oneshot::channel();
         let conductor = ExecutionDriver::new(id.clone(), program, limits, inner, &cancel, active);
-        let task = tokio::spawn(conductor.conduct(place, request, input, begin));
+        let task = tokio::spawn(conductor.conduct(permit, request, input, begin));
         let begun = Some(begun);
         let (stdout, stderr) = (None, None);
         Ok(Self { id, begun, stdout, stderr, stdin, collected, cancel, task: Some(task) })

@@ -71,7 +71,11 @@ impl Started {
     }
 
     /// One request of the launch, within the time of its step.
-    async fn call<C: Call>(&self, step: Step, request: C) -> Result<C::Reply, Error> {
+    async fn call<C: Call<Reply: Send + 'static>>(
+        &self,
+        step: Step,
+        request: C,
+    ) -> Result<C::Reply, Error> {
         let after = step.time_limit();
         match tokio::time::timeout(after, self.session.call(request)).await {
             Ok(Ok(reply)) => Ok(reply),
@@ -179,15 +183,15 @@ impl Ready {
             activity: Activity::new(),
             is_closing: AtomicBool::new(false),
             runs: AtomicU64::new(0),
-            cpu_told: AtomicU64::new(0),
+            cpu_reported: AtomicU64::new(0),
             io_dir: about.io_dir,
             supports_exec: spec.root.supports_exec(),
-            ground: WriteBaseline::default(),
+            write_baseline: WriteBaseline::default(),
             image_workdir: about.image_workdir,
             home: plan.args.home.clone(),
             workdir: plan.args.base(),
             io_mount: plan.io,
-            places: about.path_map,
+            path_map: about.path_map,
             default_encoding: spec.default_encoding,
             user_mapping: about.user_mapping,
             removal,

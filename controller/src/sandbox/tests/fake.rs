@@ -188,7 +188,7 @@ impl Container for FakeContainer {
     async fn usage(&self) -> Option<ContainerUsage> {
         *self.0.usage.lock().unwrap()
     }
-    fn moment(&self) -> OomBaseline {
+    fn oom_baseline(&self) -> OomBaseline {
         OomBaseline::now()
     }
     async fn ran_out_of_memory(&self, _since: OomBaseline) -> Option<bool> {
