@@ -107,12 +107,18 @@ fn engine_that_goes_under_a_run_and_comes_back(signal: Signal) {
     place.write("one.luau", "return 1");
     place.write(
         "loop.luau",
-        "print('started') io.open('f', 'w'):write('x'):close() while true do end",
+        "io.open('f', 'w'):write('x'):close() print('started') pcall(io.open, '/no') while true do end",
     );
     daemon.sandboxctl(&place, &["run", "--no-io", "one.luau"]).assert_code(0);
 
-    let run = spawn(daemon.command(&place, &["run", "--json", "--timeout", "60s", "loop.luau"]));
-    eventually("the script writes", || place.path("sandbox-files/f").exists().then_some(()));
+    let args = ["run", "--json", "--audit", "audit", "--timeout", "60s", "loop.luau"];
+    let run = spawn(daemon.command(&place, &args));
+    // The refusal was sent after the log, so both have arrived: an engine that is killed takes with it
+    // what is still on its way.
+    eventually("the script is refused a path", || {
+        let audit = std::fs::read_to_string(place.path("audit")).ok()?;
+        audit.contains("path_escape").then_some(())
+    });
     daemon.end(signal);
     let ended = wait(run);
     let document = place.document(&ended);

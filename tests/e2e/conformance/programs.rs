@@ -166,12 +166,14 @@ fn program_learns_of_the_host_what_programs_need_and_not_its_hardware_disks_or_b
 #[test]
 fn program_that_binds_the_agent_to_a_processor_changes_nothing_else_of_it() {
     let hostile = Hostile::new();
+    // Its priority and policy, which it has from whoever began it.
+    let others = || hostile.prints("cut -d ' ' -f 18,19,40,41 /proc/1/stat");
+    let before = others();
+    assert_eq!(before.split(' ').count(), 4, "{before}");
     let bind =
         "for thread in /proc/1/task/*; do taskset -p 1 ${thread##*/} >/dev/null || exit 1; done";
     assert_eq!(hostile.exec(Command::shell(bind)).exit_code, Some(0));
-    // Its priority and policy are as they were, and it serves.
-    let others = "cut -d ' ' -f 18,19,40,41 /proc/1/stat";
-    assert_eq!(hostile.prints(others), "20 0 0 0\n");
+    assert_eq!(others(), before);
     assert_eq!(hostile.struck("sched_setscheduler-of-another"), EPERM);
     hostile.assert_well_and_alone();
 }
