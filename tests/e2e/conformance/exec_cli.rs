@@ -162,6 +162,13 @@ fn command_writes_to_the_io_dir_and_reads_inputs() {
 }
 
 #[test]
+fn command_has_a_hard_limit_of_processor_time() {
+    // (30 s + 5 s) × one processor.
+    let ended = Commands::new().shell(&["--no-io"], "ulimit -t; ulimit -Ht");
+    assert_eq!(ended.assert_code(0).stdout, "35\n35\n");
+}
+
+#[test]
 fn command_that_cannot_start_says_why_by_its_exit_code() {
     let commands = Commands::of(&Rootfs::busybox().file("srv/plain", 0o644, "no program"));
     let ended = finish(commands.exec(&[], &["no-such-program", "x"]));
