@@ -4,9 +4,10 @@
 #[track_caller]
 pub fn replay(target: &str, hold: impl Fn(&[u8])) {
     let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
+        .ancestors()
+        .map(|folder| folder.join("fuzz/corpus"))
+        .find(|corpus| corpus.is_dir())
         .expect("the crate lies in the workspace")
-        .join("fuzz/corpus")
         .join(target);
     let entries = std::fs::read_dir(&corpus).expect("the target has a corpus");
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_controller::{Controller, Sandbox, SandboxSpec};
+use sandbox_api::SandboxSpec;
+use sandbox_controller::{Controller, Sandbox};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use sandbox_api::{Outcome, RunResult};
 use sandbox_controller::{
-    Config, Controller, DockerEndpoint, EngineChoice, Outcome, Reaper, Rebuild, RunResult, Sweep,
+    Config, Controller, DockerEndpoint, EngineChoice, Reaper, Rebuild, Sweep,
 };
 use serde::{Deserialize, Serialize};
 

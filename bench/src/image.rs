@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sandbox_controller::{Pull, Root};
+use sandbox_api::{Pull, RootFs};
 
 use crate::bench::Bench;
 use crate::error::Error;
@@ -38,8 +38,8 @@ impl<'a> Image<'a> {
     }
 
     /// For a sandbox.
-    pub fn root(&self) -> Root {
-        Root::Image { reference: self.name.clone(), pull: Pull::Never }
+    pub fn root(&self) -> RootFs {
+        RootFs::Image { reference: self.name.clone(), pull: Pull::Never }
     }
 
     /// Removes it.

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_falls_between_two_measurements_is_between_them() {
+    fn percentile_interpolates_between_samples() {
         let summary = Summary::of(&[10., 20.]).unwrap();
         assert_eq!((summary.p10, summary.median, summary.p90), (11., 15., 19.));
         let one = Summary::of(&[7.]).unwrap();

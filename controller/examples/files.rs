@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use sandbox_controller::files::{ListOptions, ReadOptions, WriteOptions};
-use sandbox_controller::{Config, Controller, SandboxSpec, Script};
+use sandbox_api::files::{ListOptions, ReadOptions, WriteOptions};
+use sandbox_api::{SandboxSpec, Script};
+use sandbox_controller::{Config, Controller};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::main]

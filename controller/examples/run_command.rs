@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use sandbox_controller::{
-    Command, Config, Controller, ExecStream, Limits, Pull, Root, SandboxSpec, Stdin,
-};
+use sandbox_api::{Limits, Pull, RootFs, SandboxSpec};
+use sandbox_controller::{Command, Config, Controller, ExecStream, Stdin};
 use tokio::io::AsyncWriteExt as _;
 
 #[tokio::main]
@@ -15,7 +14,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let controller = Controller::connect(config).await?;
 
     let reference = std::env::args().nth(1).unwrap_or("python:3.13-slim".to_owned());
-    let image = Root::Image { reference, pull: Pull::Missing };
+    let image = RootFs::Image { reference, pull: Pull::Missing };
     let spec = SandboxSpec::new().root(image).io_dir("out").limits(Limits::default());
     let sandbox = controller.launch(spec).await?;
 

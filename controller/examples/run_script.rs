@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use sandbox_controller::{Config, Controller, Lifespan, Outcome, SandboxSpec, Script};
+use sandbox_api::{Lifespan, Outcome, SandboxSpec, Script};
+use sandbox_controller::{Config, Controller};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

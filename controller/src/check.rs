@@ -4,16 +4,14 @@ use std::io;
 use std::process::Stdio;
 use std::time::Duration;
 
+use sandbox_engine::{Agent, AgentSource, SealedProgram};
 use sandbox_protocol::argv::{AgentArgs, CheckReply, ConfinementPolicy, EXIT_UNCONFINED, Mode};
 use sandbox_protocol::limits::{MAX_FRAME_BYTES, MAX_SOURCE_BYTES};
 use sandbox_protocol::message::ScriptError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
-use crate::agent::Agent;
-use crate::config::AgentSource;
 use crate::error::Error;
-use crate::sealed::SealedProgram;
 
 /// A compiler that takes longer has met a script that was made to hold it up.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -31,7 +29,7 @@ pub async fn check_script(
     confinement: ConfinementPolicy,
 ) -> Result<Option<ScriptError>, Error> {
     if source.len() > MAX_SOURCE_BYTES {
-        return Ok(Some(crate::run::source_too_large()));
+        return Ok(Some(crate::execution::script::source_too_large()));
     }
     let agent = Agent::open(agent)?;
     let checked = tokio::time::timeout(TIME_LIMIT, run(source, &agent, confinement)).await;

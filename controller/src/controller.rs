@@ -1,29 +1,32 @@
 //! The controller: an engine, the sandboxes on it, and what is kept between them.
 
-use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use futures_util::StreamExt;
+use sandbox_api::{EngineInfo, SandboxSpec};
+use sandbox_engine::{
+    EngineFacts, ImageIdError, ImageInfo, ImageSelector, Images, Rebuild, UserMapping,
+};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
+use crate::PreparedSandbox;
 use crate::audit::{Audit, AuditReport};
-use crate::cleanup::Cleanup;
 use crate::config::{Config, Sweep};
-use crate::engine::{self, EngineFacts, EngineInfo, Images, UserMapping};
-use crate::error::{Error, Step, step};
+use crate::engine_call::step;
+use crate::error::Error;
 use crate::failpoint::{Point, failpoint};
-use crate::image::{ImageInfo, ImageSelector, Rebuild};
+use crate::gc::pending::Cleanup;
+use crate::gc::state_dir::{Instance, StateDir};
+use crate::gc::{reap, state_dir};
 use crate::mounts::{MountWatch, OwnFolders};
-use crate::owner::Owners;
-use crate::reap;
 use crate::sandbox::Sandbox;
-use crate::shared::Shared;
-use crate::spec::SandboxSpec;
-use crate::state::{self, Instance, StateDir};
+use crate::sandbox::context::Shared;
+use crate::sandbox::owner::Owners;
+use crate::step::Step;
 
 /// One piece of a stream of an image.
 const PIECE_BYTES: usize = 64 << 10;
@@ -80,9 +83,10 @@ impl Controller {
     /// [`Error`] where none answers, or the configuration is wrong.
     pub async fn connect(config: Config) -> Result<Self, Error> {
         let audit = config.audit.as_deref().map_or(Ok(Audit::off()), Audit::open)?;
-        let boot_id = state::boot_id()?;
+        let boot_id = state_dir::boot_id()?;
         let state = StateDir::open(&config.state_dir, &boot_id)?;
-        let engine = engine::connect(&config).await?;
+        let engine =
+            sandbox_engine::connect(&config.engine, &config.agent, &config.state_dir).await?;
         let EngineInfo { endpoint, why, .. } = engine.info();
         tracing::info!(endpoint, why, "connected to the engine");
         let instance = Instance::register(state, endpoint)?;
@@ -130,19 +134,19 @@ impl Controller {
     }
 
     /// Makes ready what a sandbox is made from: its image is fetched or built, its archive unpacked,
-    /// as [`launch`](Self::launch) would do, with words for people while that lasts. Gives the same
-    /// sandbox, whose launches are from just that.
+    /// as [`launch`](Self::launch) would do, with words for people while that lasts. Every launch of
+    /// what comes back is from just that.
     ///
     /// # Errors
     ///
     /// [`Error`] where it cannot be had.
     pub async fn prepare(
         &self,
-        mut spec: SandboxSpec,
+        spec: SandboxSpec,
         mut progress: impl FnMut(&str) + Send,
-    ) -> Result<SandboxSpec, Error> {
-        spec.prepared = self.shared.prepare(&spec.root, &mut progress).await?;
-        Ok(spec)
+    ) -> Result<PreparedSandbox, Error> {
+        let prepared = self.shared.prepare(&spec.root, &mut progress).await?;
+        Ok(PreparedSandbox { prepared, ..spec.into() })
     }
 
     /// Launches a sandbox.
@@ -150,8 +154,8 @@ impl Controller {
     /// # Errors
     ///
     /// [`Error`]; nothing of the guest's has run then.
-    pub async fn launch(&self, spec: SandboxSpec) -> Result<Sandbox, Error> {
-        Sandbox::launch(self.shared.clone(), spec).await
+    pub async fn launch(&self, sandbox: impl Into<PreparedSandbox>) -> Result<Sandbox, Error> {
+        Sandbox::launch(self.shared.clone(), sandbox).await
     }
 
     /// Whether a sandbox can be launched at once, as far as is known: else the image is looked for
@@ -200,7 +204,8 @@ impl Controller {
     async fn image(&self, id: &str) -> Result<ImageInfo, Error> {
         let images = self.image_list().await?;
         let image = images.into_iter().find(|image| image.id == id);
-        image.ok_or_else(|| Error::ImageId { which: id.to_owned(), reason: "no image has it" })
+        let unknown = || ImageIdError { which: id.to_owned(), reason: "no image has it" };
+        Ok(image.ok_or_else(unknown)?)
     }
 
     /// Removes sandbox images, and gives those that went.

@@ -3,20 +3,21 @@
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use sandbox_api::{ByteSize, EngineKind, Lifespan, Limits, Pull, RootFs, SandboxSpec, Script};
+use sandbox_engine::{EmbeddedConfig, EngineFacts, UserMapping};
 use sandbox_protocol::message::UnixSockets;
 use serde::Serialize;
 
-use crate::config::{Config, EmbeddedConfig};
-use crate::confinement::{self, LEAST_LANDLOCK, kernel_landlock};
+use crate::PreparedSandbox;
+use crate::config::Config;
 use crate::controller::Controller;
-use crate::disk::{DiskReserve, FreeSpace};
-use crate::engine::{EngineFacts, EngineKind, UserMapping};
 use crate::error::Error;
-use crate::growth::find_processes;
-use crate::iodir::{IoDir, container_user};
-use crate::limits::{ByteSize, Limits};
-use crate::sandbox::Sandbox;
-use crate::spec::{Lifespan, Pull, Root, SandboxSpec, Script};
+use crate::io_dir::IoDir;
+use crate::io_dir::disk::{DiskReserve, FreeSpace};
+use crate::io_dir::write_monitor::find_processes;
+use crate::sandbox::confinement::{LEAST_LANDLOCK, kernel_landlock};
+use crate::sandbox::user::container_user;
+use crate::sandbox::{Sandbox, confinement};
 
 /// The oldest API that has all that a sandbox needs.
 const OLDEST_API: (u32, u32) = (1, 41);
@@ -290,13 +291,15 @@ async fn unix_sockets(controller: &Controller, limits: Limits, data_dir: &Path) 
     let spec = SandboxSpec::new().lifespan(Lifespan::OneRun).limits(limits);
     let spec = match controller.engine().kind {
         EngineKind::Docker => match controller.image_list().await {
-            Ok(images) => images
-                .into_iter()
-                .find(|image| image.current)
-                .map(|image| spec.root(Root::Image { reference: image.id, pull: Pull::Never })),
+            Ok(images) => images.into_iter().find(|image| image.current).map(|image| {
+                spec.root(RootFs::Image { reference: image.id, pull: Pull::Never }).into()
+            }),
             Err(error) => return Check::error(ID, &error),
         },
-        EngineKind::Embedded => Some(spec.own_directory(EmbeddedConfig::empty_root(data_dir))),
+        EngineKind::Embedded => {
+            let empty = EmbeddedConfig::empty_root(data_dir);
+            Some(PreparedSandbox::on_engine_directory(spec, empty))
+        }
     };
     let Some(spec) = spec else {
         return Check::warn(ID, "not known: no sandbox was made", "see the other checks");

@@ -1,7 +1,7 @@
 //! Points of a sandbox's life at which a test can hold the controller, to look at what there is
 //! then, and to kill it. Without the feature `failpoints`, which no release has, there are none.
 
-use crate::error::Step;
+use crate::step::Step;
 
 /// A point.
 #[derive(Debug, Clone, Copy)]

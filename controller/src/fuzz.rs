@@ -1,10 +1,9 @@
-//! What holds whatever the bytes are: the bodies of the fuzz targets `tls` and `layers`. They panic
-//! where it does not.
+//! What holds whatever the bytes are: the body of the fuzz target `tls`. It panics where
+//! it does not.
 //!
-//! Compiled for `fuzz/`, and for this crate's tests, which replay the corpora.
+//! Compiled for `fuzz/`, and for this crate's tests, which replay the corpus.
 
 pub use crate::egress::fuzz::tls;
-pub use crate::rootfs::fuzz::layers;
 
 #[cfg(test)]
 #[path = "../../fuzz/corpus.rs"]
@@ -15,12 +14,7 @@ mod tests {
     use super::corpus;
 
     #[test]
-    fn what_fuzzing_found_of_tls_holds() {
+    fn tls_properties_hold_for_the_corpus() {
         corpus::replay("tls", super::tls);
-    }
-
-    #[test]
-    fn what_fuzzing_found_of_layers_holds() {
-        corpus::replay("layers", super::layers);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), sandbox_controller::Error> {
-//! use sandbox_controller::{Config, Controller, SandboxSpec, Script};
+//! use sandbox_api::{SandboxSpec, Script};
+//! use sandbox_controller::{Config, Controller};
 //!
 //! let controller = Controller::connect(Config::new("/run/user/1000/sandboxctl")).await?;
 //! let sandbox = controller.launch(SandboxSpec::new().io_dir("out")).await?;
@@ -14,119 +15,50 @@
 //! ```
 //!
 //! The library reads no environment, home directory or terminal: [`Config`] says it all.
-//! What a script did is data, an [`Outcome`]; an [`Error`] means that our side failed.
+//! What a script did is data, an [`Outcome`](sandbox_api::Outcome); an [`Error`] means that our side failed.
 
 #![deny(unsafe_code)]
 
-mod activity;
-mod agent;
 mod audit;
-mod changes;
 mod check;
-mod cleanup;
 mod config;
-mod confinement;
 mod controller;
-mod disk;
 mod doctor;
 mod egress;
-mod ending;
-mod engine;
+mod engine_call;
 mod error;
-pub mod exec;
+mod execution;
 mod failpoint;
 pub mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod growth;
-mod image;
-mod iodir;
-mod limits;
-mod made;
+mod gc;
+mod io_dir;
 mod mounts;
-mod outcome;
-mod owner;
-mod pace;
-mod places;
-mod plan;
-mod reap;
-mod report;
-mod rootfs;
-mod run;
 mod sandbox;
-mod scan;
-mod sealed;
 mod session;
-mod shared;
-mod spec;
-mod state;
-mod time;
-mod unnamed;
+mod step;
 
-pub use agent::{AGENT, AGENT_SHA256};
 pub use audit::AuditReport;
 pub use check::check_script;
-pub use config::{
-    AgentSource, Config, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig, Sweep,
-    UnknownEngine,
-};
+pub use config::{Config, Sweep};
 pub use controller::Controller;
-pub use disk::{DiskReserve, DiskReserveError};
 pub use doctor::{Check, CheckStatus, examine};
-pub use egress::{AllowRule, AllowRuleError, Allowlist};
-pub use ending::CancelHandle;
-pub use engine::{
-    EmbeddedProblem, EngineError, EngineFacts, EngineInfo, EngineKind, MASKED_PATHS, READONLY_PATHS,
-};
-pub use error::{Error, Step, Tried, exit_code};
-pub use exec::{Command, ExecStream, Execution, Stdin};
-pub use image::{ImageInfo, ImageSelector, Rebuild};
-pub use limits::{
-    ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, OverCeiling,
-};
-pub use mounts::MountRefusal;
-pub use outcome::{CancelCause, Exit, Killer, Outcome, Status};
-pub use reap::{
+pub use error::Error;
+pub use execution::command::{Command, ExecStream, Execution, Stdin};
+pub use execution::script::Run;
+pub use execution::supervisor::CancelHandle;
+pub use gc::reap::{
     Force, GcFailure, GcMode, GcOptions, GcReport, Reaper, SandboxState, SandboxSummary,
 };
-pub use report::{
-    EXEC_SCHEMA, ErrorDocument, ExecDocument, ExecResult, FileOp, FilesTouched, LogEntry, LogLevel,
-    RESULT_SCHEMA, ResultDocument, RunResult, TouchedFile, TouchedSource, Usage,
-};
-pub use rootfs::{Digest, EntryProblem, RootfsError, TarProblem};
-pub use run::Run;
+pub use io_dir::disk::{DiskReserve, DiskReserveError};
+pub use mounts::refusal::MountRefusal;
 pub use sandbox::Sandbox;
+pub use sandbox::prepared::PreparedSandbox;
+pub use sandbox_engine::{
+    AGENT, AGENT_SHA256, AgentError, AgentSource, ConnectError, DockerEndpoint, EmbeddedConfig,
+    EmbeddedProblem, EngineChoice, EngineConfig, EngineError, EngineFacts, ImageIdError, ImageInfo,
+    ImageSelector, MASKED_PATHS, READONLY_PATHS, Rebuild, RootfsError, Tried, UnknownEngine,
+};
 pub use sandbox_protocol::argv::ConfinementPolicy;
-pub use sandbox_protocol::message::{
-    Access, AllowedPath, Confinement, IoErrors, ScriptError, UnixSockets,
-};
-pub use sandbox_protocol::path::GuestPath;
-pub use sandbox_protocol::{ErrorKind, User, UserError};
-pub use spec::{
-    DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, Lifespan, Pull, Root,
-    SandboxSpec, Script,
-};
-
-/// Lower-case hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-/// `N` random bytes, in hexadecimal.
-pub(crate) fn random_hex<const N: usize>() -> String {
-    let mut bytes = [0; N];
-    let mut filled = 0;
-    while filled < N {
-        // It fails only where it is interrupted, or the kernel has no such call at all.
-        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
-            Ok(count) => filled += count,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => panic!("the kernel gives no random bytes: {error}"),
-        }
-    }
-    hex(&bytes)
-}
+pub use step::Step;

@@ -169,12 +169,12 @@ mod tests {
     use super::corpus;
 
     #[test]
-    fn what_fuzzing_found_of_frames_holds() {
+    fn frame_properties_hold_for_the_corpus() {
         corpus::replay("frames", super::frames);
     }
 
     #[test]
-    fn what_fuzzing_found_of_messages_holds() {
+    fn message_properties_hold_for_the_corpus() {
         corpus::replay("messages", super::messages);
     }
 }

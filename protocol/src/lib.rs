@@ -37,4 +37,4 @@ pub use user::{User, UserError};
 
 /// The version of this wire. Controller and agent must have the same one: they are built and
 /// shipped together, so there is nothing to negotiate.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;

@@ -58,6 +58,12 @@ pub const MAX_REFUSALS: usize = 1000;
 /// Credit of a stream at its start, in bytes: what the sender may send before the first `credit`.
 pub const INITIAL_CREDIT: u64 = 256 << 10;
 
+/// Bytes that a sandbox may write in its whole life, where one run may not write more.
+pub const LIFETIME_WRITE_BYTES: u64 = 1 << 30;
+
+/// Entries that a sandbox may make in its whole life, where one run may not make more.
+pub const LIFETIME_ENTRIES: u64 = 100_000;
+
 /// The numbers of tunnels: these, which the agent gives, and above. A request's streams, to which the
 /// controller gives numbers, are below.
 pub const FIRST_TUNNEL: u32 = 1 << 31;

@@ -91,8 +91,10 @@ macro_rules! requests {
 }
 
 requests! {
-    /// The first request: versions, limits, policy. Again, with a `nonce`, to prove a bind mount.
+    /// The first request: versions and confinement. Again, with a `nonce`, to prove a bind mount.
     "hello" Hello -> HelloReply,
+    /// Limits and policy, once, before anything else but `hello`.
+    "configure" Configure -> ConfigureReply,
     /// Runs a script. One at a time; another one meanwhile is `busy`.
     "run" Run -> RunReply,
     /// Runs a program, in a sandbox that has some.
@@ -123,7 +125,8 @@ requests! {
     "shutdown" Shutdown -> ShutdownReply,
 }
 
-/// `hello`: who we are, and the rules of this sandbox.
+/// `hello`: the versions of both sides, and what confines the agent. It decides nothing about what
+/// the sandbox may do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hello {
@@ -133,11 +136,22 @@ pub struct Hello {
     /// and to remove. Null where the controller needs no such proof.
     #[serde(default)]
     pub nonce: Option<String>,
+}
+
+/// `configure`: what the sandbox may use and do, for its whole life.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Configure {
     /// What the sandbox may use.
     pub limits: Limits,
     /// What the sandbox may do.
     pub policy: Policy,
 }
+
+/// The agent's answer to `configure`: the limits are in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigureReply {}
 
 /// Limits that the agent enforces. They hold for the whole life of the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,6 +185,9 @@ pub struct Limits {
     pub collected_bytes: u64,
     /// Bytes that whatever the agent writes leaves free on the file system.
     pub disk_reserve_bytes: u64,
+    /// Processor time of the agent's process, and of each program, from its beginning on
+    /// (`RLIMIT_CPU`). Null without a limit.
+    pub cpu_seconds: Option<u64>,
 }
 
 /// What the sandbox may do.
@@ -179,7 +196,7 @@ pub struct Limits {
 pub struct Policy {
     /// Whether scripts have files at all.
     pub io: bool,
-    /// How `io` tells a failure of the system.
+    /// How `io` reports OS errors.
     pub io_errors: IoErrors,
     /// Guest path prefixes that may be used, by component.
     pub allowed_paths: Vec<AllowedPath>,
@@ -187,7 +204,7 @@ pub struct Policy {
     pub protected: Vec<String>,
 }
 
-/// How `io` tells a failure of the system. Breaking a rule of the sandbox always raises.
+/// How `io` reports OS errors. Breaking a rule of the sandbox always raises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IoErrors {

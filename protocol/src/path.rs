@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_rules_refuse_is_named() {
+    fn refused_paths_name_the_rule() {
         for (written, error) in [
             ("", PathError::Empty),
             ("..", PathError::Parent),

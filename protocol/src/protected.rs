@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_alike_is_no_protected_name() {
+    fn similar_names_are_not_protected() {
         for (name, others) in [
             (".git", &["git", ".gi", ".gitx", "..git", ". git", "git~", "git~x", "gi~1", "~1"][..]),
             (".git", &["git~1x", "git~1.txt", "gitgit~1", ":.git", ".git~1", "..."]),

@@ -173,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_a_window_sends_its_twin_accepts(
+        fn send_window_never_exceeds_the_receive_window(
             sizes in proptest::collection::vec(0_usize..100_000, 1..40),
             consume in any::<bool>(),
         ) {

@@ -27,10 +27,8 @@ fn hold_against(name: &str, now: &str) {
     );
 }
 
-fn hello() -> Hello {
-    Hello {
-        protocol: PROTOCOL_VERSION,
-        nonce: Some("token".into()),
+fn configure() -> Configure {
+    Configure {
         limits: Limits {
             vm_memory_bytes: 1,
             write_bytes: 2,
@@ -46,6 +44,7 @@ fn hello() -> Hello {
             output_bytes: 12,
             collected_bytes: 13,
             disk_reserve_bytes: 14,
+            cpu_seconds: Some(15),
         },
         policy: Policy {
             io: true,
@@ -60,7 +59,8 @@ fn hello() -> Hello {
 
 fn requests() -> Vec<Request> {
     vec![
-        hello().into(),
+        Hello { protocol: PROTOCOL_VERSION, nonce: Some("token".into()) }.into(),
+        configure().into(),
         Run {
             source: "return 1".into(),
             args: Map::from_iter([("k".into(), json!("v"))]),
@@ -242,7 +242,7 @@ fn tunnels_from_agent() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_the_controller_sends_is_frozen() {
+fn requests_of_the_controller_are_frozen() {
     let mut lines = String::new();
     for (id, request) in (1..).zip(requests()) {
         lines += std::str::from_utf8(&ToAgent::Request { id, request }.encode().unwrap()).unwrap();
@@ -263,7 +263,7 @@ fn what_the_controller_sends_is_frozen() {
 }
 
 #[test]
-fn what_the_agent_sends_is_frozen() {
+fn replies_of_the_agent_are_frozen() {
     let usage = AgentUsage { cpu_ms: 1, peak_memory_bytes: 2, written_bytes: 3 };
     let error = ScriptError {
         kind: ErrorKind::Runtime,

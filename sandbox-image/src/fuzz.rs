@@ -16,17 +16,17 @@ mod tests {
     use super::corpus;
 
     #[test]
-    fn what_fuzzing_found_of_paths_holds() {
+    fn path_properties_hold_for_the_corpus() {
         corpus::replay("paths", super::paths);
     }
 
     #[test]
-    fn what_fuzzing_found_of_requests_holds() {
+    fn request_properties_hold_for_the_corpus() {
         corpus::replay("requests", super::requests);
     }
 
     #[test]
-    fn what_fuzzing_found_of_results_holds() {
+    fn result_properties_hold_for_the_corpus() {
         corpus::replay("result", super::result);
     }
 }

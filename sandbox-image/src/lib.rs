@@ -26,7 +26,9 @@ mod run;
 mod session;
 mod sockets;
 mod source;
+mod stop;
 mod stream;
+mod wake;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -141,7 +143,7 @@ pub struct Agent {
     proc: proc::Proc,
     /// The proxy's port, where programs may reach anybody.
     proxy: Option<TcpListener>,
-    programs: Option<(exec::Ground, exec::Spawner)>,
+    programs: Option<(exec::ExecContext, exec::Spawner)>,
 }
 
 impl Agent {
@@ -167,8 +169,8 @@ impl Agent {
                 confine::adopt()?;
                 let around = Surroundings::open().map_err(|e| StartError::Programs(e.into()))?;
                 let grants = || mounts.grants().chain(around.grants());
-                let programs =
-                    exec::Ground::prepare(args, proxy.as_ref()).map_err(StartError::Programs)?;
+                let programs = exec::ExecContext::prepare(args, proxy.as_ref())
+                    .map_err(StartError::Programs)?;
                 let devices: Vec<u64> = mounts.identities().map(|mount| mount.dev).collect();
                 let own = sockets::OwnFileSystems::find(&devices);
                 let mut confinement = confine::confine(tenant, args.confinement, grants())?;

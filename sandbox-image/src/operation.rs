@@ -21,11 +21,11 @@ use sandbox_protocol::{ErrorKind, FromAgent, WireError};
 use serde::Serialize;
 
 use crate::files::{
-    Absent, Existing, Extent, FileError, Files, ListOptions, Listed, Overwrite, Parents, Range,
-    Reading, Viewed, Watch, WriteOptions,
+    Absent, Existing, FileError, Files, ListOptions, Listed, Overwrite, Parents, Range, Reading,
+    RemoveScope, Viewed, Watch, WriteOptions,
 };
 use crate::outbox::Outbox;
-use crate::run::{StopFlag, StopReason, no_thread};
+use crate::stop::{StopFlag, StopReason, no_thread};
 use crate::stream::{Stream, Streams, Way};
 
 /// Stack of a worker: the largest frame is a buffer of directory entries.
@@ -365,9 +365,9 @@ impl Task<'_> {
 
     fn remove(&self, request: &Remove) -> Result<RemoveReply, FileError> {
         let path = written(&request.path, request.path_b64.as_ref());
-        let extent = if request.recursive { Extent::Tree } else { Extent::Entry };
+        let scope = if request.recursive { RemoveScope::Tree } else { RemoveScope::Entry };
         let absent = if request.force { Absent::Accept } else { Absent::Refuse };
-        let removed = self.files.remove_entry(path, extent, absent, self.watch)?;
+        let removed = self.files.remove_entry(path, scope, absent, self.watch)?;
         let (path, path_b64) = removed.path.to_wire();
         let entries = removed.entries;
         Ok(RemoveReply { path, path_b64, removed: entries > 0, entries })

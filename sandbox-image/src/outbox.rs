@@ -17,7 +17,7 @@ use sandbox_protocol::{ErrorKind, FromAgent, WireError};
 use serde::Serialize;
 
 use crate::files::Announce;
-use crate::proxy::Speak;
+use crate::proxy::FrameSender;
 use crate::{Exit, die};
 
 /// Answers that the controller has not read yet. It has at most [`MAX_IN_FLIGHT`] requests and as many
@@ -26,12 +26,12 @@ const MAX_WAITING_ANSWERS: usize = 256;
 
 /// The agent's side of stdout.
 pub struct Outbox {
-    sink: Mutex<Sink>,
+    writer: Mutex<FrameWriter>,
     /// Requests that were admitted and are not answered.
     in_flight: AtomicUsize,
 }
 
-struct Sink {
+struct FrameWriter {
     writer: Box<dyn Write + Send>,
     /// Set with a run's last word when its thread may never come back.
     silenced: bool,
@@ -40,8 +40,8 @@ struct Sink {
 impl Outbox {
     /// An outbox over `writer`, which gets every frame in one `write_all`.
     pub fn new(writer: impl Write + Send + 'static) -> Self {
-        let sink = Sink { writer: Box::new(writer), silenced: false };
-        Self { sink: Mutex::new(sink), in_flight: AtomicUsize::new(0) }
+        let writer = FrameWriter { writer: Box::new(writer), silenced: false };
+        Self { writer: Mutex::new(writer), in_flight: AtomicUsize::new(0) }
     }
 
     /// Sends a notification.
@@ -49,9 +49,9 @@ impl Outbox {
         let frame = message.encode().unwrap_or_else(|error| {
             die(Exit::Internal, &format!("cannot send a notification: {error}"))
         });
-        let mut sink = self.sink.lock().unwrap();
-        if !sink.silenced {
-            sink.write(&frame);
+        let mut writer = self.writer.lock().unwrap();
+        if !writer.silenced {
+            writer.write(&frame);
         }
     }
 
@@ -64,18 +64,18 @@ impl Outbox {
         before: impl FnOnce(),
     ) {
         let frame = encode_answer(id, result);
-        let mut sink = self.sink.lock().unwrap();
+        let mut writer = self.writer.lock().unwrap();
         before();
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        sink.write(&frame);
+        writer.write(&frame);
     }
 
     /// The same for a run that is given up: nothing of that run's is sent after its answer.
     pub fn answer_and_silence<T: Serialize>(&self, id: u64, result: Result<T, WireError>) {
         let frame = encode_answer(id, result);
-        let mut sink = self.sink.lock().unwrap();
-        sink.silenced = true;
-        sink.write(&frame);
+        let mut writer = self.writer.lock().unwrap();
+        writer.silenced = true;
+        writer.write(&frame);
     }
 
     /// Admits a request that is answered when its work is done.
@@ -102,7 +102,7 @@ impl Outbox {
     }
 
     fn write_answer(&self, frame: &[u8]) {
-        self.sink.lock().unwrap().write(frame);
+        self.writer.lock().unwrap().write(frame);
     }
 }
 
@@ -116,13 +116,13 @@ impl Announce for Outbox {
     }
 }
 
-impl Speak for Outbox {
-    fn say(&self, message: &FromAgent<'_>) {
+impl FrameSender for Outbox {
+    fn send(&self, message: &FromAgent<'_>) {
         self.notify(message);
     }
 }
 
-impl Sink {
+impl FrameWriter {
     fn write(&mut self, frame: &[u8]) {
         if let Err(error) = self.writer.write_all(frame) {
             die(Exit::Lost, &format!("the controller is gone: {error}"));

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_opened_before_is_still_true_after() {
+    fn files_of_proc_opened_before_confinement_stay_readable() {
         let proc = Proc::open();
         assert!(!proc.boot_id().is_empty());
         // More than the whole process has had so far.

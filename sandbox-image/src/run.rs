@@ -12,21 +12,22 @@
 //!                                      └──── GRACE ───────> flush, answer, exit(0)
 //! ```
 
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sandbox_protocol::message::{
-    AgentUsage, IoErrors, Limits, Run, RunEnd, RunReply, ScriptError, ShutdownReply,
+    AgentUsage, IoErrors, Limits, Run, RunEnd, RunReply, ShutdownReply,
 };
 use sandbox_protocol::{ErrorKind, WireError};
 
-use crate::exec::{Programs, Wake};
+use crate::exec::Programs;
 use crate::files::Files;
-pub use crate::log::LogSink;
+use crate::log::LogSink;
+use crate::luau::RunContext;
 use crate::outbox::{Outbox, Replier};
 use crate::proc::Proc;
+use crate::stop::{StopFlag, StopReason, no_thread};
 use crate::{luau, source};
 
 /// Stack of a thread that runs the VM or the compiler, which recurse in C.
@@ -35,87 +36,6 @@ pub const STACK_BYTES: usize = 16 << 20;
 const GRACE: Duration = Duration::from_millis(250);
 /// No run is longer, whatever it was given.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// What a script runs with.
-pub struct RunContext {
-    /// The files; `None` where io is off.
-    pub files: Option<Arc<Files>>,
-    /// How `io` tells a failure of the system.
-    pub io_errors: IoErrors,
-    /// Where `print` and `warn` go.
-    pub log: Arc<LogSink>,
-    /// What may end the run.
-    pub stop: Arc<StopFlag>,
-    /// What the script may use.
-    pub limits: Limits,
-    /// The programs of the image, in a sandbox that runs some.
-    pub programs: Option<Arc<Programs>>,
-}
-
-/// Why a run is to end before its script does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum StopReason {
-    /// It is not: go on.
-    None = 0,
-    /// The deadline has passed.
-    Timeout = 1,
-    /// The caller cancelled it.
-    Cancelled = 2,
-}
-
-impl StopReason {
-    /// How a run ends that was stopped for this reason.
-    #[must_use]
-    pub fn error(self) -> ScriptError {
-        let (kind, message) = match self {
-            Self::None => (ErrorKind::Internal, "the run was not stopped"),
-            Self::Timeout => (ErrorKind::Timeout, "the run's time is up"),
-            Self::Cancelled => (ErrorKind::Cancelled, "the run was cancelled"),
-        };
-        ScriptError { kind, message: message.to_owned(), line: None, traceback: None }
-    }
-}
-
-/// Set from outside the script's thread, read by the VM's interrupt. Once set it stays.
-#[derive(Debug, Default)]
-pub struct StopFlag {
-    reason: AtomicU8,
-    /// Who waits in `poll` meanwhile.
-    waiting: Mutex<Option<Arc<Wake>>>,
-}
-
-impl StopFlag {
-    /// Why the run is to end: one atomic load.
-    #[must_use]
-    pub fn reason(&self) -> StopReason {
-        match self.reason.load(Ordering::Relaxed) {
-            0 => StopReason::None,
-            1 => StopReason::Timeout,
-            _ => StopReason::Cancelled,
-        }
-    }
-
-    /// Stops the run. The first reason stays.
-    pub fn stop(&self, reason: StopReason) {
-        let (set, relaxed) = (reason as u8, Ordering::Relaxed);
-        _ = self.reason.compare_exchange(StopReason::None as u8, set, relaxed, relaxed);
-        if let Some(waiting) = &*self.waiting.lock().unwrap() {
-            waiting.wake();
-        }
-    }
-
-    /// Does work that waits for `wake`, which a stop wakes too; also one that came before.
-    pub fn waking<T>(&self, wake: &Arc<Wake>, work: impl FnOnce() -> T) -> T {
-        *self.waiting.lock().unwrap() = Some(wake.clone());
-        if self.reason() != StopReason::None {
-            wake.wake();
-        }
-        let done = work();
-        *self.waiting.lock().unwrap() = None;
-        done
-    }
-}
 
 /// Starts runs, one at a time, and ends them.
 pub struct Runner {
@@ -165,7 +85,7 @@ pub struct Job {
     pub accepted: Instant,
     /// The sandbox's limits.
     pub limits: Limits,
-    /// How `io` tells a failure of the system.
+    /// How `io` reports OS errors.
     pub io_errors: IoErrors,
     /// The files, where io is on.
     pub files: Option<Arc<Files>>,
@@ -330,11 +250,4 @@ fn wait(events: &Receiver<Event>, stop: &StopFlag, deadline: Instant) -> Option<
             until = Instant::now() + GRACE;
         }
     }
-}
-
-/// Programs may have taken all processes that the sandbox may have, and threads count as such.
-pub fn no_thread(error: std::io::Error) -> WireError {
-    let message =
-        format!("no thread can be started, as where there are limits.pids of them: {error}");
-    WireError::new(ErrorKind::Busy, message)
 }

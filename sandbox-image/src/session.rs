@@ -15,15 +15,16 @@ use sandbox_protocol::limits::{
     FIRST_BYTE_TIMEOUT, FIRST_TUNNEL, HEARTBEAT_TIMEOUT, MAX_ARGS_BYTES, MAX_VALUE_DEPTH,
 };
 use sandbox_protocol::message::{
-    Cancel, CancelReply, Confinement, Exec, Hello, HelloReply, Limits, Policy, Request, Run,
-    Shutdown,
+    Cancel, CancelReply, Configure, ConfigureReply, Confinement, Exec, Hello, HelloReply, Limits,
+    Policy, Request, Resolver, Run, Shutdown,
 };
 use sandbox_protocol::stream::StreamError;
 use sandbox_protocol::{DecodeError, ErrorKind, PROTOCOL_VERSION, ToAgent, WireError};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::exec::{Execs, Ground, Programs, Spawner};
+use crate::confine::limit_cpu;
+use crate::exec::{ExecContext, Execs, Programs, Spawner};
 use crate::files::{Files, Lifetime, Mounts, PathPolicy};
 use crate::operation::{Operation, Operations};
 use crate::outbox::{Outbox, Replier, Stdout};
@@ -36,7 +37,7 @@ use crate::{Exit, die};
 /// One read of stdin.
 const READ_BYTES: usize = 64 << 10;
 /// How long a session that was shut down may take to end after stdin has ended.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves the session on stdin and stdout until it ends.
 ///
@@ -47,10 +48,10 @@ pub fn serve(
     mounts: Mounts,
     confinement: Confinement,
     proc: Proc,
-    programs: Option<(Ground, Spawner)>,
+    programs: Option<(ExecContext, Spawner)>,
     proxy: Option<TcpListener>,
 ) -> io::Result<Exit> {
-    let start = |(ground, spawner)| Programs::start(ground, spawner);
+    let start = |(context, spawner)| Programs::start(context, spawner);
     let programs = programs.map(start).transpose()?;
     let proc = Arc::new(proc);
     let outbox = Arc::new(Outbox::new(Stdout));
@@ -73,6 +74,7 @@ pub fn serve(
         proxy,
         programs,
         execs,
+        greeted: false,
         rules: None,
         ending: false,
     };
@@ -85,7 +87,7 @@ pub fn serve(
             Stdin::Bytes(length) => length,
             Stdin::End => {
                 if session.ending {
-                    std::thread::sleep(LAST_WORDS);
+                    std::thread::sleep(FLUSH_TIMEOUT);
                 }
                 return Ok(Exit::Lost);
             }
@@ -150,12 +152,14 @@ struct Session {
     /// The programs of the image, in a sandbox that runs some.
     programs: Option<Arc<Programs>>,
     execs: Execs,
+    /// `hello` was answered.
+    greeted: bool,
     rules: Option<Rules>,
     /// `shutdown` has come.
     ending: bool,
 }
 
-/// What `hello` brought.
+/// What `configure` brought.
 struct Rules {
     limits: Limits,
     policy: Policy,
@@ -207,6 +211,10 @@ impl Session {
                 let reply = self.hello(hello);
                 self.replier.answer(id, reply);
             }
+            Request::Configure(configure) => {
+                let reply = self.configure(configure);
+                self.replier.answer(id, reply);
+            }
             Request::Cancel(Cancel { id: target }) => {
                 let found = self.runner.cancel(target)
                     || self.operations.cancel(target)
@@ -242,32 +250,52 @@ impl Session {
         }
     }
 
-    /// The first one brings the rules; a later one may bring others, and proves a bind mount.
+    /// A later one proves a bind mount.
     fn hello(&mut self, hello: Hello) -> Result<HelloReply, WireError> {
-        let Hello { protocol, nonce, limits, policy } = hello;
+        let Hello { protocol, nonce } = hello;
         if protocol != PROTOCOL_VERSION {
             return Err(wrong_version(protocol));
         }
-        let paths = PathPolicy::new(&policy)
-            .map_err(|error| invalid(&format!("a path in policy.allowed_paths: {error}")))?;
-        let lifetime = match self.rules.take() {
-            Some(rules) => rules.lifetime,
-            None => Arc::new(Lifetime::new(&limits)),
-        };
-        self.rules = Some(Rules { limits, policy, paths: Arc::new(paths), lifetime });
+        self.greeted = true;
         Ok(HelloReply {
             protocol: PROTOCOL_VERSION,
             agent: env!("CARGO_PKG_VERSION").to_owned(),
             confinement: self.confinement.clone(),
-            resolver: self.mounts.resolver(),
+            resolver: match self.mounts.resolver() {
+                sandbox_dirfd::Resolver::Openat2 => Resolver::Openat2,
+                sandbox_dirfd::Resolver::Walk => Resolver::Walk,
+            },
             boot_id: self.proc.boot_id().to_owned(),
             mounts: self.mounts.identities().collect(),
             nonce: nonce.and_then(|name| self.mounts.take_nonce(&name)),
         })
     }
 
+    fn configure(&mut self, configure: Configure) -> Result<ConfigureReply, WireError> {
+        self.check_greeted()?;
+        if self.rules.is_some() {
+            return Err(invalid("'configure' comes once"));
+        }
+        let Configure { limits, policy } = configure;
+        let paths = PathPolicy::new(&policy)
+            .map_err(|error| invalid(&format!("a path in policy.allowed_paths: {error}")))?;
+        if let Some(seconds) = limits.cpu_seconds {
+            limit_cpu(seconds).map_err(|errno| {
+                WireError::new(ErrorKind::Internal, format!("setting RLIMIT_CPU: {errno}"))
+            })?;
+        }
+        let lifetime = Arc::new(Lifetime::new(&limits));
+        self.rules = Some(Rules { limits, policy, paths: Arc::new(paths), lifetime });
+        Ok(ConfigureReply {})
+    }
+
+    fn check_greeted(&self) -> Result<(), WireError> {
+        if self.greeted { Ok(()) } else { Err(invalid("'hello' comes first")) }
+    }
+
     fn rules(&self) -> Result<&Rules, WireError> {
-        self.rules.as_ref().ok_or_else(|| invalid("'hello' comes first"))
+        self.check_greeted()?;
+        self.rules.as_ref().ok_or_else(|| invalid("'configure' comes first"))
     }
 
     /// The files of the request `id`.

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_of_a_script_is_named() {
+    fn source_that_is_not_text_is_refused_by_name() {
         for (source, kind, line) in [
             ("a\n\nb\0", ErrorKind::Syntax, Some(3)),
             ("\u{6}\u{3}x", ErrorKind::Syntax, Some(1)),

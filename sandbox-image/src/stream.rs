@@ -13,10 +13,10 @@ use sandbox_protocol::message::{Chunk, Credit};
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
 use sandbox_protocol::{ErrorKind, FromAgent, WireError};
 
-use crate::exec::Wake;
 use crate::files::{FileError, Watch};
 use crate::outbox::Outbox;
-use crate::run::StopReason;
+use crate::stop::StopReason;
+use crate::wake::Wake;
 
 /// The open streams of a session.
 #[derive(Default)]

@@ -13,8 +13,8 @@ use std::sync::LazyLock;
 
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand, ValueHint};
-use sandbox_controller::{DEFAULT_PROTECTED, LimitKey, User};
-use sandbox_server::tools::Tool;
+use sandbox_api::{DEFAULT_PROTECTED, LimitKey, User};
+use sandbox_server::tools;
 
 use crate::config::{Flags, Key, Value};
 use crate::input::{Argument, InputArgument, JsonArgument};
@@ -251,7 +251,7 @@ Examples:
   sandboxctl ps --json")]
     Ps(ReportArgs),
 
-    /// Remove what killed controllers left behind
+    /// Remove leftovers of crashed controllers
     ///
     /// Every command that talks to an engine does this for your own leftovers by itself.
     #[command(after_long_help = "\
@@ -260,7 +260,7 @@ Examples:
   sandboxctl gc --force")]
     Gc(GcArgs),
 
-    /// Look at all that a sandbox needs, and say how to mend what is wrong
+    /// Diagnose the environment and suggest fixes
     ///
     /// Exits with 125 where a check fails.
     #[command(after_long_help = "\
@@ -586,7 +586,7 @@ pub struct ToolArgs {
 }
 
 fn tool_name() -> impl TypedValueParser<Value = String> {
-    Utf8(PossibleValuesParser::new(Tool::ALL.iter().map(|tool| tool.name())))
+    Utf8(PossibleValuesParser::new(tools::names()))
 }
 
 /// `tools`.
@@ -872,7 +872,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_utf8_names_its_flag_unless_it_is_a_path() {
+    fn non_utf8_argument_names_its_flag_unless_it_is_a_path() {
         use std::ffi::OsString;
         use std::os::unix::ffi::OsStringExt;
         let parse = |flag: &str, value: &[u8]| {

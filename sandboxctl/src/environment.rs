@@ -5,12 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use sandbox_controller::{AgentSource, DockerEndpoint};
-
-use crate::error::Error;
 
 /// Overrides the agent that is embedded, with a file.
 const AGENT_VARIABLE: &str = "SANDBOX_AGENT";
@@ -31,9 +30,8 @@ impl Environment {
     /// # Errors
     ///
     /// Where the working directory is gone or cannot be read.
-    pub fn capture() -> Result<Self, Error> {
-        let working_directory = std::env::current_dir()
-            .map_err(|source| Error::System { what: "the working directory".into(), source })?;
+    pub fn capture() -> io::Result<Self> {
+        let working_directory = std::env::current_dir()?;
         Ok(Self {
             variables: std::env::vars_os().collect(),
             working_directory,

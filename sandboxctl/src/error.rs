@@ -2,7 +2,7 @@
 
 use std::io;
 
-use sandbox_controller::{ErrorDocument, ErrorKind};
+use sandbox_api::{ErrorKind, Failure};
 
 use crate::config;
 use crate::render::escaped_line;
@@ -125,7 +125,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Signalled(signal) => signal.exit_code(),
-            _ => sandbox_controller::exit_code(self.kind()),
+            _ => sandbox_api::exit_code(self.kind()),
         }
     }
 
@@ -139,11 +139,12 @@ impl Error {
                 Some("set XDG_RUNTIME_DIR to a directory that is yours alone".to_owned())
             }
             Self::Controller(error) => {
-                use sandbox_controller::Error::{Engine, NoEngine, NotUp};
+                use sandbox_controller::ConnectError::NoEngine;
+                use sandbox_controller::Error::{Connect, Engine, StartFailed};
                 let doctor = match error {
                     // What was named is wrong, not the machine.
                     error if matches!(error.kind(), ErrorKind::Usage | ErrorKind::Image) => None,
-                    NoEngine { .. } | Engine { .. } | NotUp { .. } => {
+                    Connect(NoEngine { .. }) | Engine { .. } | StartFailed { .. } => {
                         Some("`sandboxctl doctor` says more".to_owned())
                     }
                     _ => None,
@@ -184,8 +185,8 @@ impl Error {
 
     /// For the result document.
     #[must_use]
-    pub fn document(&self) -> ErrorDocument {
-        ErrorDocument::new(self.kind(), self.message(), self.hint())
+    pub fn document(&self) -> Failure {
+        Failure::new(self.kind(), self.message(), self.hint())
     }
 }
 

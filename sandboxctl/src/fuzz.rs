@@ -14,7 +14,7 @@ mod tests {
     use super::corpus;
 
     #[test]
-    fn what_fuzzing_found_of_configurations_holds() {
+    fn config_properties_hold_for_the_corpus() {
         corpus::replay("config", super::config);
     }
 }

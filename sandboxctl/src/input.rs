@@ -2,12 +2,13 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use sandbox_controller::{Input, Script};
+use sandbox_api::{Input, Script};
 use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_SOURCE_BYTES};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -172,7 +173,7 @@ impl InputArgument {
 
 /// Everything that a run reads before it begins.
 #[derive(Debug)]
-pub struct Given {
+pub struct ScriptSource {
     /// The script's text. One byte more than the longest is read, so that a longer one is known.
     pub source: Vec<u8>,
     /// What to call the script.
@@ -189,18 +190,18 @@ pub fn is_stdin(file: &Path) -> bool {
 /// # Errors
 ///
 /// Where it is not there or cannot be read.
-pub fn script(script: &Path) -> Result<Given, Error> {
+pub fn script(script: &Path) -> Result<ScriptSource, Error> {
     let most = MAX_SOURCE_BYTES as u64;
     let read = if is_stdin(script) {
         return read_bounded(io::stdin().lock(), most)
-            .map(|source| Given { source, name: "stdin".to_owned() })
+            .map(|source| ScriptSource { source, name: "stdin".to_owned() })
             .map_err(|error| Error::usage("SCRIPT", format!("stdin: {}", reason(&error))));
     } else {
         File::open(script).and_then(|file| read_bounded(file, most))
     };
     let name = script.to_string_lossy().into_owned();
     match read {
-        Ok(source) => Ok(Given { source, name }),
+        Ok(source) => Ok(ScriptSource { source, name }),
         Err(error) => Err(Error::usage("SCRIPT", format!("{name}: {}", reason(&error)))),
     }
 }
@@ -222,8 +223,8 @@ pub fn arguments(file: Option<&Path>, flags: &[Argument]) -> Result<Map<String, 
     let flag = if file.is_some() { "--args-file" } else { "--arg" };
     Script::check_args(&arguments).map_err(|error| Error::Usage {
         what: flag.to_owned(),
-        why: error.full_message(),
-        hint: error.hint(),
+        why: error.to_string(),
+        hint: error.hint().map(str::to_owned),
     })?;
     Ok(arguments)
 }
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_names_its_flag() {
+    fn unreadable_input_names_its_flag() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("list.json"), "[1]").unwrap();

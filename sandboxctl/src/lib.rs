@@ -23,11 +23,11 @@ use std::time::Instant;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, CommandFactory, Parser, ValueEnum};
-use sandbox_controller::files::Envelope;
-use sandbox_controller::{ErrorDocument, ErrorKind, ExecDocument, ResultDocument};
+use sandbox_api::operation::Envelope;
+use sandbox_api::{ErrorKind, ExecDocument, Failure, ResultDocument};
 
 use cli::{Cli, Json};
-use output::{Chatter, Output};
+use output::{Output, Verbosity};
 
 /// Does what the process's arguments say.
 #[must_use]
@@ -42,8 +42,8 @@ pub fn main() -> ExitCode {
     };
     // Exactly, now that it is known which of the arguments are a command's own.
     choose_colour(cli.global.color);
-    let chatter = if cli.global.quiet { Chatter::Quiet } else { Chatter::Normal };
-    let output = Output::new(chatter);
+    let verbosity = if cli.global.quiet { Verbosity::Quiet } else { Verbosity::Normal };
+    let output = Output::new(verbosity);
     trace::start(&cli.global, &output);
     let json = cli.command.json();
     let code = commands::run(cli, &output).unwrap_or_else(|error| {
@@ -57,7 +57,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Tells a failure of ours in JSON. False where stdout takes nothing any more.
-fn failed(output: &Output, json: Json, error: ErrorDocument, code: u8, since: Instant) -> bool {
+fn failed(output: &Output, json: Json, error: Failure, code: u8, since: Instant) -> bool {
     let written = match json {
         Json::Result => output.document(&ResultDocument::failed(error, code)),
         Json::Exec => output.document(&ExecDocument::failed(error)),
@@ -106,8 +106,8 @@ fn usage(mut error: clap::Error, args: &[OsString], since: Instant) -> ExitCode 
     let text = render::usage_error(error);
     if flags(args).any(|flag| flag == "--json") {
         let (message, hint) = message_and_hint(&anstream::adapter::strip_str(&text).to_string());
-        let document = ErrorDocument::new(ErrorKind::Usage, message, Some(hint));
-        if failed(&Output::new(Chatter::Quiet), json_of(args), document, code, since) {
+        let document = Failure::new(ErrorKind::Usage, message, Some(hint));
+        if failed(&Output::new(Verbosity::Quiet), json_of(args), document, code, since) {
             return ExitCode::from(code);
         }
     }

@@ -4,11 +4,12 @@
 //! On stderr, where our own words are, guest text is always escaped.
 
 use std::borrow::Cow;
-use std::io::{self, IsTerminal, Write};
+use std::io;
+use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstyle::{AnsiColor, Style};
-use sandbox_controller::{LogEntry, LogLevel};
+use sandbox_api::{LogEntry, LogLevel};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -21,7 +22,7 @@ const DIM: Style = Style::new().dimmed();
 
 /// How much is told beside results and errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Chatter {
+pub enum Verbosity {
     /// Notices, and progress on a terminal.
     Normal,
     /// Errors only.
@@ -31,7 +32,7 @@ pub enum Chatter {
 /// Where a command writes.
 #[derive(Debug)]
 pub struct Output {
-    chatter: Chatter,
+    verbosity: Verbosity,
     stdout_is_terminal: bool,
     stdout_colour: bool,
     stderr_is_terminal: bool,
@@ -44,10 +45,10 @@ impl Output {
     /// The process's own. Colour is as `anstream`'s global choice, the terminal, `NO_COLOR` and
     /// `CLICOLOR` have it.
     #[must_use]
-    pub fn new(chatter: Chatter) -> Self {
+    pub fn new(verbosity: Verbosity) -> Self {
         let colour = |choice| choice != anstream::ColorChoice::Never;
         Self {
-            chatter,
+            verbosity,
             stdout_is_terminal: io::stdout().is_terminal(),
             stdout_colour: colour(anstream::AutoStream::choice(&io::stdout())),
             stderr_is_terminal: io::stderr().is_terminal(),
@@ -77,7 +78,7 @@ impl Output {
     /// Whether there is someone to whom progress is shown.
     #[must_use]
     pub fn shows_progress(&self) -> bool {
-        self.chatter == Chatter::Normal && self.stderr_is_terminal
+        self.verbosity == Verbosity::Normal && self.stderr_is_terminal
     }
 
     /// Writes bytes of ours to stdout.
@@ -173,7 +174,7 @@ impl Output {
 
     /// Tells something that is worth knowing, unless we are to be quiet.
     pub fn notice(&self, text: &str) {
-        if self.chatter == Chatter::Normal {
+        if self.verbosity == Verbosity::Normal {
             self.labelled(WARNING, "note", text);
         }
     }

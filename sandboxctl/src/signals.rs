@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::time::Duration;
 
-use sandbox_controller::{CancelCause, CancelHandle};
+use sandbox_api::CancelCause;
+use sandbox_controller::CancelHandle;
 use tokio::signal::unix;
 use tokio::task::JoinHandle;
 

@@ -123,7 +123,7 @@ fn build_static(source: &str, name: &str) -> PathBuf {
     program
 }
 
-/// The program that attacks, built once for all tests: beside the agent and as `controller/build.rs`
+/// The program that attacks, built once for all tests: beside the agent and as `controller/engine/build.rs`
 /// builds that, so that nothing but itself is compiled.
 pub fn attacker() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();

@@ -302,7 +302,7 @@ fn guest_text_cannot_pass_for_ours_on_stderr() {
 }
 
 #[test]
-fn what_is_quoted_on_stderr_is_escaped_wherever_it_comes_from() {
+fn input_quoted_on_stderr_is_escaped() {
     const EVIL: &str = "\u{1b}]0;title\u{7}\u{1b}[2J\r\nerror: forged\u{202e}";
     let place = Place::new();
     place.write("ok.luau", "return 1");

@@ -171,7 +171,16 @@ fn every_link_between_pages_leads_somewhere_and_every_page_is_in_the_summary() {
 #[test]
 fn every_promise_names_a_test_that_exists() {
     let root = workspace();
-    let crates = ["protocol", "sandbox-image", "controller", "server", "sandboxctl", "tests"];
+    let crates = [
+        "protocol",
+        "dirfd",
+        "api",
+        "sandbox-image",
+        "controller",
+        "server",
+        "sandboxctl",
+        "tests",
+    ];
     let sources: String = crates
         .iter()
         .flat_map(|folder| files_below(&root.join(folder)))

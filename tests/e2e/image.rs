@@ -16,7 +16,7 @@ fn agent_of_this_test(place: &Place, mark: &str) -> PathBuf {
         .unwrap()
         .map(|entry| entry.unwrap().path().join("agent/sandbox-agent"))
         .find(|path| path.is_file())
-        .expect("controller/build.rs builds the agent there");
+        .expect("controller/engine/build.rs builds the agent there");
     let mut bytes = std::fs::read(built).unwrap();
     // Bytes after the last section of a program mean nothing to the kernel.
     bytes.extend(format!("{mark} {}", std::process::id()).bytes());

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::task::Poll;
 
-use sandbox_controller::files::Operation;
+use sandbox_api::SandboxSpec;
+use sandbox_api::operation::Operation;
 use sandbox_controller::{
     AgentSource, Config, Controller, DiskReserve, DockerEndpoint, EmbeddedConfig, EngineChoice,
-    EngineConfig, Error, Sandbox, SandboxSpec,
+    EngineConfig, Error, Sandbox,
 };
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
@@ -155,7 +156,7 @@ impl Guest {
     /// Performs an operation, as data, and gives its envelope.
     pub fn perform(&self, operation: &Value) -> Value {
         let envelope = match Operation::from_json(&operation.to_string()) {
-            Ok(operation) => self.wait(operation.perform(&self.sandbox)),
+            Ok(operation) => self.wait(self.sandbox.perform(operation)),
             Err(error) => panic!("{operation}: {error}"),
         };
         let envelope = serde_json::to_value(envelope).unwrap();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-use sandbox_controller::{Pull, Root};
+use sandbox_api::{Pull, RootFs};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::{NamedTempFile, TempDir};
@@ -271,11 +271,11 @@ pub enum Provided {
 
 impl Provided {
     /// For the library.
-    pub fn root(&self) -> Root {
+    pub fn root(&self) -> RootFs {
         match self {
-            Self::Image(name) => Root::Image { reference: name.clone(), pull: Pull::Never },
-            Self::Directory(folder) => Root::Directory(folder.path().to_owned()),
-            Self::Archive(file) => Root::Archive(file.path().to_owned()),
+            Self::Image(name) => RootFs::Image { reference: name.clone(), pull: Pull::Never },
+            Self::Directory(folder) => RootFs::Directory(folder.path().to_owned()),
+            Self::Archive(file) => RootFs::Archive(file.path().to_owned()),
         }
     }
 

@@ -60,6 +60,13 @@ impl Agent {
             let id = number_after(&line, "\"id\":");
             match () {
                 () if line.contains("\"method\":\"hello\"") => self.hello(id, &line),
+                () if line.contains("\"method\":\"configure\"") => {
+                    answer(id, "{}");
+                    // From here on nothing is read.
+                    if self.name == "never-reads" {
+                        wait();
+                    }
+                }
                 () if line.contains("\"method\":\"run\"") => play(self, id),
                 () if line.contains("\"method\":\"shutdown\"") => match &*self.name {
                     "ignores-shutdown" => wait(),
@@ -99,7 +106,7 @@ impl Agent {
     }
 
     fn hello(&mut self, id: u64, request: &str) {
-        let protocol = if self.name == "another-version" { 99 } else { 6 };
+        let protocol = if self.name == "another-version" { 99 } else { 7 };
         let mut mounts = Vec::new();
         let mut args = self.args.iter();
         while let Some(arg) = args.next() {
@@ -151,8 +158,6 @@ impl Agent {
         }
         self.greeted = true;
         match &*self.name {
-            // From here on nothing is read.
-            "never-reads" => wait(),
             "breaks-before-the-run" => {
                 say("no frame\n");
                 wait();

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_controller::{Command, Controller, Limits, Root, Sandbox, SandboxSpec};
+use sandbox_api::{Limits, RootFs, SandboxSpec};
+use sandbox_controller::{Command, Controller, Sandbox};
 use tokio::net::TcpListener;
 
 use super::Scenario;
@@ -41,7 +42,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
         let target = address.to_string();
         let rows = bench
             .with_engines(async |docker, embedded| {
-                let launch = async |root: Option<Root>, engine: Here<'_, Controller>| {
+                let launch = async |root: Option<RootFs>, engine: Here<'_, Controller>| {
                     let (Ok(engine), Some(root)) = (engine, root) else { return Ok(None) };
                     // As many as it takes, for all rounds.
                     let connections = NonZeroU32::new(1_000_000).expect("more than 0");
@@ -51,7 +52,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
                     Ok::<_, Error>(Some(engine.launch(spec).await?))
                 };
                 let docker = launch(image.as_ref().ok().map(Image::root), docker).await?;
-                let embedded = launch(Some(Root::Directory(root.clone())), embedded).await?;
+                let embedded = launch(Some(RootFs::Directory(root.clone())), embedded).await?;
                 let count = COUNT.to_string();
                 let mut entries = vec![Entry::new("without a sandbox", || async {
                     let command = bench.command(&program, [&count]);

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_controller::{ByteSize, Command, Controller, Limits, Root, Sandbox, SandboxSpec};
+use sandbox_api::{ByteSize, Limits, RootFs, SandboxSpec};
+use sandbox_controller::{Command, Controller, Sandbox};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -51,7 +52,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
                 let rule = address.to_string();
                 let launch = async |on: On, engine: Here<'_, Controller>| {
                     let root = match (on, &image) {
-                        (On::Embedded, _) => Root::Directory(root.clone()),
+                        (On::Embedded, _) => RootFs::Directory(root.clone()),
                         (On::Docker, Ok(image)) => image.root(),
                         (On::Docker, Err(why)) => return Ok(Err(why.clone())),
                     };

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_controller::files::{ListOptions, ReadOptions, RemoveOptions, WriteOptions};
-use sandbox_controller::{Input, Limits, RunResult, Sandbox, SandboxSpec, Script};
+use sandbox_api::files::{ListOptions, ReadOptions, RemoveOptions, WriteOptions};
+use sandbox_api::{Input, Limits, RunResult, SandboxSpec, Script};
+use sandbox_controller::Sandbox;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use futures_util::future::LocalBoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
-use sandbox_controller::{Controller, Lifespan, SandboxSpec, Script};
+use sandbox_api::{Lifespan, SandboxSpec, Script};
+use sandbox_controller::Controller;
 
 use super::Scenario;
 use crate::bench::{Bench, Counts, Entry};

@@ -5,7 +5,8 @@
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_controller::{Sandbox, SandboxSpec};
+use sandbox_api::SandboxSpec;
+use sandbox_controller::Sandbox;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -1,16 +1,18 @@
 //! P10: what operations leave. A worker asks one sandbox for ten thousand of them, and looks at
 //! itself and at the agent after a thousand and at the end.
 
-use futures_util::future::LocalBoxFuture;
-use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
-use sandbox_controller::files::{
-    ListOptions, MkdirOptions, ReadOptions, RemoveOptions, RenameOptions, WriteOptions,
-};
-use sandbox_controller::{Sandbox, SandboxSpec};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+
+use futures_util::future::LocalBoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
+use sandbox_api::SandboxSpec;
+use sandbox_api::files::{
+    ListOptions, MkdirOptions, ReadOptions, RemoveOptions, RenameOptions, WriteOptions,
+};
+use sandbox_controller::Sandbox;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::Scenario;
 use crate::bench::{Bench, Counts, Work};

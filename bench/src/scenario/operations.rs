@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
+use sandbox_api::files::{ReadOptions, WriteOptions};
 use sandbox_controller::Sandbox;
-use sandbox_controller::files::{ReadOptions, WriteOptions};
 
 use super::Scenario;
 use crate::bench::{Bench, Counts, Entry};

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_controller::{Command, Controller, Root, Sandbox, SandboxSpec};
+use sandbox_api::{RootFs, SandboxSpec};
+use sandbox_controller::{Command, Controller, Sandbox};
 
 use super::Scenario;
 use crate::bench::{Bench, Counts, Entry, Here};
@@ -42,12 +43,12 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
         let plain = Plain::start(bench, &bench.folder("exec-plain")?).await?;
         let rows = bench
             .with_engines(async |docker, embedded| {
-                let launch = async |engine: Here<'_, Controller>, root: Option<Root>| {
+                let launch = async |engine: Here<'_, Controller>, root: Option<RootFs>| {
                     let (Ok(engine), Some(root)) = (engine, root) else { return Ok(None) };
                     Ok::<_, Error>(Some(engine.launch(SandboxSpec::new().root(root)).await?))
                 };
                 let docker = launch(docker, image.as_ref().ok().map(Image::root)).await?;
-                let embedded = launch(embedded, Some(Root::Directory(root.clone()))).await?;
+                let embedded = launch(embedded, Some(RootFs::Directory(root.clone()))).await?;
                 let rows = by_turns(bench, counts, &root, &image, &plain, [&docker, &embedded]);
                 let rows = rows.await;
                 for sandbox in [docker, embedded].into_iter().flatten() {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_controller::{ByteSize, Limits, SandboxSpec, Script};
+use sandbox_api::{ByteSize, Limits, SandboxSpec, Script};
 
 use super::Scenario;
 use crate::bench::{Bench, Counts, Entry};

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use sandbox_controller::files::WriteOptions;
-use sandbox_controller::{ByteSize, Limits, Sandbox, SandboxSpec};
+use sandbox_api::files::WriteOptions;
+use sandbox_api::{ByteSize, Limits, SandboxSpec};
+use sandbox_controller::Sandbox;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
+use sandbox_api::files::WriteOptions;
 use sandbox_controller::Sandbox;
-use sandbox_controller::files::WriteOptions;
 
 use super::Scenario;
 use super::streams::Content;

@@ -142,7 +142,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_any_server_reads_as_tls_is_no_other_protocol() {
+    fn bytes_that_a_server_reads_as_tls_pass_as_nothing_else() {
         use Beginning::{Ambiguous, Handshake};
         assert_eq!(decided(&[0x16, 3, 1]), (Handshake, 1));
         assert_eq!(decided(&[0x16, 4, 0]), (Handshake, 1));

@@ -11,19 +11,21 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use sandbox_agent::proxy::{Proxy, Speak, listen};
+use sandbox_agent::proxy::{FrameSender, Proxy, listen};
+use sandbox_api::hosts::Allowlist;
+use sandbox_api::{ByteSize, Limits};
+use sandbox_engine::{Attached, Output};
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{FIRST_TUNNEL, INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_TUNNELS};
 use sandbox_protocol::message::{Chunk, Close, Closed, ClosedReason, Connect, Credit};
 use sandbox_protocol::{Base64, FromAgent, ToAgent};
 use tokio_util::io::ReaderStream;
 
+use super::gate::{Egress, EgressLimits};
+use super::resolve::Resolve;
 use super::sni::tests::client_hello;
-use super::{Allowlist, Egress, EgressLimits, Resolve};
-use crate::engine::{Attached, Output};
-use crate::limits::{ByteSize, Limits};
 use crate::session::testing::{FakeAgent, pipe};
-use crate::session::{Gate, Session, SessionEnd};
+use crate::session::{ConnectHandler, Session, SessionEnd};
 
 /// No test waits longer for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -84,8 +86,8 @@ fn default_limits() -> EgressLimits {
 /// What the agent says goes into its end of the socket.
 struct Mouth(Mutex<UnixStream>);
 
-impl Speak for Mouth {
-    fn say(&self, message: &FromAgent<'_>) {
+impl FrameSender for Mouth {
+    fn send(&self, message: &FromAgent<'_>) {
         // At the end of a test nobody listens.
         _ = self.0.lock().unwrap().write_all(&message.encode().unwrap());
     }
@@ -314,7 +316,7 @@ fn ten_at_once_share_fairly() {
 }
 
 #[test]
-fn what_a_program_sends_arrives_whole_and_so_does_its_end() {
+fn bytes_and_end_of_a_program_arrive_whole() {
     const TOTAL: u64 = 20_000_000;
     let port = server(|mut client| {
         let count = read_bytes(&mut client, &AtomicU64::new(0));
@@ -414,7 +416,7 @@ fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
 }
 
 #[test]
-fn what_cannot_be_reached_is_told_from_what_may_not() {
+fn unreachable_hosts_differ_from_refused_ones() {
     // A port that nobody listens on.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let limits = EgressLimits { connect_timeout: Duration::from_millis(50), ..default_limits() };
@@ -713,12 +715,12 @@ fn hostile(limits: EgressLimits) -> (Session, FakeAgent, Arc<Seen>) {
     let (attached, agent) = pipe();
     let seen = Arc::new(Seen::default());
     let rules = ["never.example".to_owned()];
-    let gate: Arc<dyn Gate> = egress(&rules, limits, &seen);
+    let gate: Arc<dyn ConnectHandler> = egress(&rules, limits, &seen);
     (Session::start(attached, Some(gate)).unwrap(), agent, seen)
 }
 
 #[tokio::test]
-async fn what_no_honest_agent_says_of_a_tunnel_ends_the_session() {
+async fn protocol_breach_about_a_tunnel_ends_the_session() {
     let never = || connect(FIRST_TUNNEL, "never.example");
     let credit = |bytes| frame(FromAgent::Credit(Credit { stream: FIRST_TUNNEL, bytes }));
     for (what, lines, words) in [

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use sandbox_api::hosts::{Host, NoHost, Special, Target};
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{ClosedReason, Connect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -25,9 +26,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::Egress;
-use super::address::Special;
-use super::allow::{Host, NoHost, Target};
+use super::gate::Egress;
 use super::sni::{Guard, TlsRefusal};
 use crate::audit::{By, Connection, Event};
 use crate::session::{Received, Tunnel};
@@ -56,13 +55,13 @@ enum Failure {
     ThisMachine { target: Target },
     #[error("{0}; the connection is to {1}")]
     Tls(TlsRefusal, Target),
-    #[error("this sandbox has made all the connections that it may")]
+    #[error("connection limit exceeded")]
     TooMany,
     #[error("this sandbox has sent and received all the bytes that it may")]
     TooMuch,
     #[error("{name} has no address: {source}")]
     NoAddress { name: String, source: io::Error },
-    #[error("nobody answers at {target}: {source}")]
+    #[error("cannot connect to {target}: {source}")]
     Unreachable { target: Target, source: io::Error },
     #[error("{target} could not be reached in {}", humantime::format_duration(*.after))]
     Late { target: Target, after: Duration },

@@ -7,39 +7,34 @@
 //! Any number may be awaited at once on one [`Sandbox`]; 16 are under way at a time.
 //! One whose future is dropped is cancelled; where it only waited for its answer, it may be done.
 
-mod data;
-mod encoding;
-mod operation;
+mod call;
+mod perform;
 mod transfer;
-mod under_way;
 
 use std::borrow::Cow;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sandbox_api::files::{
+    EditData, Entry, ExistsData, ImageView, ListData, ListOptions, MkdirData, MkdirOptions,
+    ReadData, ReadOptions, RemoveData, RemoveOptions, RenameData, RenameOptions, StatData,
+    TextView, ViewData, ViewOptions, WriteData, WriteOptions,
+};
+use sandbox_api::{Encoding, EncodingError};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_VIEW_BYTES};
 use sandbox_protocol::media::image_type;
-use sandbox_protocol::message::{self, Page, Touched, ViewContent};
+use sandbox_protocol::message::{Page, ViewContent};
 use sandbox_protocol::path::{
     GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, PathError, to_wire, written,
 };
-use sandbox_protocol::{Base64, ErrorKind, WireError};
+use sandbox_protocol::{Base64, ErrorKind, WireError, message};
 
-pub use self::data::{
-    EditData, Entry, EntryKind, ExistsData, Extent, ImageView, ListData, ListOptions, MkdirData,
-    MkdirOptions, ReadData, ReadOptions, RemoveData, RemoveOptions, RenameData, RenameOptions,
-    StatData, TextView, Timestamp, TruncatedBy, ViewData, ViewOptions, WriteData, WriteMode,
-    WriteOptions, time_text,
-};
-pub use self::encoding::{Encoding, EncodingError, UnknownEncoding};
-pub use self::operation::{Envelope, Metadata, Operation, Performed};
+use self::call::OperationCall;
 pub use self::transfer::{FileReader, FileWriter};
 use self::transfer::{Reading, Writing};
-use self::under_way::UnderWay;
-use crate::changes::Announced;
 use crate::error::Error;
-use crate::sandbox::{Inner, Sandbox};
-use crate::session::Sink;
+use crate::sandbox::Sandbox;
+use crate::session::NotificationHandler;
 
 /// Each takes a path as a script writes one: relative to the working directory, `~/…`, or absolute
 /// under a mount. Its bytes are any but NUL.
@@ -106,7 +101,7 @@ impl Sandbox {
     ///
     /// # Errors
     ///
-    /// As of every operation; `invalid_request` for a window behind the end, `encoding` for what is
+    /// As of every operation; `invalid_request` for a window past the end, `encoding` for what is
     /// neither text nor an image.
     pub async fn view(
         &self,
@@ -136,7 +131,7 @@ impl Sandbox {
     }
 
     /// Writes the bytes that a text stands for in an encoding; `None` is the sandbox's
-    /// [default](crate::SandboxSpec::default_encoding). Every front end that is given text comes
+    /// [default](sandbox_api::SandboxSpec::default_encoding). Every front end that is given text comes
     /// here, so that a text that stands for nothing is a write that failed, with its line in the
     /// audit.
     ///
@@ -346,8 +341,8 @@ impl Sandbox {
         under_way.end(result)
     }
 
-    fn begin(&self, operation: &'static str, path: &[u8]) -> UnderWay {
-        UnderWay::new(self.inner().clone(), operation, path)
+    fn begin(&self, operation: &'static str, path: &[u8]) -> OperationCall {
+        OperationCall::new(self.inner().clone(), operation, path)
     }
 
     async fn reading(
@@ -364,7 +359,7 @@ impl Sandbox {
     }
 }
 
-impl UnderWay {
+impl OperationCall {
     async fn view(&mut self, options: ViewOptions) -> Result<ViewData, Error> {
         let inner = self.inner().clone();
         let (path, path_b64) = self.wire();
@@ -456,29 +451,29 @@ struct Pages {
     most: u64,
     /// How long a name may be, in bytes.
     longest: usize,
-    listed: Mutex<Listed>,
+    listed: Mutex<ContainerSummary>,
 }
 
 #[derive(Default)]
-struct Listed {
+struct ContainerSummary {
     entries: Vec<message::Entry>,
     /// Entries that no operation could name: no path is so long.
     beyond: u64,
 }
 
-impl Listed {
+impl ContainerSummary {
     const fn count(&self) -> u64 {
         self.entries.len() as u64 + self.beyond
     }
 }
 
 impl Pages {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Listed> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ContainerSummary> {
         self.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Sink for Pages {
+impl NotificationHandler for Pages {
     fn page(&self, page: Page) -> Result<(), String> {
         if page.entries.is_empty() {
             return Err("a page of nothing".to_owned());
@@ -501,15 +496,6 @@ impl Sink for Pages {
             }
         }
         Ok(())
-    }
-}
-
-/// What an operation is about to change: checked, and not kept.
-struct Changes(Arc<Inner>);
-
-impl Sink for Changes {
-    fn touched(&self, touched: Touched) -> Result<(), String> {
-        Announced::default().take(&touched, self.0.io_mount())
     }
 }
 

@@ -1,13 +1,13 @@
 //! Content on its way: files read and written piece by piece.
 
-use std::fmt;
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::{fmt, io};
 
 use bytes::Bytes;
 use futures_util::stream::{self, BoxStream, StreamExt};
+use sandbox_api::files::{WriteData, WriteOptions};
 use sandbox_protocol::message::{self, ReadReply, WriteReply};
 use sandbox_protocol::path::GuestPath;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
@@ -15,18 +15,16 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_util::io::StreamReader;
 
-use super::Changes;
-use super::data::{WriteData, WriteOptions};
-use super::under_way::{Answer, UnderWay};
+use super::call::{Answer, Changes, OperationCall};
 use crate::error::Error;
-use crate::session::{Incoming, Outgoing, Then};
+use crate::session::{Fin, Incoming, Outgoing};
 
 /// What a writer takes before it waits for the agent.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// A file that is being read.
 pub(super) struct Reading {
-    under_way: UnderWay,
+    under_way: OperationCall,
     incoming: Incoming,
     /// `None` once it has come.
     answer: Option<Answer<ReadReply>>,
@@ -38,7 +36,7 @@ pub(super) struct Reading {
 impl Reading {
     /// Asks for the content, and waits until it comes or is refused.
     pub async fn start(
-        under_way: UnderWay,
+        under_way: OperationCall,
         offset: u64,
         limit: Option<u64>,
     ) -> Result<Self, Error> {
@@ -149,7 +147,7 @@ impl fmt::Debug for FileReader {
 
 /// A file that is being written.
 pub(super) struct Writing {
-    under_way: UnderWay,
+    under_way: OperationCall,
     outgoing: Outgoing,
     /// `None` once it has come.
     answer: Option<Answer<WriteReply>>,
@@ -158,7 +156,7 @@ pub(super) struct Writing {
 
 impl Writing {
     /// Announces the content.
-    pub async fn start(under_way: UnderWay, options: WriteOptions) -> Result<Self, Error> {
+    pub async fn start(under_way: OperationCall, options: WriteOptions) -> Result<Self, Error> {
         let inner = under_way.inner();
         let (path, path_b64) = under_way.wire();
         let WriteOptions { mode, parents, atomic } = options;
@@ -177,10 +175,7 @@ impl Writing {
     /// Sends some of it.
     pub async fn put(&mut self, mut content: &[u8]) -> Result<(), Error> {
         while !content.is_empty() {
-            match self
-                .under_way
-                .in_time(self.bytes, self.outgoing.send(content, Then::More))
-                .await?
+            match self.under_way.in_time(self.bytes, self.outgoing.send(content, Fin::More)).await?
             {
                 Ok(sent) => {
                     content = &content[sent..];
@@ -195,10 +190,7 @@ impl Writing {
     /// Sends the rest of it, and its end with that: the file changes now.
     pub async fn commit(&mut self, mut rest: &[u8]) -> Result<WriteData, Error> {
         loop {
-            match self
-                .under_way
-                .in_time(self.bytes, self.outgoing.send(rest, Then::Nothing))
-                .await?
+            match self.under_way.in_time(self.bytes, self.outgoing.send(rest, Fin::Nothing)).await?
             {
                 Ok(sent) => {
                     rest = &rest[sent..];

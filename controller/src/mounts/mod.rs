@@ -11,6 +11,7 @@
 //! bind mount or a link gives the same directory another path.
 
 mod policy;
+pub(crate) mod refusal;
 mod table;
 mod watch;
 
@@ -19,16 +20,17 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sandbox_engine::Source;
 use sandbox_protocol::message::Access;
 
-pub use self::policy::MountRefusal;
 pub(crate) use self::policy::OwnFolders;
 use self::policy::{MountPointsBelow, MountPolicy};
+use self::refusal::MountRefusal;
 use self::table::{MountTable, Opened};
 use self::watch::MountChanges;
 pub(crate) use self::watch::MountWatch;
-use crate::engine::Source;
 use crate::error::Error;
+use crate::mounts::policy::refused;
 
 /// How often a table that says nothing certain is read again before a sandbox is ended for it: a
 /// reading can fail, or fall in the middle of a change.
@@ -208,10 +210,6 @@ impl MountLost {
     }
 }
 
-fn refused(what: &str, path: &Path, source: MountRefusal) -> Error {
-    Error::MountRefused { what: what.to_owned(), path: path.to_owned(), source }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::{self, File};
@@ -297,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_launch_looked_at_is_not_kept() {
+    async fn files_checked_at_launch_are_not_kept_open() {
         let dir = tempfile::tempdir().unwrap();
         let (state, data) = (dir.path().join("state"), dir.path().join("data"));
         let folders = OwnFolders { state_dir: state, data_dir: data };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use sandbox_protocol::message::Access;
 
+use super::refusal::{DEVICES, MountRefusal};
 use super::table::{Located, Location, MountTable, Opened};
 use crate::error::Error;
 
@@ -44,85 +45,6 @@ const PSEUDO_FILE_SYSTEMS: &[&str] = &[
     "xenfs",
 ];
 
-/// Where the device nodes are: often a plain tmpfs.
-const DEVICES: &str = "/dev";
-
-/// Why something of the host is not mounted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum MountRefusal {
-    /// Something is mounted below it. A sandbox would work in the directory underneath, where nobody
-    /// looks, and by removing or replacing that directory it would detach the mount.
-    #[error("{} is a mount point below it", .mount_point.display())]
-    MountPoint {
-        /// Where, on the host.
-        mount_point: PathBuf,
-    },
-    /// It is an interface of the kernel.
-    #[error("it is on a pseudo file system ({fs_type})")]
-    PseudoFileSystem {
-        /// Which, such as `proc`.
-        fs_type: String,
-    },
-    /// It is among the host's device nodes.
-    #[error("it is in {DEVICES}, among the host's devices")]
-    Devices,
-    /// It is in a folder of the controller's own.
-    #[error("it is in the {name} {}", .folder.display())]
-    OwnFolder {
-        /// `state folder` or `data directory`.
-        name: &'static str,
-        /// Where that is.
-        folder: PathBuf,
-    },
-    /// A folder of the controller's own is in it, and it could be changed there.
-    #[error("the {name} {} is in it", .folder.display())]
-    ParentOfOwnFolder {
-        /// `state folder` or `data directory`.
-        name: &'static str,
-        /// Where that is.
-        folder: PathBuf,
-    },
-    /// It is on no mount that this process sees.
-    #[error("it is on a mount that this process's mount table does not list")]
-    NotListed,
-    /// Where it is cannot be found out.
-    #[error("cannot look at its mount: {reason}")]
-    Unknown {
-        /// Why.
-        reason: String,
-    },
-}
-
-impl MountRefusal {
-    pub(super) fn unknown(error: &io::Error) -> Self {
-        Self::Unknown { reason: error.to_string() }
-    }
-
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> String {
-        let hint = match self {
-            Self::MountPoint { mount_point } => {
-                let point = mount_point.display();
-                return format!("unmount {point}, or give a directory without a mount point below");
-            }
-            Self::PseudoFileSystem { .. } | Self::Devices => {
-                "give a file or directory of a file system that stores files"
-            }
-            Self::OwnFolder { .. } | Self::ParentOfOwnFolder { .. } => {
-                "give another directory: what is there decides what runs outside of sandboxes"
-            }
-            Self::NotListed => {
-                "give a path in this process's mount namespace; the root of a chroot must be a mount \
-                 point (`mount --bind`)"
-            }
-            Self::Unknown { .. } => "`sandboxctl` needs /proc mounted, and readable",
-        };
-        hint.to_owned()
-    }
-}
-
 /// The folders of a controller, which may not be there yet.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnFolders {
@@ -160,7 +82,7 @@ impl MountPolicy {
     pub fn new(table: Arc<MountTable>, folders: &OwnFolders) -> Result<Self, Error> {
         let locate = |what: &str, path: &Path| match place(&table, path) {
             Ok(located) => Ok(located.location),
-            Err(reason) => Err(super::refused(what, path, reason)),
+            Err(reason) => Err(refused(what, path, reason)),
         };
         let own = |name: &'static str, path: &PathBuf| {
             let location = locate(&format!("the {name}"), path)?;
@@ -251,6 +173,11 @@ fn check_below(table: &MountTable, located: &Located<'_>) -> Result<(), MountRef
         Some(point) => Err(MountRefusal::MountPoint { mount_point: point.to_owned() }),
         None => Ok(()),
     }
+}
+
+/// What is not mounted, as an error.
+pub(super) fn refused(what: &str, path: &Path, source: MountRefusal) -> Error {
+    Error::MountRefused { what: what.to_owned(), path: path.to_owned(), source }
 }
 
 #[cfg(test)]

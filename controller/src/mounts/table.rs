@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
-use std::io;
 use std::ops::Bound;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use rustix::fs::{Mode, OFlags};
 
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_under_another_mount_is_not_below_what_hides_it() {
+    fn mount_hidden_under_another_is_not_below_it() {
         let mounts = table(
             "20 1 8:1 / / rw - ext4 /dev/a rw\n\
              21 20 0:5 / /mnt/m rw - tmpfs t rw\n\

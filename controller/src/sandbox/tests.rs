@@ -7,28 +7,33 @@ mod operations;
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use sandbox_api::{
+    ByteSize, CancelCause, ErrorKind, FileOp, Input, Lifespan, Limits, Outcome, ResultDocument,
+    RootFs, Script, Status, Usage,
+};
+use sandbox_engine::{
+    ContainerSummary, ContainerUsage, EmbeddedConfig, Prepared, ProgramRoot, Source, UserMapping,
+};
 use sandbox_protocol::FromAgent;
-use sandbox_protocol::argv::ConfinementPolicy;
+use sandbox_protocol::argv::{ConfinementPolicy, EXIT_UNCONFINED};
 use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_REFUSALS};
 use sandbox_protocol::message::{
-    AgentUsage, Change, Log, LogLevel, Request, RunEnd, RunReply, ScriptError, ShutdownReply,
+    AgentUsage, Change, HelloReply, Log, LogLevel, MountIdentity, Request, RunEnd, RunReply,
+    ScriptError, ShutdownReply,
 };
 use sandbox_protocol::path::MAX_PATH_BYTES;
 use serde_json::value::RawValue;
 
 use self::fake::{Fake, Scripted, World, greeted, hello_reply};
 use super::*;
-use crate::config::{EmbeddedConfig, Sweep};
+use crate::config::Sweep;
 use crate::controller::Controller;
-use crate::engine::{Listed, UserMapping};
-use crate::limits::ByteSize;
-use crate::outcome::{CancelCause, ContainerUsage, Outcome, Status};
-use crate::report::{FileOp, ResultDocument, Usage};
+use crate::gc::reap;
+use crate::gc::state_dir::Instance;
 use crate::session::testing::FakeAgent;
-use crate::spec::Input;
-use crate::state::Instance;
+use crate::{PreparedSandbox, Step};
 
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_goes_through_its_life_in_order() {
@@ -102,7 +107,7 @@ async fn an_agent_that_says_nothing_is_killed_a_second_after_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_killed_agent_cannot_tell_of_its_usage_the_engine_may() {
+async fn usage_of_a_killed_agent_comes_from_the_engine() {
     let used = ContainerUsage { cpu: Duration::from_millis(1500), peak_memory: 5 << 20 };
     for (earlier, expected) in [(0, (Some(1500), Some(5 << 20))), (1, (None, None))] {
         let world = greeted(async |mut agent: Scripted, _| {
@@ -163,7 +168,7 @@ async fn a_cancel_is_given_a_second_and_a_second_one_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_engine_saw_decides_where_the_agent_said_nothing() {
+async fn engine_evidence_decides_when_the_agent_is_silent() {
     for (code, oom_killed, status) in [
         (Some(137), true, Status::Limit),
         (Some(137), false, Status::Killed),
@@ -342,7 +347,7 @@ async fn an_agent_that_sees_other_mounts_is_refused() {
         let is_expected = match what {
             "another directory" => matches!(error, Error::IoDirElsewhere { .. }),
             "another version" => matches!(error, Error::AgentMismatch { .. }),
-            _ => matches!(error, Error::NotUp { .. }),
+            _ => matches!(error, Error::StartFailed { .. }),
         };
         assert!(is_expected, "{what}: {error}");
         assert_eq!(error.exit_code(), 125, "{what}");
@@ -465,7 +470,7 @@ async fn an_agent_confined_by_less_than_the_policy_wants_is_refused_before_any_r
             reply.confinement.seccomp = false;
             let (id, _) = agent.request().await.unwrap();
             agent.answer(id, reply).await;
-            Scripted { agent, run: 0 }.rest().await;
+            Scripted::configured(agent).await.rest().await;
         });
         *io.lock().unwrap() = world.io.path().to_owned();
         Arc::get_mut(&mut world.shared).unwrap().confinement = policy;
@@ -573,13 +578,16 @@ async fn a_kill_that_hangs_ends_the_log_and_loses_nothing_of_the_run() {
     assert_eq!(run.next_log().await, None);
     let result = run.wait().await.unwrap();
     assert!(before.elapsed() < Duration::from_secs(45));
-    let Outcome::Error(error) = &result.outcome else { panic!("{:?}", result.outcome) };
-    assert!(matches!(**error, Error::Engine { step: Step::Kill, .. }), "{error}");
+    let Outcome::Error { failure: error, .. } = &result.outcome else {
+        panic!("{:?}", result.outcome)
+    };
+    assert_eq!(error.kind, ErrorKind::Engine);
+    assert!(error.message.starts_with(&format!("{} failed", Step::Kill)), "{error:?}");
     assert_eq!(result.logs[0].text, "before");
     assert_eq!(result.files_touched.files[0].bytes, 5);
     let document = serde_json::to_value(ResultDocument::from(&result)).unwrap();
     assert_eq!(document["status"], "error");
-    assert_eq!(document["error"]["hint"].as_str(), error.hint().as_deref());
+    assert_eq!(document["error"]["hint"].as_str(), error.hint.as_deref());
     for key in ["id", "engine", "io_dir", "limits", "usage"] {
         assert!(!document[key].is_null(), "{key}: {document:#}");
     }
@@ -675,7 +683,7 @@ async fn an_engine_that_sees_another_directory_is_told_by_the_nonce() {
             let path = io.join(hello.nonce.unwrap());
             let nonce = sees_it.then(|| std::fs::read_to_string(path).unwrap());
             agent.answer(id, HelloReply { nonce, ..reply }).await;
-            Scripted { agent, run: 0 }.rest().await;
+            Scripted::configured(agent).await.rest().await;
         });
         *io.lock().unwrap() = world.io.path().to_owned();
         world
@@ -730,13 +738,13 @@ async fn an_input_that_is_another_file_than_the_one_opened_is_refused() {
             reply.mounts.push(MountIdentity { path: "/in/x".into(), dev, ino });
             let (id, _) = agent.request().await.unwrap();
             agent.answer(id, reply).await;
-            Scripted { agent, run: 0 }.rest().await;
+            Scripted::configured(agent).await.rest().await;
         });
         *io.lock().unwrap() = world.io.path().to_owned();
         let spec = world.spec().input(Input::path(right.path(), "x"));
         match Sandbox::launch(world.shared.clone(), spec).await {
             Ok(sandbox) if !is_refused => sandbox.close().await.unwrap(),
-            Err(Error::NotUp { detail }) if is_refused => {
+            Err(Error::StartFailed { detail }) if is_refused => {
                 assert!(detail.contains("/in/x"), "{detail}");
                 world.assert_removed().await;
             }
@@ -769,7 +777,7 @@ async fn told_of(says: &'static [(u64, u64, u64)]) -> Vec<(Option<u64>, Option<u
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_run_could_use_is_not_told_as_used() {
+async fn impossible_usage_is_not_reported() {
     const MOST: (u64, u64, u64) = (35_000, 272 << 20, 50 << 20);
     const MORE: (u64, u64, u64) = (35_001, (272 << 20) + 1, (50 << 20) + 1);
     const ALL: (u64, u64, u64) = (u64::MAX, u64::MAX, u64::MAX);
@@ -788,7 +796,7 @@ async fn each_run_of_a_sandbox_is_told_its_own_processor_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_agent_could_run_is_judged_without_asking_it() {
+async fn invalid_scripts_are_judged_without_the_agent() {
     let world = greeted(async |mut agent: Scripted, _| agent.rest().await);
     let sandbox = world.launch().await.unwrap();
     let result = sandbox.run(Script::new(vec![b'x'; (256 << 10) + 1])).await.unwrap();
@@ -819,11 +827,11 @@ async fn a_limit_over_its_ceiling_is_refused_before_anything_is_made() {
 }
 
 /// A container of a controller that is dead, or alive.
-fn container_of(instance: &Instance, id: &str) -> Listed {
+fn container_of(instance: &Instance, id: &str) -> ContainerSummary {
     let created = SystemTime::now();
     let labels = reap::labels(instance, id, created + Duration::from_secs(3600));
     let name = reap::container_name(id);
-    Listed { id: id.to_owned(), name, labels, running: true, created }
+    ContainerSummary { id: id.to_owned(), name, labels, running: true, created }
 }
 
 #[tokio::test(start_paused = true)]
@@ -880,13 +888,14 @@ async fn doctors_empty_directory_is_a_root_and_nobody_elses_of_ours_is() {
     let file = Arc::new(std::fs::File::open(&empty).unwrap().into());
     let root = ProgramRoot::Directory(Source { path: empty.to_str().unwrap().to_owned(), file });
     let prepared = Prepared { root, env: Vec::new(), workdir: String::new() };
-    let launch = |spec: SandboxSpec| {
-        let spec = SandboxSpec { prepared: Some(prepared.clone()), ..spec };
-        Sandbox::launch(world.shared.clone(), spec)
+    let launch = |sandbox: PreparedSandbox| {
+        let sandbox = PreparedSandbox { prepared: Some(prepared.clone()), ..sandbox };
+        Sandbox::launch(world.shared.clone(), sandbox)
     };
-    let refused = launch(world.spec().root(Root::Directory(empty.clone()))).await.unwrap_err();
+    let refused =
+        launch(world.spec().root(RootFs::Directory(empty.clone())).into()).await.unwrap_err();
     assert!(matches!(refused, Error::MountRefused { .. }), "{refused}");
     assert!(!world.fake.calls().contains(&"create"), "{:?}", world.fake.calls());
-    let sandbox = launch(world.spec().own_directory(empty)).await.unwrap();
+    let sandbox = launch(PreparedSandbox::on_engine_directory(world.spec(), empty)).await.unwrap();
     sandbox.close().await.unwrap();
 }

@@ -219,7 +219,7 @@ pub(crate) struct Outgoing {
 
 /// What comes after the bytes that are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum Fin {
     /// More of them.
     More,
     /// The end of the stream, with the last of them.
@@ -245,13 +245,13 @@ impl Outgoing {
 
     /// Sends as much of `data` as one chunk takes, once there is credit, and says how much that
     /// was.
-    pub async fn send(&mut self, data: &[u8], then: Then) -> Result<usize, Ended> {
+    pub async fn send(&mut self, data: &[u8], then: Fin) -> Result<usize, Ended> {
         loop {
             let chunk = match self.shared.lock().streams.open.get_mut(&self.number) {
                 Some(Open::Outgoing { window, .. }) => match window.capacity().min(data.len()) {
                     0 if !data.is_empty() => None,
                     size => {
-                        let is_last = then == Then::Nothing && size == data.len();
+                        let is_last = then == Fin::Nothing && size == data.len();
                         Some((window.chunk(data[..size].to_vec(), is_last), size))
                     }
                 },

@@ -3,7 +3,7 @@
 //! What the agent says is held against the rules here, by the task that reads it, and kept until the
 //! connection's own task takes it. What comes is bounded by its credit in bytes, however small its
 //! pieces are; numbers are bounded too, for a tunnel has its place until both sides have said their
-//! last word. Who may connect where is not known here: that is the [`Gate`]'s.
+//! last word. Who may connect where is not known here: that is the [`ConnectHandler`]'s.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::streams::Ended;
 use super::{Shared, WeakLines};
 
 /// Decides about connections, and makes them.
-pub(crate) trait Gate: Send + Sync {
+pub(crate) trait ConnectHandler: Send + Sync {
     /// Takes a tunnel over, in a task of its own: it is called by the one that reads the agent.
     fn open(self: Arc<Self>, tunnel: Tunnel, connect: Connect);
 }

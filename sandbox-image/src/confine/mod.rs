@@ -199,6 +199,15 @@ pub fn adopt() -> Result<(), ConfineError> {
     step("PR_SET_CHILD_SUBREAPER", rustix::process::set_child_subreaper(own))
 }
 
+/// Lowers the processor time of this process, and of what it starts.
+///
+/// # Errors
+///
+/// Those of `setrlimit`.
+pub fn limit_cpu(seconds: u64) -> rustix::io::Result<()> {
+    limit(Resource::Cpu, seconds)
+}
+
 /// Lowers a limit, never above what it is.
 fn limit(resource: Resource, value: u64) -> rustix::io::Result<()> {
     let now = rustix::process::getrlimit(resource);

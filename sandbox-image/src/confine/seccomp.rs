@@ -142,6 +142,11 @@ fn program(pid: u32) -> Result<BpfProgram, BackendError> {
     // `clone3`, whose flags no filter can see, is not there: the C library takes this one then.
     only(libc::SYS_clone, vec![argument(0, Qword, Eq, bits(THREAD))?])?;
     only(libc::SYS_prctl, vec![argument(0, Dword, Eq, bits(libc::PR_SET_NAME))?])?;
+    // The processor time of this process alone, which without a capability only goes down.
+    only(
+        libc::SYS_prlimit64,
+        vec![argument(0, Dword, Eq, 0)?, argument(1, Dword, Eq, libc::RLIMIT_CPU.into())?],
+    )?;
     // `abort`, of this process alone.
     only(libc::SYS_tgkill, vec![argument(0, Dword, Eq, pid.into())?])?;
     // The standard library's own checks of its descriptors.

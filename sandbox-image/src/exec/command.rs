@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_program_can_be_given_is_named() {
+    fn invalid_program_arguments_are_named() {
         let kind = |command: &Command, env: &[(&str, &str)]| {
             prepare(command, None, env, &defaults(&[])).unwrap_err().kind()
         };

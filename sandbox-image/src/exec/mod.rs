@@ -10,7 +10,6 @@ mod spawn;
 mod spawner;
 mod supervise;
 mod tree;
-mod wake;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -31,15 +30,15 @@ use sandbox_protocol::{ErrorKind, WireError};
 
 use crate::confine::Layers;
 use crate::outbox::Outbox;
-use crate::run::{StopFlag, StopReason, no_thread};
+use crate::stop::{StopFlag, StopReason, no_thread};
 use crate::stream::{Stream, Streams, Way};
+use crate::wake::Wake;
 use command::{Asked, Defaults, Prepared};
 use reaper::Reaper;
 use spawn::{Beginning, SpawnError, spawn};
 pub use spawner::Spawner;
 use supervise::{Bounds, Console, Input, Running, supervise};
 use tree::Marks;
-pub use wake::Wake;
 
 /// No program runs longer, whatever it was given.
 pub const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
@@ -66,7 +65,7 @@ impl Output {
 
 /// What programs need that can only be had before the agent is confined.
 #[derive(Debug)]
-pub struct Ground {
+pub struct ExecContext {
     defaults: Defaults,
     marks: Marks,
     layers: Layers,
@@ -74,7 +73,7 @@ pub struct Ground {
     null: File,
 }
 
-impl Ground {
+impl ExecContext {
     /// Takes it.
     ///
     /// # Errors
@@ -99,7 +98,7 @@ impl Ground {
 /// Runs programs.
 #[derive(Debug)]
 pub struct Programs {
-    ground: Ground,
+    context: ExecContext,
     spawner: Spawner,
     reaper: Reaper,
     running: AtomicUsize,
@@ -128,9 +127,9 @@ impl Programs {
     /// # Errors
     ///
     /// Where no thread can be had.
-    pub fn start(ground: Ground, spawner: Spawner) -> io::Result<Arc<Self>> {
+    pub fn start(context: ExecContext, spawner: Spawner) -> io::Result<Arc<Self>> {
         let (reaper, running) = (Reaper::start()?, AtomicUsize::new(0));
-        Ok(Arc::new(Self { ground, spawner, reaper, running }))
+        Ok(Arc::new(Self { context, spawner, reaper, running }))
     }
 
     /// Runs a program to its end. `wake` is woken by its console; `stop` ends it early.
@@ -145,10 +144,10 @@ impl Programs {
         wake: &Arc<Wake>,
         stop: &StopFlag,
     ) -> Result<ExecReply, WireError> {
-        let _place = Place::take(self)?;
+        let _permit = RunningPermit::take(self)?;
         let Task { command, cwd, ref env, .. } = *task;
         let asked = Asked { command, cwd, env };
-        let prepared = Prepared::new(&asked, &self.ground.defaults)?;
+        let prepared = Prepared::new(&asked, &self.context.defaults)?;
         stop.waking(wake, || {
             let Task { deadline, output_bytes, .. } = *task;
             let bounds = Bounds { stop, deadline, output_bytes };
@@ -164,7 +163,7 @@ impl Programs {
         wake: &Arc<Wake>,
         bounds: &Bounds<'_>,
     ) -> Result<Running, WireError> {
-        let tree = self.ground.marks.tree();
+        let tree = self.context.marks.tree();
         let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(no_descriptor);
         let stdin = has_input.then(pipe).transpose()?;
         let (stdout, stderr) = (pipe()?, pipe()?);
@@ -172,15 +171,15 @@ impl Programs {
         for end in [&stdout.0, &stderr.0].into_iter().chain(to_stdin) {
             rustix::fs::fcntl_setfl(end, OFlags::NONBLOCK).map_err(no_descriptor)?;
         }
-        let input = stdin.as_ref().map_or(self.ground.null.as_fd(), |(end, _)| end.as_fd());
+        let input = stdin.as_ref().map_or(self.context.null.as_fd(), |(end, _)| end.as_fd());
         let beginning = Beginning {
             candidates: &prepared.candidates,
             args: &prepared.args,
             env: &prepared.env,
             cwd: &prepared.cwd,
             stdio: [input, stdout.1.as_fd(), stderr.1.as_fd()],
-            layer: self.ground.layers.landlock.as_ref().map(OwnedFd::as_fd),
-            filters: &self.ground.layers.seccomp,
+            layer: self.context.layers.landlock.as_ref().map(OwnedFd::as_fd),
+            filters: &self.context.layers.seccomp,
         };
         let mut tries = 0;
         let mut stopped = None;
@@ -207,13 +206,13 @@ impl Programs {
 }
 
 /// One of those that run: the only one, where they cannot be told apart.
-struct Place<'a>(&'a AtomicUsize);
+struct RunningPermit<'a>(&'a AtomicUsize);
 
-impl<'a> Place<'a> {
+impl<'a> RunningPermit<'a> {
     fn take(programs: &'a Programs) -> Result<Self, WireError> {
         let place = Self(&programs.running);
         let others = programs.running.fetch_add(1, Ordering::Relaxed);
-        if others > 0 && !programs.ground.marks.tell_apart() {
+        if others > 0 && !programs.context.marks.tell_apart() {
             let message = "another program is running, and this kernel does not tell them apart";
             return Err(WireError::new(ErrorKind::Busy, message));
         }
@@ -221,7 +220,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for RunningPermit<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

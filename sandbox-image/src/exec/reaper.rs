@@ -10,12 +10,12 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use sandbox_protocol::message::ExecEnd;
 
-use super::Wake;
-use super::tree::{Burials, Tree, limit_of};
+use super::tree::{ReapCount, Tree, limit_of};
+use crate::wake::Wake;
 
 /// What a child left.
 #[derive(Debug, Clone, Copy)]
-pub struct Remains {
+pub struct ChildExit {
     /// How it ended.
     pub end: ExecEnd,
     /// Processor time of it, and of those that it waited for.
@@ -26,14 +26,14 @@ pub struct Remains {
 #[derive(Debug)]
 pub struct Death {
     pid: Pid,
-    remains: Mutex<Option<Remains>>,
+    exit: Mutex<Option<ChildExit>>,
     wake: Arc<Wake>,
 }
 
 impl Death {
     /// What the child left, if it has ended.
-    pub fn remains(&self) -> Option<Remains> {
-        *self.remains.lock().unwrap()
+    pub fn exit(&self) -> Option<ChildExit> {
+        *self.exit.lock().unwrap()
     }
 }
 
@@ -52,7 +52,7 @@ struct State {
     /// By number: whose is in here is not reaped yet, so the number is still its own.
     awaited: HashMap<i32, Arc<Death>>,
     /// The trees of programs, with their marks.
-    trees: Vec<(Option<u64>, Weak<Burials>)>,
+    trees: Vec<(Option<u64>, Weak<ReapCount>)>,
     /// How many children were begun.
     begun: u64,
 }
@@ -89,12 +89,12 @@ impl Reaper {
         let (pid, more) = clone()?;
         state.begun += 1;
         self.0.begun.notify_one();
-        let death = Arc::new(Death { pid, remains: Mutex::default(), wake: wake.clone() });
+        let death = Arc::new(Death { pid, exit: Mutex::default(), wake: wake.clone() });
         state.awaited.insert(pid.as_raw_nonzero().get(), death.clone());
-        state.trees.retain(|(_, burials)| burials.strong_count() > 0);
-        let burials = Arc::downgrade(tree.burials());
-        if !state.trees.iter().any(|(_, known)| known.ptr_eq(&burials)) {
-            state.trees.push((tree.mark(), burials));
+        state.trees.retain(|(_, reap_count)| reap_count.strong_count() > 0);
+        let reap_count = Arc::downgrade(tree.reap_count());
+        if !state.trees.iter().any(|(_, known)| known.ptr_eq(&reap_count)) {
+            state.trees.push((tree.mark(), reap_count));
         }
         Ok((death, more))
     }
@@ -130,17 +130,18 @@ impl Shared {
         // A tree without a mark is everybody.
         let of_it = |(known, _): &&(Option<u64>, _)| known.is_none() || *known == mark;
         let trees = state.trees.iter().filter(of_it);
-        let trees: Vec<_> = trees.filter_map(|(_, burials)| burials.upgrade()).collect();
-        let count = || trees.iter().for_each(|burials| _ = burials.fetch_add(1, Ordering::SeqCst));
+        let trees: Vec<_> = trees.filter_map(|(_, reap_count)| reap_count.upgrade()).collect();
+        let count =
+            || trees.iter().for_each(|reap_count| _ = reap_count.fetch_add(1, Ordering::SeqCst));
         count();
-        let remains = take_remains(pid);
+        let exit = wait_for_exit(pid);
         count();
         // Nobody else reaps, so it is there to be reaped. Were it not, nothing would be made up.
-        let Some(remains) = remains else { return };
+        let Some(exit) = exit else { return };
         let death = state.awaited.remove(&pid.as_raw_nonzero().get());
         drop(state);
         if let Some(death) = death {
-            *death.remains.lock().unwrap() = Some(remains);
+            *death.exit.lock().unwrap() = Some(exit);
             death.wake.wake();
         }
     }
@@ -163,7 +164,7 @@ fn ended() -> Result<Pid, i32> {
 }
 
 /// Reaps a child that has ended.
-fn take_remains(pid: Pid) -> Option<Remains> {
+fn wait_for_exit(pid: Pid) -> Option<ChildExit> {
     let mut status = 0;
     let pid = pid.as_raw_nonzero().get();
     #[expect(unsafe_code, reason = "no safe interface waits and tells what was used")]
@@ -185,5 +186,5 @@ fn take_remains(pid: Pid) -> Option<Remains> {
         let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
         seconds + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
     };
-    Some(Remains { end, cpu: time(usage.ru_utime) + time(usage.ru_stime) })
+    Some(ChildExit { end, cpu: time(usage.ru_utime) + time(usage.ru_stime) })
 }

@@ -21,10 +21,10 @@ use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{ExecEnd, ExecReply, ExecStop};
 use sandbox_protocol::{ErrorKind, WireError};
 
-use super::reaper::{Death, Remains};
-use super::tree::{PATIENCE, Tree};
+use super::reaper::{ChildExit, Death};
+use super::tree::{KILL_TIMEOUT, Tree};
 use super::{Output, Wake};
-use crate::run::{StopFlag, StopReason};
+use crate::stop::{StopFlag, StopReason};
 
 /// How many pieces of input are given before anything else is looked at.
 const PIECES: usize = 4;
@@ -147,10 +147,10 @@ pub fn supervise(
         piece: Vec::new(),
         stopped,
     };
-    let remains = loop {
+    let exit = loop {
         wake.see();
-        if let Some(remains) = death.remains() {
-            break remains;
+        if let Some(exit) = death.exit() {
+            break exit;
         }
         watch.carry(&wake);
         watch.look_at_bounds();
@@ -164,7 +164,7 @@ pub fn supervise(
     if !tree.kill() {
         return Err(unkillable());
     }
-    let Remains { end, cpu } = remains;
+    let ChildExit { end, cpu } = exit;
     if watch.stopped != Some(ExecStop::OutputLimit) {
         // Where it ended by itself at that very moment, nobody stopped it.
         watch.stopped = watch.stopped.filter(|_| end == ExecEnd::Signaled(9));
@@ -179,12 +179,12 @@ pub fn supervise(
     })
 }
 
-fn await_death(death: &Death, wake: &Wake) -> Result<Remains, WireError> {
-    let deadline = Instant::now() + PATIENCE;
+fn await_death(death: &Death, wake: &Wake) -> Result<ChildExit, WireError> {
+    let deadline = Instant::now() + KILL_TIMEOUT;
     loop {
         wake.see();
-        if let Some(remains) = death.remains() {
-            return Ok(remains);
+        if let Some(exit) = death.exit() {
+            return Ok(exit);
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

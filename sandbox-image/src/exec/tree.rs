@@ -20,11 +20,11 @@ use rustix::process::{
 
 /// How long what was killed may take until one more of it is reaped: longer only where the kernel itself
 /// hangs. A busy machine has run neither the agent nor what it killed for seconds.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a tree may run away from the walks after it.
 const CHASE: Duration = Duration::from_secs(1);
 /// The longest wait between two looks.
-const LOOK: Duration = Duration::from_millis(8);
+const POLL_INTERVAL: Duration = Duration::from_millis(8);
 
 /// Makes marks.
 #[derive(Debug)]
@@ -66,19 +66,19 @@ impl Marks {
     #[must_use]
     pub fn tree(&self) -> Tree {
         let mark = self.next.as_ref().map(|next| next.fetch_sub(1, Ordering::Relaxed));
-        Tree { mark, burials: Arc::default() }
+        Tree { mark, reap_count: Arc::default() }
     }
 }
 
 /// How often the agent has reaped a process of a tree, counted before it does and after: odd, while it
 /// does.
-pub type Burials = AtomicU64;
+pub type ReapCount = AtomicU64;
 
 /// A program and all that it has started.
 #[derive(Debug)]
 pub struct Tree {
     mark: Option<u64>,
-    burials: Arc<Burials>,
+    reap_count: Arc<ReapCount>,
 }
 
 impl Tree {
@@ -90,8 +90,8 @@ impl Tree {
 
     /// What the reaper counts.
     #[must_use]
-    pub const fn burials(&self) -> &Arc<Burials> {
-        &self.burials
+    pub const fn reap_count(&self) -> &Arc<ReapCount> {
+        &self.reap_count
     }
 
     /// Kills all of it, and waits until nothing is left; whether that is so.
@@ -104,36 +104,37 @@ impl Tree {
     #[must_use]
     pub fn kill(&self) -> bool {
         let begun = Instant::now();
-        let mut progress = (self.burials.load(Ordering::SeqCst), begun);
+        let mut progress = (self.reap_count.load(Ordering::SeqCst), begun);
         let mut wait = Duration::from_micros(250);
         loop {
-            let before = self.burials.load(Ordering::SeqCst);
+            let before = self.reap_count.load(Ordering::SeqCst);
             if before != progress.0 {
                 progress = (before, Instant::now());
             }
             // A walk that could not be made has seen nobody, which says nothing.
-            let met = self.strike().unwrap_or(usize::MAX);
-            let still = before.is_multiple_of(2) && self.burials.load(Ordering::SeqCst) == before;
+            let met = self.kill_marked().unwrap_or(usize::MAX);
+            let still =
+                before.is_multiple_of(2) && self.reap_count.load(Ordering::SeqCst) == before;
             if met == 0 && still {
                 return true;
             }
-            if progress.1.elapsed() >= PATIENCE {
+            if progress.1.elapsed() >= KILL_TIMEOUT {
                 return false;
             }
             if begun.elapsed() >= CHASE {
-                strike_all();
+                kill_all();
             }
             if met == 0 {
                 std::thread::yield_now();
                 continue;
             }
             std::thread::sleep(wait);
-            wait = (wait * 2).min(LOOK);
+            wait = (wait * 2).min(POLL_INTERVAL);
         }
     }
 
     /// One walk: how many were there, those included that are dead and not reaped yet.
-    fn strike(&self) -> io::Result<usize> {
+    fn kill_marked(&self) -> io::Result<usize> {
         let own = rustix::process::getpid();
         let mut met = 0;
         for pid in processes()? {
@@ -171,7 +172,7 @@ impl Tree {
 /// Kills every other process of the sandbox at once, which nobody outruns: no process is begun while
 /// the kernel does it. Does nothing where the agent is not the first of its PID namespace, and others
 /// than its programs are there.
-fn strike_all() {
+fn kill_all() {
     const EVERYBODY: c_int = -1;
     if rustix::process::getpid().is_init() {
         #[expect(unsafe_code, reason = "no safe interface signals everybody")]

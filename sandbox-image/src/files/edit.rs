@@ -68,15 +68,10 @@ impl Files {
         })?;
         // By a program that is no operation, or from outside the sandbox.
         if again != found || reading.version()? != version {
-            return Err(changing(written));
+            return Err(FileError::changing(written));
         }
         writing.commit_over(version, turn, watch).map(|written| written.path)
     }
-}
-
-/// Somebody else changes the file that is edited.
-pub(super) fn changing(written: &[u8]) -> FileError {
-    FileError::rule(ErrorKind::Busy, "the file changes while it is edited", written)
 }
 
 fn wrong_count(found: u64, count: u64) -> String {

@@ -11,12 +11,12 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::Change;
 use sandbox_protocol::path::GuestPath;
 
-use super::mounts::{Place, Spot};
+use super::mounts::{LocatedPath, MountTarget};
 use super::open::special;
 use super::remove::count_call;
-use super::resolve::{Directory, Root, retry, split};
 use super::temporary::{Existing, is_temporary, rename_to_nothing};
 use super::{FileError, Files, Watch, beneath, not_allowed, protected};
+use sandbox_dirfd::{Directory, Root, retry, split};
 
 /// How deep a directory is looked through before it is moved or removed.
 const LOOKED_DEPTH: usize = 64;
@@ -63,8 +63,8 @@ impl Files {
     ///
     /// [`FileError`]; `too_large` where there are more than `limits.list_entries`.
     pub fn list(&self, written: &[u8]) -> Result<Vec<Vec<u8>>, FileError> {
-        let place = self.locate_to_read(written)?;
-        let Spot::Beneath(root, relative) = &place.spot else {
+        let located = self.locate_to_read(written)?;
+        let MountTarget::Beneath(root, relative) = &located.target else {
             return Err(FileError::system(Errno::NOTDIR, written));
         };
         let directory = root.open(relative, OFlags::RDONLY | OFlags::DIRECTORY);
@@ -91,16 +91,16 @@ impl Files {
     ///
     /// [`FileError`], and it is still there.
     pub fn remove(&self, written: &[u8]) -> Result<(), FileError> {
-        let place = self.locate_to_write(written)?;
+        let located = self.locate_to_write(written)?;
         let fail = |errno| FileError::system(errno, written);
-        let entry = entry(&place, written)?.ok_or_else(|| cannot_remove_directory(written))?;
+        let entry = entry(&located, written)?.ok_or_else(|| cannot_remove_directory(written))?;
         let kind = FileType::from_raw_mode(entry.stat().map_err(fail)?.st_mode);
-        place.expect_directory(kind, written)?;
+        located.expect_directory(kind, written)?;
         match kind {
             FileType::Directory => return Err(cannot_remove_directory(written)),
             kind => refuse_special(kind, written)?,
         }
-        let pending = self.announced.announce(&place.path, true, Change::Remove);
+        let pending = self.announced.announce(&located.path, true, Change::Remove);
         match retry(|| unlinkat(&entry.directory, entry.name, AtFlags::empty())) {
             Ok(()) => {
                 pending.done();
@@ -138,11 +138,11 @@ impl Files {
     ) -> Result<(GuestPath, GuestPath), FileError> {
         let source = self.locate_to_write(from)?;
         let target = self.locate_to_write(to)?;
-        for (place, written) in [(&source, from), (&target, to)] {
-            if self.policy.is_pinned(&place.path) {
+        for (located, written) in [(&source, from), (&target, to)] {
+            if self.policy.is_pinned(&located.path) {
                 return Err(protected(written));
             }
-            if self.policy.is_narrower_below(&place.path) {
+            if self.policy.is_narrower_below(&located.path) {
                 return Err(not_allowed(written));
             }
         }
@@ -311,10 +311,10 @@ impl Files {
 
 /// The name that a place is in its directory; `None` for the root of a mount.
 pub(super) fn entry<'a>(
-    place: &'a Place<'_>,
+    located: &'a LocatedPath<'_>,
     written: &[u8],
 ) -> Result<Option<Entry<'a>>, FileError> {
-    let Spot::Beneath(root, relative) = &place.spot else {
+    let MountTarget::Beneath(root, relative) = &located.target else {
         return Err(FileError::mount_root(written));
     };
     if relative.is_empty() {

@@ -59,6 +59,12 @@ impl FileError {
         Self { kind: ErrorKind::PermissionDenied, ..Self::system(Errno::BUSY, path) }
     }
 
+    /// Somebody else changes the file that is edited.
+    #[must_use]
+    pub(super) fn changing(path: &[u8]) -> Self {
+        Self::rule(ErrorKind::Busy, "the file changes while it is edited", path)
+    }
+
     /// A broken rule of the sandbox.
     #[must_use]
     pub fn rule(kind: ErrorKind, reason: impl Into<String>, path: &[u8]) -> Self {
@@ -115,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_path_is_shown_by_its_beginning() {
+    fn invalid_path_is_shown_by_its_first_bytes() {
         let shown =
             |path: &[u8]| FileError::rule(ErrorKind::InvalidPath, "too long", path).to_string();
         let path = "p".repeat(MAX_PATH_BYTES);

@@ -7,8 +7,8 @@ use sandbox_protocol::message::{Access, AllowedPath, IoErrors, Policy};
 use sandbox_protocol::path::{GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, PathError};
 use sandbox_protocol::{ErrorKind, argv};
 
-use super::mounts::{Mount, Spot};
-use super::{Mounts, PathPolicy, resolve};
+use super::mounts::{Mount, MountTarget};
+use super::{Mounts, PathPolicy};
 
 const ALLOWED: [(&str, Access); 4] = [
     ("/io", Access::Write),
@@ -115,20 +115,22 @@ fn located(written: &[u8]) {
         .expect("the paths are paths")
     });
 
-    let place = match MOUNTS.locate(written) {
-        Ok(place) => place,
+    let located = match MOUNTS.locate(written) {
+        Ok(located) => located,
         Err(error) => {
             let kinds = [ErrorKind::PathEscape, ErrorKind::InvalidPath, ErrorKind::NotFound];
             assert!(kinds.contains(&error.kind), "{error}");
             return;
         }
     };
-    let Spot::Beneath(_, relative) = &place.spot else { panic!("a directory is mounted") };
-    let mount = place.mount.path();
-    assert_eq!(place.path.strip_prefix(mount), Some(relative.as_slice()));
+    let MountTarget::Beneath(_, relative) = &located.target else {
+        panic!("a directory is mounted")
+    };
+    let mount = located.mount.path();
+    assert_eq!(located.path.strip_prefix(mount), Some(relative.as_slice()));
     assert!(!relative.starts_with(b"/") && !relative.ends_with(b"/"));
     if !relative.is_empty() {
-        let (parent, name) = resolve::split(relative);
+        let (parent, name) = sandbox_dirfd::split(relative);
         assert!(!name.is_empty() && !name.contains(&b'/') && name != b".." && name != b".");
         let joined = [parent, if parent.is_empty() { b"" } else { b"/" }, name].concat();
         assert_eq!(joined, *relative);
@@ -138,25 +140,25 @@ fn located(written: &[u8]) {
     }
 
     // The longest rule, by component; a name is protected wherever it stands, however written.
-    let rule = ALLOWED.iter().filter(|(rule, _)| place.path.is_under(&path(rule)));
+    let rule = ALLOWED.iter().filter(|(rule, _)| located.path.is_under(&path(rule)));
     let longest = rule.max_by_key(|(rule, _)| rule.len()).map(|&(_, access)| access);
-    assert_eq!(POLICY.access(&place.path), longest);
-    let lower = place.path.as_bytes().to_ascii_lowercase();
+    assert_eq!(POLICY.access(&located.path), longest);
+    let lower = located.path.as_bytes().to_ascii_lowercase();
     let lower = [&lower[..], b"/"].concat();
     let protected = PROTECTED.iter().any(|name| {
         let name = format!("/{name}/").into_bytes();
         lower.windows(name.len()).any(|window| window == name)
     });
     let pinned = protected || lower.ends_with(b"/.git/");
-    let names = || place.path.components();
+    let names = || located.path.components();
     let is_plain =
-        place.path.as_bytes().iter().all(|byte| byte.is_ascii() && !b"~:".contains(byte))
+        located.path.as_bytes().iter().all(|byte| byte.is_ascii() && !b"~:".contains(byte))
             && names().all(|name| !name.ends_with(b".") && !name.ends_with(b" "));
     for (found, expected) in
-        [(POLICY.is_protected(&place.path), protected), (POLICY.is_pinned(&place.path), pinned)]
+        [(POLICY.is_protected(&located.path), protected), (POLICY.is_pinned(&located.path), pinned)]
     {
         // Other spellings of a name are the name too.
         assert!(found == expected || (found && !is_plain));
     }
-    assert!(!POLICY.is_protected_end(names().rev()) || POLICY.is_protected(&place.path));
+    assert!(!POLICY.is_protected_end(names().rev()) || POLICY.is_protected(&located.path));
 }

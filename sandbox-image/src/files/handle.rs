@@ -444,13 +444,13 @@ mod tests {
     use sandbox_protocol::ErrorKind;
     use sandbox_protocol::message::Change;
 
-    struct Place {
+    struct Fixture {
         directory: tempfile::TempDir,
         files: Arc<Files>,
         announced: Arc<Recorded>,
     }
 
-    impl Place {
+    impl Fixture {
         fn new(content: &[u8]) -> Self {
             let directory = tempfile::tempdir().unwrap();
             std::fs::write(directory.path().join("f"), content).unwrap();
@@ -480,47 +480,47 @@ mod tests {
 
     #[test]
     fn a_write_reaches_the_file_when_the_buffer_is_full_or_flushed() {
-        let place = Place::new(b"");
-        let mut handle = place.open(OpenMode::Write);
+        let fixture = Fixture::new(b"");
+        let mut handle = fixture.open(OpenMode::Write);
         write(&mut handle, &[b'a'; BUFFER_BYTES - 1]).unwrap();
-        assert_eq!(place.content().len(), 0);
+        assert_eq!(fixture.content().len(), 0);
         write(&mut handle, b"bc").unwrap();
-        assert_eq!(place.content().len(), BUFFER_BYTES);
+        assert_eq!(fixture.content().len(), BUFFER_BYTES);
         handle.flush().unwrap();
-        assert_eq!(place.content().len(), BUFFER_BYTES + 1);
+        assert_eq!(fixture.content().len(), BUFFER_BYTES + 1);
         write(&mut handle, &[b'd'; 3 * BUFFER_BYTES + 5]).unwrap();
-        assert_eq!(place.content().len(), 4 * BUFFER_BYTES + 6);
+        assert_eq!(fixture.content().len(), 4 * BUFFER_BYTES + 6);
         drop(handle);
-        assert_eq!(place.files.written(), 4 * BUFFER_BYTES as u64 + 6);
+        assert_eq!(fixture.files.written(), 4 * BUFFER_BYTES as u64 + 6);
     }
 
     #[test]
     fn a_change_is_announced_before_the_first_write_and_taken_back_where_that_fails() {
-        let place = Place::new(b"old");
-        let mut handle = place.open(OpenMode::Append);
-        assert_eq!(place.announced.take(), []);
+        let fixture = Fixture::new(b"old");
+        let mut handle = fixture.open(OpenMode::Append);
+        assert_eq!(fixture.announced.take(), []);
         write(&mut handle, b"").unwrap();
-        assert_eq!(place.announced.take(), []);
+        assert_eq!(fixture.announced.take(), []);
         write(&mut handle, b"new").unwrap();
         write(&mut handle, b"er").unwrap();
-        assert_eq!(place.announced.take(), [("/io/f".to_owned(), true, Change::Append)]);
+        assert_eq!(fixture.announced.take(), [("/io/f".to_owned(), true, Change::Append)]);
         drop(handle);
-        assert_eq!(place.content(), b"oldnewer");
+        assert_eq!(fixture.content(), b"oldnewer");
 
-        let place = Place::new(b"old");
-        let mut handle = place.unwritable(OpenMode::ReadUpdate);
+        let fixture = Fixture::new(b"old");
+        let mut handle = fixture.unwritable(OpenMode::ReadUpdate);
         write(&mut handle, b"new").unwrap();
         assert_eq!(handle.flush().unwrap_err().kind, ErrorKind::ReadOnly);
         assert_eq!(
-            place.announced.take(),
+            fixture.announced.take(),
             [("/io/f".to_owned(), true, Change::Write), ("/io/f".to_owned(), true, Change::Failed)]
         );
     }
 
     #[test]
-    fn what_cannot_be_written_is_said_again_until_the_handle_is_closed() {
-        let place = Place::new(b"");
-        let mut handle = place.unwritable(OpenMode::Write);
+    fn write_error_is_repeated_until_the_handle_is_closed() {
+        let fixture = Fixture::new(b"");
+        let mut handle = fixture.unwritable(OpenMode::Write);
         write(&mut handle, b"lost").unwrap();
         assert!(handle.flush().is_err());
         assert!(handle.seek(Whence::Set, 0).is_err());
@@ -538,13 +538,13 @@ mod tests {
     }
 
     /// A handle that has read so much of `0123456789`, and has read all of it ahead.
-    fn begun(count: usize) -> (Place, Handle) {
-        let place = Place::new(b"0123456789");
-        let mut handle = place.open(OpenMode::ReadUpdate);
+    fn begun(count: usize) -> (Fixture, Handle) {
+        let fixture = Fixture::new(b"0123456789");
+        let mut handle = fixture.open(OpenMode::ReadUpdate);
         handle.start_reading().unwrap();
         assert_eq!(handle.fill().unwrap(), 10);
         handle.consume(count);
-        (place, handle)
+        (fixture, handle)
     }
 
     #[test]
@@ -557,8 +557,8 @@ mod tests {
             (Whence::Set, 0, b"01234ABC89"),
         ];
         for (whence, offset, expected) in seeks {
-            let (place, mut handle) = begun(3);
-            let mut other = place.open(OpenMode::ReadUpdate);
+            let (fixture, mut handle) = begun(3);
+            let mut other = fixture.open(OpenMode::ReadUpdate);
             other.seek(Whence::Set, 5).unwrap();
             write(&mut other, b"ABC").unwrap();
             other.close().unwrap();
@@ -569,8 +569,8 @@ mod tests {
 
     #[test]
     fn after_a_seek_nothing_is_read_that_a_program_has_cut_off_or_replaced() {
-        let (place, mut handle) = begun(3);
-        let file = std::fs::File::options().write(true).open(place.directory.path().join("f"));
+        let (fixture, mut handle) = begun(3);
+        let file = std::fs::File::options().write(true).open(fixture.directory.path().join("f"));
         let file = file.unwrap();
         // With the times that it had: they prove nothing.
         let modified = file.metadata().unwrap().modified().unwrap();
@@ -592,7 +592,7 @@ mod tests {
 
     #[test]
     fn reads_and_writes_through_one_handle_see_each_other() {
-        let (place, mut handle) = begun(3);
+        let (fixture, mut handle) = begun(3);
         write(&mut handle, b"AB").unwrap();
         assert_eq!(rest(&mut handle), b"56789");
         handle.seek(Whence::Set, 2).unwrap();
@@ -600,19 +600,19 @@ mod tests {
         write(&mut handle, b"end").unwrap();
         assert_eq!(handle.seek(Whence::Set, 9).unwrap(), 9);
         assert_eq!(rest(&mut handle), b"9end");
-        assert_eq!(place.content(), b"012AB56789end");
+        assert_eq!(fixture.content(), b"012AB56789end");
     }
 
     #[test]
     fn appending_goes_to_the_end_wherever_the_handle_stands() {
-        let place = Place::new(b"one");
+        let fixture = Fixture::new(b"one");
         let (mut first, mut second) =
-            (place.open(OpenMode::AppendUpdate), place.open(OpenMode::Append));
+            (fixture.open(OpenMode::AppendUpdate), fixture.open(OpenMode::Append));
         write(&mut second, b"two").unwrap();
         second.flush().unwrap();
         assert_eq!(first.seek(Whence::Set, 0).unwrap(), 0);
         write(&mut first, b"three").unwrap();
         assert_eq!(first.seek(Whence::Current, 0).unwrap(), 11);
-        assert_eq!(place.content(), b"onetwothree");
+        assert_eq!(fixture.content(), b"onetwothree");
     }
 }

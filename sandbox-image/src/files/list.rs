@@ -13,11 +13,11 @@ use sandbox_protocol::message::{EntryKind, Timestamp};
 use sandbox_protocol::path::GuestPath;
 
 use super::entries::{join, read_directory};
-use super::mounts::Spot;
+use super::mounts::MountTarget;
 use super::names::{kind_of, modified, size_of};
-use super::resolve::{Root, retry};
 use super::temporary::is_temporary;
 use super::{FileError, Files, Watch, beneath};
+use sandbox_dirfd::{Root, retry};
 
 /// What a list is to have at most; the sandbox's limits bound both.
 #[derive(Debug, Clone, Copy)]
@@ -75,8 +75,8 @@ impl Files {
         watch: &Watch,
         mut each: impl FnMut(Listed) -> Result<(), FileError>,
     ) -> Result<ListEnd, FileError> {
-        let place = self.locate_to_read(written)?;
-        let Spot::Beneath(root, relative) = &place.spot else {
+        let located = self.locate_to_read(written)?;
+        let MountTarget::Beneath(root, relative) = &located.target else {
             return Err(FileError::system(Errno::NOTDIR, written));
         };
         if options.depth == Some(0) || options.limit == Some(0) {
@@ -119,7 +119,7 @@ impl Files {
                 }
             }
         }
-        Ok(ListEnd { path: place.path, entries, truncated: walk.truncated })
+        Ok(ListEnd { path: located.path, entries, truncated: walk.truncated })
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A path goes through four gates: the pure rules ([`sandbox_protocol::path`]), the mount it
 //! belongs to ([`mounts`]), the owner's policy ([`policy`]) and the kernel, beneath the mount's
-//! descriptor and never through a link ([`resolve`]). No operation takes a path twice: what was
+//! descriptor and never through a link ([`sandbox_dirfd`]). No operation takes a path twice: what was
 //! opened is what is checked and used.
 //!
 //! Hard links are files like others: whoever can make one could have read or written the file.
@@ -23,7 +23,6 @@ mod quota;
 mod races;
 mod read;
 mod remove;
-mod resolve;
 mod temporary;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -50,16 +49,16 @@ pub use mounts::{MountError, Mounts};
 pub use policy::PathPolicy;
 pub use quota::Lifetime;
 pub use read::{Range, Reading};
-pub use remove::{Absent, Extent};
+pub use remove::{Absent, RemoveScope};
 pub use temporary::{Existing, remove_all as remove_temporaries};
 pub use touched::Announce;
 pub use view::Viewed;
 pub use watch::Watch;
 pub use write::{Overwrite, Parents, WriteOptions};
 
-use mounts::Place;
+use mounts::LocatedPath;
 use quota::Quota;
-use touched::Announced;
+use touched::TouchedPaths;
 
 /// How a file is opened, as `io.open` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,14 +108,14 @@ pub trait Flush: Send {
 
 /// What [`Files::touch_before_write`] announced.
 #[derive(Debug, Clone, Copy)]
-pub struct Touch(touched::Word);
+pub struct Touch(touched::TouchedEntry);
 
 /// The files of one run, or of one file operation.
 pub struct Files {
     mounts: Arc<Mounts>,
     policy: Arc<PathPolicy>,
     quota: Quota,
-    announced: Announced,
+    announced: TouchedPaths,
     handles: Mutex<Vec<Weak<Mutex<dyn Flush>>>>,
     list_entries: usize,
     list_depth: u64,
@@ -138,7 +137,7 @@ impl Files {
             mounts,
             policy,
             quota: Quota::new(limits, lifetime),
-            announced: Announced::new(announce, request),
+            announced: TouchedPaths::new(announce, request),
             handles: Mutex::default(),
             list_entries: usize::try_from(limits.list_entries).unwrap_or(usize::MAX),
             list_depth: limits.list_depth,
@@ -163,7 +162,7 @@ impl Files {
 
     /// Call once a handle, before its first write reaches the file.
     pub fn touch_before_write(&self, path: &GuestPath, mode: OpenMode) -> Touch {
-        Touch(self.announced.announce(path, true, mode.change()).into_word())
+        Touch(self.announced.announce(path, true, mode.change()).into_entry())
     }
 
     /// Call where that first write failed and wrote nothing; announce again before the next one.
@@ -193,13 +192,13 @@ impl Files {
         }
     }
 
-    /// Passes on what came of a script's operation, and tells the controller of it where a rule of
+    /// Passes on the result of a script's operation, and reports it to the controller where a rule of
     /// the sandbox refused it.
     ///
     /// # Errors
     ///
     /// The one that it is given.
-    pub fn told<T>(
+    pub fn report_refusal<T>(
         &self,
         operation: ScriptOperation,
         result: Result<T, FileError>,
@@ -222,26 +221,26 @@ impl Files {
         Err(FileError::rule(ErrorKind::TooLarge, reason, written))
     }
 
-    fn locate_to_read(&self, written: &[u8]) -> Result<Place<'_>, FileError> {
-        let place = self.mounts.locate(written)?;
-        match self.policy.access(&place.path) {
-            Some(Access::Read | Access::Write) => Ok(place),
+    fn locate_to_read(&self, written: &[u8]) -> Result<LocatedPath<'_>, FileError> {
+        let located = self.mounts.locate(written)?;
+        match self.policy.access(&located.path) {
+            Some(Access::Read | Access::Write) => Ok(located),
             None => Err(not_allowed(written)),
         }
     }
 
-    fn locate_to_write(&self, written: &[u8]) -> Result<Place<'_>, FileError> {
-        let place = self.locate_to_read(written)?;
-        if place.mount.access() == Access::Read {
+    fn locate_to_write(&self, written: &[u8]) -> Result<LocatedPath<'_>, FileError> {
+        let located = self.locate_to_read(written)?;
+        if located.mount.access() == Access::Read {
             return Err(FileError::system(Errno::ROFS, written));
         }
-        if self.policy.access(&place.path) != Some(Access::Write) {
+        if self.policy.access(&located.path) != Some(Access::Write) {
             return Err(not_allowed(written));
         }
-        if self.policy.is_protected(&place.path) {
+        if self.policy.is_protected(&located.path) {
             return Err(protected(written));
         }
-        Ok(place)
+        Ok(located)
     }
 }
 
@@ -253,7 +252,7 @@ fn protected(written: &[u8]) -> FileError {
     FileError::rule(ErrorKind::Protected, "a protected name", written)
 }
 
-/// An error of [`resolve`], where two numbers mean that a rule of the sandbox was broken.
+/// An error of [`sandbox_dirfd`], where two numbers mean that a rule of the sandbox was broken.
 fn beneath(errno: Errno, written: &[u8]) -> FileError {
     match errno {
         Errno::LOOP => FileError::rule(ErrorKind::Symlink, "a symbolic link", written),

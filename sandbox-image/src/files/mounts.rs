@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, unlinkat};
 use rustix::io::Errno;
 use sandbox_protocol::argv::AgentArgs;
-use sandbox_protocol::message::{Access, MountIdentity, Resolver};
+use sandbox_protocol::message::{Access, MountIdentity};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError, ResolvedPath};
 use sandbox_protocol::{ErrorKind, argv};
 
-use super::resolve::{self, Root};
 use super::turns::Turns;
 use super::{FileError, beneath};
 use crate::confine::landlock::{Grant, GrantKind};
+use sandbox_dirfd::{Resolver, Root};
 
 /// Longest nonce.
 const NONCE_BYTES: u64 = 4 << 10;
@@ -63,7 +63,7 @@ pub struct MountError {
 
 /// Where a path leads.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct LocatedPath<'a> {
     /// The mount.
     pub mount: &'a Mount,
     /// The normalised path.
@@ -71,19 +71,19 @@ pub struct Place<'a> {
     /// It was written as a directory: `a/`.
     pub wants_directory: bool,
     /// What is beneath the mount.
-    pub spot: Spot<'a>,
+    pub target: MountTarget<'a>,
 }
 
 /// What a path names in its mount.
 #[derive(Debug)]
-pub enum Spot<'a> {
+pub enum MountTarget<'a> {
     /// Something beneath a directory, by its relative path; empty for the directory itself.
     Beneath(Root<'a>, Vec<u8>),
     /// The mount, which is a single file.
     File,
 }
 
-impl Place<'_> {
+impl LocatedPath<'_> {
     /// Refuses what is not a directory where the path was written as one: a link as everywhere, the
     /// rest as "Not a directory".
     pub(super) fn expect_directory(
@@ -129,7 +129,7 @@ impl Mounts {
     /// Which resolver this process can use, confined as it is by now.
     #[must_use]
     pub fn probe_resolver(&self) -> Resolver {
-        resolve::probe(self.mounts.first().map_or(CWD, |mount| match &mount.target {
+        sandbox_dirfd::probe(self.mounts.first().map_or(CWD, |mount| match &mount.target {
             Target::Directory(fd) | Target::File { parent: fd, .. } => fd.as_fd(),
         }))
     }
@@ -165,8 +165,8 @@ impl Mounts {
     #[must_use]
     pub fn take_nonce(&self, name: &str) -> Option<String> {
         let path = self.home.as_ref()?.join(name.as_bytes()).ok()?;
-        let place = self.locate(path.as_bytes()).ok()?;
-        let Spot::Beneath(root, relative) = &place.spot else { return None };
+        let located = self.locate(path.as_bytes()).ok()?;
+        let MountTarget::Beneath(root, relative) = &located.target else { return None };
         let fd = root.open(relative, OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
         let stat = fstat(&fd).ok()?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -175,7 +175,7 @@ impl Mounts {
         let mut content = String::new();
         let mut file = std::fs::File::from(fd).take(NONCE_BYTES + 1);
         file.read_to_string(&mut content).ok()?;
-        let (parent, name) = resolve::split(relative);
+        let (parent, name) = sandbox_dirfd::split(relative);
         // Where this fails, on a read-only mount say, whoever made the file removes it.
         _ = unlinkat(root.directory(parent).ok()?, name, AtFlags::empty());
         (content.len() as u64 <= NONCE_BYTES).then_some(content)
@@ -197,7 +197,7 @@ impl Mounts {
     }
 
     /// The pure rules, and the mount.
-    pub(super) fn locate(&self, written: &[u8]) -> Result<Place<'_>, FileError> {
+    pub(super) fn locate(&self, written: &[u8]) -> Result<LocatedPath<'_>, FileError> {
         let resolved = self
             .resolve(written)
             .map_err(|error| FileError::rule(error.kind(), error.to_string(), written))?;
@@ -207,16 +207,16 @@ impl Mounts {
             .filter_map(|mount| Some((mount, resolved.path.strip_prefix(&mount.path)?)))
             .min_by_key(|(_, relative)| relative.len())
             .ok_or_else(|| no_mount(&resolved.path, written))?;
-        let spot = match &mount.target {
+        let target = match &mount.target {
             Target::Directory(fd) => {
                 let root = Root { fd: fd.as_fd(), dev: mount.dev, resolver: self.resolver };
-                Spot::Beneath(root, relative.to_vec())
+                MountTarget::Beneath(root, relative.to_vec())
             }
-            Target::File { .. } if relative.is_empty() => Spot::File,
+            Target::File { .. } if relative.is_empty() => MountTarget::File,
             Target::File { .. } => return Err(FileError::system(Errno::NOTDIR, written)),
         };
         let wants_directory = resolved.wants_directory;
-        Ok(Place { mount, path: resolved.path, wants_directory, spot })
+        Ok(LocatedPath { mount, path: resolved.path, wants_directory, target })
     }
 }
 
@@ -286,7 +286,7 @@ impl Mount {
     pub(super) fn open_file(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let Target::File { parent, name, .. } = &self.target else { return Err(Errno::ISDIR) };
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = resolve::retry(|| openat(parent, name.as_slice(), flags, Mode::empty()))?;
+        let fd = sandbox_dirfd::retry(|| openat(parent, name.as_slice(), flags, Mode::empty()))?;
         let stat = fstat(&fd)?;
         match FileType::from_raw_mode(stat.st_mode) {
             // With O_PATH a link is opened itself.

@@ -7,11 +7,11 @@ use rustix::io::Errno;
 use sandbox_protocol::message::{EntryKind, Timestamp};
 use sandbox_protocol::path::GuestPath;
 
-use super::mounts::{Place, Spot};
-use super::open::{Site, make_parents};
-use super::resolve::{retry, split};
+use super::mounts::{LocatedPath, MountTarget};
+use super::open::{ParentDir, make_parents};
 use super::write::Parents;
 use super::{FileError, Files, beneath};
+use sandbox_dirfd::{retry, split};
 
 /// How often a mkdir starts again because the name appeared or vanished in between.
 const RACES: usize = 8;
@@ -67,10 +67,10 @@ impl Files {
     ///
     /// [`FileError`].
     pub fn stat(&self, written: &[u8]) -> Result<Facts, FileError> {
-        let place = self.locate_to_read(written)?;
-        let (stat, created) = look(&place, written)?;
+        let located = self.locate_to_read(written)?;
+        let (stat, created) = look(&located, written)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
-        place.expect_directory(kind, written)?;
+        located.expect_directory(kind, written)?;
         Ok(Facts {
             kind: kind_of(kind),
             size: size_of(&stat),
@@ -80,7 +80,7 @@ impl Files {
             modified: modified(&stat),
             accessed: timestamp(stat.st_atime, stat.st_atime_nsec),
             created,
-            path: place.path,
+            path: located.path,
         })
     }
 
@@ -90,14 +90,14 @@ impl Files {
     ///
     /// [`FileError`] where it cannot be known, or the path is refused.
     pub fn exists(&self, written: &[u8]) -> Result<(GuestPath, Option<EntryKind>), FileError> {
-        let place = self.locate_to_read(written)?;
-        match look(&place, written) {
+        let located = self.locate_to_read(written)?;
+        match look(&located, written) {
             Ok((stat, _)) => {
                 let kind = FileType::from_raw_mode(stat.st_mode);
-                place.expect_directory(kind, written)?;
-                Ok((place.path, Some(kind_of(kind))))
+                located.expect_directory(kind, written)?;
+                Ok((located.path, Some(kind_of(kind))))
             }
-            Err(error) if error.is_absence() => Ok((place.path, None)),
+            Err(error) if error.is_absence() => Ok((located.path, None)),
             Err(error) => Err(error),
         }
     }
@@ -108,25 +108,28 @@ impl Files {
     ///
     /// [`FileError`]; nothing has changed, but for parents that were made.
     pub fn mkdir(&self, written: &[u8], parents: Parents) -> Result<(GuestPath, bool), FileError> {
-        let place = self.locate_to_write(written)?;
-        let Spot::Beneath(root, relative) = &place.spot else {
+        let located = self.locate_to_write(written)?;
+        let MountTarget::Beneath(root, relative) = &located.target else {
             return Err(FileError::system(Errno::EXIST, written));
         };
         for _ in 0..RACES {
             match root.open(relative, OFlags::PATH | OFlags::DIRECTORY) {
-                Ok(_) => return Ok((place.path, false)),
+                Ok(_) => return Ok((located.path, false)),
                 Err(Errno::NOENT) => {}
-                Err(Errno::NOTDIR) if !place.wants_directory && look(&place, written).is_ok() => {
+                Err(Errno::NOTDIR)
+                    if !located.wants_directory && look(&located, written).is_ok() =>
+                {
                     return Err(FileError::system(Errno::EXIST, written));
                 }
                 Err(errno) => return Err(beneath(errno, written)),
             }
-            let Site { directory, missing, name } = self.site(&place, root, relative, written)?;
+            let ParentDir { directory, missing, name } =
+                self.parent(&located, root, relative, written)?;
             if parents == Parents::Require && !missing.is_empty() {
                 return Err(FileError::system(Errno::NOENT, written));
             }
             let wanted = missing.len() as u64 + 1;
-            self.quota.take_entries(place.mount.fd(), wanted)?;
+            self.quota.take_entries(located.mount.fd(), wanted)?;
             let mut made = 0;
             let result = make_parents(root, directory, &missing, &mut made).and_then(|directory| {
                 let mode = rustix::fs::Mode::from_raw_mode(0o777);
@@ -135,7 +138,7 @@ impl Files {
             made += u64::from(result.is_ok());
             self.quota.give_back_entries(wanted - made);
             match result {
-                Ok(()) => return Ok((place.path, true)),
+                Ok(()) => return Ok((located.path, true)),
                 Err(Errno::EXIST) => {}
                 Err(errno) => return Err(beneath(errno, written)),
             }
@@ -145,17 +148,17 @@ impl Files {
 }
 
 /// What the kernel knows of a place, and when it was made.
-fn look(place: &Place<'_>, written: &[u8]) -> Result<(Stat, Option<Timestamp>), FileError> {
+fn look(located: &LocatedPath<'_>, written: &[u8]) -> Result<(Stat, Option<Timestamp>), FileError> {
     let fail = |errno| beneath(errno, written);
-    let (stat, created) = match &place.spot {
-        Spot::File => {
-            let fd = place.mount.open_file(OFlags::PATH).map_err(fail)?;
+    let (stat, created) = match &located.target {
+        MountTarget::File => {
+            let fd = located.mount.open_file(OFlags::PATH).map_err(fail)?;
             (fstat(&fd).map_err(fail)?, created(&fd, b""))
         }
-        Spot::Beneath(root, relative) if relative.is_empty() => {
+        MountTarget::Beneath(root, relative) if relative.is_empty() => {
             (fstat(root.fd).map_err(fail)?, created(root.fd, b""))
         }
-        Spot::Beneath(root, relative) => {
+        MountTarget::Beneath(root, relative) => {
             let (parent, name) = split(relative);
             let directory = root.directory(parent).map_err(fail)?;
             let stat = retry(|| statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW));

@@ -8,9 +8,9 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::Access;
 use sandbox_protocol::path::GuestPath;
 
-use super::mounts::{Place, Spot};
-use super::resolve::{Directory, Root, retry, split};
+use super::mounts::{LocatedPath, MountTarget};
 use super::{Absent, FileError, Files, OpenFile, OpenMode, beneath, not_allowed};
+use sandbox_dirfd::{Directory, Root, retry, split};
 
 /// How often an open starts again because the file appeared or vanished in between.
 const RACES: usize = 8;
@@ -51,32 +51,32 @@ impl Files {
     /// [`FileError`], and nothing has changed (but for parents that were made before the disk was
     /// full).
     pub fn open(&self, written: &[u8], mode: OpenMode) -> Result<OpenFile, FileError> {
-        let place = if mode.writes() {
+        let located = if mode.writes() {
             self.locate_to_write(written)?
         } else {
             self.locate_to_read(written)?
         };
-        let (root, relative) = match &place.spot {
-            Spot::File if place.wants_directory => {
+        let (root, relative) = match &located.target {
+            MountTarget::File if located.wants_directory => {
                 return Err(FileError::system(Errno::NOTDIR, written));
             }
-            Spot::File => {
-                let opened = place.mount.open_file(mode.flags());
+            MountTarget::File => {
+                let opened = located.mount.open_file(mode.flags());
                 let fd = opened.map_err(|errno| beneath(errno, written))?;
-                return self.accept(fd, place.path, mode, written);
+                return self.accept(fd, located.path, mode, written);
             }
-            Spot::Beneath(root, relative) => (root, relative),
+            MountTarget::Beneath(root, relative) => (root, relative),
         };
-        if place.wants_directory || relative.is_empty() {
+        if located.wants_directory || relative.is_empty() {
             let absent = if mode.creates() { Absent::Accept } else { Absent::Refuse };
             return Err(no_file(root, relative, absent, written));
         }
         for _ in 0..RACES {
             match root.open(relative, mode.flags()) {
-                Ok(fd) => return self.accept(fd, place.path, mode, written),
+                Ok(fd) => return self.accept(fd, located.path, mode, written),
                 Err(Errno::NOENT) if mode.creates() => {
-                    if let Some(fd) = self.create(&place, root, relative, mode, written)? {
-                        return Ok(OpenFile { fd, path: place.path, mode, size: 0 });
+                    if let Some(fd) = self.create(&located, root, relative, mode, written)? {
+                        return Ok(OpenFile { fd, path: located.path, mode, size: 0 });
                     }
                 }
                 Err(errno) => return Err(explain(errno, root, relative, written)),
@@ -117,16 +117,17 @@ impl Files {
     /// Makes a file that was not there, with its parents; `None` where it is there now.
     fn create(
         &self,
-        place: &Place<'_>,
+        located: &LocatedPath<'_>,
         root: &Root<'_>,
         relative: &[u8],
         mode: OpenMode,
         written: &[u8],
     ) -> Result<Option<OwnedFd>, FileError> {
-        let Site { directory, missing, name } = self.site(place, root, relative, written)?;
+        let ParentDir { directory, missing, name } =
+            self.parent(located, root, relative, written)?;
         let wanted = missing.len() as u64 + 1;
-        self.quota.take_entries(place.mount.fd(), wanted)?;
-        let pending = self.announced.announce(&place.path, false, mode.change());
+        self.quota.take_entries(located.mount.fd(), wanted)?;
+        let pending = self.announced.announce(&located.path, false, mode.change());
         let mut made = 0;
         let directory = make_parents(root, directory, &missing, &mut made);
         let created = directory.and_then(|directory| {
@@ -150,13 +151,13 @@ impl Files {
     }
 
     /// Where a new entry would go; every directory that would be made for it is allowed.
-    pub(super) fn site<'a, 'p>(
+    pub(super) fn parent<'a, 'p>(
         &self,
-        place: &Place<'_>,
+        located: &LocatedPath<'_>,
         root: &Root<'a>,
         relative: &'p [u8],
         written: &[u8],
-    ) -> Result<Site<'a, 'p>, FileError> {
+    ) -> Result<ParentDir<'a, 'p>, FileError> {
         let (parent, name) = split(relative);
         let parents: Vec<&[u8]> =
             parent.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
@@ -170,18 +171,18 @@ impl Files {
         for end in depth..parents.len() {
             let made = parents[..=end]
                 .iter()
-                .try_fold(place.mount.path().clone(), |path, name| path.join(name));
+                .try_fold(located.mount.path().clone(), |path, name| path.join(name));
             if made.ok().and_then(|path| self.policy.access(&path)) != Some(Access::Write) {
                 return Err(not_allowed(written));
             }
         }
-        Ok(Site { directory, missing: parents[depth..].to_vec(), name })
+        Ok(ParentDir { directory, missing: parents[depth..].to_vec(), name })
     }
 }
 
 /// Where a new entry goes.
 #[derive(Debug)]
-pub(super) struct Site<'a, 'p> {
+pub(super) struct ParentDir<'a, 'p> {
     /// The deepest directory on the way that is there.
     pub directory: Directory<'a>,
     /// The directories that are missing below it.

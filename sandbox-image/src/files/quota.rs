@@ -7,14 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::fstatvfs;
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
+use sandbox_protocol::limits::{LIFETIME_ENTRIES, LIFETIME_WRITE_BYTES};
 use sandbox_protocol::message::Limits;
 
 use super::FileError;
 
-/// Bytes that a sandbox may write in its whole life, where one run may not write more.
-const SANDBOX_WRITE_BYTES: u64 = 1 << 30;
-/// Entries that a sandbox may make in its whole life, where one run may not make more.
-const SANDBOX_ENTRIES: u64 = 100_000;
 /// What one byte may take. The largest that is usual; ext4's and XFS's is 4 KiB.
 const BLOCK_BYTES: u64 = 16 << 10;
 /// Bytes that are written between two questions to the file system what it has left.
@@ -101,8 +98,8 @@ impl Lifetime {
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
         Self {
-            bytes: Counter::new(limits.write_bytes.max(SANDBOX_WRITE_BYTES)),
-            entries: Counter::new(limits.entries.max(SANDBOX_ENTRIES)),
+            bytes: Counter::new(limits.write_bytes.max(LIFETIME_WRITE_BYTES)),
+            entries: Counter::new(limits.entries.max(LIFETIME_ENTRIES)),
         }
     }
 }
@@ -208,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_sandbox_refuses_is_not_counted_for_the_run() {
+    fn writes_refused_by_the_sandbox_quota_are_not_charged_to_the_run() {
         let (run, lifetime) = (Counter::new(10), Counter::new(5));
         assert_eq!(take_both(&run, &lifetime, 6), Err(5));
         assert_eq!(take_both(&run, &lifetime, 5), Ok(()));

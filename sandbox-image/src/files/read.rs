@@ -6,8 +6,8 @@ use rustix::fs::{Stat, fstat};
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::path::GuestPath;
 
-use super::resolve::retry;
 use super::{FileError, Files, OpenMode, Watch};
+use sandbox_dirfd::retry;
 
 /// A range of a file.
 #[derive(Debug, Clone, Copy)]

@@ -31,10 +31,10 @@ use sandbox_protocol::message::Change;
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 
 use super::entries::{Entry, entry, refuse_special};
-use super::mounts::Place;
-use super::resolve::{Root, again, retry};
+use super::mounts::LocatedPath;
 use super::temporary::{is_temporary, random_name};
 use super::{FileError, Files, Watch, beneath, not_allowed, protected};
+use sandbox_dirfd::{Root, again, retry};
 
 /// Entries that are read of a directory at a time.
 const BATCH: usize = 2048;
@@ -48,7 +48,7 @@ const MOVED_SUFFIX: &str = ".rm";
 
 /// What may be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
+pub enum RemoveScope {
     /// A file, a link, an empty directory.
     Entry,
     /// A directory with all that is in it, too.
@@ -82,12 +82,12 @@ impl Files {
     pub fn remove_entry(
         &self,
         written: &[u8],
-        extent: Extent,
+        scope: RemoveScope,
         absent: Absent,
         watch: &Watch,
     ) -> Result<Removed, FileError> {
-        let place = self.locate_to_write(written)?;
-        let entries = match self.remove_place(&place, written, extent, absent, watch) {
+        let located = self.locate_to_write(written)?;
+        let entries = match self.remove_located(&located, written, scope, absent, watch) {
             // It has gone since it was looked up.
             Err(error)
                 if absent == Absent::Accept && error.errno == Some(Errno::NOENT.raw_os_error()) =>
@@ -96,7 +96,7 @@ impl Files {
             }
             removed => removed?,
         };
-        Ok(Removed { path: place.path, entries })
+        Ok(Removed { path: located.path, entries })
     }
 
     /// Refuses to remove a directory that has a protected name in it, before anything has gone. In a
@@ -117,16 +117,16 @@ impl Files {
         }
     }
 
-    fn remove_place(
+    fn remove_located(
         &self,
-        place: &Place<'_>,
+        located: &LocatedPath<'_>,
         written: &[u8],
-        extent: Extent,
+        scope: RemoveScope,
         absent: Absent,
         watch: &Watch,
     ) -> Result<u64, FileError> {
         let fail = |errno| FileError::system(errno, written);
-        let found = entry(place, written).and_then(|entry| {
+        let found = entry(located, written).and_then(|entry| {
             let entry = entry.ok_or_else(|| FileError::mount_root(written))?;
             let kind = FileType::from_raw_mode(entry.stat().map_err(fail)?.st_mode);
             Ok((entry, kind))
@@ -135,10 +135,10 @@ impl Files {
             Err(error) if absent == Absent::Accept && error.is_absence() => return Ok(0),
             found => found?,
         };
-        place.expect_directory(kind, written)?;
+        located.expect_directory(kind, written)?;
         if kind != FileType::Directory {
             refuse_special(kind, written)?;
-            let pending = self.announced.announce(&place.path, true, Change::Remove);
+            let pending = self.announced.announce(&located.path, true, Change::Remove);
             let removed = retry(|| unlinkat(&entry.directory, entry.name, AtFlags::empty()));
             match removed {
                 Ok(()) => pending.done(),
@@ -146,18 +146,18 @@ impl Files {
             }
             return removed.map(|()| 1).map_err(fail);
         }
-        if self.policy.is_pinned(&place.path) {
+        if self.policy.is_pinned(&located.path) {
             return Err(protected(written));
         }
-        if self.policy.is_narrower_below(&place.path) {
+        if self.policy.is_narrower_below(&located.path) {
             return Err(not_allowed(written));
         }
-        let below = match extent {
-            Extent::Entry => 0,
-            Extent::Tree => {
-                self.refuse_protected_below(&entry, &place.path, written, watch)?;
+        let below = match scope {
+            RemoveScope::Entry => 0,
+            RemoveScope::Tree => {
+                self.refuse_protected_below(&entry, &located.path, written, watch)?;
                 let root = entry.root;
-                Tree { files: self, root, path: &place.path, written, watch, removed: 0, held: 0 }
+                Tree { files: self, root, path: &located.path, written, watch, removed: 0, held: 0 }
                     .empty(&entry)?
             }
         };

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, renameat, unlinkat};
 use rustix::io::{Errno, Result};
 
-use super::resolve::{Directory, again, retry};
+use sandbox_dirfd::{Directory, again, retry};
 
 /// The names that are in use now, to be removed when the process ends.
 static NAMED: Mutex<Vec<(OwnedFd, String)>> = Mutex::new(Vec::new());

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use sandbox_dirfd::Resolver;
 use sandbox_protocol::argv;
 use sandbox_protocol::message::{
-    Access, AllowedPath, Change, IoErrors, Limits, Policy, Refused, Resolver, Touched,
+    Access, AllowedPath, Change, IoErrors, Limits, Policy, Refused, Touched,
 };
 use sandbox_protocol::path::GuestPath;
 
@@ -28,6 +29,7 @@ pub(crate) const LIMITS: Limits = Limits {
     output_bytes: 1 << 30,
     collected_bytes: 1_000_000,
     disk_reserve_bytes: 0,
+    cpu_seconds: None,
 };
 
 /// Both ways to resolve a path.

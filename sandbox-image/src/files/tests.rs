@@ -10,8 +10,9 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+use sandbox_dirfd::Resolver;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::{Access, Change, Limits, Resolver};
+use sandbox_protocol::message::{Access, Change, Limits};
 
 use super::testing::{EVERY_MODE, LIMITS, RESOLVERS, Setup};
 use super::{FileError, Files, OpenFile, OpenMode};
@@ -58,7 +59,7 @@ fn the_kernel_of_the_tests_has_both_resolvers() {
     assert_eq!(files.mounts.resolver(), Resolver::Openat2);
     let root = fs::File::open(directory.path()).unwrap();
     use std::os::fd::AsFd as _;
-    assert_eq!(super::resolve::probe(root.as_fd()), Resolver::Openat2);
+    assert_eq!(sandbox_dirfd::probe(root.as_fd()), Resolver::Openat2);
 }
 
 #[test]
@@ -604,7 +605,7 @@ fn a_directory_with_something_read_only_in_it_does_not_move() {
 }
 
 #[test]
-fn what_is_given_up_is_flushed_except_what_is_in_use() {
+fn abandoned_handles_are_flushed_unless_in_use() {
     struct Buffered(std::sync::mpsc::Sender<u8>, u8);
     impl super::Flush for Buffered {
         fn flush_best_effort(&mut self) {

@@ -125,13 +125,14 @@ impl LineWindow {
     ///
     /// # Errors
     ///
-    /// `encoding` where it is not UTF-8; `invalid_request` where it begins behind the end.
+    /// `encoding` where it is not UTF-8; `invalid_request` where it begins past the end.
     pub fn finish(self, written: &[u8]) -> Result<TextWindow, FileError> {
         let total_lines = self.ends + u64::from(self.inside);
         let Self { first, mut text, taken, closed, line_start, .. } = self;
         if first > total_lines.max(1) {
             let lines = if total_lines == 1 { "line" } else { "lines" };
-            let reason = format!("line {first} is behind the end ({total_lines} {lines})");
+            let reason =
+                format!("line {first} is past the end of the file ({total_lines} {lines})");
             return Err(FileError::rule(ErrorKind::InvalidRequest, reason, written));
         }
         let is_cut = matches!(closed, Some((_, true)));
@@ -242,7 +243,7 @@ mod tests {
     #[test]
     fn a_window_behind_the_end_and_one_that_is_no_text_are_errors() {
         let error = window(b"a\nb", 3, None).unwrap_err();
-        assert_eq!(error.to_string(), "f: line 3 is behind the end (2 lines)");
+        assert_eq!(error.to_string(), "f: line 3 is past the end of the file (2 lines)");
         assert_eq!(window(b"\xff\n", 1, None).unwrap_err().kind, ErrorKind::Encoding);
         assert_eq!(window(b"ok\n\xff\n", 1, Some(1)).unwrap().text, "ok\n");
     }

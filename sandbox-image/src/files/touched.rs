@@ -24,7 +24,7 @@ pub trait Announce: Send + Sync {
 }
 
 /// What was announced in this run.
-pub(super) struct Announced {
+pub(super) struct TouchedPaths {
     out: Arc<dyn Announce>,
     /// What causes the changes.
     request: u64,
@@ -41,15 +41,15 @@ struct State {
 /// A change that was announced, to be taken back where it fails.
 #[must_use]
 pub(super) struct Pending<'a> {
-    announced: &'a Announced,
+    announced: &'a TouchedPaths,
     path: &'a GuestPath,
     existed: bool,
-    word: Word,
+    entry: TouchedEntry,
 }
 
 /// What was said of a path by announcing a change.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Word {
+pub(super) struct TouchedEntry {
     change: Change,
     before: Before,
 }
@@ -64,7 +64,7 @@ enum Before {
     Settled,
 }
 
-impl Announced {
+impl TouchedPaths {
     pub fn new(out: Arc<dyn Announce>, request: u64) -> Self {
         Self { out, request, state: Mutex::default(), refused: Mutex::default() }
     }
@@ -98,20 +98,20 @@ impl Announced {
             self.send(path, existed, change);
         }
         drop(state);
-        Pending { announced: self, path, existed, word: Word { change, before } }
+        Pending { announced: self, path, existed, entry: TouchedEntry { change, before } }
     }
 
     /// Takes back an announcement from where its [`Pending`] is gone.
-    pub fn take_back(&self, path: &GuestPath, existed: bool, word: Word) {
-        Pending { announced: self, path, existed, word }.failed();
+    pub fn take_back(&self, path: &GuestPath, existed: bool, entry: TouchedEntry) {
+        Pending { announced: self, path, existed, entry }.failed();
     }
 
     /// Tells of a refusal, where it was not told before.
     pub fn refuse(&self, operation: ScriptOperation, path: &[u8], kind: ErrorKind) {
         let (path, path_b64) = to_wire(cut(path));
         let refused = Refused { request: self.request, operation, path, path_b64, kind };
-        let mut told = self.refused.lock().unwrap();
-        if told.len() < MAX_REFUSALS && told.insert(refused.clone()) {
+        let mut reported = self.refused.lock().unwrap();
+        if reported.len() < MAX_REFUSALS && reported.insert(refused.clone()) {
             self.out.refuse(refused);
         }
     }
@@ -127,14 +127,14 @@ impl Pending<'_> {
     pub fn done(self) {}
 
     /// The change is made elsewhere; what it takes to take it back.
-    pub fn into_word(self) -> Word {
-        self.word
+    pub fn into_entry(self) -> TouchedEntry {
+        self.entry
     }
 
     /// The change failed, and the path is as it was.
     pub fn failed(self) {
         let mut state = self.announced.state.lock().unwrap();
-        let Word { change, before } = self.word;
+        let TouchedEntry { change, before } = self.entry;
         if state.last.get(self.path) != Some(&change) {
             // Something else has been said since.
             return;
@@ -180,9 +180,9 @@ mod tests {
         }
     }
 
-    fn changes(act: impl FnOnce(&Announced, &GuestPath)) -> Vec<(bool, Change)> {
+    fn changes(act: impl FnOnce(&TouchedPaths, &GuestPath)) -> Vec<(bool, Change)> {
         let out = Arc::new(Recorded::default());
-        act(&Announced::new(out.clone(), 1), &GuestPath::new("/io/a").unwrap());
+        act(&TouchedPaths::new(out.clone(), 1), &GuestPath::new("/io/a").unwrap());
         out.0.lock().unwrap().iter().map(|(_, existed, change)| (*existed, *change)).collect()
     }
 
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn beyond_its_memory_every_change_is_announced() {
         let out = Arc::new(Recorded::default());
-        let announced = Announced::new(out.clone(), 1);
+        let announced = TouchedPaths::new(out.clone(), 1);
         announced.state.lock().unwrap().bytes = REMEMBERED_BYTES;
         let path = GuestPath::new("/io/a").unwrap();
         announced.announce(&path, false, Change::Write).done();
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn a_refusal_is_told_once_and_so_many_are_told_at_most() {
         let out = Arc::new(Refusals::default());
-        let announced = Announced::new(out.clone(), 7);
+        let announced = TouchedPaths::new(out.clone(), 7);
         let refuse =
             |operation, path: &str, kind| announced.refuse(operation, path.as_bytes(), kind);
         for _ in 0..2 {
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn of_what_is_no_path_only_so_much_is_told() {
         let out = Arc::new(Refusals::default());
-        let announced = Announced::new(out.clone(), 1);
+        let announced = TouchedPaths::new(out.clone(), 1);
         let long = format!("..{}", "ä".repeat(MAX_PATH_BYTES));
         for path in [long.as_bytes(), &[0xff; 2 * MAX_PATH_BYTES]] {
             announced.refuse(ScriptOperation::Read, path, ErrorKind::PathEscape);

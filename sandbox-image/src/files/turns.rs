@@ -10,7 +10,7 @@ use sandbox_protocol::path::GuestPath;
 use super::{FileError, Watch};
 
 /// How long somebody waits before it looks whether it is stopped.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The files whose content is being changed.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl Turns {
         let mut taken = self.taken.lock().unwrap();
         while !taken.insert(path.clone()) {
             watch.check()?;
-            (taken, _) = self.given_back.wait_timeout(taken, LOOK).unwrap();
+            (taken, _) = self.given_back.wait_timeout(taken, POLL_INTERVAL).unwrap();
         }
         Ok(Turn { turns: self, path: path.clone() })
     }

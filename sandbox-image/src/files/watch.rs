@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sandbox_protocol::ErrorKind;
 
 use super::FileError;
-use crate::run::{StopFlag, StopReason};
+use crate::stop::{StopFlag, StopReason};
 
 /// Checked inside every walk and copy.
 pub struct Watch {

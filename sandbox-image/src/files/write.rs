@@ -19,14 +19,13 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Change, WriteMode};
 use sandbox_protocol::path::GuestPath;
 
-use super::edit::changing;
-use super::mounts::{Place, Spot};
-use super::open::{Site, explain, make_parents, no_file, special};
+use super::mounts::{LocatedPath, MountTarget};
+use super::open::{ParentDir, explain, make_parents, no_file, special};
 use super::read::Version;
-use super::resolve::{Root, retry, split};
 use super::temporary::{Existing, Temporary};
 use super::turns::Turn;
 use super::{Absent, FileError, Files, Watch, beneath};
+use sandbox_dirfd::{Root, retry, split};
 
 /// How often a commit starts again because the file appeared or vanished in between.
 const RACES: usize = 8;
@@ -85,7 +84,7 @@ pub struct Written {
 /// Content that is being collected for a file.
 pub struct Writing<'f> {
     files: &'f Files,
-    place: Place<'f>,
+    located: LocatedPath<'f>,
     written: Vec<u8>,
     options: WriteOptions,
     stage: Stage<'f>,
@@ -123,8 +122,8 @@ impl Files {
         written: &[u8],
         options: WriteOptions,
     ) -> Result<Writing<'f>, FileError> {
-        let place = self.locate_to_write(written)?;
-        let target = find(&place, options, written)?;
+        let located = self.locate_to_write(written)?;
+        let target = find(&located, options, written)?;
         if target.is_none() && options.absent == Absent::Refuse {
             return Err(FileError::system(Errno::NOENT, written));
         }
@@ -135,20 +134,20 @@ impl Files {
             (Some(target), WriteMode::Append) => target.size(),
             _ => 0,
         };
-        let stage = match &place.spot {
-            Spot::File => Stage::Memory(Vec::new()),
-            &Spot::Beneath(root, ref relative) => {
-                let site = self.site(&place, &root, relative, written)?;
-                if options.parents == Parents::Require && !site.missing.is_empty() {
+        let stage = match &located.target {
+            MountTarget::File => Stage::Memory(Vec::new()),
+            &MountTarget::Beneath(root, ref relative) => {
+                let parent = self.parent(&located, &root, relative, written)?;
+                if options.parents == Parents::Require && !parent.missing.is_empty() {
                     return Err(FileError::system(Errno::NOENT, written));
                 }
-                let temporary = Temporary::new(site.directory);
+                let temporary = Temporary::new(parent.directory);
                 Stage::Beside(temporary.map_err(|errno| FileError::system(errno, written))?)
             }
         };
         let writing = Writing {
             files: self,
-            place,
+            located,
             written: written.to_vec(),
             options,
             stage,
@@ -162,7 +161,7 @@ impl Files {
 
 /// The regular file at a place, opened to be written; `None` where nothing is there.
 fn find(
-    place: &Place<'_>,
+    located: &LocatedPath<'_>,
     options: WriteOptions,
     written: &[u8],
 ) -> Result<Option<Target>, FileError> {
@@ -170,11 +169,13 @@ fn find(
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = if mode == WriteMode::Append { flags | OFlags::APPEND } else { flags };
     let fail = |errno| FileError::system(errno, written);
-    let fd = match &place.spot {
-        Spot::File if place.wants_directory => return Err(fail(Errno::NOTDIR)),
-        Spot::File => place.mount.open_file(flags).map_err(|errno| beneath(errno, written))?,
-        Spot::Beneath(root, relative) => {
-            if place.wants_directory || relative.is_empty() {
+    let fd = match &located.target {
+        MountTarget::File if located.wants_directory => return Err(fail(Errno::NOTDIR)),
+        MountTarget::File => {
+            located.mount.open_file(flags).map_err(|errno| beneath(errno, written))?
+        }
+        MountTarget::Beneath(root, relative) => {
+            if located.wants_directory || relative.is_empty() {
                 return Err(no_file(root, relative, absent, written));
             }
             match root.open(relative, flags) {
@@ -211,7 +212,7 @@ impl<'f> Writing<'f> {
     /// `too_large`, `write_limit`, `disk_full`; nothing has changed.
     pub fn put(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         self.refuse_size(bytes.len() as u64)?;
-        self.files.charge(self.place.mount.fd(), bytes.len() as u64)?;
+        self.files.charge(self.located.mount.fd(), bytes.len() as u64)?;
         match &mut self.stage {
             Stage::Beside(temporary) => write_at(temporary.fd(), bytes, self.bytes)
                 .map_err(|(errno, _)| FileError::system(errno, &self.written))?,
@@ -262,7 +263,7 @@ impl<'f> Writing<'f> {
 
     /// Waits for the turn to change the file.
     pub(super) fn turn(&self, watch: &Watch) -> Result<Turn<'f>, FileError> {
-        self.files.mounts.turns().take(&self.place.path, watch)
+        self.files.mounts.turns().take(&self.located.path, watch)
     }
 
     fn commit_in_turn(
@@ -273,10 +274,10 @@ impl<'f> Writing<'f> {
     ) -> Result<Written, FileError> {
         for _ in 0..RACES {
             watch.check()?;
-            let target = find(&self.place, self.options, &self.written)?;
+            let target = find(&self.located, self.options, &self.written)?;
             let found = target.as_ref().map(|target| Version::of(&target.stat));
             if version.is_some() && found != version {
-                return Err(changing(&self.written));
+                return Err(FileError::changing(&self.written));
             }
             if target.is_some() && self.options.mode == WriteMode::CreateNew {
                 return Err(FileError::system(Errno::EXIST, &self.written));
@@ -300,7 +301,7 @@ impl<'f> Writing<'f> {
                 }
             };
             if done {
-                let (path, bytes) = (self.place.path, self.bytes);
+                let (path, bytes) = (self.located.path, self.bytes);
                 return Ok(Written { path, bytes, created, replaced });
             }
         }
@@ -311,14 +312,14 @@ impl<'f> Writing<'f> {
     /// where a file has appeared there.
     fn publish(&self, target: Option<&Target>, watch: &Watch) -> Result<bool, FileError> {
         let fail = |errno| beneath(errno, &self.written);
-        let (Stage::Beside(temporary), Spot::Beneath(root, relative)) =
-            (&self.stage, &self.place.spot)
+        let (Stage::Beside(temporary), MountTarget::Beneath(root, relative)) =
+            (&self.stage, &self.located.target)
         else {
             // The mount is there, or nothing of it is.
             return Err(FileError::system(Errno::NOENT, &self.written));
         };
-        let Site { directory, missing, name } =
-            self.files.site(&self.place, root, relative, &self.written)?;
+        let ParentDir { directory, missing, name } =
+            self.files.parent(&self.located, root, relative, &self.written)?;
         if !missing.is_empty() && self.options.parents == Parents::Require {
             return Err(FileError::system(Errno::NOENT, &self.written));
         }
@@ -335,9 +336,9 @@ impl<'f> Writing<'f> {
             Some(_) => Existing::Replace,
             None => Existing::Refuse,
         };
-        self.files.quota.take_entries(self.place.mount.fd(), wanted)?;
+        self.files.quota.take_entries(self.located.mount.fd(), wanted)?;
         let pending =
-            self.files.announced.announce(&self.place.path, target.is_some(), Change::Write);
+            self.files.announced.announce(&self.located.path, target.is_some(), Change::Write);
         let mut made = 0;
         let published = make_parents(root, directory, &missing, &mut made).and_then(|directory| {
             temporary.publish(&directory, name, existing, |from, to| {
@@ -377,7 +378,7 @@ impl<'f> Writing<'f> {
             give_up_reserve(&target.fd, size);
             return Err(fail(errno));
         }
-        let pending = self.files.announced.announce(&self.place.path, true, change);
+        let pending = self.files.announced.announce(&self.located.path, true, change);
         let copied = match &self.stage {
             Stage::Beside(temporary) => copy(temporary.fd(), &target.fd, start, self.bytes, watch),
             Stage::Memory(content) => write_at(&target.fd, content, start)
@@ -489,7 +490,7 @@ fn reserve(file: &OwnedFd, start: u64, bytes: u64) -> rustix::io::Result<()> {
     }
 }
 
-/// Gives back what a reservation that failed has reserved behind the end of a file, unless the
+/// Gives back what a reservation that failed has reserved past the end of a file, unless the
 /// file has grown since.
 fn give_up_reserve(file: &OwnedFd, size: u64) {
     if fstat(file).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(size)) {

@@ -8,9 +8,9 @@ use sandbox_protocol::limits::MAX_VALUE_DEPTH;
 use sandbox_protocol::message::{IoErrors, Limits, RunEnd};
 use serde_json::{Map, Value};
 
+use super::RunContext;
 use crate::log::LogSink;
 use crate::outbox::Outbox;
-use crate::run::RunContext;
 
 const LIMITS: Limits = Limits {
     vm_memory_bytes: 64 << 20,
@@ -27,6 +27,7 @@ const LIMITS: Limits = Limits {
     output_bytes: 0,
     collected_bytes: 0,
     disk_reserve_bytes: 0,
+    cpu_seconds: None,
 };
 
 /// Most values of one result, so that its source stays short.

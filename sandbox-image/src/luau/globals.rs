@@ -4,14 +4,12 @@ use sandbox_protocol::limits::MAX_LOG_ENTRY_BYTES;
 use sandbox_protocol::message::LogLevel;
 use serde_json::{Map, Value};
 
+use super::context::shown;
 use super::ffi::{Call, Kind, Raise, Results, Slot};
 use super::{io, json, process};
 
 /// What Luau's libraries bring that a script is not to have.
 const REMOVED: [&std::ffi::CStr; 4] = [c"newproxy", c"getfenv", c"setfenv", c"gcinfo"];
-
-/// What `getmetatable` says of the metatables that are ours.
-pub(super) const LOCKED: &str = "The metatable is locked";
 
 /// Sets the globals.
 pub(super) fn install(call: &mut Call<'_>, args: &Map<String, Value>) -> Result<(), Raise> {
@@ -115,7 +113,7 @@ pub(super) fn describe_error(call: &mut Call<'_>) -> Vec<u8> {
         let text = call.string(call.top()).unwrap_or_default();
         // An object that has no `__tostring` after all gives its address, which helps nobody.
         if kind != Kind::Table || !text.starts_with(b"table: 0x") {
-            return super::shown(text).to_vec();
+            return shown(text).to_vec();
         }
     }
     format!("(error object is a {type_name} value)").into_bytes()

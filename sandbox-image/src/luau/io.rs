@@ -12,8 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{IoErrors, ScriptOperation};
 
-use super::ffi::{Call, Kind, Pushed, Raise, Results, Slot};
-use super::globals::LOCKED;
+use super::ffi::{Call, Kind, LOCKED, Pushed, Raise, Results, Slot};
 use crate::files::handle::{Handle, Whence};
 use crate::files::{FileError, Files, Flush, OpenMode};
 
@@ -132,13 +131,13 @@ fn files<'a>(call: &Call<'a>) -> Result<&'a Arc<Files>, Raise> {
 }
 
 /// Does something with the files, and tells the controller what a rule refused.
-fn told<T>(
+fn audited<T>(
     call: &Call<'_>,
     operation: ScriptOperation,
     act: impl FnOnce(&Files) -> Result<T, FileError>,
 ) -> Result<Result<T, FileError>, Raise> {
     let files = files(call)?;
-    Ok(files.told(operation, act(files)))
+    Ok(files.report_refusal(operation, act(files)))
 }
 
 fn path(call: &mut Call<'_>, slot: Slot, function: &str) -> Result<Vec<u8>, Raise> {
@@ -202,7 +201,7 @@ fn push_open(call: &mut Call<'_>, path: &[u8], mode: OpenMode) -> Result<(), Fai
         | OpenMode::WriteUpdate
         | OpenMode::AppendUpdate => ScriptOperation::Write,
     };
-    let file = files.told(operation, files.open(path, mode))?;
+    let file = files.report_refusal(operation, files.open(path, mode))?;
     let handle = Arc::new(Mutex::new(Handle::new(Arc::clone(files), file, path)));
     let flush: Weak<Mutex<dyn Flush>> =
         Arc::downgrade(&(Arc::clone(&handle) as Arc<Mutex<dyn Flush>>));
@@ -258,7 +257,7 @@ fn io_list(call: &mut Call<'_>) -> Results {
         true => b".".to_vec(),
         false => path(call, Slot::arg(1), "list")?,
     };
-    let names = told(call, ScriptOperation::List, |files| files.list(&directory))?;
+    let names = audited(call, ScriptOperation::List, |files| files.list(&directory))?;
     let names = names.map_err(|error| raised(&error))?;
     let table = call.push_table(names.len(), 0);
     for (index, name) in names.iter().enumerate() {
@@ -270,14 +269,14 @@ fn io_list(call: &mut Call<'_>) -> Results {
 
 fn os_remove(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "remove")?;
-    let removed = told(call, ScriptOperation::Remove, |files| files.remove(&path))?;
+    let removed = audited(call, ScriptOperation::Remove, |files| files.remove(&path))?;
     done(call, removed)
 }
 
 fn os_rename(call: &mut Call<'_>) -> Results {
     let from = path(call, Slot::arg(1), "rename")?;
     let to = path(call, Slot::arg(2), "rename")?;
-    let renamed = told(call, ScriptOperation::Rename, |files| files.rename(&from, &to))?;
+    let renamed = audited(call, ScriptOperation::Rename, |files| files.rename(&from, &to))?;
     done(call, renamed)
 }
 

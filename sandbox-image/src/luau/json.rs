@@ -11,8 +11,7 @@ use sandbox_protocol::limits::MAX_RESULT_BYTES;
 use sandbox_protocol::message::ScriptError;
 use serde_json::value::RawValue;
 
-use super::ffi::{Call, Kind, Raise, Results, Slot};
-use super::globals::LOCKED;
+use super::ffi::{Call, Kind, LOCKED, Raise, Results, Slot};
 use encode::{Layout, Refusal, encode};
 
 pub(super) use decode::push_args;

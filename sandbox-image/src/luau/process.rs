@@ -10,8 +10,9 @@ use sandbox_protocol::{ErrorKind, WireError};
 
 use super::ffi::{Call, Kind, Raise, Results, Slot};
 use super::options::{option, options};
-use crate::exec::{Collected, LONGEST, Task, Wake};
-use crate::run::StopReason;
+use crate::exec::{Collected, LONGEST, Task};
+use crate::stop::StopReason;
+use crate::wake::Wake;
 
 /// Sets `process`.
 pub(super) fn install(call: &mut Call<'_>) {

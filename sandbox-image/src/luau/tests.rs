@@ -16,8 +16,9 @@ use serde_json::{Map, Value, json};
 
 use crate::files::testing::{LIMITS, Setup};
 use crate::log::LogSink;
+use crate::luau::RunContext;
 use crate::outbox::{Outbox, Recorder};
-use crate::run::{RunContext, StopFlag, StopReason};
+use crate::stop::{StopFlag, StopReason};
 
 /// A sandbox for scripts.
 struct Sandbox {

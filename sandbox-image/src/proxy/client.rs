@@ -18,11 +18,11 @@ use sandbox_protocol::FromAgent;
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{Close, Closed, ClosedReason, Connect};
 
-use super::http::{self, Body, Then};
+use super::http::{self, Body, OnConnect};
 use super::{Shared, Tunnel, socks};
 
 /// How long a program may take to say what it wants.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a program that has all our words may take to end its side too. Closed at once, what it still
 /// sends would have the kernel reset the connection, and our last words be lost.
 const LINGER: Duration = Duration::from_secs(2);
@@ -52,7 +52,7 @@ enum Stage {
     /// It says what it wants.
     Asking(Dialect),
     /// The controller was asked.
-    Connecting { tunnel: u32, dialect: Dialect, then: Then },
+    Connecting { tunnel: u32, dialect: Dialect, then: OnConnect },
     /// Bytes come and go.
     Open(Open),
     /// Our last words are on their way.
@@ -104,7 +104,13 @@ impl Client {
         // Pieces are written whole as they come.
         _ = socket.set_nodelay(true);
         let stage = Stage::Asking(Dialect::Unknown);
-        Self { socket, stage, up: Vec::new(), down: Vec::new(), until: Instant::now() + PATIENCE }
+        Self {
+            socket,
+            stage,
+            up: Vec::new(),
+            down: Vec::new(),
+            until: Instant::now() + REQUEST_TIMEOUT,
+        }
     }
 
     /// Its socket.
@@ -249,7 +255,9 @@ impl Client {
         let (host, port, length, then) = if dialect == Dialect::Socks {
             match socks::read_request(&self.up) {
                 Ok(None) => return Ok(()),
-                Ok(Some(socks::Ask { host, port, length })) => (host, port, length, Then::Tunnel),
+                Ok(Some(socks::ConnectRequest { host, port, length })) => {
+                    (host, port, length, OnConnect::Tunnel)
+                }
                 Err(reply) => {
                     self.leave(&reply.bytes(), Parting::End);
                     return Ok(());
@@ -258,7 +266,9 @@ impl Client {
         } else {
             match http::read_request(&self.up) {
                 Ok(None) => return Ok(()),
-                Ok(Some(http::Ask { host, port, then, length })) => (host, port, length, then),
+                Ok(Some(http::ConnectRequest { host, port, then, length })) => {
+                    (host, port, length, then)
+                }
                 Err(bad) => {
                     self.leave(&http::answer(bad.status, bad.why), Parting::End);
                     return Ok(());
@@ -269,7 +279,7 @@ impl Client {
         let tunnel = number();
         shared.lock().open(tunnel);
         self.stage = Stage::Connecting { tunnel, dialect, then };
-        shared.speaker.say(&FromAgent::Connect(Connect { tunnel, host, port }));
+        shared.sender.send(&FromAgent::Connect(Connect { tunnel, host, port }));
         Ok(())
     }
 
@@ -288,7 +298,7 @@ impl Client {
             (closed.is_none() && tunnels.0[&tunnel].is_connected, closed)
         };
         if let Some(Closed { reason, message, .. }) = closed {
-            shared.speaker.say(&FromAgent::Close(Close { tunnel }));
+            shared.sender.send(&FromAgent::Close(Close { tunnel }));
             match dialect {
                 Dialect::Socks => self.leave(&socks::Reply::to(reason).bytes(), Parting::End),
                 Dialect::Http | Dialect::Unknown => {
@@ -300,15 +310,15 @@ impl Client {
         if !is_connected {
             return;
         }
-        let exchange = match std::mem::replace(then, Then::Tunnel) {
-            Then::Tunnel => {
+        let exchange = match std::mem::replace(then, OnConnect::Tunnel) {
+            OnConnect::Tunnel => {
                 match dialect {
                     Dialect::Socks => self.down.extend(socks::Reply::Succeeded.bytes()),
                     Dialect::Http | Dialect::Unknown => self.down.extend(http::ESTABLISHED),
                 }
                 None
             }
-            Then::Forward { mut head, mut body } => {
+            OnConnect::Forward { mut head, mut body } => {
                 let early = std::mem::take(&mut self.up);
                 match body.take(&early) {
                     Ok(count) => head.extend_from_slice(&early[..count]),
@@ -365,7 +375,7 @@ impl Client {
                 let rest = self.up.split_off(size);
                 tunnel.outgoing.chunk(std::mem::replace(&mut self.up, rest), is_last)
             };
-            shared.speaker.say(&FromAgent::Chunk(chunk.map_err(io::Error::other)?));
+            shared.sender.send(&FromAgent::Chunk(chunk.map_err(io::Error::other)?));
             is_last = false;
         }
         Ok(())
@@ -388,7 +398,7 @@ impl Client {
             (bytes, credit, tunnel.closed.take(), tunnel.is_drained())
         };
         if let Some(credit) = credit {
-            shared.speaker.say(&FromAgent::Credit(credit));
+            shared.sender.send(&FromAgent::Credit(credit));
         }
         match &mut open.exchange {
             Some(exchange) => {
@@ -398,7 +408,7 @@ impl Client {
         }
         if let Some(closed) = closed {
             shared.lock().0.remove(&tunnel);
-            shared.speaker.say(&FromAgent::Close(Close { tunnel }));
+            shared.sender.send(&FromAgent::Close(Close { tunnel }));
             let is_whole = is_ended || closed.reason == ClosedReason::Done;
             self.leave(&[], if is_whole { Parting::End } else { Parting::Reset });
         }
@@ -462,7 +472,7 @@ impl Client {
                 tunnels.0.remove(&number);
             }
         }
-        shared.speaker.say(&FromAgent::Close(Close { tunnel: number }));
+        shared.sender.send(&FromAgent::Close(Close { tunnel: number }));
     }
 }
 

@@ -1,7 +1,7 @@
 //! What holds of what programs say to the proxy, whatever that is: the body of the fuzz target
 //! `requests`.
 
-use super::http::{self, Ask, Body, MAX_HEAD, Then};
+use super::http::{self, Body, ConnectRequest, MAX_HEAD, OnConnect};
 use super::socks;
 
 /// What a program says first. The first byte says how the rest is cut.
@@ -9,30 +9,34 @@ pub fn requests(data: &[u8]) {
     let Some((&cut, said)) = data.split_first() else { return };
     if said.first() == Some(&socks::VERSION) {
         greeted(said);
-    } else if let Some((ask, rest)) = asked(said)
-        && let Then::Forward { head, body } = ask.then
+    } else if let Some((request, rest)) = asked(said)
+        && let OnConnect::Forward { head, body } = request.then
     {
-        forwarded(&ask.host, ask.port, &head, &body);
+        forwarded(&request.host, request.port, &head, &body);
         cuts_make_no_difference(&body, rest, usize::from(cut) + 1);
     }
     answered(said);
 }
 
 /// The request, and what is behind it.
-fn asked(said: &[u8]) -> Option<(Ask, &[u8])> {
-    let ask = http::read_request(said).ok().flatten()?;
-    assert!(ask.length <= said.len().min(MAX_HEAD));
-    let (head, rest) = said.split_at(ask.length);
+fn asked(said: &[u8]) -> Option<(ConnectRequest, &[u8])> {
+    let request = http::read_request(said).ok().flatten()?;
+    assert!(request.length <= said.len().min(MAX_HEAD));
+    let (head, rest) = said.split_at(request.length);
     assert!(head.ends_with(b"\n"), "it ends with a line");
     // It is known when it is there, and not before; and nothing behind it has a say.
     for end in 0..head.len() {
         assert_eq!(http::read_request(&head[..end]), Ok(None), "{end} bytes are enough");
     }
-    assert_eq!(http::read_request(head).as_ref(), Ok(&Some(ask)));
-    let ask = http::read_request(said).ok().flatten()?;
-    assert!(!ask.host.is_empty() && ask.port != 0);
-    assert!(!ask.host.contains(['/', '@', '[', ']', '\\', ' ', '\r', '\n', '\0']), "{}", ask.host);
-    Some((ask, rest))
+    assert_eq!(http::read_request(head).as_ref(), Ok(&Some(request)));
+    let request = http::read_request(said).ok().flatten()?;
+    assert!(!request.host.is_empty() && request.port != 0);
+    assert!(
+        !request.host.contains(['/', '@', '[', ']', '\\', ' ', '\r', '\n', '\0']),
+        "{}",
+        request.host
+    );
+    Some((request, rest))
 }
 
 /// What goes out is one request, to that host, and a server ends its body where we do.
@@ -105,8 +109,8 @@ fn greeted(said: &[u8]) {
     assert!((2..=257).contains(&length));
     assert!((0..length).all(|end| socks::read_greeting(&said[..end]).is_none()));
     let said = &said[length..];
-    let Ok(Some(ask)) = socks::read_request(said) else { return };
-    assert!((0..ask.length).all(|end| socks::read_request(&said[..end]) == Ok(None)));
-    assert!(ask.port != 0 && !ask.host.is_empty());
-    assert!(ask.host.len() <= sandbox_protocol::limits::MAX_HOST_BYTES);
+    let Ok(Some(request)) = socks::read_request(said) else { return };
+    assert!((0..request.length).all(|end| socks::read_request(&said[..end]) == Ok(None)));
+    assert!(request.port != 0 && !request.host.is_empty());
+    assert!(request.host.len() <= sandbox_protocol::limits::MAX_HOST_BYTES);
 }

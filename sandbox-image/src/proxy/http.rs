@@ -13,20 +13,20 @@ const MAX_HEADERS: usize = 100;
 
 /// What a program asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct ConnectRequest {
     /// As it was written, without brackets.
     pub host: String,
     /// The port.
     pub port: u16,
     /// What is to happen once the connection is there.
-    pub then: Then,
+    pub then: OnConnect,
     /// How many bytes of what came are the head.
     pub length: usize,
 }
 
 /// What is to happen once the connection is there.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum OnConnect {
     /// `CONNECT`: the connection is the program's.
     Tunnel,
     /// One request, whose head goes out like this, and its body.
@@ -52,7 +52,7 @@ const fn bad<T>(why: &'static str) -> Result<T, Bad> {
 }
 
 /// Reads a request's head; `None` where more of it must come.
-pub fn read_request(bytes: &[u8]) -> Result<Option<Ask>, Bad> {
+pub fn read_request(bytes: &[u8]) -> Result<Option<ConnectRequest>, Bad> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let length = match request.parse(&bytes[..bytes.len().min(MAX_HEAD)]) {
@@ -70,7 +70,12 @@ pub fn read_request(bytes: &[u8]) -> Result<Option<Ask>, Bad> {
         let Some((host, Some(port))) = split_authority(uri) else {
             return bad("CONNECT takes HOST:PORT");
         };
-        return Ok(Some(Ask { host: host.to_owned(), port, then: Then::Tunnel, length }));
+        return Ok(Some(ConnectRequest {
+            host: host.to_owned(),
+            port,
+            then: OnConnect::Tunnel,
+            length,
+        }));
     }
     let scheme = uri.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://"));
     let Some(rest) = scheme.map(|_| &uri[7..]) else {
@@ -94,7 +99,12 @@ pub fn read_request(bytes: &[u8]) -> Result<Option<Ask>, Bad> {
         format!("{method} {slash}{path} HTTP/1.{version}\r\nHost: {authority}\r\n").into_bytes();
     copy_headers(headers, &["host"], &mut head);
     head.extend_from_slice(b"Connection: close\r\n\r\n");
-    Ok(Some(Ask { host: host.to_owned(), port, then: Then::Forward { head, body }, length }))
+    Ok(Some(ConnectRequest {
+        host: host.to_owned(),
+        port,
+        then: OnConnect::Forward { head, body },
+        length,
+    }))
 }
 
 /// `HOST` or `HOST:PORT`; a host of colons in brackets, which are taken off. No user's name.
@@ -217,7 +227,7 @@ pub enum Chunks {
         /// Bytes of all lines.
         all: usize,
     },
-    /// Behind the end.
+    /// Past the end.
     Done,
 }
 
@@ -404,16 +414,16 @@ mod tests {
         }
     }
 
-    fn request(text: &str) -> Result<Option<Ask>, Bad> {
+    fn request(text: &str) -> Result<Option<ConnectRequest>, Bad> {
         read_request(text.as_bytes())
     }
 
     fn forwarded(text: &str) -> (String, u16, String, Body) {
         match request(text).unwrap().unwrap() {
-            Ask { host, port, then: Then::Forward { head, body }, .. } => {
+            ConnectRequest { host, port, then: OnConnect::Forward { head, body }, .. } => {
                 (host, port, String::from_utf8(head).unwrap(), body)
             }
-            ask => panic!("{ask:?}"),
+            request => panic!("{request:?}"),
         }
     }
 
@@ -427,10 +437,13 @@ mod tests {
             ("[::1%lo]:8080", "::1%lo", 8080),
             ("0x7f.1:80", "0x7f.1", 80),
         ] {
-            let ask = request(&format!("CONNECT {authority} HTTP/1.1\r\nHost: x\r\n\r\nmore"));
-            let ask = ask.unwrap().unwrap();
-            assert_eq!((ask.host.as_str(), ask.port, ask.then), (host, port, Then::Tunnel));
-            assert_eq!(ask.length, authority.len() + 30, "{authority}");
+            let request = request(&format!("CONNECT {authority} HTTP/1.1\r\nHost: x\r\n\r\nmore"));
+            let request = request.unwrap().unwrap();
+            assert_eq!(
+                (request.host.as_str(), request.port, request.then),
+                (host, port, OnConnect::Tunnel)
+            );
+            assert_eq!(request.length, authority.len() + 30, "{authority}");
         }
         for authority in [
             "ok.ex/mple:443",
@@ -486,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_could_read_otherwise_is_refused() {
+    fn ambiguous_requests_are_refused() {
         let get = |uri: &str, headers: &str| {
             request(&format!("POST {uri} HTTP/1.1\r\n{headers}\r\n")).unwrap_err()
         };

@@ -18,19 +18,19 @@ mod socks;
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rustix::event::{EventfdFlags, eventfd};
 use sandbox_protocol::FromAgent;
 use sandbox_protocol::limits::{CREDIT_STEP, MAX_TUNNELS};
 use sandbox_protocol::message::{Chunk, Closed, Connected, Credit};
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
 
+use crate::wake::Wake;
+
 /// Takes what the proxy says to the controller.
-pub trait Speak: Send + Sync {
+pub trait FrameSender: Send + Sync {
     /// Sends a message; it may wait for the controller to read.
-    fn say(&self, message: &FromAgent<'_>);
+    fn send(&self, message: &FromAgent<'_>);
 }
 
 /// Opens the proxy's port on the loopback.
@@ -62,8 +62,8 @@ pub struct Proxy {
 struct Shared {
     tunnels: Mutex<Tunnels>,
     /// Something has come for one of the tunnels.
-    wake: OwnedFd,
-    speaker: Arc<dyn Speak>,
+    wake: Wake,
+    sender: Arc<dyn FrameSender>,
 }
 
 /// The tunnels on which one side has not said its last word.
@@ -88,9 +88,9 @@ impl Proxy {
     /// # Errors
     ///
     /// Where no thread or descriptor can be had.
-    pub fn start(listener: TcpListener, speaker: Arc<dyn Speak>) -> io::Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Arc::new(Shared { tunnels: Mutex::default(), wake, speaker });
+    pub fn start(listener: TcpListener, sender: Arc<dyn FrameSender>) -> io::Result<Self> {
+        let wake = Wake::new()?;
+        let shared = Arc::new(Shared { tunnels: Mutex::default(), wake, sender });
         serve::start(listener, shared.clone())?;
         Ok(Self { shared })
     }
@@ -137,7 +137,7 @@ impl Proxy {
             None => {}
         }
         drop(tunnels);
-        self.shared.wake();
+        self.shared.wake.wake();
     }
 
     fn with(
@@ -146,7 +146,7 @@ impl Proxy {
         act: impl FnOnce(&mut Tunnel) -> Result<(), StreamError>,
     ) -> Result<(), StreamError> {
         self.shared.lock().0.get_mut(&number).map_or(Ok(()), act)?;
-        self.shared.wake();
+        self.shared.wake.wake();
         Ok(())
     }
 }
@@ -154,11 +154,6 @@ impl Proxy {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Tunnels> {
         self.tunnels.lock().unwrap()
-    }
-
-    fn wake(&self) {
-        // Full is as good as written.
-        _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
 

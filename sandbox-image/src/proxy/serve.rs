@@ -46,8 +46,7 @@ impl Server {
     fn run(mut self) {
         loop {
             self.wait();
-            // Reading it makes it zero again.
-            _ = rustix::io::read(&self.shared.wake, &mut [0; 8][..]);
+            self.shared.wake.see();
             self.accept();
             // One piece each way of each at a time: none has to wait long for the others.
             let Self { clients, shared, next, buffer, .. } = &mut self;

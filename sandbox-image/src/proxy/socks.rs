@@ -59,7 +59,7 @@ pub fn read_greeting(bytes: &[u8]) -> Option<(usize, bool)> {
 
 /// What a program asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct ConnectRequest {
     /// A name as it was given, or an address.
     pub host: String,
     /// The port.
@@ -69,7 +69,7 @@ pub struct Ask {
 }
 
 /// Reads a request; `None` where more of it must come.
-pub fn read_request(bytes: &[u8]) -> Result<Option<Ask>, Reply> {
+pub fn read_request(bytes: &[u8]) -> Result<Option<ConnectRequest>, Reply> {
     let Some((&[version, command, reserved, kind], rest)) = bytes.split_first_chunk::<4>() else {
         return Ok(None);
     };
@@ -102,7 +102,7 @@ pub fn read_request(bytes: &[u8]) -> Result<Option<Ask>, Reply> {
     let Some(&port) = rest[length..].first_chunk::<2>() else { return Ok(None) };
     match u16::from_be_bytes(port) {
         0 => Err(Reply::Failure),
-        port => Ok(Some(Ask { host, port, length: 4 + length + 2 })),
+        port => Ok(Some(ConnectRequest { host, port, length: 4 + length + 2 })),
     }
 }
 
@@ -131,13 +131,13 @@ mod tests {
             for length in 0..bytes.len() {
                 assert_eq!(read_request(&bytes[..length]), Ok(None), "{host} {length}");
             }
-            let ask = Ask { host: host.to_owned(), port, length: bytes.len() };
-            assert_eq!(read_request(&[bytes, b"more"].concat()), Ok(Some(ask)));
+            let request = ConnectRequest { host: host.to_owned(), port, length: bytes.len() };
+            assert_eq!(read_request(&[bytes, b"more"].concat()), Ok(Some(request)));
         }
     }
 
     #[test]
-    fn what_is_not_understood_is_told() {
+    fn unsupported_requests_get_an_error_reply() {
         for (bytes, reply) in [
             (&[4, 1, 0, 1][..], Reply::Failure),
             (&[5, 1, 1, 1], Reply::Failure),
@@ -156,8 +156,8 @@ mod tests {
         #[test]
         fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             _ = read_greeting(&bytes);
-            if let Ok(Some(ask)) = read_request(&bytes) {
-                prop_assert!(ask.length <= bytes.len() && ask.host.len() <= 255);
+            if let Ok(Some(request)) = read_request(&bytes) {
+                prop_assert!(request.length <= bytes.len() && request.host.len() <= 255);
             }
         }
     }

@@ -133,8 +133,8 @@ impl Supervisor {
         if !connects && listened.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
             return None;
         }
-        let told = ids.iter().zip(&fds[1..]).filter(|(_, fd)| !fd.revents().is_empty());
-        Some(News { connects, writable: told.map(|(&id, _)| id).collect() })
+        let ready = ids.iter().zip(&fds[1..]).filter(|(_, fd)| !fd.revents().is_empty());
+        Some(News { connects, writable: ready.map(|(&id, _)| id).collect() })
     }
 
     fn begin(&mut self) {

@@ -18,7 +18,7 @@ use super::resolve::OwnFileSystems;
 use crate::exec::Spawner;
 
 /// Longer than any machine takes.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// What the process ends with where its call succeeded.
 const CONNECTED: libc::c_int = 42;
 
@@ -58,7 +58,7 @@ pub fn connect_once(
 fn await_request(child: Pid, listener: &Listener) -> Result<(), Errno> {
     let ended = pidfd_open(child, PidfdFlags::empty())?;
     let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(&ended, PollFlags::IN)];
-    poll(&mut fds, Timespec::try_from(PATIENCE).ok().as_ref())?;
+    poll(&mut fds, Timespec::try_from(PROBE_TIMEOUT).ok().as_ref())?;
     // One that ended instead was answered by somebody else.
     if fds[0].revents().contains(PollFlags::IN) { Ok(()) } else { Err(Errno::NOSYS) }
 }

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_mounts_is_not_the_sandboxs_own() {
+    fn host_mounts_are_not_the_sandboxs_own() {
         let device = |path| fstat(open_path(path).unwrap()).unwrap().st_dev;
         let shared = device("/dev/shm");
         let memory = fstatfs(open_path("/dev/shm").unwrap()).unwrap().f_type == libc::TMPFS_MAGIC;

@@ -41,9 +41,9 @@ impl Agent {
 
     fn with_programs_and(directory: &Path, change: impl FnOnce(&mut Limits)) -> Self {
         let mut agent = Self::spawn(&arguments(directory, Mode::Exec).to_args());
-        let mut hello = hello(directory);
-        change(&mut hello.limits);
-        agent.call(hello).unwrap();
+        let mut rules = rules(directory);
+        change(&mut rules.limits);
+        agent.greet(rules);
         agent
     }
 
@@ -324,7 +324,7 @@ fn at_a_timeout_the_whole_tree_is_dead_and_what_was_written_is_kept() {
 }
 
 #[test]
-fn what_a_program_leaves_ends_with_it_and_holds_no_answer_back() {
+fn leftover_processes_end_with_the_program_and_delay_no_reply() {
     let directory = elsewhere();
     let mut agent = Agent::with_programs(directory.path());
     let time = long_time(directory.path());
@@ -595,7 +595,7 @@ fn first_process(directory: &Path) -> Agent {
         .arg(env!("CARGO_BIN_EXE_sandbox-agent"))
         .args(arguments(directory, Mode::Exec).to_args());
     let mut agent = Agent::start(&mut unshare);
-    agent.call(hello(directory)).unwrap();
+    agent.greet(rules(directory));
     agent
 }
 
@@ -684,7 +684,7 @@ fn a_program_finds_the_proxy_and_reaches_nobody_but_by_the_controller() {
     let proxy = Proxy { port: 0, without: "localhost,::1".to_owned() };
     let args = AgentArgs { proxy: Some(proxy), ..arguments(directory.path(), Mode::Exec) };
     let mut agent = Agent::spawn(&args.to_args());
-    agent.call(hello(directory.path())).unwrap();
+    agent.greet(rules(directory.path()));
     // What a program says to the proxy, by the shell that has TCP in it.
     let ask = |words: &str| {
         let line = format!(

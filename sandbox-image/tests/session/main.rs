@@ -20,8 +20,9 @@ use sandbox_protocol::limits::{
     HEARTBEAT_INTERVAL, MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_SOURCE_BYTES,
 };
 use sandbox_protocol::message::{
-    Access, AllowedPath, Call, Cancel, Change, Closed, ClosedReason, Connect, Entry, Hello,
-    IoErrors, Limits, Policy, Refused, Request, Run, RunEnd, RunReply, ScriptError, Shutdown,
+    Access, AllowedPath, Call, Cancel, Change, Closed, ClosedReason, Configure, Connect, Entry,
+    Hello, HelloReply, IoErrors, Limits, Policy, Refused, Request, Run, RunEnd, RunReply,
+    ScriptError, Shutdown,
 };
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
@@ -104,8 +105,15 @@ impl Agent {
 
     fn greeted(directory: &Path) -> Self {
         let mut agent = Self::over(directory);
-        agent.call(hello(directory)).unwrap();
+        agent.greet(rules(directory));
         agent
+    }
+
+    /// `hello` and `configure`.
+    fn greet(&mut self, rules: Configure) -> HelloReply {
+        let reply = self.call(hello()).unwrap();
+        self.call(rules).unwrap();
+        reply
     }
 
     fn raw(&mut self, bytes: &[u8]) {
@@ -239,10 +247,12 @@ fn arguments(directory: &Path, mode: Mode) -> AgentArgs {
     }
 }
 
-fn hello(directory: &Path) -> Hello {
-    Hello {
-        protocol: PROTOCOL_VERSION,
-        nonce: None,
+fn hello() -> Hello {
+    Hello { protocol: PROTOCOL_VERSION, nonce: None }
+}
+
+fn rules(directory: &Path) -> Configure {
+    Configure {
         limits: Limits {
             vm_memory_bytes: 64 << 20,
             write_bytes: 50 << 20,
@@ -258,6 +268,7 @@ fn hello(directory: &Path) -> Hello {
             output_bytes: 1 << 30,
             collected_bytes: 1_000_000,
             disk_reserve_bytes: 0,
+            cpu_seconds: None,
         },
         policy: Policy {
             io: true,
@@ -335,7 +346,7 @@ fn an_agent_that_is_refused_a_layer_ends_before_it_reads_a_byte() {
     let directory = temporary();
     for call in LAYERS {
         let mut agent = refused(directory.path(), ConfinementPolicy::Required, call, libc::EPERM);
-        agent.send(hello(directory.path()));
+        agent.send(hello());
         assert!(!agent.read(), "it answered");
         let (status, complaint) = agent.wait();
         assert_eq!(status.code(), Some(EXIT_UNCONFINED), "{complaint}");
@@ -353,7 +364,7 @@ fn agent_that_is_not_the_user_it_was_told_ends_before_it_reads_a_byte() {
             let user = Some(User::new(uid, gid).unwrap());
             let args = AgentArgs { user, confinement, ..arguments(directory.path(), Mode::Script) };
             let mut agent = Agent::spawn(&args.to_args());
-            agent.send(hello(directory.path()));
+            agent.send(hello());
             assert!(!agent.read(), "it answered");
             let (status, complaint) = agent.wait();
             assert_eq!(status.code(), Some(2), "{complaint}");
@@ -375,7 +386,7 @@ fn agent_with_a_mount_inside_its_mounts_names_it_and_reads_nothing() {
     command.arg(env!("CARGO_BIN_EXE_sandbox-agent"));
     command.args(arguments(directory.path(), Mode::Script).to_args());
     let mut agent = Agent::start(&mut command);
-    agent.send(hello(directory.path()));
+    agent.send(hello());
     assert!(!agent.read(), "it answered");
     let (status, complaint) = agent.wait();
     assert_eq!(status.code(), Some(2), "{complaint}");
@@ -387,7 +398,7 @@ fn by_best_effort_an_agent_goes_on_and_says_which_layer_it_was_refused() {
     let directory = temporary();
     for call in LAYERS {
         let mut agent = refused(directory.path(), ConfinementPolicy::BestEffort, call, libc::EPERM);
-        let confinement = agent.call(hello(directory.path())).unwrap().confinement;
+        let confinement = agent.greet(rules(directory.path())).confinement;
         let has_filter = call != libc::SYS_seccomp;
         assert_eq!(confinement.seccomp, has_filter, "{confinement:?}");
         assert_eq!(confinement.landlock_abi.is_some(), !has_filter, "{confinement:?}");
@@ -402,7 +413,7 @@ fn a_kernel_without_landlock_is_told_and_no_refusal() {
     let call = libc::SYS_landlock_create_ruleset;
     for errno in [libc::ENOSYS, libc::EOPNOTSUPP] {
         let mut agent = refused(directory.path(), ConfinementPolicy::Required, call, errno);
-        let confinement = agent.call(hello(directory.path())).unwrap().confinement;
+        let confinement = agent.call(hello()).unwrap().confinement;
         assert!(confinement.seccomp && confinement.landlock_abi.is_none(), "{confinement:?}");
         assert!(confinement.missing[0].contains("Landlock"), "{confinement:?}");
     }
@@ -412,7 +423,7 @@ fn a_kernel_without_landlock_is_told_and_no_refusal() {
 fn a_session_is_hello_runs_and_shutdown() {
     let directory = temporary();
     let mut agent = Agent::over(directory.path());
-    let reply = agent.call(hello(directory.path())).unwrap();
+    let reply = agent.greet(rules(directory.path()));
     assert_eq!(reply.protocol, PROTOCOL_VERSION);
     assert!(reply.confinement.no_new_privileges && reply.confinement.undumpable);
     // The kernel of the tests has all of it.
@@ -434,13 +445,21 @@ fn a_session_is_hello_runs_and_shutdown() {
 }
 
 #[test]
-fn nothing_runs_before_hello() {
+fn nothing_runs_before_hello_and_configure() {
     let directory = temporary();
     let mut agent = Agent::over(directory.path());
-    let error = agent.run("return 1").unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+    let refused = |error: WireError, why: &str| {
+        assert_eq!((error.kind(), &*error.message), (ErrorKind::InvalidRequest, why));
+    };
+    refused(agent.run("return 1").unwrap_err(), "'hello' comes first");
+    refused(agent.call(rules(directory.path())).unwrap_err(), "'hello' comes first");
     assert!(!agent.call(Cancel { id: 7 }).unwrap().found);
-    agent.call(hello(directory.path())).unwrap();
+    agent.call(hello()).unwrap();
+    refused(agent.run("return 1").unwrap_err(), "'configure' comes first");
+    agent.call(rules(directory.path())).unwrap();
+    assert_eq!(returned(agent.run("return 1").unwrap()), "1");
+    // Nobody widens what was once configured.
+    refused(agent.call(rules(directory.path())).unwrap_err(), "'configure' comes once");
     assert_eq!(returned(agent.run("return 1").unwrap()), "1");
     assert_eq!(agent.hang_up(), LOST);
 }
@@ -462,7 +481,7 @@ fn the_end_of_stdin_ends_the_agent_whatever_it_does() {
 fn another_version_is_told_how_to_mend_it() {
     let directory = temporary();
     let mut agent = Agent::over(directory.path());
-    let error = agent.call(Hello { protocol: 99, ..hello(directory.path()) }).unwrap_err();
+    let error = agent.call(Hello { protocol: 99, ..hello() }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Image);
     assert!(error.message.contains("sandboxctl image build"), "{error}");
     // Also where nothing else of the params can be read.
@@ -572,7 +591,7 @@ fn a_script_that_does_not_come_back_is_given_up_with_its_answer() {
 }
 
 #[test]
-fn what_a_stuck_script_has_written_is_in_its_file() {
+fn stuck_scripts_writes_are_in_its_file() {
     let source = format!("local f = io.open('out', 'w') f:write('kept') {STUCK}");
     let (directory, reply) = given_up(&source);
     assert_eq!(reply.usage.written_bytes, 4);
@@ -607,7 +626,7 @@ fn each_rule_that_keeps_a_script_from_a_path_is_told_once() {
     let mut args = arguments(directory.path(), Mode::Script);
     args.mounts.push(Mount { path: io(inputs.path()), access: Access::Read });
     let mut agent = Agent::spawn(&args.to_args());
-    let mut rules = hello(directory.path());
+    let mut rules = rules(directory.path());
     rules.policy.io_errors = IoErrors::Return;
     let at = |path: &str, access| AllowedPath { path: path.to_owned(), access };
     let (home, input) = (io(directory.path()).to_string(), io(inputs.path()).to_string());
@@ -618,7 +637,7 @@ fn each_rule_that_keeps_a_script_from_a_path_is_told_once() {
         at(&input, Access::Write),
     ];
     rules.policy.protected = vec![".git/hooks".to_owned()];
-    agent.call(rules).unwrap();
+    agent.greet(rules);
     let source = format!(
         "local input = '{input}/in'
         for _ = 1, 2 do
@@ -673,10 +692,28 @@ fn each_rule_that_keeps_a_script_from_a_path_is_told_once() {
 fn without_io_a_script_has_no_files() {
     let directory = temporary();
     let mut agent = Agent::over(directory.path());
-    let mut rules = hello(directory.path());
+    let mut rules = rules(directory.path());
     rules.policy.io = false;
-    agent.call(rules).unwrap();
+    agent.greet(rules);
     assert_eq!(returned(agent.run("return io == nil").unwrap()), "true");
+}
+
+#[test]
+fn processor_time_is_limited_by_configure_and_never_raised() {
+    let directory = temporary();
+    let mut agent = Agent::over(directory.path());
+    let limit = |agent: &Agent| {
+        let limits = fs::read_to_string(format!("/proc/{}/limits", agent.child.id())).unwrap();
+        let line = limits.lines().find(|line| line.starts_with("Max cpu time")).unwrap();
+        line.split_whitespace().skip(3).take(2).collect::<Vec<_>>().join(" ")
+    };
+    let before = limit(&agent);
+    let mut rules = rules(directory.path());
+    rules.limits.cpu_seconds = Some(7);
+    agent.greet(rules);
+    assert_ne!(before, "7 7");
+    assert_eq!(limit(&agent), "7 7");
+    assert_eq!(returned(agent.run("return 1").unwrap()), "1");
 }
 
 #[test]
@@ -701,7 +738,7 @@ fn agent_without_heartbeats_ends_itself_and_one_with_them_serves_on() {
     let mut alive = Agent::greeted(directory.path());
     let command = arguments(directory.path(), Mode::Script).to_args();
     let mut silent = Agent::silent(Command::new(env!("CARGO_BIN_EXE_sandbox-agent")).args(command));
-    silent.call(hello(directory.path())).unwrap();
+    silent.greet(rules(directory.path()));
     // The end of its stdin never comes, and a script keeps it busy.
     silent.send(script("print('begun') while true do end", LONG));
     let (status, complaint) = silent.wait();
@@ -714,8 +751,7 @@ fn agent_without_heartbeats_ends_itself_and_one_with_them_serves_on() {
 fn requests_in_one_piece_are_answered_in_order() {
     let directory = temporary();
     let mut agent = Agent::over(directory.path());
-    let requests =
-        [Request::from(hello(directory.path())), Cancel { id: 77 }.into(), Shutdown {}.into()];
+    let requests = [Request::from(hello()), Cancel { id: 77 }.into(), Shutdown {}.into()];
     let mut lines = Vec::new();
     for (request, id) in requests.into_iter().zip(1..) {
         lines.extend(ToAgent::Request { id, request }.encode().unwrap());
@@ -732,8 +768,7 @@ fn requests_in_one_piece_are_answered_in_order() {
 fn a_controller_that_reads_no_answers_does_not_fill_the_agents_memory() {
     let directory = temporary();
     let mut agent = Agent::greeted(directory.path());
-    let mut line =
-        ToAgent::Request { id: 1, request: hello(directory.path()).into() }.encode().unwrap();
+    let mut line = ToAgent::Request { id: 1, request: hello().into() }.encode().unwrap();
     line = line.repeat(64);
     // The agent ends by itself, long before this is over.
     let stdin = agent.stdin.take().unwrap();
@@ -772,7 +807,7 @@ fn a_script_cannot_make_the_agent_take_more_than_twice_the_vms_memory() {
         let mut agent = Agent::greeted(directory.path());
         let reply = agent.run(source).unwrap();
         let (peak, limit) =
-            (reply.usage.peak_memory_bytes, hello(directory.path()).limits.vm_memory_bytes);
+            (reply.usage.peak_memory_bytes, rules(directory.path()).limits.vm_memory_bytes);
         assert!((1..=2 * limit).contains(&peak), "{peak}: {source}");
         match end {
             Ok(json) => assert_eq!(returned(reply), json, "{source}"),
@@ -791,7 +826,7 @@ fn requests_beyond_what_may_be_in_flight_are_busy_but_never_lost() {
     let directory = temporary();
     let mut agent = Agent::greeted(directory.path());
     let count = 4 * MAX_IN_FLIGHT;
-    let ids: Vec<u64> = (0..count).map(|_| agent.send(hello(directory.path()))).collect();
+    let ids: Vec<u64> = (0..count).map(|_| agent.send(hello())).collect();
     for id in ids {
         match agent.reply::<Hello>(id) {
             Ok(_) => {}
@@ -805,7 +840,7 @@ fn the_nonce_proves_a_shared_directory() {
     let directory = temporary();
     fs::write(directory.path().join(".nonce-1"), "4711").unwrap();
     let mut agent = Agent::greeted(directory.path());
-    let with = |name: &str| Hello { nonce: Some(name.to_owned()), ..hello(directory.path()) };
+    let with = |name: &str| Hello { nonce: Some(name.to_owned()), ..hello() };
     assert_eq!(agent.call(with(".nonce-1")).unwrap().nonce.as_deref(), Some("4711"));
     assert!(!directory.path().join(".nonce-1").exists());
     assert_eq!(agent.call(with(".nonce-1")).unwrap().nonce, None);
@@ -814,7 +849,7 @@ fn the_nonce_proves_a_shared_directory() {
 }
 
 #[test]
-fn what_is_no_script_text_is_an_answer() {
+fn source_that_is_not_text_is_answered_with_an_error() {
     let directory = temporary();
     let mut agent = Agent::greeted(directory.path());
     let error = failed(agent.run(&" ".repeat(MAX_SOURCE_BYTES + 1)).unwrap());
@@ -842,7 +877,8 @@ fn args_beyond_the_limits_are_refused() {
 fn a_path_that_is_none_in_the_policy_is_refused() {
     let directory = temporary();
     let mut agent = Agent::over(directory.path());
-    let mut bad = hello(directory.path());
+    agent.call(hello()).unwrap();
+    let mut bad = rules(directory.path());
     bad.policy.allowed_paths[0].path = "/io/../etc".into();
     assert_eq!(agent.call(bad).unwrap_err().kind(), ErrorKind::InvalidRequest);
     assert_eq!(agent.run("return 1").unwrap_err().kind(), ErrorKind::InvalidRequest);
@@ -883,7 +919,7 @@ fn a_descriptor_that_was_inherited_is_closed() {
             .arg(env!("CARGO_BIN_EXE_sandbox-agent"))
             .args(arguments(directory.path(), Mode::Script).to_args()),
     );
-    agent.call(hello(directory.path())).unwrap();
+    agent.greet(rules(directory.path()));
     // The end of the file, and not "would block": nobody has it open for writing any more.
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
     match fs::read_dir(format!("/proc/{}/fd", agent.child.id())) {
@@ -902,7 +938,7 @@ fn a_file_over_the_systems_limit_is_an_error_of_the_script() {
             .arg(env!("CARGO_BIN_EXE_sandbox-agent"))
             .args(arguments(directory.path(), Mode::Script).to_args()),
     );
-    agent.call(hello(directory.path())).unwrap();
+    agent.greet(rules(directory.path()));
     let error = failed(agent.run("io.open('f', 'w'):write(('x'):rep(1e6)):close()").unwrap());
     assert!(error.message.ends_with("f: File too large"), "{error:?}");
     assert_eq!(returned(agent.run("return 1").unwrap()), "1");

@@ -230,10 +230,10 @@ fn a_list_comes_in_pages() {
 fn content_of_any_size_moves_in_bounded_memory() {
     let directory = temporary();
     let mut agent = Agent::over(directory.path());
-    let mut hello = hello(directory.path());
-    hello.limits.file_bytes = 1 << 30;
-    hello.limits.write_bytes = 1 << 30;
-    agent.call(hello).unwrap();
+    let mut rules = rules(directory.path());
+    rules.limits.file_bytes = 1 << 30;
+    rules.limits.write_bytes = 1 << 30;
+    agent.greet(rules);
     let content: Vec<u8> =
         (0..32_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     agent.put("warm", &content[..1 << 20]).unwrap();
@@ -501,9 +501,9 @@ fn an_operation_out_of_time_says_so_and_one_before_hello_is_refused() {
     let directory = temporary();
     let mut agent = Agent::over(directory.path());
     assert_eq!(kind(agent.call(exists("f"))), ErrorKind::InvalidRequest);
-    let mut hello = hello(directory.path());
-    hello.limits.operation_timeout_ms = 0;
-    agent.call(hello).unwrap();
+    let mut rules = rules(directory.path());
+    rules.limits.operation_timeout_ms = 0;
+    agent.greet(rules);
     fs::write(directory.path().join("f"), "x").unwrap();
     let error = agent.call(list(".")).unwrap_err();
     assert_eq!(
@@ -546,7 +546,7 @@ fn without_nameless_files(directory: &Path) -> Agent {
     command.args(arguments(directory, Mode::Script).to_args());
     refuse(&mut command, libc::SYS_openat, vec![rule], libc::EOPNOTSUPP);
     let mut agent = Agent::start(&mut command);
-    agent.call(hello(directory)).unwrap();
+    agent.greet(rules(directory));
     agent
 }
 
@@ -599,7 +599,7 @@ fn a_failure_that_may_pass_is_tried_again_and_then_busy() {
     fs::write(directory.path().join("f"), "x").unwrap();
     let mut agent =
         refused(directory.path(), ConfinementPolicy::Required, libc::SYS_unlinkat, libc::EBUSY);
-    agent.call(hello(directory.path())).unwrap();
+    agent.greet(rules(directory.path()));
     let remove =
         |path: &str| Remove { path: path.into(), path_b64: None, recursive: true, force: false };
     let error = agent.call(remove("f")).unwrap_err();

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueHint};
-use sandbox_controller::LimitKey;
+use sandbox_api::LimitKey;
 
 use super::allow::AllowArgs;
 use super::root::RootArgs;
@@ -116,7 +116,7 @@ impl Variable {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use sandbox_controller::{Pull, Root};
+    use sandbox_api::{Pull, RootFs};
 
     use super::*;
     use crate::cli::{Cli, Command};
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_the_command_is_the_commands_with_or_without_two_hyphens() {
+    fn arguments_after_the_command_belong_to_it() {
         for separator in [&["--"][..], &[]] {
             let given = ["--image", "debian", "-e", "A=1"];
             let command = ["ls", "-e", "--json", "--", "-i"];
@@ -180,12 +180,12 @@ mod tests {
             args.add_flags(&mut flags);
             Ok::<_, String>(args.root.root(&Settings::load(&environment, flags).unwrap()))
         };
-        assert_eq!(root(&[]), Ok(Root::Own));
-        let image = |pull| Ok(Root::Image { reference: "debian:13".to_owned(), pull });
+        assert_eq!(root(&[]), Ok(RootFs::Builtin));
+        let image = |pull| Ok(RootFs::Image { reference: "debian:13".to_owned(), pull });
         assert_eq!(root(&["--image", "debian:13"]), image(Pull::Missing));
         assert_eq!(root(&["--image", "debian:13", "--pull", "never"]), image(Pull::Never));
-        assert_eq!(root(&["--rootfs", "/srv/x"]), Ok(Root::Directory("/srv/x".into())));
-        assert_eq!(root(&["--image-archive", "x.tar"]), Ok(Root::Archive("x.tar".into())));
+        assert_eq!(root(&["--rootfs", "/srv/x"]), Ok(RootFs::Directory("/srv/x".into())));
+        assert_eq!(root(&["--image-archive", "x.tar"]), Ok(RootFs::Archive("x.tar".into())));
         assert!(root(&["--image", "a", "--rootfs", "b"]).is_err());
         assert!(root(&["--rootfs", "a", "--image-archive", "b"]).is_err());
     }

@@ -11,8 +11,7 @@ use clap::builder::{
     OsStringValueParser, PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser,
 };
 use clap::{Args, Subcommand, ValueHint};
-use sandbox_controller::LimitKey;
-use sandbox_controller::files::Encoding;
+use sandbox_api::{Encoding, LimitKey};
 
 use super::{SandboxArgs, Utf8, limit, text, value_of};
 use crate::config::{Flags, Key, Value};
@@ -127,12 +126,12 @@ Examples:
         /// Remove a directory with all that is in it
         #[arg(short, long)]
         recursive: bool,
-        /// Be content where nothing is there
+        /// Ignore nonexistent files
         #[arg(short, long)]
         force: bool,
     },
 
-    /// Say by the exit code whether something is there: 0, or 1 where nothing is
+    /// Test whether a path exists: exit code 0, or 1 where it does not
     ///
     /// Any other exit code: it cannot be told.
     #[command(after_long_help = "\
@@ -156,7 +155,7 @@ Examples:
         path: OsString,
     },
 
-    /// Give something another name
+    /// Move or rename
     #[command(after_long_help = "\
 Examples:
   sandboxctl fs mv draft.csv report.csv

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueHint};
-use sandbox_controller::{LimitKey, Root};
+use sandbox_api::{LimitKey, RootFs};
 
 use super::{Utf8, limit, value_of, word_of};
 use crate::config::{Flags, Key, Settings, Value};
@@ -46,14 +46,14 @@ impl RootArgs {
 
     /// What the flags name.
     #[must_use]
-    pub fn root(&self, settings: &Settings) -> Root {
+    pub fn root(&self, settings: &Settings) -> RootFs {
         match self {
             Self { image: Some(reference), .. } => {
-                Root::Image { reference: reference.clone(), pull: settings.pull() }
+                RootFs::Image { reference: reference.clone(), pull: settings.pull() }
             }
-            Self { rootfs: Some(directory), .. } => Root::Directory(directory.clone()),
-            Self { image_archive: Some(file), .. } => Root::Archive(file.clone()),
-            _ => Root::Own,
+            Self { rootfs: Some(directory), .. } => RootFs::Directory(directory.clone()),
+            Self { image_archive: Some(file), .. } => RootFs::Archive(file.clone()),
+            _ => RootFs::Builtin,
         }
     }
 }

@@ -1,36 +1,36 @@
 //! `check`: does a script compile?
 
-use sandbox_controller::{ErrorDocument, check_script};
+use sandbox_api::Failure;
+use sandbox_controller::check_script;
 use serde::Serialize;
 
 use super::{Context, block_on};
 use crate::cli::CheckArgs;
 use crate::error::Error;
-use crate::input;
-use crate::render;
+use crate::{input, render};
 
 #[derive(Serialize)]
 struct Answer {
     ok: bool,
-    error: Option<ErrorDocument>,
+    error: Option<Failure>,
 }
 
 pub fn check(context: &Context<'_>, args: &CheckArgs) -> Result<u8, Error> {
     let policy = context.settings()?.confinement();
-    let given = input::script(&args.script)?;
+    let script = input::script(&args.script)?;
     let agent = context.environment.agent();
-    let error = block_on(async { Ok(check_script(&given.source, &agent, policy).await?) })?;
+    let error = block_on(async { Ok(check_script(&script.source, &agent, policy).await?) })?;
     let code = match &error {
         None => 0,
         Some(error) if error.kind.is_limit() => 120,
         Some(_) => 1,
     };
     if args.json {
-        let answer = Answer { ok: error.is_none(), error: error.map(ErrorDocument::from) };
+        let answer = Answer { ok: error.is_none(), error: error.map(Failure::from) };
         context.output.document(&answer)?;
     } else if let Some(error) = error {
         let colour = context.output.stderr_has_colour();
-        context.output.block(&render::script_error(&error, &given.name, &given.source, colour));
+        context.output.block(&render::script_error(&error, &script.name, &script.source, colour));
     }
     Ok(code)
 }

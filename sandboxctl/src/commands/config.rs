@@ -42,7 +42,7 @@ fn document(settings: &Settings) -> Document<'_> {
             key: key.name(),
             value: setting.value.as_ref(),
             layer: setting.layer,
-            origin: setting.place.to_string(),
+            origin: setting.origin.to_string(),
             refused: refusal(settings, key),
         }
     };
@@ -72,9 +72,9 @@ fn text(settings: &Settings, with_origin: bool) -> String {
                 Some(value) => format!("{} = {value}", key.name()),
                 None => format!("# {} is not set", key.name()),
             };
-            let place = with_origin.then(|| setting.place.to_string());
+            let origin = with_origin.then(|| setting.origin.to_string());
             let refused = refusal(settings, key).map(|why| format!("refused: {why}"));
-            (line, place.into_iter().chain(refused).collect::<Vec<_>>().join(", "))
+            (line, origin.into_iter().chain(refused).collect::<Vec<_>>().join(", "))
         })
         .collect();
     let width = lines.iter().map(|(line, _)| line.chars().count()).max().unwrap_or(0).min(50);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_a_configuration_file_and_says_the_same() {
+    fn shown_config_is_a_config_file_with_the_same_meaning() {
         let folder = tempfile::tempdir().unwrap();
         let environment = Environment::made_up(
             folder.path(),

@@ -4,13 +4,12 @@
 //! one that is gone cancels it. Its stdin is passed on the same way.
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal};
+use std::io;
+use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use sandbox_controller::{
-    CancelCause, Command, Config, ExecDocument, ExecResult, ExecStream, Execution, Lifespan,
-    SandboxSpec, Stdin,
-};
+use sandbox_api::{CancelCause, ExecDocument, ExecResult, Lifespan, SandboxSpec};
+use sandbox_controller::{Command, Config, ExecStream, Execution, Stdin};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::transfer::{Sink, Source};
@@ -22,7 +21,7 @@ use crate::error::Error;
 pub fn exec(context: &Context<'_>, args: &ExecArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     let root = args.root.root(&settings);
-    if !root.has_programs() {
+    if !root.supports_exec() {
         let why = "there is nothing to run it in: the sandbox's own image has no programs";
         return Err(Error::usage("COMMAND", why).with_hint(
             "--image names an image of Docker's; on the embedded engine, --rootfs names a \
@@ -160,7 +159,7 @@ impl Session<'_> {
             output.failure(&message, result.hint().as_deref());
         }
         let here = &self.context.environment.working_directory;
-        touched::tell(output, here, result.io_dir.as_deref(), &result.files_touched);
+        touched::print(output, here, result.io_dir.as_deref(), &result.files_touched);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! `gc`: removes what killed controllers left behind.
+//! `gc`: removes leftovers of crashed controllers.
 
 use sandbox_controller::{Force, GcMode, GcOptions};
 

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_image_is_known_by_its_first_bytes() {
+    fn file_that_is_not_an_image_is_known_by_its_first_bytes() {
         let judged = |bytes: &[u8]| head(&mut &*bytes).map_err(|error| error.to_string());
         assert_eq!(judged(b"").unwrap_err(), "it is empty");
         assert!(judged(b"hello").unwrap_err().starts_with("it is no tar"));

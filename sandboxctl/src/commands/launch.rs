@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use sandbox_api::SandboxSpec;
 use sandbox_controller::{
-    CancelHandle, Config, Controller, Error as ControllerError, Rebuild, Sandbox, SandboxSpec,
+    CancelHandle, Config, Controller, Error as ControllerError, Rebuild, Sandbox,
 };
 
 use super::Context;
 use crate::cli::{FileArgs, SandboxArgs};
 use crate::config::{Key, Settings};
 use crate::error::Error;
-use crate::input;
-use crate::signals::{self, Signals};
+use crate::signals::Signals;
+use crate::{input, signals};
 
 /// A launch that takes longer is worth a word.
 const SLOW: Duration = Duration::from_millis(700);
@@ -61,16 +62,16 @@ pub fn spec_of_files(
 /// Adds the hosts that programs may reach, to a sandbox of which it is known whether it has any. What
 /// the configuration allows is for those alone; what the command line asks for is asked for.
 pub fn with_hosts(spec: SandboxSpec, settings: &Settings) -> Result<SandboxSpec, Error> {
-    match (spec.has_programs(), settings.asks_for_hosts()) {
+    match (spec.supports_exec(), settings.asks_for_hosts()) {
         (true, _) => Ok(spec.allow(settings.allow()?)),
-        (false, true) => Err(named(ControllerError::NoPrograms, settings)),
+        (false, true) => Err(named(ControllerError::EgressUnsupported, settings)),
         (false, false) => Ok(spec),
     }
 }
 
 /// Gives programs that nobody names an io dir for one of their own, where the configuration says so.
 pub fn with_private_io(spec: SandboxSpec, settings: &Settings) -> SandboxSpec {
-    match spec.has_programs() && settings.io_enabled() && settings.io_is_private() {
+    match spec.supports_exec() && settings.io_enabled() && settings.io_is_private() {
         true => spec.private_io_dir(),
         false => spec,
     }
@@ -128,25 +129,26 @@ pub async fn launch(
     spec: SandboxSpec,
 ) -> Result<Sandbox, Error> {
     let output = context.output;
-    let spec = match spec.has_programs() {
+    let supports_exec = spec.supports_exec();
+    let prepared = match supports_exec {
         // What is given up here leaves no container.
         true => signals
             .guard(controller.prepare(spec, |text| output.progress(text)))
             .await?
             .map_err(|error| named(error, settings))?,
-        false => spec,
+        false => spec.into(),
     };
     let launch = async {
-        if !spec.has_programs() && !controller.knows_its_image() {
-            let mut told = false;
+        if !supports_exec && !controller.knows_its_image() {
+            let mut was_printed = false;
             let tell = |_: &str| {
-                if !std::mem::replace(&mut told, true) {
+                if !std::mem::replace(&mut was_printed, true) {
                     output.progress("building the sandbox image, as the first run does");
                 }
             };
             controller.image_build(Rebuild::IfMissing, tell).await?;
         }
-        let launch = controller.launch(spec);
+        let launch = controller.launch(prepared);
         tokio::pin!(launch);
         match tokio::time::timeout(SLOW, &mut launch).await {
             Ok(launched) => launched,
@@ -181,7 +183,7 @@ fn named(error: ControllerError, settings: &Settings) -> Error {
         ControllerError::IoDir { .. } => settings.named(Key::IoDir),
         ControllerError::Input { .. } => "--in".to_owned(),
         ControllerError::Audit { .. } => settings.named(Key::AuditFile),
-        ControllerError::NoPrograms => settings.named(Key::Allow),
+        ControllerError::EgressUnsupported => settings.named(Key::Allow),
         ControllerError::Engine { source, .. } => {
             let message = source.to_string();
             match settings.text(Key::EngineRuntime) {
@@ -203,7 +205,7 @@ mod tests {
     use super::*;
     use crate::config::{Flags, Value};
     use crate::environment::Environment;
-    use sandbox_controller::Root;
+    use sandbox_api::RootFs;
 
     #[test]
     fn hosts_are_for_programs_and_who_asks_for_them_without_any_hears_it() {
@@ -215,7 +217,7 @@ mod tests {
             Settings::load(&Environment::made_up(folder.path(), variables), flags).unwrap()
         };
         let refused = |spec, settings: &Settings| with_hosts(spec, settings).unwrap_err().to_text();
-        let programs = || SandboxSpec::new().root(Root::Directory("/x".into()));
+        let programs = || SandboxSpec::new().root(RootFs::Directory("/x".into()));
         let ambient = [
             ("SANDBOXCTL_NETWORK_ALLOW", "['@pypi']"),
             ("SANDBOXCTL_NETWORK_PRESETS", "{ pypi = ['pypi.org'] }"),
@@ -226,7 +228,7 @@ mod tests {
         assert!(with_hosts(programs(), &settings(&[], &["example.org"])).is_ok());
         insta::assert_snapshot!(
             refused(SandboxSpec::new(), &settings(&[], &["example.org"])), @r"
-            --allow: a list of hosts needs an image: without one there are no programs, and scripts alone reach no host
+            --allow: hosts require an image: scripts have no network
             hint: --image (--rootfs or --image-archive on the embedded engine) names what has programs
             ");
         insta::assert_snapshot!(refused(programs(), &settings(&ambient, &["@pyp"])), @r"
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_controller_refuses_names_its_flag_or_key() {
+    fn refusal_of_the_controller_names_its_flag_or_key() {
         let folder = tempfile::tempdir().unwrap();
         let environment =
             Environment::made_up(folder.path(), &[("SANDBOXCTL_ENGINE_RUNTIME", "nope")]);

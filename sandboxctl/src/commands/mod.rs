@@ -42,7 +42,9 @@ struct Context<'a> {
 /// [`Error`] where our side failed.
 pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
     let Cli { global, command } = cli;
-    let context = Context { global: &global, environment: Environment::capture()?, output };
+    let environment = Environment::capture()
+        .map_err(|source| Error::System { what: "the working directory".into(), source })?;
+    let context = Context { global: &global, environment, output };
     match command {
         Command::Run(args) => run::run(&context, &args),
         Command::Exec(args) => exec::exec(&context, &args),

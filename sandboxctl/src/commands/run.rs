@@ -2,7 +2,8 @@
 
 mod report;
 
-use sandbox_controller::{Config, Lifespan, LimitKey, Run, SandboxSpec, Script};
+use sandbox_api::{Lifespan, LimitKey, SandboxSpec, Script};
+use sandbox_controller::{Config, Run};
 
 use super::{Context, block_on, launch};
 use crate::cli::RunArgs;
@@ -13,15 +14,15 @@ use report::Report;
 
 pub fn run(context: &Context<'_>, args: &RunArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
-    let given = input::script(&args.script)?;
+    let source = input::script(&args.script)?;
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
     let spec = spec(context, args, &settings)?;
     let config = context.controller(&settings);
-    let script = Script::new(given.source.clone()).args(arguments);
+    let script = Script::new(source.source.clone()).args(arguments);
     let report = Report {
         output: context.output,
         json: args.json,
-        given: &given,
+        script: &source,
         here: &context.environment.working_directory,
     };
     block_on(Session { context, settings: &settings, report }.run(config, spec, script))

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use sandbox_controller::{DEFAULT_IDLE_LIMIT, ErrorKind, SandboxSpec, exit_code};
-use sandbox_server::tools::{
-    self, Answer, Call, Data, Settings as ToolSettings, StopCause, Tool, ToolError, Tools, stdio,
-    stop,
-};
+use sandbox_api::{DEFAULT_IDLE_LIMIT, SandboxSpec, exit_code};
+use sandbox_server::registry::Settings as RegistrySettings;
+use sandbox_server::tools::{self, Answer, INIT, StopCause, ToolError, Tools, stdio, stop};
 use serde_json::value::RawValue;
 use tokio::io::BufReader;
 
@@ -16,7 +14,8 @@ use crate::cli::{ToolArgs, ToolsArgs};
 use crate::config::{Key, Settings};
 use crate::error::{Error, Signal};
 use crate::input::JsonArgument;
-use crate::signals::{self, Signals};
+use crate::signals;
+use crate::signals::Signals;
 
 /// What is read of stdin at once.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -24,12 +23,12 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// One call. Its answer is printed, whatever it is.
 pub fn tool(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
     one(context, args).or_else(|error| {
-        let told = ToolError::new(error.kind(), error.message());
-        let told = match error.hint() {
-            Some(hint) => told.with_hint(hint),
-            None => told,
+        let refusal = ToolError::new(error.kind(), error.message());
+        let refusal = match error.hint() {
+            Some(hint) => refusal.with_hint(hint),
+            None => refusal,
         };
-        tell(context, &Answer::refused(told))?;
+        print_answer(context, &Answer::refused(refusal))?;
         Ok(error.exit_code())
     })
 }
@@ -41,43 +40,42 @@ fn one(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
     let read = |json: &JsonArgument, flag| json.read(flag, stdio::MAX_LINE_BYTES);
     let input = read(&args.input, "--input")?;
     let init = args.init.as_ref().map(|json| read(json, "--init")).transpose()?;
-    // What is wrong is told before a sandbox is made for it.
+    // What is wrong is reported before a sandbox is made for it.
     if let Err(error) = check(&args.name, &input, init.as_deref()) {
-        return tell(context, &Answer::refused(error));
+        return print_answer(context, &Answer::refused(error));
     }
     let settings = context.settings_with(|flags| args.sandbox.add_flags(flags))?;
     with_tools(context, &settings, &args.sandbox.root, async |tools, signals| {
         let (mut answer, mut signal) = match &init {
-            Some(init) => call(tools, signals, Tool::Init.name(), init).await,
+            Some(init) => call(tools, signals, INIT, init).await,
             None => call(tools, signals, &args.name, &input).await,
         };
-        if init.is_some() && signal.is_none() && answer.outcome.is_ok() {
+        if init.is_some() && signal.is_none() && answer.is_ok() {
             (answer, signal) = call(tools, signals, &args.name, &input).await;
         }
         // The answer does not wait for the removal of the sandbox; nor does a signal for whoever
         // reads the answer.
         let insisting = signals::insist()?;
-        let code = tell(context, &answer)?;
+        let code = print_answer(context, &answer)?;
         drop(insisting);
         Ok(signal.map_or(code, Signal::exit_code))
     })
 }
 
 /// Prints an answer, and gives the exit code of its call.
-fn tell(context: &Context<'_>, answer: &Answer) -> Result<u8, Error> {
+fn print_answer(context: &Context<'_>, answer: &Answer) -> Result<u8, Error> {
     context.output.document(&answer.document())?;
-    Ok(failure(answer).map_or(0, exit_code))
+    Ok(answer.failure().map_or(0, exit_code))
 }
 
 /// Whether a call can be one: it is understood, and there is a sandbox for it.
 fn check(name: &str, input: &RawValue, init: Option<&RawValue>) -> Result<(), ToolError> {
-    let tool: Tool = name.parse()?;
-    let call = Call::decode(tool, input)?;
-    let made = init.map(|init| Call::decode(Tool::Init, init)).transpose()?;
-    match (&call, &made) {
-        (Call::Init(_), None) => Ok(()),
-        (_, Some(made)) if made.container_id() == call.container_id() => Ok(()),
-        _ => Err(ToolError::not_registered(call.container_id()).with_hint(
+    let container_id = tools::check(name, input)?;
+    let made = init.map(|init| tools::check(INIT, init)).transpose()?;
+    match made {
+        None if name == INIT => Ok(()),
+        Some(made) if made == container_id => Ok(()),
+        _ => Err(ToolError::not_registered(&container_id).with_hint(
             "--init gives what makes the sandbox of this call; `tools --stdio` keeps some",
         )),
     }
@@ -138,7 +136,7 @@ fn with_tools<T>(
     }
     let here = &context.environment.working_directory;
     let limits = settings.allowed_limits()?;
-    let tool_settings = ToolSettings {
+    let registry_settings = RegistrySettings {
         working_directory: here.clone(),
         allowed_out_paths: settings.allowed_out_paths(here)?,
         protected: settings.protected(),
@@ -152,7 +150,7 @@ fn with_tools<T>(
     block_on(async {
         let mut signals = Signals::listen()?;
         let controller = Arc::new(context.connect(config, &mut signals).await?);
-        let worked = match Tools::new(controller.clone(), tool_settings) {
+        let worked = match Tools::new(controller.clone(), registry_settings) {
             Ok(tools) => {
                 let worked = work(&tools, &mut signals).await;
                 if let Ok(left) = signals.guard(tools.close()).await {
@@ -179,14 +177,5 @@ fn spec(settings: &Settings) -> SandboxSpec {
     match settings.allowed_paths() {
         Some(paths) => spec.allowed_paths(paths),
         None => spec,
-    }
-}
-
-/// What went wrong, in one word: also where it is told as data.
-fn failure(answer: &Answer) -> Option<ErrorKind> {
-    match &answer.outcome {
-        Err(error) => Some(error.kind),
-        Ok(Data::Filesystem(data)) => data.metadata.kind,
-        Ok(_) => None,
     }
 }

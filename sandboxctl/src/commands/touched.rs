@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sandbox_controller::{FileOp, FilesTouched};
+use sandbox_api::{FileOp, FilesTouched};
 
 use crate::output::Output;
 use crate::render;
@@ -11,7 +11,7 @@ use crate::render;
 const FILES_SHOWN: usize = 10;
 
 /// Names the changed files of an io dir, as they are called from `here`.
-pub fn tell(output: &Output, here: &Path, io_dir: Option<&Path>, touched: &FilesTouched) {
+pub fn print(output: &Output, here: &Path, io_dir: Option<&Path>, touched: &FilesTouched) {
     let Some(io_dir) = io_dir else { return };
     let files = &touched.files;
     for file in files.iter().take(FILES_SHOWN) {

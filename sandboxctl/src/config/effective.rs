@@ -2,15 +2,16 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use sandbox_controller::files::Encoding;
+use sandbox_api::hosts::Allowlist;
+use sandbox_api::{Encoding, Pull};
 use sandbox_controller::{
-    Allowlist, Config, ConfinementPolicy, DiskReserve, DockerEndpoint, EmbeddedConfig,
-    EngineChoice, EngineConfig, Pull,
+    Config, ConfinementPolicy, DiskReserve, DockerEndpoint, EmbeddedConfig, EngineChoice,
+    EngineConfig,
 };
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 
 use super::network::{self, Presets};
-use super::{Error, Key, Layer, Place, Setting, Settings, Value};
+use super::{Error, Key, Layer, Origin, Setting, Settings, Value};
 use crate::environment::Environment;
 
 impl Settings {
@@ -20,7 +21,7 @@ impl Settings {
         matches!(self.setting(Key::IoEnabled).value, Some(Value::Switch(true)))
     }
 
-    /// How `io` tells failures of the system.
+    /// How `io` reports OS errors.
     #[must_use]
     pub fn io_errors(&self) -> IoErrors {
         match self.text(Key::IoErrors) {
@@ -205,9 +206,9 @@ impl Settings {
     /// What to call a setting in a message: the flag that gives it, or the key and its place.
     #[must_use]
     pub fn named(&self, key: Key) -> String {
-        match &self.setting(key).place {
-            Place::Flag(flag) => (*flag).to_owned(),
-            place => format!("{} ({place})", key.name()),
+        match &self.setting(key).origin {
+            Origin::Flag(flag) => (*flag).to_owned(),
+            origin => format!("{} ({origin})", key.name()),
         }
     }
 

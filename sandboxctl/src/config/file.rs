@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::key::Key;
 use super::value::Value;
-use super::{Error, Place};
+use super::{Error, Origin};
 
 /// The project's file.
 pub const PROJECT_FILE: &str = "sandboxctl.toml";
@@ -30,7 +30,7 @@ pub struct Entry {
     /// To what.
     pub value: Value,
     /// Where it says so.
-    pub place: Place,
+    pub origin: Origin,
 }
 
 /// The project's file: looked for from `directory` upward to the root of its repository. Outside
@@ -102,20 +102,21 @@ fn read_text(file: &Path, links: Links) -> io::Result<String> {
 ///
 /// [`Error`], naming the line.
 pub fn parse(file: &Path, text: &str) -> Result<Vec<Entry>, Error> {
-    let place = |offset: usize| Place::File { file: file.to_owned(), line: line_of(text, offset) };
+    let origin =
+        |offset: usize| Origin::File { file: file.to_owned(), line: line_of(text, offset) };
     let table = DeTable::parse(text).map_err(|error| Error::Syntax {
-        place: place(error.span().map_or(0, |span| span.start)),
+        origin: origin(error.span().map_or(0, |span| span.start)),
         message: error.message().to_owned(),
     })?;
     let mut entries = Vec::new();
-    walk("", table.get_ref(), &place, &mut entries)?;
+    walk("", table.get_ref(), &origin, &mut entries)?;
     Ok(entries)
 }
 
 fn walk(
     section: &str,
     table: &DeTable<'_>,
-    place: &impl Fn(usize) -> Place,
+    origin: &impl Fn(usize) -> Origin,
     entries: &mut Vec<Entry>,
 ) -> Result<(), Error> {
     // By position: the table is sorted by name, and the first mistake in the file is told first.
@@ -127,16 +128,16 @@ fn walk(
         } else {
             format!("{section}.{}", name.get_ref())
         };
-        let here = place(name.span().start);
+        let here = origin(name.span().start);
         if let Some(key) = Key::from_name(&full) {
             let value = Value::from_toml(key, value).map_err(|source| Error::Value {
-                place: here.clone(),
+                origin: here.clone(),
                 key: full,
                 source,
             })?;
-            entries.push(Entry { key, value, place: here });
+            entries.push(Entry { key, value, origin: here });
         } else if let (true, DeValue::Table(table)) = (is_section(&full), value.get_ref()) {
-            walk(&full, table, place, entries)?;
+            walk(&full, table, origin, entries)?;
         } else {
             return Err(Error::unknown_key(
                 here,
@@ -164,7 +165,7 @@ mod tests {
         let entries = parse(Path::new("f.toml"), text).unwrap();
         entries
             .iter()
-            .map(|entry| format!("{} = {} at {}", entry.key.name(), entry.value, entry.place))
+            .map(|entry| format!("{} = {} at {}", entry.key.name(), entry.value, entry.origin))
             .collect()
     }
 
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn config_file_errors_name_the_line() {
         let refusals = [
             "[io]\nmax_byte = 1",
             "[limit]\ntimeout = \"1s\"",

@@ -2,12 +2,12 @@
 
 use std::path::{Component, Path};
 
-use sandbox_controller::LimitKey;
+use sandbox_api::LimitKey;
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
-use sandbox_server::tools::image_matches;
+use sandbox_server::registry::image_matches;
 
-use super::{Error, Key, Layer, Place, Setting, Settings, VARIABLE_PREFIX, Value, file, network};
+use super::{Error, Key, Layer, Origin, Setting, Settings, VARIABLE_PREFIX, Value, file, network};
 use crate::environment::Environment;
 
 /// Three files, the system's, the user's and the project's, and lines `NAME=VALUE` for the
@@ -50,21 +50,21 @@ fn loaded(files: &[(Layer, &str)], environment: &Environment) -> Result<Settings
 
 /// A mistake has a place that there is, and a message of one line that no terminal acts on.
 fn is_told(error: Error, files: &[(Layer, &str)]) {
-    let (Error::Syntax { place, .. }
-    | Error::Unknown { place, .. }
-    | Error::Value { place, .. }
-    | Error::Widening { place, .. }
-    | Error::CeilingVariable { place }) = &error
+    let (Error::Syntax { origin, .. }
+    | Error::Unknown { origin, .. }
+    | Error::Value { origin, .. }
+    | Error::Widening { origin, .. }
+    | Error::CeilingVariable { origin }) = &error
     else {
         panic!("nothing of the machine was looked at: {error:?}");
     };
-    match place {
-        Place::File { line, .. } => {
+    match origin {
+        Origin::File { line, .. } => {
             let longest = files.iter().map(|(_, text)| text.split('\n').count()).max();
             assert!((1..=longest.unwrap_or(1)).contains(line), "line {line}: {error:?}");
         }
-        Place::Variable(name) => assert!(name.starts_with(VARIABLE_PREFIX)),
-        Place::Default | Place::Ceiling(..) | Place::Flag(_) => panic!("{error:?}"),
+        Origin::Variable(name) => assert!(name.starts_with(VARIABLE_PREFIX)),
+        Origin::Default | Origin::Ceiling(..) | Origin::Flag(_) => panic!("{error:?}"),
     }
     let document = crate::error::Error::from(error).document();
     assert!(!document.message.is_empty() && !document.message.contains(char::is_control));
@@ -123,11 +123,11 @@ fn project_narrows(with: &Settings, without: &Settings) {
         }
         match (key, now.value.as_ref().expect("the project set it"), &before.value) {
             (Key::Limit(limit), _, Some(_)) => {
-                let ceiling = sandbox_controller::Ceiling(without.limits());
+                let ceiling = sandbox_api::Ceiling(without.limits());
                 let mut alone = ceiling.0;
                 alone.set(limit, with.limits().get(limit)).expect("it was read by its key");
                 // A default that a ceiling has lowered meanwhile is refused later, by its ceiling.
-                let is_lowered = matches!(before.place, Place::Ceiling(..));
+                let is_lowered = matches!(before.origin, Origin::Ceiling(..));
                 assert!(is_lowered || alone.check(&ceiling).is_ok(), "{}", key.name());
                 assert!(!is_lowered || with.setting(key).layer == Layer::Project);
             }
@@ -170,7 +170,7 @@ fn project_narrows(with: &Settings, without: &Settings) {
                 let known = before.iter().filter_map(|entry| {
                     network::resolve(std::slice::from_ref(entry), without.presets()).ok()
                 });
-                let before: sandbox_controller::Allowlist =
+                let before: sandbox_api::hosts::Allowlist =
                     known.flat_map(|list| list.rules().to_vec()).collect();
                 assert!(now.rules().iter().all(|rule| before.covers(rule)), "{now:?} {before:?}");
             }

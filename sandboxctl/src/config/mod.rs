@@ -11,19 +11,18 @@ mod file;
 pub(crate) mod fuzz;
 mod key;
 mod network;
+mod parse;
 mod project;
 mod value;
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
-use sandbox_controller::{Ceiling, LimitKey, LimitValue, Limits, OverCeiling};
+use sandbox_api::{Ceiling, LimitKey, LimitValue, Limits, OverCeiling};
 use serde::Serialize;
 
 use crate::environment::Environment;
-
 pub use key::{Key, VARIABLE_PREFIX};
 pub use network::Allow;
 pub use value::{Value, ValueError};
@@ -53,7 +52,7 @@ pub enum Layer {
 
 /// Where it was said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum Origin {
     /// Nowhere.
     Default,
     /// Nowhere, and a ceiling below the default, said there, has lowered it.
@@ -71,11 +70,11 @@ pub enum Place {
     Flag(&'static str),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Origin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => formatter.write_str("default"),
-            Self::Ceiling(key, place) => write!(formatter, "{}, {place}", key.name()),
+            Self::Ceiling(key, origin) => write!(formatter, "{}, {origin}", key.name()),
             Self::File { file, line } => write!(formatter, "{}:{line}", file.display()),
             Self::Variable(name) => formatter.write_str(name),
             Self::Flag(flag) => formatter.write_str(flag),
@@ -96,34 +95,34 @@ pub enum Error {
         source: io::Error,
     },
     /// The file that `--config` names cannot be read.
-    #[error("{place}")]
+    #[error("{origin}")]
     Named {
         /// Who names it.
-        place: Place,
+        origin: Origin,
         /// Why.
         source: Box<Self>,
     },
     /// `--config` names no file.
-    #[error("{place}: no such file: {}", .file.display())]
+    #[error("{origin}: no such file: {}", .file.display())]
     Missing {
         /// Who names it.
-        place: Place,
+        origin: Origin,
         /// Which.
         file: PathBuf,
     },
     /// No TOML.
-    #[error("{place}: {message}")]
+    #[error("{origin}: {message}")]
     Syntax {
         /// Where.
-        place: Place,
+        origin: Origin,
         /// What is wrong.
         message: String,
     },
     /// A key, section or variable that there is not.
-    #[error("{place}: unknown {what} '{name}'")]
+    #[error("{origin}: unknown {what} '{name}'")]
     Unknown {
         /// Where.
-        place: Place,
+        origin: Origin,
         /// `key`, `section` or `variable`.
         what: &'static str,
         /// Which.
@@ -132,20 +131,20 @@ pub enum Error {
         hint: Option<String>,
     },
     /// A value that its key does not take.
-    #[error("{place}: {key}")]
+    #[error("{origin}: {key}")]
     Value {
         /// Where.
-        place: Place,
+        origin: Origin,
         /// Which key.
         key: String,
         /// What is wrong.
         source: ValueError,
     },
     /// A project's file that asks for more than it may have.
-    #[error("{place}: {key}")]
+    #[error("{origin}: {key}")]
     Widening {
         /// Where.
-        place: Place,
+        origin: Origin,
         /// Which key.
         key: String,
         /// Why not.
@@ -160,10 +159,10 @@ pub enum Error {
         link: PathBuf,
     },
     /// A ceiling from the environment, which is the caller's.
-    #[error("{place}: a ceiling is not the caller's to set")]
+    #[error("{origin}: a ceiling is not the caller's to set")]
     CeilingVariable {
         /// Where.
-        place: Place,
+        origin: Origin,
     },
     /// A list of hosts that there is not.
     #[error("{name}: there is no preset @{preset}")]
@@ -200,7 +199,7 @@ pub enum Error {
 }
 
 impl Error {
-    fn unknown_key(place: Place, name: String, is_table: bool) -> Self {
+    fn unknown_key(origin: Origin, name: String, is_table: bool) -> Self {
         let (what, known): (_, BTreeSet<String>) = if is_table {
             ("section", sections())
         } else {
@@ -217,7 +216,7 @@ impl Error {
                 },
             ))
         };
-        Self::Unknown { place, what, name, hint }
+        Self::Unknown { origin, what, name, hint }
     }
 
     fn unknown_variable(name: String) -> Self {
@@ -226,7 +225,7 @@ impl Error {
             .chain([FILE_VARIABLE, LOG_VARIABLE].map(str::to_owned))
             .collect();
         let hint = nearest(&name, &known).map(|known| format!("did you mean {known}?"));
-        Self::Unknown { place: Place::Variable(name.clone()), what: "variable", name, hint }
+        Self::Unknown { origin: Origin::Variable(name.clone()), what: "variable", name, hint }
     }
 
     /// The next step, where there is one to name.
@@ -302,7 +301,7 @@ pub struct Setting {
     /// Who said it.
     pub layer: Layer,
     /// Where.
-    pub place: Place,
+    pub origin: Origin,
 }
 
 /// What the command line says.
@@ -347,16 +346,16 @@ impl Settings {
         system: &Path,
     ) -> Result<Self, Error> {
         let mut settings = Self::defaults();
-        let named = flags.file.map(|file| (file, Place::Flag("--config"))).or_else(|| {
+        let named = flags.file.map(|file| (file, Origin::Flag("--config"))).or_else(|| {
             let file = environment.variable(FILE_VARIABLE)?;
-            Some((file.into(), Place::Variable(FILE_VARIABLE.to_owned())))
+            Some((file.into(), Origin::Variable(FILE_VARIABLE.to_owned())))
         });
-        if let Some((file, place)) = named {
+        if let Some((file, origin)) = named {
             match settings.read(Layer::User, &file) {
                 Ok(true) => {}
-                Ok(false) => return Err(Error::Missing { place, file }),
+                Ok(false) => return Err(Error::Missing { origin, file }),
                 Err(source @ Error::Unreadable { .. }) => {
-                    return Err(Error::Named { place, source: Box::new(source) });
+                    return Err(Error::Named { origin, source: Box::new(source) });
                 }
                 // That names the file and the line.
                 Err(error) => return Err(error),
@@ -372,7 +371,7 @@ impl Settings {
         }
         settings.read_variables(environment)?;
         for (key, value, flag) in flags.values {
-            settings.set(key, value, Layer::Flag, Place::Flag(flag));
+            settings.set(key, value, Layer::Flag, Origin::Flag(flag));
         }
         settings.lower_defaults();
         Ok(settings)
@@ -380,13 +379,13 @@ impl Settings {
 
     fn defaults() -> Self {
         let default = |key: Key| {
-            let place = Place::Default;
-            (key, Setting { value: key.default(), layer: Layer::Default, place })
+            let origin = Origin::Default;
+            (key, Setting { value: key.default(), layer: Layer::Default, origin })
         };
         Self { settings: Key::all().map(default).collect(), files: Vec::new() }
     }
 
-    fn set(&mut self, key: Key, mut value: Value, layer: Layer, place: Place) {
+    fn set(&mut self, key: Key, mut value: Value, layer: Layer, origin: Origin) {
         match (&mut value, &self.setting(key).value) {
             // What one layer protects, no other gives up.
             (Value::Names(names), Some(Value::Names(below))) if key == Key::Protected => {
@@ -401,7 +400,7 @@ impl Settings {
             }
             _ => {}
         }
-        self.settings.insert(key, Setting { value: Some(value), layer, place });
+        self.settings.insert(key, Setting { value: Some(value), layer, origin });
     }
 
     /// Reads a file into a layer; false where it is missing.
@@ -417,15 +416,15 @@ impl Settings {
     }
 
     fn apply(&mut self, layer: Layer, entries: Vec<file::Entry>) -> Result<(), Error> {
-        for file::Entry { key, value, place } in entries {
+        for file::Entry { key, value, origin } in entries {
             if layer == Layer::Project {
                 // A file says nothing twice, so what is in force is what the layers below say.
                 let below = self.setting(key).value.as_ref();
                 project::check(key, &value, below, self.presets()).map_err(|source| {
-                    Error::Widening { place: place.clone(), key: key.name(), source }
+                    Error::Widening { origin: origin.clone(), key: key.name(), source }
                 })?;
             }
-            self.set(key, value, layer, place);
+            self.set(key, value, layer, origin);
         }
         Ok(())
     }
@@ -440,19 +439,23 @@ impl Settings {
                 return Err(Error::unknown_variable(name.to_owned()));
             };
             if matches!(key, Key::Ceiling(_)) {
-                return Err(Error::CeilingVariable { place: Place::Variable(name.to_owned()) });
+                return Err(Error::CeilingVariable { origin: Origin::Variable(name.to_owned()) });
             }
             // As everywhere: an empty variable is none.
             if value.is_empty() {
                 continue;
             }
-            let place = Place::Variable(name.to_owned());
+            let origin = Origin::Variable(name.to_owned());
             let value = value
                 .to_str()
                 .ok_or(ValueError::NotUtf8)
                 .and_then(|text| Value::from_text(key, text))
-                .map_err(|source| Error::Value { place: place.clone(), key: key.name(), source })?;
-            self.set(key, value, Layer::Environment, place);
+                .map_err(|source| Error::Value {
+                    origin: origin.clone(),
+                    key: key.name(),
+                    source,
+                })?;
+            self.set(key, value, Layer::Environment, origin);
         }
         Ok(())
     }
@@ -464,9 +467,9 @@ impl Settings {
             let key = Key::Ceiling(limit);
             let is_default = self.setting(Key::Limit(limit)).layer == Layer::Default;
             if is_default && self.refusal(limit).is_some() {
-                let place = Place::Ceiling(key, Box::new(self.setting(key).place.clone()));
+                let origin = Origin::Ceiling(key, Box::new(self.setting(key).origin.clone()));
                 let value = Value::Limit(ceiling.0.get(limit));
-                self.set(Key::Limit(limit), value, Layer::Default, place);
+                self.set(Key::Limit(limit), value, Layer::Default, origin);
             }
         }
     }

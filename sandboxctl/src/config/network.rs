@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use sandbox_controller::{AllowRule, AllowRuleError, Allowlist};
+use sandbox_api::hosts::{AllowRule, AllowRuleError, Allowlist};
 
 /// Named lists of rules.
 pub type Presets = BTreeMap<String, Vec<AllowRule>>;

@@ -5,13 +5,16 @@ use std::cmp::Reverse;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
-use sandbox_controller::{Allowlist, Ceiling, ConfinementPolicy, LimitKey, LimitValue, Limits};
+use sandbox_api::hosts::Allowlist;
+use sandbox_api::{Ceiling, LimitKey, LimitValue, Limits};
+use sandbox_controller::ConfinementPolicy;
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
-use sandbox_server::tools::image_matches;
+use sandbox_server::registry::image_matches;
 
 use super::key::Key;
-use super::network::{self, Presets};
+use super::network;
+use super::network::Presets;
 use super::value::Value;
 
 /// Why a project's file may not say that.

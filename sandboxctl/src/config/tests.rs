@@ -1,10 +1,12 @@
-use super::*;
-use proptest::prelude::*;
-use sandbox_controller::Pull;
-use sandbox_protocol::message::Access;
-use sandbox_server::tools::image_matches;
 use std::fs;
 use std::os::unix::fs::symlink;
+
+use proptest::prelude::*;
+use sandbox_api::Pull;
+use sandbox_protocol::message::Access;
+use sandbox_server::registry::image_matches;
+
+use super::*;
 
 /// A machine with the four files, each as given.
 struct Machine {
@@ -68,7 +70,7 @@ fn a_stronger_layer_wins() {
         (&file(9), &file(8), &file(7), &variable, None, "5s", "SANDBOXCTL_LIMITS_TIMEOUT"),
         (&file(9), &file(8), &file(7), &variable, Some("40s"), "40s", "--timeout"),
     ];
-    for (system, user, project, variables, flag, value, place) in cases {
+    for (system, user, project, variables, flag, value, origin) in cases {
         let machine = Machine::new(system, user, project);
         let mut flags = Flags::default();
         flags.set(key, flag.map(timeout));
@@ -76,7 +78,7 @@ fn a_stronger_layer_wins() {
         let setting = settings.setting(key);
         assert_eq!(setting.value, Some(timeout(value)));
         let here = machine.folder.path().to_string_lossy().into_owned();
-        assert_eq!(setting.place.to_string().replace(&here, ""), place);
+        assert_eq!(setting.origin.to_string().replace(&here, ""), origin);
         assert_eq!(settings.limits().timeout.as_secs().to_string() + "s", value);
     }
 }
@@ -131,7 +133,7 @@ fn a_projects_file_that_is_a_link_is_refused_and_what_it_leads_to_is_not_quoted(
 }
 
 #[test]
-fn what_is_wrong_names_its_place() {
+fn config_error_names_file_and_line() {
     let machine = Machine::new("", "", "[limits]\nceiling.timeout = \"1h\"\n");
     insta::assert_snapshot!(machine.refused(&[], Flags::default()), @r"
     /project/sandboxctl.toml:2: limits.ceiling.timeout: a project's file may not set it
@@ -163,8 +165,8 @@ fn a_ceiling_below_the_default_lowers_it() {
     let settings = machine.load(&[], Flags::default()).unwrap();
     assert_eq!(settings.limits().memory.to_string(), "128MiB");
     assert_eq!(settings.limits().check(&settings.ceiling()), Ok(()));
-    let place = settings.setting(Key::Limit(LimitKey::Memory)).place.to_string();
-    assert!(place.starts_with("limits.ceiling.memory, "), "{place}");
+    let origin = settings.setting(Key::Limit(LimitKey::Memory)).origin.to_string();
+    assert!(origin.starts_with("limits.ceiling.memory, "), "{origin}");
 
     // What somebody asks for is not lowered: that is refused, when it is used.
     let machine = Machine::new(
@@ -336,7 +338,7 @@ proptest! {
 }
 
 #[test]
-fn what_one_layer_protects_no_other_gives_up() {
+fn protected_names_of_layers_add_up() {
     let protect = |names: &str| format!("[filesystem]\nprotected = {names}\n");
     let machine =
         Machine::new(&protect("['a']"), &protect("['b', 'a']"), &protect("['.git/hooks']"));
@@ -345,7 +347,7 @@ fn what_one_layer_protects_no_other_gives_up() {
     flags.set(Key::Protected, Some(Value::Names(vec!["b".into(), "d".into()])));
     let settings = machine.load(&variables, flags).unwrap();
     assert_eq!(settings.protected(), ["a", "b", ".git/hooks", "c", "d"]);
-    assert_eq!(settings.setting(Key::Protected).place, Place::Flag("--protect"));
+    assert_eq!(settings.setting(Key::Protected).origin, Origin::Flag("--protect"));
 }
 
 #[test]
@@ -453,7 +455,7 @@ fn the_documentation_lists_the_names_that_are_protected_by_default() {
     let (_, section) = page.split_once("## Names that `--protect` protects").unwrap();
     let (section, _) = section.split_once("The library has them").unwrap();
     let listed: Vec<&str> = section.split('`').skip(1).step_by(2).collect();
-    assert_eq!(listed, sandbox_controller::DEFAULT_PROTECTED);
+    assert_eq!(listed, sandbox_api::DEFAULT_PROTECTED);
 }
 
 #[test]

@@ -1,18 +1,14 @@
-//! Values of settings: how they are read from text and from TOML, and printed as TOML.
+//! Values of settings, and how they are printed as TOML.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use sandbox_controller::{AllowRuleError, DiskReserve, LimitValue, SandboxSpec};
+use sandbox_api::LimitValue;
 use sandbox_protocol::message::{Access, AllowedPath};
-use sandbox_protocol::path::{GuestPath, PathError};
-use serde::{Deserialize, Serialize, Serializer};
-use toml::Spanned;
-use toml::de::{DeValue, ValueDeserializer};
+use sandbox_protocol::path::PathError;
+use serde::{Serialize, Serializer};
 
-use super::key::Key;
-use super::network::{self, Allow, AllowError, Presets};
+use super::network::{Allow, AllowError, Presets};
 
 /// The value of a setting.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,7 +39,7 @@ pub enum Value {
 pub enum ValueError {
     /// No value of a limit.
     #[error(transparent)]
-    Limit(#[from] sandbox_controller::LimitParseError),
+    Limit(#[from] sandbox_api::LimitParseError),
     /// No reserve of disk space.
     #[error(transparent)]
     DiskReserve(#[from] sandbox_controller::DiskReserveError),
@@ -98,175 +94,6 @@ pub enum ValueError {
 }
 
 impl Value {
-    /// Reads the value of `key` from an environment variable or a flag.
-    ///
-    /// # Errors
-    ///
-    /// [`ValueError`], which says what a right value looks like.
-    pub fn from_text(key: Key, text: &str) -> Result<Self, ValueError> {
-        match key {
-            Key::Limit(limit) | Key::Ceiling(limit) => {
-                let text = if counts_bytes(key) && is_whole_number(text) {
-                    format!("{text}B")
-                } else {
-                    text.to_owned()
-                };
-                Ok(Self::Limit(limit.parse(&text)?))
-            }
-            Key::IoEnabled => match text {
-                "true" => Ok(Self::Switch(true)),
-                "false" => Ok(Self::Switch(false)),
-                _ => Err(ValueError::Choice { text: text.into(), words: &["true", "false"] }),
-            },
-            Key::AllowedPaths | Key::AllowedOutPaths => {
-                let value = DeValue::parse(text)
-                    .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
-                Self::from_toml(key, &value)
-            }
-            Key::Protected | Key::AllowedImages => {
-                let value = DeValue::parse(text)
-                    .map_err(|error| ValueError::Names(error.message().to_owned()))?;
-                Self::from_toml(key, &value)
-            }
-            Key::Allow | Key::Presets => {
-                let value = DeValue::parse(text)
-                    .map_err(|error| ValueError::Hosts(error.message().to_owned()))?;
-                Self::from_toml(key, &value)
-            }
-            Key::IoErrors
-            | Key::IoPrivate
-            | Key::DefaultEncoding
-            | Key::Confinement
-            | Key::EngineKind
-            | Key::Pull => {
-                let words = key.words();
-                if words.contains(&text) {
-                    Ok(Self::Text(text.to_owned()))
-                } else {
-                    Err(ValueError::Choice { text: text.to_owned(), words })
-                }
-            }
-            Key::DiskReserve => {
-                let reserve: DiskReserve = text.parse()?;
-                Ok(Self::Text(reserve.to_string()))
-            }
-            Key::IoDir
-            | Key::AuditFile
-            | Key::EngineHost
-            | Key::EngineRuntime
-            | Key::EngineImage
-            | Key::EngineDataDir => {
-                if text.is_empty() {
-                    return Err(ValueError::Empty);
-                }
-                if key == Key::IoDir && text.split('/').any(|name| name == "..") {
-                    return Err(ValueError::Parent);
-                }
-                if matches!(key, Key::EngineDataDir | Key::AuditFile) && !text.starts_with('/') {
-                    return Err(ValueError::Relative);
-                }
-                Ok(match key {
-                    Key::IoDir | Key::AuditFile | Key::EngineDataDir => Self::Path(text.into()),
-                    _ => Self::Text(text.to_owned()),
-                })
-            }
-        }
-    }
-
-    /// Reads the value of `key` from a configuration file.
-    ///
-    /// # Errors
-    ///
-    /// [`ValueError`], which says what a right value looks like.
-    pub fn from_toml(key: Key, value: &Spanned<DeValue<'_>>) -> Result<Self, ValueError> {
-        let expected = key.expects();
-        let wrong_type = || ValueError::Type { expected, found: type_name(value.get_ref()) };
-        match (key, value.get_ref()) {
-            (Key::AllowedPaths, DeValue::Array(_)) => {
-                let paths = Vec::<AllowedPath>::deserialize(ValueDeserializer::from(value.clone()))
-                    .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
-                for AllowedPath { path, access: _ } in &paths {
-                    GuestPath::new(path)
-                        .map_err(|source| ValueError::GuestPath { path: path.clone(), source })?;
-                }
-                Ok(Self::Paths(paths))
-            }
-            (Key::Protected, DeValue::Array(_)) => {
-                let names = Vec::<String>::deserialize(ValueDeserializer::from(value.clone()))
-                    .map_err(|error| ValueError::Names(error.message().to_owned()))?;
-                for name in &names {
-                    SandboxSpec::check_protected_name(name)
-                        .map_err(|error| ValueError::Names(error.to_string()))?;
-                }
-                Ok(Self::Names(names))
-            }
-            (Key::AllowedImages, DeValue::Array(_)) => {
-                let names = Vec::<String>::deserialize(ValueDeserializer::from(value.clone()))
-                    .map_err(|error| ValueError::Names(error.message().to_owned()))?;
-                match names.iter().any(String::is_empty) {
-                    true => Err(ValueError::Empty),
-                    false => Ok(Self::Names(names)),
-                }
-            }
-            (Key::AllowedOutPaths, DeValue::Array(_)) => {
-                let dirs = Vec::<PathBuf>::deserialize(ValueDeserializer::from(value.clone()))
-                    .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
-                match dirs.iter().any(|dir| dir.as_os_str().is_empty()) {
-                    true => Err(ValueError::Empty),
-                    false => Ok(Self::Dirs(dirs)),
-                }
-            }
-            (Key::Allow, DeValue::Array(_)) => {
-                let entries = Vec::<String>::deserialize(ValueDeserializer::from(value.clone()))
-                    .map_err(|_| ValueError::Hosts(format!("expected {expected}")))?;
-                let entries = entries.iter().map(|entry| entry.parse());
-                Ok(Self::Hosts(entries.collect::<Result<_, AllowError>>()?))
-            }
-            (Key::Presets, DeValue::Table(_)) => {
-                let source = ValueDeserializer::from(value.clone());
-                let presets = BTreeMap::<String, Vec<String>>::deserialize(source)
-                    .map_err(|_| ValueError::Hosts(format!("expected {expected}")))?;
-                let presets = presets.into_iter().map(|(name, rules)| {
-                    let rules = rules.iter().map(|rule| rule.parse());
-                    let rules = rules.collect::<Result<_, AllowRuleError>>();
-                    Ok((network::preset_name(&name)?, rules?))
-                });
-                Ok(Self::Presets(presets.collect::<Result<_, AllowError>>()?))
-            }
-            (
-                Key::AllowedPaths
-                | Key::Protected
-                | Key::AllowedOutPaths
-                | Key::AllowedImages
-                | Key::Allow
-                | Key::Presets,
-                _,
-            ) => Err(wrong_type()),
-            (Key::IoEnabled, DeValue::Boolean(switch)) => Ok(Self::Switch(*switch)),
-            (Key::IoEnabled, _) => Err(wrong_type()),
-            (Key::Limit(limit) | Key::Ceiling(limit), DeValue::Integer(number)) => {
-                match limit.default_value() {
-                    LimitValue::Count(_) | LimitValue::Cpus(_) => {}
-                    LimitValue::Size(_) if counts_bytes(key) => {}
-                    LimitValue::Size(_) | LimitValue::Time(_) => return Err(wrong_type()),
-                }
-                let digits = i64::from_str_radix(number.as_str(), number.radix())
-                    .map_err(|_| wrong_type())?;
-                Self::from_text(key, &digits.to_string())
-            }
-            (Key::Limit(limit) | Key::Ceiling(limit), DeValue::Float(number)) => {
-                match limit.default_value() {
-                    LimitValue::Cpus(_) => Self::from_text(key, number.as_str()),
-                    LimitValue::Count(_) | LimitValue::Size(_) | LimitValue::Time(_) => {
-                        Err(wrong_type())
-                    }
-                }
-            }
-            (_, DeValue::String(text)) => Self::from_text(key, text),
-            _ => Err(wrong_type()),
-        }
-    }
-
     /// The text of a [`Value::Text`].
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
@@ -281,27 +108,6 @@ impl Value {
             | Self::Hosts(_)
             | Self::Presets(_) => None,
         }
-    }
-}
-
-/// A key that says in its name that it counts bytes takes a bare number of them.
-fn counts_bytes(key: Key) -> bool {
-    key.name().ends_with("_bytes")
-}
-
-fn is_whole_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-fn type_name(value: &DeValue<'_>) -> &'static str {
-    match value {
-        DeValue::String(_) => "a string",
-        DeValue::Integer(_) => "a whole number",
-        DeValue::Float(_) => "a number",
-        DeValue::Boolean(_) => "true or false",
-        DeValue::Datetime(_) => "a date",
-        DeValue::Array(_) => "an array",
-        DeValue::Table(_) => "a table",
     }
 }
 
@@ -382,121 +188,5 @@ impl Serialize for Value {
                 }))
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn toml(key: Key, text: &str) -> Result<Value, String> {
-        let value = DeValue::parse(text).unwrap();
-        Value::from_toml(key, &value).map_err(|error| error.to_string())
-    }
-
-    fn key(name: &str) -> Key {
-        Key::from_name(name).unwrap()
-    }
-
-    #[test]
-    fn what_is_printed_is_read_again() {
-        for key in Key::all() {
-            let Some(default) = key.default() else { continue };
-            assert_eq!(toml(key, &default.to_string()), Ok(default), "{}", key.name());
-        }
-    }
-
-    #[test]
-    fn a_bare_number_is_bytes_only_where_the_key_says_so() {
-        let printed = |name, text| toml(key(name), text).map(|value| value.to_string());
-        assert_eq!(printed("io.max_bytes", "52428800").as_deref(), Ok("\"50MiB\""));
-        assert_eq!(printed("io.max_bytes", "\"1MiB\"").as_deref(), Ok("\"1MiB\""));
-        assert_eq!(
-            printed("limits.memory", "268435456").unwrap_err(),
-            "expected a size such as \"64MiB\", found a whole number"
-        );
-        assert_eq!(
-            printed("limits.timeout", "30").unwrap_err(),
-            "expected a duration such as \"30s\", found a whole number"
-        );
-        assert_eq!(printed("limits.cpus", "1").as_deref(), Ok("1"));
-        assert_eq!(printed("limits.cpus", "0.5").as_deref(), Ok("0.5"));
-        assert_eq!(printed("limits.pids", "0x40").as_deref(), Ok("64"));
-        assert!(printed("limits.pids", "-1").is_err());
-        assert!(printed("limits.pids", "1.5").is_err());
-    }
-
-    #[test]
-    fn words_are_checked() {
-        assert_eq!(
-            toml(Key::IoErrors, "\"throw\"").unwrap_err(),
-            "'throw' is not one of: raise, return"
-        );
-        assert_eq!(
-            toml(Key::IoEnabled, "1").unwrap_err(),
-            "expected true or false, found a whole number"
-        );
-        assert!(toml(Key::IoDir, "\"a/../b\"").unwrap_err().starts_with("'..' is not allowed"));
-        assert!(toml(Key::IoDir, "\"a..b\"").is_ok());
-        assert_eq!(toml(Key::EngineDataDir, "'x'").unwrap_err(), "it is not an absolute path");
-    }
-
-    #[test]
-    fn protected_names_are_checked() {
-        let value = Value::from_text(Key::Protected, "['.bashrc', '.git/hooks']").unwrap();
-        assert_eq!(value.to_string(), "[\".bashrc\", \".git/hooks\"]");
-        for bad in ["['']", "['/io/.bashrc']", "['a/../b']", "[1]", "'.bashrc'", ".bashrc", "["] {
-            assert!(Value::from_text(Key::Protected, bad).is_err(), "{bad}");
-        }
-        assert_eq!(
-            toml(Key::Protected, "true").unwrap_err(),
-            "expected an array of names such as \".bashrc\" or \".git/hooks\", found true or false"
-        );
-    }
-
-    #[test]
-    fn hosts_and_presets_are_checked_and_printed_as_they_are_compared() {
-        let value = Value::from_text(Key::Allow, "['Example.ORG.', '127.1:80', '@pypi']").unwrap();
-        assert_eq!(value.to_string(), "[\"example.org\", \"127.0.0.1:80\", \"@pypi\"]");
-        let text = "{ pypi = ['pypi.org', '*.pythonhosted.org:443'], none = [] }";
-        let value = Value::from_text(Key::Presets, text).unwrap();
-        let printed = "{ none = [], pypi = [\"pypi.org\", \"*.pythonhosted.org:443\"] }";
-        assert_eq!(value.to_string(), printed);
-        assert_eq!(Value::from_text(Key::Presets, printed).unwrap(), value);
-        let json = r#"{"none":[],"pypi":["pypi.org","*.pythonhosted.org:443"]}"#;
-        assert_eq!(serde_json::to_string(&value).unwrap(), json);
-        for (key, bad) in [
-            (Key::Allow, "['https://example.org/']"),
-            (Key::Allow, "['@a b']"),
-            (Key::Allow, "'example.org'"),
-            (Key::Allow, "[1]"),
-            (Key::Allow, "example.org"),
-            (Key::Presets, "[]"),
-            (Key::Presets, "{ a = 'example.org' }"),
-            (Key::Presets, "{ a = ['@b'] }"),
-            (Key::Presets, "{ 'a b' = [] }"),
-            (Key::Presets, "{ a = [], a = [] }"),
-        ] {
-            assert!(Value::from_text(key, bad).is_err(), "{bad}");
-        }
-        assert_eq!(
-            toml(Key::Allow, "['http://x']").unwrap_err(),
-            "'http://x' is a URL: a rule is HOST or HOST:PORT, and allows all of the host"
-        );
-    }
-
-    #[test]
-    fn allowed_paths_are_read_from_text_too() {
-        let text = "[{path = '/io', access = 'read'}]";
-        let value = Value::from_text(Key::AllowedPaths, text).unwrap();
-        assert_eq!(value.to_string(), "[{ path = \"/io\", access = \"read\" }]");
-        for bad in
-            ["[{path = '/io'}]", "[{path = 'io', access = 'read'}]", "['/io']", "'/io'", "[{", ""]
-        {
-            assert!(Value::from_text(Key::AllowedPaths, bad).is_err(), "{bad}");
-        }
-        let unknown = "[{path = '/io', access = 'read', x = 1}]";
-        let error = Value::from_text(Key::AllowedPaths, unknown).unwrap_err().to_string();
-        assert!(error.contains("unknown field `x`"), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
-use sandbox_controller::{ErrorKind, ScriptError};
+use sandbox_api::{ErrorKind, ScriptError};
 
 use super::escape::escaped_line;
 
@@ -84,7 +84,7 @@ fn stands_alone(line: &str, at: usize, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sandbox_controller::ErrorKind;
+    use sandbox_api::ErrorKind;
 
     fn error(message: &str, line: Option<u32>) -> ScriptError {
         ScriptError { kind: ErrorKind::Runtime, message: message.into(), line, traceback: None }

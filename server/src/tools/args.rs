@@ -1,251 +1,201 @@
-//! What the tools take. Names and defaults are those that Loopstack's own tools have.
-//!
-//! Each struct is decoded strictly, and is the tool's JSON Schema too: its comments are what a
-//! model reads of an argument.
+//! The arguments of a call. Decoding is strict, and names what is wrong.
 
-use sandbox_protocol::Base64;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use std::fmt;
 
-use super::command::DEFAULT_TIMEOUT_MS;
+use serde::de::value::MapDeserializer;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
 
-/// How content is written in JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub enum ContentEncoding {
-    /// Text.
-    #[default]
-    #[serde(alias = "utf-8")]
-    Utf8,
-    /// Any bytes.
-    Base64,
-}
+use super::error::ToolError;
 
-/// [`ContentEncoding`] as it may be given
-#[derive(JsonSchema)]
-#[schemars(inline, rename_all = "lowercase")]
-#[expect(dead_code, reason = "a schema is all that it is for")]
-enum EncodingSchema {
-    /// Text.
-    Utf8,
-    /// The same.
-    #[schemars(rename = "utf-8")]
-    Utf8Hyphen,
-    /// Any bytes.
-    Base64,
-}
-
-const fn yes() -> bool {
+/// The default of a flag that is on unless it is turned off.
+pub(super) const fn yes() -> bool {
     true
 }
 
-fn workspace() -> String {
-    "workspace".to_owned()
+/// Most members of the object that a tool is given: no tool takes a tenth of them, and what is held
+/// of one is longer than `"":0`.
+const MAX_MEMBERS: usize = 100;
+
+/// The members of an object, in their order, none of them read yet. A key that is there twice is
+/// here twice.
+pub(super) struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'a> Members<'a> {
+    pub fn read(tool: &str, args: &'a RawValue) -> Result<Self, ToolError> {
+        serde_json::from_str(args.get()).map_err(|_| {
+            let what = match args.get().starts_with('{') {
+                true => format!("have more than {MAX_MEMBERS} members"),
+                false => "are not an object".to_owned(),
+            };
+            ToolError::invalid(format!("the args of {tool} {what}"))
+        })
+    }
+
+    pub fn decode<T: DeserializeOwned>(&self, tool: &str) -> Result<T, ToolError> {
+        let entries = self.0.iter().map(|(key, value)| (key.as_str(), *value));
+        let entries = MapDeserializer::<_, serde_json::Error>::new(entries);
+        serde_path_to_error::deserialize(entries).map_err(|error| {
+            let path = error.path().to_string();
+            let what = position_cut(&error.into_inner().to_string());
+            // A key that is missing, unknown or there twice is named by what is wrong itself.
+            let message = match path.as_str() {
+                "." => format!("{tool}: {what}"),
+                _ if what.contains(&format!("`{path}`")) => format!("{tool}: {what}"),
+                _ => format!("{tool}: `{path}`: {what}"),
+            };
+            ToolError::invalid(message)
+        })
+    }
+
+    /// A path's bytes will do: the text beside them is for people.
+    pub fn complete_path(&mut self) {
+        let has_bytes =
+            self.0.iter().any(|(key, value)| key == "path_b64" && value.get().starts_with('"'));
+        if has_bytes && !self.0.iter().any(|(key, _)| key == "path") {
+            self.0.push(("path".to_owned(), empty_text()));
+        }
+    }
+
+    /// Takes out the member of a key, which is there once.
+    pub fn take(&mut self, tool: &str, key: &str) -> Result<&'a RawValue, ToolError> {
+        let mut values = self.0.extract_if(.., |(member, _)| member == key);
+        match (values.next(), values.next()) {
+            (Some((_, value)), None) => Ok(value),
+            (None, _) => Err(ToolError::invalid(format!("{tool}: missing field `{key}`"))),
+            _ => Err(ToolError::invalid(format!("{tool}: duplicate field `{key}`"))),
+        }
+    }
 }
 
-fn root() -> String {
-    "/".to_owned()
+fn empty_text() -> &'static RawValue {
+    serde_json::from_str(r#""""#).expect("it is JSON")
 }
 
-/// `sandbox_init`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct InitArgs {
-    /// Your name for the sandbox, which the other tools take
-    pub container_id: String,
-    /// The engine's image that programs run in; without one the sandbox has scripts and files
-    #[serde(default)]
-    pub image_name: Option<String>,
-    /// A name to show for the container
-    #[serde(default)]
-    pub container_name: Option<String>,
-    /// The host's directory that the sandbox sees; it is made if it is missing
-    pub project_out_path: String,
-    /// Where it appears in the sandbox, from the root
-    #[serde(default = "workspace")]
-    pub root_path: String,
+/// serde_json's message without its position, which is one in a part of the line.
+pub(super) fn position_cut(message: &str) -> String {
+    match message.rfind(" at line ") {
+        Some(at) => message[..at].to_owned(),
+        None => message.to_owned(),
+    }
 }
 
-/// `sandbox_command`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct CommandArgs {
-    /// The sandbox, by the name that sandbox_init gave it
-    pub container_id: String,
-    /// The program; no shell is implied
-    pub executable: String,
-    /// Its arguments
-    #[serde(default)]
-    pub args: Option<Vec<String>>,
-    /// Where it starts: any directory of the sandbox; a relative one is below the mounted one
-    #[serde(default = "root")]
-    pub working_directory: String,
-    /// Variables, each as KEY=VALUE
-    #[serde(default)]
-    pub env_vars: Option<Vec<String>>,
-    /// Milliseconds that it may take
-    #[serde(default)]
-    #[schemars(with = "u64", range(min = 1), extend("default" = DEFAULT_TIMEOUT_MS))]
-    pub timeout: Option<u64>,
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+
+        impl<'de> Visitor<'de> for Read {
+            type Value = Vec<(String, &'de RawValue)>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    if entries.len() == MAX_MEMBERS {
+                        return Err(serde::de::Error::custom("too many members"));
+                    }
+                    entries.push(entry);
+                }
+                Ok(entries)
+            }
+        }
+
+        deserializer.deserialize_map(Read).map(Self)
+    }
 }
 
-/// `sandbox_destroy`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct DestroyArgs {
-    /// The sandbox, by the name that sandbox_init gave it
-    pub container_id: String,
-    /// A container that has ended holds nothing, so it is removed either way
-    #[serde(default = "yes")]
-    pub remove_container: bool,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::command::{CommandArgs, RunCommand};
+    use crate::tools::destroy::{Destroy, DestroyArgs};
+    use crate::tools::init::{Init, InitArgs};
+    use crate::tools::script::{ExecuteScript, ExecuteScriptArgs};
+    use crate::tools::table::check;
+    use crate::tools::tool::{Tool, decode};
 
-/// `sandbox_read_file`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ReadFileArgs {
-    /// The sandbox, by the name that sandbox_init gave it
-    pub container_id: String,
-    /// The file, absolute or relative to the mounted directory
-    pub path: String,
-    /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
-    #[serde(default, rename = "path_b64")]
-    #[schemars(with = "Option<String>")]
-    pub path_b64: Option<Base64>,
-    /// How the content is given
-    #[serde(default)]
-    #[schemars(with = "EncodingSchema")]
-    pub encoding: ContentEncoding,
-    /// Bytes to leave out at the start
-    #[serde(default)]
-    pub offset: u64,
-    /// Bytes to read at most; the whole file by default
-    #[serde(default)]
-    pub limit: Option<u64>,
-}
+    fn args<T: Tool>(json: &str) -> T::Args {
+        decode::<T>(serde_json::from_str(json).unwrap()).unwrap()
+    }
 
-/// `sandbox_write_file`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct WriteFileArgs {
-    /// The sandbox, by the name that sandbox_init gave it
-    pub container_id: String,
-    /// The file, absolute or relative to the mounted directory; it is overwritten as a whole
-    pub path: String,
-    /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
-    #[serde(default, rename = "path_b64")]
-    #[schemars(with = "Option<String>")]
-    pub path_b64: Option<Base64>,
-    /// The content
-    pub content: String,
-    /// How the content is given
-    #[serde(default)]
-    #[schemars(with = "EncodingSchema")]
-    pub encoding: ContentEncoding,
-    /// Make the directories above it that are missing
-    #[serde(default = "yes")]
-    pub create_parent_dirs: bool,
-}
+    fn refusal(tool: &str, args: &str) -> String {
+        let error = check(tool, serde_json::from_str(args).unwrap()).unwrap_err();
+        assert_eq!(error.kind, sandbox_api::ErrorKind::InvalidRequest);
+        error.message
+    }
 
-/// `sandbox_list_directory`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ListDirectoryArgs {
-    /// The sandbox, by the name that sandbox_init gave it
-    pub container_id: String,
-    /// The directory, absolute or relative to the mounted one
-    pub path: String,
-    /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
-    #[serde(default, rename = "path_b64")]
-    #[schemars(with = "Option<String>")]
-    pub path_b64: Option<Base64>,
-    /// List what is in its directories too
-    #[serde(default)]
-    pub recursive: bool,
-    /// Entries to list at most; 10,000 by default
-    #[serde(default)]
-    pub limit: Option<u64>,
-    /// Levels to list at most where it is recursive; 10 by default
-    #[serde(default)]
-    pub max_depth: Option<u64>,
-}
+    #[test]
+    fn defaults_are_those_of_the_table() {
+        let c = || "c".to_owned();
+        assert_eq!(
+            args::<Init>(r#"{"containerId": "c", "projectOutPath": "out"}"#),
+            InitArgs {
+                container_id: c(),
+                image_name: None,
+                container_name: None,
+                project_out_path: "out".into(),
+                root_path: "workspace".into(),
+            }
+        );
+        assert_eq!(
+            args::<RunCommand>(r#"{"containerId": "c", "executable": "ls"}"#),
+            CommandArgs {
+                container_id: c(),
+                executable: "ls".into(),
+                args: None,
+                working_directory: "/".into(),
+                env_vars: None,
+                timeout: None,
+            }
+        );
+        assert_eq!(
+            args::<Destroy>(r#"{"containerId": "c"}"#),
+            DestroyArgs { container_id: c(), remove_container: true }
+        );
+        assert_eq!(
+            args::<ExecuteScript>(r#"{"containerId": "c", "script": "return 1"}"#),
+            ExecuteScriptArgs { container_id: c(), script: "return 1".into(), timeout_ms: None }
+        );
+    }
 
-/// `sandbox_create_directory`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct CreateDirectoryArgs {
-    /// The sandbox, by the name that sandbox_init gave it
-    pub container_id: String,
-    /// The directory, absolute or relative to the mounted one
-    pub path: String,
-    /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
-    #[serde(default, rename = "path_b64")]
-    #[schemars(with = "Option<String>")]
-    pub path_b64: Option<Base64>,
-    /// Make the directories above it that are missing
-    #[serde(default = "yes")]
-    pub recursive: bool,
-}
+    #[test]
+    fn quoted_input_and_kept_members_are_bounded() {
+        let members = |count: usize| format!("{{{}}}", vec![r#""a":0"#; count].join(","));
+        let error = |args: &str| refusal("sandbox_exists", args);
+        assert!(error(&members(MAX_MEMBERS)).contains("`a`"));
+        let too_many = "the args of sandbox_exists have more than 100 members";
+        assert_eq!(error(&members(MAX_MEMBERS + 1)), too_many);
+        let long = error(&format!(r#"{{"{}": 0}}"#, "\u{e9}".repeat(1 << 20)));
+        assert!(long.len() < 20_000 && long.ends_with('\u{2026}'), "{}", long.len());
+    }
 
-/// `sandbox_delete`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct DeleteArgs {
-    /// The sandbox, by the name that sandbox_init gave it
-    pub container_id: String,
-    /// The file or directory, absolute or relative to the mounted directory
-    pub path: String,
-    /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
-    #[serde(default, rename = "path_b64")]
-    #[schemars(with = "Option<String>")]
-    pub path_b64: Option<Base64>,
-    /// Delete a directory with all that is in it
-    #[serde(default)]
-    pub recursive: bool,
-    /// Take it as done where nothing is there
-    #[serde(default)]
-    pub force: bool,
-}
-
-/// `sandbox_exists`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ExistsArgs {
-    /// The sandbox, by the name that sandbox_init gave it
-    pub container_id: String,
-    /// The path, absolute or relative to the mounted directory
-    pub path: String,
-    /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
-    #[serde(default, rename = "path_b64")]
-    #[schemars(with = "Option<String>")]
-    pub path_b64: Option<Base64>,
-}
-
-/// `sandbox_file_info`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct FileInfoArgs {
-    /// The sandbox, by the name that sandbox_init gave it
-    pub container_id: String,
-    /// The file or directory, absolute or relative to the mounted directory
-    pub path: String,
-    /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
-    #[serde(default, rename = "path_b64")]
-    #[schemars(with = "Option<String>")]
-    pub path_b64: Option<Base64>,
-}
-
-/// `sandbox_execute_script`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ExecuteScriptArgs {
-    /// The sandbox, by the name that sandbox_init gave it
-    pub container_id: String,
-    /// The script, in Luau
-    pub script: String,
-    /// Milliseconds that it may take
-    #[serde(default)]
-    #[schemars(range(min = 1))]
-    pub timeout_ms: Option<u64>,
+    #[test]
+    fn mistakes_are_named() {
+        let cases = [
+            ("sandbox_exits", r#"{}"#),
+            ("sandbox_exists", r#"[]"#),
+            ("sandbox_exists", r#"null"#),
+            ("sandbox_exists", r#"{"path": "a"}"#),
+            ("sandbox_exists", r#"{"containerId": "c", "path": 1}"#),
+            ("sandbox_exists", r#"{"containerId": "c", "path": null}"#),
+            ("sandbox_exists", r#"{"containerId": "c", "path": "a", "pth": 1}"#),
+            ("sandbox_exists", r#"{"containerId": "c", "path": "a", "path": "b"}"#),
+            ("sandbox_read_file", r#"{"containerId": "c", "path": "a", "encoding": "utf-9"}"#),
+            ("sandbox_read_file", r#"{"containerId": "c", "path": "a", "offset": -1}"#),
+            ("sandbox_read_file", r#"{"containerId": "c", "path": "a", "offset": 1.5}"#),
+            ("sandbox_delete", r#"{"containerId": "c", "path": "a", "recursive": "yes"}"#),
+            ("sandbox_command", r#"{"containerId": "c", "executable": "a", "args": ["b", 1]}"#),
+            ("sandbox_filesystem", r#"{"containerId": "c", "path": "a"}"#),
+            ("sandbox_filesystem", r#"{"operation": "stat", "containerId": "c", "path": "a"}"#),
+            ("sandbox_filesystem", r#"{"operation": 1, "containerId": "c", "path": "a"}"#),
+            ("sandbox_filesystem", r#"{"operation": "read", "operation": "read", "path": "a"}"#),
+            ("sandbox_filesystem", r#"{"operation": "read", "path": "a", "content": "x"}"#),
+            ("sandbox_filesystem", r#"{"operation": "write", "containerId": "c", "path": "a"}"#),
+        ];
+        let refusals = cases.map(|(tool, args)| refusal(tool, args)).join("\n");
+        insta::assert_snapshot!(refusals);
+    }
 }

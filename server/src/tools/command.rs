@@ -1,55 +1,177 @@
-//! `sandbox_command`: a program's run, whose output and files are told however it ended.
+//! `sandbox_command`: a program's run, whose output and files are reported however it ended.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_controller::{Command, Error, ErrorKind, ExecResult, Execution, Exit, Limits, Outcome};
+use sandbox_api::{ErrorKind, ExecResult, Exit, Limits, Outcome, TouchedFile};
+use sandbox_controller::{Command, Error, Execution};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::Done;
-use super::answer::{CommandRemarks, Extent, Remarks};
-use super::args::CommandArgs;
-use super::containers::{Container, Containers};
-use super::data::{CommandData, Data};
-use super::error::{CommandFailure, Partial, ToolError};
-use super::order::Place;
+use super::args::Members;
+use super::error::{ToolError, over_ceiling};
+use super::metadata::Metadata;
 use super::stop::{Stop, StopCause};
+use super::tool::{Arguments, Context, Output, Tool, Work};
+use crate::registry::{RegisteredSandbox, Registry, Scope, Ticket};
 
 /// How long a command may run whose caller does not say, unless scripts may not run as long.
-pub(super) const DEFAULT_TIMEOUT_MS: u64 = 30_000;
+const DEFAULT_TIMEOUT_MS: u64 = 30_000;
+
+pub(super) struct RunCommand;
+
+fn root() -> String {
+    "/".to_owned()
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct CommandArgs {
+    /// The sandbox, by the name that sandbox_init gave it
+    pub container_id: String,
+    /// The program; no shell is implied
+    pub executable: String,
+    /// Its arguments
+    #[serde(default)]
+    pub args: Option<Vec<String>>,
+    /// Where it starts: any directory of the sandbox; a relative one is below the mounted one
+    #[serde(default = "root")]
+    pub working_directory: String,
+    /// Variables, each as KEY=VALUE
+    #[serde(default)]
+    pub env_vars: Option<Vec<String>>,
+    /// Milliseconds that it may take
+    #[serde(default)]
+    #[schemars(with = "u64", range(min = 1), extend("default" = DEFAULT_TIMEOUT_MS))]
+    pub timeout: Option<u64>,
+}
+
+impl Arguments for CommandArgs {
+    fn decode(tool: &str, members: Members<'_>) -> Result<Self, ToolError> {
+        members.decode(tool)
+    }
+
+    fn container_id(&self) -> &str {
+        &self.container_id
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct CommandData {
+    /// What it wrote to stdout, without white space at its two ends; bytes that are no UTF-8 are
+    /// U+FFFD here, and the metadata says so
+    pub stdout: String,
+    /// What it wrote to stderr, likewise
+    pub stderr: String,
+    /// Its exit code; 128 and the signal's number where one ended it, -1 where it was out of time
+    pub exit_code: i32,
+    /// It was out of time, and was killed
+    pub timed_out: bool,
+}
+
+/// What there is to say of a command beside its output and its exit code.
+#[derive(Debug, Default)]
+struct Details {
+    stdout: OutputFlags,
+    stderr: OutputFlags,
+    /// The signal that ended it.
+    signal: Option<i32>,
+    /// The files that it changed, in their final state.
+    files_touched: Vec<TouchedFile>,
+    /// Files are left out.
+    files_touched_truncated: bool,
+}
+
+/// What of an output is in a text.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct OutputFlags {
+    /// Only the beginning.
+    truncated: bool,
+    /// It was not UTF-8, and the text has U+FFFD in places.
+    lossy: bool,
+}
+
+impl Details {
+    fn add_to(self, metadata: &mut Metadata) {
+        metadata.push_some("signal", self.signal);
+        metadata.push("stdoutTruncated", self.stdout.truncated);
+        metadata.push("stderrTruncated", self.stderr.truncated);
+        metadata.push("stdoutLossy", self.stdout.lossy);
+        metadata.push("stderrLossy", self.stderr.lossy);
+        metadata.push("files_touched", self.files_touched);
+        metadata.push("filesTouchedTruncated", self.files_touched_truncated);
+    }
+}
+
+impl Tool for RunCommand {
+    const NAME: &'static str = "sandbox_command";
+    const DESCRIPTION: &'static str = "Run a program in a sandbox that was made with an image, \
+        and give its output and its exit code. What is out of time is killed with all that it has \
+        started.";
+    type Args = CommandArgs;
+    type Data = CommandData;
+
+    fn begin(
+        args: CommandArgs,
+        context: &Context,
+        stop: Stop,
+    ) -> Result<Work<CommandData>, ToolError> {
+        let sandbox = context.registry.find(&args.container_id)?;
+        if !sandbox.supports_exec() {
+            let message = format!(
+                "Container '{}' has no image, and so no programs: sandbox_command needs one",
+                args.container_id
+            );
+            let hint = "imageName of sandbox_init names one; sandbox_execute_script runs scripts \
+                        without";
+            return Err(ToolError::invalid(message).with_hint(hint));
+        }
+        let ticket = sandbox.enter(Scope::Script);
+        let (registry, limits) = (context.registry.clone(), context.limits);
+        Ok(Box::pin(run(registry, sandbox, args, limits, ticket, stop)))
+    }
+
+    fn complete_error(mut error: ToolError) -> ToolError {
+        if error.metadata.is_empty() {
+            error.metadata = failure_metadata(String::new(), String::new(), Details::default());
+        }
+        error
+    }
+}
 
 /// Runs a program when its turn has come. Stopped in the middle, it is cancelled, and what it had
-/// written until then is told.
-pub(super) async fn run(
-    containers: Arc<Containers>,
-    container: Arc<Container>,
+/// written until then is reported.
+async fn run(
+    registry: Arc<Registry>,
+    registered: Arc<RegisteredSandbox>,
     args: CommandArgs,
     limits: Limits,
-    mut place: Place,
+    mut ticket: Ticket,
     mut stop: Stop,
-) -> Done {
+) -> Result<Output<CommandData>, ToolError> {
     let begun = async {
         let command = command(args, &limits)?;
-        place.turn().await;
-        let sandbox = container.sandbox().await?;
+        ticket.turn().await;
+        let sandbox = registered.ready().await?;
         sandbox.start_exec(command).await.map_err(|error| match error {
             // It is a call's arguments that are wrong, not the command line's.
             Error::Command { .. } => ToolError::invalid(error.full_message()),
-            error => containers.not_begun(&container, "timeout", error),
+            Error::OverCeiling(over) => over_ceiling("timeout", &over),
+            error => registry.failure(&registered, error).into(),
         })
     };
     let ended = stop
         .ended(begun, |execution: Execution| (execution.cancel_handle(), execution.wait()))
         .await;
     // Those that wait for it see all that it did.
-    drop(place);
-    match ended {
-        Ok((result, cause)) => told(result, cause),
-        Err(error) => Err(error).into(),
-    }
+    drop(ticket);
+    let (result, cause) = ended?;
+    report(result, cause)
 }
 
 /// What is to run, by the arguments.
-pub(super) fn command(args: CommandArgs, limits: &Limits) -> Result<Command, ToolError> {
+fn command(args: CommandArgs, limits: &Limits) -> Result<Command, ToolError> {
     let refuse = |what: String| Err(ToolError::invalid(format!("sandbox_command: {what}")));
     let CommandArgs { container_id: _, executable, args, working_directory, env_vars, timeout } =
         args;
@@ -78,19 +200,18 @@ pub(super) fn command(args: CommandArgs, limits: &Limits) -> Result<Command, Too
     Ok(command)
 }
 
-/// What is told of a run.
-fn told(result: ExecResult, cause: Option<StopCause>) -> Done {
+fn report(result: ExecResult, cause: Option<StopCause>) -> Result<Output<CommandData>, ToolError> {
     let hint = hint(&result);
     let ExecResult { outcome, stdout, stderr, stdout_truncated, stderr_truncated, .. } = result;
-    let (stdout, stdout_extent) = text(stdout, stdout_truncated);
-    let (stderr, stderr_extent) = text(stderr, stderr_truncated);
+    let (stdout, stdout_flags) = text(stdout, stdout_truncated);
+    let (stderr, stderr_flags) = text(stderr, stderr_truncated);
     let signal = match outcome {
         Outcome::Exit(Exit::Signal(signal)) => Some(signal.into()),
         _ => None,
     };
-    let remarks = CommandRemarks {
-        stdout: stdout_extent,
-        stderr: stderr_extent,
+    let details = Details {
+        stdout: stdout_flags,
+        stderr: stderr_flags,
         signal,
         files_touched: result.files_touched.files,
         files_touched_truncated: result.files_touched.truncated,
@@ -107,19 +228,28 @@ fn told(result: ExecResult, cause: Option<StopCause>) -> Done {
                     ToolError { hint, ..ToolError::new(failure.kind, failure.message) }
                 }
                 (_, _, None) => {
-                    let message = "the command ended as no command does: a fault of ours";
+                    let message = "internal error: unexpected outcome";
                     ToolError::new(ErrorKind::Internal, message)
                 }
             };
-            let partial = Partial::Command(CommandFailure { stdout, stderr, remarks });
-            return Err(ToolError { partial: Some(partial.into()), ..error }).into();
+            let metadata = failure_metadata(stdout, stderr, details);
+            return Err(ToolError { metadata, ..error });
         }
     };
-    let remarks = Remarks { command: Some(remarks), ..Remarks::default() };
-    let stdout = trimmed(&stdout, stdout_extent.truncated);
-    let stderr = trimmed(&stderr, stderr_extent.truncated);
-    let data = CommandData { stdout, stderr, exit_code, timed_out };
-    Done { remarks, ..Ok(Data::Command(data)).into() }
+    let stdout = trimmed(&stdout, stdout_flags.truncated);
+    let stderr = trimmed(&stderr, stderr_flags.truncated);
+    let mut output = Output::from(CommandData { stdout, stderr, exit_code, timed_out });
+    details.add_to(&mut output.metadata);
+    Ok(output)
+}
+
+/// What every failure of a command has.
+fn failure_metadata(stdout: String, stderr: String, details: Details) -> Metadata {
+    let mut metadata = Metadata::default();
+    metadata.push("stdout", stdout);
+    metadata.push("stderr", stderr);
+    details.add_to(&mut metadata);
+    metadata
 }
 
 fn hint(result: &ExecResult) -> Option<String> {
@@ -130,7 +260,7 @@ fn hint(result: &ExecResult) -> Option<String> {
 }
 
 /// An output as text. A character that was cut with the output's end is no fault of the command's.
-fn text(mut output: Vec<u8>, truncated: bool) -> (String, Extent) {
+fn text(mut output: Vec<u8>, truncated: bool) -> (String, OutputFlags) {
     if truncated
         && let Err(error) = std::str::from_utf8(&output)
         && error.error_len().is_none()
@@ -141,7 +271,7 @@ fn text(mut output: Vec<u8>, truncated: bool) -> (String, Extent) {
         Ok(text) => (text, false),
         Err(error) => (String::from_utf8_lossy(error.as_bytes()).into_owned(), true),
     };
-    (text, Extent { truncated, lossy })
+    (text, OutputFlags { truncated, lossy })
 }
 
 /// An output as Loopstack's `sandbox_command` gives it: without what JavaScript's `trim` takes away.
@@ -170,7 +300,8 @@ mod tests {
     #[test]
     fn output_that_is_no_text_says_so_and_a_cut_character_is_left_out() {
         let told = |bytes: &[u8], truncated| {
-            let (text, Extent { truncated: is_truncated, lossy }) = text(bytes.to_vec(), truncated);
+            let (text, OutputFlags { truncated: is_truncated, lossy }) =
+                text(bytes.to_vec(), truncated);
             assert_eq!(is_truncated, truncated);
             (text, lossy)
         };
@@ -182,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_command_can_be_given_is_refused_by_its_argument() {
+    fn invalid_command_is_refused_by_its_argument() {
         let args = |change: fn(&mut CommandArgs)| {
             let mut args = CommandArgs {
                 container_id: "c".to_owned(),

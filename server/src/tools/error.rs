@@ -1,15 +1,16 @@
 //! Why a call has no data.
 
-use sandbox_controller::{Error, ErrorKind};
+use sandbox_api::{ErrorKind, OverCeiling};
+use sandbox_controller::Error;
 
-use super::answer::CommandRemarks;
-use super::data::ExecuteScriptData;
+use super::metadata::Metadata;
+use crate::registry::{Field, RegistryError, end_reason};
 
 /// Longest message: it may quote what a caller wrote, which may be megabytes.
 const MAX_MESSAGE_BYTES: usize = 16 << 10;
 
 /// Why a call has no data.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ToolError {
     /// What went wrong, in one word.
@@ -20,43 +21,8 @@ pub struct ToolError {
     pub retryable: bool,
     /// The next step, where there is one to name.
     pub hint: Option<String>,
-    /// What a script or a command had done until then.
-    pub partial: Option<Box<Partial>>,
-}
-
-/// What is known of a script or a command that did not come to its end.
-#[derive(Debug, Clone)]
-pub enum Partial {
-    /// Of a script.
-    Script(ScriptFailure),
-    /// Of a command.
-    Command(CommandFailure),
-}
-
-/// What is known of a command that did not come to its end.
-#[derive(Debug, Clone, Default)]
-pub struct CommandFailure {
-    /// What it had written to stdout.
-    pub stdout: String,
-    /// What it had written to stderr.
-    pub stderr: String,
-    /// What else there is to say of it.
-    pub remarks: CommandRemarks,
-}
-
-/// What is known of a script that failed.
-#[derive(Debug, Clone, Default)]
-pub struct ScriptFailure {
-    /// Its result, which is null, its log and its files.
-    pub data: ExecuteScriptData,
-    /// Something of the log is left out.
-    pub logs_truncated: bool,
-    /// Files are left out.
-    pub files_touched_truncated: bool,
-    /// The line where it failed.
-    pub line: Option<u32>,
-    /// Its call stack there.
-    pub traceback: Option<String>,
+    /// What else there is to say: what a script or a command had done until then.
+    pub(super) metadata: Metadata,
 }
 
 impl ToolError {
@@ -69,7 +35,8 @@ impl ToolError {
             message.truncate(end);
             message.push('…');
         }
-        Self { kind, message, retryable: kind.is_retryable(), hint: None, partial: None }
+        let (retryable, metadata) = (kind.is_retryable(), Metadata::default());
+        Self { kind, message, retryable, hint: None, metadata }
     }
 
     /// A call that cannot be understood, or that makes no sense.
@@ -92,22 +59,8 @@ impl ToolError {
 
     /// The same error of a call that changes nothing: a timeout may be tried again.
     #[must_use]
-    pub fn of_a_read(self) -> Self {
+    pub(super) fn of_read_only_call(self) -> Self {
         Self { retryable: self.retryable || self.kind == ErrorKind::Timeout, ..self }
-    }
-
-    /// The same error of a script, which always tells what the script had done.
-    #[must_use]
-    pub(super) fn of_a_script(mut self) -> Self {
-        self.partial.get_or_insert_with(|| Partial::Script(ScriptFailure::default()).into());
-        self
-    }
-
-    /// The same error of a command, which always tells what the command had written.
-    #[must_use]
-    pub(super) fn of_a_command(mut self) -> Self {
-        self.partial.get_or_insert_with(|| Partial::Command(CommandFailure::default()).into());
-        self
     }
 }
 
@@ -115,4 +68,92 @@ impl From<Error> for ToolError {
     fn from(error: Error) -> Self {
         Self { hint: error.hint(), ..Self::new(error.kind(), error.full_message()) }
     }
+}
+
+/// What `sandbox_init` calls a field of its request.
+const fn argument(field: Field) -> &'static str {
+    match field {
+        Field::Handle => "containerId",
+        Field::Image => "imageName",
+        Field::HostDir => "projectOutPath",
+        Field::MountPath => "rootPath",
+    }
+}
+
+impl From<RegistryError> for ToolError {
+    fn from(error: RegistryError) -> Self {
+        let kind = error.kind();
+        let quote = |field, value: &str, problem: &str| {
+            format!("{} '{}': {problem}", argument(field), value.escape_debug())
+        };
+        let (message, hint) = match error {
+            RegistryError::NotRegistered { handle } => return Self::not_registered(&handle),
+            RegistryError::Invalid { field, problem } => {
+                (format!("sandbox_init: `{}`: {problem}", argument(field)), None)
+            }
+            RegistryError::RegisteredDifferently { handle } => (
+                format!("Container '{handle}' is registered with other arguments already"),
+                Some("give them again, or sandbox_destroy it first".to_owned()),
+            ),
+            RegistryError::Full { max } => (
+                format!("{max} sandboxes are kept already"),
+                Some("sandbox_destroy those that are not needed any more".to_owned()),
+            ),
+            RegistryError::ImageNotAllowed { image } => (
+                quote(Field::Image, &image, "it is not allowed"),
+                Some("tools.allowed_images says which images may be named".to_owned()),
+            ),
+            RegistryError::ImageUnsupported { image, source } => (
+                quote(Field::Image, &image, &source.full_message()),
+                Some(
+                    "without imageName a sandbox has the programs of what `sandboxctl tools \
+                     --rootfs` or `--image-archive` names"
+                        .to_owned(),
+                ),
+            ),
+            RegistryError::HostDir { path, problem } => {
+                (quote(Field::HostDir, &path, &problem), None)
+            }
+            RegistryError::HostDirProtected { path } => (
+                quote(Field::HostDir, &path, "a protected name"),
+                Some("filesystem.protected names what no operation may change".to_owned()),
+            ),
+            RegistryError::HostDirNotAllowed { path, allowed } => {
+                let allowed: Vec<_> =
+                    allowed.iter().map(|path| path.display().to_string()).collect();
+                let hint = match allowed.is_empty() {
+                    true => "the configuration allows none".to_owned(),
+                    false => format!("allowed: {}", allowed.join(", ")),
+                };
+                let path = path.escape_debug();
+                let message =
+                    format!("projectOutPath '{path}' is under none of tools.allowed_out_paths");
+                (message, Some(hint))
+            }
+            RegistryError::Launch { field, value, source } => {
+                (quote(field, &value, &source.full_message()), source.hint())
+            }
+            RegistryError::LaunchCancelled => {
+                ("the sandbox_init of this container was given up".to_owned(), None)
+            }
+            RegistryError::LaunchPanicked => (error.to_string(), None),
+            RegistryError::CheckPanicked => ("the look at projectOutPath failed".to_owned(), None),
+            RegistryError::Ended { handle, source } => (
+                format!("Container '{handle}' has ended: {}", end_reason(&source)),
+                source
+                    .hint()
+                    .or_else(|| Some("sandbox_init makes a new one of that name".to_owned())),
+            ),
+            RegistryError::Controller(source) => (source.full_message(), source.hint()),
+        };
+        Self { hint, ..Self::new(kind, message) }
+    }
+}
+
+/// A time limit above its ceiling; `argument` is what the tool calls it.
+pub(super) fn over_ceiling(argument: &str, over: &OverCeiling) -> ToolError {
+    let OverCeiling { asked, key, ceiling } = over;
+    let key = key.key();
+    let message = format!("{argument} is {asked}, above the ceiling of {key}: {ceiling}");
+    ToolError::new(ErrorKind::Policy, message)
 }

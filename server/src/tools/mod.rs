@@ -4,98 +4,42 @@
 
 mod answer;
 mod args;
-mod call;
-mod catalogue;
 mod command;
-mod containers;
-mod data;
+mod destroy;
 mod error;
-mod images;
-mod order;
-mod out_path;
-mod perform;
+mod files;
+mod init;
+mod metadata;
+mod schema;
 mod script;
 pub mod stdio;
 mod stop;
+mod table;
+mod tool;
 
 use std::io;
-use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sandbox_controller::{Allowlist, Controller, GuestPath, Limits, Pull, SandboxSpec};
+use sandbox_controller::Controller;
 use serde_json::value::RawValue;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
-pub use answer::{Answer, CommandRemarks, Document, Extent, Remarks};
-pub use args::{
-    CommandArgs, ContentEncoding, CreateDirectoryArgs, DeleteArgs, DestroyArgs, ExecuteScriptArgs,
-    ExistsArgs, FileInfoArgs, InitArgs, ListDirectoryArgs, ReadFileArgs, WriteFileArgs,
-};
-pub use call::{Call, FileCall, Tool};
-pub use catalogue::{Description, catalogue};
-pub use containers::MAX_CONTAINERS;
-use containers::{Container, Containers, Each};
-pub use data::{
-    CommandData, CreateDirectoryData, Data, DeleteData, DestroyData, EntryData, EntryType,
-    ExecuteScriptData, ExistsData, FileInfoData, FilesystemData, FilesystemMetadata, InitData,
-    ListDirectoryData, ReadFileData, ScriptResult, WriteFileData,
-};
-pub use error::{CommandFailure, Partial, ScriptFailure, ToolError};
-pub use images::image_matches;
-use order::Scope;
-use out_path::AllowedOutPaths;
-use perform::{Failed, Performed};
+pub use answer::{Answer, Document};
+pub use error::ToolError;
+use init::Init;
 pub use stop::{Stop, StopCause, Stopper, stop};
+use table::Entry;
+pub use table::{Description, catalogue, check, names};
+use tool::{Context, MAX_READ_BYTES, Output, Tool};
 
-/// Bytes of files that are read and not answered yet; more only for a single file.
-const MAX_READ_BYTES: usize = 64 << 20;
-const _: () = assert!(MAX_READ_BYTES <= u32::MAX as usize, "permits are counted so");
+use crate::registry::{Registry, Settings};
 
-/// What the tools may do.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// What a relative `projectOutPath` is relative to.
-    pub working_directory: PathBuf,
-    /// The directories below which a `projectOutPath` may be.
-    pub allowed_out_paths: Vec<PathBuf>,
-    /// Names that nothing may be changed under, in a sandbox and above its files.
-    pub protected: Vec<String>,
-    /// What every sandbox is launched with, but for what `sandbox_init` says.
-    pub sandbox: SandboxSpec,
-    /// The limits of every sandbox.
-    pub limits: Limits,
-    /// The images that `sandbox_init` may name, as [`image_matches`] reads them.
-    pub allowed_images: Vec<String>,
-    /// When the image that it names is fetched.
-    pub pull: Pull,
-    /// Whom programs may reach, in every sandbox that has some.
-    pub hosts: Allowlist,
-}
+/// The tool that makes a sandbox for the others.
+pub const INIT: &str = Init::NAME;
 
 /// The tools, and the sandboxes that they keep.
-pub struct Tools {
-    containers: Arc<Containers>,
-    limits: Limits,
-    read_bytes: Arc<Semaphore>,
-}
-
-type Work = Pin<Box<dyn Future<Output = Done> + Send>>;
-
-/// What became of a call.
-struct Done {
-    outcome: Result<Data, ToolError>,
-    remarks: Remarks,
-    /// Held until the answer has been given away.
-    held: Option<OwnedSemaphorePermit>,
-}
-
-impl From<Result<Data, ToolError>> for Done {
-    fn from(outcome: Result<Data, ToolError>) -> Self {
-        Self { outcome, remarks: Remarks::default(), held: None }
-    }
-}
+pub struct Tools(Context);
 
 impl Tools {
     /// Tools over a controller.
@@ -104,24 +48,11 @@ impl Tools {
     ///
     /// Where one of the allowed directories cannot be looked at.
     pub fn new(controller: Arc<Controller>, settings: Settings) -> io::Result<Self> {
-        let Settings {
-            working_directory,
-            allowed_out_paths,
-            protected,
-            sandbox,
-            limits,
-            allowed_images,
-            pull,
-            hosts,
-        } = settings;
-        let allowed = AllowedOutPaths::new(&working_directory, &allowed_out_paths, &protected)?;
-        let spec = sandbox.protected(protected).limits(limits);
-        let each = Each { spec, allowed_images, pull, hosts };
-        Ok(Self {
-            containers: Arc::new(Containers::new(controller, each, allowed)),
-            limits,
+        Ok(Self(Context {
+            limits: settings.limits,
+            registry: Arc::new(Registry::new(controller, settings)?),
             read_bytes: Arc::new(Semaphore::new(MAX_READ_BYTES)),
-        })
+        }))
     }
 
     /// Takes a call. Its place among the calls of its sandbox is settled when this returns, so the
@@ -134,138 +65,27 @@ impl Tools {
         stop: Stop,
     ) -> impl Future<Output = Answer> + Send + use<> {
         let started = Instant::now();
-        let call = tool.parse().and_then(|tool| Call::decode(tool, args));
-        let is_a_script = tool == Tool::ExecuteScript.name();
-        let is_a_command = tool == Tool::Command.name();
-        let is_a_read = call.as_ref().is_ok_and(Call::is_a_read);
-        let work = call.and_then(|call| self.begin(call, stop));
+        let work = Entry::find(tool).map(|tool| (tool.begin)(&self.0, args, stop));
         async move {
-            let Done { mut outcome, remarks, held } = match work {
+            let outcome = match work {
                 Ok(work) => work.await,
-                Err(error) => Err(error).into(),
+                Err(error) => Err(error),
             };
-            if is_a_read {
-                outcome = outcome.map_err(ToolError::of_a_read);
-            }
-            if is_a_script {
-                outcome = outcome.map_err(ToolError::of_a_script);
-            }
-            if is_a_command {
-                outcome = outcome.map_err(ToolError::of_a_command);
-            }
-            Answer { outcome, remarks, took: started.elapsed(), _held: held }
-        }
-    }
-
-    fn begin(&self, call: Call, stop: Stop) -> Result<Work, ToolError> {
-        Ok(match call {
-            Call::Init(args) => {
-                let wanted = self.containers.init(args)?;
-                unless_stopped(stop, async move { wanted.data().await.map(Data::Init).into() })
-            }
-            Call::Destroy(args) => {
-                let removal = self.containers.destroy(&args.container_id)?;
-                unless_stopped(stop, async move {
-                    let (data, reason) = match removal.data().await {
-                        Ok(told) => told,
-                        Err(error) => return Err(error).into(),
-                    };
-                    let remarks = Remarks { reason, ..Remarks::default() };
-                    Done { remarks, ..Ok(Data::Destroy(data)).into() }
-                })
-            }
-            Call::Command(args) => {
-                let container = self.containers.find(&args.container_id)?;
-                if !container.has_programs() {
-                    let message = format!(
-                        "Container '{}' has no image, and so no programs: sandbox_command needs one",
-                        args.container_id
-                    );
-                    let hint = "imageName of sandbox_init names one; sandbox_execute_script runs \
-                                scripts without";
-                    return Err(ToolError::invalid(message).with_hint(hint));
+            let took = started.elapsed();
+            match outcome {
+                Ok(Output { data, metadata, failure, held }) => {
+                    Answer { outcome: Ok(data), metadata, failure, took, _held: held }
                 }
-                let place = container.enter(Scope::Script);
-                let (containers, limits) = (self.containers.clone(), self.limits);
-                Box::pin(async move {
-                    command::run(containers, container, args, limits, place, stop).await
-                })
+                Err(error) => Answer { took, ..Answer::refused(error) },
             }
-            Call::ExecuteScript(args) => {
-                let container = self.containers.find(&args.container_id)?;
-                let place = container.enter(Scope::Script);
-                let containers = self.containers.clone();
-                Box::pin(async move { script::run(containers, container, args, place, stop).await })
-            }
-            Call::File(call) => self.file(call, stop, perform::alone)?,
-            Call::Filesystem(call) => self.file(call, stop, perform::enveloped)?,
-        })
-    }
-
-    /// An operation on files, and what becomes of what it gives.
-    fn file(
-        &self,
-        call: FileCall,
-        stop: Stop,
-        told: fn(Result<Performed, Failed>) -> Done,
-    ) -> Result<Work, ToolError> {
-        let container = self.containers.find(call.container_id())?;
-        // A path that is none depends on nothing: it is refused.
-        let place = scope(&call, &container).map(|scope| container.enter(scope));
-        let containers = self.containers.clone();
-        let (read_bytes, most) = (self.read_bytes.clone(), self.limits.max_file_size.as_u64());
-        Ok(unless_stopped(stop, async move {
-            let mut place = place;
-            if let Some(place) = &mut place {
-                place.turn().await;
-            }
-            let sandbox = match container.sandbox().await {
-                Ok(sandbox) => sandbox,
-                Err(error) => return told(Err(Failed::Call(error))),
-            };
-            let held = match &call {
-                FileCall::Read(args) => Some(hold(read_bytes, args.limit, most).await),
-                _ => None,
-            };
-            let performed = perform::perform(&sandbox, call).await;
-            let performed = performed.map_err(|error| Failed::of(error, &containers, &container));
-            Done { held: held.flatten(), ..told(performed) }
-        }))
+        }
     }
 
     /// Removes every sandbox, whatever is under way in it, and waits until that is done. Gives what
     /// could not be removed, and why.
     pub async fn close(self) -> Vec<String> {
-        self.containers.close().await
+        let left = self.0.registry.close().await.into_iter();
+        left.map(|(handle, why)| format!("Container '{handle}' could not be removed: {why}"))
+            .collect()
     }
-}
-
-/// What a call is about.
-fn scope(call: &FileCall, container: &Container) -> Option<Scope> {
-    let mount = GuestPath::new(container.mount_path()).ok()?;
-    let path = GuestPath::resolve(call.path(), &mount, Some(&mount)).ok()?.path;
-    Some(Scope::Path { path, changes: call.changes() })
-}
-
-/// Waits until what a read may give fits among what has not been answered yet.
-async fn hold(
-    bytes: Arc<Semaphore>,
-    limit: Option<u64>,
-    most: u64,
-) -> Option<OwnedSemaphorePermit> {
-    let most = limit.map_or(most, |limit| limit.min(most));
-    let most = u32::try_from(most).unwrap_or(u32::MAX).min(MAX_READ_BYTES as u32);
-    // It is never closed.
-    bytes.acquire_many_owned(most).await.ok()
-}
-
-/// Work that is given up when the call is to end: what it had begun is cancelled.
-fn unless_stopped(mut stop: Stop, work: impl Future<Output = Done> + Send + 'static) -> Work {
-    Box::pin(async move {
-        tokio::select! {
-            biased;
-            done = work => done,
-            cause = stop.stopped() => Err(cause.into()).into(),
-        }
-    })
 }

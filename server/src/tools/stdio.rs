@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use sandbox_controller::ErrorKind;
+use sandbox_api::ErrorKind;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -191,7 +191,7 @@ async fn answered(
         },
     };
     answer.unwrap_or_else(|_| {
-        Answer::refused(ToolError::new(ErrorKind::Internal, "the tool failed: a fault of ours"))
+        Answer::refused(ToolError::new(ErrorKind::Internal, "internal error: the tool failed"))
     })
 }
 

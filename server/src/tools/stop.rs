@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use sandbox_controller::{CancelCause, CancelHandle, Error, ErrorKind};
+use futures_util::future::BoxFuture;
+use sandbox_api::{CancelCause, ErrorKind};
+use sandbox_controller::{CancelHandle, Error};
 use tokio::sync::watch;
 
 use super::error::ToolError;
@@ -63,6 +65,20 @@ impl Stop {
             Ok(Some(cause)) => cause,
             _ => std::future::pending().await,
         }
+    }
+
+    /// Work that is given up when the call is to end: what it had begun is cancelled.
+    pub(super) fn or<T: Send + 'static>(
+        mut self,
+        work: impl Future<Output = Result<T, ToolError>> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, ToolError>> {
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                finished = work => finished,
+                cause = self.stopped() => Err(cause.into()),
+            }
+        })
     }
 
     /// Begins something that can be cancelled, and waits for its end. Stopped in the middle, it is

@@ -5,8 +5,9 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use sandbox_controller::files::ReadOptions;
-use sandbox_controller::{AgentSource, Limits, Sandbox, SandboxSpec};
+use sandbox_api::files::ReadOptions;
+use sandbox_api::{Limits, SandboxSpec};
+use sandbox_controller::{AgentSource, Sandbox};
 use serde_json::{Value, json};
 
 use crate::ENGINE;
@@ -80,7 +81,7 @@ fn an_agent_that_ends_or_falls_silent_is_told_by_what_was_seen() {
     let actor = Actor::new();
     let honest = honest(&actor);
     for (play, status, words) in [
-        ("exits 0", "agent_lost", "exit code 0 without an answer; its last words: last words"),
+        ("exits 0", "agent_lost", "exit code 0 without an answer; agent stderr: last words"),
         ("exits 7", "agent_lost", "exit code 7"),
         ("child-holds-stdout", "timeout", "did not end within"),
         ("child-outlives-init", "agent_lost", "exit code 0"),
@@ -137,7 +138,7 @@ fn an_answer_stands_whatever_its_agent_does_besides() {
 }
 
 #[test]
-fn what_an_agent_says_of_files_is_looked_up() {
+fn changes_claimed_by_an_agent_are_verified() {
     let actor = Actor::new();
     let honest = honest(&actor);
     symlink("/etc/passwd", actor.place.path("sandbox-files/link")).unwrap();
@@ -373,7 +374,7 @@ fn an_operation_whose_agent_never_ends_it_has_its_deadline() {
 }
 
 #[test]
-fn what_an_agent_says_of_a_name_is_given_as_far_as_it_can_be_true() {
+fn impossible_metadata_from_an_agent_is_corrected() {
     let actor = Actor::new();
     let stat = json!({"operation": "stat", "path": "/io/f"});
     actor.place.write("sandbox-files/play", "times-that-are-none");

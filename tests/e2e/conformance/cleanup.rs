@@ -4,7 +4,7 @@ use std::process::Child;
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbox_controller::{Outcome, Script};
+use sandbox_api::{Outcome, Script};
 use sandbox_protocol::limits::{HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT};
 use serde_json::{Value, json};
 

@@ -1,9 +1,8 @@
 //! Programs that fill the disk: in files without a name, beyond what must stay free, in a private io
 //! dir. What they write in files with names is in `exec.rs`.
 
-use sandbox_controller::{
-    ByteSize, Command, DiskReserve, ErrorKind, ExecResult, Limits, SandboxSpec, Script, Status,
-};
+use sandbox_api::{ByteSize, ErrorKind, ExecResult, Limits, SandboxSpec, Script, Status};
+use sandbox_controller::{Command, DiskReserve};
 use serde_json::json;
 
 use crate::ENGINE;

@@ -1,7 +1,8 @@
 //! Whom programs reach: the hosts on their list, by the proxy, and nobody else by any way. The servers
 //! are the tests' own, on the loopback.
 
-use std::io::{self, Read, Write};
+use std::io;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::process::Command as HostCommand;
@@ -9,14 +10,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
-use sandbox_controller::{Allowlist, Command, Outcome};
+use sandbox_api::Outcome;
+use sandbox_api::hosts::Allowlist;
+use sandbox_controller::Command;
 use serde_json::Value;
 
 use crate::agent::network;
 use crate::library::Guest;
 use crate::place::{Place, eventually, finish, spawn, wait_and_watch};
 use crate::rootfs::{Provided, Rootfs};
-use crate::tls::{self, Hello, Server};
+use crate::tls;
+use crate::tls::{Hello, Server};
 
 /// Longer than any connection of these tests needs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -318,7 +322,7 @@ fn net_to(server: &Server) -> Net {
 }
 
 #[test]
-fn what_lenient_servers_take_for_tls_does_not_hide_a_server_name() {
+fn hellos_for_lenient_servers_hide_no_server_name() {
     let hello = Hello::for_name("other.example").record([3, 1]);
     let with_version = |major, minor| Hello::for_name("other.example").record([major, minor]);
     let behind = |start: &[u8]| [start, &hello].concat();

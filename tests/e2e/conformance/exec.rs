@@ -3,11 +3,12 @@
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use sandbox_controller::files::{RemoveOptions, WriteOptions};
-use sandbox_controller::{
-    ByteSize, CancelCause, Command, ErrorKind, ExecResult, ExecStream, Execution, FileOp, Limits,
-    Outcome, SandboxSpec, Script, Status, Stdin, TouchedSource,
+use sandbox_api::files::{RemoveOptions, WriteOptions};
+use sandbox_api::{
+    ByteSize, CancelCause, ErrorKind, ExecResult, FileOp, Limits, Outcome, SandboxSpec, Script,
+    Status, TouchedSource,
 };
+use sandbox_controller::{Command, ExecStream, Execution, Stdin};
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
@@ -126,7 +127,7 @@ fn a_command_is_given_what_it_is_given_and_says_how_it_ended() {
 }
 
 #[test]
-fn what_a_command_changes_is_found_and_a_script_that_runs_one_too() {
+fn changes_of_commands_and_of_scripts_that_run_them_are_listed() {
     let place = Place::new();
     for name in ["same", "changed", "gone"] {
         place.write(&format!("sandbox-files/{name}"), "1");
@@ -135,7 +136,7 @@ fn what_a_command_changes_is_found_and_a_script_that_runs_one_too() {
     let line = "echo 12 > changed; rm gone; mkdir -p d/e; echo 1 > d/e/f; echo x > /tmp/x";
     let result = programs.exec(Command::shell(line));
     assert_eq!(status(&result), (Status::Ok, 0), "{result:?}");
-    let files = |files: &sandbox_controller::FilesTouched| -> Vec<(String, FileOp, u64)> {
+    let files = |files: &sandbox_api::FilesTouched| -> Vec<(String, FileOp, u64)> {
         assert_eq!((files.source, files.truncated), (TouchedSource::Scan, false));
         files.files.iter().map(|file| (file.name.clone(), file.op, file.bytes)).collect()
     };
@@ -254,7 +255,7 @@ fn a_program_waits_for_whoever_takes_its_output() {
 }
 
 #[test]
-fn what_is_not_kept_is_drained_and_the_program_never_waits() {
+fn output_beyond_the_limit_is_drained_and_blocks_nobody() {
     let programs = Programs::new();
     let line = "head -c 20000000 /dev/zero; echo end >&2";
     let result = programs.exec(Command::shell(line).output_limit(1000));
@@ -354,7 +355,7 @@ fn memory_that_runs_out_is_told_of_the_program_and_of_its_parent_what_that_says(
 }
 
 #[test]
-fn what_a_command_writes_is_watched_and_over_the_limit_it_ends() {
+fn command_over_the_write_limit_is_ended() {
     // Files that are each within the limit of one.
     let fill = "i=0; while :; do i=$((i + 1)); head -c 1000000 /dev/zero > f$i; done";
     let make = "i=0; while :; do i=$((i + 1)); : > f$i; done";
@@ -388,7 +389,7 @@ fn what_a_command_writes_is_watched_and_over_the_limit_it_ends() {
 }
 
 #[test]
-fn what_a_command_wrote_before_its_end_counts_too() {
+fn writes_just_before_the_end_count_too() {
     let programs = Programs::limited(|limits| {
         limits.max_write = ByteSize::b(1_000_000);
         limits.max_file_size = ByteSize::b(1_000_000);
@@ -432,8 +433,7 @@ fn a_container_that_is_killed_from_outside_says_so_of_its_commands() {
         let [container] = &programs.guest.place.containers()[..] else { panic!() };
         ENGINE.kill(container);
         let result = execution.wait().await.unwrap();
-        let document =
-            serde_json::to_value(sandbox_controller::ExecDocument::from(&result)).unwrap();
+        let document = serde_json::to_value(sandbox_api::ExecDocument::from(&result)).unwrap();
         (status(&result), document)
     });
     assert_eq!(killed, (Status::Killed, 137));

@@ -146,7 +146,7 @@ fn a_line_for_the_shell_is_one() {
 }
 
 #[test]
-fn what_a_command_makes_is_in_the_io_dir_and_what_it_is_given_is_in_in() {
+fn command_writes_to_the_io_dir_and_reads_inputs() {
     let commands = Commands::new();
     commands.place.write("words.txt", "b\na\n");
     let ended =
@@ -162,7 +162,14 @@ fn what_a_command_makes_is_in_the_io_dir_and_what_it_is_given_is_in_in() {
 }
 
 #[test]
-fn what_cannot_begin_says_why_by_its_exit_code() {
+fn command_has_a_hard_limit_of_processor_time() {
+    // (30 s + 5 s) × one processor.
+    let ended = Commands::new().shell(&["--no-io"], "ulimit -t; ulimit -Ht");
+    assert_eq!(ended.assert_code(0).stdout, "35\n35\n");
+}
+
+#[test]
+fn command_that_cannot_start_says_why_by_its_exit_code() {
     let commands = Commands::of(&Rootfs::busybox().file("srv/plain", 0o644, "no program"));
     let ended = finish(commands.exec(&[], &["no-such-program", "x"]));
     ended.assert_code(127).assert_stderr_has("error: 'no-such-program' was not found");
@@ -539,7 +546,7 @@ fn a_document_has_all_of_it_whatever_happens() {
 fn a_rule_that_would_not_hold_a_command_is_refused() {
     let commands = Commands::new();
     let ended = commands.shell(&["--protect"], "touch .bashrc");
-    ended.assert_code(121).assert_stderr_has("filesystem.protected holds scripts");
+    ended.assert_code(121).assert_stderr_has("filesystem.protected cannot be enforced");
     ended.assert_stderr_has("hint: ");
     // Where it can write to nothing, there is nothing to keep it from.
     commands.shell(&["--protect", "--no-io"], "true").assert_code(0);

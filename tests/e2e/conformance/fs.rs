@@ -403,7 +403,7 @@ fn lines_are_read_with_their_ends_byte_for_byte() {
         assert_eq!(bytes(&place, &["read", "a", "--lines", lines]), taken, "{lines}");
     }
     let error = refused(&place, &["read", "a", "--lines", "6"], 2, "invalid_request");
-    assert!(error.contains("line 6 is behind the end (5 lines)"), "{error}");
+    assert!(error.contains("line 6 is past the end of the file (5 lines)"), "{error}");
     // More than a view shows: `--lines` has no such bound.
     let many: String = (1..=100_000).map(|line| format!("line {line}\n")).collect();
     place.write("sandbox-files/many", &many);
@@ -835,7 +835,7 @@ fn a_batch_is_done_in_order_in_one_sandbox() {
 }
 
 #[test]
-fn what_is_no_operation_names_its_line_and_what_is_wrong() {
+fn invalid_batch_operation_names_its_line_and_error() {
     let place = Place::new();
     let lines = [
         (

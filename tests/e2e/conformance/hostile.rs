@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sandbox_controller::{Limits, Script};
+use sandbox_api::{Limits, Script};
 use serde_json::{Value, json};
 
 use crate::library::Guest;
@@ -81,7 +81,7 @@ fn removing_and_renaming_a_link_moves_the_link_itself() {
 }
 
 #[test]
-fn what_a_script_is_told_names_no_host_path() {
+fn script_errors_name_no_host_path() {
     let place = Place::new();
     planted(&place);
     place.write("given.txt", "x");

@@ -5,7 +5,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 use std::process::Command as Host;
 
-use sandbox_controller::{Command, ErrorKind, Input, Outcome, Pull, Root, SandboxSpec, Script};
+use sandbox_api::{ErrorKind, Input, Outcome, Pull, RootFs, SandboxSpec, Script};
+use sandbox_controller::Command;
 use serde_json::json;
 
 use crate::ENGINE;
@@ -64,7 +65,7 @@ impl Programs {
 
 /// Why no sandbox can be made from something: the kind, and the whole message with its hint.
 #[track_caller]
-fn refused(root: Root) -> (ErrorKind, String) {
+fn refused(root: RootFs) -> (ErrorKind, String) {
     refused_with(|spec| spec.root(root))
 }
 
@@ -142,7 +143,7 @@ fn scripts_run_beside_programs() {
 }
 
 #[test]
-fn what_an_image_says_of_its_start_is_not_what_starts() {
+fn entrypoint_of_an_image_is_not_started() {
     let rootfs = Rootfs::busybox().config(json!({
         "Env": ["PATH=/opt/own:/bin", "GREETING=hello there", "HOME=/root"],
         "User": "nobody:nogroup",
@@ -215,7 +216,7 @@ fn an_image_is_found_by_its_id_too() {
     let provided = Rootfs::busybox().load();
     let Provided::Image(name) = &provided else { panic!("{provided:?}") };
     let id = docker_lines(&["inspect", "--format", "{{.Id}}", name]).remove(0);
-    let root = Root::Image { reference: id, pull: Pull::Never };
+    let root = RootFs::Image { reference: id, pull: Pull::Never };
     let guest = Guest::with(|spec| spec.root(root));
     let result = guest.wait(guest.sandbox.exec(Command::new("true"))).unwrap();
     assert_eq!(result.exit_code, Some(0), "{result:?}");
@@ -238,7 +239,7 @@ fn localhost_is_known_and_no_name_is_asked_for_elsewhere() {
 }
 
 #[test]
-fn what_is_temporary_is_bounded_in_bytes_and_in_files() {
+fn tmp_is_bounded_in_bytes_and_files() {
     // Where nobody could write in the image, neither.
     let programs = Programs::of(&Rootfs::busybox().folder("tmp", 0o755));
     let (options, kind, own) = programs.mount("/tmp");
@@ -367,7 +368,7 @@ fn a_directory_that_cannot_be_used_is_the_callers_mistake() {
         (place.path("file"), "it is no directory"),
         ("/".into(), "could read all of this machine's files"),
     ] {
-        let (kind, message) = refused(Root::Directory(path));
+        let (kind, message) = refused(RootFs::Directory(path));
         assert_eq!(kind, ErrorKind::Usage, "{message}");
         assert!(message.contains(reason), "{message}");
     }
@@ -383,13 +384,13 @@ fn the_embedded_engine_has_no_images() {
     if ENGINE != Engine::Embedded {
         return;
     }
-    let (kind, message) = refused(Root::Image { reference: "x".to_owned(), pull: Pull::Missing });
+    let (kind, message) = refused(RootFs::Image { reference: "x".to_owned(), pull: Pull::Missing });
     assert_eq!(kind, ErrorKind::Usage, "{message}");
     assert!(message.contains("has no images"), "{message}");
 }
 
 #[test]
-fn what_a_file_system_has_in_the_agents_place_is_not_what_starts() {
+fn file_at_the_agents_path_is_not_started() {
     let provided = Rootfs::busybox().copy(".sandbox/agent", "/bin/busybox").provide();
     let programs = Programs::from(provided);
     assert!(programs.guest.sandbox.confinement().seccomp);

@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
-use sandbox_controller::{
-    Command, Error, ErrorKind, Input, Limits, Outcome, SandboxSpec, Script, Status,
-};
+use sandbox_api::{ErrorKind, Input, Limits, Outcome, SandboxSpec, Script, Status};
+use sandbox_controller::{Command, Error};
 use serde_json::json;
 
 use crate::library::{Guest, Library};
@@ -117,11 +116,12 @@ fn guest(spec: impl FnOnce(SandboxSpec) -> SandboxSpec) -> Guest {
 #[track_caller]
 fn assert_ended_for(outcome: &Outcome, mounted: &HostMount) {
     assert_eq!((outcome.status(), outcome.exit_code()), (Status::Error, 121), "{outcome:?}");
-    let Outcome::Error(error) = outcome else { panic!("{outcome:?}") };
-    assert!(matches!(**error, Error::MountLost { .. }), "{error}");
+    let Outcome::Error { failure, .. } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(failure.kind, ErrorKind::Policy);
+    assert!(failure.message.starts_with("the sandbox was ended: the io dir"), "{failure:?}");
     let told = format!("{} is a mount point below it", mounted.0.display());
-    assert!(error.full_message().contains(&told), "{}", error.full_message());
-    assert!(error.hint().unwrap().contains("still mounted"), "{error}");
+    assert!(failure.message.contains(&told), "{failure:?}");
+    assert!(failure.hint.as_ref().unwrap().contains("still mounted"), "{failure:?}");
     mounted.assert_is_mounted();
 }
 

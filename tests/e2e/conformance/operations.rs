@@ -12,10 +12,9 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, mknodat};
-use sandbox_controller::files::{
-    MkdirOptions, Operation, ReadOptions, RemoveOptions, WriteMode, WriteOptions,
-};
-use sandbox_controller::{Access, AllowedPath, ByteSize, Input, Limits, Script};
+use sandbox_api::files::{MkdirOptions, ReadOptions, RemoveOptions, WriteMode, WriteOptions};
+use sandbox_api::operation::Operation;
+use sandbox_api::{Access, AllowedPath, ByteSize, Input, Limits, Script};
 use serde_json::{Value, json};
 
 use crate::library::{Guest, give_up_all_after, kind_of};
@@ -350,7 +349,7 @@ fn a_policy_says_which_paths_may_be_used_and_which_names_changed() {
 }
 
 #[test]
-fn what_is_written_and_made_is_limited_and_the_old_file_stays_whole() {
+fn write_and_entry_limits_leave_the_old_file_whole() {
     let guest = Guest::with(|spec| {
         spec.limits(Limits {
             max_file_size: ByteSize::b(1000),
@@ -406,7 +405,7 @@ fn what_is_written_and_made_is_limited_and_the_old_file_stays_whole() {
 }
 
 #[test]
-fn what_the_system_refuses_is_named() {
+fn os_errors_are_named() {
     let guest = Guest::new();
     let io_dir = guest.place.path("sandbox-files");
     guest.place.write("sandbox-files/file", "x");

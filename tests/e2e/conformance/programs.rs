@@ -6,11 +6,9 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::time::Duration;
 
+use sandbox_api::{CancelCause, ErrorKind, ExecResult, Exit, Outcome, SandboxSpec};
+use sandbox_controller::{Command, MASKED_PATHS};
 use serde_json::json;
-
-use sandbox_controller::{
-    CancelCause, Command, ErrorKind, ExecResult, Exit, MASKED_PATHS, Outcome, SandboxSpec,
-};
 
 use crate::agent::{Actor, attacker};
 use crate::engines::{Feature, has};
@@ -372,7 +370,7 @@ fn a_program_writes_to_the_io_dir_to_what_is_temporary_and_to_nothing_else() {
 }
 
 #[test]
-fn what_is_temporary_is_bounded_in_bytes_and_in_files() {
+fn tmp_is_bounded_in_bytes_and_files() {
     let hostile = Hostile::new();
     let mounts = hostile.prints("cat /proc/mounts");
     for place in ["/tmp", "/dev/shm"] {
@@ -420,7 +418,7 @@ fn a_bomb_of_processes_that_never_stay_ends_at_its_time_and_the_sandbox_serves_o
 }
 
 #[test]
-fn who_holds_all_processes_is_ended_and_others_are_told_that_they_are_to_wait() {
+fn fork_bomb_is_ended_and_others_get_busy() {
     let hostile = Hostile::new();
     let guest = &hostile.guest;
     let holding = guest.sandbox.start_exec(Hostile::attack("hold-all-processes"));
@@ -429,8 +427,8 @@ fn who_holds_all_processes_is_ended_and_others_are_told_that_they_are_to_wait() 
     assert_eq!(&held[..], b"Err(11)\n");
     // No process and no thread for anybody else.
     let refused = hostile.exec(Command::new("true"));
-    let Outcome::Error(error) = &refused.outcome else { panic!("{refused:#?}") };
-    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    let Outcome::Error { failure, .. } = &refused.outcome else { panic!("{refused:#?}") };
+    assert_eq!(failure.kind, ErrorKind::Busy, "{failure:?}");
     assert_eq!(guest.kind(json!({"operation": "read", "path": "file"})), "busy");
     holding.cancel_handle().cancel(CancelCause::Caller);
     let ended = guest.wait(holding.wait()).unwrap();

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, openat};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use sandbox_controller::{Command, Confinement, ExecResult, Input, Outcome, UnixSockets};
+use sandbox_api::{Confinement, ExecResult, Input, Outcome, UnixSockets};
+use sandbox_controller::Command;
 
 use crate::agent::sockets;
 use crate::engines::{Feature, has};
@@ -232,7 +233,7 @@ fn connections_that_wait_hold_up_no_other_and_end_with_their_programs() {
 }
 
 #[test]
-fn what_the_agent_looks_into_programs_with_is_refused_to_programs() {
+fn system_calls_that_inspect_processes_are_refused_to_programs() {
     let sockets = Sockets::new();
     if cfg!(target_arch = "x86_64") {
         assert_eq!(sockets.says(&["calls"]), "pidfd_getfd: 1\nprocess_vm_readv: 1\n");

@@ -501,7 +501,7 @@ fn the_filesystem_tool_tells_a_failed_operation_as_data() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_and_named() {
+fn impossible_tool_calls_are_refused_by_name() {
     let place = Place::new();
     let mut server = Server::new(&place);
     server.init();

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::mount::{MountFlags, UnmountFlags};
-use sandbox_controller::files::{ListOptions, ReadOptions, RemoveOptions, WriteMode, WriteOptions};
-use sandbox_controller::{ByteSize, Error, Limits, Sandbox, SandboxSpec, Script};
+use sandbox_api::files::{ListOptions, ReadOptions, RemoveOptions, WriteMode, WriteOptions};
+use sandbox_api::{ByteSize, Limits, SandboxSpec, Script};
+use sandbox_controller::{Error, Sandbox};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_IN_FLIGHT};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -175,7 +176,7 @@ fn sixty_four_operations_at_once_beside_a_run_each_get_their_own_answer() {
 }
 
 #[test]
-fn what_nobody_waits_for_any_more_changes_nothing_and_keeps_no_place() {
+fn abandoned_transfer_changes_nothing_and_frees_its_slot() {
     let (old, new) = ("old".repeat(1000), vec![b'n'; 8 * MIB]);
     // More of each than there are places, each given up at another place, none near its end.
     let polls = 1..=20;

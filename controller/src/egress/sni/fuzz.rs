@@ -1,10 +1,11 @@
 //! What holds of a connection whatever its two sides say: the body of the fuzz target `tls`.
 
+use sandbox_api::hosts::Host;
+
 use super::{
     CLIENT_HELLO, Guard, HANDSHAKE, MAX_HELD, MAX_PLAIN_RECORD, RETRY, SERVER_HELLO, SERVER_NAME,
     TlsRefusal,
 };
-use crate::egress::allow::Host;
 use crate::egress::first_bytes::{Beginning, DECISIVE};
 
 /// The host of every connection. An address is another matter.

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use sandbox_api::files::{ReadOptions, RenameOptions};
+use sandbox_api::operation::Operation;
+use sandbox_api::{Limits, Script};
 use sandbox_protocol::limits::FIRST_TUNNEL;
 use sandbox_protocol::message::{CancelReply, Change, Connect, ExecEnd, ExistsReply};
 use sandbox_protocol::{ErrorKind, ToAgent, WireError};
@@ -12,8 +15,7 @@ use super::fake::{Scripted, World, greeted};
 use super::*;
 use crate::config::Sweep;
 use crate::controller::Controller;
-use crate::exec::Command;
-use crate::files::{Operation, ReadOptions, RenameOptions};
+use crate::execution::command::Command;
 
 /// The lines, without what differs each time; the sandbox's id is `ID`.
 fn lines(file: &Path, id: &str) -> Vec<Value> {
@@ -94,7 +96,7 @@ async fn the_audit_has_a_sandboxs_life_and_what_its_runs_changed() {
 }
 
 #[tokio::test]
-async fn what_is_refused_before_anything_is_sent_has_its_line() {
+async fn request_refused_before_sending_is_audited() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("audit.log");
     let world = greeted(async |mut agent: Scripted, _| agent.rest().await).audited(&file);
@@ -178,7 +180,7 @@ async fn each_operation_of_the_callers_has_its_line_however_it_ends() {
     }
     // Refused before anything is sent: half a byte.
     let write = r#"{"operation":"write","path":"a","content":"f","encoding":"hex"}"#;
-    let envelope = Operation::from_json(write).unwrap().perform(&sandbox).await;
+    let envelope = sandbox.perform(Operation::from_json(write).unwrap()).await;
     assert!(!envelope.success);
     let id = sandbox.id().to_owned();
     drop(sandbox);

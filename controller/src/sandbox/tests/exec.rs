@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
+use sandbox_api::{ExecResult, FileOp, Pull, RootFs, SandboxSpec, Script, TouchedSource};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_CHUNK_BYTES};
 use sandbox_protocol::message::{
-    self, CancelReply, Chunk, Credit, Exec, ExecEnd, ExecReply, ExecStop, Word,
+    CancelReply, Chunk, Credit, Exec, ExecEnd, ExecReply, ExecStop, Word,
 };
-use sandbox_protocol::{Base64, ErrorKind, ToAgent, WireError};
+use sandbox_protocol::{Base64, ErrorKind, ToAgent, WireError, message};
 use tokio::io::AsyncWriteExt;
 
 use super::fake::{Fake, Scripted, World, greeted};
 use super::*;
-use crate::exec::{Command, ExecStream, Stdin};
-use crate::report::{ExecResult, FileOp, TouchedSource};
-use crate::spec::Pull;
+use crate::DiskReserve;
+use crate::execution::command::{Command, ExecStream, Stdin};
 
 /// A world whose sandbox has programs.
 pub fn with_programs(world: &World) -> SandboxSpec {
-    world.spec().root(Root::Image { reference: "image".into(), pull: Pull::Never })
+    world.spec().root(RootFs::Image { reference: "image".into(), pull: Pull::Never })
 }
 
 pub async fn launch(world: &World, spec: SandboxSpec) -> Sandbox {
@@ -425,7 +425,7 @@ async fn more_output_than_its_limit_ends_a_program() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_honest_agent_says_of_a_program_ends_the_sandbox() {
+async fn protocol_breach_about_a_program_ends_the_sandbox() {
     for what in [
         "fewer bytes than came",
         "more bytes than came",
@@ -524,7 +524,7 @@ async fn what_no_honest_agent_says_of_a_program_ends_the_sandbox() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_engine_saw_decides_where_a_programs_agent_said_nothing() {
+async fn engine_evidence_decides_when_a_programs_agent_is_silent() {
     for (code, oom_killed, status) in [
         (Some(137), true, Status::Limit),
         (Some(137), false, Status::Killed),
@@ -690,7 +690,7 @@ async fn a_sandbox_without_programs_takes_no_command() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_program_changed_is_found_by_looking() {
+async fn changes_of_a_program_are_found_by_a_scan() {
     let world = World::in_its_io(async |io, mut agent: Scripted, _| {
         let program = Program::asked(&mut agent).await;
         std::fs::write(io.join("made"), "123").unwrap();

@@ -8,10 +8,16 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
+use sandbox_api::{Ceiling, EngineInfo, EngineKind, RootFs, RunResult, SandboxSpec, Script};
+use sandbox_engine::{
+    Attached, Container, ContainerSpec, ContainerSummary, ContainerUsage, Engine, EngineError,
+    EngineFacts, ExitEvidence, Images, OomBaseline, Prepared, Progress, UserMapping,
+};
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{
-    AgentUsage, Change, Confinement, HelloReply, Log, LogLevel, MountIdentity, Refused, Request,
-    Resolver, RunEnd, RunReply, ScriptOperation, ShutdownReply, Touched, UnixSockets,
+    AgentUsage, Change, ConfigureReply, Confinement, HelloReply, Log, LogLevel, MountIdentity,
+    Refused, Request, Resolver, RunEnd, RunReply, ScriptOperation, ShutdownReply, Touched,
+    UnixSockets,
 };
 use sandbox_protocol::{Base64, ErrorKind, FromAgent, PROTOCOL_VERSION, User};
 use serde_json::value::RawValue;
@@ -19,23 +25,15 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::audit::Audit;
-use crate::cleanup::Cleanup;
-use crate::disk::DiskReserve;
-use crate::engine::{
-    Attached, Container, ContainerSpec, Engine, EngineError, EngineFacts, EngineInfo, EngineKind,
-    Images, Listed, Moment, Prepared, Progress, UserMapping,
-};
 use crate::error::Error;
-use crate::limits::Ceiling;
+use crate::gc::pending::Cleanup;
+use crate::gc::state_dir::{Instance, StateDir};
+use crate::io_dir::disk::DiskReserve;
 use crate::mounts::{MountWatch, OwnFolders};
-use crate::outcome::{ContainerUsage, ExitEvidence};
-use crate::owner::Owners;
-use crate::report::RunResult;
 use crate::sandbox::Sandbox;
+use crate::sandbox::context::Shared;
+use crate::sandbox::owner::Owners;
 use crate::session::testing::{FakeAgent, pipe};
-use crate::shared::Shared;
-use crate::spec::{Root, SandboxSpec, Script};
-use crate::state::{Instance, StateDir};
 
 pub const BOOT_ID: &str = "boot";
 
@@ -61,7 +59,7 @@ pub struct Fake {
     pub exit: Mutex<ExitEvidence>,
     pub usage: Mutex<Option<ContainerUsage>>,
     /// What it lists.
-    pub listed: Mutex<Vec<Listed>>,
+    pub listed: Mutex<Vec<ContainerSummary>>,
     pub me: Weak<Fake>,
 }
 
@@ -114,7 +112,7 @@ impl Engine for Fake {
     }
     async fn prepare(
         &self,
-        _root: &Root,
+        _root: &RootFs,
         _progress: Progress<'_>,
     ) -> Result<Option<Prepared>, EngineError> {
         self.call("prepare").await.map(|()| None)
@@ -136,7 +134,7 @@ impl Engine for Fake {
         self.stop();
         Ok(())
     }
-    async fn list(&self, _: &str) -> Result<Vec<Listed>, EngineError> {
+    async fn list(&self, _: &str) -> Result<Vec<ContainerSummary>, EngineError> {
         self.call("list").await?;
         Ok(self.listed.lock().unwrap().clone())
     }
@@ -190,10 +188,10 @@ impl Container for FakeContainer {
     async fn usage(&self) -> Option<ContainerUsage> {
         *self.0.usage.lock().unwrap()
     }
-    fn moment(&self) -> Moment {
-        Moment::now()
+    fn oom_baseline(&self) -> OomBaseline {
+        OomBaseline::now()
     }
-    async fn ran_out_of_memory(&self, _since: Moment) -> Option<bool> {
+    async fn ran_out_of_memory(&self, _since: OomBaseline) -> Option<bool> {
         self.0.call("ran_out_of_memory").await.ok()?;
         self.0.exit.lock().unwrap().oom_killed
     }
@@ -349,11 +347,19 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// Answers `hello` as an agent that sees `io`.
+    /// Answers `hello` and `configure` as an agent that sees `io`.
     pub async fn greet(mut agent: FakeAgent, io: &Path) -> Self {
         let (id, request) = agent.request().await.unwrap();
         assert!(matches!(request, Request::Hello(_)));
         agent.answer(id, hello_reply(io)).await;
+        Self::configured(agent).await
+    }
+
+    /// Answers `configure`.
+    pub async fn configured(mut agent: FakeAgent) -> Self {
+        let (id, request) = agent.request().await.unwrap();
+        assert!(matches!(request, Request::Configure(_)), "{request:?}");
+        agent.answer(id, ConfigureReply {}).await;
         Self { agent, run: 0 }
     }
 

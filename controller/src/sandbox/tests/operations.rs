@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sandbox_api::Script;
+use sandbox_api::files::{ListOptions, ReadOptions, RenameOptions, WriteOptions};
 use sandbox_protocol::limits::{INITIAL_CREDIT, LIST_PAGE, MAX_CHUNK_BYTES};
 use sandbox_protocol::message::{
     CancelReply, Chunk, Credit, Entry, EntryKind, ExistsReply, ListReply, Page, Read, ReadReply,
@@ -13,7 +15,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fake::{Scripted, World, greeted};
 use super::*;
-use crate::files::{ListOptions, ReadOptions, RenameOptions, WriteOptions};
 
 type Line = Vec<u8>;
 
@@ -434,5 +435,5 @@ async fn a_sandbox_that_is_asked_nothing_ends_at_its_idle_limit_and_says_so() {
     assert!(*world.fake.running.borrow());
     world.fake.running.subscribe().wait_for(|running| !running).await.unwrap();
     let error = sandbox.exists("a").await.unwrap_err();
-    assert!(error.to_string().contains("idle limit"), "{error}");
+    assert!(error.to_string().contains("idle timeout"), "{error}");
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use sandbox_protocol::message::{EntryKind, WriteMode};
 
 use super::super::{
-    Absent, Existing, Extent, ListOptions, Overwrite, Parents, Range, Viewed, Watch, WriteOptions,
+    Absent, Existing, ListOptions, Overwrite, Parents, Range, RemoveScope, Viewed, Watch,
+    WriteOptions,
 };
 use super::*;
 
@@ -59,7 +60,7 @@ fn stat(files: &Files, path: &[u8]) -> Result<(), FileError> {
 }
 
 fn remove(files: &Files, path: &[u8]) -> Result<(), FileError> {
-    files.remove_entry(path, Extent::Tree, Absent::Accept, &watch()).map(drop)
+    files.remove_entry(path, RemoveScope::Tree, Absent::Accept, &watch()).map(drop)
 }
 
 /// How an operation is called; those that give something check it.
@@ -202,7 +203,7 @@ fn a_target_that_turns_into_a_link_is_replaced_or_refused_and_never_followed() {
 }
 
 #[test]
-fn what_names_a_link_itself_names_it_and_not_its_target() {
+fn operations_on_a_link_itself_never_reach_its_target() {
     on_both(|arena| {
         let files = &*arena.files;
         fs::create_dir(arena.path("d")).unwrap();
@@ -225,8 +226,9 @@ fn what_names_a_link_itself_names_it_and_not_its_target() {
                 assert_eq!(made, None);
                 away.note(|| files.rename_entry(b"d/file", b"d/moved", Existing::Refuse));
                 back.note(|| files.rename_entry(b"d/moved", b"d/link", Existing::Replace));
-                remove
-                    .note(|| files.remove_entry(b"d/link", Extent::Tree, Absent::Refuse, &watch()));
+                remove.note(|| {
+                    files.remove_entry(b"d/link", RemoveScope::Tree, Absent::Refuse, &watch())
+                });
                 true
             },
         );

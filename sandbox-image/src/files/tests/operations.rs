@@ -6,11 +6,11 @@ use std::time::Duration;
 use sandbox_protocol::message::{EntryKind, TextWindow, WriteMode};
 
 use super::super::{
-    Absent, Existing, Extent, ListOptions, Listed, Overwrite, Parents, Range, Viewed, Watch,
+    Absent, Existing, ListOptions, Listed, Overwrite, Parents, Range, RemoveScope, Viewed, Watch,
     WriteOptions,
 };
 use super::*;
-use crate::run::{StopFlag, StopReason};
+use crate::stop::{StopFlag, StopReason};
 
 pub(super) fn watch() -> Watch {
     Watch::new(Arc::default(), Duration::from_secs(60))
@@ -79,9 +79,9 @@ fn paths(entries: &[Listed]) -> Vec<&str> {
     entries.iter().map(|entry| std::str::from_utf8(&entry.path).unwrap()).collect()
 }
 
-pub(super) fn remove(files: &Files, path: &str, extent: Extent) -> Result<u64, FileError> {
+pub(super) fn remove(files: &Files, path: &str, scope: RemoveScope) -> Result<u64, FileError> {
     files
-        .remove_entry(path.as_bytes(), extent, Absent::Refuse, &watch())
+        .remove_entry(path.as_bytes(), scope, Absent::Refuse, &watch())
         .map(|removed| removed.entries)
 }
 
@@ -266,7 +266,7 @@ fn a_file_over_the_limit_is_refused_with_the_old_one_whole() {
 }
 
 #[test]
-fn what_is_in_the_way_of_a_write_is_named_and_stays() {
+fn obstacle_of_a_write_is_named_and_stays() {
     on_both(|io, setup| {
         let outside = io.parent().unwrap().join("secret");
         fs::write(&outside, b"secret").unwrap();
@@ -385,7 +385,10 @@ fn a_mount_that_is_a_single_file_is_written_in_place() {
         assert_eq!(fs::metadata(&single).unwrap().ino(), inode);
         assert_eq!(files.stat(b"/out.txt").unwrap().size, 9);
         assert_eq!(files.exists(b"/out.txt").unwrap().1, Some(EntryKind::File));
-        assert_eq!(kind(remove(&files, "/out.txt", Extent::Tree)), ErrorKind::PermissionDenied);
+        assert_eq!(
+            kind(remove(&files, "/out.txt", RemoveScope::Tree)),
+            ErrorKind::PermissionDenied
+        );
         assert_eq!(kind(files.mkdir(b"/out.txt", Parents::Make)), ErrorKind::AlreadyExists);
         assert_eq!(kind(list(&files, "/out.txt", None, None)), ErrorKind::NotADirectory);
     });
@@ -581,8 +584,8 @@ fn of_a_huge_directory_the_first_entries_are_given() {
     let expected: Vec<_> = (0..1000).map(|number| format!("{number:05}")).collect();
     let expected = expected.iter().map(String::as_str).collect();
     assert_eq!((paths(&entries), truncated), (expected, true));
-    assert_eq!(remove(&files, "d", Extent::Tree).unwrap(), 100_001);
-    assert_eq!(kind(remove(&files, ".", Extent::Tree)), ErrorKind::PermissionDenied);
+    assert_eq!(remove(&files, "d", RemoveScope::Tree).unwrap(), 100_001);
+    assert_eq!(kind(remove(&files, ".", RemoveScope::Tree)), ErrorKind::PermissionDenied);
     assert!(names(directory.path()).is_empty());
 }
 
@@ -603,7 +606,7 @@ fn a_list_looks_into_no_other_file_system_and_says_so() {
         assert_eq!((paths(&entries), truncated), (vec!["a", "other", "z"], true));
         assert_eq!(list(&files, ".", Some(1), None).unwrap().0.len(), 3);
         assert_eq!(kind(list(&files, "other", None, None)), ErrorKind::PathEscape);
-        assert_eq!(kind(remove(&files, "other", Extent::Tree)), ErrorKind::PathEscape);
+        assert_eq!(kind(remove(&files, "other", RemoveScope::Tree)), ErrorKind::PathEscape);
         assert_eq!(names(&io.join("other")), ["inner"]);
         drop(disk);
     });
@@ -624,7 +627,7 @@ fn files_that_are_still_being_made_are_in_no_list() {
         assert_eq!(files.list(b"d").unwrap(), [b"a"]);
         files.rename(b"d", b"e").unwrap();
         // One that was left goes with its directory; neither is told.
-        assert_eq!(remove(&files, "e", Extent::Tree).unwrap(), 3);
+        assert_eq!(remove(&files, "e", RemoveScope::Tree).unwrap(), 3);
         let told: Vec<_> = announced.take().into_iter().map(|(path, ..)| path).collect();
         assert_eq!(told, ["/io/d/a", "/io/e/a", "/io/e/a"]);
     });
@@ -692,7 +695,7 @@ fn an_edit_overwrites_nothing_that_it_has_not_read() {
 }
 
 #[test]
-fn whoever_waits_for_its_turn_can_be_stopped() {
+fn waiting_operation_can_be_cancelled() {
     on_both(|io, setup| {
         let (files, _) = setup().open();
         fs::write(io.join("f"), "old").unwrap();
@@ -723,7 +726,7 @@ fn names_that_are_not_utf8_are_names_like_others() {
         files.list_entries(b".", all, &watch(), each).unwrap();
         assert_eq!(found, [b"d\xff".to_vec(), b"d\xff/f\xfe".to_vec()]);
         assert_eq!(files.stat(b"d\xff/f\xfe").unwrap().size, 1);
-        let removed = files.remove_entry(b"d\xff", Extent::Tree, Absent::Refuse, &watch());
+        let removed = files.remove_entry(b"d\xff", RemoveScope::Tree, Absent::Refuse, &watch());
         assert_eq!(removed.unwrap().entries, 2);
     });
 }
@@ -766,27 +769,28 @@ fn a_remove_takes_what_it_is_asked_to_and_no_more() {
         mknodat(CWD, io.join("d/fifo"), FileType::Fifo, mode, 0).unwrap();
         mknodat(CWD, io.join("fifo"), FileType::Fifo, mode, 0).unwrap();
         let (files, announced) = setup().open();
-        assert_eq!(text(remove(&files, "d", Extent::Entry)), "d: Directory not empty");
-        assert_eq!(kind(remove(&files, "link/kept", Extent::Tree)), ErrorKind::Symlink);
-        assert_eq!(kind(remove(&files, "fifo", Extent::Tree)), ErrorKind::SpecialFile);
-        assert_eq!(kind(remove(&files, "d/f/", Extent::Tree)), ErrorKind::NotADirectory);
-        assert_eq!(kind(remove(&files, "d/f/x", Extent::Tree)), ErrorKind::NotADirectory);
-        assert_eq!(kind(remove(&files, "no", Extent::Tree)), ErrorKind::NotFound);
+        assert_eq!(text(remove(&files, "d", RemoveScope::Entry)), "d: Directory not empty");
+        assert_eq!(kind(remove(&files, "link/kept", RemoveScope::Tree)), ErrorKind::Symlink);
+        assert_eq!(kind(remove(&files, "fifo", RemoveScope::Tree)), ErrorKind::SpecialFile);
+        assert_eq!(kind(remove(&files, "d/f/", RemoveScope::Tree)), ErrorKind::NotADirectory);
+        assert_eq!(kind(remove(&files, "d/f/x", RemoveScope::Tree)), ErrorKind::NotADirectory);
+        assert_eq!(kind(remove(&files, "no", RemoveScope::Tree)), ErrorKind::NotFound);
         for path in ["no/no", "no/", "d/f/x"] {
             let absent =
-                files.remove_entry(path.as_bytes(), Extent::Tree, Absent::Accept, &watch());
+                files.remove_entry(path.as_bytes(), RemoveScope::Tree, Absent::Accept, &watch());
             assert_eq!(absent.unwrap().entries, 0, "{path}");
         }
         for (path, expected) in
             [("d/f/", ErrorKind::NotADirectory), ("d/link/x", ErrorKind::Symlink)]
         {
-            let there = files.remove_entry(path.as_bytes(), Extent::Tree, Absent::Accept, &watch());
+            let there =
+                files.remove_entry(path.as_bytes(), RemoveScope::Tree, Absent::Accept, &watch());
             assert_eq!(kind(there), expected, "{path}");
         }
         assert_eq!(announced.take(), []);
-        assert_eq!(remove(&files, "d/inner/empty", Extent::Entry).unwrap(), 1);
-        assert_eq!(remove(&files, "link", Extent::Tree).unwrap(), 1);
-        assert_eq!(remove(&files, "d", Extent::Tree).unwrap(), 7);
+        assert_eq!(remove(&files, "d/inner/empty", RemoveScope::Entry).unwrap(), 1);
+        assert_eq!(remove(&files, "link", RemoveScope::Tree).unwrap(), 1);
+        assert_eq!(remove(&files, "d", RemoveScope::Tree).unwrap(), 7);
         assert_eq!(names(io), ["fifo"]);
         assert_eq!(fs::read(outside.join("kept")).unwrap(), b"kept");
         let mut removed: Vec<_> = announced.take().into_iter().map(|(path, ..)| path).collect();
@@ -813,7 +817,7 @@ fn a_tree_deeper_than_any_path_is_removed_with_few_descriptors() {
                 rustix::fs::openat(&here, "f", flags, Mode::from_raw_mode(0o644)).unwrap();
             }
         }
-        assert_eq!(remove(&files, &name, Extent::Tree).unwrap(), 2020);
+        assert_eq!(remove(&files, &name, RemoveScope::Tree).unwrap(), 2020);
         assert!(names(io).is_empty());
         assert_eq!(announced.take().len(), 1, "what has no path cannot be named");
     });
@@ -929,7 +933,7 @@ fn the_mounts_and_the_owner_bind_each_operation() {
                 put(&files, path, APPEND, b"x").map(drop),
                 edit(&files, path, "kept", "x", 1),
                 files.mkdir(path.as_bytes(), Parents::Make).map(drop),
-                remove(&files, path, Extent::Tree).map(drop),
+                remove(&files, path, RemoveScope::Tree).map(drop),
                 files.rename_entry(path.as_bytes(), b"/io/new", Existing::Refuse).map(drop),
             ]
         };
@@ -946,9 +950,9 @@ fn the_mounts_and_the_owner_bind_each_operation() {
                 assert_eq!(kind(result), expected, "{path}");
             }
         }
-        assert_eq!(kind(remove(&files, "rw/.git", Extent::Tree)), ErrorKind::Protected);
-        assert_eq!(kind(remove(&files, "rw", Extent::Tree)), ErrorKind::NotAllowed);
-        let error = remove(&files, "pin", Extent::Tree).unwrap_err();
+        assert_eq!(kind(remove(&files, "rw/.git", RemoveScope::Tree)), ErrorKind::Protected);
+        assert_eq!(kind(remove(&files, "rw", RemoveScope::Tree)), ErrorKind::NotAllowed);
+        let error = remove(&files, "pin", RemoveScope::Tree).unwrap_err();
         assert_eq!(error.to_string(), "pin/.bashrc: a protected name");
         assert_eq!(announced.take(), []);
         assert_eq!(get(&files, "/in/f", 0, None).unwrap(), b"in");
@@ -965,7 +969,7 @@ fn the_mounts_and_the_owner_bind_each_operation() {
 }
 
 #[test]
-fn whatever_takes_time_ends_when_it_is_stopped_or_out_of_time() {
+fn long_operations_end_on_cancel_and_timeout() {
     on_both(|io, setup| {
         let (files, _) = setup().open();
         fs::create_dir(io.join("d")).unwrap();
@@ -983,7 +987,7 @@ fn whatever_takes_time_ends_when_it_is_stopped_or_out_of_time() {
                 files.view(b"d/f", 1, None, &watch).map(drop),
                 files.edit(b"d/f", "x", "y", 1, &watch).map(drop),
                 files.list_entries(b".", all, &watch, |_| Ok(())).map(drop),
-                files.remove_entry(b"d", Extent::Tree, Absent::Refuse, &watch).map(drop),
+                files.remove_entry(b"d", RemoveScope::Tree, Absent::Refuse, &watch).map(drop),
                 files.write(b"new", OVERWRITE).and_then(|new| new.commit(&watch)).map(drop),
                 files.write(b"d/f", APPEND).and_then(|new| new.commit(&watch)).map(drop),
             ] {

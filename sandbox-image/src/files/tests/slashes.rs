@@ -6,7 +6,7 @@ use super::operations::{
     APPEND, CREATE_NEW, IN_PLACE, OVERWRITE, edit, get, list, put, remove, view, watch,
 };
 use super::*;
-use crate::files::{Absent, Existing, Extent, Parents};
+use crate::files::{Absent, Existing, Parents, RemoveScope};
 
 const TARGETS: [&str; 5] = ["dir/", "file/", "link/", "fifo/", "none/"];
 const IS_DIRECTORY: Option<ErrorKind> = Some(ErrorKind::IsDirectory);
@@ -17,7 +17,7 @@ const SYMLINK: Option<ErrorKind> = Some(ErrorKind::Symlink);
 type Operation = fn(&Files, &str) -> Result<(), FileError>;
 
 fn forced(files: &Files, path: &str) -> Result<(), FileError> {
-    files.remove_entry(path.as_bytes(), Extent::Tree, Absent::Accept, &watch()).map(drop)
+    files.remove_entry(path.as_bytes(), RemoveScope::Tree, Absent::Accept, &watch()).map(drop)
 }
 
 fn rename(files: &Files, from: &str, to: &str) -> Result<(), FileError> {
@@ -73,7 +73,12 @@ fn a_slash_at_the_end_means_a_directory_to_every_operation() {
         ("exists", |files, path| files.exists(path.as_bytes()).map(drop), None, None),
         ("stat", |files, path| files.stat(path.as_bytes()).map(drop), None, NOT_FOUND),
         ("mkdir", |files, path| files.mkdir(path.as_bytes(), Parents::Make).map(drop), None, None),
-        ("remove", |files, path| remove(files, path, Extent::Entry).map(drop), None, NOT_FOUND),
+        (
+            "remove",
+            |files, path| remove(files, path, RemoveScope::Entry).map(drop),
+            None,
+            NOT_FOUND,
+        ),
         ("force", forced, None, None),
         ("os.remove", |files, path| files.remove(path.as_bytes()), IS_DIRECTORY, NOT_FOUND),
         ("rename", |files, path| rename(files, path, "moved/"), None, NOT_FOUND),
@@ -137,7 +142,7 @@ fn a_rename_onto_a_path_with_a_slash_takes_directories_only() {
 }
 
 #[test]
-fn what_is_below_a_file_is_absent_and_the_file_itself_is_not() {
+fn path_below_a_file_does_not_exist() {
     on_both(|io, setup| {
         fs::write(io.join("file"), b"x").unwrap();
         let (files, _) = setup().open();

@@ -5,8 +5,8 @@ use rustix::fs::{OFlags, mkdirat, openat};
 use super::operations::{remove, watch};
 use super::*;
 use crate::files::remove::counted;
-use crate::files::{Absent, Existing, Extent, Watch};
-use crate::run::{StopFlag, StopReason};
+use crate::files::{Absent, Existing, RemoveScope, Watch};
+use crate::stop::{StopFlag, StopReason};
 
 /// A directory in a directory, so many times, as a program would make them; the deepest one.
 fn chain(io: &Path, name: &str, depth: usize) -> fs::File {
@@ -22,7 +22,7 @@ fn chain(io: &Path, name: &str, depth: usize) -> fs::File {
 fn cost(files: &Files, path: &str, entries: u64) -> (u64, u64) {
     counted::CALLS.set(0);
     counted::STEPS.set(0);
-    assert_eq!(remove(files, path, Extent::Tree).unwrap(), entries);
+    assert_eq!(remove(files, path, RemoveScope::Tree).unwrap(), entries);
     (counted::CALLS.get(), counted::STEPS.get())
 }
 
@@ -53,7 +53,7 @@ fn the_cost_of_removing_a_tree_grows_with_its_entries_however_deep_they_are() {
 }
 
 #[test]
-fn what_is_left_of_a_deep_tree_can_be_removed_and_is_listed() {
+fn rest_of_a_deep_tree_is_listed_and_can_be_removed() {
     on_both(|io, setup| {
         let (files, _) = setup().open();
         let deepest = chain(io, "d", 200);
@@ -61,14 +61,14 @@ fn what_is_left_of_a_deep_tree_can_be_removed_and_is_listed() {
         let stopped = std::sync::Arc::new(StopFlag::default());
         stopped.stop(StopReason::Cancelled);
         let cancelled = Watch::new(stopped, std::time::Duration::from_secs(60));
-        let removed = files.remove_entry(b"d", Extent::Tree, Absent::Refuse, &cancelled);
+        let removed = files.remove_entry(b"d", RemoveScope::Tree, Absent::Refuse, &cancelled);
         assert_eq!(kind(removed), ErrorKind::Cancelled);
         // As a removal leaves it that was ended in the middle.
         fs::rename(io.join("d/d/d"), io.join("d/.sandboxctl-0123456789abcdef0123456789abcdef.rm"))
             .unwrap();
         let listed: Vec<_> = files.list(b"d").unwrap();
         assert_eq!(listed, [&b".sandboxctl-0123456789abcdef0123456789abcdef.rm"[..], b"d"]);
-        assert_eq!(remove(&files, "d", Extent::Tree).unwrap(), 201);
+        assert_eq!(remove(&files, "d", RemoveScope::Tree).unwrap(), 201);
         assert!(names(io).is_empty());
     });
 }
@@ -81,7 +81,7 @@ fn files_of_a_deep_tree_are_announced_by_the_paths_that_they_had() {
         chain(io, "d", 100);
         fs::write(io.join(&deep).join("f"), b"x").unwrap();
         fs::write(io.join("d/f"), b"x").unwrap();
-        assert_eq!(remove(&files, "d", Extent::Tree).unwrap(), 102);
+        assert_eq!(remove(&files, "d", RemoveScope::Tree).unwrap(), 102);
         let mut paths: Vec<_> = announced.take().into_iter().map(|(path, ..)| path).collect();
         paths.sort();
         let mut expected = vec!["/io/d/f".to_owned(), format!("/io/{deep}f")];
@@ -99,7 +99,7 @@ fn a_protected_name_stops_the_removal_of_its_tree_before_anything_has_gone() {
                 fs::write(io.join(name), b"x").unwrap();
             }
             let (files, announced) = Setup { protected: vec![protected], ..setup() }.open();
-            let error = remove(&files, "d", Extent::Tree).unwrap_err();
+            let error = remove(&files, "d", RemoveScope::Tree).unwrap_err();
             assert_eq!(error.to_string(), format!("d/a/b/{inner}: a protected name"));
             assert_eq!(error.kind, ErrorKind::Protected);
             assert_eq!(announced.take(), []);
@@ -124,7 +124,7 @@ fn a_protected_name_stays_also_where_a_tree_is_too_large_to_be_looked_through() 
             mkdirat(&deepest, ".git/hooks", Mode::RWXU).unwrap();
             for protected in [".git/hooks", "d/.git/hooks", ".git"] {
                 let (files, _) = Setup { protected: vec![protected], ..setup() }.open();
-                let refused = kind(remove(&files, "d", Extent::Tree));
+                let refused = kind(remove(&files, "d", RemoveScope::Tree));
                 assert_eq!(refused, ErrorKind::Protected, "{depth}");
                 // By its path, too long to be named at once: not only the directory itself.
                 let mut here = fs::File::open(io).unwrap();
@@ -135,7 +135,7 @@ fn a_protected_name_stays_also_where_a_tree_is_too_large_to_be_looked_through() 
                 assert_eq!((names(io), names(&io.join("d"))), (vec!["d".into()], vec!["d".into()]));
             }
             let (files, _) = setup().open();
-            remove(&files, "d", Extent::Tree).unwrap();
+            remove(&files, "d", RemoveScope::Tree).unwrap();
         }
         let limits = Limits { list_entries: 5, ..LIMITS };
         fs::create_dir_all(io.join("d/.git")).unwrap();
@@ -143,7 +143,7 @@ fn a_protected_name_stays_also_where_a_tree_is_too_large_to_be_looked_through() 
             fs::write(io.join(format!("d/{name}")), b"x").unwrap();
         }
         let (files, _) = Setup { protected: vec![".git"], limits, ..setup() }.open();
-        assert_eq!(kind(remove(&files, "d", Extent::Tree)), ErrorKind::Protected);
+        assert_eq!(kind(remove(&files, "d", RemoveScope::Tree)), ErrorKind::Protected);
         assert!(io.join("d/.git").exists());
     });
 }
@@ -252,7 +252,7 @@ fn a_directory_beyond_the_bounds_is_not_moved_and_the_error_says_which() {
         }
         files.rename(b"wide", b"moved").unwrap();
         assert_eq!(names(&io.join("moved")).len(), 2_000);
-        files.remove_entry(b"moved", Extent::Tree, Absent::Refuse, &watch()).unwrap();
+        files.remove_entry(b"moved", RemoveScope::Tree, Absent::Refuse, &watch()).unwrap();
         assert_eq!(names(io), ["deep"]);
     });
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use mlua::ffi;
 use mlua::ffi::lua_State;
 
-use super::super::{Host, shown};
+use super::super::context::{Host, shown};
 use super::{AbortOnPanic, Raise, Text, shared};
 use crate::files::handle::Handle;
 

@@ -35,7 +35,10 @@ pub use call::{Call, Function, Kind, Pushed, Results, Slot};
 pub use raise::Raise;
 pub use text::Text;
 
-use super::Host;
+use super::context::Host;
+
+/// What `getmetatable` says of the metatables that are ours.
+pub const LOCKED: &str = "The metatable is locked";
 
 /// The chunk's name: `=` makes it the name itself, so messages read `script:3: …`.
 const CHUNK_NAME: &CStr = c"=script";

@@ -7,7 +7,7 @@ use mlua::ffi;
 use mlua::ffi::lua_State;
 use sandbox_protocol::ErrorKind;
 
-use super::super::Host;
+use super::super::context::Host;
 use super::call::{Call, Kind, Slot};
 
 /// Luau's words where memory is out.

@@ -8,9 +8,10 @@ use std::time::Duration;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{ScriptOperation, Timestamp, WriteMode, permissions_text};
 
-use super::{path, raise, raised, told};
+use super::{audited, path, raise, raised};
 use crate::files::{
-    Absent, Extent, FileError, ListOptions, Listed, Overwrite, Parents, Range, Watch, WriteOptions,
+    Absent, FileError, ListOptions, Listed, Overwrite, Parents, Range, RemoveScope, Watch,
+    WriteOptions,
 };
 use crate::luau::ffi::{Call, Raise, Results, Slot};
 use crate::luau::options::{count, flag, options};
@@ -48,7 +49,7 @@ fn read(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "read")?;
     let watch = watch(call);
     let whole = Range { offset: 0, limit: None };
-    let reading = told(call, ScriptOperation::Read, |files| files.read(&path, whole))?;
+    let reading = audited(call, ScriptOperation::Read, |files| files.read(&path, whole))?;
     let mut reading = reading.map_err(|error| raised(&error))?;
     call.push_text(|text| {
         // At once, or not at all: a string that is too large costs nothing.
@@ -87,7 +88,7 @@ fn write(call: &mut Call<'_>) -> Results {
         overwrite: Overwrite::Atomic,
     };
     let watch = watch(call);
-    let written = told(call, ScriptOperation::Write, |files| {
+    let written = audited(call, ScriptOperation::Write, |files| {
         let mut writing = files.write(&path, options)?;
         writing.put(call.string(data).unwrap_or_default())?;
         writing.commit(&watch).map(drop)
@@ -115,7 +116,7 @@ fn list(call: &mut Call<'_>) -> Results {
     };
     let watch = watch(call);
     let mut entries = Vec::new();
-    let listed = told(call, ScriptOperation::List, |files| {
+    let listed = audited(call, ScriptOperation::List, |files| {
         files.list_entries(&directory, ListOptions { depth, limit: None }, &watch, |entry| {
             entries.push(entry);
             Ok(())
@@ -156,7 +157,7 @@ fn mkdir(call: &mut Call<'_>) -> Results {
         Some(false) => Parents::Require,
         Some(true) | None => Parents::Make,
     };
-    let made = told(call, ScriptOperation::Mkdir, |files| files.mkdir(&path, parents))?;
+    let made = audited(call, ScriptOperation::Mkdir, |files| files.mkdir(&path, parents))?;
     let (_, created) = made.map_err(|error| raised(&error))?;
     call.push_boolean(created);
     Ok(call.results(1))
@@ -166,13 +167,13 @@ fn remove(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "remove")?;
     let table = Slot::arg(2);
     options(call, table, "remove", &["recursive"])?;
-    let extent = match flag(call, table, "recursive")? {
-        Some(true) => Extent::Tree,
-        Some(false) | None => Extent::Entry,
+    let scope = match flag(call, table, "recursive")? {
+        Some(true) => RemoveScope::Tree,
+        Some(false) | None => RemoveScope::Entry,
     };
     let watch = watch(call);
-    let removed = told(call, ScriptOperation::Remove, |files| {
-        files.remove_entry(&path, extent, Absent::Refuse, &watch)
+    let removed = audited(call, ScriptOperation::Remove, |files| {
+        files.remove_entry(&path, scope, Absent::Refuse, &watch)
     })?;
     removed.map_err(|error| raised(&error))?;
     call.push_boolean(true);
@@ -181,7 +182,7 @@ fn remove(call: &mut Call<'_>) -> Results {
 
 fn exists(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "exists")?;
-    let found = told(call, ScriptOperation::Exists, |files| files.exists(&path))?;
+    let found = audited(call, ScriptOperation::Exists, |files| files.exists(&path))?;
     let (_, kind) = found.map_err(|error| raised(&error))?;
     match kind {
         Some(kind) => call.push_string(kind.as_str()),
@@ -192,7 +193,7 @@ fn exists(call: &mut Call<'_>) -> Results {
 
 fn stat(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "stat")?;
-    let facts = told(call, ScriptOperation::Stat, |files| files.stat(&path))?;
+    let facts = audited(call, ScriptOperation::Stat, |files| files.stat(&path))?;
     let facts = facts.map_err(|error| raised(&error))?;
     let table = call.push_table(0, 9);
     call.push_string(facts.path.as_bytes());

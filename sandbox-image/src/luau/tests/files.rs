@@ -56,7 +56,7 @@ fn reads_follow_their_formats() {
 }
 
 #[test]
-fn what_is_no_numeral_is_consumed_as_far_as_it_looks_like_one() {
+fn malformed_numeral_is_consumed_as_far_as_it_is_valid() {
     let digits = "1".repeat(300);
     let content = format!(".e+\t0.e;\t--;  0xX;\n{digits}\n");
     let source = "local f = io.open('f') local r = {} \

@@ -55,7 +55,7 @@ fn directories_are_made_listed_and_removed() {
 }
 
 #[test]
-fn what_is_known_of_a_name_is_a_table() {
+fn stat_returns_a_table() {
     let sandbox = Sandbox::new();
     let source = "local now = os.time() fs.write('f', 'x') local s = fs.stat('./f') \
                   assert(math.abs(s.modified - now) < 86400 and s.accessed) \

@@ -22,7 +22,7 @@ fn a_stopped_run_cannot_keep_its_error() {
         "xpcall(error, function() while true do end end)",
     ] {
         for (reason, kind, message) in [
-            (StopReason::Timeout, ErrorKind::Timeout, "the run's time is up"),
+            (StopReason::Timeout, ErrorKind::Timeout, "script timed out"),
             (StopReason::Cancelled, ErrorKind::Cancelled, "the run was cancelled"),
         ] {
             let error = Sandbox::new().stopped(&format!("print('begun') {source}"), reason);
@@ -31,7 +31,7 @@ fn a_stopped_run_cannot_keep_its_error() {
         }
     }
     let error = Sandbox::new().stopped("print('begun')\nwhile true do end", StopReason::Timeout);
-    assert_eq!(error.message, "script:2: the run's time is up");
+    assert_eq!(error.message, "script:2: script timed out");
     assert_eq!((error.line, error.traceback.as_deref()), (Some(2), Some("script:2")));
 }
 

@@ -46,7 +46,7 @@ fn integral_numbers_print_as_integers_and_keys_are_sorted() {
 }
 
 #[test]
-fn what_json_cannot_hold_is_named_with_its_path() {
+fn values_outside_json_are_refused_with_their_path() {
     for (source, message) in [
         ("return print", "result is a function, which JSON cannot hold"),
         (

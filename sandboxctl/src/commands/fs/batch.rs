@@ -1,11 +1,13 @@
 //! `fs batch`: operations as data, a JSON object a line, and an envelope a line.
 
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use sandbox_controller::files::{Envelope, Operation};
-use sandbox_controller::{ErrorKind, Sandbox, exit_code};
+use sandbox_api::operation::{Envelope, Operation};
+use sandbox_api::{ErrorKind, exit_code};
+use sandbox_controller::Sandbox;
 
 use super::super::transfer::{Line, LineSource, Source};
 use super::report::Report;
@@ -54,13 +56,13 @@ impl Batch {
             let envelope = match line {
                 Line::Whole(line) if line.trim_ascii().is_empty() => continue,
                 Line::Whole(line) => match operation(&line) {
-                    Ok(operation) => operation.perform(sandbox).await,
+                    Ok(operation) => sandbox.perform(operation).await,
                     Err(why) => refusal(number, &why),
                 },
                 Line::TooLong => refusal(number, "it is longer than 64 MiB"),
             };
             let kind = envelope.error.as_ref().map(|error| error.kind);
-            is_read = is_read && tell(&envelope, output).await?;
+            is_read = is_read && print_envelope(&envelope, output).await?;
             let Some(kind) = kind else { continue };
             if code == 0 {
                 code = exit_code(kind);
@@ -76,7 +78,7 @@ impl Batch {
 
 fn operation(line: &[u8]) -> Result<Operation, String> {
     let line = std::str::from_utf8(line).map_err(|_| "it is not UTF-8 text".to_owned())?;
-    Operation::from_json(line).map_err(|error| error.full_message())
+    Operation::from_json(line).map_err(|error| error.to_string())
 }
 
 fn refusal(number: u64, why: &str) -> Envelope {
@@ -85,7 +87,7 @@ fn refusal(number: u64, why: &str) -> Envelope {
 }
 
 /// Writes an envelope to stdout, on one line. False where nobody reads it any more.
-async fn tell(envelope: &Envelope, output: &Output) -> Result<bool, Error> {
+async fn print_envelope(envelope: &Envelope, output: &Output) -> Result<bool, Error> {
     let mut json =
         serde_json::to_string(envelope).map_err(|error| Error::Stdout { source: error.into() })?;
     json.push('\n');
@@ -107,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_operation_names_its_line() {
+    fn invalid_operation_names_its_line() {
         let why = |line: &[u8]| {
             let refusal = refusal(3, &operation(line).unwrap_err());
             let error = refusal.error.unwrap();

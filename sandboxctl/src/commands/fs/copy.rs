@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use sandbox_api::files::{EntryKind, OperationStats, WriteOptions};
 use sandbox_controller::Sandbox;
-use sandbox_controller::files::{EntryKind, Extent, WriteOptions};
 use serde::Serialize;
 use tokio::io::AsyncWriteExt;
 
@@ -45,7 +45,7 @@ struct Copied {
     bytes: u64,
 }
 
-impl Extent for Copied {
+impl OperationStats for Copied {
     fn bytes(&self) -> Option<u64> {
         Some(self.bytes)
     }
@@ -98,7 +98,7 @@ impl<'a> Copy<'a> {
     }
 
     pub async fn perform(self, sandbox: &Sandbox, output: &Output) -> Result<Report, Error> {
-        let told = |path: &OsStr| format!(":{}", path.to_string_lossy());
+        let shown = |path: &OsStr| format!(":{}", path.to_string_lossy());
         let (from, to, bytes) = match (self.from, self.to) {
             (From::Host { mut source, written, name }, To::Sandbox(path)) => {
                 let path = inside(sandbox, path, name.as_deref()).await?;
@@ -120,7 +120,7 @@ impl<'a> Copy<'a> {
                     return Err(failed(&what, io::ErrorKind::BrokenPipe.into()));
                 }
                 target.finish().map_err(|error| failed(&what, error))?;
-                (told(from), what, progress.bytes())
+                (shown(from), what, progress.bytes())
             }
             (From::Sandbox(from), To::Stdout) => {
                 let mut reader = sandbox.reader(from.as_bytes(), 0, None).await?;
@@ -141,7 +141,7 @@ impl<'a> Copy<'a> {
                     }
                 }
                 let copied = writer.finish().await?;
-                (told(from), format!(":{}", copied.path), copied.bytes_written)
+                (shown(from), format!(":{}", copied.path), copied.bytes_written)
             }
             // `prepare` has refused it.
             (From::Host { .. }, To::Host { .. } | To::Stdout) => return Ok(Report::done()),

@@ -11,18 +11,20 @@ mod report;
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, IsTerminal, Read};
+use std::io;
+use std::io::{IsTerminal, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
 
-use sandbox_controller::files::{
-    Encoding, Envelope, FileReader, FileWriter, ListOptions, MkdirOptions, ReadOptions,
-    RemoveOptions, RenameOptions, ViewOptions, WriteMode, WriteOptions,
+use sandbox_api::files::{
+    ListOptions, MkdirOptions, ReadOptions, RemoveOptions, RenameOptions, ViewOptions, WriteMode,
+    WriteOptions,
 };
-use sandbox_controller::{
-    Config, Controller, Error as ControllerError, ErrorDocument, ErrorKind, Sandbox, SandboxSpec,
-};
+use sandbox_api::operation::Envelope;
+use sandbox_api::{Encoding, ErrorKind, Failure, SandboxSpec};
+use sandbox_controller::files::{FileReader, FileWriter};
+use sandbox_controller::{Config, Controller, Error as ControllerError, Sandbox};
 use sandbox_protocol::WireError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -36,8 +38,8 @@ use super::{Context, block_on, launch};
 use crate::cli::fs::{BatchArgs, EditArgs, FsArgs, FsCommand, LsArgs, ReadArgs, Side, WriteArgs};
 use crate::config::Settings;
 use crate::error::Error;
-use crate::input;
-use crate::signals::{self, Signals};
+use crate::signals::Signals;
+use crate::{input, signals};
 
 /// Most bytes of a text to replace, or to put there: they travel in one message.
 const MAX_EDIT_BYTES: u64 = 1 << 20;
@@ -192,28 +194,28 @@ impl Session<'_> {
         // What a signal ends is dropped: a write that is not whole, a file of the host's that is
         // not either.
         let done = signals.guard(self.perform(&sandbox, work)).await.and_then(|done| done);
-        let told = self.tell(started, done);
+        let reported = self.report(started, done);
         // What was reported is done; that its container could not be removed yet is worth a word
         // and changes nothing.
         if let Ok(Err(error)) = signals.guard(sandbox.close()).await {
             self.context.output.notice(&error.full_message());
         }
-        told
+        reported
     }
 
     /// Shows how it went, and gives the exit code.
-    fn tell(&self, started: Instant, done: Result<Report, Error>) -> Result<u8, Error> {
+    fn report(&self, started: Instant, done: Result<Report, Error>) -> Result<u8, Error> {
         let output = self.context.output;
         let report = match done {
             Ok(report) => report,
             Err(error) => {
-                let told = error.document();
+                let document = error.document();
                 let hint = hint(&self.args.command, &error);
-                let told = ErrorDocument { hint: hint.or(told.hint), ..told };
+                let document = Failure { hint: hint.or(document.hint), ..document };
                 if self.args.wants_json() {
-                    output.document(&Envelope::failed(started.elapsed(), told))?;
+                    output.document(&Envelope::failed(started.elapsed(), document))?;
                 } else {
-                    output.failure(&told.message, told.hint.as_deref());
+                    output.failure(&document.message, document.hint.as_deref());
                 }
                 // Where it cannot be told, that is not 1, which says that nothing is there.
                 return Ok(match (&self.args.command, error.exit_code()) {
@@ -309,7 +311,7 @@ impl Session<'_> {
             Some(count) => {
                 let lines = if count == 1 { "line" } else { "lines" };
                 let reason = format!(
-                    "{}: line {} is behind the end ({count} {lines})",
+                    "{}: line {} is past the end of the file ({count} {lines})",
                     args.path.display(),
                     args.lines.map_or(1, |lines| lines.first.get()),
                 );

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_bar_shows_can_be_shown() {
+    fn progress_bar_template_is_valid() {
         for total in [Some(10), None] {
             assert!(ProgressStyle::with_template(template(total)).is_ok());
         }

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
-use sandbox_controller::files::{
-    Entry, Extent, ListData, Performed, ReadData, StatData, Timestamp, ViewData, time_text,
+use sandbox_api::files::{
+    Entry, ListData, OperationStats, ReadData, StatData, Timestamp, ViewData, time_text,
 };
+use sandbox_api::operation::OperationOutput;
+use sandbox_controller::Error as ControllerError;
 use sandbox_protocol::Base64;
 use serde::Serialize;
 
@@ -16,7 +18,7 @@ use crate::render::{escaped_line, escaped_text, table};
 #[derive(Debug, Default)]
 pub struct Report {
     /// For JSON; `None` where all is told already.
-    pub data: Option<Performed>,
+    pub data: Option<OperationOutput>,
     /// For stdout, without JSON.
     pub text: Vec<u8>,
     /// Beside it.
@@ -32,8 +34,9 @@ impl Report {
     }
 
     /// Without JSON there is nothing to tell.
-    pub fn silent(data: &(impl Extent + Serialize)) -> Result<Self, Error> {
-        Ok(Self { data: Some(Performed::new(data)?), ..Self::default() })
+    pub fn silent(data: &(impl OperationStats + Serialize)) -> Result<Self, Error> {
+        let unusable = |source| ControllerError::Operation { source };
+        Ok(Self { data: Some(OperationOutput::new(data).map_err(unusable)?), ..Self::default() })
     }
 
     pub fn code(self, code: u8) -> Self {
@@ -166,7 +169,7 @@ fn to_the_second(modified: Option<Timestamp>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sandbox_controller::files::EntryKind;
+    use sandbox_api::files::EntryKind;
 
     fn entry(path: &str, kind: EntryKind, size: u64) -> Entry {
         let name = path.rsplit('/').next().unwrap().to_owned();

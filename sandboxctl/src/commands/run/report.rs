@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use sandbox_controller::{LogEntry, Outcome, ResultDocument, RunResult, ScriptError};
+use sandbox_api::{LogEntry, Outcome, ResultDocument, RunResult, ScriptError};
 
 use super::super::touched;
 use crate::error::Error;
-use crate::input::Given;
+use crate::input::ScriptSource;
 use crate::output::Output;
 use crate::render;
 
@@ -16,7 +16,7 @@ pub struct Report<'a> {
     /// One document at the end, and nothing before.
     pub json: bool,
     /// The script.
-    pub given: &'a Given,
+    pub script: &'a ScriptSource,
     /// The working directory, from which files are named.
     pub here: &'a Path,
 }
@@ -50,13 +50,13 @@ impl Report<'_> {
                 }
             }
         }
-        touched::tell(output, self.here, result.io_dir.as_deref(), &result.files_touched);
+        touched::print(output, self.here, result.io_dir.as_deref(), &result.files_touched);
         Ok(())
     }
 
     fn script_error(&self, error: &ScriptError) {
         let output = self.output;
-        let Given { source, name } = self.given;
+        let ScriptSource { source, name } = self.script;
         output.block(&render::script_error(error, name, source, output.stderr_has_colour()));
         if let Some(stack) = render::call_stack(error) {
             output.indented(stack);

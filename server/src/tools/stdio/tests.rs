@@ -1,9 +1,7 @@
 //! Lines and calls, with a tool that does what its arguments say.
 
 use super::*;
-use crate::tools::answer::Remarks;
-use crate::tools::args::ContentEncoding;
-use crate::tools::data::{Data, ReadFileData};
+use crate::tools::metadata::Metadata;
 use serde_json::json;
 use std::pin::Pin;
 use tokio::io::{AsyncReadExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
@@ -14,14 +12,12 @@ type Boxed = Pin<Box<dyn Future<Output = Answer> + Send>>;
 /// anything else is unknown.
 fn tool(tool: &str, args: &RawValue, mut stop: Stop) -> Boxed {
     let args: Value = serde_json::from_str(args.get()).unwrap();
-    let say = |content: String| {
-        let data = ReadFileData { content, encoding: ContentEncoding::Utf8 };
-        Answer {
-            outcome: Ok(Data::ReadFile(data)),
-            remarks: Remarks::default(),
-            took: Duration::ZERO,
-            _held: None,
-        }
+    let say = |content: String| Answer {
+        outcome: Ok(Box::new(json!({"content": content}))),
+        metadata: Metadata::default(),
+        failure: None,
+        took: Duration::ZERO,
+        _held: None,
     };
     match tool {
         "say" => Box::pin(async move { say(args.as_str().unwrap().to_owned()) }),

@@ -200,7 +200,7 @@ fn a_directory_is_made_once() {
 }
 
 #[test]
-fn what_is_removed_is_what_was_named() {
+fn remove_removes_the_named_entry() {
     let guest = Guest::new();
     let io_dir = guest.place.path("sandbox-files");
     guest.place.write("outside/kept", "kept");
@@ -242,7 +242,7 @@ fn what_is_removed_is_what_was_named() {
 }
 
 #[test]
-fn what_has_a_name_exists_whatever_it_is() {
+fn exists_is_true_for_every_kind_of_entry() {
     let guest = Guest::new();
     let io_dir = guest.place.path("sandbox-files");
     plant_oddities(&io_dir);

@@ -100,7 +100,7 @@ fn a_range_is_counted_in_bytes() {
 }
 
 #[test]
-fn what_a_read_gives_says_what_it_is_by_its_first_bytes() {
+fn media_type_is_detected_from_the_first_bytes() {
     let guest = Guest::new();
     for (name, content, mime_type) in IMAGES {
         guest.place.write(&format!("sandbox-files/{name}.txt"), content);

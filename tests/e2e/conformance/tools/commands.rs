@@ -128,7 +128,7 @@ fn output_that_is_no_text_or_too_long_says_so() {
 }
 
 #[test]
-fn what_no_command_can_be_is_refused_and_named() {
+fn invalid_commands_are_refused_by_name() {
     let place = Place::new();
     let provided = Rootfs::busybox().file("srv/plain", 0o644, "no program").provide();
     let (mut server, init) = server(&place, &provided);

@@ -1,0 +1,116 @@
+//! What failed, as data: what documents, databases and brokers keep of it.
+
+use sandbox_protocol::message::ScriptError;
+use sandbox_protocol::{ErrorKind, WireError};
+use serde::{Deserialize, Serialize};
+
+/// A failure as data: the `error` of a [`ResultDocument`](crate::ResultDocument) and an
+/// [`ExecDocument`](crate::ExecDocument).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What went wrong, in one word.
+    pub kind: ErrorKind,
+    /// One line for people.
+    pub message: String,
+    /// The script's line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// The script's call stack.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traceback: Option<String>,
+    /// The next step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    /// For a failure of the caller's own, such as a flag that is none.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>, hint: Option<String>) -> Self {
+        Self { kind, message: message.into(), line: None, traceback: None, hint }
+    }
+}
+
+impl From<ScriptError> for Failure {
+    fn from(error: ScriptError) -> Self {
+        let ScriptError { kind, message, line, traceback } = error;
+        Self { kind, message, line, traceback, hint: None }
+    }
+}
+
+/// As the failure of a file operation.
+impl From<WireError> for Failure {
+    fn from(error: WireError) -> Self {
+        let hint = operation_hint(error.kind()).map(str::to_owned);
+        Self::new(error.kind(), error.to_string(), hint)
+    }
+}
+
+/// The exit code of a command that ends by an error of this kind.
+#[must_use]
+pub const fn exit_code(kind: ErrorKind) -> u8 {
+    use ErrorKind as Kind;
+    match kind {
+        // What was asked for failed, or the script did.
+        Kind::NotFound
+        | Kind::AlreadyExists
+        | Kind::IsDirectory
+        | Kind::NotADirectory
+        | Kind::NotEmpty
+        | Kind::PermissionDenied
+        | Kind::Symlink
+        | Kind::SpecialFile
+        | Kind::DiskFull
+        | Kind::Encoding
+        | Kind::Busy
+        | Kind::Syntax
+        | Kind::Runtime
+        | Kind::ResultNotJson => 1,
+        Kind::Usage | Kind::Config | Kind::InvalidRequest | Kind::InvalidPath => 2,
+        Kind::TooLarge
+        | Kind::WriteLimit
+        | Kind::TooManyFiles
+        | Kind::TooManyHandles
+        | Kind::OutOfMemory
+        | Kind::OutputLimit
+        | Kind::SourceTooLarge
+        | Kind::ResultTooLarge => 120,
+        Kind::Policy
+        | Kind::NotAllowed
+        | Kind::Protected
+        | Kind::PathEscape
+        | Kind::ReadOnly
+        | Kind::NetworkRefused => 121,
+        Kind::AgentLost => 122,
+        Kind::Timeout => 124,
+        Kind::NotExecutable => 126,
+        Kind::CommandNotFound => 127,
+        Kind::Cancelled => 130,
+        Kind::Killed => 137,
+        // Our side: engine, image, internal.
+        _ => 125,
+    }
+}
+
+/// What to do about a file operation that ended by such an error, where there is something.
+#[must_use]
+pub const fn operation_hint(kind: ErrorKind) -> Option<&'static str> {
+    Some(match kind {
+        ErrorKind::IsDirectory => "`list` shows what is in a directory",
+        ErrorKind::NotEmpty => "`recursive` removes a directory with all that is in it",
+        ErrorKind::PathEscape => {
+            "paths are relative to the working directory, or absolute under a mount: the io dir's, /in/…"
+        }
+        ErrorKind::NotAllowed => "filesystem.allowed_paths says which paths may be used",
+        ErrorKind::Protected => "filesystem.protected names what no operation may change",
+        ErrorKind::Symlink => "links are never followed: name what the link leads to",
+        ErrorKind::TooLarge => {
+            "filesystem.max_file_size bounds a file; `offset` and `limit` read a part of one"
+        }
+        ErrorKind::WriteLimit => "io.max_bytes bounds what is written",
+        ErrorKind::TooManyFiles => "limits.entries bounds how many files and directories are made",
+        ErrorKind::Encoding => "the encoding base64 takes and gives any bytes",
+        ErrorKind::Timeout => "filesystem.timeout bounds an operation",
+        _ => return None,
+    })
+}

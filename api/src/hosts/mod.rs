@@ -1,0 +1,720 @@
+//! The list of hosts that programs may reach, and what a host is, however it is written.
+//!
+//! Names are compared after IDNA's mapping to lower-case ASCII, without the last dot. What ends in a
+//! number is an address, in any of the notations that C libraries take (`0x7f.1`, `2130706433`), or
+//! nothing. What was compared is what is then resolved and dialled: nothing is read twice.
+
+mod address;
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+
+pub use self::address::Special;
+use self::address::special;
+
+/// Ports of a rule that names none: HTTP's and HTTPS's.
+const USUAL_PORTS: [u16; 2] = [80, 443];
+/// Longest name and label of DNS.
+const MAX_NAME: usize = 253;
+const MAX_LABEL: usize = 63;
+
+/// A host: a name, or an address.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Host {
+    /// ASCII, lower case, without a last dot.
+    Name(String),
+    /// Never an IPv4 address in IPv6's clothes.
+    Address(IpAddr),
+}
+
+/// What is no host.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{}' is neither a host name nor an address", .0.escape_debug())]
+pub struct NoHost(String);
+
+impl FromStr for Host {
+    type Err = NoHost;
+
+    fn from_str(text: &str) -> Result<Self, NoHost> {
+        let refuse = || NoHost(text.chars().take(MAX_NAME + 2).collect());
+        let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+        if let Some(inner) = inner.or_else(|| text.contains(':').then_some(text)) {
+            // Without zones: a link is nobody's to choose.
+            let address: Ipv6Addr = inner.parse().map_err(|_| refuse())?;
+            return Ok(Self::Address(IpAddr::V6(address).to_canonical()));
+        }
+        // `url` would decode it: it reads hosts of URLs, where this is none.
+        if text.contains('%') {
+            return Err(refuse());
+        }
+        let text = text.strip_suffix('.').unwrap_or(text);
+        match url::Host::parse(text).map_err(|_| refuse())? {
+            url::Host::Domain(name) if is_name(&name) => Ok(Self::Name(name)),
+            url::Host::Domain(_) => Err(refuse()),
+            url::Host::Ipv4(address) => Ok(Self::Address(address.into())),
+            url::Host::Ipv6(address) => Ok(Self::Address(IpAddr::V6(address).to_canonical())),
+        }
+    }
+}
+
+/// Whether DNS can hold it, and a host can have it: no label begins or ends with a hyphen (RFC 1123). The
+/// underscore is no host's by the book, and many have it.
+fn is_name(name: &str) -> bool {
+    name.len() <= MAX_NAME
+        && name.split('.').all(|label| {
+            (1..=MAX_LABEL).contains(&label.len())
+                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        })
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => formatter.write_str(name),
+            Self::Address(IpAddr::V4(address)) => write!(formatter, "{address}"),
+            Self::Address(IpAddr::V6(address)) => write!(formatter, "[{address}]"),
+        }
+    }
+}
+
+/// Where a program wants to go.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// The host.
+    pub host: Host,
+    /// Its port.
+    pub port: u16,
+}
+
+impl Target {
+    /// The rule that allows it, and nothing more than its host's web where that is what it is.
+    pub fn rule(&self) -> AllowRule {
+        let host = Pattern::Exactly(self.host.clone());
+        let ports =
+            if USUAL_PORTS.contains(&self.port) { Ports::Usual } else { Ports::One(self.port) };
+        AllowRule { host, ports }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}", self.host, self.port)
+    }
+}
+
+/// A rule of the list: `HOST` or `HOST:PORT`. `HOST` is a name, `*.` and a name (its subdomains, at any
+/// depth, and not itself), or an address (IPv6 with a port in brackets). Without a port it allows 80 and 443.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AllowRule {
+    host: Pattern,
+    ports: Ports,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Pattern {
+    Exactly(Host),
+    /// Of the subdomains of this name.
+    Below(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Ports {
+    Usual,
+    One(u16),
+}
+
+/// Why a text is no [`AllowRule`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllowRuleError {
+    /// It is a URL, or a part of one.
+    #[error("'{0}' is a URL: a rule is HOST or HOST:PORT, and allows all of the host")]
+    Url(String),
+    /// The port.
+    #[error("'{0}' is no port: 1 to 65535")]
+    Port(String),
+    /// A star where it means nothing.
+    #[error(
+        "'{0}': a star stands only at the beginning, for the subdomains of a name: *.example.org"
+    )]
+    Star(String),
+    /// The host.
+    #[error("'{0}' is neither a host name nor an address")]
+    Host(String),
+    /// An address at which nobody can be.
+    #[error("{0} is {1}, which nobody can be reached at")]
+    Nobody(IpAddr, &'static str),
+}
+
+impl FromStr for AllowRule {
+    type Err = AllowRuleError;
+
+    fn from_str(text: &str) -> Result<Self, AllowRuleError> {
+        let shown = || text.escape_debug().to_string();
+        if text.contains('/') || text.contains('@') {
+            return Err(AllowRuleError::Url(shown()));
+        }
+        let (host, port) = match text.rfind(']') {
+            Some(end) => {
+                let (host, rest) = text.split_at(end + 1);
+                match rest.strip_prefix(':') {
+                    Some(port) => (host, Some(port)),
+                    None if rest.is_empty() => (host, None),
+                    None => return Err(AllowRuleError::Host(shown())),
+                }
+            }
+            None => match text.split_once(':') {
+                // An IPv6 address without brackets has no port.
+                Some((_, rest)) if rest.contains(':') => (text, None),
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            },
+        };
+        let ports = match port {
+            None => Ports::Usual,
+            Some(port) => Ports::One(
+                parse_port(port)
+                    .ok_or_else(|| AllowRuleError::Port(port.escape_debug().to_string()))?,
+            ),
+        };
+        let (star, host) = match host.strip_prefix("*.") {
+            Some(host) => (true, host),
+            None => (false, host),
+        };
+        if host.contains('*') {
+            return Err(AllowRuleError::Star(shown()));
+        }
+        let host = match host.parse().map_err(|_| AllowRuleError::Host(shown()))? {
+            Host::Name(name) if star => Pattern::Below(name),
+            Host::Address(_) if star => return Err(AllowRuleError::Star(shown())),
+            Host::Address(address) => match special(address) {
+                Some(special) if special.is_nobody() => {
+                    return Err(AllowRuleError::Nobody(address, special.as_str()));
+                }
+                _ => Pattern::Exactly(Host::Address(address)),
+            },
+            name @ Host::Name(_) => Pattern::Exactly(name),
+        };
+        Ok(Self { host, ports })
+    }
+}
+
+/// Digits alone: `u16` would take a plus.
+fn parse_port(text: &str) -> Option<u16> {
+    let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|&port| is_digits && port != 0)
+}
+
+impl fmt::Display for AllowRule {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.host, self.ports) {
+            (Pattern::Below(name), _) => write!(formatter, "*.{name}")?,
+            (Pattern::Exactly(Host::Address(address)), Ports::Usual) => {
+                write!(formatter, "{address}")?
+            }
+            (Pattern::Exactly(host), _) => write!(formatter, "{host}")?,
+        }
+        match self.ports {
+            Ports::Usual => Ok(()),
+            Ports::One(port) => write!(formatter, ":{port}"),
+        }
+    }
+}
+
+impl Ports {
+    const fn as_slice(&self) -> &[u16] {
+        match self {
+            Self::Usual => &USUAL_PORTS,
+            Self::One(port) => std::slice::from_ref(port),
+        }
+    }
+}
+
+impl AllowRule {
+    /// Whether everything that `other` allows at this port is allowed by this rule too.
+    fn covers(&self, other: &Pattern, port: u16) -> bool {
+        let host = match (&self.host, other) {
+            (known, Pattern::Exactly(host)) => known.matches(host),
+            (Pattern::Below(parent), Pattern::Below(name)) => {
+                name == parent || is_below(name, parent)
+            }
+            (Pattern::Exactly(_), Pattern::Below(_)) => false,
+        };
+        host && self.ports.as_slice().contains(&port)
+    }
+
+    fn allows(&self, target: &Target) -> bool {
+        self.host.matches(&target.host) && self.ports.as_slice().contains(&target.port)
+    }
+}
+
+impl Pattern {
+    fn matches(&self, host: &Host) -> bool {
+        match (self, host) {
+            (Self::Exactly(allowed), host) => allowed == host,
+            (Self::Below(parent), Host::Name(name)) => is_below(name, parent),
+            (Self::Below(_), Host::Address(_)) => false,
+        }
+    }
+}
+
+/// Whether a name is a subdomain of another.
+fn is_below(name: &str, parent: &str) -> bool {
+    name.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.'))
+}
+
+/// The hosts that programs may reach. Empty: none.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Allowlist(Vec<AllowRule>);
+
+impl FromIterator<AllowRule> for Allowlist {
+    fn from_iter<I: IntoIterator<Item = AllowRule>>(rules: I) -> Self {
+        Self(rules.into_iter().collect())
+    }
+}
+
+impl Allowlist {
+    /// The rules.
+    #[must_use]
+    pub fn rules(&self) -> &[AllowRule] {
+        &self.0
+    }
+
+    /// Whether it allows all that the rule allows: with that rule it would allow nothing more.
+    #[must_use]
+    pub fn covers(&self, rule: &AllowRule) -> bool {
+        let covers = |port| self.0.iter().any(|known| known.covers(&rule.host, port));
+        rule.ports.as_slice().iter().all(|&port| covers(port))
+    }
+
+    /// What `NO_PROXY` is to say: the sandbox's own loopback, but not what the list names of it, which is
+    /// the host's.
+    #[must_use]
+    pub fn no_proxy(&self) -> String {
+        let own = ["localhost", "127.0.0.1", "::1"];
+        let is_named = |text: &&str| {
+            let host: Host = text.parse().expect("they are hosts");
+            self.0.iter().any(|rule| rule.host == Pattern::Exactly(host.clone()))
+        };
+        let left: Vec<&str> = own.into_iter().filter(|text| !is_named(text)).collect();
+        left.join(",")
+    }
+
+    /// Whether a rule allows it.
+    pub fn allows(&self, target: &Target) -> bool {
+        self.0.iter().any(|rule| rule.allows(target))
+    }
+
+    /// Whether this address may be dialled for a target that the list allows, and why not.
+    pub fn check(&self, address: IpAddr, port: u16) -> Result<(), Special> {
+        let address = address.to_canonical();
+        match special(address) {
+            Some(special) if special.is_nobody() => Err(special),
+            Some(special) if !self.allows(&Target { host: Host::Address(address), port }) => {
+                Err(special)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn list(rules: &[&str]) -> Allowlist {
+        rules.iter().map(|rule| rule.parse().unwrap()).collect()
+    }
+
+    fn allowed(list: &Allowlist, host: &str, port: u16) -> Result<bool, NoHost> {
+        host.parse().map(|host| list.allows(&Target { host, port }))
+    }
+
+    #[test]
+    fn a_host_is_allowed_or_refused_however_it_is_written() {
+        let list = list(&[
+            "ok.example",
+            "*.sub.example",
+            "port.example:8443",
+            "bücher.example",
+            "under_score.example",
+            "localhost:8080",
+            "10.0.0.5",
+            "127.0.0.1:9000",
+            "[::1]:9000",
+            "2001:db8::5",
+            "192.0.2.7:22",
+        ]);
+        let yes = Ok(true);
+        let no = Ok(false);
+        let none = Err(());
+        for (host, port, expected) in [
+            // Names.
+            ("ok.example", 443, yes),
+            ("ok.example", 80, yes),
+            ("ok.example", 8080, no),
+            ("ok.example", 0, no),
+            ("ok.example", 22, no),
+            ("OK.Example", 443, yes),
+            ("ok.example.", 443, yes),
+            ("OK.EXAMPLE.", 443, yes),
+            ("ok.example..", 443, none),
+            (".ok.example", 443, none),
+            ("ok..example", 443, none),
+            ("ok.example.evil", 443, no),
+            ("evil-ok.example", 443, no),
+            ("evilok.example", 443, no),
+            ("evil.ok.example", 443, no),
+            ("ok.exampl", 443, no),
+            ("k.example", 443, no),
+            ("example", 443, no),
+            ("", 443, none),
+            (".", 443, none),
+            ("*", 443, none),
+            ("*.ok.example", 443, none),
+            ("*.sub.example", 443, none),
+            ("ok.example\0", 443, none),
+            ("ok.example\0.evil", 443, none),
+            ("evil\0.ok.example", 443, none),
+            ("ok.example\n", 443, none),
+            ("ok.example\r\nHost: evil", 443, none),
+            (" ok.example", 443, none),
+            ("ok.example ", 443, none),
+            ("ok.example\t", 443, none),
+            ("ok.example/", 443, none),
+            ("ok.example/evil", 443, none),
+            ("ok.example:443", 443, none),
+            ("ok.example#evil", 443, none),
+            ("ok.example?evil", 443, none),
+            ("evil@ok.example", 443, none),
+            ("ok.example@evil", 443, none),
+            ("ok.example\\evil", 443, none),
+            ("ok%2eexample", 443, none),
+            ("%6fk.example", 443, none),
+            ("ok.example%00", 443, none),
+            ("ok,example", 443, none),
+            ("[ok.example]", 443, none),
+            ("-", 443, none),
+            ("-.ok.example", 443, none),
+            ("-ok.example", 443, none),
+            ("ok-.example", 443, none),
+            ("a-b.sub.example", 443, yes),
+            ("ok.example]", 443, none),
+            ("http://ok.example", 443, none),
+            // Other dots and letters that mean the same name to IDNA; and letters that only look so.
+            ("ok。example", 443, yes),
+            ("ｏｋ.example", 443, yes),
+            ("ok\u{ad}.example", 443, yes),
+            ("оk.example", 443, no),
+            ("ok\u{200b}.example", 443, yes),
+            ("bücher.example", 443, yes),
+            ("BÜCHER.example", 443, yes),
+            ("bu\u{308}cher.example", 443, yes),
+            ("xn--bcher-kva.example", 443, yes),
+            ("XN--BCHER-KVA.example", 443, yes),
+            ("xn--bcher-kva.example.", 443, yes),
+            ("bucher.example", 443, no),
+            ("xn--\u{fc}.example", 443, none),
+            ("xn--zzzzzzzzzz.example", 443, no),
+            ("xn--.example", 443, none),
+            ("under_score.example", 443, yes),
+            // Subdomains.
+            ("a.sub.example", 443, yes),
+            ("a.b.sub.example", 443, yes),
+            ("A.SUB.example.", 443, yes),
+            ("sub.example", 443, no),
+            (".sub.example", 443, none),
+            ("xsub.example", 443, no),
+            ("a.xsub.example", 443, no),
+            ("sub.example.evil", 443, no),
+            ("a.sub.example.evil", 443, no),
+            ("a.sub.example", 8443, no),
+            // Ports.
+            ("port.example", 8443, yes),
+            ("port.example", 443, no),
+            ("localhost", 8080, yes),
+            ("localhost", 80, no),
+            ("localhost.", 8080, yes),
+            ("localhost.localdomain", 8080, no),
+            // Addresses, in every notation.
+            ("10.0.0.5", 80, yes),
+            ("10.0.0.5.", 80, yes),
+            ("10.0.0.6", 80, no),
+            ("10.5", 80, yes),
+            ("10.0.5", 80, yes),
+            ("0xa.0.0.5", 80, yes),
+            ("0xA000005", 80, yes),
+            ("167772165", 80, yes),
+            ("012.0.0.5", 80, yes),
+            ("010.0.0.5", 80, no),
+            ("10.0.0.05", 80, yes),
+            ("10.0.0.5.6", 80, none),
+            ("10.0.0.256", 80, none),
+            ("10.0.0.-5", 80, none),
+            ("10.0.0.+5", 80, none),
+            ("１０.0.0.5", 80, yes),
+            ("::ffff:10.0.0.5", 80, yes),
+            ("[::ffff:10.0.0.5]", 80, yes),
+            ("::ffff:a00:5", 80, yes),
+            ("::10.0.0.5", 80, no),
+            ("64:ff9b::10.0.0.5", 80, no),
+            ("127.0.0.1", 9000, yes),
+            ("127.0.0.1", 80, no),
+            ("127.1", 9000, yes),
+            ("0x7f.1", 9000, yes),
+            ("0177.0.0.1", 9000, yes),
+            ("2130706433", 9000, yes),
+            ("0x7f000001", 9000, yes),
+            ("017700000001", 9000, yes),
+            ("0x7f.1", 80, no),
+            ("2130706433", 80, no),
+            ("4294967296", 9000, none),
+            ("0x100000000", 9000, none),
+            ("08.0.0.1", 9000, none),
+            ("127.0.0.0x", 9000, no),
+            ("::1", 9000, yes),
+            ("[::1]", 9000, yes),
+            ("0:0:0:0:0:0:0:1", 9000, yes),
+            ("0000::0001", 9000, yes),
+            ("::1%lo", 9000, none),
+            ("::1%25lo", 9000, none),
+            ("[::1%lo]", 9000, none),
+            ("fe80::1%eth0", 9000, none),
+            ("[::1", 9000, none),
+            ("::1]", 9000, none),
+            ("[[::1]]", 9000, none),
+            (":::1", 9000, none),
+            ("::ffff:127.0.0.1", 9000, yes),
+            ("::FFFF:7F00:1", 9000, yes),
+            ("2001:DB8::5", 443, yes),
+            ("2001:db8:0:0::5", 443, yes),
+            ("2001:db8::6", 443, no),
+            ("192.0.2.7", 22, yes),
+            ("192.0.2.7", 443, no),
+            // A name is no address, though it may have that address.
+            ("localhost", 9000, no),
+        ] {
+            let found = allowed(&list, host, port).map_err(|_| ());
+            assert_eq!(found, expected, "{host:?} {port}");
+        }
+        let long = |label: usize, rest: &str| format!("{}{rest}", "a".repeat(label));
+        assert_eq!(allowed(&list, &long(63, ".sub.example"), 443), Ok(true));
+        assert!(allowed(&list, &long(64, ".sub.example"), 443).is_err());
+        assert!(allowed(&list, &long(1, &".a".repeat(127)), 443).is_err());
+        assert_eq!(allowed(&list, &long(1, &".a".repeat(126)), 443), Ok(false));
+        assert!(allowed(&list, &"a".repeat(1 << 20), 443).is_err());
+        assert_eq!(allowed(&Allowlist::default(), "ok.example", 443), Ok(false));
+    }
+
+    #[test]
+    fn a_rule_is_a_host_and_nothing_else() {
+        for (text, shown) in [
+            ("example.org", "example.org"),
+            ("Example.ORG.", "example.org"),
+            ("example.org:443", "example.org:443"),
+            ("example.org:8443", "example.org:8443"),
+            ("*.example.org", "*.example.org"),
+            ("*.Example.org.:22", "*.example.org:22"),
+            ("bücher.example", "xn--bcher-kva.example"),
+            ("localhost", "localhost"),
+            ("127.1", "127.0.0.1"),
+            ("169.254.169.254", "169.254.169.254"),
+            ("::1", "::1"),
+            ("[::1]", "::1"),
+            ("[::1]:80", "[::1]:80"),
+            ("[::ffff:10.0.0.1]:80", "10.0.0.1:80"),
+        ] {
+            let rule: AllowRule = text.parse().unwrap();
+            assert_eq!(rule.to_string(), shown, "{text}");
+            assert_eq!(shown.parse(), Ok(rule), "{text}");
+        }
+        for (text, words) in [
+            ("", "neither"),
+            ("-", "neither"),
+            ("-:443", "neither"),
+            ("*.-", "neither"),
+            ("--json", "neither"),
+            ("*", "a star"),
+            ("*.", "neither"),
+            ("**.example.org", "a star"),
+            ("*.*.example.org", "a star"),
+            ("a.*.example.org", "a star"),
+            ("*example.org", "a star"),
+            ("*.10.0.0.1", "a star"),
+            ("*.[::1]", "a star"),
+            ("https://example.org", "a URL"),
+            ("example.org/path", "a URL"),
+            ("user@example.org", "a URL"),
+            ("10.0.0.0/8", "a URL"),
+            ("example.org:", "no port"),
+            ("example.org:0", "no port"),
+            ("example.org:65536", "no port"),
+            ("example.org:+80", "no port"),
+            ("example.org:https", "no port"),
+            ("example.org:80 ", "no port"),
+            (":80", "neither"),
+            ("[::1]80", "neither"),
+            ("[::1]:", "no port"),
+            ("exa mple.org", "neither"),
+            ("example.org\n", "neither"),
+            ("example.org\0", "neither"),
+            ("0.0.0.0", "nobody"),
+            ("0", "nobody"),
+            ("[::]:80", "nobody"),
+            ("224.0.0.1", "nobody"),
+            ("255.255.255.255", "nobody"),
+            ("ff02::1", "nobody"),
+        ] {
+            let error = text.parse::<AllowRule>().unwrap_err().to_string();
+            assert!(error.contains(words), "{text:?}: {error}");
+            assert!(!error.contains('\n') && !error.contains('\0'));
+        }
+    }
+
+    #[test]
+    fn the_rule_that_a_refusal_names_allows_what_was_refused() {
+        for (host, port, rule) in [
+            ("Example.org", 443, "example.org"),
+            ("example.org", 8443, "example.org:8443"),
+            ("10.1", 80, "10.0.0.1"),
+            ("::1", 80, "::1"),
+            ("::1", 8080, "[::1]:8080"),
+        ] {
+            let target = Target { host: host.parse().unwrap(), port };
+            assert_eq!(target.rule().to_string(), rule);
+            assert!(!Allowlist::default().allows(&target));
+            assert!(list(&[rule]).allows(&target));
+        }
+    }
+
+    #[test]
+    fn a_special_address_is_dialled_only_where_it_is_listed_itself() {
+        let list = list(&["internal.example", "10.0.0.5", "127.0.0.1:9000"]);
+        let check = |address: &str, port| list.check(address.parse().unwrap(), port);
+        assert_eq!(check("93.184.215.14", 443), Ok(()));
+        assert_eq!(check("10.0.0.5", 443), Ok(()));
+        assert_eq!(check("::ffff:10.0.0.5", 443), Ok(()));
+        assert_eq!(check("10.0.0.5", 22), Err(Special::Private));
+        assert_eq!(check("10.0.0.6", 443), Err(Special::Private));
+        assert_eq!(check("127.0.0.1", 9000), Ok(()));
+        assert_eq!(check("127.0.0.1", 443), Err(Special::Loopback));
+        assert_eq!(check("64:ff9b::10.0.0.5", 443), Err(Special::Private));
+        assert_eq!(check("169.254.169.254", 80), Err(Special::Metadata));
+        assert_eq!(check("0.0.0.0", 9000), Err(Special::Unspecified));
+    }
+
+    #[test]
+    fn programs_reach_their_own_loopback_unless_the_list_means_the_hosts() {
+        assert_eq!(list(&["example.org"]).no_proxy(), "localhost,127.0.0.1,::1");
+        assert_eq!(list(&["localhost:80", "127.0.0.1:9"]).no_proxy(), "::1");
+    }
+
+    #[test]
+    fn a_rule_is_covered_by_a_list_that_allows_all_of_it() {
+        let list = list(&[
+            "a.example",
+            "*.sub.example",
+            "p.example:80",
+            "p.example:443",
+            "q.example:443",
+            "10.0.0.5:22",
+        ]);
+        for (rule, expected) in [
+            ("a.example", true),
+            ("A.example.:443", true),
+            ("a.example:8080", false),
+            ("*.a.example", false),
+            ("b.a.example", false),
+            ("sub.example", false),
+            ("x.sub.example:80", true),
+            ("*.sub.example", true),
+            ("*.x.sub.example", true),
+            ("*.xsub.example", false),
+            ("*.example", false),
+            ("p.example", true),
+            ("q.example", false),
+            ("q.example:443", true),
+            ("10.0.0.5:22", true),
+            ("0xa.5:22", true),
+            ("10.0.0.5", false),
+        ] {
+            assert_eq!(list.covers(&rule.parse().unwrap()), expected, "{rule}");
+        }
+    }
+
+    /// Rules and hosts that often have to do with one another.
+    fn some_host() -> impl Strategy<Value = String> {
+        proptest::sample::select(vec!["a", "b.a", "c.b.a", "b", "x-a", "127.0.0.1", "10.0.0.1"])
+            .prop_map(str::to_owned)
+    }
+
+    fn some_rule() -> impl Strategy<Value = AllowRule> {
+        let port = proptest::sample::select(vec!["", ":80", ":443", ":22"]);
+        (any::<bool>(), some_host(), port).prop_filter_map("no rule", |(star, host, port)| {
+            format!("{}{host}{port}", if star { "*." } else { "" }).parse().ok()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn covered_rule_allows_nothing_more(
+            rules in proptest::collection::vec(some_rule(), 0..4),
+            rule in some_rule(),
+            host in some_host(),
+            port in proptest::sample::select(vec![22_u16, 80, 443, 8080]),
+        ) {
+            let list: Allowlist = rules.into_iter().collect();
+            let target = Target { host: host.parse().unwrap(), port };
+            if list.covers(&rule) && rule.allows(&target) {
+                prop_assert!(list.allows(&target));
+            }
+            // Each of its own is covered.
+            prop_assert!(list.rules().iter().all(|rule| list.covers(rule)));
+        }
+
+        #[test]
+        fn only_a_name_itself_matches_its_rule(
+            name in "[a-z]{1,8}(\\.[a-z]{1,8}){0,3}",
+            other in "\\PC{0,20}",
+        ) {
+            let list = list(&[&name]);
+            let found = allowed(&list, &other, 443);
+            if found == Ok(true) {
+                prop_assert_eq!(other.parse::<Host>().unwrap(), Host::Name(name.clone()));
+            }
+            prop_assert_eq!(allowed(&list, &format!("{name}{other}."), 443) == Ok(true),
+                format!("{name}{other}.").parse::<Host>() == Ok(Host::Name(name)));
+        }
+
+        #[test]
+        fn every_number_is_its_address_and_only_that(bits in any::<u32>(), other in any::<u32>()) {
+            let address = std::net::Ipv4Addr::from_bits(bits);
+            prop_assume!(!special(address.into()).is_some_and(Special::is_nobody));
+            let list = list(&[&address.to_string()]);
+            let [a, b, c, d] = address.octets();
+            for text in [
+                format!("{bits}"),
+                format!("0x{bits:x}"),
+                format!("0{bits:o}"),
+                format!("{a}.{}", bits & 0xff_ffff),
+                format!("0x{a:x}.0{b:o}.{}", bits & 0xffff),
+                format!("{a}.{b}.{c}.{d}."),
+                format!("[::ffff:{address}]"),
+            ] {
+                prop_assert_eq!(allowed(&list, &text, 80), Ok(true), "{}", text);
+            }
+            prop_assert_eq!(allowed(&list, &other.to_string(), 80), Ok(other == bits));
+        }
+
+        #[test]
+        fn host_round_trips(text in "\\PC{0,30}") {
+            if let Ok(host) = text.parse::<Host>() {
+                prop_assert_eq!(host.to_string().parse::<Host>(), Ok(host));
+            }
+        }
+    }
+}

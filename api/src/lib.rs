@@ -1,0 +1,38 @@
+//! What callers ask of sandboxes and what they get, as plain data: limits, specs, scripts, file
+//! operations, results. Command lines, servers, workers and clients all speak it.
+
+#![forbid(unsafe_code)]
+
+mod encoding;
+mod engine_kind;
+mod failure;
+pub mod files;
+pub mod hosts;
+mod limits;
+pub mod operation;
+mod outcome;
+mod result;
+mod spec;
+pub mod time;
+
+pub use encoding::{Encoding, EncodingError, UnknownEncoding};
+pub use engine_kind::{EngineInfo, EngineKind};
+pub use failure::{Failure, exit_code, operation_hint};
+pub use limits::{
+    ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, OverCeiling, millis,
+};
+pub use operation::{Envelope, Operation};
+pub use outcome::{CancelCause, Exit, KilledBy, Outcome, Status, failure};
+pub use result::{
+    EXEC_SCHEMA, ExecDocument, ExecResult, FileOp, FilesTouched, LogEntry, LogLevel, RESULT_SCHEMA,
+    ResultDocument, RunResult, TouchedFile, TouchedSource, Usage,
+};
+pub use sandbox_protocol::message::{
+    Access, AllowedPath, Confinement, IoErrors, ScriptError, UnixSockets,
+};
+pub use sandbox_protocol::path::GuestPath;
+pub use sandbox_protocol::{Base64, ErrorKind, User, UserError, WireError};
+pub use spec::{
+    DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, InputSource, Lifespan, Pull,
+    RootFs, SandboxSpec, Script, SpecError,
+};

@@ -1,0 +1,675 @@
+//! Limits and their ceilings: one table of keys, flags, defaults and ceilings, which the
+//! configuration, the documentation and the error messages all read.
+
+use std::fmt;
+use std::num::{IntErrorKind, NonZeroU32};
+use std::str::FromStr;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use sandbox_protocol::limits::MAX_RESULT_BYTES;
+use sandbox_protocol::message;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// Entries of one list.
+const LIST_ENTRIES: u64 = 10_000;
+/// Bytes of a command's collected output that are kept, a stream.
+const COLLECTED_BYTES: u64 = 1_000_000;
+/// Processor time beyond the deadline, in seconds.
+const SPARE_CPU_SECONDS: u64 = 5;
+
+/// A number of bytes. Written with a unit: `10B`, `64KiB`, `10MB`, `1GiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteSize(u64);
+
+impl ByteSize {
+    /// That many bytes.
+    #[must_use]
+    pub const fn b(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// The number of bytes.
+    #[must_use]
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+/// Exact: the largest binary unit that divides it.
+impl fmt::Display for ByteSize {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self.0 {
+            0 => "0B".to_owned(),
+            bytes if bytes % GIB == 0 => format!("{}GiB", bytes / GIB),
+            bytes if bytes % MIB == 0 => format!("{}MiB", bytes / MIB),
+            bytes if bytes % KIB == 0 => format!("{}KiB", bytes / KIB),
+            bytes => format!("{bytes}B"),
+        };
+        formatter.pad(&text)
+    }
+}
+
+impl FromStr for ByteSize {
+    type Err = LimitParseError;
+
+    fn from_str(text: &str) -> Result<Self, LimitParseError> {
+        let bad = || LimitParseError::Size { text: text.to_owned() };
+        // The unit is not optional: a bare number is the mistake that this type is for.
+        if !text.trim_end().ends_with(['b', 'B']) {
+            return Err(bad());
+        }
+        text.parse::<bytesize::ByteSize>().map(|size| Self(size.as_u64())).map_err(|_| bad())
+    }
+}
+
+/// Processors, in thousandths: `1.5` is one and a half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cpus(NonZeroU32);
+
+impl Cpus {
+    /// That many thousandths of a processor.
+    #[must_use]
+    pub const fn from_thousandths(thousandths: NonZeroU32) -> Self {
+        Self(thousandths)
+    }
+
+    /// Thousandths of a processor.
+    #[must_use]
+    pub const fn thousandths(self) -> u32 {
+        self.0.get()
+    }
+
+    /// Billionths of a processor, as container engines count.
+    #[must_use]
+    pub const fn nano_cpus(self) -> i64 {
+        self.0.get() as i64 * 1_000_000
+    }
+
+    /// The processors of this machine.
+    #[must_use]
+    pub fn of_this_machine() -> Self {
+        // The standard library reads a dozen files for it each time.
+        static COUNT: LazyLock<u32> = LazyLock::new(|| {
+            std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
+        });
+        Self(NonZeroU32::new(COUNT.saturating_mul(1000)).unwrap_or(NonZeroU32::MIN))
+    }
+}
+
+impl fmt::Display for Cpus {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(&(f64::from(self.0.get()) / 1000.0).to_string())
+    }
+}
+
+impl FromStr for Cpus {
+    type Err = LimitParseError;
+
+    fn from_str(text: &str) -> Result<Self, LimitParseError> {
+        let bad = || LimitParseError::Cpus { text: text.to_owned() };
+        let cpus: f64 = text.trim().parse().map_err(|_| bad())?;
+        // NaN is not above 0 either.
+        if !(cpus > 0.0 && cpus.is_finite()) {
+            return Err(bad());
+        }
+        let thousandths = (cpus * 1000.0).round().max(1.0);
+        if thousandths > f64::from(u32::MAX) {
+            return Err(LimitParseError::TooLarge { text: text.to_owned() });
+        }
+        NonZeroU32::new(thousandths as u32).map(Self).ok_or_else(bad)
+    }
+}
+
+/// A text that is no value of its limit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LimitParseError {
+    /// Not a size.
+    #[error("'{text}' is not a size with a unit, such as 10B, 64KiB, 10MB or 1GiB")]
+    Size {
+        /// As it was given.
+        text: String,
+    },
+    /// Not a duration.
+    #[error("'{text}' is not a duration with a unit, such as 300ms, 30s or 10m")]
+    Time {
+        /// As it was given.
+        text: String,
+    },
+    /// Not a number of processors.
+    #[error("'{text}' is not a number of processors above 0, such as 0.5 or 2")]
+    Cpus {
+        /// As it was given.
+        text: String,
+    },
+    /// Not a count.
+    #[error("'{text}' is not a whole number above 0")]
+    Count {
+        /// As it was given.
+        text: String,
+    },
+    /// More than can be counted.
+    #[error("'{text}' is too large")]
+    TooLarge {
+        /// As it was given.
+        text: String,
+    },
+    /// Nothing could run under it.
+    #[error("'{value}' is less than the smallest that works, {smallest}")]
+    TooSmall {
+        /// As it was given.
+        value: String,
+        /// The smallest value that works.
+        smallest: String,
+    },
+}
+
+/// The value of a limit, whichever its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitValue {
+    /// A duration.
+    Time(Duration),
+    /// A number of bytes.
+    Size(ByteSize),
+    /// A number of processors.
+    Cpus(Cpus),
+    /// A count, never 0.
+    Count(u64),
+}
+
+/// Prints what [`LimitKey::parse`] reads.
+impl fmt::Display for LimitValue {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Time(time) => formatter.pad(&humantime::format_duration(*time).to_string()),
+            Self::Size(size) => size.fmt(formatter),
+            Self::Cpus(cpus) => cpus.fmt(formatter),
+            Self::Count(count) => formatter.pad(&count.to_string()),
+        }
+    }
+}
+
+/// A field of [`Limits`]: how it is read from text, compared, and written in the result document.
+trait Field: Copy {
+    fn value(self) -> LimitValue;
+    fn from_value(value: LimitValue) -> Option<Self>;
+    fn parse(text: &str) -> Result<Self, LimitParseError>;
+}
+
+impl Field for Duration {
+    fn value(self) -> LimitValue {
+        LimitValue::Time(self)
+    }
+    fn from_value(value: LimitValue) -> Option<Self> {
+        match value {
+            LimitValue::Time(time) => Some(time),
+            LimitValue::Size(_) | LimitValue::Cpus(_) | LimitValue::Count(_) => None,
+        }
+    }
+    fn parse(text: &str) -> Result<Self, LimitParseError> {
+        let text = text.trim();
+        humantime::parse_duration(text).map_err(|error| match error {
+            humantime::DurationError::NumberOverflow => {
+                LimitParseError::TooLarge { text: text.to_owned() }
+            }
+            _ => LimitParseError::Time { text: text.to_owned() },
+        })
+    }
+}
+
+impl Field for ByteSize {
+    fn value(self) -> LimitValue {
+        LimitValue::Size(self)
+    }
+    fn from_value(value: LimitValue) -> Option<Self> {
+        match value {
+            LimitValue::Size(size) => Some(size),
+            LimitValue::Time(_) | LimitValue::Cpus(_) | LimitValue::Count(_) => None,
+        }
+    }
+    fn parse(text: &str) -> Result<Self, LimitParseError> {
+        text.parse()
+    }
+}
+
+impl Field for Cpus {
+    fn value(self) -> LimitValue {
+        LimitValue::Cpus(self)
+    }
+    fn from_value(value: LimitValue) -> Option<Self> {
+        match value {
+            LimitValue::Cpus(cpus) => Some(cpus),
+            LimitValue::Time(_) | LimitValue::Size(_) | LimitValue::Count(_) => None,
+        }
+    }
+    fn parse(text: &str) -> Result<Self, LimitParseError> {
+        text.parse()
+    }
+}
+
+impl Field for NonZeroU32 {
+    fn value(self) -> LimitValue {
+        LimitValue::Count(self.get().into())
+    }
+    fn from_value(value: LimitValue) -> Option<Self> {
+        match value {
+            LimitValue::Count(count) => u32::try_from(count).ok().and_then(Self::new),
+            LimitValue::Time(_) | LimitValue::Size(_) | LimitValue::Cpus(_) => None,
+        }
+    }
+    fn parse(text: &str) -> Result<Self, LimitParseError> {
+        let text = text.trim();
+        text.parse().map_err(|error: std::num::ParseIntError| match error.kind() {
+            IntErrorKind::PosOverflow => LimitParseError::TooLarge { text: text.to_owned() },
+            _ => LimitParseError::Count { text: text.to_owned() },
+        })
+    }
+}
+
+const fn nonzero(count: u32) -> NonZeroU32 {
+    match NonZeroU32::new(count) {
+        Some(count) => count,
+        None => NonZeroU32::MIN,
+    }
+}
+
+macro_rules! limits {
+    ($($(#[$doc:meta])* $variant:ident, $field:ident: $kind:ty, $key:literal, $flag:expr,
+        $default:expr, [$ceiling:expr], $smallest:expr;)+) => {
+        /// The limits of a sandbox. Every one is always set; the default is the documented one.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct Limits {
+            $($(#[$doc])* pub $field: $kind,)+
+        }
+
+        /// One limit.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum LimitKey {
+            $($(#[$doc])* $variant,)+
+        }
+
+        impl Default for Limits {
+            fn default() -> Self {
+                Self { $($field: $default,)+ }
+            }
+        }
+
+        impl Default for Ceiling {
+            fn default() -> Self {
+                Self(Limits { $($field: $ceiling,)+ })
+            }
+        }
+
+        impl LimitKey {
+            /// Every limit, in the order of the documentation.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The configuration key.
+            #[must_use]
+            pub const fn key(self) -> &'static str {
+                match self { $(Self::$variant => $key,)+ }
+            }
+
+            /// The command line's flag, where there is one.
+            #[must_use]
+            pub const fn flag(self) -> Option<&'static str> {
+                match self { $(Self::$variant => $flag,)+ }
+            }
+
+            /// Reads a value of this limit.
+            ///
+            /// # Errors
+            ///
+            /// [`LimitParseError`], which says what a right value looks like.
+            pub fn parse(self, text: &str) -> Result<LimitValue, LimitParseError> {
+                let value = match self {
+                    $(Self::$variant => <$kind as Field>::parse(text)?.value(),)+
+                };
+                self.at_least_smallest(value, || text.trim().to_owned())
+            }
+
+            fn smallest(self) -> LimitValue {
+                match self { $(Self::$variant => Field::value($smallest),)+ }
+            }
+        }
+
+        impl Limits {
+            /// The value of one limit.
+            #[must_use]
+            pub fn get(&self, key: LimitKey) -> LimitValue {
+                match key { $(LimitKey::$variant => self.$field.value(),)+ }
+            }
+
+            /// Sets one limit.
+            ///
+            /// # Errors
+            ///
+            /// [`LimitParseError`] where the value is of another limit's type or too small.
+            pub fn set(&mut self, key: LimitKey, value: LimitValue) -> Result<(), LimitParseError> {
+                let value = key.at_least_smallest(value, || value.to_string())?;
+                match key {
+                    $(LimitKey::$variant => self.$field = <$kind as Field>::from_value(value)
+                        .ok_or_else(|| key.wrong_type(value))?,)+
+                }
+                Ok(())
+            }
+        }
+    };
+}
+
+limits! {
+    /// The run's deadline.
+    Timeout, timeout: Duration, "limits.timeout", Some("--timeout"),
+        Duration::from_secs(30), [Duration::from_secs(600)], Duration::from_millis(1);
+    /// The deadline of one file operation.
+    OperationTimeout, operation_timeout: Duration, "filesystem.timeout", None,
+        Duration::from_secs(5), [Duration::from_secs(300)], Duration::from_millis(1);
+    /// Memory of the container. Docker takes no less than 6 MiB; the agent wants room beside.
+    Memory, memory: ByteSize, "limits.memory", Some("--memory"),
+        ByteSize(256 * MIB), [ByteSize(4 * GIB)], ByteSize(16 * MIB);
+    /// Memory of the Luau VM.
+    VmMemory, vm_memory: ByteSize, "limits.vm_memory", Some("--vm-memory"),
+        ByteSize(64 * MIB), [ByteSize(GIB)], ByteSize(MIB);
+    /// Processors.
+    Cpus, cpus: Cpus, "limits.cpus", Some("--cpus"),
+        Cpus(nonzero(1000)).min(Cpus::of_this_machine()), [Cpus::of_this_machine()],
+        Cpus(nonzero(10));
+    /// Processes and threads. The agent has a handful of threads itself.
+    Pids, pids: NonZeroU32, "limits.pids", Some("--pids"),
+        nonzero(64), [nonzero(4096)], nonzero(16);
+    /// Bytes written to files, overwritten or not.
+    MaxWrite, max_write: ByteSize, "io.max_bytes", Some("--max-write"),
+        ByteSize(52_428_800), [ByteSize(GIB)], ByteSize(0);
+    /// Files and directories made.
+    Entries, entries: NonZeroU32, "limits.entries", None,
+        nonzero(10_000), [nonzero(1_000_000)], nonzero(1);
+    /// Size of a file that one operation reads or writes whole.
+    MaxFileSize, max_file_size: ByteSize, "filesystem.max_file_size", Some("--max-file-size"),
+        ByteSize(10 * MIB), [ByteSize(GIB)], ByteSize(0);
+    /// How deep a recursive list goes, from 1 for the directory alone.
+    ListDepth, list_depth: NonZeroU32, "filesystem.max_depth", None,
+        nonzero(10), [nonzero(100)], nonzero(1);
+    /// File handles open at one time.
+    OpenHandles, open_handles: NonZeroU32, "io.max_open_handles", None,
+        nonzero(64), [nonzero(1024)], nonzero(1);
+    /// Encoded bytes of all log entries of a run.
+    LogBytes, log_bytes: ByteSize, "limits.log_bytes", None,
+        ByteSize(MIB), [ByteSize(64 * MIB)], ByteSize(0);
+    /// Log entries of a run.
+    LogLines, log_lines: NonZeroU32, "limits.log_lines", None,
+        nonzero(10_000), [nonzero(1_000_000)], nonzero(1);
+    /// Bytes of the programs' `/tmp`, which is memory. A file system of none would have no limit.
+    Tmpfs, tmpfs: ByteSize, "limits.tmpfs", Some("--tmpfs-size"),
+        ByteSize(64 * MIB), [ByteSize(4 * GIB)], ByteSize(MIB);
+    /// Bytes of a command's streamed output.
+    OutputBytes, output_bytes: ByteSize, "limits.output_bytes", None,
+        ByteSize(GIB), [ByteSize(64 * GIB)], ByteSize(0);
+    /// Connections of programs to the hosts they may reach, refused ones counted.
+    Connections, connections: NonZeroU32, "network.connections", None,
+        nonzero(10_000), [nonzero(1_000_000)], nonzero(1);
+    /// Bytes of all these connections, both ways together.
+    NetworkBytes, network_bytes: ByteSize, "network.max_bytes", None,
+        ByteSize(4 * GIB), [ByteSize(1024 * GIB)], ByteSize(0);
+    /// Time to resolve a name and to be answered there.
+    ConnectTimeout, connect_timeout: Duration, "network.connect_timeout", None,
+        Duration::from_secs(10), [Duration::from_secs(300)], Duration::from_millis(1);
+    /// Idle timeout of a connection.
+    ConnectionIdle, connection_idle: Duration, "network.idle_timeout", None,
+        Duration::from_secs(300), [Duration::from_secs(3600)], Duration::from_millis(1);
+}
+
+impl LimitKey {
+    /// The limit with this configuration key.
+    #[must_use]
+    pub fn from_key(key: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|limit| limit.key() == key)
+    }
+
+    /// The documented default.
+    #[must_use]
+    pub fn default_value(self) -> LimitValue {
+        Limits::default().get(self)
+    }
+
+    /// The documented default ceiling.
+    #[must_use]
+    pub fn default_ceiling(self) -> LimitValue {
+        Ceiling::default().0.get(self)
+    }
+
+    fn at_least_smallest(
+        self,
+        value: LimitValue,
+        given: impl FnOnce() -> String,
+    ) -> Result<LimitValue, LimitParseError> {
+        let smallest = self.smallest();
+        if is_over(smallest, value) {
+            return Err(LimitParseError::TooSmall {
+                value: given(),
+                smallest: smallest.to_string(),
+            });
+        }
+        Ok(value)
+    }
+
+    fn wrong_type(self, value: LimitValue) -> LimitParseError {
+        let text = value.to_string();
+        match self.smallest() {
+            LimitValue::Time(_) => LimitParseError::Time { text },
+            LimitValue::Size(_) => LimitParseError::Size { text },
+            LimitValue::Cpus(_) => LimitParseError::Cpus { text },
+            LimitValue::Count(_) => LimitParseError::Count { text },
+        }
+    }
+}
+
+/// Whether `value` is more than `bound`. Values of two types are never compared.
+fn is_over(value: LimitValue, bound: LimitValue) -> bool {
+    match (value, bound) {
+        (LimitValue::Time(value), LimitValue::Time(bound)) => value > bound,
+        (LimitValue::Size(value), LimitValue::Size(bound)) => value > bound,
+        (LimitValue::Cpus(value), LimitValue::Cpus(bound)) => value > bound,
+        (LimitValue::Count(value), LimitValue::Count(bound)) => value > bound,
+        _ => false,
+    }
+}
+
+/// What a caller may raise the limits to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ceiling(pub Limits);
+
+/// A limit that is above its ceiling.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{} is {asked}, above its ceiling of {ceiling}", .key.flag().unwrap_or(.key.key()))]
+pub struct OverCeiling {
+    /// Which limit.
+    pub key: LimitKey,
+    /// What was asked for.
+    pub asked: String,
+    /// What may be asked for.
+    pub ceiling: String,
+}
+
+impl Limits {
+    /// Whether every limit is within its ceiling.
+    ///
+    /// # Errors
+    ///
+    /// [`OverCeiling`] for the first that is not.
+    pub fn check(&self, ceiling: &Ceiling) -> Result<(), OverCeiling> {
+        match LimitKey::ALL.iter().find(|&&key| is_over(self.get(key), ceiling.0.get(key))) {
+            None => Ok(()),
+            Some(&key) => Err(OverCeiling {
+                key,
+                asked: self.get(key).to_string(),
+                ceiling: ceiling.0.get(key).to_string(),
+            }),
+        }
+    }
+
+    /// The most processor time that a run can take: its deadline's on every processor that it
+    /// has, and a little to start and to end.
+    pub fn most_cpu(&self) -> Duration {
+        let processors = u64::from(self.cpus.thousandths()).div_ceil(1000);
+        let seconds = self.timeout.as_secs().saturating_add(SPARE_CPU_SECONDS);
+        Duration::from_secs(seconds.saturating_mul(processors))
+    }
+
+    /// The same, each lowered to its ceiling where it is above it.
+    #[must_use]
+    pub fn lowered(mut self, ceiling: &Ceiling) -> Self {
+        for &key in LimitKey::ALL {
+            let highest = ceiling.0.get(key);
+            if is_over(self.get(key), highest) {
+                // A ceiling's values are of the limits' own types, and large enough.
+                _ = self.set(key, highest);
+            }
+        }
+        self
+    }
+
+    /// The part that the agent enforces. What stays free of the disk is set at launch, where the file
+    /// system is known.
+    pub fn for_agent(&self) -> message::Limits {
+        message::Limits {
+            vm_memory_bytes: self.vm_memory.0,
+            write_bytes: self.max_write.0,
+            entries: self.entries.get().into(),
+            file_bytes: self.max_file_size.0,
+            open_handles: self.open_handles.get().into(),
+            log_bytes: self.log_bytes.0,
+            log_lines: self.log_lines.get().into(),
+            result_bytes: MAX_RESULT_BYTES as u64,
+            list_entries: LIST_ENTRIES,
+            list_depth: self.list_depth.get().into(),
+            operation_timeout_ms: millis(self.operation_timeout),
+            output_bytes: self.output_bytes.0,
+            collected_bytes: COLLECTED_BYTES,
+            disk_reserve_bytes: 0,
+            cpu_seconds: None,
+        }
+    }
+}
+
+/// Whole milliseconds, as many as fit.
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// As the result document has them: plain numbers, the unit in the name.
+impl Serialize for Limits {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("timeout_ms", &millis(self.timeout))?;
+        map.serialize_entry("operation_timeout_ms", &millis(self.operation_timeout))?;
+        map.serialize_entry("memory_bytes", &self.memory.0)?;
+        map.serialize_entry("vm_memory_bytes", &self.vm_memory.0)?;
+        map.serialize_entry("cpus", &(f64::from(self.cpus.thousandths()) / 1000.0))?;
+        map.serialize_entry("pids", &self.pids)?;
+        map.serialize_entry("write_bytes", &self.max_write.0)?;
+        map.serialize_entry("entries", &self.entries)?;
+        map.serialize_entry("file_bytes", &self.max_file_size.0)?;
+        map.serialize_entry("list_depth", &self.list_depth)?;
+        map.serialize_entry("open_handles", &self.open_handles)?;
+        map.serialize_entry("log_bytes", &self.log_bytes.0)?;
+        map.serialize_entry("log_lines", &self.log_lines)?;
+        map.serialize_entry("tmpfs_bytes", &self.tmpfs.0)?;
+        map.serialize_entry("output_bytes", &self.output_bytes.0)?;
+        map.serialize_entry("connections", &self.connections)?;
+        map.serialize_entry("network_bytes", &self.network_bytes.0)?;
+        map.serialize_entry("connect_timeout_ms", &millis(self.connect_timeout))?;
+        map.serialize_entry("connection_idle_ms", &millis(self.connection_idle))?;
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_is_within_its_ceiling() {
+        assert_eq!(Limits::default().check(&Ceiling::default()), Ok(()));
+    }
+
+    #[test]
+    fn limit_round_trips() {
+        for &key in LimitKey::ALL {
+            for value in [key.default_value(), key.default_ceiling(), key.smallest()] {
+                assert_eq!(key.parse(&value.to_string()), Ok(value), "{}", key.key());
+                let mut limits = Limits::default();
+                limits.set(key, value).unwrap();
+                assert_eq!(limits.get(key), value);
+            }
+            assert_eq!(LimitKey::from_key(key.key()), Some(key));
+        }
+    }
+
+    #[test]
+    fn units_are_as_documented() {
+        for (text, bytes) in
+            [("10B", 10), ("64KiB", 65_536), ("10MB", 10_000_000), ("1GiB", GIB), ("1.5KiB", 1536)]
+        {
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
+        }
+        for text in ["", "10", "10X", "-1B", "MiB", "64Ki"] {
+            assert!(text.parse::<ByteSize>().is_err(), "{text}");
+        }
+        assert_eq!("1.5".parse(), Ok(Cpus(nonzero(1500))));
+        for text in ["0", "-1", "NaN", "inf", "x", ""] {
+            assert!(text.parse::<Cpus>().is_err(), "{text}");
+        }
+        assert_eq!(
+            LimitKey::Timeout.parse("300ms"),
+            Ok(LimitValue::Time(Duration::from_millis(300)))
+        );
+        for text in ["30", "0s", "1 fortnight", ""] {
+            assert!(LimitKey::Timeout.parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_refused_for_what_is_wrong_with_it() {
+        let refused = |key: LimitKey, text| key.parse(text).unwrap_err().to_string();
+        for (key, text, why) in [
+            (LimitKey::Cpus, "0.0001", "'0.0001' is less than the smallest that works, 0.01"),
+            (LimitKey::Cpus, "1e9", "'1e9' is too large"),
+            (LimitKey::Pids, "1", "'1' is less than the smallest that works, 16"),
+            (LimitKey::Pids, "99999999999", "'99999999999' is too large"),
+            (LimitKey::Pids, "-1", "'-1' is not a whole number above 0"),
+            (LimitKey::Timeout, "99999999999999999999s", "'99999999999999999999s' is too large"),
+            (LimitKey::Timeout, "9999999999999y", "'9999999999999y' is too large"),
+        ] {
+            assert_eq!(refused(key, text), why);
+        }
+    }
+
+    #[test]
+    fn limits_that_were_lowered_are_within_their_ceiling_and_no_lower() {
+        let ceiling = Ceiling(Limits { memory: ByteSize(128 * MIB), ..Ceiling::default().0 });
+        let lowered = Limits::default().lowered(&ceiling);
+        assert_eq!(lowered, Limits { memory: ByteSize(128 * MIB), ..Limits::default() });
+        assert_eq!(lowered.check(&ceiling), Ok(()));
+    }
+
+    #[test]
+    fn a_limit_over_its_ceiling_names_its_flag() {
+        let limits = Limits { timeout: Duration::from_secs(601), ..Limits::default() };
+        let over = limits.check(&Ceiling::default()).unwrap_err();
+        assert_eq!(over.key, LimitKey::Timeout);
+        assert_eq!(over.to_string(), "--timeout is 10m 1s, above its ceiling of 10m");
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_refused() {
+        let size = LimitValue::Size(ByteSize(GIB));
+        assert!(Limits::default().set(LimitKey::Timeout, size).is_err());
+    }
+}

@@ -1,0 +1,473 @@
+//! File operations as data: a JSON object in, an envelope out. The same for every front end.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use sandbox_protocol::{Base64, ErrorKind, WireError};
+use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize, de};
+use serde_json::map::Entry;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::encoding::Encoding;
+use super::files::{OperationStats, ViewOptions, WriteMode};
+use crate::failure::Failure;
+use crate::limits::millis;
+
+macro_rules! operations {
+    ($($(#[$doc:meta])* $word:literal $variant:ident {
+        $($(#[$field_doc:meta])* $field:ident: $kind:ty $(= $default:expr)?,)*
+    })+) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+            #[serde(deny_unknown_fields)]
+            pub struct $variant {
+                $($(#[$field_doc])* $(#[serde(default = $default)])? pub $field: $kind,)*
+            }
+        )+
+
+        /// A file operation with all of its options, read from
+        /// `{"operation": "read", "path": "a.txt", …}`.
+        ///
+        /// A path or name that is not UTF-8 is given by its bytes in `path_b64`, with or without text
+        /// beside.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum Operation {
+            $($(#[$doc])* $variant($variant),)+
+        }
+
+        impl Operation {
+            fn new(operation: &str, options: Map<String, Value>) -> Result<Self, WireError> {
+                match operation {
+                    $($word => options_of(operation, options).map(Self::$variant),)+
+                    _ => {
+                        let words = [$($word),+].join(", ");
+                        Err(invalid(format!("unknown operation '{operation}': it is one of {words}")))
+                    }
+                }
+            }
+
+            /// Its name.
+            #[must_use]
+            pub const fn name(&self) -> &'static str {
+                match self { $(Self::$variant(_) => $word,)+ }
+            }
+        }
+    };
+}
+
+operations! {
+    /// Reads a file, or a range of it, as text in an encoding.
+    "read" Read {
+        /// The file.
+        path: String,
+        /// The path's bytes, where they are not UTF-8.
+        path_b64: Option<Base64> = "none",
+        /// As what the content is given; `None` for the sandbox's default.
+        encoding: Option<Encoding> = "none",
+        /// The first byte.
+        offset: u64 = "u64::default",
+        /// How many bytes at most.
+        limit: Option<u64> = "none",
+    }
+    /// Gives a window of a file for people and models.
+    "view" View {
+        /// The file.
+        path: String,
+        /// The path's bytes, where they are not UTF-8.
+        path_b64: Option<Base64> = "none",
+        /// Which lines.
+        lines: ViewOptions = "ViewOptions::default",
+    }
+    /// Writes a file: all of it, or nothing.
+    "write" Write {
+        /// The file.
+        path: String,
+        /// The path's bytes, where they are not UTF-8.
+        path_b64: Option<Base64> = "none",
+        /// The content, in the encoding.
+        content: String,
+        /// The encoding; `None` for the sandbox's default.
+        encoding: Option<Encoding> = "none",
+        /// What becomes of a file that is there.
+        mode: WriteMode = "overwrite",
+        /// Whether missing directories on the way are made.
+        parents: bool = "yes",
+        /// Whether every reader sees the old file or the new one whole.
+        atomic: bool = "yes",
+    }
+    /// Replaces text in a file where it is there exactly so often.
+    "edit" Edit {
+        /// The file.
+        path: String,
+        /// The path's bytes, where they are not UTF-8.
+        path_b64: Option<Base64> = "none",
+        /// What is replaced.
+        old: String,
+        /// By what.
+        new: String,
+        /// How often it is there.
+        count: NonZeroU64 = "once",
+    }
+    /// Lists a directory.
+    "list" List {
+        /// The directory.
+        path: String = "here",
+        /// The path's bytes, where they are not UTF-8.
+        path_b64: Option<Base64> = "none",
+        /// Whether directories in it are looked into.
+        recursive: bool = "bool::default",
+        /// How deep.
+        max_depth: Option<u64> = "none",
+        /// How many entries.
+        limit: Option<u64> = "none",
+    }
+    /// Makes a directory.
+    "mkdir" Mkdir {
+        /// The directory.
+        path: String,
+        /// The path's bytes, where they are not UTF-8.
+        path_b64: Option<Base64> = "none",
+        /// Whether missing directories on the way are made.
+        parents: bool = "yes",
+    }
+    /// Removes a file or a directory.
+    "remove" Remove {
+        /// What is removed.
+        path: String,
+        /// The path's bytes, where they are not UTF-8.
+        path_b64: Option<Base64> = "none",
+        /// Whether a directory goes with all that is in it.
+        recursive: bool = "bool::default",
+        /// Whether nothing there is no error.
+        force: bool = "bool::default",
+    }
+    /// Tests whether a path exists.
+    "exists" Exists {
+        /// The name.
+        path: String,
+        /// The path's bytes, where they are not UTF-8.
+        path_b64: Option<Base64> = "none",
+    }
+    /// Tells what is at a path.
+    "stat" Stat {
+        /// The name.
+        path: String,
+        /// The path's bytes, where they are not UTF-8.
+        path_b64: Option<Base64> = "none",
+    }
+    /// Moves or renames.
+    "rename" Rename {
+        /// The old name.
+        from: String,
+        /// Its bytes, where they are not UTF-8.
+        from_b64: Option<Base64> = "none",
+        /// The new name.
+        to: String,
+        /// Its bytes, where they are not UTF-8.
+        to_b64: Option<Base64> = "none",
+        /// Whether something that has the new name is replaced.
+        overwrite: bool = "bool::default",
+    }
+}
+
+const fn none<T>() -> Option<T> {
+    None
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn once() -> NonZeroU64 {
+    NonZeroU64::MIN
+}
+
+const fn overwrite() -> WriteMode {
+    WriteMode::Overwrite
+}
+
+fn here() -> String {
+    ".".to_owned()
+}
+
+fn invalid(message: impl AsRef<str>) -> WireError {
+    WireError::new(ErrorKind::InvalidRequest, message)
+}
+
+/// A JSON value in which no object has a key twice: which of the two is meant, nobody can say.
+struct Unambiguous(Value);
+
+impl<'de> Deserialize<'de> for Unambiguous {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyValue).map(Self)
+    }
+}
+
+struct AnyValue;
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Value;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut array = Vec::new();
+        while let Some(Unambiguous(item)) = items.next_element()? {
+            array.push(item);
+        }
+        Ok(array.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some((key, Unambiguous(value))) = members.next_entry::<String, _>()? {
+            match object.entry(key) {
+                Entry::Vacant(entry) => _ = entry.insert(value),
+                Entry::Occupied(entry) => {
+                    return Err(de::Error::custom(format!("duplicate field `{}`", entry.key())));
+                }
+            }
+        }
+        Ok(object.into())
+    }
+}
+
+/// Reads an operation's options; an error names the key.
+fn options_of<T: DeserializeOwned>(
+    operation: &str,
+    options: Map<String, Value>,
+) -> Result<T, WireError> {
+    serde_path_to_error::deserialize(Value::Object(options)).map_err(|error| {
+        let key = error.path().to_string();
+        let what = error.inner();
+        // A key that is unknown or missing is named by the message itself.
+        invalid(match &*key {
+            "." => format!("{operation}: {what}"),
+            key => format!("{operation}: {key}: {what}"),
+        })
+    })
+}
+
+impl Operation {
+    /// Reads an operation.
+    ///
+    /// # Errors
+    ///
+    /// `invalid_request`, which names the key that is unknown, missing, or of a wrong type.
+    pub fn from_json(json: &str) -> Result<Self, WireError> {
+        match serde_json::from_str(json) {
+            Ok(Unambiguous(Value::Object(object))) => Self::from_object(object),
+            Ok(_) => Err(invalid("not a JSON object")),
+            // The only thing that is wrong with what is JSON.
+            Err(error) if error.is_data() => Err(invalid(error.to_string())),
+            Err(error) => Err(invalid(format!("not a JSON object: {error}"))),
+        }
+    }
+
+    /// As [`from_json`](Self::from_json), of an object that is read already.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn from_object(mut object: Map<String, Value>) -> Result<Self, WireError> {
+        match object.remove("operation") {
+            Some(Value::String(operation)) => {
+                let names: &[_] = match &*operation {
+                    "rename" => &[("from", "from_b64"), ("to", "to_b64")],
+                    _ => &[("path", "path_b64")],
+                };
+                // The bytes will do: the text beside them is for people.
+                for (text, bytes) in names {
+                    if object.get(*bytes).is_some_and(Value::is_string) {
+                        object.entry(*text).or_insert_with(|| String::new().into());
+                    }
+                }
+                Self::new(&operation, object)
+            }
+            Some(_) => Err(invalid("operation: it is no text")),
+            None => Err(invalid("missing field `operation`")),
+        }
+    }
+}
+
+/// An operation's data as JSON, and its extent.
+#[derive(Debug, Clone)]
+pub struct OperationOutput {
+    data: Box<RawValue>,
+    bytes: Option<u64>,
+    items: Option<u64>,
+}
+
+impl OperationOutput {
+    /// What is told of such data.
+    ///
+    /// # Errors
+    ///
+    /// Only for data that JSON cannot hold, which is none of this module's.
+    pub fn new(data: &(impl OperationStats + Serialize)) -> Result<Self, WireError> {
+        let (bytes, items) = (data.bytes(), data.items());
+        let data = serde_json::value::to_raw_value(data)
+            .map_err(|error| WireError::new(ErrorKind::Internal, error.to_string()))?;
+        Ok(Self { data, bytes, items })
+    }
+
+    /// The envelope of it, which took so long.
+    #[must_use]
+    pub fn envelope(self, took: Duration) -> Envelope {
+        let Self { data, bytes, items } = self;
+        let metadata = Metadata { duration_ms: millis(took), bytes, items };
+        Envelope { success: true, data: Some(data), error: None, metadata }
+    }
+}
+
+/// How an operation went: `{"success":true,"data":{…},"error":null,"metadata":{…}}`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Envelope {
+    /// Whether it did.
+    pub success: bool,
+    /// The operation's data; null where it failed.
+    pub data: Option<Box<RawValue>>,
+    /// Why it failed.
+    pub error: Option<Failure>,
+    /// Beside the data.
+    pub metadata: Metadata,
+}
+
+/// What an [`Envelope`] tells beside the data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Metadata {
+    /// How long it took, in milliseconds.
+    pub duration_ms: u64,
+    /// Bytes of content that were read or written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Entries that were listed or removed, places that were edited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items: Option<u64>,
+}
+
+impl Envelope {
+    /// The envelope of a failure, also of one before there was a sandbox.
+    #[must_use]
+    pub fn failed(took: Duration, error: Failure) -> Self {
+        let metadata = Metadata { duration_ms: millis(took), bytes: None, items: None };
+        Self { success: false, data: None, error: Some(error), metadata }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sandbox_protocol::path::written;
+
+    fn refusal(json: &str) -> String {
+        let error = Operation::from_json(json).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+        error.to_string()
+    }
+
+    #[test]
+    fn an_operation_is_read_with_its_defaults() {
+        let read = Operation::from_json(r#"{"operation":"read","path":"a"}"#).unwrap();
+        assert_eq!(read.name(), "read");
+        let Operation::Write(write) =
+            Operation::from_json(r#"{"operation":"write","path":"a","content":""}"#).unwrap()
+        else {
+            panic!("another one")
+        };
+        assert_eq!((write.mode, write.parents, write.atomic), (WriteMode::Overwrite, true, true));
+        let Operation::Edit(edit) =
+            Operation::from_json(r#"{"operation":"edit","path":"a","old":"x","new":""}"#).unwrap()
+        else {
+            panic!("another one")
+        };
+        assert_eq!(edit.count.get(), 1);
+    }
+
+    #[test]
+    fn bytes_of_a_path_stand_alone_or_beside_its_text() {
+        let stat = |json: &str| match Operation::from_json(json).unwrap() {
+            Operation::Stat(Stat { path, path_b64 }) => written(&path, path_b64.as_ref()).to_vec(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(stat(r#"{"operation":"stat","path_b64":"Yf8="}"#), b"a\xff");
+        assert_eq!(stat(r#"{"operation":"stat","path":"a?","path_b64":"Yf8="}"#), b"a\xff");
+        assert_eq!(stat(r#"{"operation":"stat","path":"a","path_b64":null}"#), b"a");
+        let rename = r#"{"operation":"rename","from_b64":"Yf8=","to_b64":"Yv8="}"#;
+        let Operation::Rename(rename) = Operation::from_json(rename).unwrap() else {
+            panic!("another one")
+        };
+        assert_eq!(written(&rename.from, rename.from_b64.as_ref()), b"a\xff");
+        assert_eq!(written(&rename.to, rename.to_b64.as_ref()), b"b\xff");
+    }
+
+    #[test]
+    fn operation_errors_name_the_member() {
+        let cases = [
+            ("[]", "not a JSON object"),
+            ("{", "not a JSON object"),
+            (r#"{"path":"a"}"#, "missing field `operation`"),
+            (r#"{"operation":7,"path":"a"}"#, "operation: it is no text"),
+            (r#"{"operation":"reed","path":"a"}"#, "'reed': it is one of read, view"),
+            (r#"{"operation":"read"}"#, "read: missing field `path`"),
+            (r#"{"operation":"read","path":"a","lines":1}"#, "unknown field `lines`"),
+            (r#"{"operation":"read","path":7}"#, "read: path: invalid type"),
+            (r#"{"operation":"read","path":"a","limit":"1"}"#, "read: limit: invalid type"),
+            (r#"{"operation":"read","path":"a","offset":-1}"#, "read: offset: invalid value"),
+            (r#"{"operation":"read","path":"a","encoding":"utf-7"}"#, "encoding 'utf-7'"),
+            (r#"{"operation":"view","path":"a","lines":{"offset":"x"}}"#, "lines.offset"),
+            (r#"{"operation":"view","path":"a","lines":{"from":1}}"#, "unknown field `from`"),
+            (r#"{"operation":"write","path":"a"}"#, "write: missing field `content`"),
+            (r#"{"operation":"write","path":"a","content":"","mode":"x"}"#, "write: mode"),
+            (r#"{"operation":"edit","path":"a","old":"a","new":"b","count":0}"#, "edit: count"),
+            (r#"{"operation":"rename","from":"a"}"#, "rename: missing field `to`"),
+            (r#"{"operation":"stat","path":"a","path_b64":"!"}"#, "stat: path_b64"),
+            (r#"{"operation":"stat","path_b64":null}"#, "stat: missing field `path`"),
+            (r#"{"operation":"rename","path_b64":"YQ==","to":"b"}"#, "`path_b64`"),
+            (r#"{"operation":"stat","path":"a","path":"b"}"#, "duplicate field `path`"),
+            (
+                r#"{"operation":"stat","operation":"remove","path":"a"}"#,
+                "duplicate field `operation`",
+            ),
+            (r#"{"operation":"view","path":"a","lines":{"limit":1,"limit":2}}"#, "field `limit`"),
+        ];
+        for (json, part) in cases {
+            let refusal = refusal(json);
+            assert!(refusal.contains(part), "{json}: {refusal}");
+        }
+    }
+}

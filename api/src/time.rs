@@ -1,0 +1,81 @@
+//! Points in time, as people and programs read them: RFC 3339, in UTC.
+
+use jiff::{SignedDuration, Timestamp};
+
+/// The time so many seconds and nanoseconds after the beginning of 1970, with as many digits of
+/// the second as it has. None where it is no time that RFC 3339 can write: a year outside of 0 to
+/// 9999, or more nanoseconds than a second has. A hostile agent may say any.
+pub fn rfc3339(seconds: i64, nanoseconds: u32) -> Option<String> {
+    if nanoseconds >= 1_000_000_000 {
+        return None;
+    }
+    // A fraction counts onwards from its second, before 1970 too.
+    let since = SignedDuration::new(seconds, nanoseconds.cast_signed());
+    let text = Timestamp::from_duration(since).ok()?.to_string();
+    // The library can write years before 0, with a sign, which RFC 3339 cannot.
+    (!text.starts_with('-')).then_some(text)
+}
+
+/// The clock's time, to the millisecond: every one is written with three digits.
+pub fn now() -> String {
+    format!("{:.3}", Timestamp::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn times_are_written_with_the_digits_that_they_have() {
+        let text = |seconds, nanoseconds| rfc3339(seconds, nanoseconds).unwrap();
+        assert_eq!(text(0, 0), "1970-01-01T00:00:00Z");
+        assert_eq!(text(1_795_298_400, 0), "2026-11-21T22:00:00Z");
+        assert_eq!(text(1_795_298_400, 500_000_000), "2026-11-21T22:00:00.5Z");
+        assert_eq!(text(1_795_298_400, 1), "2026-11-21T22:00:00.000000001Z");
+        assert_eq!(text(951_782_400, 0), "2000-02-29T00:00:00Z");
+    }
+
+    #[test]
+    fn a_fraction_before_1970_counts_onwards() {
+        assert_eq!(rfc3339(-1, 0).unwrap(), "1969-12-31T23:59:59Z");
+        assert_eq!(rfc3339(-1, 250_000_000).unwrap(), "1969-12-31T23:59:59.25Z");
+        assert_eq!(rfc3339(-315_619_200, 0).unwrap(), "1960-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_written_is_none() {
+        assert_eq!(rfc3339(-62_167_219_200, 0).unwrap(), "0000-01-01T00:00:00Z");
+        assert_eq!(rfc3339(-62_167_219_201, 999_999_999), None);
+        assert_eq!(rfc3339(253_402_300_800, 0), None);
+        assert_eq!(rfc3339(0, 1_000_000_000), None);
+        for seconds in [i64::MIN, i64::MIN + 1, i64::MAX - 1, i64::MAX] {
+            for nanoseconds in [0, 1, 999_999_999, u32::MAX] {
+                assert_eq!(rfc3339(seconds, nanoseconds), None);
+            }
+        }
+    }
+
+    #[test]
+    fn now_has_milliseconds() {
+        let text = now();
+        assert_eq!(text.len(), "2026-11-21T22:00:00.000Z".len(), "{text}");
+        assert!(text.ends_with('Z') && text[19..].starts_with('.'), "{text}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_time_is_too_odd(seconds: i64, nanoseconds: u32) {
+            rfc3339(seconds, nanoseconds);
+        }
+
+        #[test]
+        fn written_times_sort_as_times(
+            one in -62_167_219_200i64..253_402_207_200,
+            other in -62_167_219_200i64..253_402_207_200,
+        ) {
+            let texts = [rfc3339(one, 0).unwrap(), rfc3339(other, 0).unwrap()];
+            prop_assert_eq!(texts[0].cmp(&texts[1]), one.cmp(&other));
+        }
+    }
+}

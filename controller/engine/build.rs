@@ -1,0 +1,198 @@
+//! Builds the agent and the embedded engine's helper, statically linked, and hands them to the
+//! crate as `programs.rs`: their bytes and digests.
+//!
+//! Each in a cargo run of its own, because they need other flags (`+crt-static`) and other
+//! profiles than whatever is being built around them: debug, release, tests and clippy all embed
+//! the very same programs, and none of them compiles libcontainer or Luau. Each has a target
+//! folder of its own beside the outer one, so that no run ever waits for another's lock, and one
+//! folder serves every outer profile.
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use sha2::{Digest, Sha256};
+
+/// Variables by which the outer cargo would reach into the inner one.
+const OUTER: &[&str] = &[
+    "RUSTFLAGS",
+    "RUSTDOCFLAGS",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "CLIPPY_ARGS",
+    "CLIPPY_CONF_DIR",
+    "CARGO_TARGET_DIR",
+    "CARGO_BUILD_TARGET",
+    "CARGO_BUILD_TARGET_DIR",
+    "CARGO_BUILD_RUSTFLAGS",
+    "CARGO_PRIMARY_PACKAGE",
+    "CARGO_MANIFEST_DIR",
+    "CARGO_MANIFEST_PATH",
+    "TARGET",
+    "HOST",
+    "OUT_DIR",
+    "PROFILE",
+    "OPT_LEVEL",
+    "DEBUG",
+    "LD_LIBRARY_PATH",
+];
+const OUTER_PREFIXES: &[&str] =
+    &["CARGO_CFG_", "CARGO_FEATURE_", "CARGO_PKG_", "CARGO_PROFILE_", "DEP_"];
+
+/// A program that is linked statically and embedded.
+struct Program {
+    /// Its package and its binary.
+    name: &'static str,
+    profile: &'static str,
+    features: &'static [&'static str],
+    /// Its target folder, in the outer one.
+    folder: &'static str,
+    /// The constants that it becomes: its bytes, and with `_SHA256` their digest.
+    constant: &'static str,
+    /// The variable that names a file to embed in place of building one: for packagers, who build
+    /// the static programs once for many builds of what embeds them.
+    prebuilt: &'static str,
+}
+
+const AGENT: Program = Program {
+    name: "sandbox-agent",
+    profile: "agent",
+    features: &[],
+    folder: "static-agent",
+    constant: "AGENT",
+    prebuilt: "SANDBOX_PREBUILT_AGENT",
+};
+const HELPER: Program = Program {
+    name: "sandbox-helper",
+    profile: "helper",
+    features: &["--features", "runtime"],
+    folder: "static-helper",
+    constant: "HELPER",
+    prebuilt: "SANDBOX_PREBUILT_HELPER",
+};
+const INPUTS: &[&str] = &[
+    "Cargo.toml",
+    "Cargo.lock",
+    "Dockerfile",
+    "sandbox-image",
+    "dirfd",
+    "protocol",
+    "controller/helper",
+];
+
+fn main() {
+    let manifest = PathBuf::from(var("CARGO_MANIFEST_DIR"));
+    let root = manifest.ancestors().nth(2).expect("a workspace").to_owned();
+    for input in INPUTS {
+        println!("cargo::rerun-if-changed={}", root.join(input).display());
+    }
+    println!("cargo::rerun-if-changed=build.rs");
+    for variable in ["CC", "CXX", AGENT.prebuilt, HELPER.prebuilt] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+
+    let out = PathBuf::from(var("OUT_DIR"));
+    let target_folder = target_folder(&out);
+    // Side by side: the last crates of each leave processors idle.
+    let [agent, helper] = thread::scope(|scope| {
+        [AGENT, HELPER]
+            .map(|program| {
+                let (root, target_folder, out) = (&root, &target_folder, &out);
+                scope.spawn(move || program.embed(root, target_folder, out))
+            })
+            .map(|building| building.join().unwrap_or_else(|_| std::process::exit(1)))
+    });
+    let dockerfile = format!(
+        "/// The image's Dockerfile.\npub const DOCKERFILE: &str = include_str!({:?});\n",
+        root.join("Dockerfile"),
+    );
+    fs::write(out.join("programs.rs"), agent + &helper + &dockerfile).expect("OUT_DIR is writable");
+}
+
+impl Program {
+    /// Builds it, and gives the constants.
+    fn embed(&self, root: &Path, target_folder: &Path, out: &Path) -> String {
+        let Self { name, constant, .. } = self;
+        // Fuzz targets start no sandbox, and every program would be built for them from nothing.
+        let bytes = if env::var_os("CARGO_CFG_FUZZING").is_some() {
+            Vec::new()
+        } else {
+            let built = match env::var_os(self.prebuilt) {
+                Some(file) => {
+                    println!("cargo::rerun-if-changed={}", Path::new(&file).display());
+                    file.into()
+                }
+                None => self.build(root, &target_folder.join(self.folder)),
+            };
+            fs::read(&built)
+                .unwrap_or_else(|error| panic!("cannot read {}: {error}", built.display()))
+        };
+        let copy = out.join(name);
+        fs::write(&copy, &bytes).expect("OUT_DIR is writable");
+        let digest = Sha256::digest(&bytes).iter().fold(String::new(), |mut hex, byte| {
+            write!(hex, "{byte:02x}").expect("a string grows");
+            hex
+        });
+        format!(
+            "/// The program `{name}`, static, for this target.\n\
+             pub const {constant}: &[u8] = include_bytes!({copy:?});\n\
+             /// The sha256 of [`{constant}`], in hex.\n\
+             pub const {constant}_SHA256: &str = {digest:?};\n",
+        )
+    }
+
+    fn build(&self, root: &Path, target_folder: &Path) -> PathBuf {
+        let Self { name, profile, .. } = self;
+        let target = var("TARGET");
+        assert!(
+            target.ends_with("-linux-gnu"),
+            "{name} is linked statically against glibc: build for a *-linux-gnu target, not {target}"
+        );
+        let cargo_home = env::var("CARGO_HOME")
+            .unwrap_or_else(|_| format!("{}/.cargo", env::var("HOME").unwrap_or_default()));
+        // The same program from every checkout: no path of the machine stays in it.
+        let flags = [
+            "-Ctarget-feature=+crt-static".to_owned(),
+            format!("--remap-path-prefix={}=/src", root.display()),
+            format!("--remap-path-prefix={cargo_home}=/cargo"),
+        ];
+
+        let mut cargo = Command::new(var("CARGO"));
+        for (name, _) in env::vars_os() {
+            let name = name.to_string_lossy();
+            if OUTER.contains(&&*name)
+                || OUTER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            {
+                cargo.env_remove(&*name);
+            }
+        }
+        let status = cargo
+            .current_dir(root)
+            .args(["build", "--locked", "--profile", profile, "--package", name, "--bin", name])
+            .args(self.features)
+            .args(["--target", &target, "--target-dir"])
+            .arg(target_folder)
+            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+            // Luau's own assertions cost a third of its speed.
+            .env("LUAU_CXXFLAGS", "-DNDEBUG")
+            .status()
+            .unwrap_or_else(|error| panic!("cannot start cargo for {name}: {error}"));
+        assert!(status.success(), "building {name} failed: {status} (the messages are above)");
+        target_folder.join(target).join(profile).join(name)
+    }
+}
+
+/// The outer target folder: the nearest folder above `OUT_DIR` that cargo marked as a cache, or
+/// the one around it where that is only a target's (`target/<triple>`). `OUT_DIR` itself where none
+/// is marked (`cargo install`).
+fn target_folder(out: &Path) -> PathBuf {
+    let is_marked = |folder: &&Path| folder.join("CACHEDIR.TAG").is_file();
+    let nearest = out.ancestors().find(is_marked).unwrap_or(out);
+    nearest.parent().filter(is_marked).unwrap_or(nearest).to_owned()
+}
+
+fn var(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
+}

@@ -1,0 +1,487 @@
+//! A container's control groups: where they are, how to end what is in them, what they know.
+//!
+//! They are what outlives everybody: a container whose controller and helper were killed is found
+//! and ended by its name alone. On version 1 (and hybrid) a container has a group in each hierarchy
+//! that limits it, and in no other, because each costs the kernel milliseconds; on version 2 one.
+//! Always directly beneath the root, so that no parent is left.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+/// Between two looks at a group whose processes are dying.
+const POLL: Duration = Duration::from_millis(1);
+
+/// Where control groups are on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchies {
+    /// Version 1: each hierarchy's controllers and mount point.
+    v1: Vec<(Vec<String>, PathBuf)>,
+    /// Version 2: the mount point.
+    v2: Option<PathBuf>,
+    /// Mount points that cannot be written to.
+    read_only: Vec<PathBuf>,
+}
+
+/// What a container's groups know of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// How often a process of it was killed because its memory was used up.
+    pub oom_kills: u64,
+    /// The most memory that it used, in bytes.
+    pub peak_memory: u64,
+    /// Processor time, its processes' that have ended among it.
+    pub cpu: Duration,
+}
+
+/// What the limits of a sandbox need.
+const NEEDED: &[&str] = &["memory", "cpu", "pids"];
+/// What else a container has a group of on version 1: what it used is counted, and libcontainer
+/// denies it devices.
+const BESIDES: &[&str] = &["cpuacct", "devices"];
+
+impl Hierarchies {
+    /// Those of this process's mount namespace.
+    ///
+    /// # Errors
+    ///
+    /// [`io::Error`] where `/proc` cannot be read.
+    pub fn here() -> io::Result<Self> {
+        Ok(Self::parse(&fs::read_to_string("/proc/self/mountinfo")?))
+    }
+
+    /// Reads them from a `mountinfo` file.
+    #[must_use]
+    pub fn parse(mountinfo: &str) -> Self {
+        let mut found = Self { v1: Vec::new(), v2: None, read_only: Vec::new() };
+        for line in mountinfo.lines() {
+            // 35 25 0:30 / /sys/fs/cgroup/memory rw,nosuid - cgroup cgroup rw,memory
+            let Some((mount, filesystem)) = line.split_once(" - ") else { continue };
+            let mut mount = mount.split(' ').skip(4);
+            let (Some(point), Some(options)) = (mount.next(), mount.next()) else { continue };
+            let mut filesystem = filesystem.split(' ');
+            let kind = filesystem.next().unwrap_or_default();
+            let super_options = filesystem.nth(1).unwrap_or_default();
+            let point = PathBuf::from(point);
+            match kind {
+                "cgroup" => {
+                    let known = super_options.split(',').filter(|&option| {
+                        !matches!(option, "rw" | "ro" | "xattr") && !option.contains('=')
+                    });
+                    found.v1.push((known.map(str::to_owned).collect(), point.clone()));
+                }
+                "cgroup2" => found.v2 = Some(point.clone()),
+                _ => continue,
+            }
+            if options.split(',').chain(super_options.split(',')).any(|option| option == "ro") {
+                found.read_only.push(point);
+            }
+        }
+        found
+    }
+
+    /// `1`, `1 and 2 (hybrid)` or `2`.
+    #[must_use]
+    pub const fn version(&self) -> &'static str {
+        match (self.is_v1(), self.v2.is_some()) {
+            (true, true) => "1 and 2 (hybrid)",
+            (true, false) => "1",
+            (false, _) => "2",
+        }
+    }
+
+    /// What is in the way of limits, for people; `None` where nothing is.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        let (has, where_from): (Vec<String>, Vec<&Path>) = if self.is_v1() {
+            self.v1.iter().fold(Default::default(), |(mut has, mut points), (names, point)| {
+                if names.iter().any(|name| NEEDED.contains(&name.as_str())) {
+                    points.push(point.as_path());
+                }
+                has.extend(names.iter().cloned());
+                (has, points)
+            })
+        } else if let Some(root) = &self.v2 {
+            let names = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+            (names.split_whitespace().map(str::to_owned).collect(), vec![root])
+        } else {
+            return Some("no control groups are mounted".to_owned());
+        };
+        let missing: Vec<&str> = NEEDED
+            .iter()
+            .copied()
+            .filter(|&needed| !has.iter().any(|name| name == needed))
+            .collect();
+        if !missing.is_empty() {
+            return Some(format!("there is no {} controller", missing.join(" and no ")));
+        }
+        let read_only =
+            self.read_only.iter().find(|point| where_from.contains(&point.as_path()))?;
+        Some(format!("{} is mounted read-only", read_only.display()))
+    }
+
+    /// Whether swap is counted, so that it can be limited.
+    #[must_use]
+    pub fn counts_swap(&self) -> bool {
+        let v1 = self.v1.iter().map(|(_, point)| point.join("memory.memsw.limit_in_bytes"));
+        if self.is_v1() {
+            return v1.into_iter().any(|file| file.exists());
+        }
+        // The root itself has no such file: any group beneath it does.
+        let groups = self.v2.iter().flat_map(|root| fs::read_dir(root).into_iter().flatten());
+        groups.flatten().any(|group| group.path().join("memory.swap.max").exists())
+    }
+
+    /// The mount points of those that a container has groups in.
+    pub fn used(&self) -> impl Iterator<Item = &Path> {
+        let is_used =
+            |name: &String| NEEDED.contains(&name.as_str()) || BESIDES.contains(&name.as_str());
+        let v1 = self.v1.iter().filter(move |(names, _)| names.iter().any(is_used));
+        let v2 = self.v2.iter().filter(|_| !self.is_v1());
+        v1.map(|(_, point)| point).chain(v2).map(PathBuf::as_path)
+    }
+
+    /// Whether limits are kept by version 1. Where it is there at all, version 2 has none of the
+    /// controllers, or none that we could rely on.
+    #[must_use]
+    pub const fn is_v1(&self) -> bool {
+        !self.v1.is_empty()
+    }
+
+    /// The groups of the container with this name, whether they are there or not.
+    #[must_use]
+    pub fn of(&self, name: &str) -> Groups {
+        let all = self.used().map(|point| point.join(name)).collect();
+        let v1 = |controller: &str| {
+            let holds =
+                |(names, _): &&(Vec<String>, PathBuf)| names.iter().any(|it| it == controller);
+            self.v1.iter().find(holds).map(|(_, point)| point.join(name))
+        };
+        let files = if self.is_v1() {
+            Files::V1 { memory: v1("memory"), cpuacct: v1("cpuacct") }
+        } else {
+            Files::V2 { group: self.v2.as_ref().map(|point| point.join(name)) }
+        };
+        Groups { name: name.to_owned(), all, files }
+    }
+}
+
+/// The groups that this process is in, on version 1: it visits a container's to make the container
+/// there, and goes back.
+///
+/// A process that has one thread and moves itself, by `tasks`, moves at once. One that is moved by
+/// its number, or by `cgroup.procs`, waits for all processors of the machine: 15 to 30 ms where
+/// nobody else did it just before.
+#[derive(Debug)]
+pub struct Homes {
+    tasks: Vec<fs::File>,
+}
+
+impl Homes {
+    /// `None` where they are not known: version 2 has no such way, and a mount may not show them.
+    #[must_use]
+    pub fn open(hierarchies: &Hierarchies) -> Option<Self> {
+        if !hierarchies.is_v1() {
+            return None;
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let open = |point: &Path| {
+            let point = point.to_str()?;
+            let line = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some(point))?;
+            let (mount, filesystem) = line.split_once(" - ")?;
+            let root = mount.split(' ').nth(3)?;
+            let options = filesystem.split(' ').nth(2)?;
+            let group = groups.lines().find_map(|line| {
+                let mut parts = line.splitn(3, ':').skip(1);
+                let (names, group) = (parts.next()?, parts.next()?);
+                let mut names = names.split(',').filter(|name| !name.is_empty());
+                names.any(|name| options.split(',').any(|option| option == name)).then_some(group)
+            })?;
+            let beneath = Path::new(group).strip_prefix(root).ok()?;
+            let tasks = Path::new(point).join(beneath).join("tasks");
+            fs::File::options().write(true).open(tasks).ok()
+        };
+        let tasks = hierarchies.used().map(open).collect::<Option<_>>()?;
+        Some(Self { tasks })
+    }
+
+    /// Goes back.
+    ///
+    /// # Errors
+    ///
+    /// [`io::Error`] where the kernel refuses.
+    pub fn return_to(&self) -> io::Result<()> {
+        self.tasks.iter().try_for_each(|mut tasks| io::Write::write_all(&mut tasks, b"0"))
+    }
+}
+
+/// A container's groups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Groups {
+    name: String,
+    /// In every hierarchy that is used.
+    all: Vec<PathBuf>,
+    files: Files,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Files {
+    V1 { memory: Option<PathBuf>, cpuacct: Option<PathBuf> },
+    V2 { group: Option<PathBuf> },
+}
+
+impl Groups {
+    /// What they know; `None` where they are gone, or know nothing of memory.
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        match &self.files {
+            Files::V1 { memory, cpuacct } => {
+                let memory = memory.as_ref()?;
+                Some(Usage {
+                    oom_kills: field(&memory.join("memory.oom_control"), "oom_kill")?,
+                    peak_memory: number(&memory.join("memory.max_usage_in_bytes"))?,
+                    cpu: Duration::from_nanos(number(&cpuacct.as_ref()?.join("cpuacct.usage"))?),
+                })
+            }
+            Files::V2 { group } => {
+                let group = group.as_ref()?;
+                // Before Linux 5.19 there is no peak: what is used now is no lie, only too little.
+                let peak = || number(&group.join("memory.current"));
+                Some(Usage {
+                    oom_kills: field(&group.join("memory.events"), "oom_kill")?,
+                    peak_memory: number(&group.join("memory.peak")).or_else(peak)?,
+                    cpu: Duration::from_micros(field(&group.join("cpu.stat"), "usage_usec")?),
+                })
+            }
+        }
+    }
+
+    /// Makes them, and moves this process there. It has one thread.
+    ///
+    /// # Errors
+    ///
+    /// [`io::Error`] where the kernel refuses.
+    pub fn visit(&self) -> io::Result<()> {
+        for group in &self.all {
+            fs::create_dir(group)?;
+            fs::write(group.join("tasks"), "0")?;
+        }
+        Ok(())
+    }
+
+    /// Writes a setting, in the hierarchy that has it.
+    ///
+    /// # Errors
+    ///
+    /// [`io::Error`] where none has it, or the kernel refuses.
+    pub fn set(&self, file: &str, value: &str) -> io::Result<()> {
+        let found = self.all.iter().map(|group| group.join(file)).find(|file| file.exists());
+        fs::write(found.ok_or_else(|| io::Error::other(format!("there is no {file}")))?, value)
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot write {file}: {error}")))
+    }
+
+    /// Whether any process is in them.
+    #[must_use]
+    pub fn has_processes(&self) -> bool {
+        self.all.iter().any(|group| !processes(group).is_empty())
+    }
+
+    /// Kills everything in them.
+    pub fn kill(&self) {
+        for group in &self.all {
+            // Version 2, from Linux 5.14 on: at once, and whatever is being forked.
+            if fs::write(group.join("cgroup.kill"), "1").is_ok() {
+                continue;
+            }
+            for pid in processes(group) {
+                self.kill_process(pid);
+            }
+        }
+    }
+
+    /// Kills a process, if it is in one of the groups still: its number may be another's by now.
+    fn kill_process(&self, pid: Pid) {
+        let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let is_ours = |line: &str| line.rsplit_once('/').is_some_and(|(_, last)| last == self.name);
+        if cgroups.lines().any(is_ours) {
+            _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
+        }
+    }
+
+    /// Kills everything in them until they can be removed, and removes them.
+    ///
+    /// # Errors
+    ///
+    /// [`io::Error`] where they are not gone `within` that time.
+    pub fn remove(&self, within: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + within;
+        loop {
+            let mut left = None;
+            for group in &self.all {
+                match remove_tree(group) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(error) => left = Some((group, error)),
+                }
+            }
+            let Some((group, error)) = left else { return Ok(()) };
+            if error != Errno::BUSY || Instant::now() >= deadline {
+                let error = io::Error::from(error);
+                return Err(io::Error::new(
+                    error.kind(),
+                    format!("cannot remove {}: {error}", group.display()),
+                ));
+            }
+            self.kill();
+            thread::sleep(POLL);
+        }
+    }
+}
+
+/// Removes a group, and those that a guest may have made in it where it could.
+fn remove_tree(group: &Path) -> Result<(), Errno> {
+    match rustix::fs::rmdir(group) {
+        Err(Errno::BUSY | Errno::NOTEMPTY) => {}
+        result => return result,
+    }
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_tree(&entry.path())?;
+        }
+    }
+    rustix::fs::rmdir(group)
+}
+
+/// The processes of a group; none where it is gone.
+fn processes(group: &Path) -> Vec<Pid> {
+    let listed = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    listed.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect()
+}
+
+fn number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// The number after a name, in a file of such lines.
+fn field(file: &Path, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V1: &str = "\
+24 1 0:22 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
+25 24 0:23 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:4 - cgroup cgroup rw,cpu,cpuacct
+26 24 0:24 / /sys/fs/cgroup/memory rw,nosuid - cgroup cgroup rw,memory
+27 24 0:25 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids
+28 24 0:26 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd
+";
+    const UNIFIED: &str = "29 24 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+
+    #[test]
+    fn a_container_has_a_group_in_every_hierarchy_of_version_1_that_limits_it() {
+        let groups = Hierarchies::parse(V1).of("sandboxctl-1");
+        let all: Vec<_> = groups.all.iter().map(|path| path.to_str().unwrap()).collect();
+        assert_eq!(
+            all,
+            [
+                "/sys/fs/cgroup/cpu,cpuacct/sandboxctl-1",
+                "/sys/fs/cgroup/memory/sandboxctl-1",
+                "/sys/fs/cgroup/pids/sandboxctl-1",
+            ]
+        );
+        assert_eq!(
+            groups.files,
+            Files::V1 {
+                memory: Some("/sys/fs/cgroup/memory/sandboxctl-1".into()),
+                cpuacct: Some("/sys/fs/cgroup/cpu,cpuacct/sandboxctl-1".into()),
+            }
+        );
+    }
+
+    #[test]
+    fn a_hybrid_machine_keeps_limits_by_version_1_alone() {
+        let hierarchies = Hierarchies::parse(&format!("{V1}{UNIFIED}"));
+        assert_eq!(hierarchies.version(), "1 and 2 (hybrid)");
+        let groups = hierarchies.of("x");
+        assert!(matches!(groups.files, Files::V1 { .. }));
+        assert_eq!(groups.all.last().unwrap(), Path::new("/sys/fs/cgroup/pids/x"));
+    }
+
+    #[test]
+    fn a_container_has_one_group_of_version_2() {
+        let line = "29 24 0:27 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
+        let hierarchies = Hierarchies::parse(line);
+        assert_eq!(hierarchies.version(), "2");
+        let groups = hierarchies.of("x");
+        assert_eq!(groups.all, [Path::new("/sys/fs/cgroup/x")]);
+        assert_eq!(groups.files, Files::V2 { group: Some("/sys/fs/cgroup/x".into()) });
+    }
+
+    #[test]
+    fn missing_cgroup_controllers_are_named() {
+        let problem = |mountinfo: &str| Hierarchies::parse(mountinfo).problem();
+        assert_eq!(problem(V1), None);
+        assert_eq!(problem("").unwrap(), "no control groups are mounted");
+        let without: String =
+            V1.lines().filter(|line| !line.contains("pids")).collect::<Vec<_>>().join("\n");
+        assert_eq!(problem(&without).unwrap(), "there is no pids controller");
+        let read_only = V1.replace("/memory rw", "/memory ro");
+        assert_eq!(problem(&read_only).unwrap(), "/sys/fs/cgroup/memory is mounted read-only");
+        // Version 2 says what it has in a file of its root.
+        let dir = tempfile::tempdir().unwrap();
+        let line = |options: &str| {
+            format!("29 24 0:27 / {} {options} - cgroup2 cgroup2 rw\n", dir.path().display())
+        };
+        fs::write(dir.path().join("cgroup.controllers"), "cpuset cpu io memory pids\n").unwrap();
+        assert_eq!(problem(&line("rw")), None);
+        assert!(problem(&line("ro")).unwrap().ends_with("is mounted read-only"));
+        fs::write(dir.path().join("cgroup.controllers"), "cpuset io\n").unwrap();
+        let expected = "there is no memory and no cpu and no pids controller";
+        assert_eq!(problem(&line("rw")).unwrap(), expected);
+    }
+
+    #[test]
+    fn usage_is_read_from_the_files_of_either_version() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let point = |name: &str| {
+            fs::create_dir_all(root.join(name).join("x")).unwrap();
+            root.join(name).display().to_string()
+        };
+        let v1 = format!(
+            "1 2 0:1 / {} rw - cgroup cgroup rw,memory\n3 4 0:2 / {} rw - cgroup cgroup rw,cpuacct\n",
+            point("memory"),
+            point("cpuacct")
+        );
+        fs::write(
+            root.join("memory/x/memory.oom_control"),
+            "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+        )
+        .unwrap();
+        fs::write(root.join("memory/x/memory.max_usage_in_bytes"), "4096\n").unwrap();
+        fs::write(root.join("cpuacct/x/cpuacct.usage"), "1500\n").unwrap();
+        let expected = Usage { oom_kills: 2, peak_memory: 4096, cpu: Duration::from_nanos(1500) };
+        assert_eq!(Hierarchies::parse(&v1).of("x").usage(), Some(expected));
+        assert_eq!(Hierarchies::parse(&v1).of("y").usage(), None);
+
+        let v2 = format!("1 2 0:1 / {} rw - cgroup2 cgroup2 rw\n", point("unified"));
+        let file = |name: &str, text: &str| {
+            fs::write(root.join("unified/x").join(name), text).unwrap();
+        };
+        file("memory.events", "low 0\noom 3\noom_kill 1\noom_group_kill 0\n");
+        file("memory.peak", "8192\n");
+        file("cpu.stat", "usage_usec 7\nuser_usec 3\n");
+        let expected = Usage { oom_kills: 1, peak_memory: 8192, cpu: Duration::from_micros(7) };
+        assert_eq!(Hierarchies::parse(&v2).of("x").usage(), Some(expected));
+    }
+}

@@ -1,0 +1,148 @@
+//! Which engine is used, and which are there.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::docker::DockerEngine;
+use super::embedded::{EmbeddedEngine, Prewarm};
+use super::{Engine, docker};
+use crate::agent::Agent;
+use crate::config::{AgentSource, EngineChoice, EngineConfig};
+use crate::error::ConnectError;
+
+/// Why it is not Docker, in one line.
+const NOTICE: &str = "no Docker or Podman socket is there: using the embedded engine";
+
+/// The engine that the configuration asks for. `auto` is Docker; the embedded one only where
+/// nobody has named anything of Docker's, nothing of it is there, and this user could use the other.
+///
+/// # Errors
+///
+/// [`ConnectError`] where it cannot be used.
+pub async fn connect(
+    engine: &EngineConfig,
+    agent: &AgentSource,
+    state_dir: &Path,
+) -> Result<Arc<dyn Engine>, ConnectError> {
+    match engine.kind {
+        EngineChoice::Docker => docker(engine, agent, state_dir).await,
+        EngineChoice::Embedded => {
+            nothing_is_asked_of_docker(engine)?;
+            embedded(engine, agent, None, Prewarm::Start)
+        }
+        EngineChoice::Auto
+            if rustix::process::geteuid().is_root() && nothing_is_dockers(engine)? =>
+        {
+            embedded(engine, agent, Some(NOTICE.to_owned()), Prewarm::Start)
+        }
+        EngineChoice::Auto => docker(engine, agent, state_dir).await,
+    }
+}
+
+/// The engine that is named; with `auto` every one that is there.
+///
+/// # Errors
+///
+/// [`ConnectError`] where one cannot be used.
+pub async fn reach(
+    engine: &EngineConfig,
+    agent: &AgentSource,
+    state_dir: &Path,
+) -> Result<Vec<Arc<dyn Engine>>, ConnectError> {
+    match engine.kind {
+        EngineChoice::Docker => Ok(vec![docker(engine, agent, state_dir).await?]),
+        EngineChoice::Embedded => Ok(vec![embedded(engine, agent, None, Prewarm::Wait)?]),
+        EngineChoice::Auto => {
+            let mut engines = Vec::new();
+            if !docker::is_absent(&engine.docker)? {
+                engines.push(docker(engine, agent, state_dir).await?);
+            }
+            if fs::read_dir(&engine.embedded.data_dir).is_ok() {
+                engines.push(embedded(engine, agent, None, Prewarm::Wait)?);
+            }
+            Ok(engines)
+        }
+    }
+}
+
+/// Whether nobody has named anything of Docker's, and there is none.
+fn nothing_is_dockers(engine: &EngineConfig) -> Result<bool, ConnectError> {
+    Ok(engine.runtime.is_none() && engine.image.is_none() && docker::is_absent(&engine.docker)?)
+}
+
+/// The embedded engine has neither a runtime nor an image to choose. Somebody who asks for gVisor
+/// must not be given less without a word.
+fn nothing_is_asked_of_docker(engine: &EngineConfig) -> Result<(), ConnectError> {
+    match (&engine.runtime, &engine.image) {
+        (Some(_), _) => Err(ConnectError::DockerOnly { what: "runtime" }),
+        (None, Some(_)) => Err(ConnectError::DockerOnly { what: "image" }),
+        (None, None) => Ok(()),
+    }
+}
+
+async fn docker(
+    engine: &EngineConfig,
+    agent: &AgentSource,
+    state_dir: &Path,
+) -> Result<Arc<dyn Engine>, ConnectError> {
+    let agent = Agent::open(agent)?;
+    Ok(Arc::new(DockerEngine::connect(engine, agent, state_dir).await?))
+}
+
+fn embedded(
+    engine: &EngineConfig,
+    agent: &AgentSource,
+    notice: Option<String>,
+    prewarm: Prewarm,
+) -> Result<Arc<dyn Engine>, ConnectError> {
+    let agent = Agent::open(agent)?;
+    let engine = EmbeddedEngine::connect(&engine.embedded, &agent, notice, prewarm);
+    Ok(Arc::new(engine.map_err(ConnectError::Embedded)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DockerEndpoint;
+
+    #[test]
+    fn configured_or_present_docker_is_never_skipped() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("docker.sock");
+        let docker = |socket| DockerEndpoint { sockets: vec![socket], ..Default::default() };
+        let nothing = EngineConfig { docker: docker(socket.clone()), ..Default::default() };
+        assert!(nothing_is_dockers(&nothing).unwrap());
+
+        let name = || Some("x".to_owned());
+        let by_runtime = EngineConfig { runtime: name(), ..nothing.clone() };
+        let by_image = EngineConfig { image: name(), ..nothing.clone() };
+        let mut by_host = nothing.clone();
+        by_host.docker.env_host = Some("unix:///nowhere/docker.sock".into());
+        let mut by_flag = nothing.clone();
+        by_flag.docker.host = Some(("tcp://host:1".into(), "--host".into()));
+        // Nobody answers there; that is an error to tell.
+        fs::write(&socket, "").unwrap();
+        for engine in [by_runtime, by_image, by_host, by_flag, nothing] {
+            assert!(!nothing_is_dockers(&engine).unwrap(), "{engine:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_embedded_engine_refuses_a_runtime_and_an_image_in_place_of_ignoring_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = EngineConfig { kind: EngineChoice::Embedded, ..Default::default() };
+        config.embedded.data_dir = dir.path().join("data");
+        config.image = Some("x".to_owned());
+        let state_dir = dir.path().join("state");
+        let refused = async |config: EngineConfig| {
+            connect(&config, &AgentSource::Embedded, &state_dir).await.err()
+        };
+        let error = refused(config.clone()).await;
+        assert!(matches!(error, Some(ConnectError::DockerOnly { what: "image" })), "{error:?}");
+        config.runtime = Some("runsc".to_owned());
+        let error = refused(config).await;
+        assert!(matches!(error, Some(ConnectError::DockerOnly { what: "runtime" })), "{error:?}");
+        assert!(!dir.path().join("data").exists());
+    }
+}

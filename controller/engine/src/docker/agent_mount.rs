@@ -1,0 +1,95 @@
+//! What goes into an image that is not ours: the agent, and the few files that every program expects
+//! and that the engine does not make where a container has no network. All are mounted read-only
+//! from this user's state folder, so the engine must see that. Nobody else may enter the folder, and
+//! what is in it is compared with what must be before each container.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sandbox_dirfd::create_private_dir;
+use sha2::{Digest, Sha256};
+
+use crate::SYSTEM_FILES;
+use crate::agent::Agent;
+use crate::error::EngineError;
+use crate::installed_files::{self, InstalledFile, TEXT};
+
+/// The parts, where they are kept.
+pub(super) struct Parts {
+    agent: Agent,
+    folder: PathBuf,
+}
+
+/// A file of ours in a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Injected {
+    pub source: String,
+    pub target: String,
+}
+
+impl Parts {
+    pub fn new(agent: Agent, state_dir: &Path) -> Self {
+        Self { agent, folder: state_dir.join("programs") }
+    }
+
+    /// Everything, written where it is missing or not what it must be. The agent is the first, at a
+    /// name of this container's alone: no image has anything there.
+    pub async fn install(self: &Arc<Self>) -> Result<Vec<Injected>, EngineError> {
+        let parts = self.clone();
+        let installed = tokio::task::spawn_blocking(move || parts.install_now()).await;
+        let installed = installed.unwrap_or_else(|error| Err(io::Error::other(error)));
+        installed.map_err(|error| {
+            let folder = self.folder.display();
+            EngineError::Refused(format!("cannot keep the agent in {folder}: {error}"))
+        })
+    }
+
+    fn install_now(&self) -> io::Result<Vec<Injected>> {
+        create_private_dir(&self.folder)?;
+        let install = |part: &InstalledFile<'_>, target: String| {
+            let path = installed_files::install(&self.folder, part)?;
+            let source = path.into_os_string().into_string().map_err(|_| {
+                io::Error::new(io::ErrorKind::InvalidInput, "its path is not UTF-8")
+            })?;
+            Ok(Injected { source, target })
+        };
+        let target = format!("/.sandbox-{}", sandbox_dirfd::random_hex::<16>());
+        let agent = install(&installed_files::agent(&self.agent), target)?;
+        let files = SYSTEM_FILES.iter().map(|file| {
+            let sha256 = sandbox_dirfd::hex(&Sha256::digest(file.content));
+            let bytes = file.content.as_bytes();
+            let part = InstalledFile { name: file.name, bytes, sha256: &sha256, mode: TEXT };
+            install(&part, file.path.to_owned())
+        });
+        [Ok(agent)].into_iter().chain(files).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[tokio::test]
+    async fn any_user_may_start_the_agent_and_read_the_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let parts = Arc::new(Parts::new(Agent::Embedded, dir.path()));
+        let installed = parts.install().await.unwrap();
+        let [agent, files @ ..] = &installed[..] else { panic!("{installed:?}") };
+        let again = parts.install().await.unwrap();
+        assert_eq!((&again[0].source, &again[1..]), (&agent.source, files));
+        assert_ne!(again[0].target, agent.target);
+        let random = agent.target.strip_prefix("/.sandbox-").unwrap();
+        assert!(random.len() == 32 && random.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        assert_eq!(fs::read(&agent.source).unwrap(), Agent::Embedded.bytes());
+        let mode = |file: &Injected| fs::metadata(&file.source).unwrap().permissions().mode();
+        assert_eq!(mode(agent) & 0o7777, 0o555);
+        let targets: Vec<_> = files.iter().map(|file| &*file.target).collect();
+        assert_eq!(targets, ["/etc/hosts", "/etc/resolv.conf", "/etc/hostname"]);
+        assert!(files.iter().all(|file| mode(file) & 0o7777 == 0o444));
+        let hosts = fs::read_to_string(&files[0].source).unwrap();
+        assert!(hosts.contains("127.0.0.1 localhost\n"), "{hosts}");
+    }
+}

@@ -1,0 +1,520 @@
+//! From a [`ContainerSpec`] to Docker's words: a pure function, so that every setting of the
+//! hardening table is tested by itself.
+
+use std::collections::HashMap;
+
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
+    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits,
+    RestartPolicy, RestartPolicyNameEnum,
+};
+use rustix::io::Errno;
+use sandbox_protocol::syscalls::{PERSONALITIES, container_syscall_names};
+use serde_json::{Value, json};
+
+use super::agent_mount::Injected;
+use crate::hardening::{
+    ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3, HOSTNAME, MASKED_PATHS, OOM_SCORE_ADJ,
+    READONLY_PATHS, SHM_BYTES, SYSTEM_FILES,
+};
+use crate::{Bind, ContainerSpec, Programs};
+
+/// Whose seccomp profile a container gets. There is no third way: never none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seccomp {
+    /// Ours, which is smaller and quicker to load.
+    Ours,
+    /// The engine's default. Podman takes a profile only as a file of its own.
+    EnginesDefault,
+}
+
+pub(super) const TMP: &str = "/tmp";
+
+/// Covers a directory. Where an image wants a volume too, which the engine would otherwise make, on the
+/// host's disk and to be written to: a volume that is read-only must have a name, and so would outlive us.
+pub(super) const EMPTY: &str = "ro,nosuid,nodev,noexec,size=4k";
+
+/// What a container is made from.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum From<'a> {
+    /// The sandbox image, by its id.
+    Own(&'a str),
+    /// An image with programs, by its id.
+    Foreign {
+        image: &'a str,
+        /// Where it wants folders to be written to.
+        volumes: &'a [String],
+        programs: &'a Programs,
+        /// What is mounted into it besides: the agent first, which is what starts.
+        injected: &'a [Injected],
+    },
+}
+
+/// The body of the request that makes the container.
+pub(super) fn body(
+    spec: &ContainerSpec,
+    from: From<'_>,
+    runtime: Option<&str>,
+    seccomp: Seccomp,
+) -> ContainerCreateBody {
+    let body = hardened(spec, from, runtime, seccomp);
+    match from {
+        From::Own(_) => body,
+        From::Foreign { volumes, programs, injected, .. } => {
+            with_programs(body, spec, volumes, programs, injected)
+        }
+    }
+}
+
+/// What there is in every container.
+fn hardened(
+    spec: &ContainerSpec,
+    from: From<'_>,
+    runtime: Option<&str>,
+    seccomp: Seccomp,
+) -> ContainerCreateBody {
+    let (image, profile): (_, fn() -> Value) = match from {
+        From::Own(image) => (image, scripts_profile),
+        From::Foreign { image, .. } => (image, programs_profile),
+    };
+    let mut security_opt = vec!["no-new-privileges".to_owned()];
+    match seccomp {
+        Seccomp::Ours => security_opt.push(format!("seccomp={}", profile())),
+        // Podman ignores `MaskedPaths`, and takes them so.
+        Seccomp::EnginesDefault => security_opt.push(format!("mask={}", MASKED_PATHS.join(":"))),
+    }
+    let memory = i64::try_from(spec.memory).unwrap_or(i64::MAX);
+    let texts = |list: &[&str]| Some(list.iter().map(|&text| text.to_owned()).collect());
+    ContainerCreateBody {
+        image: Some(image.to_owned()),
+        // The agent's: it is the entrypoint.
+        cmd: Some(spec.agent_args()),
+        user: Some(spec.user.to_string()),
+        // A terminal would turn the container's bytes into the heads of frames.
+        tty: Some(false),
+        // Stdin ends with the connection: the agent's sign that its controller is gone.
+        open_stdin: Some(true),
+        stdin_once: Some(true),
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        network_disabled: Some(true),
+        stop_signal: Some("SIGKILL".to_owned()),
+        env: Some(Vec::new()),
+        labels: Some(spec.labels.iter().cloned().collect()),
+        host_config: Some(HostConfig {
+            network_mode: Some("none".to_owned()),
+            readonly_rootfs: Some(true),
+            privileged: Some(false),
+            cap_drop: texts(&["ALL"]),
+            security_opt: Some(security_opt),
+            pids_limit: Some(spec.pids.into()),
+            memory: Some(memory),
+            memory_swap: Some(memory),
+            nano_cpus: Some(spec.nano_cpus),
+            ulimits: Some(spec.ulimits.iter().map(ulimit).collect()),
+            ipc_mode: Some("none".to_owned()),
+            cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+            mounts: Some(spec.mounts.iter().map(mount).collect()),
+            tmpfs: (!spec.hidden.is_empty())
+                .then(|| spec.hidden.iter().map(|path| (path.clone(), EMPTY.to_owned())).collect()),
+            masked_paths: texts(MASKED_PATHS),
+            readonly_paths: texts(READONLY_PATHS),
+            // What the guest prints is not kept on the host's disk.
+            log_config: Some(HostConfigLogConfig {
+                typ: Some("none".to_owned()),
+                config: Some(HashMap::new()),
+            }),
+            oom_score_adj: Some(OOM_SCORE_ADJ.into()),
+            restart_policy: Some(RestartPolicy {
+                name: Some(RestartPolicyNameEnum::NO),
+                maximum_retry_count: None,
+            }),
+            // How it ended must be there to be read: we remove it ourselves.
+            auto_remove: Some(false),
+            init: Some(false),
+            runtime: runtime.map(str::to_owned),
+            ..HostConfig::default()
+        }),
+        ..ContainerCreateBody::default()
+    }
+}
+
+/// What there is besides where programs run: nothing of the image's own settings holds but its
+/// environment.
+fn with_programs(
+    mut body: ContainerCreateBody,
+    spec: &ContainerSpec,
+    volumes: &[String],
+    programs: &Programs,
+    injected: &[Injected],
+) -> ContainerCreateBody {
+    body.entrypoint = Some(injected.iter().take(1).map(|agent| agent.target.clone()).collect());
+    // The image's may be missing, and would be made.
+    body.working_dir = Some("/".to_owned());
+    body.hostname = Some(HOSTNAME.to_owned());
+    // It would run programs beside the agent.
+    body.healthcheck =
+        Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() });
+    let host = body.host_config.get_or_insert_default();
+    host.ipc_mode = Some("private".to_owned());
+    host.shm_size = i64::try_from(SHM_BYTES).ok();
+    let (uid, gid) = (spec.user.uid(), spec.user.gid());
+    let Programs { tmpfs_bytes, tmpfs_inodes, .. } = programs;
+    let tmp = (
+        TMP.to_owned(),
+        // The owner is told because the engine takes the mode of the image's `/tmp`, whatever we
+        // say: one that nobody else could write to.
+        format!(
+            "exec,nosuid,nodev,size={tmpfs_bytes},nr_inodes={tmpfs_inodes},mode=1777,uid={uid},\
+             gid={gid}"
+        ),
+    );
+    // There is none where we have something ourselves.
+    let is_ours = |path: &str| {
+        path == TMP
+            || spec.mounts.iter().any(|bind| bind.target == path)
+            || injected.iter().any(|it| it.target == path)
+    };
+    let volumes = volumes.iter().filter(|path| !is_ours(path));
+    let volumes = volumes.map(|path| (path.clone(), EMPTY.to_owned()));
+    host.tmpfs.get_or_insert_default().extend([tmp].into_iter().chain(volumes));
+    let mounts = host.mounts.get_or_insert_default();
+    mounts.extend(injected.iter().map(|it| bind_mount(&it.source, &it.target)));
+    body
+}
+
+/// Why a container cannot be made with a volume at this path; `None` where it can. The engine makes
+/// what a mount is put on, and that must not be in a mount of ours.
+pub(super) fn refuse_volume(path: &str, spec: &ContainerSpec) -> Option<String> {
+    let ours = spec.mounts.iter().map(|bind| &*bind.target);
+    let system = SYSTEM_FILES.iter().map(|file| file.path);
+    let mut ours = ours.chain(system);
+    let under = |path: &str, folder: &str| {
+        folder == "/" || path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+    };
+    let hit = ours.find(|&mount| under(path, mount) || under(mount, path))?;
+    Some(format!("wants a volume at {path}, where the sandbox has its {hit}"))
+}
+
+/// The system call filter for programs in Docker's words.
+fn programs_profile() -> Value {
+    let personality = PERSONALITIES.map(|value| {
+        json!({
+            "names": ["personality"],
+            "action": "SCMP_ACT_ALLOW",
+            "args": [{"index": 0, "value": value, "valueTwo": 0, "op": "SCMP_CMP_EQ"}],
+        })
+    });
+    let names: Vec<_> = container_syscall_names().filter(|name| *name != CLONE).collect();
+    let all = json!({"names": names, "action": "SCMP_ACT_ALLOW"});
+    let rules: Value = [all, clone_without_namespaces()].into_iter().chain(personality).collect();
+    let mut profile = profile(rules);
+    profile["defaultErrnoRet"] = Errno::NOSYS.raw_os_error().into();
+    profile
+}
+
+/// The system call filter for scripts in Docker's words.
+fn scripts_profile() -> Value {
+    profile(json!([
+        {"names": ALLOWED_SYSCALLS.concat(), "action": "SCMP_ACT_ALLOW"},
+        clone_without_namespaces(),
+        {"names": [CLONE3], "action": "SCMP_ACT_ERRNO", "errnoRet": Errno::NOSYS.raw_os_error()},
+    ]))
+}
+
+fn clone_without_namespaces() -> Value {
+    json!({
+        "names": [CLONE],
+        "action": "SCMP_ACT_ALLOW",
+        "args": [{
+            "index": 0, "value": CLONE_NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ",
+        }],
+    })
+}
+
+fn profile(rules: Value) -> Value {
+    json!({
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "archMap": [
+            {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": []},
+            {"architecture": "SCMP_ARCH_AARCH64", "subArchitectures": []},
+        ],
+        "syscalls": rules,
+    })
+}
+
+fn ulimit(&(name, value): &(&'static str, i64)) -> ResourcesUlimits {
+    ResourcesUlimits { name: Some(name.to_owned()), soft: Some(value), hard: Some(value) }
+}
+
+fn mount(bind: &Bind) -> Mount {
+    Mount { read_only: Some(bind.read_only), ..bind_mount(&bind.source.path, &bind.target) }
+}
+
+/// Read-only.
+fn bind_mount(source: &str, target: &str) -> Mount {
+    Mount {
+        // Not `Binds`: those make a missing source, and `:ro` there loses nosuid and nodev.
+        typ: Some(MountType::BIND),
+        source: Some(source.to_owned()),
+        target: Some(target.to_owned()),
+        read_only: Some(true),
+        bind_options: Some(MountBindOptions {
+            propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+            non_recursive: Some(true),
+            ..MountBindOptions::default()
+        }),
+        ..Mount::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ProgramRoot;
+    use crate::testing::spec;
+
+    /// What goes over the wire, without what is not set.
+    fn json() -> Value {
+        fn strip(value: &mut Value) {
+            if let Value::Object(map) = value {
+                map.retain(|_, value| !value.is_null());
+                map.values_mut().for_each(strip);
+            }
+        }
+        let mut json =
+            serde_json::to_value(body(&spec(), From::Own("sha256:1"), None, Seccomp::Ours))
+                .unwrap();
+        strip(&mut json);
+        json
+    }
+
+    #[test]
+    fn every_setting_of_the_hardening_table_is_sent() {
+        let json = json();
+        for (field, value) in [
+            ("Image", json!("sha256:1")),
+            ("Cmd", json!(["script", "--user", "1000:100", "--write", "/io"])),
+            ("User", json!("1000:100")),
+            ("Tty", json!(false)),
+            ("OpenStdin", json!(true)),
+            ("StdinOnce", json!(true)),
+            ("AttachStdin", json!(true)),
+            ("NetworkDisabled", json!(true)),
+            ("StopSignal", json!("SIGKILL")),
+            ("Env", json!([])),
+            ("Labels", json!({"sandboxctl.sandbox": "1"})),
+        ] {
+            assert_eq!(json[field], value, "{field}");
+        }
+        let host = &json["HostConfig"];
+        for (field, value) in [
+            ("NetworkMode", json!("none")),
+            ("ReadonlyRootfs", json!(true)),
+            ("Privileged", json!(false)),
+            ("CapDrop", json!(["ALL"])),
+            ("PidsLimit", json!(64)),
+            ("Memory", json!(256 << 20)),
+            ("MemorySwap", json!(256 << 20)),
+            ("NanoCpus", json!(1_500_000_000)),
+            (
+                "Ulimits",
+                json!([
+                    {"Name": "core", "Soft": 0, "Hard": 0},
+                    {"Name": "nofile", "Soft": 128, "Hard": 128},
+                ]),
+            ),
+            ("MaskedPaths", json!(MASKED_PATHS)),
+            ("ReadonlyPaths", json!(READONLY_PATHS)),
+            ("IpcMode", json!("none")),
+            ("CgroupnsMode", json!("private")),
+            ("LogConfig", json!({"Type": "none", "Config": {}})),
+            ("OomScoreAdj", json!(1000)),
+            ("RestartPolicy", json!({"Name": "no"})),
+            ("AutoRemove", json!(false)),
+            ("Init", json!(false)),
+            (
+                "Mounts",
+                json!([
+                    {
+                        "Type": "bind", "Source": "/home/me/out", "Target": "/io",
+                        "ReadOnly": false,
+                        "BindOptions": {"Propagation": "rprivate", "NonRecursive": true},
+                    },
+                    {
+                        "Type": "bind", "Source": "/home/me/a", "Target": "/in/a",
+                        "ReadOnly": true,
+                        "BindOptions": {"Propagation": "rprivate", "NonRecursive": true},
+                    },
+                ]),
+            ),
+        ] {
+            assert_eq!(host[field], value, "{field}");
+        }
+    }
+
+    #[test]
+    fn nothing_that_would_weaken_it_is_sent() {
+        let json = json();
+        for field in ["Binds", "CapAdd", "Devices", "GroupAdd", "Tmpfs", "PidMode", "UsernsMode"] {
+            assert_eq!(json["HostConfig"][field], Value::Null, "{field}");
+        }
+        assert_eq!(json["Entrypoint"], Value::Null);
+    }
+
+    #[test]
+    fn hidden_directory_is_covered_by_an_empty_one_beside_what_programs_have() {
+        let spec = ContainerSpec { hidden: vec!["/in/a/state".into()], ..spec() };
+        let tmpfs =
+            |from| body(&spec, from, None, Seccomp::Ours).host_config.unwrap().tmpfs.unwrap();
+        let scripts = tmpfs(From::Own("x"));
+        assert_eq!(scripts, HashMap::from([("/in/a/state".into(), EMPTY.into())]));
+        let programs = programs();
+        let from = From::Foreign { image: "x", volumes: &[], programs: &programs, injected: &[] };
+        let programs = tmpfs(from);
+        assert_eq!(programs["/in/a/state"], EMPTY);
+        assert!(programs.contains_key(TMP));
+    }
+
+    #[test]
+    fn the_runtime_is_passed_through() {
+        let host = body(&spec(), From::Own("x"), Some("runsc"), Seccomp::Ours).host_config.unwrap();
+        assert_eq!(host.runtime.as_deref(), Some("runsc"));
+    }
+
+    #[test]
+    fn without_our_seccomp_profile_there_is_the_engines_own() {
+        let host =
+            body(&spec(), From::Own("x"), None, Seccomp::EnginesDefault).host_config.unwrap();
+        let options = host.security_opt.unwrap();
+        assert_eq!(options[0], "no-new-privileges");
+        assert!(options[1].starts_with("mask=/proc/"), "{options:?}");
+        assert_eq!(options.len(), 2);
+    }
+
+    #[test]
+    fn the_seccomp_profile_allows_what_is_listed_and_denies_the_rest() {
+        let json = json();
+        let options = json["HostConfig"]["SecurityOpt"].as_array().unwrap();
+        assert_eq!(options[0], "no-new-privileges");
+        let profile = options[1].as_str().unwrap().strip_prefix("seccomp=").unwrap();
+        let profile: Value = serde_json::from_str(profile).unwrap();
+        assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+        let [allowed, clone, clone3] = &profile["syscalls"].as_array().unwrap()[..] else {
+            panic!("{profile:#}")
+        };
+        assert_eq!(allowed["action"], "SCMP_ACT_ALLOW");
+        assert_eq!(allowed["names"], json!(ALLOWED_SYSCALLS.concat()));
+        assert_eq!(clone["names"], json!(["clone"]));
+        assert_eq!(clone["args"][0]["value"], 2_114_060_288_u64);
+        assert_eq!(clone["args"][0]["op"], "SCMP_CMP_MASKED_EQ");
+        assert_eq!(clone3["action"], "SCMP_ACT_ERRNO");
+        assert_eq!(clone3["errnoRet"], 38);
+    }
+
+    fn programs() -> Programs {
+        Programs {
+            root: ProgramRoot::Image {
+                id: "sha256:2".into(),
+                reference: "x".into(),
+                volumes: Vec::new(),
+            },
+            env: Vec::new(),
+            tmpfs_bytes: 64 << 20,
+            tmpfs_inodes: 1000,
+        }
+    }
+
+    /// As [`json`], for an image that wants to write to these folders.
+    fn with_programs(volumes: &[&str]) -> Value {
+        let volumes: Vec<String> = volumes.iter().map(|&path| path.to_owned()).collect();
+        let (source, target) = ("/run/x/agent".to_owned(), "/.sandbox-0123".to_owned());
+        let injected = [Injected { source, target }];
+        let from = From::Foreign {
+            image: "sha256:2",
+            volumes: &volumes,
+            programs: &programs(),
+            injected: &injected,
+        };
+        serde_json::to_value(body(&spec(), from, None, Seccomp::Ours)).unwrap()
+    }
+
+    #[test]
+    fn an_image_with_programs_gets_the_agent_and_nothing_of_its_settings_holds() {
+        let json = with_programs(&[]);
+        for (pointer, value) in [
+            ("/Image", json!("sha256:2")),
+            ("/Entrypoint", json!(["/.sandbox-0123"])),
+            ("/Cmd", json!(["script", "--user", "1000:100", "--write", "/io"])),
+            ("/User", json!("1000:100")),
+            ("/WorkingDir", json!("/")),
+            ("/Healthcheck/Test", json!(["NONE"])),
+            ("/NetworkDisabled", json!(true)),
+            ("/HostConfig/IpcMode", json!("private")),
+            ("/HostConfig/ShmSize", json!(16 << 20)),
+            ("/HostConfig/ReadonlyRootfs", json!(true)),
+            ("/HostConfig/CapDrop", json!(["ALL"])),
+            ("/HostConfig/Mounts/2/Source", json!("/run/x/agent")),
+            ("/HostConfig/Mounts/2/Target", json!("/.sandbox-0123")),
+            ("/HostConfig/Mounts/2/ReadOnly", json!(true)),
+        ] {
+            assert_eq!(json.pointer(pointer), Some(&value), "{pointer}");
+        }
+        assert_eq!(
+            json["HostConfig"]["Tmpfs"],
+            json!({
+                "/tmp": "exec,nosuid,nodev,size=67108864,nr_inodes=1000,mode=1777,uid=1000,gid=100"
+            })
+        );
+    }
+
+    #[test]
+    fn nothing_can_be_written_to_where_the_image_wants_volumes() {
+        let json = with_programs(&["/var/lib/db", "/io", "/tmp", "/tmp/x"]);
+        let mounts = json["HostConfig"]["Mounts"].as_array().unwrap();
+        assert!(mounts.iter().all(|mount| mount["Type"] == "bind"), "{mounts:?}");
+        let mut tmpfs = json["HostConfig"]["Tmpfs"].as_object().unwrap().clone();
+        assert!(tmpfs.remove("/tmp").unwrap().as_str().unwrap().starts_with("exec,"));
+        let read_only = "ro,nosuid,nodev,noexec,size=4k";
+        assert_eq!(Value::from(tmpfs), json!({"/var/lib/db": read_only, "/tmp/x": read_only}));
+    }
+
+    #[test]
+    fn a_volume_in_or_around_what_is_ours_is_refused() {
+        for path in ["/", "/io/x", "/in", "/in/a/b", "/etc"] {
+            let reason = refuse_volume(path, &spec());
+            assert!(reason.is_some_and(|reason| reason.contains(path)), "{path}");
+        }
+        for path in
+            ["/io", "/iox", "/data", "/tmp", "/tmp/x", "/etc/mysql", "/etc/hosts", "/.sandbox"]
+        {
+            assert_eq!(refuse_volume(path, &spec()), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn programs_are_allowed_what_their_list_says_and_the_rest_is_not_there() {
+        let json = with_programs(&[]);
+        let options = json["HostConfig"]["SecurityOpt"].as_array().unwrap();
+        assert_eq!(options[0], "no-new-privileges");
+        let profile = options[1].as_str().unwrap().strip_prefix("seccomp=").unwrap();
+        let profile: Value = serde_json::from_str(profile).unwrap();
+        assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+        assert_eq!(profile["defaultErrnoRet"], 38);
+        let [all, clone, personality @ ..] = &profile["syscalls"].as_array().unwrap()[..] else {
+            panic!("{profile:#}")
+        };
+        let names = all["names"].as_array().unwrap();
+        assert!(names.contains(&json!("socket")) && !names.contains(&json!("clone3")));
+        assert!(!names.contains(&json!("clone")));
+        assert_eq!(clone["args"][0]["op"], "SCMP_CMP_MASKED_EQ");
+        assert_eq!(clone["args"][0]["value"], json!(CLONE_NAMESPACES));
+        assert_eq!(personality.len(), PERSONALITIES.len());
+        for (rule, value) in personality.iter().zip(PERSONALITIES) {
+            assert_eq!(rule["names"], json!(["personality"]));
+            assert_eq!(rule["args"][0]["value"], json!(value));
+            assert_eq!(rule["args"][0]["op"], "SCMP_CMP_EQ");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The sandbox image on Docker: loaded from an [archive](super::image_tar) of our own, found again
+//! by its label.
+//!
+//! Nothing is pulled, and neither tag nor label is trusted: an image is looked into before it is
+//! used, and containers are made from its id. The id is remembered in the state folder, which
+//! saves a round trip a run; an engine that does not know it any more says so when a container is
+//! to be made.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use bollard::Docker;
+use bollard::models::ImageSummary;
+use bollard::query_parameters::{
+    ImportImageOptionsBuilder, ListImagesOptionsBuilder, RemoveImageOptionsBuilder,
+    TagImageOptionsBuilder,
+};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use sandbox_api::EngineKind;
+use sha2::{Digest, Sha256};
+
+use super::image_tar::{LABEL_AGENT, LABEL_IMAGE, Recipe};
+use super::{engine_error, unix_time};
+use crate::Progress;
+use crate::agent::Agent;
+use crate::docker::cache::Cache;
+use crate::error::EngineError;
+use crate::image::ImageInfo;
+
+/// An untagged image is dangling, and `docker image prune` takes it.
+const REPOSITORY: &str = "sandboxctl/agent";
+
+/// The image that this controller uses.
+pub(super) struct Image {
+    recipe: Recipe,
+    /// The id, as far as it is known.
+    id: Mutex<Option<String>>,
+    /// Where it is remembered.
+    cache: Cache,
+}
+
+impl Image {
+    pub fn new(agent: Agent, dockerfile: &'static str, endpoint: &str, state_dir: &Path) -> Self {
+        let recipe = Recipe::new(dockerfile, agent);
+        let key = sandbox_dirfd::hex(&Sha256::digest(format!("{endpoint}\n{}", recipe.digest)));
+        let cache = Cache::new(state_dir, &key[..16]);
+        Self { recipe, id: Mutex::new(cache.read()), cache }
+    }
+
+    fn tag(&self) -> &str {
+        &self.recipe.digest[..12]
+    }
+
+    /// The id, as far as it is remembered. It may be gone since.
+    pub fn remembered(&self) -> Option<String> {
+        self.id().clone()
+    }
+
+    fn id(&self) -> MutexGuard<'_, Option<String>> {
+        self.id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There is no such image any more.
+    pub fn forget(&self, id: &str) {
+        let mut known = self.id();
+        if known.as_deref() == Some(id) {
+            *known = None;
+            self.cache.remove();
+        }
+    }
+
+    fn remember(&self, id: &str) {
+        *self.id() = Some(id.to_owned());
+        self.cache.write(id);
+    }
+
+    /// The image's id: found by its label, or built.
+    pub async fn ensure(&self, docker: &Docker) -> Result<String, EngineError> {
+        match self.find(docker).await? {
+            Some(id) => {
+                self.remember(&id);
+                Ok(id)
+            }
+            None => self.build(docker, &mut |_| {}).await,
+        }
+    }
+
+    async fn find(&self, docker: &Docker) -> Result<Option<String>, EngineError> {
+        let label = format!("{LABEL_IMAGE}={}", self.recipe.digest);
+        // The label is only a claim, of whoever made the image.
+        for image in list_by_label(docker, &label).await? {
+            match self.verify(docker, &image.id, "it").await {
+                Ok(id) => return Ok(Some(id)),
+                Err(error) => tracing::debug!(id = image.id, %error, "not a sandbox image"),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes it, also where there is one. Two processes that do so at once both succeed.
+    pub async fn build(
+        &self,
+        docker: &Docker,
+        progress: Progress<'_>,
+    ) -> Result<String, EngineError> {
+        let tag = format!("{REPOSITORY}:{}", self.tag());
+        let archive = self.recipe.archive(&tag, SystemTime::now());
+        let pieces = futures_util::stream::once(async { Ok(archive) });
+        self.load_from(docker, pieces, "what was built", progress).await
+    }
+
+    /// The id of the image called so, where it is this controller's image. `which` is what
+    /// messages call it.
+    pub async fn verify(
+        &self,
+        docker: &Docker,
+        name: &str,
+        which: &str,
+    ) -> Result<String, EngineError> {
+        let unusable = |reason| EngineError::UnusableImage { which: which.to_owned(), reason };
+        let image =
+            docker.inspect_image(name).await.map_err(|error| match engine_error(error) {
+                EngineError::NotFound(_) => unusable("names no image that the engine has"),
+                error => error,
+            })?;
+        if !self.recipe.is_that_of(&image) {
+            return Err(unusable("is not the sandbox image of this version"));
+        }
+        image.id.ok_or_else(|| EngineError::UnexpectedResponse("an image without an id".to_owned()))
+    }
+
+    pub async fn list(&self, docker: &Docker) -> Result<Vec<ImageInfo>, EngineError> {
+        let images = list_by_label(docker, LABEL_IMAGE).await?;
+        // Of those that are alike the one that a run would take is in use: the others are stale.
+        let current = match self.remembered() {
+            Some(id) if images.iter().any(|image| image.id == id) => Some(id),
+            _ => self.find(docker).await?,
+        };
+        let info = |image: ImageSummary| ImageInfo {
+            agent: image.labels.get(LABEL_AGENT).cloned().unwrap_or_default(),
+            current: current.as_ref() == Some(&image.id),
+            engine: EngineKind::Docker,
+            created: unix_time(image.created),
+            size: u64::try_from(image.size).unwrap_or(0),
+            id: image.id,
+        };
+        Ok(images.into_iter().map(info).collect())
+    }
+
+    pub async fn remove(&self, docker: &Docker, id: &str) -> Result<(), EngineError> {
+        let options = RemoveImageOptionsBuilder::new().force(true).build();
+        match docker.remove_image(id, Some(options), None).await.map_err(engine_error) {
+            Ok(_) => {}
+            Err(EngineError::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+        self.forget(id);
+        Ok(())
+    }
+
+    /// The image `id` as a tar.
+    pub async fn save(
+        &self,
+        docker: &Docker,
+        id: &str,
+    ) -> Result<impl Stream<Item = Result<Bytes, EngineError>> + use<>, EngineError> {
+        // It is asked for by its tag, or the tag would not be in the tar.
+        let tag = self.tag();
+        let options = TagImageOptionsBuilder::new().repo(REPOSITORY).tag(tag).build();
+        docker.tag_image(id, Some(options)).await.map_err(engine_error)?;
+        let docker = docker.clone();
+        let name = format!("{REPOSITORY}:{tag}");
+        Ok(docker.export_image(&name).map(|piece| piece.map_err(engine_error)))
+    }
+
+    /// Loads what [`save`](Self::save) wrote.
+    pub async fn load(
+        &self,
+        docker: &Docker,
+        tar: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+    ) -> Result<String, EngineError> {
+        self.load_from(docker, tar, "what was loaded", &mut |_| {}).await
+    }
+
+    /// That the image is there afterwards says nothing, it may have been before: the engine must
+    /// say that it loaded it. `which` is what messages call it.
+    async fn load_from(
+        &self,
+        docker: &Docker,
+        tar: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+        which: &str,
+        progress: Progress<'_>,
+    ) -> Result<String, EngineError> {
+        let options = ImportImageOptionsBuilder::new().quiet(true).build();
+        let mut lines = Box::pin(docker.import_image_stream(options, tar, None));
+        let mut failure = EngineError::UnusableImage {
+            which: which.to_owned(),
+            reason: "is not the sandbox image of this version",
+        };
+        let mut loaded = Vec::new();
+        while let Some(line) = lines.next().await {
+            match line {
+                Ok(line) => {
+                    let text = line.stream.unwrap_or_default();
+                    text.lines().filter(|line| !line.trim().is_empty()).for_each(&mut *progress);
+                    loaded.extend(text.lines().filter_map(loaded_name).map(str::to_owned));
+                }
+                // The decoder can fail on what is left at the end, after all went well: what the
+                // engine says that it loaded decides.
+                Err(error) => failure = engine_error(error),
+            }
+        }
+        for name in loaded {
+            match self.verify(docker, &name, which).await {
+                Ok(id) => {
+                    self.remember(&id);
+                    return Ok(id);
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+}
+
+/// What the engine says it loaded: `Loaded image: NAME`, or `Loaded image ID: sha256:…`.
+fn loaded_name(line: &str) -> Option<&str> {
+    let (what, name) = line.trim().split_once(": ")?;
+    what.starts_with("Loaded image").then_some(name)
+}
+
+/// Newest first.
+async fn list_by_label(docker: &Docker, label: &str) -> Result<Vec<ImageSummary>, EngineError> {
+    let filters = HashMap::from([("label", vec![label])]);
+    let options = ListImagesOptionsBuilder::new().filters(&filters).build();
+    let mut listed = docker.list_images(Some(options.clone())).await;
+    // Podman looks at each by itself, and gives up where one was removed meanwhile.
+    for _ in 0..3 {
+        match &listed {
+            Err(bollard::errors::Error::DockerResponseServerError {
+                status_code: 500,
+                message,
+            }) if message.contains("image not known") => {
+                listed = docker.list_images(Some(options.clone())).await;
+            }
+            _ => break,
+        }
+    }
+    let mut images = listed.map_err(engine_error)?;
+    images.sort_by(|a, b| (b.created, &a.id).cmp(&(a.created, &b.id)));
+    Ok(images)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loaded_image_is_read_from_the_engines_response() {
+        for (line, name) in [
+            ("Loaded image: sandboxctl/agent:1\n", Some("sandboxctl/agent:1")),
+            ("Loaded image ID: sha256:12", Some("sha256:12")),
+            ("Loaded image(s): localhost/x:1", Some("localhost/x:1")),
+            ("open /x/repositories: no such file or directory", None),
+            ("Loaded image", None),
+            ("", None),
+        ] {
+            assert_eq!(loaded_name(line), name, "{line}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Symbolic links in images that are not ours: no mount's target may lead through one.
+//!
+//! What makes a container's mounts follows the links of its image, into a mount that is there already
+//! too: what it makes to mount on is then made in the io dir, by root, before the agent could look. So
+//! every component of every target is looked at before. In a container of the same image without any
+//! mount, which is never started: an engine asked about a path of one that has mounts (Docker 20.10)
+//! makes them first, through those very links.
+//!
+//! An image's content does not change, so what was seen of one is remembered by its id.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bollard::Docker;
+use bollard::models::{ContainerCreateBody, HostConfig};
+use bollard::query_parameters::{
+    ContainerArchiveInfoOptionsBuilder, CreateContainerOptionsBuilder,
+    RemoveContainerOptionsBuilder,
+};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::create::{EMPTY, TMP};
+use super::{engine_error, even_if_paused};
+use crate::ContainerSpec;
+use crate::docker::cache::Cache;
+use crate::error::EngineError;
+use crate::hardening::SYSTEM_FILES;
+
+/// What engines mount by themselves, beside what they are asked for.
+const ENGINES_OWN: &[&str] = &["/dev/mqueue", "/dev/pts", "/dev/shm", "/proc", "/sys/fs/cgroup"];
+/// The bit of a symbolic link in a mode as the engine writes it: that of Go's `fs.FileMode`.
+const MODE_SYMLINK: u32 = 1 << 27;
+/// Paths of one image that are remembered; the mounts of a sandbox have some dozen.
+const MAX_REMEMBERED: usize = 256;
+
+/// What stands at a path of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Component {
+    /// Nothing: what the engine makes there is the container's own.
+    Missing,
+    /// A directory or a file.
+    Plain,
+    /// A symbolic link.
+    Link,
+}
+
+/// What is known of an image, by path.
+type Paths = BTreeMap<String, Component>;
+
+/// What is known of the images of an engine.
+pub(super) struct Links {
+    endpoint: String,
+    state_dir: PathBuf,
+    images: Mutex<HashMap<String, Paths>>,
+}
+
+/// A path of an image that is a symbolic link, and the mount whose target leads through it.
+#[derive(Debug, PartialEq, Eq)]
+struct Link {
+    path: String,
+    target: String,
+}
+
+impl Links {
+    pub fn new(endpoint: &str, state_dir: &Path) -> Self {
+        let (endpoint, state_dir) = (endpoint.to_owned(), state_dir.to_owned());
+        Self { endpoint, state_dir, images: Mutex::default() }
+    }
+
+    /// Why no container may be made from an image, where a mount's target leads through a link of it.
+    /// It is looked into by a container of `spec`'s own name, so that whoever removes that one removes
+    /// this one.
+    pub async fn refuse(
+        &self,
+        docker: &Docker,
+        image: &str,
+        volumes: &[String],
+        spec: &ContainerSpec,
+    ) -> Result<Option<String>, EngineError> {
+        let targets = targets(volumes, spec);
+        let mut known = self.recall(image);
+        if first_unknown(&known, &targets).is_some() {
+            create_bare(docker, image, volumes, spec).await?;
+            let looked = look(docker, &spec.name, &targets, &mut known).await;
+            let removed = even_if_paused(docker, &spec.name, || {
+                let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+                docker.remove_container(&spec.name, Some(options))
+            });
+            removed.await?;
+            looked?;
+            self.remember(image, &known);
+        }
+        Ok(first_link(&known, &targets).map(|Link { path, target }| {
+            format!("has a symbolic link at {path}, where the sandbox mounts its {target}")
+        }))
+    }
+
+    fn images(&self) -> MutexGuard<'_, HashMap<String, Paths>> {
+        self.images.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn recall(&self, image: &str) -> Paths {
+        let known = self.images().get(image).cloned();
+        known.unwrap_or_else(|| {
+            let kept = self.cache(image).read();
+            kept.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+        })
+    }
+
+    fn remember(&self, image: &str, paths: &Paths) {
+        if paths.len() > MAX_REMEMBERED {
+            return;
+        }
+        self.images().insert(image.to_owned(), paths.clone());
+        if let Ok(text) = serde_json::to_string(paths) {
+            self.cache(image).write(&text);
+        }
+    }
+
+    fn cache(&self, image: &str) -> Cache {
+        let key = sandbox_dirfd::hex(&Sha256::digest(format!("links\n{}\n{image}", self.endpoint)));
+        Cache::new(&self.state_dir, &key[..16])
+    }
+}
+
+/// Where something is mounted in a container of an image. The agent's place is not among them: it is a
+/// name at the root that no image can know.
+fn targets(volumes: &[String], spec: &ContainerSpec) -> Vec<String> {
+    let ours = spec.mounts.iter().map(|bind| &*bind.target);
+    let system = SYSTEM_FILES.iter().map(|file| file.path);
+    let others = ENGINES_OWN.iter().copied().chain([TMP]).chain(system);
+    ours.chain(volumes.iter().map(String::as_str)).chain(others).map(str::to_owned).collect()
+}
+
+/// A path and all that are above it but the root, from the top.
+fn components(path: &str) -> impl Iterator<Item = &str> {
+    let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+    ends.filter(|at| *at > 0).map(|at| &path[..at])
+}
+
+/// The first component of which nothing is known and that counts: beneath what is missing nothing is,
+/// and beneath a link nothing is looked for.
+fn first_unknown<'a>(known: &Paths, targets: &'a [String]) -> Option<&'a str> {
+    targets.iter().find_map(|target| {
+        let beyond = components(target).find(|path| known.get(*path) != Some(&Component::Plain))?;
+        (!known.contains_key(beyond)).then_some(beyond)
+    })
+}
+
+fn first_link(known: &Paths, targets: &[String]) -> Option<Link> {
+    targets.iter().find_map(|target| {
+        let path = components(target).find(|path| known.get(*path) == Some(&Component::Link))?;
+        Some(Link { path: path.to_owned(), target: target.clone() })
+    })
+}
+
+/// A container of the image without a mount, for nobody to start.
+async fn create_bare(
+    docker: &Docker,
+    image: &str,
+    volumes: &[String],
+    spec: &ContainerSpec,
+) -> Result<(), EngineError> {
+    let options = CreateContainerOptionsBuilder::new().name(&spec.name).build();
+    let body = ContainerCreateBody {
+        image: Some(image.to_owned()),
+        entrypoint: Some(vec!["/".to_owned()]),
+        cmd: Some(Vec::new()),
+        labels: Some(spec.labels.iter().cloned().collect()),
+        network_disabled: Some(true),
+        host_config: Some(HostConfig {
+            network_mode: Some("none".to_owned()),
+            // Else the engine would make volumes. These are mounted at a start.
+            tmpfs: Some(volumes.iter().map(|path| (path.clone(), EMPTY.to_owned())).collect()),
+            ..HostConfig::default()
+        }),
+        ..ContainerCreateBody::default()
+    };
+    docker.create_container(Some(options), body).await.map_err(engine_error).map(|_| ())
+}
+
+/// Looks at every component that counts.
+async fn look(
+    docker: &Docker,
+    container: &str,
+    targets: &[String],
+    known: &mut Paths,
+) -> Result<(), EngineError> {
+    while let Some(path) = first_unknown(known, targets) {
+        let options = ContainerArchiveInfoOptionsBuilder::new().path(path).build();
+        let asked = docker.get_container_archive_info(container, Some(options)).await;
+        let component = match asked.map_err(engine_error) {
+            Ok(stat) if stat.file_mode & MODE_SYMLINK != 0 => Component::Link,
+            // Podman follows what it finds, and says where that led.
+            Ok(stat) if !stat.link_target.is_empty() && stat.link_target != path => Component::Link,
+            Ok(_) => Component::Plain,
+            Err(EngineError::NotFound(_)) => Component::Missing,
+            Err(error) => return Err(error),
+        };
+        known.insert(path.to_owned(), component);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(paths: &[(&str, Component)]) -> Paths {
+        paths.iter().map(|&(path, component)| (path.to_owned(), component)).collect()
+    }
+
+    #[test]
+    fn every_component_of_a_target_is_looked_at_from_the_top() {
+        assert_eq!(components("/in/a/b").collect::<Vec<_>>(), ["/in", "/in/a", "/in/a/b"]);
+        let targets = ["/io".to_owned(), "/in/a/b".to_owned()];
+        let mut known = Paths::new();
+        for (path, component) in [
+            ("/io", Component::Missing),
+            ("/in", Component::Plain),
+            ("/in/a", Component::Plain),
+            ("/in/a/b", Component::Plain),
+        ] {
+            assert_eq!(first_unknown(&known, &targets), Some(path));
+            known.insert(path.to_owned(), component);
+        }
+        assert_eq!(first_unknown(&known, &targets), None);
+        assert_eq!(first_link(&known, &targets), None);
+    }
+
+    #[test]
+    fn nothing_is_looked_for_beneath_what_is_missing_or_a_link() {
+        let targets = ["/in/a/b".to_owned(), "/v/w/x".to_owned()];
+        let known = paths(&[("/in", Component::Missing), ("/v", Component::Plain)]);
+        assert_eq!(first_unknown(&known, &targets), Some("/v/w"));
+        let known = paths(&[
+            ("/in", Component::Missing),
+            ("/v", Component::Plain),
+            ("/v/w", Component::Link),
+        ]);
+        assert_eq!(first_unknown(&known, &targets), None);
+        let link = Link { path: "/v/w".to_owned(), target: "/v/w/x".to_owned() };
+        assert_eq!(first_link(&known, &targets), Some(link));
+    }
+
+    #[test]
+    fn links_of_an_image_are_cached_by_its_id() {
+        let dir = tempfile::tempdir().unwrap();
+        let links = || Links::new("unix:///x", dir.path());
+        let seen = paths(&[("/io", Component::Link), ("/a\n\"b", Component::Missing)]);
+        links().remember("sha256:1", &seen);
+        assert_eq!(links().recall("sha256:1"), seen);
+        assert_eq!(links().recall("sha256:2"), Paths::new());
+        assert_eq!(Links::new("unix:///y", dir.path()).recall("sha256:1"), Paths::new());
+    }
+}

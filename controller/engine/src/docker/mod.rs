@@ -1,0 +1,730 @@
+//! Docker Engine from API 1.41 on, or Podman's socket. The only place that knows bollard.
+
+mod agent_mount;
+pub mod cache;
+mod context;
+mod create;
+mod endpoint;
+mod image;
+mod image_tar;
+mod links;
+mod pull;
+mod system;
+mod user_image;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use bollard::container::LogOutput;
+use bollard::models::{ContainerSummaryStateEnum, SystemInfo};
+use bollard::query_parameters::{
+    AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, EventsOptionsBuilder,
+    KillContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
+    WaitContainerOptionsBuilder,
+};
+use bollard::{API_DEFAULT_VERSION, Docker};
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
+use sandbox_api::{EngineInfo, EngineKind, RootFs};
+use sandbox_protocol::limits::cut_encoded;
+use serde::de::DeserializeOwned;
+use tokio::sync::OnceCell;
+
+use self::agent_mount::Parts;
+use self::create::{From, Seccomp, refuse_volume};
+use self::endpoint::{Candidate, Candidates, Endpoint};
+use self::image::Image;
+use self::links::Links;
+use self::system::{missing_limits, rfc3339, security_names, user_mapping};
+use crate::agent::{Agent, DOCKERFILE};
+use crate::config::{DockerEndpoint, EngineConfig};
+use crate::error::{ConnectError, EngineError, Tried};
+use crate::exit::{ContainerUsage, ExitEvidence, KILLED};
+use crate::image::ImageInfo;
+use crate::{
+    Attached, CONNECT_TIMEOUT, Container, ContainerSpec, ContainerSummary, Engine, EngineFacts,
+    ImageTar, Images, OomBaseline, Output, Prepared, ProgramRoot, Programs, Progress, UserMapping,
+};
+
+/// For bollard, in seconds. Every call has a shorter limit of ours around it, so this is only
+/// there because there must be one.
+const CLIENT_TIMEOUT: u64 = 3600;
+
+/// What is kept of an engine's message, in encoded bytes.
+const MAX_ENGINE_WORDS: usize = 1 << 10;
+
+/// How long after a container's end the engine may take to say that memory had run out.
+const LATE_NEWS: Duration = Duration::from_millis(500);
+
+/// A Docker Engine.
+pub struct DockerEngine {
+    docker: Docker,
+    info: EngineInfo,
+    /// The host user who runs the engine, as far as its socket tells.
+    socket_owner: Option<u32>,
+    system: OnceCell<SystemInfo>,
+    image: Image,
+    /// What goes into images of others.
+    parts: Arc<Parts>,
+    /// Where those have links.
+    links: Links,
+    /// An image to use in place of ours.
+    other_image: Option<String>,
+    runtime: Option<String>,
+    refuses_our_seccomp: AtomicBool,
+}
+
+impl DockerEngine {
+    /// Finds an engine that answers.
+    pub async fn connect(
+        config: &EngineConfig,
+        agent: Agent,
+        state_dir: &Path,
+    ) -> Result<Self, ConnectError> {
+        let candidates = match endpoint::find(&config.docker)? {
+            Candidates::Named(candidate) => vec![candidate],
+            Candidates::Usual(candidates) => candidates,
+        };
+        let mut tried: Vec<Tried> = Vec::new();
+        for Candidate { endpoint, why } in candidates {
+            let limit = CONNECT_TIMEOUT;
+            let answer = tokio::time::timeout(limit, reach(&endpoint))
+                .await
+                .unwrap_or_else(|_| Err(EngineError::TimedOut { after: limit }));
+            match answer {
+                Ok(docker) => {
+                    let socket_owner = match &endpoint {
+                        Endpoint::Unix(path) => path.metadata().ok().map(|meta| meta.uid()),
+                        Endpoint::Tcp(_) => None,
+                    };
+                    let endpoint = endpoint.to_string();
+                    let parts = Arc::new(Parts::new(agent.clone(), state_dir));
+                    let links = Links::new(&endpoint, state_dir);
+                    let image = Image::new(agent, DOCKERFILE, &endpoint, state_dir);
+                    let kind = EngineKind::Docker;
+                    return Ok(Self {
+                        docker,
+                        info: EngineInfo { kind, endpoint, why, notice: None },
+                        socket_owner,
+                        system: OnceCell::new(),
+                        image,
+                        parts,
+                        links,
+                        other_image: config.image.clone(),
+                        runtime: config.runtime.clone(),
+                        refuses_our_seccomp: AtomicBool::new(false),
+                    });
+                }
+                Err(error) => {
+                    let endpoint = endpoint.to_string();
+                    tried.push(Tried { endpoint, why, outcome: error.to_string() });
+                }
+            }
+        }
+        Err(ConnectError::NoEngine { tried })
+    }
+
+    async fn system(&self) -> Result<&SystemInfo, EngineError> {
+        // Its own time limit: whoever else asks waits for this question's end.
+        let after = CONNECT_TIMEOUT;
+        let ask = async || match tokio::time::timeout(after, self.docker.info()).await {
+            Ok(answer) => answer.map_err(engine_error),
+            Err(_) => Err(EngineError::TimedOut { after }),
+        };
+        self.system.get_or_try_init(ask).await
+    }
+
+    /// A container of an image that is not ours.
+    async fn create_foreign(
+        &self,
+        programs: &Programs,
+        spec: &ContainerSpec,
+    ) -> Result<String, EngineError> {
+        let ProgramRoot::Image { id, reference, volumes } = &programs.root else {
+            return Err(not_an_image());
+        };
+        let unusable = |reason, hint| EngineError::ProgramImage {
+            reference: reference.clone(),
+            reason,
+            hint: Some(hint),
+        };
+        if let Some(reason) = volumes.iter().find_map(|path| refuse_volume(path, spec)) {
+            return Err(unusable(reason, "--mount-path puts the io dir elsewhere"));
+        }
+        let create = async {
+            if let Some(reason) = self.links.refuse(&self.docker, id, volumes, spec).await? {
+                let hint = "make an image without the link, or put the io dir elsewhere by \
+                            --mount-path where that is what it leads to";
+                return Err(unusable(reason, hint));
+            }
+            let injected = &self.parts.install().await?;
+            self.create_from(From::Foreign { image: id, volumes, programs, injected }, spec).await
+        };
+        match create.await {
+            Err(EngineError::NotFound(_)) => Err(unusable(
+                "was removed meanwhile".to_owned(),
+                "try again: it is looked for, or pulled, first",
+            )),
+            result => result,
+        }
+    }
+
+    async fn create_from(
+        &self,
+        from: From<'_>,
+        spec: &ContainerSpec,
+    ) -> Result<String, EngineError> {
+        if !self.refuses_our_seccomp.load(Ordering::Relaxed) {
+            match self.create_with(from, spec, Seccomp::Ours).await {
+                // Podman takes the profile's text for the name of a file.
+                Err(EngineError::Refused(message)) if message.contains("seccomp") => {
+                    tracing::info!("the engine takes no seccomp profile: its own is in force");
+                    self.refuses_our_seccomp.store(true, Ordering::Relaxed);
+                }
+                result => return result,
+            }
+        }
+        self.create_with(from, spec, Seccomp::EnginesDefault).await
+    }
+
+    async fn create_with(
+        &self,
+        from: From<'_>,
+        spec: &ContainerSpec,
+        seccomp: Seccomp,
+    ) -> Result<String, EngineError> {
+        let options = CreateContainerOptionsBuilder::new().name(&spec.name).build();
+        let body = create::body(spec, from, self.runtime.as_deref(), seccomp);
+        tracing::debug!(image = body.image, name = spec.name, ?seccomp, "making a container");
+        let created = self.docker.create_container(Some(options), body).await;
+        let created = created.map_err(engine_error)?;
+        for warning in created.warnings {
+            tracing::warn!(warning, "the engine cannot keep a setting of the sandbox");
+        }
+        if let Some(name) = &self.runtime {
+            self.verify_runtime(&created.id, name).await?;
+        }
+        Ok(created.id)
+    }
+
+    /// Podman ignores the runtime that a request names, and takes its own without a word.
+    async fn verify_runtime(&self, container: &str, name: &str) -> Result<(), EngineError> {
+        let inspect = stopped_is_exited(self.docker.inspect_container(container, None).await)?;
+        match inspect.host_config.and_then(|host| host.runtime) {
+            Some(taken) if taken == name => Ok(()),
+            _ => Err(EngineError::Refused(format!(
+                "the engine took a runtime of its own in place of the runtime '{name}'"
+            ))),
+        }
+    }
+}
+
+/// Ends a container by `call`, and again where somebody has paused it: no signal reaches it
+/// before it goes on. Podman refuses what ends just then: it has ended when it is asked again.
+async fn even_if_paused<F>(
+    docker: &Docker,
+    container: &str,
+    call: impl Fn() -> F + Send + Sync,
+) -> Result<(), EngineError>
+where
+    F: Future<Output = Result<(), bollard::errors::Error>> + Send,
+{
+    match call().await {
+        Err(bollard::errors::Error::DockerResponseServerError { status_code: 409, message })
+            if message.contains("paused") =>
+        {
+            _ = docker.unpause_container(container).await;
+            unless_gone(call().await)
+        }
+        Err(bollard::errors::Error::DockerResponseServerError { status_code: 500, message })
+            if message.contains("container state improper") =>
+        {
+            unless_gone(call().await)
+        }
+        result => unless_gone(result),
+    }
+}
+
+/// Whether nobody names an endpoint and there is none: no usual socket's file.
+pub fn is_absent(config: &DockerEndpoint) -> Result<bool, ConnectError> {
+    Ok(match endpoint::find(config)? {
+        Candidates::Named(_) => false,
+        Candidates::Usual(candidates) => candidates.iter().all(Candidate::is_missing),
+    })
+}
+
+/// Connects and pings.
+async fn reach(endpoint: &Endpoint) -> Result<Docker, EngineError> {
+    let docker = match endpoint {
+        Endpoint::Unix(path) => {
+            // bollard's errors do not tell a missing socket from a forbidden one.
+            tokio::net::UnixStream::connect(path).await.map_err(|error| {
+                EngineError::Connection(match error.kind() {
+                    io::ErrorKind::NotFound => "there is no such socket".to_owned(),
+                    io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+                    io::ErrorKind::ConnectionRefused => {
+                        "the socket is there, and nothing answers".to_owned()
+                    }
+                    _ => error.to_string(),
+                })
+            })?;
+            let path = path.to_str().ok_or_else(|| {
+                EngineError::Connection("the socket's path is not UTF-8".to_owned())
+            })?;
+            Docker::connect_with_unix(path, CLIENT_TIMEOUT, API_DEFAULT_VERSION)
+        }
+        Endpoint::Tcp(address) => Docker::connect_with_http(
+            &format!("tcp://{address}"),
+            CLIENT_TIMEOUT,
+            API_DEFAULT_VERSION,
+        ),
+    }
+    .map_err(engine_error)?;
+    docker.ping().await.map_err(engine_error)?;
+    Ok(docker)
+}
+
+fn engine_error(error: bollard::errors::Error) -> EngineError {
+    use bollard::errors::Error as Bollard;
+    match error {
+        Bollard::DockerResponseServerError { status_code, message } => {
+            // Some engines repeat the whole request.
+            let message = cut_encoded(message.trim(), MAX_ENGINE_WORDS).to_owned();
+            match status_code {
+                404 => EngineError::NotFound(message),
+                _ => EngineError::Refused(message),
+            }
+        }
+        Bollard::DockerStreamError { error } => EngineError::Refused(error),
+        Bollard::JsonDataError { message, .. } => EngineError::UnexpectedResponse(message),
+        Bollard::JsonSerdeError { err } => EngineError::UnexpectedResponse(err.to_string()),
+        Bollard::RequestTimeoutError => {
+            EngineError::TimedOut { after: Duration::from_secs(CLIENT_TIMEOUT) }
+        }
+        error => {
+            // The outer messages ("client error (Connect)") say little, the innermost most.
+            let mut innermost: &dyn std::error::Error = &error;
+            while let Some(source) = innermost.source() {
+                innermost = source;
+            }
+            EngineError::Connection(innermost.to_string())
+        }
+    }
+}
+
+/// Podman's containers are `stopped` before they are `exited`, which is no state of Docker's: such
+/// an answer is read again.
+fn stopped_is_exited<T: DeserializeOwned>(
+    answer: Result<T, bollard::errors::Error>,
+) -> Result<T, EngineError> {
+    match answer {
+        // Neither can be within a string: the quotes would be escaped there.
+        Err(bollard::errors::Error::JsonDataError { contents, .. })
+            if contents.contains(r#""stopped""#) =>
+        {
+            let contents = contents
+                .replace(r#""State":"stopped""#, r#""State":"exited""#)
+                .replace(r#""Status":"stopped""#, r#""Status":"exited""#);
+            serde_json::from_str(&contents)
+                .map_err(|error| EngineError::UnexpectedResponse(error.to_string()))
+        }
+        answer => answer.map_err(engine_error),
+    }
+}
+
+fn not_an_image() -> EngineError {
+    EngineError::UnusableRoot {
+        reason: "Docker makes sandboxes from images, not from directories or archives".to_owned(),
+        hint: Some(
+            "`docker load` makes an image of an archive, and `docker import` of a directory's tar, \
+             for --image; --engine embedded takes them as they are",
+        ),
+    }
+}
+
+/// Nothing to do where it is so already.
+fn unless_gone(result: Result<(), bollard::errors::Error>) -> Result<(), EngineError> {
+    match result {
+        // 404: not there; 409: not running, or its removal is under way; 304: as it is.
+        Err(bollard::errors::Error::DockerResponseServerError {
+            status_code: 404 | 409 | 304,
+            ..
+        }) => Ok(()),
+        result => result.map_err(engine_error),
+    }
+}
+
+#[async_trait]
+impl Engine for DockerEngine {
+    fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    async fn facts(&self) -> Result<EngineFacts, EngineError> {
+        let system = self.docker.info().await.map_err(engine_error)?;
+        let version = self.docker.version().await.map_err(engine_error)?;
+        let name = version
+            .components
+            .as_deref()
+            .and_then(|components| components.first())
+            .map_or_else(|| "Docker".to_owned(), |engine| format!("Docker {}", engine.name));
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        Ok(EngineFacts {
+            version: format!("{name} {}", text(&version.version))
+                .replace("Docker Podman", "Podman"),
+            api_version: text(&version.api_version),
+            kernel: text(&system.kernel_version),
+            cgroups: format!(
+                "{} ({})",
+                system.cgroup_version.map_or_else(|| "1".to_owned(), |it| it.to_string()),
+                system.cgroup_driver.map_or_else(String::new, |it| it.to_string()),
+            ),
+            security: security_names(&system),
+            runtimes: {
+                let mut names: Vec<_> =
+                    system.runtimes.iter().flatten().map(|(name, _)| name.clone()).collect();
+                names.sort();
+                names
+            },
+            missing_limits: missing_limits(&system),
+            cpus: system.ncpu.and_then(|count| u32::try_from(count).ok()).unwrap_or(0),
+        })
+    }
+
+    fn likely_user_mapping(&self) -> UserMapping {
+        match (self.system.get(), self.socket_owner) {
+            (Some(system), owner) => user_mapping(system, owner).unwrap_or_default(),
+            // A socket of a user's own is that of an engine of the user's own.
+            (None, Some(owner @ 1..)) => UserMapping::Rootless { owner },
+            (None, Some(0) | None) => UserMapping::Identity,
+        }
+    }
+
+    async fn user_mapping(&self) -> Result<UserMapping, EngineError> {
+        user_mapping(self.system().await?, self.socket_owner)
+    }
+
+    async fn clock(&self) -> Result<SystemTime, EngineError> {
+        clock(&self.docker).await
+    }
+
+    fn images(&self) -> Option<&dyn Images> {
+        Some(self)
+    }
+
+    async fn prepare(
+        &self,
+        root: &RootFs,
+        progress: Progress<'_>,
+    ) -> Result<Option<Prepared>, EngineError> {
+        match root {
+            RootFs::Builtin => {
+                if !self.is_known() {
+                    self.image.ensure(&self.docker).await?;
+                }
+                Ok(None)
+            }
+            RootFs::Image { reference, pull } => {
+                user_image::find(&self.docker, reference, *pull, progress).await.map(Some)
+            }
+            RootFs::Directory(_) | RootFs::Archive(_) => Err(not_an_image()),
+        }
+    }
+
+    async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError> {
+        let id = if let Some(programs) = &spec.programs {
+            self.create_foreign(programs, spec).await?
+        } else if let Some(name) = &self.other_image {
+            let which = format!("engine.image '{name}'");
+            let image = self.image.verify(&self.docker, name, &which).await?;
+            self.create_from(From::Own(&image), spec).await?
+        } else {
+            let image = self.image.remembered().ok_or(EngineError::ImageMissing)?;
+            match self.create_from(From::Own(&image), spec).await {
+                // The image was removed since, or another engine answers at this endpoint.
+                Err(EngineError::NotFound(_)) => {
+                    self.image.forget(&image);
+                    return Err(EngineError::ImageMissing);
+                }
+                result => result?,
+            }
+        };
+        Ok(Box::new(DockerContainer { docker: self.docker.clone(), id }))
+    }
+
+    async fn remove(&self, container: &str) -> Result<(), EngineError> {
+        even_if_paused(&self.docker, container, || {
+            let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+            self.docker.remove_container(container, Some(options))
+        })
+        .await
+    }
+
+    async fn list(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError> {
+        let filters = HashMap::from([("label", vec![label])]);
+        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+        let containers = stopped_is_exited(self.docker.list_containers(Some(options)).await)?;
+        Ok(containers
+            .into_iter()
+            .filter_map(|container| {
+                Some(ContainerSummary {
+                    id: container.id?,
+                    name: own_name(&container.names.unwrap_or_default()).to_owned(),
+                    labels: container.labels.unwrap_or_default().into_iter().collect(),
+                    running: container.state == Some(ContainerSummaryStateEnum::RUNNING),
+                    created: unix_time(container.created.unwrap_or(0)),
+                })
+            })
+            .collect())
+    }
+}
+
+/// A container of a Docker Engine's.
+struct DockerContainer {
+    docker: Docker,
+    id: String,
+}
+
+#[async_trait]
+impl Container for DockerContainer {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    async fn attach(&self) -> Result<Attached, EngineError> {
+        let options = AttachContainerOptionsBuilder::new()
+            .stdin(true)
+            .stdout(true)
+            .stderr(true)
+            .stream(true)
+            .build();
+        let attached = self.docker.attach_container(&self.id, Some(options)).await;
+        let attached = attached.map_err(engine_error)?;
+        let output = attached.output.map_err(io::Error::other).and_then(|piece| async {
+            match piece {
+                LogOutput::StdOut { message } => Ok(Output::Stdout(message)),
+                LogOutput::StdErr { message } => Ok(Output::Stderr(message)),
+                // What is no whole frame of the engine's: the connection was cut.
+                LogOutput::StdIn { .. } | LogOutput::Console { .. } => {
+                    Err(io::ErrorKind::UnexpectedEof.into())
+                }
+            }
+        });
+        Ok(Attached { input: attached.input, output: output.boxed() })
+    }
+
+    async fn start(&self) -> Result<(), EngineError> {
+        self.docker.start_container(&self.id, None).await.map_err(engine_error)
+    }
+
+    async fn wait(&self) -> Result<(), EngineError> {
+        let options = WaitContainerOptionsBuilder::new().condition("not-running").build();
+        let mut answers = Box::pin(self.docker.wait_container(&self.id, Some(options)));
+        match answers.next().await {
+            // bollard calls any code but 0 an error.
+            Some(Ok(_) | Err(bollard::errors::Error::DockerContainerWaitError { .. })) => Ok(()),
+            Some(Err(error)) => match engine_error(error) {
+                EngineError::NotFound(_) => Ok(()),
+                error => Err(error),
+            },
+            None => Err(EngineError::Connection("the engine hung up".to_owned())),
+        }
+    }
+
+    async fn kill(&self) -> Result<(), EngineError> {
+        even_if_paused(&self.docker, &self.id, || {
+            let options = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
+            self.docker.kill_container(&self.id, Some(options))
+        })
+        .await
+        .or_else(|error| match error {
+            // Podman's 409.
+            EngineError::Refused(words) if words.contains("can only kill running containers") => {
+                Ok(())
+            }
+            error => Err(error),
+        })
+    }
+
+    async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError> {
+        let inspect = stopped_is_exited(self.docker.inspect_container(&self.id, None).await);
+        let inspect = match inspect {
+            Err(EngineError::NotFound(_)) => {
+                return Ok(Some(ExitEvidence { removed: true, ..ExitEvidence::default() }));
+            }
+            inspect => inspect?,
+        };
+        let state = inspect
+            .state
+            .ok_or_else(|| EngineError::UnexpectedResponse("no container state".to_owned()))?;
+        if state.running == Some(true) || state.paused == Some(true) {
+            return Ok(None);
+        }
+        let code = state.exit_code;
+        let oom_killed = match state.oom_killed {
+            Some(true) => Some(true),
+            _ if code == Some(KILLED) => self.has_run_out_of_memory(None).await,
+            _ => Some(false),
+        };
+        Ok(Some(ExitEvidence { code, oom_killed, removed: false }))
+    }
+
+    async fn init_pid(&self) -> Option<u32> {
+        let inspect = stopped_is_exited(self.docker.inspect_container(&self.id, None).await);
+        let pid = inspect.ok()?.state?.pid?;
+        u32::try_from(pid).ok().filter(|&pid| pid > 0)
+    }
+
+    async fn usage(&self) -> Option<ContainerUsage> {
+        // Of a container that has ended it tells none.
+        None
+    }
+
+    fn oom_baseline(&self) -> OomBaseline {
+        OomBaseline::now()
+    }
+
+    async fn ran_out_of_memory(&self, since: OomBaseline) -> Option<bool> {
+        // It says when by its own clock.
+        let asked = SystemTime::now();
+        let theirs = clock(&self.docker).await.ok()?;
+        let since = on_their_clock(since.time, asked, theirs, SystemTime::now());
+        self.has_run_out_of_memory(Some(since)).await
+    }
+}
+
+impl DockerContainer {
+    /// Whether the engine was told that it ran out of memory. Its record of the container says so
+    /// only where that came before the news of its end, and under load it comes after. `None` where
+    /// it is an engine that is never told.
+    async fn has_run_out_of_memory(&self, since: Option<SystemTime>) -> Option<bool> {
+        // Podman looks for the news in the wrong folder until 5.0.
+        let engine = self.docker.version().await.unwrap_or_default();
+        let version = engine.version.unwrap_or_default();
+        let podman = engine.components.iter().flatten().any(|part| part.name == "Podman Engine");
+        let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        if podman && major.is_none_or(|major| major < 5) {
+            return None;
+        }
+        let filters = HashMap::from([("container", vec![&*self.id]), ("event", vec!["oom"])]);
+        // Of the past, or the beginning of time: what has happened is told first.
+        let since = since.and_then(|since| since.duration_since(SystemTime::UNIX_EPOCH).ok());
+        let since = since.unwrap_or_default();
+        let since = format!("{}.{:09}", since.as_secs(), since.subsec_nanos());
+        let options = EventsOptionsBuilder::new().since(&since).filters(&filters).build();
+        let mut events = self.docker.events(Some(options));
+        let event = tokio::time::timeout(LATE_NEWS, events.next()).await;
+        Some(matches!(event, Ok(Some(Ok(_)))))
+    }
+}
+
+#[async_trait]
+impl Images for DockerEngine {
+    fn is_known(&self) -> bool {
+        self.other_image.is_some() || self.image.remembered().is_some()
+    }
+
+    async fn build(&self, progress: Progress<'_>) -> Result<String, EngineError> {
+        self.image.build(&self.docker, progress).await
+    }
+
+    async fn list(&self) -> Result<Vec<ImageInfo>, EngineError> {
+        self.image.list(&self.docker).await
+    }
+
+    async fn remove(&self, id: &str) -> Result<(), EngineError> {
+        self.image.remove(&self.docker, id).await
+    }
+
+    async fn save(&self) -> Result<(String, ImageTar), EngineError> {
+        let id = self.image.ensure(&self.docker).await?;
+        let tar = self.image.save(&self.docker, &id).await?;
+        Ok((id, tar.boxed()))
+    }
+
+    async fn load(
+        &self,
+        tar: BoxStream<'static, io::Result<Bytes>>,
+    ) -> Result<String, EngineError> {
+        self.image.load(&self.docker, tar).await
+    }
+}
+
+/// A time of ours by a clock that showed `theirs` between two times of ours. A clock that may be right
+/// is taken to be.
+fn on_their_clock(
+    time: SystemTime,
+    before: SystemTime,
+    theirs: SystemTime,
+    after: SystemTime,
+) -> SystemTime {
+    if let Ok(ahead) = theirs.duration_since(after) {
+        time + ahead
+    } else if let Ok(behind) = before.duration_since(theirs) {
+        time - behind
+    } else {
+        time
+    }
+}
+
+async fn clock(docker: &Docker) -> Result<SystemTime, EngineError> {
+    let system = docker.info().await.map_err(engine_error)?;
+    let text = system.system_time.unwrap_or_default();
+    rfc3339(&text).ok_or_else(|| EngineError::UnexpectedResponse(format!("the time '{text}'")))
+}
+
+/// The engine writes a slash before a name, and one between names of links.
+fn own_name(names: &[String]) -> &str {
+    let mut names = names.iter().filter_map(|name| name.strip_prefix('/'));
+    names.find(|name| !name.contains('/')).unwrap_or_default()
+}
+
+fn unix_time(seconds: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_moved_by_what_another_clock_is_off_and_by_no_more() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let on = |theirs| on_their_clock(at(90), at(100), at(theirs), at(110));
+        assert_eq!([100, 105, 110].map(on), [at(90); 3]);
+        assert_eq!([on(60), on(150)], [at(50), at(130)]);
+    }
+
+    #[test]
+    fn a_container_that_podman_has_not_cleaned_up_after_has_exited() {
+        use bollard::models::{
+            ContainerInspectResponse, ContainerStateStatusEnum, ContainerSummary,
+        };
+        fn read<T: DeserializeOwned>(contents: &str) -> Result<T, EngineError> {
+            stopped_is_exited(serde_json::from_str::<T>(contents).map_err(|error| {
+                bollard::errors::Error::JsonDataError {
+                    message: error.to_string(),
+                    contents: contents.to_owned(),
+                    column: 0,
+                }
+            }))
+        }
+        let labels = r#""Labels":{"a":"\"State\":\"stopped\""}"#;
+        let listed = format!(r#"[{{"Id":"1","State":"stopped",{labels}}}]"#);
+        let listed: Vec<ContainerSummary> = read(&listed).unwrap();
+        assert_eq!(listed[0].state, Some(ContainerSummaryStateEnum::EXITED));
+        assert_eq!(listed[0].labels.as_ref().unwrap()["a"], r#""State":"stopped""#);
+        let state = r#"{"State":{"Status":"stopped","ExitCode":137}}"#;
+        let state = read::<ContainerInspectResponse>(state).unwrap().state.unwrap();
+        assert_eq!(state.status, Some(ContainerStateStatusEnum::EXITED));
+        assert_eq!(state.exit_code, Some(137));
+        assert!(read::<ContainerInspectResponse>(r#"{"State":{"Status":"odd"}}"#).is_err());
+    }
+}

@@ -1,0 +1,152 @@
+//! Images that are not ours, for programs: found by whatever name, used by their ids.
+
+use bollard::Docker;
+use bollard::models::ImageInspect;
+use sandbox_api::Pull;
+
+use super::engine_error;
+use crate::error::EngineError;
+use crate::{Prepared, ProgramRoot, Progress};
+
+/// The image of this name or id: as the engine has it, or fetched.
+pub(super) async fn find(
+    docker: &Docker,
+    reference: &str,
+    pull: Pull,
+    progress: Progress<'_>,
+) -> Result<Prepared, EngineError> {
+    let missing = |hint| EngineError::ProgramImage {
+        reference: reference.to_owned(),
+        reason: "is not there".to_owned(),
+        hint: Some(hint),
+    };
+    let inspect = async || match docker.inspect_image(reference).await.map_err(engine_error) {
+        Ok(image) => Ok(Some(image)),
+        Err(EngineError::NotFound(_)) => Ok(None),
+        // What can be no name of an image is refused by those words, and by none of a registry's.
+        Err(EngineError::Refused(why)) => Err(EngineError::ProgramImage {
+            reference: reference.to_owned(),
+            reason: format!("cannot be looked at: {why}"),
+            hint: None,
+        }),
+        Err(error) => Err(error),
+    };
+    let there = match pull {
+        Pull::Always => None,
+        Pull::Missing | Pull::Never => inspect().await?,
+    };
+    let image = match (there, pull) {
+        (Some(image), _) => image,
+        (None, Pull::Never) => {
+            return Err(missing("`docker pull` fetches it, and so does --pull missing"));
+        }
+        (None, Pull::Missing | Pull::Always) => {
+            super::pull::pull(docker, reference, progress).await?;
+            let fetched = inspect().await?;
+            fetched.ok_or_else(|| missing("it was fetched, and somebody has removed it since"))?
+        }
+    };
+    prepared(reference, image).map_err(|reason| EngineError::ProgramImage {
+        reference: reference.to_owned(),
+        reason,
+        hint: None,
+    })
+}
+
+/// What is to be known of an image; the reason why not where a sandbox cannot be made from it.
+fn prepared(reference: &str, image: ImageInspect) -> Result<Prepared, String> {
+    let platform = |os: &str, architecture: &str| format!("{os}/{architecture}");
+    let is = platform(
+        image.os.as_deref().unwrap_or("linux"),
+        image.architecture.as_deref().unwrap_or(ARCHITECTURE),
+    );
+    let needed = platform("linux", ARCHITECTURE);
+    if is != needed {
+        return Err(format!("is for {is}, and a sandbox runs what is for {needed}"));
+    }
+    let id = image.id.ok_or("has no id")?;
+    let config = image.config.unwrap_or_default();
+    let mut volumes: Vec<String> =
+        config.volumes.unwrap_or_default().iter().map(|path| normalised(path)).collect();
+    volumes.sort();
+    volumes.dedup();
+    Ok(Prepared {
+        root: ProgramRoot::Image { id, reference: reference.to_owned(), volumes },
+        env: config.env.unwrap_or_default(),
+        workdir: config.working_dir.unwrap_or_default(),
+    })
+}
+
+/// What images call the processor that the agent is for.
+const ARCHITECTURE: &str = match std::env::consts::ARCH.as_bytes() {
+    b"x86_64" => "amd64",
+    b"aarch64" => "arm64",
+    _ => std::env::consts::ARCH,
+};
+
+/// A path as the engine takes it, whatever the image writes.
+fn normalised(path: &str) -> String {
+    let mut names = Vec::new();
+    for name in path.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => _ = names.pop(),
+            name => names.push(name),
+        }
+    }
+    format!("/{}", names.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bollard::models::ImageConfig;
+
+    fn image() -> ImageInspect {
+        ImageInspect {
+            id: Some("sha256:1".to_owned()),
+            os: Some("linux".to_owned()),
+            architecture: Some(ARCHITECTURE.to_owned()),
+            ..ImageInspect::default()
+        }
+    }
+
+    #[test]
+    fn environment_and_workdir_of_the_image_are_kept() {
+        let volumes = ["/data/", "/a/../data", "/io/./x"].map(str::to_owned);
+        let config = ImageConfig {
+            env: Some(vec!["PATH=/opt/bin".to_owned()]),
+            working_dir: Some("/srv".to_owned()),
+            volumes: Some(volumes.into()),
+            ..ImageConfig::default()
+        };
+        let image = prepared("x", ImageInspect { config: Some(config), ..image() }).unwrap();
+        assert_eq!(
+            image,
+            Prepared {
+                root: ProgramRoot::Image {
+                    id: "sha256:1".to_owned(),
+                    reference: "x".to_owned(),
+                    volumes: vec!["/data".to_owned(), "/io/x".to_owned()],
+                },
+                env: vec!["PATH=/opt/bin".to_owned()],
+                workdir: "/srv".to_owned(),
+            }
+        );
+    }
+
+    #[test]
+    fn an_image_for_another_machine_is_refused() {
+        let other = |os: &str, architecture: &str| {
+            let image = ImageInspect {
+                os: Some(os.to_owned()),
+                architecture: Some(architecture.to_owned()),
+                ..image()
+            };
+            prepared("x", image).unwrap_err()
+        };
+        let error = other("windows", ARCHITECTURE);
+        assert!(error.starts_with("is for windows/"), "{error}");
+        assert!(other("linux", "riscv64").starts_with("is for linux/riscv64, and"));
+    }
+}

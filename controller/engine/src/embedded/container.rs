@@ -1,0 +1,371 @@
+//! A container of the embedded engine.
+
+use std::fs::File;
+use std::io;
+use std::io::Write as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::BytesMut;
+use futures_util::stream::{self, Stream, StreamExt as _};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{FileType, MemfdFlags};
+use rustix::io::Errno;
+use rustix::mount::OpenTreeFlags;
+use rustix::process::Signal;
+use sandbox_helper::cgroup::Groups;
+use sandbox_helper::wire::{Reply, Request};
+use tokio::io::AsyncReadExt as _;
+use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe;
+use tokio::sync::OnceCell;
+
+use super::helper::{Helper, borrowed, watch};
+use super::{oci, root, seccomp};
+use crate::error::EngineError;
+use crate::exit::{ContainerUsage, ExitEvidence};
+use crate::sealed::SealedProgram;
+use crate::{
+    Attached, Bind, Container, ContainerSpec, OomBaseline, Output, ProgramRoot, Programs,
+    SYSTEM_FILES, Source,
+};
+
+/// What is read of a container's output at once.
+const PIECE_BYTES: usize = 64 << 10;
+/// A sender that is quicker than its reader is not woken for every piece.
+const PIPE_BYTES: usize = 256 << 10;
+/// How long a helper may take to remove its container.
+const REMOVAL: Duration = Duration::from_secs(15);
+
+/// A container that a helper made.
+pub(super) struct Live {
+    name: String,
+    /// One question at a time.
+    helper: tokio::sync::Mutex<Helper>,
+    /// Of its first process. It can be read when that has ended.
+    pidfd: AsyncFd<OwnedFd>,
+    groups: Groups,
+    /// Until somebody attaches.
+    stdio: Mutex<Option<Stdio>>,
+    /// What its root is made from, which others leave alone for as long as this is open.
+    _root: Option<Arc<OwnedFd>>,
+    /// Kept: the control groups go.
+    evidence: OnceCell<ExitEvidence>,
+}
+
+/// Our ends of its standard streams.
+struct Stdio {
+    input: pipe::Sender,
+    output: pipe::Receiver,
+    errors: pipe::Receiver,
+}
+
+impl Live {
+    /// Makes a container that waits to be started. `record` is locked.
+    pub async fn create(
+        spec: &ContainerSpec,
+        record: File,
+        mut helper: Helper,
+        agent: &SealedProgram,
+        groups: Groups,
+        swap: oci::Swap,
+    ) -> Result<Self, EngineError> {
+        if let Some(programs) = &spec.programs {
+            let (request, root) = root_of(programs, spec)?;
+            helper.send(&request, &borrowed([&root])).await?;
+        }
+        // Before anything is made: the library's own errors lose their causes.
+        for bind in &spec.mounts {
+            let mount = open_mount(&bind.source)?;
+            let Bind { target, read_only, .. } = bind;
+            let request = Request::Mount { target: target.clone(), read_only: *read_only };
+            helper.send(&request, &borrowed([&mount])).await?;
+        }
+        let made = (|| {
+            let (input, their_input) = pipe_for(End::Write)?;
+            let (output, their_output) = pipe_for(End::Read)?;
+            let (errors, their_errors) = pipe_for(End::Read)?;
+            let config = memory_file(oci::config(spec, swap).to_string().as_bytes())?;
+            let stdio = Stdio {
+                input: pipe::Sender::from_owned_fd(input)?,
+                output: pipe::Receiver::from_owned_fd(output)?,
+                errors: pipe::Receiver::from_owned_fd(errors)?,
+            };
+            io::Result::Ok((stdio, [their_input, their_output, their_errors, config]))
+        })();
+        let (stdio, [input, output, errors, config]) = made.map_err(|error| ours(&error))?;
+        let filters = match spec.programs {
+            None => seccomp::of_scripts(),
+            Some(_) => seccomp::of_programs(),
+        };
+        let masked = oci::masked_paths();
+        let request = Request::Create { name: spec.name.clone(), filters, masked };
+        let record = OwnedFd::from(record);
+        let beside = borrowed([&record, &input, &output, &errors, &config, agent]);
+        let (reply, mut sent) = helper.call(&request, &beside).await?;
+        let (Reply::Created, Some(pidfd)) = (reply, sent.pop()) else {
+            return Err(EngineError::UnexpectedResponse("the helper made no container".to_owned()));
+        };
+        Ok(Self {
+            name: spec.name.clone(),
+            helper: tokio::sync::Mutex::new(helper),
+            pidfd: watch(pidfd).map_err(|error| ours(&error))?,
+            groups,
+            stdio: Mutex::new(Some(stdio)),
+            _root: spec.programs.as_ref().and_then(|programs| match &programs.root {
+                ProgramRoot::Directory(source) => Some(source.file.clone()),
+                ProgramRoot::Image { .. } => None,
+            }),
+            evidence: OnceCell::new(),
+        })
+    }
+
+    /// Kills and removes it, by its helper.
+    pub async fn remove(&self) -> Result<(), EngineError> {
+        let ask = async {
+            let mut helper = self.helper.lock().await;
+            helper.call(&Request::Remove, &[]).await?;
+            helper.exited().await;
+            Ok(())
+        };
+        match tokio::time::timeout(REMOVAL, ask).await {
+            Ok(answer) => answer,
+            Err(_) => Err(EngineError::TimedOut { after: REMOVAL }),
+        }
+    }
+
+    /// Ends the helper, which did not do what it was asked; its container dies with it.
+    pub fn give_up(&self) {
+        _ = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
+        if let Ok(helper) = self.helper.try_lock() {
+            helper.kill();
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        let mut process = [PollFd::new(self.pidfd.get_ref(), PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut process, Some(&at_once)) != Ok(0)
+    }
+
+    async fn read_evidence(&self) -> ExitEvidence {
+        let answer = self.helper.lock().await.call(&Request::Wait, &[]).await;
+        let code = match answer {
+            Ok((Reply::Exited { code }, _)) => Some(code),
+            // The helper was killed from outside, and took the container along: nobody can say.
+            _ => None,
+        };
+        let usage = self.groups.usage();
+        ExitEvidence {
+            code,
+            oom_killed: usage.map(|usage| usage.oom_kills > 0),
+            removed: code.is_none() && usage.is_none(),
+        }
+    }
+}
+
+/// What the engine keeps, and the caller gets.
+pub(super) struct Handle(pub Arc<Live>);
+
+#[async_trait]
+impl Container for Handle {
+    fn id(&self) -> &str {
+        &self.0.name
+    }
+
+    async fn attach(&self) -> Result<Attached, EngineError> {
+        let stdio = self.0.stdio.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Stdio { input, output, errors }) = stdio else {
+            return Err(EngineError::Refused("somebody is attached already".to_owned()));
+        };
+        let output = pieces(output).map(|piece| piece.map(Output::Stdout));
+        let errors = pieces(errors).map(|piece| piece.map(Output::Stderr));
+        Ok(Attached { input: Box::pin(input), output: stream::select(output, errors).boxed() })
+    }
+
+    async fn start(&self) -> Result<(), EngineError> {
+        self.0.helper.lock().await.call(&Request::Start, &[]).await.map(|_| ())
+    }
+
+    async fn wait(&self) -> Result<(), EngineError> {
+        // Never cleared: it stays ready.
+        self.0.pidfd.readable().await.map(|_| ()).map_err(|error| ours(&error))
+    }
+
+    async fn kill(&self) -> Result<(), EngineError> {
+        // The kernel kills all others of its process namespace with it.
+        match rustix::process::pidfd_send_signal(self.0.pidfd.get_ref(), Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(error) => Err(ours(&error.into())),
+        }
+    }
+
+    async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError> {
+        if !self.0.has_ended() {
+            return Ok(None);
+        }
+        Ok(Some(*self.0.evidence.get_or_init(|| self.0.read_evidence()).await))
+    }
+
+    async fn init_pid(&self) -> Option<u32> {
+        let pidfd = self.0.pidfd.get_ref().as_raw_fd();
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
+        info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
+    }
+
+    async fn usage(&self) -> Option<ContainerUsage> {
+        self.wait().await.ok()?;
+        let usage = self.0.groups.usage()?;
+        Some(ContainerUsage { cpu: usage.cpu, peak_memory: usage.peak_memory })
+    }
+
+    fn oom_baseline(&self) -> OomBaseline {
+        let oom_kills = self.0.groups.usage().map(|usage| usage.oom_kills);
+        OomBaseline { oom_kills, ..OomBaseline::now() }
+    }
+
+    async fn ran_out_of_memory(&self, since: OomBaseline) -> Option<bool> {
+        Some(self.0.groups.usage()?.oom_kills > since.oom_kills?)
+    }
+}
+
+fn ours(error: &io::Error) -> EngineError {
+    EngineError::Refused(error.to_string())
+}
+
+/// What a container with programs is made from, as its helper is told it.
+fn root_of(programs: &Programs, spec: &ContainerSpec) -> Result<(Request, OwnedFd), EngineError> {
+    let Programs { root: ProgramRoot::Directory(root), tmpfs_bytes, tmpfs_inodes, .. } = programs
+    else {
+        return Err(root::no_images());
+    };
+    root::check(root, &spec.mounts)?;
+    let files = SYSTEM_FILES.iter().map(|file| (file.path.to_owned(), file.content.to_owned()));
+    let request = Request::Root {
+        files: files.collect(),
+        tmpfs_bytes: *tmpfs_bytes,
+        tmpfs_inodes: *tmpfs_inodes,
+    };
+    Ok((request, open_mount(root)?))
+}
+
+/// A detached copy of a mount's source: what was opened is what is mounted, whatever became of its
+/// path.
+fn open_mount(source: &Source) -> Result<OwnedFd, EngineError> {
+    if source.is_private() {
+        return source.file.try_clone().map_err(|error| ours(&error));
+    }
+    let Source { path, file } = source;
+    let refuse = |why: &str| EngineError::Refused(format!("cannot mount {path}: {why}"));
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    let mount = rustix::mount::open_tree(file, c"", flags)
+        .map_err(|errno| refuse(&io::Error::from(errno).to_string()))?;
+    let stat = rustix::fs::fstat(&mount).map_err(|errno| ours(&errno.into()))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory | FileType::RegularFile => Ok(mount),
+        _ => Err(refuse("it is neither a directory nor a regular file")),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum End {
+    Read,
+    Write,
+}
+
+/// A pipe: the end that is ours, which never blocks, and the container's.
+fn pipe_for(ours: End) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    // More is quicker, and no more than that.
+    _ = rustix::pipe::fcntl_setpipe_size(&write, PIPE_BYTES);
+    let (ours, theirs) = match ours {
+        End::Read => (read, write),
+        End::Write => (write, read),
+    };
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    Ok((ours, theirs))
+}
+
+fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut file = File::from(rustix::fs::memfd_create(c"oci-config", MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    Ok(file.into())
+}
+
+fn pieces(pipe: pipe::Receiver) -> impl Stream<Item = io::Result<bytes::Bytes>> + Send {
+    stream::unfold(Some((pipe, BytesMut::new())), |state| async {
+        let (mut pipe, mut buffer) = state?;
+        buffer.reserve(PIECE_BYTES);
+        match pipe.read_buf(&mut buffer).await {
+            Ok(0) => None,
+            Ok(_) => Some((Ok(buffer.split().freeze()), Some((pipe, buffer)))),
+            Err(error) => Some((Err(error), None)),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::path::Path;
+
+    use sandbox_helper::cgroup::Hierarchies;
+    use serde_json::Value;
+
+    use crate::embedded::data_dir::DataDir;
+    use crate::embedded::helper::Helpers;
+    use crate::embedded::records::Records;
+    use crate::testing::spec;
+
+    /// Has a helper make a container with this program as its agent, from a configuration that is no
+    /// more what the engine wrote.
+    async fn make(
+        data_dir: &Path,
+        program: &SealedProgram,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<(), EngineError> {
+        let name = format!("sandboxctl-test-{}", sandbox_dirfd::random_hex::<8>());
+        let data_dir = DataDir::open(&data_dir.join("data")).unwrap();
+        let mut helper = Helpers::new(data_dir.path().to_owned()).take()?;
+        let records = Records::new(data_dir.path());
+        let record = OwnedFd::from(records.create(&name, &[]).unwrap());
+        let spec = ContainerSpec { name: name.clone(), mounts: Vec::new(), ..spec() };
+        let mut config = oci::config(&spec, oci::Swap::NotCounted);
+        change(&mut config);
+        let config = memory_file(config.to_string().as_bytes()).unwrap();
+        let null = OwnedFd::from(File::options().read(true).write(true).open("/dev/null").unwrap());
+        let request =
+            Request::Create { name: name.clone(), filters: Vec::new(), masked: Vec::new() };
+        let beside: [&dyn AsFd; 6] = [&record, &null, &null, &null, &config, program];
+        let made = helper.call(&request, &borrowed(beside)).await.map(|_| ());
+        if made.is_ok() {
+            helper.call(&Request::Remove, &[]).await.unwrap();
+        }
+        helper.exited().await;
+        drop(record);
+        records.remove(&name, &Hierarchies::here().unwrap()).unwrap();
+        made
+    }
+
+    #[tokio::test]
+    async fn process_that_is_not_the_user_that_was_asked_for_never_becomes_the_agent() {
+        if !rustix::process::geteuid().is_root() {
+            // Nobody else has this engine.
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let program = SealedProgram::new(c"agent", &std::fs::read("/bin/true").unwrap()).unwrap();
+        make(dir.path(), &program, |_| {}).await.unwrap();
+        for id in ["uid", "gid"] {
+            // What the kernel reads as "unchanged": the helper's own, root.
+            let change = |config: &mut Value| config["process"]["user"][id] = u32::MAX.into();
+            let error = make(dir.path(), &program, change).await.unwrap_err();
+            assert!(matches!(error, EngineError::Refused(_)), "{error}");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! A helper process, from our side: it is started, told what to do, and ends with its container.
+
+use std::ffi::{CStr, OsStr};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use sandbox_helper::wire::{self, Reply, Request};
+use serde::de::DeserializeOwned;
+use tokio::io::unix::AsyncFd;
+use tokio::task::JoinHandle;
+
+use crate::agent::HELPER;
+use crate::error::EngineError;
+use crate::sealed::SealedOnce;
+
+/// What processes of helpers are called.
+const NAME: &CStr = c"sandbox-helper";
+
+/// Helpers that wait for a container of a controller that makes many.
+const SPARES: usize = 2;
+
+/// A running helper. It removes its container and ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Helper {
+    socket: AsyncFd<OwnedFd>,
+    pidfd: OwnedFd,
+    exited: JoinHandle<()>,
+    /// Answers that are still to come: of a question whose asker did not wait, too.
+    unanswered: usize,
+}
+
+impl Helper {
+    /// Sends a request that is not answered.
+    pub async fn send(
+        &self,
+        request: &Request,
+        beside: &[BorrowedFd<'_>],
+    ) -> Result<(), EngineError> {
+        self.ready(|| wire::send(self.socket.get_ref(), request, beside), Direction::Out)
+            .await
+            .map_err(|error| lost(&error))
+    }
+
+    /// Asks, and waits for the answer. Whoever stops waiting leaves it to the next to pass over.
+    pub async fn call(
+        &mut self,
+        request: &Request,
+        beside: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), EngineError> {
+        self.send(request, beside).await?;
+        self.unanswered += 1;
+        loop {
+            let answer = self.ready(|| receive(self.socket.get_ref()), Direction::In).await;
+            let answer = answer.map_err(|error| lost(&error))?;
+            self.unanswered -= 1;
+            match answer {
+                _ if self.unanswered > 0 => {}
+                (Reply::Failed { reason }, _) => return Err(EngineError::Refused(reason)),
+                answer => return Ok(answer),
+            }
+        }
+    }
+
+    async fn ready<T>(
+        &self,
+        mut act: impl FnMut() -> io::Result<T>,
+        direction: Direction,
+    ) -> io::Result<T> {
+        loop {
+            let mut guard = match direction {
+                Direction::In => self.socket.readable().await?,
+                Direction::Out => self.socket.writable().await?,
+            };
+            if let Ok(result) = guard.try_io(|_| act()) {
+                return result;
+            }
+        }
+    }
+
+    /// Waits for its end, so that no process of ours is left for somebody else to wait for.
+    pub async fn exited(&mut self) {
+        _ = (&mut self.exited).await;
+    }
+
+    /// Ends it without asking; its container dies with it.
+    pub fn kill(&self) {
+        _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Direction {
+    In,
+    Out,
+}
+
+fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<(T, Vec<OwnedFd>)> {
+    wire::receive(socket)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+fn lost(error: &io::Error) -> EngineError {
+    EngineError::Connection(format!("the helper is gone: {error}"))
+}
+
+/// Starts helpers, some of them ahead of their containers: starting one takes about as long as
+/// making a container.
+#[derive(Debug, Clone)]
+pub(super) struct Helpers {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// Executed from memory: a file could be changed, and it runs as root.
+    program: SealedOnce<&'static [u8]>,
+    data_dir: PathBuf,
+    spares: Mutex<Spares>,
+}
+
+#[derive(Debug, Default)]
+struct Spares {
+    ready: Vec<Helper>,
+    starting: usize,
+    /// Containers that were asked for: where there is a second, there will be a third.
+    taken: usize,
+}
+
+impl Helpers {
+    pub fn new(data_dir: PathBuf) -> Self {
+        let program = SealedOnce::new(NAME, HELPER);
+        Self { inner: Arc::new(Inner { program, data_dir, spares: Mutex::default() }) }
+    }
+
+    /// Starts one that the first container will need.
+    pub fn start_ahead(&self) {
+        // Where it cannot be started, taking one says why.
+        if let Ok(helper) = self.inner.start() {
+            self.inner.spares().ready.push(helper);
+        }
+    }
+
+    /// A helper that serves nobody yet.
+    pub fn take(&self) -> Result<Helper, EngineError> {
+        let (ready, missing) = {
+            let mut spares = self.inner.spares();
+            spares.taken += 1;
+            let ready = spares.ready.pop();
+            let wanted = if spares.taken > 1 { SPARES } else { 0 };
+            let missing = wanted.saturating_sub(spares.ready.len() + spares.starting);
+            spares.starting += missing;
+            (ready, missing)
+        };
+        for _ in 0..missing {
+            let inner = self.inner.clone();
+            let runtime = tokio::runtime::Handle::current();
+            tokio::task::spawn_blocking(move || {
+                let _runtime = runtime.enter();
+                let started = inner.start();
+                let mut spares = inner.spares();
+                spares.starting -= 1;
+                spares.ready.extend(started);
+            });
+        }
+        match ready {
+            Some(helper) => Ok(helper),
+            None => self.inner.start().map_err(|error| {
+                EngineError::Connection(format!("cannot start the helper: {error}"))
+            }),
+        }
+    }
+}
+
+impl Inner {
+    fn spares(&self) -> std::sync::MutexGuard<'_, Spares> {
+        self.spares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(&self) -> io::Result<Helper> {
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        let mut child = tokio::process::Command::new(self.program.get()?.path())
+            .arg0(OsStr::from_bytes(NAME.to_bytes()))
+            .arg(&self.data_dir)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let pid = pid.ok_or_else(|| io::Error::other("it has ended"))?;
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+        let exited = tokio::spawn(async move {
+            if let Err(error) = child.wait().await {
+                tracing::debug!(%error, "cannot wait for a helper");
+            }
+        });
+        Ok(Helper { socket: watch(ours)?, pidfd, exited, unanswered: 0 })
+    }
+}
+
+/// Waits for a descriptor in tokio's way.
+#[expect(
+    deprecated,
+    reason = "what is unsound is another type's AsRawFd: an OwnedFd's is constant"
+)]
+pub(super) fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::new(descriptor)
+}
+
+/// Descriptors for [`Helper::call`].
+pub(super) fn borrowed<const N: usize>(descriptors: [&dyn AsFd; N]) -> [BorrowedFd<'_>; N] {
+    descriptors.map(AsFd::as_fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_that_nobody_waited_for_is_not_taken_for_the_next() {
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        for socket in [&ours, &theirs] {
+            rustix::io::ioctl_fionbio(socket, true).unwrap();
+        }
+        let pidfd = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
+        let mut helper = Helper {
+            socket: watch(ours).unwrap(),
+            pidfd: pidfd.unwrap(),
+            exited: tokio::spawn(async {}),
+            unanswered: 0,
+        };
+        let heard = async {
+            while wire::receive::<Request>(&theirs).is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        // Given up once it was asked.
+        tokio::select! {
+            answer = helper.call(&Request::Start, &[]) => panic!("{answer:?}"),
+            () = heard => {}
+        }
+        wire::send(&theirs, &Reply::Failed { reason: "the start's".to_owned() }, &[]).unwrap();
+        wire::send(&theirs, &Reply::Exited { code: 137 }, &[]).unwrap();
+        let (answer, _) = helper.call(&Request::Wait, &[]).await.unwrap();
+        assert_eq!(answer, Reply::Exited { code: 137 });
+    }
+}

@@ -1,0 +1,219 @@
+//! Containers without a daemon: each is made, served and removed by a helper process of its own,
+//! which runs libcontainer. It needs root.
+//!
+//! What outlives the processes is little, and is found by the container's name alone: a record in
+//! the data directory ([`records`]), and the control groups. The rest (root file system, mounts,
+//! the library's state) is in the helper's mount namespace and goes with it.
+
+mod container;
+mod data_dir;
+mod helper;
+mod oci;
+mod records;
+mod root;
+mod seccomp;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use sandbox_api::{EngineInfo, EngineKind, RootFs};
+use sandbox_helper::cgroup::Hierarchies;
+use sandbox_rootfs::{RootCache, Unpacked, prepare_archive};
+
+use self::container::{Handle, Live};
+use self::data_dir::DataDir;
+use self::helper::Helpers;
+use self::oci::Swap;
+use self::records::Records;
+use crate::agent::{Agent, HELPER_SHA256};
+use crate::config::EmbeddedConfig;
+use crate::error::{EmbeddedProblem, EngineError};
+use crate::sealed::SealedOnce;
+use crate::{
+    Container, ContainerSpec, ContainerSummary, Engine, EngineFacts, Images, Prepared, ProgramRoot,
+    Progress, Source, UserMapping,
+};
+
+/// Whether a container will be made soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prewarm {
+    /// Start a helper for it now.
+    Start,
+    /// Only when one is asked for.
+    Wait,
+}
+
+/// The embedded engine.
+pub struct EmbeddedEngine {
+    info: EngineInfo,
+    hierarchies: Arc<Hierarchies>,
+    records: Records,
+    /// Images that were unpacked.
+    roots: RootCache,
+    helpers: Helpers,
+    /// What helpers execute in containers.
+    agent: SealedOnce<Agent>,
+    swap: Swap,
+    /// Containers that this process made and has not removed.
+    live: Mutex<HashMap<String, Arc<Live>>>,
+}
+
+impl EmbeddedEngine {
+    /// Looks whether it can be used, and makes ready.
+    pub fn connect(
+        config: &EmbeddedConfig,
+        agent: &Agent,
+        notice: Option<String>,
+        ahead: Prewarm,
+    ) -> Result<Self, EmbeddedProblem> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(EmbeddedProblem::NotRoot);
+        }
+        let hierarchies = Hierarchies::here().map_err(EmbeddedProblem::Proc)?;
+        if let Some(problem) = hierarchies.problem() {
+            return Err(EmbeddedProblem::Cgroups { problem });
+        }
+        let data_dir = DataDir::open(&config.data_dir)?;
+        let helpers = Helpers::new(data_dir.path().to_owned());
+        let agent = SealedOnce::new(c"sandbox-agent", agent.clone());
+        match ahead {
+            Prewarm::Start => {
+                helpers.start_ahead();
+                // While the helper begins. Where it fails, making a container says why.
+                _ = agent.get();
+            }
+            Prewarm::Wait => {}
+        }
+        let path = config.data_dir.display();
+        Ok(Self {
+            info: EngineInfo {
+                kind: EngineKind::Embedded,
+                endpoint: format!("embedded:{path}"),
+                why: if notice.is_some() { "no other is there" } else { "engine.kind" }.to_owned(),
+                notice,
+            },
+            swap: if hierarchies.counts_swap() { Swap::Counted } else { Swap::NotCounted },
+            hierarchies: Arc::new(hierarchies),
+            records: Records::new(data_dir.path()),
+            roots: data_dir.roots()?,
+            helpers,
+            agent,
+            live: Mutex::default(),
+        })
+    }
+
+    fn live(&self) -> MutexGuard<'_, HashMap<String, Arc<Live>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Engine for EmbeddedEngine {
+    fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    async fn facts(&self) -> Result<EngineFacts, EngineError> {
+        let uname = rustix::system::uname();
+        let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
+        let cpus = std::thread::available_parallelism().map_or(0, |count| count.get());
+        Ok(EngineFacts {
+            version: format!("embedded, helper {}", &HELPER_SHA256[..12]),
+            api_version: String::new(),
+            kernel: text(uname.release()),
+            cgroups: self.hierarchies.version().to_owned(),
+            security: vec!["seccomp".to_owned()],
+            runtimes: vec!["libcontainer".to_owned()],
+            missing_limits: match self.swap {
+                Swap::Counted => Vec::new(),
+                Swap::NotCounted => vec!["swap".to_owned()],
+            },
+            cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
+        })
+    }
+
+    fn likely_user_mapping(&self) -> UserMapping {
+        UserMapping::Identity
+    }
+
+    async fn user_mapping(&self) -> Result<UserMapping, EngineError> {
+        Ok(UserMapping::Identity)
+    }
+
+    async fn clock(&self) -> Result<SystemTime, EngineError> {
+        Ok(SystemTime::now())
+    }
+
+    fn images(&self) -> Option<&dyn Images> {
+        None
+    }
+
+    async fn prepare(
+        &self,
+        root: &RootFs,
+        progress: Progress<'_>,
+    ) -> Result<Option<Prepared>, EngineError> {
+        match root {
+            RootFs::Builtin => Ok(None),
+            RootFs::Image { .. } => Err(root::no_images()),
+            RootFs::Directory(directory) => root::open(directory).map(Some),
+            RootFs::Archive(path) => {
+                let unpacked = prepare_archive(path, &self.roots, progress).await;
+                let Unpacked { root, tree, env, workdir, digest } = unpacked.map_err(|error| {
+                    EngineError::Archive { path: path.clone(), source: Box::new(error) }
+                })?;
+                let path = root.display().to_string();
+                tracing::debug!(%digest, path, "the image is unpacked");
+                // The descriptor keeps it from being removed while it is in use.
+                let root = ProgramRoot::Directory(Source { path, file: tree });
+                Ok(Some(Prepared { root, env, workdir: workdir.unwrap_or_default() }))
+            }
+        }
+    }
+
+    async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError> {
+        let helper = self.helpers.take()?;
+        let record = self.records.create(&spec.name, &spec.labels).map_err(|error| {
+            EngineError::Refused(format!("cannot keep a record of {}: {error}", spec.name))
+        })?;
+        let groups = self.hierarchies.of(&spec.name);
+        let agent = self.agent.get().map_err(|error| {
+            EngineError::Refused(format!("cannot put the agent into memory: {error}"))
+        })?;
+        let live = Live::create(spec, record, helper, agent, groups, self.swap).await?;
+        let live = Arc::new(live);
+        self.live().insert(spec.name.clone(), live.clone());
+        Ok(Box::new(Handle(live)))
+    }
+
+    async fn remove(&self, container: &str) -> Result<(), EngineError> {
+        let live = self.live().remove(container);
+        if let Some(live) = live {
+            match live.remove().await {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    tracing::debug!(%error, "the helper did not remove its container");
+                    live.give_up();
+                }
+            }
+        }
+        let (records, hierarchies) = (self.records.clone(), self.hierarchies.clone());
+        let name = container.to_owned();
+        let removal = tokio::task::spawn_blocking(move || records.remove(&name, &hierarchies));
+        removal.await.unwrap_or_else(|error| Err(EngineError::Connection(error.to_string())))
+    }
+
+    async fn list(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError> {
+        let listed = self.records.list(label, &self.hierarchies);
+        listed.map_err(|error| EngineError::Refused(format!("cannot list the records: {error}")))
+    }
+
+    async fn tidy(&self) {
+        let roots = self.roots.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || roots.tidy()).await {
+            tracing::debug!(%error, "cannot tidy up the unpacked images");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! From a [`ContainerSpec`] to an OCI configuration: a pure function, so that every setting of the
+//! hardening table is tested by itself.
+//!
+//! The bind mounts are not in it: the helper makes them from descriptors, before.
+
+use serde_json::{Value, json};
+
+use crate::ContainerSpec;
+use crate::hardening::{HOSTNAME, MASKED_PATHS, READONLY_PATHS, SHM_BYTES};
+
+/// Where the helper has the root of the container.
+const ROOT: &str = "/rootfs";
+/// The period in which processor time is counted, in microseconds: Docker's.
+const CPU_PERIOD: u64 = 100_000;
+const UMASK: u32 = 0o022;
+/// What the agent is called. It has no path: the helper executes it from memory.
+const AGENT_NAME: &str = "sandbox-agent";
+/// As Docker has them.
+const DEFAULT_ENV: &[&str] = &[
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOSTNAME=sandbox",
+    "HOME=/",
+];
+
+/// Whether the kernel counts swap, so that a limit of it can be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Swap {
+    Counted,
+    NotCounted,
+}
+
+/// The configuration.
+pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
+    let (uid, gid) = (spec.user.uid(), spec.user.gid());
+    let args: Vec<String> = [AGENT_NAME.to_owned()].into_iter().chain(spec.agent_args()).collect();
+    let rlimits = spec.ulimits.iter().map(|&(name, value)| {
+        let name = format!("RLIMIT_{}", name.to_uppercase());
+        json!({"type": name, "hard": value, "soft": value})
+    });
+    let mut memory = json!({"limit": spec.memory});
+    if swap == Swap::Counted {
+        // Memory and swap together: none of it is swap.
+        memory["swap"] = spec.memory.into();
+    }
+    let namespaces = ["pid", "mount", "network", "ipc", "uts", "cgroup"];
+    // Without one libcontainer looks the user up in the host's files.
+    let mut env = vec!["HOME=/".to_owned()];
+    let mut mounts = vec![
+        json!({
+            "destination": "/proc", "type": "proc", "source": "proc",
+            "options": ["nosuid", "nodev", "noexec"],
+        }),
+        json!({
+            "destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+            "options": ["nosuid", "noexec", "mode=755", "size=64k", "nr_inodes=32"],
+        }),
+    ];
+    // The usual devices are allowed after it.
+    let mut devices = vec![json!({"allow": false, "access": "rwm"})];
+    if let Some(programs) = &spec.programs {
+        env = with_defaults(&programs.env);
+        mounts.extend([
+            json!({
+                "destination": "/dev/pts", "type": "devpts", "source": "devpts",
+                "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"],
+            }),
+            json!({
+                "destination": "/dev/shm", "type": "tmpfs", "source": "shm",
+                "options": ["nosuid", "nodev", "noexec", "mode=1777", format!("size={SHM_BYTES}")],
+            }),
+        ]);
+        // Terminals of its own.
+        devices.extend([
+            json!({"allow": true, "type": "c", "major": 5, "minor": 2, "access": "rw"}),
+            json!({"allow": true, "type": "c", "major": 136, "access": "rw"}),
+        ]);
+    }
+    mounts.extend(spec.hidden.iter().map(|path| {
+        json!({
+            "destination": path, "type": "tmpfs", "source": "tmpfs",
+            "options": ["ro", "nosuid", "nodev", "noexec", "mode=0555", "size=4k"],
+        })
+    }));
+    json!({
+        "ociVersion": "1.0.2",
+        "hostname": HOSTNAME,
+        "root": {"path": ROOT, "readonly": true},
+        "process": {
+            "terminal": false,
+            // Its own group as the only other one: without any the helper's would stay.
+            "user": {"uid": uid, "gid": gid, "umask": UMASK, "additionalGids": [gid]},
+            "args": args,
+            "env": env,
+            "cwd": "/",
+            "capabilities": {
+                "bounding": [], "effective": [], "inheritable": [], "permitted": [],
+                "ambient": [],
+            },
+            "rlimits": rlimits.collect::<Vec<_>>(),
+            "noNewPrivileges": true,
+        },
+        "mounts": mounts,
+        "linux": {
+            "namespaces": namespaces.map(|kind| json!({"type": kind})),
+            "cgroupsPath": format!("/{}", spec.name),
+            "resources": {
+                "devices": devices,
+                "memory": memory,
+                "cpu": {"period": CPU_PERIOD, "quota": quota(spec.nano_cpus)},
+                "pids": {"limit": spec.pids},
+            },
+            "readonlyPaths": READONLY_PATHS,
+        },
+    })
+}
+
+/// What the helper masks: the paths of `/proc`. There is no `/sys`: what is at such a path is the image's
+/// own, a link for one.
+pub(super) fn masked_paths() -> Vec<String> {
+    let paths = MASKED_PATHS.iter().filter(|path| path.starts_with("/proc/"));
+    paths.map(|&path| path.to_owned()).collect()
+}
+
+/// The variables of an image, and those that every program expects.
+fn with_defaults(env: &[String]) -> Vec<String> {
+    let missing = DEFAULT_ENV.iter().filter(|variable| {
+        let name = variable.split('=').next();
+        !env.iter().any(|given| given.split('=').next() == name)
+    });
+    env.iter().cloned().chain(missing.map(|&variable| variable.to_owned())).collect()
+}
+
+/// Microseconds of processor time in a period. The kernel takes no less than 1 ms.
+fn quota(nano_cpus: i64) -> i64 {
+    let period = i64::try_from(CPU_PERIOD).unwrap_or(i64::MAX);
+    (nano_cpus.saturating_mul(period) / 1_000_000_000).max(1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::spec;
+    use crate::{ProgramRoot, Programs};
+
+    #[test]
+    fn every_setting_of_the_hardening_table_is_in_it() {
+        let config = config(&spec(), Swap::Counted);
+        for (pointer, value) in [
+            ("/root", json!({"path": "/rootfs", "readonly": true})),
+            (
+                "/process/args",
+                json!(["sandbox-agent", "script", "--user", "1000:100", "--write", "/io"]),
+            ),
+            ("/process/terminal", json!(false)),
+            ("/process/noNewPrivileges", json!(true)),
+            ("/process/user/uid", json!(1000)),
+            ("/process/user/gid", json!(100)),
+            ("/process/user/additionalGids", json!([100])),
+            ("/process/user/umask", json!(0o022)),
+            ("/linux/cgroupsPath", json!("/sandboxctl-1")),
+            ("/linux/resources/memory", json!({"limit": 256 << 20, "swap": 256 << 20})),
+            ("/linux/resources/cpu", json!({"period": 100_000, "quota": 150_000})),
+            ("/linux/resources/pids", json!({"limit": 64})),
+            ("/linux/readonlyPaths", json!(READONLY_PATHS)),
+        ] {
+            assert_eq!(config.pointer(pointer), Some(&value), "{pointer}");
+        }
+        for set in ["bounding", "effective", "inheritable", "permitted", "ambient"] {
+            assert_eq!(config["process"]["capabilities"][set], json!([]), "{set}");
+        }
+        assert_eq!(
+            config["process"]["rlimits"],
+            json!([
+                {"type": "RLIMIT_CORE", "hard": 0, "soft": 0},
+                {"type": "RLIMIT_NOFILE", "hard": 128, "soft": 128},
+            ])
+        );
+        let namespaces = config["linux"]["namespaces"].as_array().unwrap();
+        let namespaces: Vec<_> = namespaces.iter().map(|it| it["type"].as_str().unwrap()).collect();
+        assert_eq!(namespaces, ["pid", "mount", "network", "ipc", "uts", "cgroup"]);
+        // The host's groups, its /sys and its control groups are nowhere.
+        let mounts = config["mounts"].as_array().unwrap();
+        let mounts: Vec<_> = mounts.iter().map(|it| it["destination"].as_str().unwrap()).collect();
+        assert_eq!(mounts, ["/proc", "/dev"]);
+    }
+
+    #[test]
+    fn swap_is_limited_where_it_is_counted() {
+        let config = config(&spec(), Swap::NotCounted);
+        assert_eq!(config["linux"]["resources"]["memory"], json!({"limit": 256 << 20}));
+    }
+
+    #[test]
+    fn a_little_processor_time_is_what_the_kernel_takes_at_least() {
+        assert_eq!(quota(1_000_000_000), 100_000);
+        assert_eq!(quota(1), 1_000);
+    }
+
+    #[test]
+    fn hidden_directory_is_covered_by_an_empty_one() {
+        let spec = ContainerSpec { hidden: vec!["/in/a/state".into()], ..spec() };
+        let config = config(&spec, Swap::Counted);
+        let last = config["mounts"].as_array().unwrap().last().unwrap();
+        assert_eq!((&last["destination"], &last["type"]), (&json!("/in/a/state"), &json!("tmpfs")));
+        assert_eq!(last["options"][0], "ro");
+    }
+
+    fn with_programs(env: &[&str]) -> Value {
+        let programs = Programs {
+            root: ProgramRoot::Directory("/rootfs".into()),
+            env: env.iter().map(|&variable| variable.to_owned()).collect(),
+            tmpfs_bytes: 1,
+            tmpfs_inodes: 1,
+        };
+        config(&ContainerSpec { programs: Some(programs), ..spec() }, Swap::Counted)
+    }
+
+    #[test]
+    fn programs_have_the_images_environment_and_what_every_program_expects() {
+        let env = |env: &[&str]| with_programs(env)["process"]["env"].clone();
+        assert_eq!(
+            env(&["PATH=/opt/bin", "HOME=/root", "A=1=2"]),
+            json!(["PATH=/opt/bin", "HOME=/root", "A=1=2", "HOSTNAME=sandbox"])
+        );
+        let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+        assert_eq!(env(&[]), json!([path, "HOSTNAME=sandbox", "HOME=/"]));
+        assert_eq!(config(&spec(), Swap::Counted)["process"]["env"], json!(["HOME=/"]));
+    }
+
+    #[test]
+    fn programs_have_terminals_and_bounded_shared_memory_and_the_rest_is_as_for_scripts() {
+        let mut of_programs = with_programs(&[]);
+        let mounts = of_programs["mounts"].as_array_mut().unwrap().split_off(2);
+        assert_eq!(mounts[0]["destination"], "/dev/pts");
+        assert_eq!(
+            mounts[1]["options"],
+            json!(["nosuid", "nodev", "noexec", "mode=1777", "size=16777216"])
+        );
+        let devices = &mut of_programs["linux"]["resources"]["devices"];
+        let allowed = devices.as_array_mut().unwrap().split_off(1);
+        let numbers: Vec<_> = allowed.iter().map(|it| (&it["major"], &it["minor"])).collect();
+        assert_eq!(numbers, [(&json!(5), &json!(2)), (&json!(136), &Value::Null)]);
+        of_programs["process"]["env"] = json!(["HOME=/"]);
+        assert_eq!(of_programs, config(&spec(), Swap::Counted));
+    }
+}

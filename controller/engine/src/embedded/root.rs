@@ -1,0 +1,149 @@
+//! Directories that sandboxes with programs are made from.
+//!
+//! The helper puts a layer in memory above, so nothing is ever written to them. What is in one may
+//! have been made by anybody.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags};
+
+use crate::error::EngineError;
+use crate::{Bind, Prepared, ProgramRoot, Source};
+
+/// There is nobody here to ask for an image by its name.
+pub(super) fn no_images() -> EngineError {
+    EngineError::UnusableRoot {
+        reason: "the embedded engine has no images".to_owned(),
+        hint: Some(
+            "--image-archive FILE takes what `docker save` wrote, and --rootfs DIR a directory",
+        ),
+    }
+}
+
+/// A directory of the host's.
+pub(super) fn open(directory: &Path) -> Result<Prepared, EngineError> {
+    let refuse = |why: &str| {
+        let directory = directory.display();
+        let reason = format!("cannot make a sandbox from {directory}: {why}");
+        EngineError::UnusableRoot { reason, hint: None }
+    };
+    let failed = |error: io::Error| refuse(&error.to_string());
+    let path = OFlags::PATH | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(CWD, directory, path, Mode::empty());
+    let opened = opened.map_err(|errno| failed(errno.into()))?;
+    let stat = rustix::fs::fstat(&opened).map_err(|errno| failed(errno.into()))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return Err(refuse("it is no directory"));
+    }
+    // By what was opened, whatever links were in its name.
+    let path = path_of(&opened).map_err(failed)?;
+    if path == Path::new("/") {
+        return Err(refuse("programs could read all of this machine's files"));
+    }
+    let mount = rustix::fs::fstatvfs(&opened).map_err(|errno| failed(errno.into()))?;
+    if mount.f_flag.contains(StatVfsMountFlags::NOEXEC) {
+        return Err(refuse("it is on a mount that allows no programs (noexec)"));
+    }
+    let path = path.into_os_string().into_string().map_err(|_| refuse("its path is not UTF-8"))?;
+    Ok(Prepared {
+        root: ProgramRoot::Directory(Source { path, file: Arc::new(opened) }),
+        env: Vec::new(),
+        workdir: String::new(),
+    })
+}
+
+/// Refuses a root that a mount could change, or that would change with one: what is mounted lies in
+/// it, or it in that.
+pub(super) fn check(root: &Source, mounts: &[Bind]) -> Result<(), EngineError> {
+    let now = |source: &Source| {
+        path_of(&source.file).map_err(|error| EngineError::Refused(error.to_string()))
+    };
+    let root_path = now(root)?;
+    for Bind { source, target, read_only } in mounts.iter().filter(|bind| !bind.source.is_private())
+    {
+        let path = now(source)?;
+        let lies_in_it = path.starts_with(&root_path);
+        let is_around_it = root_path.starts_with(&path) && !read_only;
+        if lies_in_it || is_around_it {
+            let (root, path) = (root_path.display(), path.display());
+            let how =
+                if lies_in_it { "lies in it" } else { "has it inside, and can be written to" };
+            return Err(EngineError::UnusableRoot {
+                reason: format!(
+                    "cannot make a sandbox from {root}: {path}, which it is to have at {target}, \
+                     {how}"
+                ),
+                hint: Some("--io-dir and --in name what lies elsewhere"),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn path_of(opened: &OwnedFd) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn source(path: &Path) -> Source {
+        let file = Arc::new(fs::File::open(path).unwrap().into());
+        Source { path: path.to_str().unwrap().to_owned(), file }
+    }
+
+    fn bind(path: &Path, read_only: bool) -> Bind {
+        Bind { source: source(path), target: "/io".to_owned(), read_only }
+    }
+
+    #[test]
+    fn a_directory_is_what_it_was_when_it_was_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, link) = (dir.path().join("root"), dir.path().join("link"));
+        fs::create_dir(&root).unwrap();
+        symlink(&root, &link).unwrap();
+        let prepared = open(&link).unwrap();
+        let ProgramRoot::Directory(source) = prepared.root else { panic!("{prepared:?}") };
+        assert_eq!(source.path, root.canonicalize().unwrap().to_str().unwrap());
+    }
+
+    #[test]
+    fn root_that_is_not_a_plain_directory_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "").unwrap();
+        symlink("/", &link).unwrap();
+        for (path, reason) in [
+            (&file, "no directory"),
+            (&dir.path().join("missing"), "No such file"),
+            (&link, "all of this machine's files"),
+        ] {
+            let error = open(path).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_root_that_a_mount_could_change_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, beside) = (dir.path().join("root"), dir.path().join("root-2"));
+        fs::create_dir_all(root.join("inside")).unwrap();
+        fs::create_dir(&beside).unwrap();
+        let check = |bind: Bind| check(&source(&root), &[bind]).map_err(|error| error.to_string());
+        check(bind(&beside, false)).unwrap();
+        check(bind(dir.path(), true)).unwrap();
+        for (around, reason) in
+            [(dir.path(), "has it inside"), (&root, "lies in it"), (&root.join("inside"), "lies")]
+        {
+            let error = check(bind(around, false)).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+        assert!(check(bind(&root.join("inside"), true)).is_err());
+    }
+}

@@ -1,0 +1,356 @@
+//! What every container gets, whichever engine makes it: the part of the hardening that varies
+//! with nothing. Engines only translate it.
+
+/// Paths that look empty: the usual ones of container engines, and what tells of the host's hardware,
+/// disks, boot, drivers and load besides. Not among them is what programs look for: how much memory
+/// and how many processors there are, and how busy they are (`meminfo`, `vmstat`, `cpuinfo`, `stat`,
+/// `loadavg`, `uptime`), the kernel's version and settings (`/proc/sys`), and their own processes.
+pub const MASKED_PATHS: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/buddyinfo",
+    "/proc/bus",
+    "/proc/cmdline",
+    "/proc/config.gz",
+    "/proc/devices",
+    "/proc/diskstats",
+    "/proc/dma",
+    "/proc/driver",
+    "/proc/dynamic_debug",
+    "/proc/fb",
+    "/proc/fs",
+    "/proc/interrupts",
+    "/proc/iomem",
+    "/proc/ioports",
+    "/proc/irq",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/key-users",
+    "/proc/keys",
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
+    "/proc/latency_stats",
+    "/proc/locks",
+    "/proc/mdstat",
+    "/proc/misc",
+    "/proc/modules",
+    "/proc/mtrr",
+    "/proc/pagetypeinfo",
+    "/proc/partitions",
+    // Anybody may write to it, and each line has the kernel watch the whole host's load.
+    "/proc/pressure",
+    "/proc/sched_debug",
+    "/proc/schedstat",
+    "/proc/scsi",
+    "/proc/slabinfo",
+    "/proc/softirqs",
+    "/proc/swaps",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/vmallocinfo",
+    "/proc/zoneinfo",
+    "/sys/block",
+    "/sys/bus",
+    "/sys/class",
+    "/sys/dev",
+    "/sys/devices",
+    "/sys/firmware",
+    "/sys/fs/btrfs",
+    "/sys/fs/ext4",
+    "/sys/fs/xfs",
+    "/sys/hypervisor",
+    "/sys/kernel/boot_params",
+    "/sys/kernel/iommu_groups",
+    "/sys/kernel/irq",
+    "/sys/kernel/slab",
+    "/sys/module",
+    "/sys/power",
+];
+
+/// Paths that nothing can be written to.
+pub const READONLY_PATHS: &[&str] = &["/proc/sys", "/proc/sysrq-trigger"];
+
+/// What a container with programs is called, from within.
+pub const HOSTNAME: &str = "sandbox";
+
+/// Bytes of memory that its programs may share by name, in `/dev/shm`.
+pub const SHM_BYTES: u64 = 16 << 20;
+
+/// A file that programs expect and that says nothing of the host.
+#[derive(Debug, Clone, Copy)]
+pub struct SystemFile {
+    pub name: &'static str,
+    pub path: &'static str,
+    pub content: &'static str,
+}
+
+/// They stand in place of the image's own. Those of images are often empty, for an engine to put
+/// its own there.
+pub const SYSTEM_FILES: &[SystemFile] = &[
+    SystemFile {
+        name: "hosts",
+        path: "/etc/hosts",
+        content: "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n\
+                  127.0.0.1 sandbox\n",
+    },
+    SystemFile {
+        name: "resolv.conf",
+        path: "/etc/resolv.conf",
+        // Who asks all the same asks the loopback, where nobody answers. Not for long then.
+        content: "# A sandbox has no name server.\noptions timeout:1 attempts:1\n",
+    },
+    SystemFile { name: "hostname", path: "/etc/hostname", content: "sandbox\n" },
+];
+
+/// Where memory is short, a sandbox goes first.
+pub const OOM_SCORE_ADJ: i32 = 1000;
+
+/// The system calls that may be made in a sandbox that runs scripts, by the agent and by the
+/// runtime that starts it. What is not here fails with EPERM; [`CLONE`] and [`CLONE3`] have rules
+/// of their own.
+pub const ALLOWED_SYSCALLS: &[&[&str]] = &[
+    // Files, always beneath a dirfd; open, stat and the like only for the runtime that starts the
+    // agent.
+    &[
+        "access",
+        "chdir",
+        "close",
+        "close_range",
+        "copy_file_range",
+        "dup",
+        "dup2",
+        "dup3",
+        "faccessat",
+        "faccessat2",
+        "fadvise64",
+        "fallocate",
+        "fchdir",
+        "fchmod",
+        "fchmodat",
+        "fcntl",
+        "fdatasync",
+        "flock",
+        "fstat",
+        "fstatfs",
+        "fsync",
+        "ftruncate",
+        "getcwd",
+        "getdents64",
+        "linkat",
+        "lseek",
+        "lstat",
+        "mkdirat",
+        "newfstatat",
+        "open",
+        "openat",
+        "openat2",
+        "pread64",
+        "preadv",
+        "pwrite64",
+        "pwritev",
+        "read",
+        "readlink",
+        "readlinkat",
+        "readv",
+        "renameat",
+        "renameat2",
+        "stat",
+        "statfs",
+        "statx",
+        "symlinkat",
+        "sync_file_range",
+        "umask",
+        "unlinkat",
+        "utimensat",
+        "write",
+        "writev",
+    ],
+    // Memory.
+    &["brk", "madvise", "membarrier", "mincore", "mmap", "mprotect", "mremap", "munmap"],
+    // Threads and signals; the agent is PID 1 and reaps.
+    &[
+        "execve",
+        "exit",
+        "exit_group",
+        "futex",
+        "futex_waitv",
+        "get_robust_list",
+        "getpgrp",
+        "getpid",
+        "getppid",
+        "gettid",
+        "kill",
+        "restart_syscall",
+        "rseq",
+        "rt_sigaction",
+        "rt_sigpending",
+        "rt_sigprocmask",
+        "rt_sigreturn",
+        "rt_sigsuspend",
+        "rt_sigtimedwait",
+        "sched_getaffinity",
+        "sched_getparam",
+        "sched_getscheduler",
+        "sched_yield",
+        "set_robust_list",
+        "set_tid_address",
+        "setitimer",
+        "setsid",
+        "sigaltstack",
+        "tgkill",
+        "wait4",
+        "waitid",
+    ],
+    // Waiting.
+    &[
+        "clock_getres",
+        "clock_gettime",
+        "clock_nanosleep",
+        "epoll_create1",
+        "epoll_ctl",
+        "epoll_pwait",
+        "epoll_pwait2",
+        "epoll_wait",
+        "eventfd2",
+        "gettimeofday",
+        "nanosleep",
+        "pipe",
+        "pipe2",
+        "poll",
+        "ppoll",
+        "pselect6",
+        "select",
+        "time",
+        "timerfd_create",
+        "timerfd_settime",
+    ],
+    // Who and where am I, and the agent's own confinement.
+    &[
+        "arch_prctl",
+        "capget",
+        "capset",
+        "getegid",
+        "geteuid",
+        "getgid",
+        "getgroups",
+        "getrandom",
+        "getresgid",
+        "getresuid",
+        "getrlimit",
+        "getrusage",
+        "getuid",
+        "landlock_add_rule",
+        "landlock_create_ruleset",
+        "landlock_restrict_self",
+        "prctl",
+        "prlimit64",
+        "seccomp",
+        "setrlimit",
+        "sysinfo",
+        "times",
+        "uname",
+    ],
+];
+
+/// Allowed where none of [`CLONE_NAMESPACES`] is among its flags, its first argument: threads,
+/// not namespaces.
+pub const CLONE: &str = "clone";
+/// `CLONE_NEWNS`, `NEWCGROUP`, `NEWUTS`, `NEWIPC`, `NEWUSER`, `NEWPID`, `NEWNET`.
+pub const CLONE_NAMESPACES: u64 = 0x7e02_0000;
+/// Fails with ENOSYS: its flags cannot be looked at, and the C library takes `clone` then.
+pub const CLONE3: &str = "clone3";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn system_calls_of_the_agent_are_allowed_and_dangerous_ones_are_not() {
+        let allowed: Vec<&str> = ALLOWED_SYSCALLS.iter().copied().flatten().copied().collect();
+        for name in [
+            "openat2",
+            "openat",
+            "mkdirat",
+            "unlinkat",
+            "renameat2",
+            "statx",
+            "read",
+            "write",
+            "ftruncate",
+            "getdents64",
+            "futex",
+            "execve",
+            "prctl",
+            "exit_group",
+            "landlock_restrict_self",
+            "seccomp",
+            "getrandom",
+            "getrusage",
+            "wait4",
+        ] {
+            assert!(allowed.contains(&name), "{name}");
+        }
+        for name in [
+            "clone",
+            "clone3",
+            "socket",
+            "connect",
+            "ptrace",
+            "mount",
+            "unshare",
+            "setns",
+            "bpf",
+            "io_uring_setup",
+            "perf_event_open",
+            "userfaultfd",
+            "keyctl",
+            "process_vm_readv",
+            "mknodat",
+            "fchownat",
+            "setuid",
+            "open_by_handle_at",
+            "personality",
+            // Counted for the user on the whole host, whose other programs would have none left.
+            "timer_create",
+            "chroot",
+            "pivot_root",
+        ] {
+            assert!(!allowed.contains(&name), "{name}");
+        }
+        assert_eq!(allowed.iter().collect::<HashSet<_>>().len(), allowed.len(), "one is twice");
+    }
+
+    #[test]
+    fn every_namespace_is_among_the_flags_that_no_clone_may_have() {
+        use rustix::thread::UnshareFlags;
+        let namespaces = UnshareFlags::NEWNS
+            | UnshareFlags::NEWCGROUP
+            | UnshareFlags::NEWUTS
+            | UnshareFlags::NEWIPC
+            | UnshareFlags::NEWUSER
+            | UnshareFlags::NEWPID
+            | UnshareFlags::NEWNET;
+        assert_eq!(u64::from(namespaces.bits()), CLONE_NAMESPACES);
+    }
+
+    #[test]
+    fn the_usual_masked_paths_of_engines_are_among_ours() {
+        for path in [
+            "/proc/asound",
+            "/proc/acpi",
+            "/proc/interrupts",
+            "/proc/kcore",
+            "/proc/keys",
+            "/proc/latency_stats",
+            "/proc/timer_list",
+            "/proc/timer_stats",
+            "/proc/sched_debug",
+            "/proc/scsi",
+            "/sys/firmware",
+        ] {
+            assert!(MASKED_PATHS.contains(&path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The sandbox image, as callers see it.
+
+use std::time::SystemTime;
+
+use sandbox_api::EngineKind;
+use serde::{Serialize, Serializer};
+
+/// A sandbox image that an engine has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ImageInfo {
+    /// The engine's id of it.
+    pub id: String,
+    /// Which engine has it.
+    pub engine: EngineKind,
+    /// The sha256 of the agent in it; empty where its label is missing.
+    pub agent: String,
+    /// When it was made, in seconds since 1970.
+    #[serde(serialize_with = "unix_seconds")]
+    pub created: SystemTime,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Whether it is the one that this controller uses.
+    pub current: bool,
+}
+
+/// Which image to remove.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageSelector {
+    /// Those with these ids, or starts of ids.
+    Ids(Vec<String>),
+    /// All but the current one.
+    Stale,
+    /// All.
+    All,
+}
+
+/// The shortest start of an id that is taken for one.
+const MIN_ID: usize = 4;
+
+/// An id does not name one sandbox image.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot use the image id '{which}': {reason}")]
+pub struct ImageIdError {
+    /// As it was given.
+    pub which: String,
+    /// What is wrong.
+    pub reason: &'static str,
+}
+
+impl ImageSelector {
+    /// What it selects of `images`: every id must name one of them.
+    pub fn choose(self, images: Vec<ImageInfo>) -> Result<Vec<ImageInfo>, ImageIdError> {
+        let ids = match self {
+            Self::All => return Ok(images),
+            Self::Stale => return Ok(images.into_iter().filter(|it| !it.current).collect()),
+            Self::Ids(ids) => ids,
+        };
+        let mut chosen: Vec<ImageInfo> = Vec::with_capacity(ids.len());
+        for which in ids {
+            let start = bare(&which);
+            let mut found = images.iter().filter(|image| bare(&image.id).starts_with(start));
+            let reason = match (found.next(), found.next()) {
+                _ if start.len() < MIN_ID => "it is too short",
+                (None, _) => "no image has it",
+                (Some(_), Some(_)) => "several images have it",
+                (Some(image), None) => {
+                    // Named twice, it is removed once.
+                    if !chosen.contains(image) {
+                        chosen.push(image.clone());
+                    }
+                    continue;
+                }
+            };
+            return Err(ImageIdError { which, reason });
+        }
+        Ok(chosen)
+    }
+}
+
+/// The id without the name of its hash.
+fn bare(id: &str) -> &str {
+    id.strip_prefix("sha256:").unwrap_or(id)
+}
+
+/// Whether an image that is there already is built again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rebuild {
+    /// Only where it is missing.
+    IfMissing,
+    /// In any case.
+    Always,
+}
+
+/// Seconds since 1970, as the documents have times.
+pub fn unix_seconds<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(seconds(*time))
+}
+
+/// Seconds since 1970; 0 for what is before.
+pub fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(id: &str, current: bool) -> ImageInfo {
+        ImageInfo {
+            id: format!("sha256:{id}"),
+            engine: EngineKind::Docker,
+            agent: String::new(),
+            created: SystemTime::UNIX_EPOCH,
+            size: 0,
+            current,
+        }
+    }
+
+    fn choose(which: ImageSelector) -> Result<Vec<String>, String> {
+        let images = vec![image("abcd1", true), image("abcd2", false), image("ef012", false)];
+        let chosen = which.choose(images).map_err(|error| error.to_string())?;
+        Ok(chosen.into_iter().map(|image| image.id).collect())
+    }
+
+    fn ids(ids: &[&str]) -> Result<Vec<String>, String> {
+        choose(ImageSelector::Ids(ids.iter().map(|&id| id.to_owned()).collect()))
+    }
+
+    #[test]
+    fn images_are_chosen_by_their_ids_or_the_starts_of_them() {
+        let (first, third) = ("sha256:abcd1".to_owned(), "sha256:ef012".to_owned());
+        assert_eq!(ids(&["ef01"]), Ok(vec![third.clone()]));
+        assert_eq!(ids(&["sha256:ef01", "ef012"]), Ok(vec![third.clone()]));
+        assert_eq!(ids(&["sha256:abcd1", "ef01"]), Ok(vec![first, third]));
+        assert_eq!(choose(ImageSelector::Stale).unwrap().len(), 2);
+        assert_eq!(choose(ImageSelector::All).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn an_id_that_names_no_image_says_why_and_spoils_the_others() {
+        for (id, reason) in [
+            ("ffff", "no image has it"),
+            ("ef0", "it is too short"),
+            ("sha256:", "it is too short"),
+            ("", "it is too short"),
+            ("abcd", "several images have it"),
+        ] {
+            assert_eq!(
+                ids(&["ef012", id]),
+                Err(format!("cannot use the image id '{id}': {reason}"))
+            );
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Files that containers are made with, where an engine takes nothing but files: the agent and what
+//! goes with it, each in a private folder of ours by its digest.
+
+use std::fs::{File, Metadata, Permissions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+use std::{fs, io};
+
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use crate::agent::Agent;
+
+/// How long a file that nobody uses any more is kept: some controller of another version may have
+/// been started with it.
+const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// How long a process that is being started may keep a program open.
+const CLOSING: Duration = Duration::from_secs(2);
+
+/// What is compared at a time.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// The mode of a program that any user may start.
+const PROGRAM: u32 = 0o555;
+/// The mode of a file that any user may read.
+pub(super) const TEXT: u32 = 0o444;
+
+/// A file that containers are made with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InstalledFile<'a> {
+    pub name: &'static str,
+    pub bytes: &'a [u8],
+    pub sha256: &'a str,
+    /// [`PROGRAM`] or [`TEXT`].
+    pub mode: u32,
+}
+
+/// The agent.
+pub(super) fn agent(agent: &Agent) -> InstalledFile<'_> {
+    InstalledFile {
+        name: "sandbox-agent",
+        bytes: agent.bytes(),
+        sha256: agent.sha256(),
+        mode: PROGRAM,
+    }
+}
+
+/// The path of a part in a private folder, where it is written if it is missing, or anything else than
+/// it must be: by its content, each time. Who can enter the folder is its caller's business.
+pub(super) fn install(folder: &Path, part: &InstalledFile<'_>) -> io::Result<PathBuf> {
+    let path = folder.join(format!("{}-{}", part.name, part.sha256));
+    if let Some(there) = intact(&path, part) {
+        // It is in use: whoever tidies up sees that.
+        if there.modified()?.elapsed().is_ok_and(|age| age > KEPT / 2) {
+            File::open(&path)?.set_modified(SystemTime::now())?;
+        }
+    } else {
+        write(folder, &path, part)?;
+        forget_unused(folder);
+    }
+    Ok(path)
+}
+
+/// The part that is there, where it is this user's and has its mode and its content. Compared with
+/// what it must be, which takes less time than a digest and says the same.
+fn intact(path: &Path, part: &InstalledFile<'_>) -> Option<Metadata> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    let there = file.metadata().ok()?;
+    let is_ours = there.is_file()
+        && there.uid() == rustix::process::geteuid().as_raw()
+        && there.len() == part.bytes.len() as u64
+        && there.mode() & 0o7777 == part.mode;
+    (is_ours && has_content(&mut file, part.bytes).ok()?).then_some(there)
+}
+
+/// Whether that is what a file has from here to its end.
+fn has_content(file: &mut File, mut expected: &[u8]) -> io::Result<bool> {
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let length = file.read(&mut piece)?;
+        match expected.split_at_checked(length) {
+            Some((same, _)) if *same != piece[..length] => return Ok(false),
+            None => return Ok(false),
+            Some((_, rest)) if length == 0 => return Ok(rest.is_empty()),
+            Some((_, rest)) => expected = rest,
+        }
+    }
+}
+
+/// Under its name only once it is whole. One that somebody else has put there meanwhile stays: a
+/// file that has lost its name cannot be mounted any more by whoever has opened it.
+fn write(folder: &Path, path: &Path, part: &InstalledFile<'_>) -> io::Result<()> {
+    let unfinished = folder.join(format!("part-{}", sandbox_dirfd::random_hex::<8>()));
+    let written = (|| {
+        let mut file =
+            File::options().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        file.write_all(part.bytes)?;
+        // Not by the mode that it is opened with: the umask may take from that.
+        file.set_permissions(Permissions::from_mode(part.mode))?;
+        close(file, &unfinished)?;
+        match rustix::fs::renameat_with(CWD, &unfinished, CWD, path, RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) if intact(path, part).is_some() => fs::remove_file(&unfinished),
+            Err(Errno::EXIST | Errno::INVAL) => fs::rename(&unfinished, path),
+            renamed => Ok(renamed?),
+        }
+    })();
+    if written.is_err() {
+        _ = fs::remove_file(&unfinished);
+    }
+    written
+}
+
+/// Closes a program for good: one that is open for writing cannot be started (`ETXTBSY`), and a
+/// process that another thread is just starting has a copy of every descriptor until its exec. A
+/// lock is free only when the last copy is closed.
+fn close(file: File, path: &Path) -> io::Result<()> {
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    drop(file);
+    let file = File::open(path)?;
+    let since = Instant::now();
+    while rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+        && since.elapsed() < CLOSING
+    {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Removes programs of other versions that nobody has started for long, and parts of them.
+fn forget_unused(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let modified = entry.metadata().and_then(|metadata| metadata.modified());
+        let age = modified.ok().and_then(|modified| modified.elapsed().ok());
+        if age.is_some_and(|age| age > KEPT) {
+            _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGENT: InstalledFile<'_> =
+        InstalledFile { name: "agent", bytes: b"\x7fELF", sha256: "0123", mode: PROGRAM };
+
+    #[test]
+    fn a_program_is_written_once_and_again_where_it_is_broken() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = install(dir.path(), &AGENT).unwrap();
+        assert_eq!(path.file_name().unwrap(), "agent-0123");
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o555);
+        let first = path.metadata().unwrap().ino();
+        install(dir.path(), &AGENT).unwrap();
+        assert_eq!(path.metadata().unwrap().ino(), first);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "").unwrap();
+        install(dir.path(), &AGENT).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), AGENT.bytes);
+        // Of the same size and mode, as somebody makes it who wants it to be executed.
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "#!/x").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(PROGRAM)).unwrap();
+        install(dir.path(), &AGENT).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), AGENT.bytes);
+        // A link to something that is right now.
+        fs::rename(&path, dir.path().join("other")).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("other"), &path).unwrap();
+        install(dir.path(), &AGENT).unwrap();
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        fs::remove_file(dir.path().join("other")).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_program_that_somebody_else_has_written_meanwhile_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = install(dir.path(), &AGENT).unwrap();
+        let first = path.metadata().unwrap().ino();
+        write(dir.path(), &path, &AGENT).unwrap();
+        assert_eq!(path.metadata().unwrap().ino(), first);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_program_is_closed_when_its_last_copy_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program");
+        let mut file =
+            File::options().write(true).create_new(true).mode(0o755).open(&path).unwrap();
+        io::copy(&mut File::open("/bin/true").unwrap(), &mut file).unwrap();
+        // What a child has between its fork and its exec.
+        let copy = file.try_clone().unwrap();
+        let busy = std::process::Command::new(&path).status().unwrap_err();
+        assert_eq!(busy.kind(), io::ErrorKind::ExecutableFileBusy);
+        std::thread::scope(|scope| {
+            let (closing, is_closing) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                is_closing.recv().unwrap();
+                drop(copy);
+            });
+            closing.send(()).unwrap();
+            close(file, &path).unwrap();
+            assert!(std::process::Command::new(&path).status().unwrap().success());
+        });
+    }
+
+    #[test]
+    fn unused_installed_files_expire() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = install(dir.path(), &InstalledFile { sha256: "old", ..AGENT }).unwrap();
+        let long_ago = SystemTime::now() - 2 * KEPT;
+        File::open(&old).unwrap().set_modified(long_ago).unwrap();
+        let new = install(dir.path(), &AGENT).unwrap();
+        assert!(!old.exists() && new.exists());
+    }
+}

@@ -1,0 +1,124 @@
+//! Programs of ours that are executed from memory: no file of theirs is anywhere, and nobody can
+//! change what is sealed, its maker neither.
+
+use std::ffi::CStr;
+use std::fs::{File, Permissions};
+use std::io;
+use std::io::Write as _;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::OnceLock;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+
+/// Nothing of it changes any more, nor these seals.
+const SEALS: SealFlags =
+    SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
+
+/// A program in memory, sealed.
+#[derive(Debug)]
+pub struct SealedProgram(OwnedFd);
+
+impl SealedProgram {
+    /// The program of these bytes. `name` is what the kernel shows in place of its path.
+    pub fn new(name: &CStr, bytes: &[u8]) -> io::Result<Self> {
+        let mut file = File::from(memory(name)?);
+        file.write_all(bytes)?;
+        // Any user's container executes it, and none needs to write to it.
+        file.set_permissions(Permissions::from_mode(0o555))?;
+        // That its mode stays is a seal of newer kernels'. It is not what protects it.
+        match rustix::fs::fcntl_add_seals(&file, SEALS | SealFlags::EXEC) {
+            Err(Errno::INVAL) => rustix::fs::fcntl_add_seals(&file, SEALS)?,
+            sealed => sealed?,
+        }
+        Ok(Self(file.into()))
+    }
+
+    /// The path by which this process, and one that it forks, executes it.
+    pub fn path(&self) -> String {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd())
+    }
+}
+
+impl AsFd for SealedProgram {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A file in memory that may be executed, at no descriptor of a program's standard streams.
+fn memory(name: &CStr) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let made = match rustix::fs::memfd_create(name, flags | MemfdFlags::EXEC) {
+        // Before Linux 6.3 all may be executed.
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
+        made => made,
+    };
+    let made = made.map_err(|errno| match errno {
+        Errno::ACCESS => io::Error::other(
+            "this machine executes no program from memory: the sysctl vm.memfd_noexec must be 0 or 1",
+        ),
+        errno => errno.into(),
+    })?;
+    Ok(if made.as_raw_fd() < 3 { rustix::io::fcntl_dupfd_cloexec(&made, 3)? } else { made })
+}
+
+/// A program that is put into memory when it is first needed, once.
+#[derive(Debug)]
+pub struct SealedOnce<B> {
+    name: &'static CStr,
+    bytes: B,
+    program: OnceLock<SealedProgram>,
+}
+
+impl<B: AsRef<[u8]>> SealedOnce<B> {
+    pub const fn new(name: &'static CStr, bytes: B) -> Self {
+        Self { name, bytes, program: OnceLock::new() }
+    }
+
+    pub fn get(&self) -> io::Result<&SealedProgram> {
+        if let Some(program) = self.program.get() {
+            return Ok(program);
+        }
+        // Of two who are the first one's is dropped.
+        let program = SealedProgram::new(self.name, self.bytes.as_ref())?;
+        Ok(self.program.get_or_init(|| program))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::process::Command;
+
+    #[test]
+    fn a_sealed_program_runs_and_cannot_be_changed() {
+        let bytes = fs::read("/bin/true").unwrap();
+        let program = SealedProgram::new(c"program", &bytes).unwrap();
+        assert!(Command::new(program.path()).status().unwrap().success());
+        let open = |options: &mut fs::OpenOptions| options.open(program.path());
+        let refused = |result: io::Result<()>| {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+        };
+        // Even by root, and by a descriptor that its maker still has.
+        refused(rustix::io::pwrite(&program, b"#!/bin/sh", 0).map(|_| ()).map_err(io::Error::from));
+        refused(rustix::fs::ftruncate(&program, 0).map_err(io::Error::from));
+        if let Ok(mut file) = open(File::options().write(true)) {
+            refused(file.write_all(b"#!/bin/sh"));
+            refused(file.set_len(0));
+            refused(file.set_len(1 << 30));
+        }
+        refused(rustix::fs::fcntl_add_seals(&program, SealFlags::empty()).map_err(io::Error::from));
+        assert_eq!(fs::read(program.path()).unwrap(), bytes);
+    }
+
+    #[test]
+    fn a_program_is_put_into_memory_once() {
+        let once = SealedOnce::new(c"program", b"\x7fELF");
+        let first = once.get().unwrap().0.as_raw_fd();
+        assert_eq!(once.get().unwrap().0.as_raw_fd(), first);
+    }
+}

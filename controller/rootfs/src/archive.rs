@@ -1,0 +1,188 @@
+//! The archive as a file: what members it has, and their content.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::io::{BufRead as _, BufReader, Read};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::rc::Rc;
+
+use crate::budget::Budget;
+use crate::error::{RootfsError, TarProblem};
+use crate::stream::{Compression, Metered, Plain};
+use crate::tar::{Entries, Kind, Source, SparseExtent};
+
+/// How many links lead from one member to another. `docker save` writes one where an image has a
+/// layer twice.
+const MAX_LINKS: usize = 4;
+/// How much of a layer is read from the file at once.
+const PIECE: usize = 128 << 10;
+
+/// An image archive.
+#[derive(Debug)]
+pub(super) struct Archive {
+    file: Rc<File>,
+    members: HashMap<Vec<u8>, Member>,
+}
+
+#[derive(Debug, Clone)]
+enum Member {
+    Content(SparseExtent),
+    /// Another member's name.
+    Link(Vec<u8>),
+}
+
+impl Archive {
+    /// Opens it, and reads what it has. Where it is compressed as a whole it is decompressed into
+    /// `spool`'s file first: its members are read in an order of their own.
+    pub fn open(
+        path: &Path,
+        budget: &Budget,
+        spool: impl FnOnce() -> Result<File, RootfsError>,
+    ) -> Result<Self, RootfsError> {
+        let failed = |source| RootfsError::Open { path: path.to_owned(), source };
+        let mut options = File::options();
+        // A FIFO without a writer would be waited for.
+        let flags = (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY).bits();
+        let flags = i32::try_from(flags).unwrap_or_default();
+        let file = options.read(true).custom_flags(flags).open(path).map_err(failed)?;
+        if !file.metadata().map_err(failed)?.is_file() {
+            return Err(RootfsError::NoFile { path: path.to_owned() });
+        }
+        let mut whole = Section::whole(file)?;
+        let mut reader = whole.clone().buffered();
+        if Compression::of(reader.fill_buf()?) != Compression::None {
+            let mut plain = spool()?;
+            let budget = budget.anew();
+            io::copy(&mut Metered::new(Plain::new(reader)?, &budget), &mut plain)?;
+            whole = Section::whole(plain)?;
+        }
+        Ok(Self { file: whole.file.clone(), members: members(whole, budget)? })
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.members.contains_key(name.as_bytes())
+    }
+
+    /// What a member has.
+    pub fn section(&self, name: &str) -> Result<Section, RootfsError> {
+        let missing = || RootfsError::Missing { member: shown(name.as_bytes()) };
+        let mut name = resolved(b"", name.as_bytes()).ok_or_else(missing)?;
+        for _ in 0..=MAX_LINKS {
+            match self.members.get(&name).ok_or_else(missing)? {
+                Member::Link(other) => name.clone_from(other),
+                &Member::Content(SparseExtent { offset, length }) => {
+                    let file = self.file.clone();
+                    return Ok(Section { file, at: offset, end: offset + length });
+                }
+            }
+        }
+        Err(missing())
+    }
+
+    /// All of a small member.
+    pub fn document(&self, name: &str, budget: &Budget) -> Result<Vec<u8>, RootfsError> {
+        budget.entry(name.as_bytes())?;
+        let section = self.section(name)?;
+        let limit = budget.bounds.document;
+        if section.length() > limit {
+            return Err(RootfsError::Limit { what: "bytes in a manifest or configuration", limit });
+        }
+        let mut bytes = Vec::new();
+        section.buffered().read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// What a tar has, without its content. The last of two with one name counts, as everywhere.
+fn members(tar: Section, budget: &Budget) -> Result<HashMap<Vec<u8>, Member>, RootfsError> {
+    let mut members = HashMap::new();
+    let mut entries = Entries::new(tar);
+    while let Some(entry) = entries.next()? {
+        budget.entry(&entry.path)?;
+        let Some(name) = resolved(b"", &entry.path) else { continue };
+        let folder = name.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash);
+        let member = match entry.kind {
+            Kind::File => match *entry.extents.as_slice() {
+                [SparseExtent { offset: 0, length }] if length == entry.size => {
+                    Some(Member::Content(SparseExtent { offset: entries.source().at, length }))
+                }
+                _ => return Err(TarProblem::Sparse.into()),
+            },
+            Kind::HardLink => resolved(b"", &entry.link).map(Member::Link),
+            Kind::Symlink => resolved(&name[..folder], &entry.link).map(Member::Link),
+            Kind::Directory | Kind::Special => None,
+        };
+        if let Some(member) = member {
+            members.insert(name, member);
+        }
+    }
+    Ok(members)
+}
+
+/// The name of a member as seen from a folder of the archive; nothing where it is none of it.
+fn resolved(folder: &[u8], name: &[u8]) -> Option<Vec<u8>> {
+    let folder = if name.starts_with(b"/") { b"" } else { folder };
+    let mut components: Vec<&[u8]> = Vec::new();
+    for component in folder.split(|&byte| byte == b'/').chain(name.split(|&byte| byte == b'/')) {
+        match component {
+            b"" | b"." => {}
+            b".." => drop(components.pop()?),
+            _ => components.push(component),
+        }
+    }
+    (!components.is_empty()).then(|| components.join(&b'/'))
+}
+
+/// Text of a stranger's as messages show it: no terminal acts on it.
+pub(super) fn shown(text: &[u8]) -> String {
+    const LONGEST: usize = 256;
+    let text = String::from_utf8_lossy(text);
+    let mut shown: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// A part of a file.
+#[derive(Debug, Clone)]
+pub(super) struct Section {
+    file: Rc<File>,
+    at: u64,
+    end: u64,
+}
+
+impl Section {
+    fn whole(file: File) -> io::Result<Self> {
+        Ok(Self { at: 0, end: file.metadata()?.len(), file: Rc::new(file) })
+    }
+
+    pub const fn length(&self) -> u64 {
+        self.end - self.at
+    }
+
+    pub fn buffered(self) -> BufReader<Self> {
+        BufReader::with_capacity(PIECE, self)
+    }
+}
+
+impl Read for Section {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.length()).unwrap_or(usize::MAX).min(buffer.len());
+        let count = self.file.read_at(&mut buffer[..most], self.at)?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+impl Source for Section {
+    fn skip(&mut self, bytes: u64) -> io::Result<()> {
+        if bytes > self.length() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.at += bytes;
+        Ok(())
+    }
+}

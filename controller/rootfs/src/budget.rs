@@ -1,0 +1,97 @@
+//! How much of a stranger's archive is read and unpacked.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::RootfsError;
+
+/// The most that is read and unpacked of one archive.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    /// Bytes of all layers, unpacked, holes of files included.
+    pub bytes: u64,
+    /// Files, directories and whatever else, of all layers and of the archive itself.
+    pub entries: u64,
+    /// Bytes of their paths.
+    pub paths: u64,
+    /// Docker makes no image of more than 127.
+    pub layers: usize,
+    /// Bytes of a manifest, an index or a configuration.
+    pub document: u64,
+}
+
+impl Bounds {
+    /// Images of machine learning come near to the bytes; nothing comes near to the rest. Paths
+    /// are remembered while a layer is unpacked, so that theirs are memory.
+    pub const DEFAULT: Self = Self {
+        bytes: 32 << 30,
+        entries: 1_000_000,
+        paths: 128 << 20,
+        layers: 128,
+        document: 4 << 20,
+    };
+}
+
+/// Tells an unpacking that nobody waits for it any more.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn check(&self) -> Result<(), RootfsError> {
+        if self.0.load(Ordering::Relaxed) { Err(RootfsError::GivenUp) } else { Ok(()) }
+    }
+}
+
+/// What has been read and unpacked.
+#[derive(Debug)]
+pub(super) struct Budget {
+    pub bounds: Bounds,
+    stop: Stop,
+    bytes: Cell<u64>,
+    entries: Cell<u64>,
+    paths: Cell<u64>,
+}
+
+impl Budget {
+    pub fn new(bounds: Bounds, stop: Stop) -> Self {
+        let (bytes, entries, paths) = Default::default();
+        Self { bounds, stop, bytes, entries, paths }
+    }
+
+    /// The same for something else of the same archive.
+    pub fn anew(&self) -> Self {
+        Self::new(self.bounds, self.stop.clone())
+    }
+
+    /// Of a layer's tar, or of a hole in a file.
+    pub fn bytes(&self, count: u64) -> Result<(), RootfsError> {
+        self.stop.check()?;
+        spend(&self.bytes, count, self.bounds.bytes, "bytes, unpacked")
+    }
+
+    /// Something with a path: read, or made on the way to something else.
+    pub fn entry(&self, path: &[u8]) -> Result<(), RootfsError> {
+        self.stop.check()?;
+        spend(&self.entries, 1, self.bounds.entries, "files and directories")?;
+        spend(&self.paths, path.len() as u64, self.bounds.paths, "bytes of paths")
+    }
+}
+
+fn spend(spent: &Cell<u64>, count: u64, limit: u64, what: &'static str) -> Result<(), RootfsError> {
+    let sum = spent.get().saturating_add(count);
+    spent.set(sum);
+    if sum > limit { Err(RootfsError::Limit { what, limit }) } else { Ok(()) }
+}
+
+impl From<RootfsError> for io::Error {
+    /// For readers: it comes out again where the reading is done.
+    fn from(error: RootfsError) -> Self {
+        Self::other(error)
+    }
+}

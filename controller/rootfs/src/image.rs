@@ -1,0 +1,407 @@
+//! What an archive says of its image: its layers, and how its programs begin.
+//!
+//! `docker save` writes a `manifest.json`; an OCI layout has an `index.json`, which leads to a
+//! manifest by digests. What newer versions of `docker save` write has both, and then the first
+//! is read, which speaks of what was saved alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use sha2::{Digest as _, Sha256};
+
+use crate::archive::{Archive, Section, shown};
+use crate::budget::Budget;
+use crate::digest::Digest;
+use crate::error::RootfsError;
+
+/// How deep an index may lie in others. Tools write one in one.
+const MAX_DEPTH: usize = 4;
+
+/// An image.
+#[derive(Debug)]
+pub(super) struct Image {
+    /// Its configuration's digest: what Docker calls the image's id.
+    pub digest: Digest,
+    /// The lowest first; at least one.
+    pub layers: Vec<Layer>,
+    /// `NAME=VALUE` each.
+    pub env: Vec<String>,
+    /// Where its programs begin.
+    pub workdir: Option<String>,
+}
+
+/// A layer.
+#[derive(Debug)]
+pub(super) struct Layer {
+    /// Its name in the archive, for messages.
+    pub member: String,
+    pub content: Section,
+    /// Of the content, where the archive says so.
+    pub blob: Option<Digest>,
+    /// Of the content, decompressed.
+    pub diff: Digest,
+}
+
+impl Image {
+    /// What decides what its file system is: the digest of its layers' digests, as OCI defines it.
+    pub fn chain(&self) -> Digest {
+        let digests = self.layers.iter().map(|layer| layer.diff);
+        let chained =
+            |below: Digest, above: Digest| Digest::of(format!("{below} {above}").as_bytes());
+        digests.reduce(chained).unwrap_or_else(|| Digest::finish(Sha256::new()))
+    }
+}
+
+/// A platform that images are for, in Go's words.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub(super) struct Platform {
+    #[serde(default)]
+    pub os: String,
+    #[serde(default)]
+    pub architecture: String,
+}
+
+impl Platform {
+    /// This machine's.
+    pub fn here() -> Self {
+        let architecture = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            "x86" => "386",
+            "powerpc64" if cfg!(target_endian = "little") => "ppc64le",
+            "loongarch64" => "loong64",
+            other => other,
+        };
+        Self { os: "linux".to_owned(), architecture: architecture.to_owned() }
+    }
+
+    fn is_said(&self) -> bool {
+        !self.os.is_empty() || !self.architecture.is_empty()
+    }
+
+    /// What is no image of any platform, such as a statement of how one was built.
+    fn is_none(&self) -> bool {
+        self.os == "unknown"
+    }
+
+    fn show(&self) -> String {
+        shown(format!("{}/{}", self.os, self.architecture).as_bytes())
+    }
+}
+
+/// An entry of `manifest.json`.
+#[derive(Deserialize)]
+struct Saved {
+    #[serde(rename = "Config")]
+    config: String,
+    #[serde(rename = "Layers")]
+    layers: Option<Vec<String>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Descriptor {
+    #[serde(default, rename = "mediaType")]
+    media_type: String,
+    digest: String,
+    size: u64,
+    platform: Option<Platform>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    manifests: Vec<Descriptor>,
+    /// What only a manifest has: a document must not be both.
+    layers: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Manifest {
+    config: Descriptor,
+    layers: Vec<Descriptor>,
+    /// What only an index has.
+    manifests: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Configuration {
+    #[serde(default)]
+    os: String,
+    #[serde(default)]
+    architecture: String,
+    config: Option<Start>,
+    rootfs: Rootfs,
+}
+
+#[derive(Deserialize)]
+struct Rootfs {
+    diff_ids: Option<Vec<String>>,
+}
+
+/// How an image's programs begin.
+#[derive(Default, Deserialize)]
+struct Start {
+    #[serde(rename = "Env")]
+    env: Option<Vec<String>>,
+    #[serde(rename = "WorkingDir")]
+    workdir: Option<String>,
+}
+
+/// What lies where, before the configuration is known.
+struct Found {
+    config: (String, Vec<u8>),
+    /// Names, and digests where the archive says them.
+    layers: Vec<(String, Option<Digest>)>,
+}
+
+/// Reads what image an archive has for a platform.
+pub(super) fn read(
+    archive: &Archive,
+    ours: &Platform,
+    budget: &Budget,
+) -> Result<Image, RootfsError> {
+    let found = if archive.has("manifest.json") {
+        saved(archive, budget)?
+    } else if archive.has("index.json") {
+        layout(archive, ours, budget)?
+    } else {
+        return Err(RootfsError::NoImage);
+    };
+    image(archive, found, ours, budget)
+}
+
+/// The image of an archive that `docker save` wrote.
+fn saved(archive: &Archive, budget: &Budget) -> Result<Found, RootfsError> {
+    const MANIFEST: &str = "manifest.json";
+    let images: Vec<Saved> = parse(MANIFEST, &archive.document(MANIFEST, budget)?)?;
+    // One that has two names may be listed twice.
+    let configs: BTreeSet<&str> = images.iter().map(|image| image.config.as_str()).collect();
+    let (count, Some(image)) = (configs.len(), images.first()) else {
+        return Err(RootfsError::NoImage);
+    };
+    if count > 1 {
+        return Err(RootfsError::SeveralImages { count });
+    }
+    let name = &image.config;
+    let text = archive.document(name, budget)?;
+    let said = blob_name(name)
+        .or_else(|| Digest::from_hex(name.strip_suffix(".json").unwrap_or_default()));
+    if let Some(said) = said {
+        verify(name, said, Digest::of(&text))?;
+    }
+    let layers = image.layers.iter().flatten();
+    let layers = layers.map(|name| (name.clone(), blob_name(name))).collect();
+    Ok(Found { config: (name.clone(), text), layers })
+}
+
+/// The digest that a member's name says, where its name is one.
+fn blob_name(name: &str) -> Option<Digest> {
+    Digest::from_hex(name.strip_prefix("blobs/sha256/")?)
+}
+
+/// The image of an OCI layout.
+fn layout(archive: &Archive, ours: &Platform, budget: &Budget) -> Result<Found, RootfsError> {
+    const INDEX: &str = "index.json";
+    let mut listed = Listed::default();
+    let index = parse(INDEX, &archive.document(INDEX, budget)?)?;
+    listed.add(archive, INDEX, index, budget, 0)?;
+    let descriptor = listed.choose(ours)?;
+    let (name, text) = blob(archive, &descriptor, budget)?;
+    let manifest: Manifest = parse(&name, &text)?;
+    let unusable = |reason: String| RootfsError::Document { member: name.clone(), reason };
+    if manifest.manifests.is_some() {
+        return Err(unusable("it is a manifest and an index at once".to_owned()));
+    }
+    let media_type = manifest.config.media_type.as_str();
+    if !matches!(
+        media_type,
+        "application/vnd.oci.image.config.v1+json"
+            | "application/vnd.docker.container.image.v1+json"
+    ) {
+        return Err(unusable(format!("a '{}' is no image", shown(media_type.as_bytes()))));
+    }
+    let config = blob(archive, &manifest.config, budget)?;
+    let layers = manifest.layers.iter().map(|layer| {
+        if !is_layer(&layer.media_type) {
+            let media_type = shown(layer.media_type.as_bytes());
+            return Err(unusable(format!("a '{media_type}' is no layer that can be unpacked")));
+        }
+        let digest = digest(&name, &layer.digest)?;
+        let member = digest.member();
+        check_size(&member, layer.size, archive.section(&member)?.length())?;
+        Ok((member, Some(digest)))
+    });
+    Ok(Found { config, layers: layers.collect::<Result<_, _>>()? })
+}
+
+fn is_layer(media_type: &str) -> bool {
+    let is_of = |prefix: &str, suffixes: &[&str]| {
+        media_type.strip_prefix(prefix).is_some_and(|rest| suffixes.contains(&rest))
+    };
+    is_of("application/vnd.oci.image.layer.v1.tar", &["", "+gzip", "+zstd"])
+        || is_of("application/vnd.oci.image.layer.nondistributable.v1.tar", &["", "+gzip", "+zstd"])
+        || is_of("application/vnd.docker.image.rootfs.diff.tar", &["", ".gzip", ".zstd"])
+        || is_of("application/vnd.docker.image.rootfs.foreign.diff.tar", &["", ".gzip"])
+}
+
+/// The images that an index, and those in it, list.
+#[derive(Default)]
+struct Listed {
+    /// By their manifests' digests: one may be listed under several names.
+    images: BTreeMap<String, Descriptor>,
+    /// Indexes that were read.
+    seen: BTreeSet<String>,
+}
+
+impl Listed {
+    fn add(
+        &mut self,
+        archive: &Archive,
+        name: &str,
+        index: Index,
+        budget: &Budget,
+        depth: usize,
+    ) -> Result<(), RootfsError> {
+        let unusable =
+            |reason: &str| RootfsError::Document { member: name.to_owned(), reason: reason.into() };
+        if index.layers.is_some() {
+            return Err(unusable("it is an index and a manifest at once"));
+        }
+        for descriptor in index.manifests {
+            match descriptor.media_type.as_str() {
+                "application/vnd.oci.image.index.v1+json"
+                | "application/vnd.docker.distribution.manifest.list.v2+json" => {
+                    if depth == MAX_DEPTH {
+                        return Err(unusable("it is an index in too many others"));
+                    }
+                    if self.seen.insert(descriptor.digest.clone()) {
+                        let (name, text) = blob(archive, &descriptor, budget)?;
+                        let index = parse(&name, &text)?;
+                        self.add(archive, &name, index, budget, depth + 1)?;
+                    }
+                }
+                "application/vnd.oci.image.manifest.v1+json"
+                | "application/vnd.docker.distribution.manifest.v2+json"
+                    if !descriptor.platform.as_ref().is_some_and(Platform::is_none) =>
+                {
+                    self.images.insert(descriptor.digest.clone(), descriptor);
+                }
+                // No image: what else a layout may hold.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The one that is for our platform, or the only one that says nothing of platforms.
+    fn choose(self, ours: &Platform) -> Result<Descriptor, RootfsError> {
+        let (said, unsaid): (Vec<_>, Vec<_>) = self
+            .images
+            .into_values()
+            .partition(|image| image.platform.as_ref().is_some_and(Platform::is_said));
+        let (fitting, others): (Vec<_>, Vec<_>) =
+            said.into_iter().partition(|image| image.platform.as_ref() == Some(ours));
+        let mut candidates = if fitting.is_empty() { unsaid } else { fitting };
+        match (candidates.len(), candidates.pop()) {
+            (1, Some(image)) => Ok(image),
+            (0, _) if others.is_empty() => Err(RootfsError::NoImage),
+            (0, _) => {
+                let platforms: BTreeSet<String> = others
+                    .iter()
+                    .filter_map(|image| Some(image.platform.as_ref()?.show()))
+                    .collect();
+                let found = platforms.into_iter().collect::<Vec<_>>().join(", ");
+                Err(RootfsError::Platform { found, ours: ours.show() })
+            }
+            (count, _) => Err(RootfsError::SeveralImages { count }),
+        }
+    }
+}
+
+/// A document of an OCI layout, which is what its descriptor says; and its name.
+fn blob(
+    archive: &Archive,
+    descriptor: &Descriptor,
+    budget: &Budget,
+) -> Result<(String, Vec<u8>), RootfsError> {
+    let digest = digest("a descriptor", &descriptor.digest)?;
+    let name = digest.member();
+    let text = archive.document(&name, budget)?;
+    check_size(&name, descriptor.size, text.len() as u64)?;
+    verify(&name, digest, Digest::of(&text))?;
+    Ok((name, text))
+}
+
+/// Puts an image together, and looks whether it can run here.
+fn image(
+    archive: &Archive,
+    found: Found,
+    ours: &Platform,
+    budget: &Budget,
+) -> Result<Image, RootfsError> {
+    let (name, text) = found.config;
+    let configuration: Configuration = parse(&name, &text)?;
+    let unusable =
+        |reason: String| RootfsError::Document { member: shown(name.as_bytes()), reason };
+    let Configuration { os, architecture, config, rootfs } = configuration;
+    let theirs = Platform { os, architecture };
+    if theirs.is_said() && theirs != *ours {
+        return Err(RootfsError::Platform { found: theirs.show(), ours: ours.show() });
+    }
+    let diffs = rootfs.diff_ids.unwrap_or_default();
+    let limit = budget.bounds.layers;
+    if found.layers.len() > limit {
+        return Err(RootfsError::Limit { what: "layers", limit: limit as u64 });
+    }
+    if diffs.len() != found.layers.len() {
+        let (named, has) = (diffs.len(), found.layers.len());
+        return Err(unusable(format!("it names {named} layers, and the image has {has}")));
+    }
+    if diffs.is_empty() {
+        return Err(unusable("the image has no layers".to_owned()));
+    }
+    let layers = found.layers.into_iter().zip(&diffs).map(|((member, blob), diff)| {
+        let content = archive.section(&member)?;
+        let member = shown(member.as_bytes());
+        Ok(Layer { member, content, blob, diff: digest(&name, diff)? })
+    });
+    let layers = layers.collect::<Result<_, RootfsError>>()?;
+    let Start { env, workdir } = config.unwrap_or_default();
+    let mut env = env.unwrap_or_default();
+    // Engines pass over those too.
+    env.retain(|variable| variable.find('=').is_some_and(|equals| equals > 0));
+    let workdir = workdir.filter(|workdir| !workdir.is_empty());
+    if env.iter().chain(&workdir).any(|text| text.contains('\0')) {
+        return Err(unusable("there is a NUL in its environment or working directory".to_owned()));
+    }
+    Ok(Image { digest: Digest::of(&text), layers, env, workdir })
+}
+
+fn digest(member: &str, text: &str) -> Result<Digest, RootfsError> {
+    Digest::parse(text).ok_or_else(|| RootfsError::Document {
+        member: shown(member.as_bytes()),
+        reason: format!("'{}' is no SHA-256 digest", shown(text.as_bytes())),
+    })
+}
+
+/// That something is what is said of it.
+pub(super) fn verify(member: &str, expected: Digest, found: Digest) -> Result<(), RootfsError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(RootfsError::Mismatch { member: shown(member.as_bytes()), expected, found })
+}
+
+fn check_size(member: &str, expected: u64, found: u64) -> Result<(), RootfsError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(RootfsError::Size { member: member.to_owned(), expected, found })
+}
+
+fn parse<T: DeserializeOwned>(member: &str, text: &[u8]) -> Result<T, RootfsError> {
+    serde_json::from_slice(text).map_err(|error| RootfsError::Document {
+        member: shown(member.as_bytes()),
+        reason: shown(error.to_string().as_bytes()),
+    })
+}

@@ -1,0 +1,157 @@
+//! Root file systems from image archives: what `docker save` writes, or a tar of an OCI layout, is
+//! unpacked into a cache, once for each set of layers.
+//!
+//! An archive is a stranger's: whatever it says, nothing is read or written but the file itself
+//! and one new directory, in bounded time, memory and room. Every digest that it names is held
+//! against what it has. Owners, permissions and times are the image's; set-id bits, extended
+//! attributes, devices and FIFOs are left out: the tree is for a sandbox, which has no use for
+//! them.
+//!
+//! From the file to the tree: [`archive`] finds the members, [`image`] reads which layers there
+//! are, [`stream`] decompresses and verifies them, [`tar`] and [`layer`] say what is in them,
+//! [`tree`] writes it, and [`cache`] keeps it.
+
+#![forbid(unsafe_code)]
+
+mod archive;
+mod budget;
+mod cache;
+mod digest;
+mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+mod image;
+mod layer;
+mod stream;
+mod tar;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use self::archive::{Archive, shown};
+use self::budget::{Bounds, Budget, Stop};
+use self::cache::{Claimed, Filling};
+use self::image::{Image, Platform};
+use self::stream::LayerStream;
+use self::tree::Tree;
+
+pub use self::cache::RootCache;
+pub use self::digest::Digest;
+pub use self::error::{EntryProblem, RootfsError, TarProblem};
+
+/// Takes lines for people as they come.
+pub type Progress<'a> = &'a mut (dyn FnMut(&str) + Send);
+
+/// An image that has been unpacked.
+#[derive(Debug, Clone)]
+pub struct Unpacked {
+    /// Where its tree is. It must never be written to.
+    pub root: PathBuf,
+    /// The tree itself. It stays in the cache for as long as this, or a copy of it, is open.
+    pub tree: Arc<OwnedFd>,
+    /// The environment that its programs begin with, `NAME=VALUE` each.
+    pub env: Vec<String>,
+    /// The directory that they begin in, as the image says it.
+    pub workdir: Option<String>,
+    /// The image's id: its configuration's digest.
+    pub digest: Digest,
+}
+
+/// Unpacks the image of an archive, or finds it unpacked. `progress` gets lines for people.
+///
+/// Where the future is dropped the unpacking stops, and nothing of it is left.
+///
+/// # Errors
+///
+/// [`RootfsError`], which says what is wrong with the archive, or with the cache.
+pub async fn prepare_archive(
+    file: &Path,
+    cache: &RootCache,
+    progress: Progress<'_>,
+) -> Result<Unpacked, RootfsError> {
+    /// Nobody waits any more.
+    struct Dropped(Stop);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.stop();
+        }
+    }
+    let stop = Stop::default();
+    let _dropped = Dropped(stop.clone());
+    // A few lines a layer.
+    let (say, mut said) = tokio::sync::mpsc::unbounded_channel();
+    let (file, cache) = (file.to_owned(), cache.clone());
+    let work = tokio::task::spawn_blocking(move || {
+        let budget = Budget::new(Bounds::DEFAULT, stop.clone());
+        unpack(&file, &cache, &budget, &stop, &mut |line| _ = say.send(line))
+    });
+    while let Some(line) = said.recv().await {
+        progress(&line);
+    }
+    // It panics or it ends; nobody aborts it.
+    work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+fn unpack(
+    file: &Path,
+    cache: &RootCache,
+    budget: &Budget,
+    stop: &Stop,
+    say: &mut dyn FnMut(String),
+) -> Result<Unpacked, RootfsError> {
+    let archive = Archive::open(file, budget, || cache.spool())?;
+    let image = image::read(&archive, &Platform::here(), budget)?;
+    let place = cache.place(image.chain());
+    let waiting = || say("another process is unpacking the image".to_owned());
+    let tree = match place.claim(stop, waiting)? {
+        Claimed::There(tree) => tree,
+        Claimed::Mine(filling) => {
+            let tree = fill(&image, filling, budget, say)?;
+            cache.tidy();
+            tree
+        }
+    };
+    let Image { digest, env, workdir, .. } = image;
+    Ok(Unpacked { root: place.root().to_owned(), tree, env, workdir, digest })
+}
+
+/// Unpacks all layers, the lowest first.
+fn fill(
+    image: &Image,
+    filling: Filling,
+    budget: &Budget,
+    say: &mut dyn FnMut(String),
+) -> Result<Arc<OwnedFd>, RootfsError> {
+    let mut tree = Tree::new(filling.folder()?);
+    let layers = image.layers.len();
+    for (index, layer) in image.layers.iter().enumerate() {
+        let number = index + 1;
+        let length = layer.content.length();
+        say(format!("unpacking layer {number} of {layers} ({length} bytes)"));
+        let mut unpacked = || {
+            let stream = LayerStream::new(layer.content.clone(), budget)?;
+            let digests = layer::unpack(stream, &mut tree, budget)?.finish()?;
+            if let Some(blob) = layer.blob {
+                image::verify(&layer.member, blob, digests.blob)?;
+            }
+            let member = format!("the content of {}", layer.member);
+            image::verify(&member, layer.diff, digests.diff)
+        };
+        unpacked().map_err(|error| match error {
+            RootfsError::GivenUp => error,
+            error => RootfsError::Layer { layer: number, layers, source: Box::new(error) },
+        })?;
+    }
+    tree.finish()?;
+    filling.finish()
+}
+
+impl RootfsError {
+    fn entry(path: &[u8], problem: EntryProblem) -> Self {
+        Self::Entry { path: shown(path), problem }
+    }
+}

@@ -1,0 +1,215 @@
+//! What a layer's bytes go through: decompressed, counted, and held against their digests.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use sha2::{Digest as _, Sha256};
+
+use crate::archive::Section;
+use crate::budget::Budget;
+use crate::digest::Digest;
+use crate::error::RootfsError;
+use crate::tar::Source;
+
+/// How much is passed over at once.
+const PIECE: usize = 64 << 10;
+
+/// How something is compressed. Its own bytes say so: names and media types are but words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Compression {
+    None,
+    Gzip,
+    Zstd,
+}
+
+impl Compression {
+    pub fn of(start: &[u8]) -> Self {
+        match start {
+            [0x1f, 0x8b, 8, ..] => Self::Gzip,
+            // A frame, or one that is to be skipped.
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
+            _ => Self::None,
+        }
+    }
+}
+
+/// Something that may be compressed, as it was before.
+pub(super) enum Plain<B> {
+    AsIs(B),
+    Gzip(Box<MultiGzDecoder<B>>),
+    Zstd(Box<Zstd<B>>),
+}
+
+impl<B: BufRead> Plain<B> {
+    pub fn new(mut source: B) -> io::Result<Self> {
+        Ok(match Compression::of(source.fill_buf()?) {
+            Compression::None => Self::AsIs(source),
+            Compression::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(source))),
+            Compression::Zstd => Self::Zstd(Box::new(Zstd::new(source))),
+        })
+    }
+
+    fn into_source(self) -> B {
+        match self {
+            Self::AsIs(source) => source,
+            Self::Gzip(decoder) => decoder.into_inner(),
+            Self::Zstd(decoder) => decoder.source,
+        }
+    }
+}
+
+impl<B: BufRead> Read for Plain<B> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::AsIs(source) => source.read(buffer),
+            Self::Gzip(decoder) => decoder.read(buffer),
+            Self::Zstd(decoder) => decoder.read(buffer),
+        }
+    }
+}
+
+/// Any number of Zstandard frames, one after the other.
+pub(super) struct Zstd<B> {
+    source: B,
+    /// Its window is 128 MiB at most, which is all that `zstd` uses unless it is forced.
+    decoder: FrameDecoder,
+    is_in_frame: bool,
+}
+
+impl<B: BufRead> Zstd<B> {
+    fn new(source: B) -> Self {
+        Self { source, decoder: FrameDecoder::new(), is_in_frame: false }
+    }
+}
+
+impl<B: BufRead> Read for Zstd<B> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let broken = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+        while !buffer.is_empty() {
+            if self.is_in_frame {
+                if self.decoder.can_collect() > 0 {
+                    return self.decoder.read(buffer);
+                }
+                self.is_in_frame = !self.decoder.is_finished();
+                if self.is_in_frame {
+                    let some = BlockDecodingStrategy::UptoBlocks(1);
+                    self.decoder.decode_blocks(&mut self.source, some).map_err(broken)?;
+                }
+            } else if self.source.fill_buf()?.is_empty() {
+                break;
+            } else {
+                match self.decoder.init(&mut self.source) {
+                    Ok(()) => self.is_in_frame = true,
+                    Err(FrameDecoderError::ReadFrameHeaderError(
+                        ReadFrameHeaderError::SkipFrame { length, .. },
+                    )) => pass(&mut self.source, length.into())?,
+                    Err(error) => return Err(broken(error)),
+                }
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Counts what is read against the budget.
+pub(super) struct Metered<'budget, R> {
+    inner: R,
+    budget: &'budget Budget,
+}
+
+impl<'budget, R: Read> Metered<'budget, R> {
+    pub fn new(inner: R, budget: &'budget Budget) -> Self {
+        Self { inner, budget }
+    }
+}
+
+impl<R: Read> Read for Metered<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.budget.bytes(count as u64)?;
+        Ok(count)
+    }
+}
+
+/// Remembers the digest of what is read.
+struct Hashed<R> {
+    inner: R,
+    hash: Sha256,
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.hash.update(&buffer[..count]);
+        Ok(count)
+    }
+}
+
+/// A layer's tar.
+pub(super) struct LayerStream<'budget> {
+    plain: Hashed<Metered<'budget, Plain<BufReader<Hashed<Section>>>>>,
+}
+
+/// The digests of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Digests {
+    /// As it lies in the archive.
+    pub blob: Digest,
+    /// Decompressed.
+    pub diff: Digest,
+}
+
+impl<'budget> LayerStream<'budget> {
+    pub fn new(section: Section, budget: &'budget Budget) -> io::Result<Self> {
+        let blob = Hashed { inner: section, hash: Sha256::new() };
+        let plain = Plain::new(BufReader::with_capacity(PIECE, blob))?;
+        Ok(Self { plain: Hashed { inner: Metered::new(plain, budget), hash: Sha256::new() } })
+    }
+
+    /// The digests, of all of it: what comes after the tar's end counts too.
+    pub fn finish(mut self) -> Result<Digests, RootfsError> {
+        let mut buffer = vec![0; PIECE];
+        while read(&mut self.plain, &mut buffer)? > 0 {}
+        let mut blob = self.plain.inner.inner.into_source().into_inner();
+        while read(&mut blob, &mut buffer)? > 0 {}
+        Ok(Digests { blob: Digest::finish(blob.hash), diff: Digest::finish(self.plain.hash) })
+    }
+}
+
+impl Read for LayerStream<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.plain.read(buffer)
+    }
+}
+
+impl Source for LayerStream<'_> {
+    fn skip(&mut self, bytes: u64) -> io::Result<()> {
+        pass(self, bytes)
+    }
+}
+
+/// Reads past something.
+pub(super) fn pass(source: &mut impl Read, bytes: u64) -> io::Result<()> {
+    let most = usize::try_from(bytes).unwrap_or(PIECE).min(PIECE);
+    let mut buffer = vec![0; most];
+    let mut left = bytes;
+    while left > 0 {
+        let most = usize::try_from(left).unwrap_or(PIECE).min(buffer.len());
+        match read(source, &mut buffer[..most])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => left -= count as u64,
+        }
+    }
+    Ok(())
+}
+
+fn read(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match source.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The cache: what is unpacked once, who may use it meanwhile, and when it goes.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::FlockOperation;
+
+use super::make::{configuration, file, folder, saved, saved_with, tar};
+use super::{Place, layers, listing};
+use crate::budget::{Bounds, Budget, Stop};
+use crate::{RootfsError, prepare_archive};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn image(content: &str) -> Vec<u8> {
+    saved(&layers([vec![folder("d"), file("d/f", content)]]))
+}
+
+/// The other names of an image in the cache.
+fn beside(root: &Path, suffix: &str) -> PathBuf {
+    let key = root.file_name().unwrap().to_str().unwrap();
+    root.with_file_name(format!("{key}.{suffix}"))
+}
+
+/// As if it had been used so long ago.
+fn make_old(root: &Path, age: Duration) {
+    let lock = File::open(beside(root, "lock")).unwrap();
+    lock.set_modified(SystemTime::now() - age).unwrap();
+}
+
+#[test]
+fn an_image_is_unpacked_once_however_it_is_configured() {
+    let place = Place::new();
+    let layers = layers([vec![file("f", "1")]]);
+    let first = place.unpack(&saved(&layers)).unwrap();
+    let marker = first.root.join("marker");
+    fs::write(&marker, "").unwrap();
+    let second = place.unpack(&saved(&layers)).unwrap();
+    assert_eq!((&second.root, second.digest), (&first.root, first.digest));
+    let mut other = configuration(&layers);
+    other["config"]["Env"] = serde_json::json!(["X=y"]);
+    let third = place.unpack(&tar(saved_with(&layers, &other))).unwrap();
+    assert_eq!((&third.root, third.env), (&first.root, vec!["X=y".to_owned()]));
+    assert_ne!(third.digest, first.digest);
+    assert!(marker.exists(), "it is the same tree");
+    assert_ne!(place.unpack(&image("1")).unwrap().root, first.root);
+}
+
+#[test]
+fn of_many_who_want_an_image_at_once_one_unpacks_it() {
+    let place = Place::new();
+    let path = place.archive(&image("1"));
+    let unpacked = std::thread::scope(|scope| {
+        let unpack = || {
+            let stop = Stop::default();
+            let budget = Budget::new(Bounds::DEFAULT, stop.clone());
+            let mut lines = Vec::new();
+            let unpacked = crate::unpack(&path, &place.cache, &budget, &stop, &mut |line| {
+                lines.push(line);
+            });
+            (unpacked.unwrap(), lines)
+        };
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(unpack)).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect::<Vec<_>>()
+    });
+    let said = unpacked.iter().flat_map(|(_, lines)| lines);
+    assert_eq!(said.filter(|line| line.starts_with("unpacking layer 1 of 1")).count(), 1);
+    for (one, _) in &unpacked {
+        assert_eq!(listing(&one.root), ["d/", "d/f=1"]);
+    }
+    assert_eq!(place.kept().len(), 2, "{:?}", place.kept());
+}
+
+#[test]
+fn half_unpacked_image_of_a_dead_process_is_removed() {
+    let place = Place::new();
+    let root = place.unpack(&image("1")).unwrap().root;
+    // Killed when it had just begun, and in the middle of its work.
+    let key = |name: &str| root.with_file_name(format!("1-{name}"));
+    for name in ["begun", "half"] {
+        File::create(key(name).with_extension("lock")).unwrap();
+    }
+    let parts = [key("half").with_extension("part"), key("unlocked").with_extension("part")];
+    for part in &parts {
+        fs::create_dir_all(part.join("d")).unwrap();
+        fs::write(part.join("d/f"), "").unwrap();
+    }
+    fs::write(root.with_file_name("spool-0123"), "").unwrap();
+    // Somebody is at this one.
+    let live = key("live").with_extension("lock");
+    let lock = File::create(&live).unwrap();
+    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+    fs::create_dir(live.with_extension("part")).unwrap();
+    place.cache.tidy();
+    let whole = root.file_name().unwrap().to_str().unwrap();
+    let mut expected =
+        [whole.to_owned(), format!("{whole}.lock"), "1-live.lock".into(), "1-live.part".into()];
+    expected.sort();
+    assert_eq!(place.kept(), expected);
+    assert_eq!(listing(&root), ["d/", "d/f=1"]);
+}
+
+#[test]
+fn a_part_of_the_same_image_is_begun_anew() {
+    let place = Place::new();
+    let root = place.unpack(&image("1")).unwrap().root;
+    let part = beside(&root, "part");
+    fs::rename(&root, &part).unwrap();
+    fs::write(part.join("d/left"), "").unwrap();
+    let again = place.unpack(&image("1")).unwrap().root;
+    assert_eq!(again, root);
+    assert_eq!(listing(&root), ["d/", "d/f=1"]);
+    assert!(!part.exists());
+}
+
+#[test]
+fn unused_images_expire_unless_in_use() {
+    let place = Place::new();
+    let used = place.unpack(&image("used")).unwrap();
+    let [old, recent, again] =
+        ["old", "recent", "again"].map(|content| place.unpack(&image(content)).unwrap().root);
+    for root in [&used.root, &old, &again] {
+        make_old(root, 31 * DAY);
+    }
+    make_old(&recent, 29 * DAY);
+    drop(place.unpack(&image("again")).unwrap());
+    place.cache.tidy();
+    assert!(used.root.exists() && recent.exists() && again.exists());
+    assert!(!old.exists() && !beside(&old, "lock").exists());
+    let root = used.root.clone();
+    // A copy of the descriptor will do: a container's, say.
+    let copy = used.tree.try_clone().unwrap();
+    drop(used);
+    place.cache.tidy();
+    assert!(root.exists());
+    drop(copy);
+    place.cache.tidy();
+    assert!(!root.exists());
+    // And it can be unpacked again.
+    assert_eq!(listing(&place.unpack(&image("used")).unwrap().root), ["d/", "d/f=used"]);
+}
+
+#[tokio::test]
+async fn waiting_process_gets_the_image_that_another_unpacked() {
+    let place = Place::new();
+    let path = place.archive(&image("1"));
+    let root = place.unpack(&image("1")).unwrap().root;
+    // As it is before the other process has finished.
+    let part = beside(&root, "part");
+    fs::rename(&root, &part).unwrap();
+    let lock = File::open(beside(&root, "lock")).unwrap();
+    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let mut said = Vec::new();
+    let mut finish = |line: &str| {
+        said.push(line.to_owned());
+        fs::rename(&part, &root).unwrap();
+    };
+    let unpacked = prepare_archive(&path, &place.cache, &mut finish).await.unwrap();
+    assert_eq!(said, ["another process is unpacking the image"]);
+    assert_eq!(listing(&unpacked.root), ["d/", "d/f=1"]);
+    drop(lock);
+}
+
+#[tokio::test]
+async fn an_unpacking_that_is_given_up_leaves_nothing() {
+    let place = Place::new();
+    // It says what it unpacks, and goes on for long.
+    let big = "x".repeat(10 << 20);
+    let path = place.archive(&saved(&layers([vec![file("a", &big)], vec![file("b", &big)]])));
+    let (heard, is_heard) = mpsc::channel();
+    let mut progress = move |line: &str| _ = heard.send(line.to_owned());
+    {
+        let preparing = prepare_archive(&path, &place.cache, &mut progress);
+        tokio::pin!(preparing);
+        // Given up as soon as it has begun.
+        while is_heard.try_recv().is_err() {
+            assert!(futures_util::poll!(&mut preparing).is_pending());
+            tokio::task::yield_now().await;
+        }
+    }
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while !place.kept().is_empty() {
+        assert!(std::time::Instant::now() < deadline, "{:?}", place.kept());
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn an_unpacking_that_is_stopped_stops_in_the_middle_of_a_file() {
+    let place = Place::new();
+    let path = place.archive(&image(&"x".repeat(10 << 20)));
+    let stop = Stop::default();
+    let budget = Budget::new(Bounds::DEFAULT, stop.clone());
+    let mut stop_it = |_| stop.stop();
+    let unpacked = crate::unpack(&path, &place.cache, &budget, &stop, &mut stop_it);
+    assert!(matches!(unpacked, Err(RootfsError::GivenUp)));
+    assert_eq!(place.kept(), [""; 0]);
+}

@@ -1,0 +1,447 @@
+//! Writes the tree of an image, below one directory and nowhere else, whatever paths a layer has.
+//!
+//! A path is walked component by component, from the tree's own descriptor, and never through a
+//! link: neither to make something, nor to remove it, nor to link to it. Nobody else writes to the
+//! tree meanwhile; where somebody did, the walk would still not leave it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::rc::Rc;
+
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+
+use crate::budget::Budget;
+use crate::error::{EntryProblem, RootfsError, TarProblem};
+use crate::tar::SparseExtent;
+
+/// To reach a directory.
+const REACH: OFlags =
+    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// To list a directory, or to change what it has.
+const LIST: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// Of a directory while things are made in it.
+const OPEN: Mode = Mode::RWXU;
+/// Permissions and the sticky bit: what would let a file's user be another's is not kept.
+const KEPT_MODE: u32 = 0o1777;
+/// How much of a file is written at once.
+const PIECE: usize = 128 << 10;
+
+/// What a file has beside its content.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Metadata {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub mtime: (i64, u32),
+}
+
+impl Metadata {
+    /// Of a directory that no layer describes.
+    const UNSAID: Self = Self { mode: 0o755, uid: 0, gid: 0, mtime: (0, 0) };
+
+    fn mode(&self) -> Mode {
+        Mode::from_raw_mode(self.mode & KEPT_MODE)
+    }
+
+    fn times(&self) -> Timestamps {
+        let (seconds, nanoseconds) = self.mtime;
+        let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
+        Timestamps { last_access: time, last_modification: time }
+    }
+}
+
+/// Whose the files are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owners {
+    /// As the image says: a sandbox has the users that the same image has on Docker.
+    AsSaid,
+    /// Ours: only root can give files away.
+    Ours,
+}
+
+/// Paths that the layer which is being unpacked has, and all that they lie in. What hides the
+/// layers below leaves them.
+#[derive(Debug, Default)]
+pub(super) struct Kept(HashSet<Box<[u8]>>);
+
+impl Kept {
+    /// Directories that no entry names count as entries: each is made, and remembered.
+    pub fn insert(&mut self, path: &[u8], budget: &Budget) -> Result<(), RootfsError> {
+        let mut folders = path;
+        self.0.insert(path.into());
+        while let Some(slash) = folders.iter().rposition(|&byte| byte == b'/') {
+            folders = &folders[..slash];
+            if !self.0.insert(folders.into()) {
+                break;
+            }
+            budget.entry(folders)?;
+        }
+        Ok(())
+    }
+}
+
+/// A tree that is being written. Its paths have neither `.` nor `..`, and no slash too many; the
+/// empty one is the root.
+#[derive(Debug)]
+pub(super) struct Tree {
+    root: Rc<OwnedFd>,
+    owners: Owners,
+    /// The directory that something was made in last.
+    last: Option<(Vec<u8>, Rc<OwnedFd>)>,
+    /// What directories are to have in the end: writing into them needs rights, and changes times.
+    directories: BTreeMap<Vec<u8>, Metadata>,
+    buffer: Vec<u8>,
+}
+
+/// The directory that something lies in, and its name there.
+type Found<'path> = (Rc<OwnedFd>, &'path [u8]);
+
+/// What becomes of directories on the way that are not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Absent {
+    Make,
+    Leave,
+}
+
+impl Tree {
+    /// In an empty directory.
+    pub fn new(root: OwnedFd) -> Self {
+        let is_root = rustix::process::geteuid().is_root();
+        Self {
+            root: Rc::new(root),
+            owners: if is_root { Owners::AsSaid } else { Owners::Ours },
+            last: None,
+            directories: BTreeMap::from([(Vec::new(), Metadata::UNSAID)]),
+            buffer: vec![0; PIECE],
+        }
+    }
+
+    /// Makes a directory, or finds it. Whatever else is there goes.
+    pub fn directory(&mut self, path: &[u8], metadata: Metadata) -> Result<(), EntryProblem> {
+        if !path.is_empty() {
+            self.make(path, |parent, name| match rustix::fs::mkdirat(parent, name, OPEN) {
+                Err(Errno::EXIST) if reach(parent, name).is_ok() => Ok(()),
+                made => made,
+            })?;
+        }
+        self.directories.insert(path.to_owned(), metadata);
+        Ok(())
+    }
+
+    /// Makes a file, in place of whatever is there, from `content`, which gives the bytes of all
+    /// extents, one after the other.
+    pub fn file(
+        &mut self,
+        path: &[u8],
+        metadata: Metadata,
+        (size, extents): (u64, &[SparseExtent]),
+        mut content: impl FnMut(&mut [u8]) -> Result<usize, RootfsError>,
+    ) -> Result<(), RootfsError> {
+        let named = |problem| RootfsError::entry(path, problem);
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = self.make(path, |parent, name| {
+            rustix::fs::openat(parent, name, flags, Mode::RUSR | Mode::WUSR)
+        });
+        let file = made.map_err(named)?;
+        let failed = |errno: Errno| named(errno.into());
+        let mut end = 0;
+        for extent in extents {
+            let mut left = extent.length;
+            while left > 0 {
+                let most = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+                let count = content(&mut self.buffer[..most])?;
+                if count == 0 {
+                    return Err(TarProblem::Truncated.into());
+                }
+                let mut piece = &self.buffer[..count];
+                let mut offset = extent.offset + extent.length - left;
+                left -= count as u64;
+                while !piece.is_empty() {
+                    match rustix::io::pwrite(&file, piece, offset) {
+                        Ok(written) => {
+                            offset += written as u64;
+                            piece = &piece[written..];
+                        }
+                        Err(Errno::INTR) => {}
+                        Err(errno) => return Err(failed(errno)),
+                    }
+                }
+                end = offset;
+            }
+        }
+        if end < size {
+            rustix::fs::ftruncate(&file, size).map_err(failed)?;
+        }
+        let finish = || {
+            if self.owners == Owners::AsSaid {
+                rustix::fs::fchown(&file, Some(uid(metadata)), Some(gid(metadata)))?;
+            }
+            // After the owner, whose change clears bits.
+            rustix::fs::fchmod(&file, metadata.mode())?;
+            rustix::fs::futimens(&file, &metadata.times())
+        };
+        finish().map_err(failed)
+    }
+
+    /// Makes a symbolic link, in place of whatever is there: a directory goes with all that is in
+    /// it. Where it leads is not looked at.
+    pub fn symlink(
+        &mut self,
+        path: &[u8],
+        metadata: Metadata,
+        target: &[u8],
+    ) -> Result<(), EntryProblem> {
+        if target.is_empty() {
+            return Err(EntryProblem::NoTarget);
+        }
+        let target = CString::new(target).map_err(|_| EntryProblem::Nul)?;
+        let owners = self.owners;
+        self.make(path, |parent, name| {
+            rustix::fs::symlinkat(&target, parent, name)?;
+            let itself = AtFlags::SYMLINK_NOFOLLOW;
+            if owners == Owners::AsSaid {
+                let (uid, gid) = (uid(metadata), gid(metadata));
+                rustix::fs::chownat(parent, name, Some(uid), Some(gid), itself)?;
+            }
+            rustix::fs::utimensat(parent, name, &metadata.times(), itself)
+        })
+    }
+
+    /// Makes a hard link to a file of the tree, or to a link itself, in place of whatever is there.
+    pub fn hard_link(&mut self, path: &[u8], target: &[u8]) -> Result<(), EntryProblem> {
+        let missing =
+            || EntryProblem::MissingTarget { target: String::from_utf8_lossy(target).into_owned() };
+        if target.is_empty() || target == path {
+            return Err(missing());
+        }
+        let (from, from_name) = match self.parent(target, Absent::Leave) {
+            Ok(Some(found)) => found,
+            Ok(None) | Err(EntryProblem::NoDirectory) => return Err(missing()),
+            Err(problem) => return Err(problem),
+        };
+        let made = self.make(path, |parent, name| {
+            rustix::fs::linkat(&from, from_name, parent, name, AtFlags::empty())
+        });
+        match made {
+            // A directory says the latter.
+            Err(EntryProblem::Io(error))
+                if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::PERM)) =>
+            {
+                Err(missing())
+            }
+            made => made,
+        }
+    }
+
+    /// Removes whatever is there, with all that is in it.
+    pub fn remove(&mut self, path: &[u8]) -> Result<(), EntryProblem> {
+        self.hide(path, &Kept::default())
+    }
+
+    /// Removes what is at a path, and in it, but for what is kept.
+    pub fn hide(&mut self, path: &[u8], kept: &Kept) -> Result<(), EntryProblem> {
+        self.last = None;
+        if let Some((parent, name)) = self.parent(path, Absent::Leave)? {
+            sweep(&parent, name, &mut path.to_owned(), kept)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what is in a directory, but for what is kept.
+    pub fn hide_within(&mut self, path: &[u8], kept: &Kept) -> Result<(), EntryProblem> {
+        self.last = None;
+        let folder = if path.is_empty() {
+            self.root.clone()
+        } else {
+            let Some((parent, name)) = self.parent(path, Absent::Leave)? else { return Ok(()) };
+            match reach(&parent, name) {
+                Ok(folder) => Rc::new(folder),
+                Err(EntryProblem::Io(error))
+                    if Errno::from_io_error(&error) == Some(Errno::NOENT) =>
+                {
+                    return Ok(());
+                }
+                Err(problem) => return Err(problem),
+            }
+        };
+        sweep_within(&folder, &mut path.to_owned(), kept)
+    }
+
+    /// Gives the directories what they are to have.
+    pub fn finish(mut self) -> Result<(), RootfsError> {
+        // The innermost first: each is reached through those above.
+        while let Some((path, metadata)) = self.directories.pop_last() {
+            let named = |problem| RootfsError::entry(&path, problem);
+            let (parent, name) = match self.parent(&path, Absent::Leave) {
+                Ok(Some((parent, name))) => (parent, Path::new(std::ffi::OsStr::from_bytes(name))),
+                _ if path.is_empty() => (self.root.clone(), Path::new(".")),
+                // A later entry, or another layer, has replaced it.
+                Ok(None) | Err(EntryProblem::NoDirectory | EntryProblem::ThroughLink) => continue,
+                Err(problem) => return Err(named(problem)),
+            };
+            let folder = match rustix::fs::openat(&parent, name, LIST, Mode::empty()) {
+                Ok(folder) => folder,
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+                Err(errno) => return Err(named(errno.into())),
+            };
+            let finish = || {
+                if self.owners == Owners::AsSaid {
+                    rustix::fs::fchown(&folder, Some(uid(metadata)), Some(gid(metadata)))?;
+                }
+                rustix::fs::fchmod(&folder, metadata.mode())?;
+                rustix::fs::futimens(&folder, &metadata.times())
+            };
+            finish().map_err(|errno: Errno| named(errno.into()))?;
+        }
+        Ok(())
+    }
+
+    /// Makes something; what is there already goes first.
+    fn make<T>(
+        &mut self,
+        path: &[u8],
+        mut make: impl FnMut(&OwnedFd, &[u8]) -> Result<T, Errno>,
+    ) -> Result<T, EntryProblem> {
+        let Some((parent, name)) = self.parent(path, Absent::Make)? else {
+            return Err(EntryProblem::Root);
+        };
+        match make(&parent, name) {
+            Err(Errno::EXIST) => {
+                // It may have been one that was made in last.
+                self.last = None;
+                remove(&parent, name)?;
+                Ok(make(&parent, name)?)
+            }
+            made => Ok(made?),
+        }
+    }
+
+    /// Where something lies; nothing for the root, and where the directory is not there and not
+    /// made.
+    fn parent<'path>(
+        &mut self,
+        path: &'path [u8],
+        absent: Absent,
+    ) -> Result<Option<Found<'path>>, EntryProblem> {
+        let (above, name) = match path.iter().rposition(|&byte| byte == b'/') {
+            Some(slash) => (&path[..slash], &path[slash + 1..]),
+            None => (&b""[..], path),
+        };
+        if name.is_empty() {
+            return Ok(None);
+        }
+        if let Some((last, folder)) = &self.last
+            && last == above
+        {
+            return Ok(Some((folder.clone(), name)));
+        }
+        let mut folder = self.root.clone();
+        let mut walked = 0;
+        for component in above.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
+            walked += component.len() + usize::from(walked > 0);
+            let mut next = reach(&folder, component);
+            if let Err(EntryProblem::Io(error)) = &next
+                && Errno::from_io_error(error) == Some(Errno::NOENT)
+            {
+                if absent == Absent::Leave {
+                    return Ok(None);
+                }
+                rustix::fs::mkdirat(&folder, component, OPEN)?;
+                self.directories.insert(above[..walked].to_owned(), Metadata::UNSAID);
+                next = reach(&folder, component);
+            }
+            folder = Rc::new(next?);
+        }
+        self.last = Some((above.to_owned(), folder.clone()));
+        Ok(Some((folder, name)))
+    }
+}
+
+/// Reaches a directory in another one; never through a link.
+fn reach(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, EntryProblem> {
+    match rustix::fs::openat(folder, name, REACH, Mode::empty()) {
+        Err(errno @ (Errno::NOTDIR | Errno::LOOP)) => {
+            let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            Err(match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+                rustix::fs::FileType::Symlink => EntryProblem::ThroughLink,
+                rustix::fs::FileType::Directory => errno.into(),
+                _ => EntryProblem::NoDirectory,
+            })
+        }
+        reached => Ok(reached?),
+    }
+}
+
+/// Removes something, with all that is in it. It is no error where it is not there.
+fn remove(folder: &OwnedFd, name: &[u8]) -> Result<(), EntryProblem> {
+    sweep(folder, name, &mut Vec::new(), &Kept::default())
+}
+
+/// Removes what has a name in a directory, but for what is kept. `path` is its path.
+fn sweep(
+    folder: &OwnedFd,
+    name: &[u8],
+    path: &mut Vec<u8>,
+    kept: &Kept,
+) -> Result<(), EntryProblem> {
+    let is_kept = kept.0.contains(path.as_slice());
+    if !is_kept {
+        match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::ISDIR | Errno::PERM) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    let within = match reach(folder, name) {
+        // Nothing is in it.
+        Err(EntryProblem::NoDirectory | EntryProblem::ThroughLink) if is_kept => return Ok(()),
+        within => within?,
+    };
+    sweep_within(&within, path, kept)?;
+    if !is_kept {
+        rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR)?;
+    }
+    Ok(())
+}
+
+/// Removes what is in a directory, but for what is kept. It goes no deeper than paths do.
+fn sweep_within(folder: &OwnedFd, path: &mut Vec<u8>, kept: &Kept) -> Result<(), EntryProblem> {
+    // All of them first: what is removed while it is listed may hide others.
+    let listed = rustix::fs::openat(folder, c".", LIST, Mode::empty())?;
+    let names: Result<Vec<CString>, Errno> = rustix::fs::Dir::new(listed)?
+        .map(|entry| entry.map(|entry| entry.file_name().to_owned()))
+        .collect();
+    for name in
+        names?.iter().map(|name| name.as_bytes()).filter(|name| !matches!(*name, b"." | b".."))
+    {
+        let length = path.len();
+        if length > 0 {
+            path.push(b'/');
+        }
+        path.extend(name);
+        let swept = sweep(folder, name, path, kept);
+        path.truncate(length);
+        swept?;
+    }
+    Ok(())
+}
+
+fn uid(metadata: Metadata) -> Uid {
+    Uid::from_raw(metadata.uid)
+}
+
+fn gid(metadata: Metadata) -> Gid {
+    Gid::from_raw(metadata.gid)
+}
+
+impl From<Errno> for EntryProblem {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}

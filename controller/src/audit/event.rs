@@ -1,0 +1,168 @@
+//! What is recorded: one line each.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use sandbox_api::{millis, time};
+use sandbox_protocol::Base64;
+use sandbox_protocol::path::{MAX_PATH_BYTES, to_wire};
+use serde::{Serialize, Serializer};
+
+use crate::error::Error;
+
+/// Who did it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum By {
+    /// Whoever uses the library.
+    Caller,
+    /// What runs in the sandbox.
+    Script,
+}
+
+/// What is worth a line.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Event<'a> {
+    /// The run's id, or the sandbox's for what is no part of a run.
+    pub execution: &'a str,
+    pub operation: &'a str,
+    pub by: By,
+    /// The guest path, normalised; or as it was given where that cannot be done.
+    pub path: Option<&'a [u8]>,
+    /// Of a rename: the new path.
+    pub to: Option<&'a [u8]>,
+    /// Of a command: its program, as it was given. Never its arguments or its environment, which
+    /// may hold secrets.
+    pub program: Option<&'a [u8]>,
+    /// `ok`, an error's kind, or a run's status.
+    pub outcome: &'a str,
+    pub bytes: Option<u64>,
+    pub duration: Option<Duration>,
+    /// Of a connection.
+    pub connection: Option<Connection<'a>>,
+}
+
+/// A connection of what runs in the sandbox.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Connection<'a> {
+    /// `host:port`.
+    pub target: &'a str,
+    /// What was dialled.
+    pub address: Option<IpAddr>,
+    /// Why it ended, where that was not well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'a str>,
+}
+
+/// The outcome of what went well.
+pub(crate) const OK: &str = "ok";
+
+/// The outcome of an operation: `ok`, or the error's kind.
+pub(crate) fn outcome<T>(result: &Result<T, Error>) -> &'static str {
+    result.as_ref().map_or_else(|error| error.kind().as_str(), |_| OK)
+}
+
+/// A line.
+#[derive(Serialize)]
+pub(super) struct Line<'a> {
+    time: String,
+    execution: &'a str,
+    operation: &'a str,
+    by: By,
+    path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_b64: Option<Base64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to_b64: Option<Base64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program_b64: Option<Base64>,
+    outcome: &'a str,
+    bytes: Option<u64>,
+    #[serde(serialize_with = "as_millis")]
+    duration_ms: Option<Duration>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connection: Option<Connection<'a>>,
+}
+
+/// A line that stands for others.
+#[derive(Serialize)]
+pub(super) struct Lost {
+    pub(super) time: String,
+    pub(super) event: &'static str,
+    pub(super) count: u64,
+}
+
+fn as_millis<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(millis).serialize(serializer)
+}
+
+impl<'a> Event<'a> {
+    /// The caller's, without a path, that went well.
+    pub const fn new(execution: &'a str, operation: &'a str) -> Self {
+        Self {
+            execution,
+            operation,
+            by: By::Caller,
+            path: None,
+            to: None,
+            program: None,
+            outcome: OK,
+            bytes: None,
+            duration: None,
+            connection: None,
+        }
+    }
+
+    pub(super) fn line(&self) -> Vec<u8> {
+        let names = [self.path, self.to, self.program];
+        let [(path, path_b64), (to, to_b64), (program, program_b64)] = names.map(|name| {
+            let Some(name) = name else { return (None, None) };
+            let (text, bytes) = to_wire(&name[..name.len().min(MAX_PATH_BYTES)]);
+            (Some(text), bytes)
+        });
+        encode(&Line {
+            time: time::now(),
+            execution: self.execution,
+            operation: self.operation,
+            by: self.by,
+            path,
+            path_b64,
+            to,
+            to_b64,
+            program,
+            program_b64,
+            outcome: self.outcome,
+            bytes: self.bytes,
+            duration_ms: self.duration,
+            connection: self.connection,
+        })
+    }
+}
+
+/// The line's bytes, with its newline. JSON escapes the control characters of ASCII; the others
+/// steer terminals too, or turn text around.
+pub(super) fn encode(line: &impl Serialize) -> Vec<u8> {
+    let json = serde_json::to_string(line).unwrap_or_default();
+    let mut text = String::with_capacity(json.len() + 1);
+    for char in json.chars() {
+        if steers(char) {
+            // All of them have four digits.
+            _ = write!(text, "\\u{:04x}", u32::from(char));
+        } else {
+            text.push(char);
+        }
+    }
+    text.push('\n');
+    text.into_bytes()
+}
+
+fn steers(char: char) -> bool {
+    char.is_control()
+        || matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}

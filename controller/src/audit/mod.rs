@@ -1,0 +1,336 @@
+//! The audit: one JSON line for each operation, appended to a file.
+//!
+//! A thread of its own writes, so that a file that is slow, stuck or full never holds up what is
+//! audited. Between the two is a queue with bounds; what does not fit in it is lost, and so is
+//! what cannot be written. Losses are counted, told in the file as soon as it takes a line again,
+//! and told at the end by [`AuditReport`].
+//!
+//! One write call a line, with `O_APPEND`: several processes may share a file.
+
+mod event;
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::io::Write as _;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use sandbox_api::time;
+use sandbox_dirfd::Identity;
+use tokio::sync::Notify;
+
+pub(crate) use self::event::{By, Connection, Event, OK, outcome};
+use self::event::{Lost, encode};
+use crate::error::Error;
+
+/// Lines that wait to be written.
+const MAX_LINES: usize = 16_384;
+/// Bytes of lines that wait to be written: a path can be all control characters.
+const MAX_BYTES: usize = 8 << 20;
+/// How long an end waits for a file that takes nothing.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often a writer that waits for its file looks whether it still should.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What became of an audit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditReport {
+    /// Where it is.
+    pub file: PathBuf,
+    /// Lines that were written, without those that tell of losses.
+    pub written: u64,
+    /// Lines that were not.
+    pub lost: u64,
+    /// What was wrong with the file first, if anything was.
+    pub failure: Option<String>,
+}
+
+/// The audit of a controller, or none. Dropped: what waits is written, for as long as an end
+/// waits.
+#[derive(Debug)]
+pub(crate) struct Audit(Option<Arc<Queue>>);
+
+impl Drop for Audit {
+    fn drop(&mut self) {
+        if let Some(queue) = &self.0 {
+            queue.lock().ending = Some(Instant::now());
+            queue.added.notify_one();
+        }
+    }
+}
+
+impl Audit {
+    /// No audit.
+    pub const fn off() -> Self {
+        Self(None)
+    }
+
+    /// Opens the file, or makes it, for its owner alone. No file is waited for: a FIFO must have
+    /// its reader.
+    pub fn open(file: &Path) -> Result<Self, Error> {
+        let refuse = |reason: String| Error::Audit { path: file.to_owned(), reason };
+        let path = std::path::absolute(file).map_err(|error| refuse(error.to_string()))?;
+        let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = File::options()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags(flags.bits().cast_signed())
+            .open(&path)
+            .map_err(|error| match Errno::from_io_error(&error) {
+                Some(Errno::NXIO) => refuse("it is a FIFO that nobody reads, or a socket".into()),
+                _ => refuse(error.to_string()),
+            })?;
+        let kind = opened.metadata().map_err(|error| refuse(error.to_string()))?.file_type();
+        if !(kind.is_file() || kind.is_fifo() || kind.is_char_device()) {
+            return Err(refuse("it is neither a file, a FIFO nor a character device".into()));
+        }
+        let queue = Arc::new(Queue {
+            path,
+            state: Mutex::default(),
+            added: Condvar::new(),
+            is_idle: Notify::new(),
+        });
+        let writer = Writer { queue: queue.clone(), file: opened, is_torn: false };
+        std::thread::Builder::new()
+            .name("sandboxctl-audit".to_owned())
+            .spawn(move || writer.work())
+            .map_err(|error| refuse(error.to_string()))?;
+        Ok(Self(Some(queue)))
+    }
+
+    /// Whether the file lies below this directory of the host, by any name that leads there: what
+    /// can write there could change it.
+    pub fn lies_in(&self, directory: Identity) -> Option<&Path> {
+        let path = &self.0.as_ref()?.path;
+        let parent = path.parent()?;
+        // As it is written, and what it leads to where that is a link.
+        let places = [parent.canonicalize(), path.canonicalize()];
+        let is_in_it = places.iter().flatten().any(|place| {
+            place.ancestors().any(|above| {
+                above
+                    .metadata()
+                    .is_ok_and(|found| Identity { dev: found.dev(), ino: found.ino() } == directory)
+            })
+        });
+        is_in_it.then_some(path)
+    }
+
+    /// Records an event. It never waits.
+    pub fn record(&self, event: &Event<'_>) {
+        if let Some(queue) = &self.0 {
+            queue.add(event.line());
+        }
+    }
+
+    /// Waits until all is written that waits, but not for a file that takes nothing, and tells
+    /// what became of it all.
+    pub async fn flush(&self) -> Option<AuditReport> {
+        let queue = self.0.as_ref()?;
+        queue.lock().retry = true;
+        queue.added.notify_one();
+        let idle = async {
+            loop {
+                let notified = queue.is_idle.notified();
+                tokio::pin!(notified);
+                notified.as_mut().enable();
+                if queue.lock().is_idle() {
+                    return;
+                }
+                notified.await;
+            }
+        };
+        let in_time = tokio::time::timeout(FLUSH_TIMEOUT, idle).await.is_ok();
+        let mut state = queue.lock();
+        if !in_time {
+            state.failure.get_or_insert_with(|| "it takes nothing".to_owned());
+        }
+        Some(AuditReport {
+            file: queue.path.clone(),
+            written: state.written,
+            lost: state.lost + state.lines.len() as u64 + u64::from(state.is_writing),
+            failure: state.failure.clone(),
+        })
+    }
+}
+
+/// Between those who record and the one who writes.
+#[derive(Debug)]
+struct Queue {
+    path: PathBuf,
+    state: Mutex<State>,
+    /// There is something to do for the writer.
+    added: Condvar,
+    /// There is nothing more to do for it.
+    is_idle: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lines: VecDeque<Vec<u8>>,
+    /// Of the lines.
+    bytes: usize,
+    /// One that was taken from the lines is being written.
+    is_writing: bool,
+    written: u64,
+    lost: u64,
+    /// Of the lost: those that the file does not tell of yet.
+    untold: u64,
+    /// The file did not take the last line.
+    is_failing: bool,
+    /// Tell of losses though the file did not take the last line.
+    retry: bool,
+    failure: Option<String>,
+    /// No more will come, since then.
+    ending: Option<Instant>,
+}
+
+impl State {
+    /// Whether there are losses to tell of. A file that fails is left alone until there is a line
+    /// to write.
+    fn has_to_tell(&self) -> bool {
+        self.untold > 0 && (!self.is_failing || self.retry)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.lines.is_empty() && !self.is_writing && !self.has_to_tell()
+    }
+
+    fn lose_one(&mut self) {
+        self.lost += 1;
+        self.untold += 1;
+    }
+
+    fn fail(&mut self, error: &io::Error) {
+        self.failure.get_or_insert_with(|| error.to_string());
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is whole between any two statements that can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, line: Vec<u8>) {
+        let mut state = self.lock();
+        if state.lines.len() >= MAX_LINES || state.bytes + line.len() > MAX_BYTES {
+            state.lose_one();
+        } else {
+            state.bytes += line.len();
+            state.lines.push_back(line);
+        }
+        drop(state);
+        self.added.notify_one();
+    }
+}
+
+/// The thread that writes.
+struct Writer {
+    queue: Arc<Queue>,
+    file: File,
+    /// The file took half a line, and no more.
+    is_torn: bool,
+}
+
+impl Writer {
+    fn work(mut self) {
+        let queue = self.queue.clone();
+        let mut state = queue.lock();
+        loop {
+            if state.is_idle() {
+                queue.is_idle.notify_waiters();
+                if state.ending.is_some() {
+                    return;
+                }
+                state = queue.added.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            // Losses come first: they are older than most of what waits.
+            if state.untold > 0 {
+                let count = state.untold;
+                state.retry = false;
+                drop(state);
+                let line = encode(&Lost { time: time::now(), event: "lost", count });
+                let result = self.write(line);
+                state = queue.lock();
+                state.is_failing = result.is_err();
+                match result {
+                    // More may have been lost since.
+                    Ok(()) => state.untold -= count,
+                    Err(error) => state.fail(&error),
+                }
+            }
+            let Some(line) = state.lines.pop_front() else { continue };
+            state.bytes -= line.len();
+            if state.is_failing && state.untold > 0 {
+                // It did not take the few bytes above.
+                state.lose_one();
+                continue;
+            }
+            state.is_writing = true;
+            drop(state);
+            let result = self.write(line);
+            state = queue.lock();
+            state.is_writing = false;
+            state.is_failing = result.is_err();
+            match result {
+                Ok(()) => state.written += 1,
+                Err(error) => {
+                    state.fail(&error);
+                    state.lose_one();
+                }
+            }
+        }
+    }
+
+    /// Writes a line whole. What a file that was full has of a line gets a line of its own.
+    fn write(&mut self, mut line: Vec<u8>) -> io::Result<()> {
+        if self.is_torn {
+            line.insert(0, b'\n');
+        }
+        let mut left = line.as_slice();
+        while !left.is_empty() {
+            match self.file.write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    left = &left[count..];
+                    self.is_torn = !left.is_empty();
+                }
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::INTR) => {}
+                    Some(Errno::AGAIN) => self.wait()?,
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the file takes more; not for ever, once no more will come.
+    fn wait(&self) -> io::Result<()> {
+        loop {
+            let ending = self.queue.lock().ending;
+            if ending.is_some_and(|since| since.elapsed() >= FLUSH_TIMEOUT) {
+                return Err(io::Error::other("it takes nothing"));
+            }
+            let mut fds = [PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::OUT)];
+            let look = Timespec { tv_sec: 0, tv_nsec: i64::from(POLL_INTERVAL.subsec_nanos()) };
+            match rustix::event::poll(&mut fds, Some(&look)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,383 @@
+use proptest::prelude::*;
+
+use super::super::first_bytes;
+use super::*;
+
+fn vector(length_bytes: usize, bytes: &[u8]) -> Vec<u8> {
+    let length = (bytes.len() as u32).to_be_bytes();
+    [&length[4 - length_bytes..], bytes].concat()
+}
+
+fn extension(kind: u16, data: &[u8]) -> Vec<u8> {
+    [&kind.to_be_bytes()[..], &vector(2, data)].concat()
+}
+
+fn server_name(name: &str) -> Vec<u8> {
+    extension(SERVER_NAME, &vector(2, &[&[0][..], &vector(2, name.as_bytes())].concat()))
+}
+
+/// A ClientHello's handshake message with these extensions.
+fn message(extensions: &[Vec<u8>]) -> Vec<u8> {
+    let body = [
+        &[3, 3][..],
+        &[7; 32],
+        &vector(1, &[9; 32]),
+        &vector(2, &[0x13, 0x01, 0x13, 0x02]),
+        &vector(1, &[0]),
+        &vector(2, &extensions.concat()),
+    ]
+    .concat();
+    [&[CLIENT_HELLO][..], &vector(3, &body)].concat()
+}
+
+fn records(kind: u8, message: &[u8], size: usize) -> Vec<u8> {
+    let record = |piece: &[u8]| [&[kind, 3, 1][..], &vector(2, piece)].concat();
+    message.chunks(size).flat_map(record).collect()
+}
+
+/// A ClientHello for this name, in one record.
+pub(crate) fn client_hello(name: &str) -> Vec<u8> {
+    let versions = extension(43, &[2, 3, 4]);
+    records(HANDSHAKE, &message(&[versions, server_name(name)]), MAX_PLAIN_RECORD)
+}
+
+fn server_hello(random: [u8; 32]) -> Vec<u8> {
+    let body = [&[3, 3][..], &random, &[0, 0x13, 0x01, 0]].concat();
+    records(HANDSHAKE, &[&[SERVER_HELLO][..], &vector(3, &body)].concat(), MAX_PLAIN_RECORD)
+}
+
+fn guard() -> Guard {
+    Guard::new("ok.example".parse().unwrap(), HTTPS)
+}
+
+/// What passes of bytes in pieces, when nothing is heard of the server.
+fn passed(mut guard: Guard, bytes: &[u8], piece: usize) -> Result<Vec<u8>, TlsRefusal> {
+    let mut out = Vec::new();
+    for piece in bytes.chunks(piece) {
+        out.extend(guard.client(piece.to_vec())?);
+    }
+    Ok(out)
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    digits
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
+#[test]
+fn a_hello_for_the_name_passes_whole_however_it_is_cut() {
+    let plain = message(&[extension(43, &[2, 3, 4]), server_name("ok.example")]);
+    for record in [1, 2, 3, 4, 5, 7, 64, MAX_PLAIN_RECORD] {
+        let hello = records(HANDSHAKE, &plain, record);
+        for piece in [1, 2, 3, 5, 6, 11, 100, hello.len()] {
+            assert_eq!(passed(guard(), &hello, piece).as_ref(), Ok(&hello), "{record} {piece}");
+        }
+        // Not a byte goes before the last one has come.
+        let (last, start) = hello.split_last().unwrap();
+        let mut guard = guard();
+        assert_eq!(guard.client(start.to_vec()), Ok(vec![]));
+        assert_eq!(guard.client(vec![*last]), Ok(hello));
+    }
+    for name in ["OK.Example", "ok.example."] {
+        assert!(passed(guard(), &client_hello(name), 9).is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn the_hellos_of_real_programs_pass() {
+    for (program, hello) in super::super::hellos::REAL {
+        let hello = unhex(hello);
+        let ours = || Guard::new("ok.example".parse().unwrap(), HTTPS);
+        for piece in [1, 17, hello.len()] {
+            assert_eq!(passed(ours(), &hello, piece).as_ref(), Ok(&hello), "{program}");
+        }
+        let theirs = Guard::new("evil.example".parse().unwrap(), HTTPS);
+        let refusal = TlsRefusal::OtherName("ok.example".into());
+        assert_eq!(passed(theirs, &hello, 100), Err(refusal), "{program}");
+    }
+}
+
+#[test]
+fn hello_for_another_name_is_refused() {
+    use TlsRefusal::{Encrypted, Malformed, NoName, NoTls};
+    let hello = |extensions: &[Vec<u8>]| records(HANDSHAKE, &message(extensions), 16 << 10);
+    let other = |name: &str| TlsRefusal::OtherName(name.to_owned());
+    let ok = || server_name("ok.example");
+    let two_names = [&[0][..], &vector(2, b"ok.example"), &[0], &vector(2, b"evil")].concat();
+    let long = extension(21, &vec![0; 60_000]);
+    for (what, bytes, expected) in [
+        ("plain HTTP", b"GET / HTTP/1.1\r\n".to_vec(), NoTls),
+        ("SSH", b"SSH-2.0-x\r\n".to_vec(), NoTls),
+        ("SSLv2's hello", vec![0x80, 46, 1, 3, 1], NoTls),
+        ("an alert first", vec![21, 3, 1, 0, 2, 1, 0], NoTls),
+        ("another name", client_hello("evil.example"), other("evil.example")),
+        ("a longer name", client_hello("ok.example.evil"), other("ok.example.evil")),
+        ("a subdomain", client_hello("a.ok.example"), other("a.ok.example")),
+        ("an address", client_hello("10.0.0.1"), other("10.0.0.1")),
+        ("a name with NUL", client_hello("ok.example\0.evil"), Malformed),
+        ("a name that is none", client_hello("ok example"), Malformed),
+        ("a name in wide letters", client_hello("ｏｋ.example"), Malformed),
+        ("no name", hello(&[extension(43, &[2, 3, 4])]), NoName),
+        ("no extensions", hello(&[]), NoName),
+        ("ECH", hello(&[ok(), extension(ENCRYPTED_CLIENT_HELLO, &[0; 40])]), Encrypted),
+        ("ECH first", hello(&[extension(ENCRYPTED_CLIENT_HELLO, &[1]), ok()]), Encrypted),
+        ("ESNI", hello(&[extension(ENCRYPTED_SERVER_NAME, &[0; 9]), ok()]), Encrypted),
+        ("two extensions", hello(&[ok(), server_name("evil.example")]), Malformed),
+        ("the same twice", hello(&[ok(), ok()]), Malformed),
+        ("two names", hello(&[extension(0, &vector(2, &two_names))]), Malformed),
+        ("an empty list", hello(&[extension(0, &[0, 0])]), Malformed),
+        ("an empty extension", hello(&[extension(0, &[])]), Malformed),
+        ("an empty name", client_hello(""), Malformed),
+        ("another kind of name", hello(&[extension(0, &[0, 4, 1, 0, 1, b'a'])]), Malformed),
+        ("more behind the list", hello(&[extension(0, &[0, 4, 0, 0, 1, b'a', 0])]), Malformed),
+        ("too long", hello(&[long.clone(), long, ok()]), Malformed),
+        ("another message", records(HANDSHAKE, &[2, 0, 0, 1, 0], 99), Malformed),
+        ("an empty message", records(HANDSHAKE, &[1, 0, 0, 0], 99), Malformed),
+        ("an empty record", vec![22, 3, 1, 0, 0], Malformed),
+        ("a record too long", vec![22, 3, 1, 0x40, 1], Malformed),
+        (
+            "a version of none",
+            records(HANDSHAKE, &[&[1, 0, 0, 40][..], &[9; 40]].concat(), 99),
+            Malformed,
+        ),
+        (
+            "a message behind it in its record",
+            records(HANDSHAKE, &[message(&[ok()]), vec![16, 0, 0, 0]].concat(), 16 << 10),
+            Malformed,
+        ),
+        (
+            "another record in the middle of it",
+            [&records(HANDSHAKE, &message(&[ok()])[..20], 99)[..], &[23, 3, 3, 0, 1, 0]].concat(),
+            Malformed,
+        ),
+    ] {
+        for piece in [1, 13, bytes.len()] {
+            assert_eq!(passed(guard(), &bytes, piece).as_ref(), Err(&expected), "{what}");
+        }
+    }
+}
+
+#[test]
+fn other_ports_take_any_protocol_and_tls_only_for_the_name() {
+    let guard = |host: &str, port| Guard::new(host.parse().unwrap(), port);
+    // However short, nothing is held back.
+    for text in [&b"GET / HTTP/1.1\r\n"[..], b"x", b"\n", b"\x05\x01\0", b"\xff\xfd\x03", b""] {
+        assert_eq!(passed(guard("ok.example", 80), text, 1).as_deref(), Ok(text));
+    }
+    let hello = client_hello("ok.example");
+    assert_eq!(passed(guard("ok.example", 8443), &hello, 7).as_ref(), Ok(&hello));
+    let evil = client_hello("evil.example");
+    assert!(passed(guard("ok.example", 8443), &evil, 7).is_err());
+    // What begins TLS must go on with it.
+    let mut short = guard("ok.example", 80);
+    assert_eq!(short.client(vec![HANDSHAKE]), Ok(vec![]));
+    assert_eq!(short.finish(), Err(TlsRefusal::Malformed));
+}
+
+#[test]
+fn no_port_passes_what_a_server_takes_for_tls_and_the_guard_cannot_read() {
+    use TlsRefusal::{Ambiguous, Malformed};
+    let hello = client_hello("evil.example");
+    let behind = |start: &[u8]| [start, &hello].concat();
+    let version = |major, minor| [&[HANDSHAKE, major, minor][..], &hello[3..]].concat();
+    let [short, long, padded] = first_bytes::tests::ssl2_hellos();
+    for (what, bytes, expected) in [
+        ("a warning alert first", behind(&[21, 3, 1, 0, 2, 1, 100]), Ambiguous),
+        ("an alert of no version first", behind(&[21, 0, 0, 0, 2, 1, 100]), Ambiguous),
+        ("a change_cipher_spec first", behind(&[20, 3, 3, 0, 1, 1]), Ambiguous),
+        ("data first", behind(&[23, 3, 3, 0, 0]), Ambiguous),
+        ("a heartbeat first", behind(&[24, 3, 3, 0, 3, 1, 0, 0]), Ambiguous),
+        ("SSLv2's format", short, Ambiguous),
+        ("SSLv2's format with the longer header", long, Ambiguous),
+        ("SSLv2's format, padded", padded, Ambiguous),
+        ("a PROXY header first", behind(b"PROXY UNKNOWN\r\n"), Ambiguous),
+        ("version 4.0", version(4, 0), Malformed),
+        ("version 0.0", version(0, 0), Malformed),
+        ("version 2.0", version(2, 0), Malformed),
+        ("version 15.0", version(15, 0), Malformed),
+        ("version 3.5", version(3, 5), Malformed),
+        ("an empty record first", behind(&[22, 3, 1, 0, 0]), Malformed),
+        ("a HelloRequest first", behind(&[22, 3, 1, 0, 4, 0, 0, 0, 0]), Malformed),
+    ] {
+        for (host, port) in [("ok.example", 8443), ("ok.example", 80), ("10.0.0.5", 443)] {
+            for piece in [1, 2, 3, 5, bytes.len()] {
+                let mut guard = Guard::new(host.parse().unwrap(), port);
+                let mut out = Vec::new();
+                let refusal = bytes.chunks(piece).find_map(|piece| {
+                    guard.client(piece.to_vec()).map(|passed| out.extend(passed)).err()
+                });
+                assert_eq!(refusal.as_ref(), Some(&expected), "{what} to {host}:{port}");
+                // Less than any server needs has gone out.
+                assert_eq!(Beginning::of(&out), Beginning::TooShort, "{what}: {out:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_that_warns_before_it_asks_for_a_second_hello_is_understood() {
+    let mut guard = guard();
+    guard.client(client_hello("ok.example")).unwrap();
+    for byte in [&[21, 3, 3, 0, 2, 1, 112][..], &server_hello(RETRY)].concat() {
+        guard.server(&[byte]);
+    }
+    let refusal = TlsRefusal::OtherName("evil.example".to_owned());
+    assert_eq!(guard.client(client_hello("evil.example")), Err(refusal));
+}
+
+#[test]
+fn an_address_has_no_name_and_takes_no_others() {
+    let guard = || Guard::new("10.0.0.5".parse().unwrap(), HTTPS);
+    let nameless = records(HANDSHAKE, &message(&[]), 99);
+    assert_eq!(passed(guard(), &nameless, 3).as_ref(), Ok(&nameless));
+    assert!(passed(guard(), &client_hello("10.0.0.5"), 99).is_ok());
+    assert!(passed(guard(), &client_hello("ok.example"), 99).is_err());
+    assert_eq!(passed(guard(), b"GET /", 1).as_deref(), Ok(&b"GET /"[..]));
+}
+
+#[test]
+fn a_second_hello_that_the_server_asks_for_must_be_for_the_name_too() {
+    let begin = |answer: &[u8]| {
+        let mut guard = guard();
+        let hello = client_hello("ok.example");
+        assert_eq!(guard.client(hello.clone()), Ok(hello));
+        answer.chunks(3).for_each(|piece| guard.server(piece));
+        guard
+    };
+    let retry = server_hello(RETRY);
+    // Early data and the like may come before it.
+    let early = [&[20, 3, 3, 0, 1, 1][..], &[23, 3, 3, 0, 2, 9, 9]].concat();
+    for answer in [&retry[..], &records(HANDSHAKE, &retry[5..], 7)] {
+        for (name, expected) in [
+            ("ok.example", Ok(())),
+            ("evil.example", Err(TlsRefusal::OtherName("evil.example".into()))),
+        ] {
+            let second = [&early[..], &client_hello(name)].concat();
+            let result = passed(begin(answer), &second, 4);
+            assert_eq!(result.as_ref().map(|_| ()).map_err(Clone::clone), expected);
+            if let Ok(bytes) = result {
+                assert_eq!(bytes, second);
+            }
+        }
+    }
+    // Where none is asked for, what looks like one is something else.
+    let finished = records(HANDSHAKE, &[1, 0, 0, 0, 9], 99);
+    assert_eq!(passed(begin(&server_hello([5; 32])), &finished, 1).as_ref(), Ok(&finished));
+    assert_eq!(passed(begin(b"HTTP/1.1 400"), &finished, 1).as_ref(), Ok(&finished));
+    // After an alert it may still be: until the server has ended.
+    let mut alerted = begin(&[21, 3, 3, 0, 2, 2, 40]);
+    assert_eq!(alerted.client(finished.clone()), Ok(vec![]));
+    assert!(alerted.is_waiting());
+    alerted.server_ended();
+    assert!(!alerted.is_waiting());
+    assert_eq!(alerted.client(vec![]), Ok(finished));
+}
+
+#[test]
+fn a_second_hello_that_comes_too_soon_is_held_until_the_server_speaks() {
+    let (ok, evil) = (client_hello("ok.example"), client_hello("evil.example"));
+    for (answer, expected) in [(RETRY, false), ([5; 32], true)] {
+        let mut guard = guard();
+        assert_eq!(guard.client(ok.clone()), Ok(ok.clone()));
+        assert!(!guard.is_waiting());
+        assert_eq!(guard.client(vec![23, 3, 3, 0, 1, 0]), Ok(vec![23, 3, 3, 0, 1, 0]));
+        assert_eq!(guard.client(evil.clone()), Ok(vec![]));
+        assert!(guard.is_waiting());
+        guard.server(&server_hello(answer)[..20]);
+        assert!(guard.is_waiting());
+        guard.server(&server_hello(answer)[20..]);
+        assert!(!guard.is_waiting());
+        assert_eq!(guard.client(vec![]).is_ok_and(|out| out == evil), expected);
+    }
+}
+
+#[test]
+fn the_end_of_half_a_hello_is_a_refusal() {
+    let hello = client_hello("ok.example");
+    for length in 1..hello.len() {
+        let mut guard = guard();
+        assert_eq!(guard.client(hello[..length].to_vec()), Ok(vec![]));
+        assert_eq!(guard.finish(), Err(TlsRefusal::Malformed), "{length}");
+    }
+    assert_eq!(guard().finish(), Ok(vec![]));
+    let mut whole = guard();
+    whole.client(hello).unwrap();
+    assert_eq!(whole.finish(), Ok(vec![]));
+}
+
+#[test]
+fn a_hello_without_end_is_given_up() {
+    let mut guard = guard();
+    let mut sent = 0;
+    // Records of one byte hold the most for the least.
+    let mut records = std::iter::once(vec![22, 3, 1, 0, 4, 1, 0, 0xff, 0xff])
+        .chain(std::iter::repeat(vec![22, 3, 1, 0, 1, 0]));
+    let refusal = loop {
+        let record = records.next().unwrap();
+        sent += record.len();
+        match guard.client(record) {
+            Ok(out) => assert!(out.is_empty()),
+            Err(refusal) => break refusal,
+        }
+        assert!(guard.held.len() <= MAX_HELD);
+    };
+    assert_eq!(refusal, TlsRefusal::Malformed);
+    assert!(sent <= MAX_HELD + 6);
+}
+
+proptest! {
+    #[test]
+    fn passed_bytes_are_a_prefix_of_the_input_however_it_is_cut(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..600),
+        hello in any::<bool>(),
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        piece in 1_usize..40,
+        port in prop::sample::select(vec![443_u16, 80]),
+    ) {
+        if hello {
+            bytes = [client_hello("ok.example"), bytes].concat();
+        }
+        for (at, byte) in flips {
+            if !bytes.is_empty() {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+        }
+        let run = |piece| {
+            let mut guard = Guard::new("ok.example".parse().unwrap(), port);
+            let (mut out, mut rest) = (Vec::new(), bytes.as_slice());
+            while !rest.is_empty() {
+                let (now, more) = rest.split_at(rest.len().min(piece));
+                rest = more;
+                match guard.client(now.to_vec()) {
+                    Ok(passed) => out.extend(passed),
+                    Err(refusal) => return (out, Some(refusal)),
+                }
+            }
+            (out, None)
+        };
+        let (whole, refusal) = run(usize::MAX);
+        let (cut, cut_refusal) = run(piece);
+        prop_assert!(bytes.starts_with(&whole) && bytes.starts_with(&cut));
+        prop_assert_eq!(&refusal, &cut_refusal);
+        if refusal.is_none() {
+            prop_assert_eq!(whole, cut);
+        }
+    }
+
+    #[test]
+    fn only_a_hello_for_the_name_ever_passes(
+        name in "[a-z.]{1,12}",
+        prefix in proptest::collection::vec(any::<u8>(), 0..4),
+    ) {
+        let bytes = [prefix.clone(), client_hello(&name)].concat();
+        let result = passed(guard(), &bytes, 50);
+        if result.is_ok_and(|out| !out.is_empty()) {
+            prop_assert!(prefix.is_empty());
+            prop_assert_eq!(name.trim_end_matches('.'), "ok.example");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What a caller asks for: a command, where it runs, what it reads.
+
+use std::time::Duration;
+
+use sandbox_api::millis;
+use sandbox_protocol::limits::MAX_COMMAND_BYTES;
+use sandbox_protocol::message::{self, Variable, Word};
+
+use crate::error::Error;
+use crate::session::ConsoleStreams;
+
+/// Bytes of each output that [`Sandbox::exec`](crate::Sandbox::exec) keeps, unless the command says
+/// otherwise.
+pub const DEFAULT_COLLECTED_BYTES: usize = 1_000_000;
+
+/// A command to run in a sandbox.
+///
+/// All of its words are bytes, without NUL.
+#[derive(Debug, Clone)]
+pub struct Command {
+    what: What,
+    cwd: Option<Vec<u8>>,
+    env: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(super) stdin: Stdin,
+    pub(super) timeout: Option<Duration>,
+    pub(super) collected: usize,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Program { program: Vec<u8>, args: Vec<Vec<u8>> },
+    Shell(Vec<u8>),
+}
+
+/// What a command reads.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Stdin {
+    /// Nothing: `/dev/null`.
+    #[default]
+    Null,
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// What is written to [`Execution::stdin`](super::Execution::stdin), until that is dropped.
+    Stream,
+}
+
+/// The program of a line that a shell reads.
+const SHELL: &[u8] = b"/bin/sh";
+
+impl Command {
+    /// A program: a path in the sandbox where it has a slash, otherwise a name to look for along the
+    /// `PATH` there. No shell is implied.
+    pub fn new(program: impl Into<Vec<u8>>) -> Self {
+        Self::of(What::Program { program: program.into(), args: Vec::new() })
+    }
+
+    /// A line for the image's `/bin/sh -c`.
+    pub fn shell(line: impl Into<Vec<u8>>) -> Self {
+        Self::of(What::Shell(line.into()))
+    }
+
+    const fn of(what: What) -> Self {
+        Self {
+            what,
+            cwd: None,
+            env: Vec::new(),
+            stdin: Stdin::Null,
+            timeout: None,
+            collected: DEFAULT_COLLECTED_BYTES,
+        }
+    }
+
+    /// One more argument. A shell's line has none: it is left as it is.
+    #[must_use]
+    pub fn arg(self, arg: impl Into<Vec<u8>>) -> Self {
+        self.args([arg])
+    }
+
+    /// More arguments. A shell's line has none: it is left as it is.
+    #[must_use]
+    pub fn args<A: Into<Vec<u8>>>(mut self, more: impl IntoIterator<Item = A>) -> Self {
+        if let What::Program { args, .. } = &mut self.what {
+            args.extend(more.into_iter().map(Into::into));
+        }
+        self
+    }
+
+    /// Where it runs: any directory of the sandbox, written as a script writes a path. By default
+    /// the sandbox's working directory; where there is no io dir, the image's.
+    #[must_use]
+    pub fn cwd(mut self, cwd: impl Into<Vec<u8>>) -> Self {
+        self.cwd = Some(cwd.into());
+        self
+    }
+
+    /// A variable beside those of the image, or in place of the one of that name. `HOME` is the
+    /// sandbox's own.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// What it reads.
+    #[must_use]
+    pub fn stdin(mut self, stdin: Stdin) -> Self {
+        self.stdin = stdin;
+        self
+    }
+
+    /// How long it may run, in place of the sandbox's [`Limits::timeout`](sandbox_api::Limits::timeout)
+    /// and under the same ceiling.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// How many bytes of each output its result keeps: the first ones. More does not end it; that is
+    /// [`Limits::output_bytes`](sandbox_api::Limits::output_bytes).
+    #[must_use]
+    pub fn output_limit(mut self, bytes: usize) -> Self {
+        self.collected = bytes;
+        self
+    }
+
+    /// The program that runs.
+    pub(super) fn program(&self) -> &[u8] {
+        match &self.what {
+            What::Program { program, .. } => program,
+            What::Shell(_) => SHELL,
+        }
+    }
+
+    /// The request, and the input that is there already. `workdir` is where it runs where it does
+    /// not say.
+    pub(super) fn request(
+        self,
+        workdir: Option<&str>,
+        timeout: Duration,
+    ) -> Result<impl FnOnce(ConsoleStreams) -> message::Exec + use<>, Error> {
+        let refuse = |reason: String| Err(Error::Command { reason });
+        let command = match self.what {
+            What::Program { program, args } => {
+                let args = args.iter().map(Word::new).collect();
+                message::Command::Program(message::Program { program: Word::new(program), args })
+            }
+            What::Shell(line) => message::Command::Shell(Word::new(line)),
+        };
+        let cwd = self.cwd.as_deref().or(workdir.map(str::as_bytes)).map(Word::new);
+        let env: Vec<Variable> = self
+            .env
+            .iter()
+            .map(|(name, value)| Variable { name: Word::new(name), value: Word::new(value) })
+            .collect();
+        if let Some(variable) = env.iter().find(|variable| {
+            let name = variable.name.as_bytes();
+            name.is_empty() || name.contains(&b'=')
+        }) {
+            return refuse(format!("'{}' is no name of a variable", variable.name.text));
+        }
+        let timeout_ms = millis(timeout);
+        let request =
+            message::Exec { command, cwd, env, stdin: None, stdout: 0, stderr: 0, timeout_ms };
+        if request.command_bytes() > MAX_COMMAND_BYTES {
+            return refuse(format!(
+                "its words and its environment are longer than {MAX_COMMAND_BYTES} bytes, each \
+                 word counted with eight more"
+            ));
+        }
+        if request.words().any(|word| word.as_bytes().contains(&0)) {
+            return refuse("one of its words has a NUL byte".to_owned());
+        }
+        Ok(move |ConsoleStreams { stdin, stdout, stderr }| message::Exec {
+            stdin,
+            stdout,
+            stderr,
+            ..request
+        })
+    }
+}

@@ -1,0 +1,141 @@
+use sandbox_api::Status;
+
+use super::*;
+
+fn evidence() -> Evidence {
+    Evidence {
+        what: "script",
+        answer: None,
+        cancel: None,
+        limit: None,
+        our_kill: None,
+        exit: None,
+        timeout: Duration::from_secs(30),
+        memory: sandbox_api::ByteSize::b(256 << 20),
+        output_bytes: sandbox_api::ByteSize::b(1 << 30),
+        stderr: String::new(),
+    }
+}
+
+fn exit(code: i64, oom_killed: bool) -> Option<ExitEvidence> {
+    let oom_killed = Some(oom_killed);
+    Some(ExitEvidence { code: Some(code), oom_killed, ..ExitEvidence::default() })
+}
+
+fn failed(kind: ErrorKind) -> Option<AgentReport> {
+    Some(AgentReport::Script(RunEnd::Failed(failure(kind, "script:1: x"))))
+}
+
+fn returned() -> Option<AgentReport> {
+    Some(AgentReport::Script(RunEnd::Returned(RawValue::from_string("1".into()).unwrap())))
+}
+
+#[test]
+fn evidence_decides_the_status_and_the_exit_code() {
+    let interrupt = Some(CancelCause::Interrupt);
+    let terminate = Some(CancelCause::Terminate);
+    let breach = Some(KillReason::Breach("an unknown id".into()));
+    let table = [
+        // The agent's answer stands, whatever else happened.
+        (Evidence { answer: returned(), ..evidence() }, Status::Ok, 0),
+        (
+            Evidence { answer: returned(), exit: exit(137, true), cancel: interrupt, ..evidence() },
+            Status::Ok,
+            0,
+        ),
+        (Evidence { answer: failed(ErrorKind::Runtime), ..evidence() }, Status::ScriptError, 1),
+        (Evidence { answer: failed(ErrorKind::Syntax), ..evidence() }, Status::ScriptError, 1),
+        (
+            Evidence { answer: failed(ErrorKind::ResultNotJson), ..evidence() },
+            Status::ScriptError,
+            1,
+        ),
+        (Evidence { answer: failed(ErrorKind::PathEscape), ..evidence() }, Status::ScriptError, 1),
+        (Evidence { answer: failed(ErrorKind::Protected), ..evidence() }, Status::ScriptError, 1),
+        (Evidence { answer: failed(ErrorKind::NotFound), ..evidence() }, Status::AgentLost, 122),
+        (Evidence { answer: failed(ErrorKind::OutOfMemory), ..evidence() }, Status::Limit, 120),
+        (Evidence { answer: failed(ErrorKind::WriteLimit), ..evidence() }, Status::Limit, 120),
+        (Evidence { answer: failed(ErrorKind::Timeout), ..evidence() }, Status::Timeout, 124),
+        (
+            Evidence { answer: failed(ErrorKind::Cancelled), cancel: terminate, ..evidence() },
+            Status::Cancelled,
+            143,
+        ),
+        // It may have worked where nobody looks.
+        (
+            Evidence {
+                answer: returned(),
+                our_kill: Some(KillReason::MountLost(MountLost::made_up())),
+                cancel: interrupt,
+                ..evidence()
+            },
+            Status::Error,
+            121,
+        ),
+        // It cannot claim what nobody did, nor a kind that no run ends by.
+        (Evidence { answer: failed(ErrorKind::Cancelled), ..evidence() }, Status::AgentLost, 122),
+        (Evidence { answer: failed(ErrorKind::Usage), ..evidence() }, Status::AgentLost, 122),
+        // No answer: what we did.
+        (
+            Evidence { cancel: interrupt, our_kill: Some(KillReason::Cancel), ..evidence() },
+            Status::Cancelled,
+            130,
+        ),
+        (
+            Evidence { our_kill: Some(KillReason::Deadline), exit: exit(137, false), ..evidence() },
+            Status::Timeout,
+            124,
+        ),
+        (Evidence { our_kill: breach.clone(), ..evidence() }, Status::AgentLost, 122),
+        (Evidence { our_kill: breach, cancel: interrupt, ..evidence() }, Status::AgentLost, 122),
+        // No answer, not we: what the engine saw.
+        (Evidence { exit: exit(137, true), ..evidence() }, Status::Limit, 120),
+        (Evidence { exit: exit(137, false), ..evidence() }, Status::Killed, 137),
+        (Evidence { exit: exit(159, false), ..evidence() }, Status::AgentLost, 122),
+        // Without an answer, code 0 and no code at all are no success.
+        (Evidence { exit: exit(0, false), ..evidence() }, Status::AgentLost, 122),
+        (Evidence { exit: exit(0, true), ..evidence() }, Status::AgentLost, 122),
+        (Evidence { exit: Some(ExitEvidence::default()), ..evidence() }, Status::AgentLost, 122),
+        (
+            Evidence {
+                exit: Some(ExitEvidence { removed: true, ..ExitEvidence::default() }),
+                ..evidence()
+            },
+            Status::Killed,
+            137,
+        ),
+        (evidence(), Status::AgentLost, 122),
+    ];
+    for (row, (evidence, status, code)) in table.into_iter().enumerate() {
+        let text = format!("row {row}: {evidence:?}");
+        let outcome = evidence.judge();
+        assert_eq!((outcome.status(), outcome.exit_code()), (status, code), "{text}");
+        assert_eq!(outcome.failure().is_none(), status == Status::Ok, "{text}");
+        let killed = outcome.failure().is_some_and(|it| it.kind == ErrorKind::Killed);
+        assert_eq!(killed, status == Status::Killed, "{text}");
+    }
+}
+
+#[test]
+fn a_kill_by_an_engine_that_tells_nothing_of_memory_is_blamed_on_nobody() {
+    let told = |oom_killed| {
+        let exit = ExitEvidence { code: Some(KILLED), oom_killed, ..ExitEvidence::default() };
+        let outcome = Evidence { exit: Some(exit), ..evidence() }.judge();
+        outcome.failure().unwrap().message
+    };
+    assert_eq!(told(Some(false)), "the container was killed from outside");
+    assert!(told(None).contains("memory"), "{}", told(None));
+}
+
+#[test]
+fn a_lost_agent_leaves_its_last_words() {
+    let outcome = Evidence { stderr: "panicked\n".into(), ..evidence() }.judge();
+    let failure = outcome.failure().unwrap();
+    assert_eq!(failure.message, "the agent ended without an answer; agent stderr: panicked");
+}
+
+#[test]
+fn a_commands_exit_is_the_exit_code() {
+    assert_eq!(Outcome::Exit(Exit::Code(3)).exit_code(), 3);
+    assert_eq!(Outcome::Exit(Exit::Signal(15)).exit_code(), 143);
+}

@@ -1,0 +1,523 @@
+//! One run of a script in a sandbox: what it leaves as it goes, what may end it, and its result.
+//!
+//! A task of its own conducts it, so that the deadline holds whatever the caller does meanwhile.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use sandbox_api::{
+    CancelCause, FilesTouched, Limits, LogEntry, LogLevel, Outcome, RunResult, Script, Usage,
+    millis,
+};
+use sandbox_protocol::limits::{
+    MAX_LOG_ENTRY_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSALS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES,
+    encoded_len,
+};
+use sandbox_protocol::message::{Log, Refused, RunEnd, RunReply, ScriptError, Touched};
+use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES, written};
+use sandbox_protocol::{ErrorKind, WireError, message};
+use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::audit::{self, Event};
+use crate::error::Error;
+use crate::execution::judge::AgentReport;
+use crate::execution::supervisor::{Begun, CancelHandle, Supervisor};
+use crate::failpoint::{Point, failpoint};
+use crate::io_dir::touched::TouchedPaths;
+use crate::io_dir::write_monitor::WriteMonitor;
+use crate::sandbox::idle::Active;
+use crate::sandbox::{Inner, Sandbox};
+use crate::session::{InFlightPermit, NotificationHandler};
+
+/// How long after its deadline, or after a cancel, an agent may take to answer before the
+/// container is killed. The agent itself gives up after 250 ms.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long the look at changed files may take. A filesystem of the network can hang.
+const LOOK: Duration = Duration::from_secs(30);
+/// How much of an agent's resident memory may not count against its container's limit: pages of
+/// its program, which are whoever's read them first.
+const FOREIGN_MEMORY: u64 = 16 << 20;
+
+impl Sandbox {
+    /// Runs a script to its end: [`start`](Self::start) and [`Run::wait`].
+    ///
+    /// # Errors
+    ///
+    /// As of the two. How a run ended is data.
+    pub async fn run(&self, script: Script) -> Result<RunResult, Error> {
+        self.start(script).await?.wait().await
+    }
+
+    /// Starts a script. One runs at a time; another waits for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] where the script's arguments cannot be used, or the sandbox has ended.
+    pub async fn start(&self, script: Script) -> Result<Run, Error> {
+        Run::start(self.inner().clone(), script).await
+    }
+}
+
+/// A run under way. Dropped without [`wait`](Self::wait): cancelled.
+#[derive(Debug)]
+pub struct Run {
+    record: Arc<Record>,
+    /// Entries of the log that [`next_log`](Self::next_log) has given.
+    seen: usize,
+    cancel: CancelHandle,
+    /// `None` once it has been waited for.
+    task: Option<JoinHandle<Result<RunResult, Error>>>,
+}
+
+impl Run {
+    /// The next entry of the log, as it comes; `None` when no more will. Cancel-safe.
+    pub async fn next_log(&mut self) -> Option<LogEntry> {
+        loop {
+            {
+                let state = self.record.lock();
+                if let Some(entry) = state.logs.get(self.seen) {
+                    self.seen += 1;
+                    return Some(entry.clone());
+                }
+                if state.closed {
+                    return None;
+                }
+            }
+            // One that was sent since the look is kept for us.
+            self.record.changed.notified().await;
+        }
+    }
+
+    /// A handle that ends this run from anywhere.
+    #[must_use]
+    pub fn cancel_handle(&self) -> CancelHandle {
+        self.cancel.clone()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] where our side failed and nothing ran. How a run ended is data, also where our
+    /// side failed in the middle of it: [`Outcome::Error`].
+    pub async fn wait(mut self) -> Result<RunResult, Error> {
+        let task = self.task.as_mut().expect("taken only below");
+        let result = task.await;
+        self.task = None;
+        result.unwrap_or_else(|error| match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(Error::Ended { detail: "the runtime is shutting down".to_owned() }),
+        })
+    }
+
+    pub(crate) async fn start(inner: Arc<Inner>, script: Script) -> Result<Self, Error> {
+        let started = Self::begin(inner.clone(), script).await;
+        if started.is_err() {
+            let outcome = audit::outcome(&started);
+            inner.audit().record(&Event { outcome, ..Event::new(inner.id(), "run") });
+        }
+        started
+    }
+
+    async fn begin(inner: Arc<Inner>, script: Script) -> Result<Self, Error> {
+        Script::check_args(&script.args)?;
+        let timeout = script.timeout.unwrap_or(inner.limits.timeout);
+        let limits = Limits { timeout, ..inner.limits };
+        limits.check(inner.ceiling())?;
+        let turn = inner.acquire_run_lock().await?;
+        // Programs and file operations may have them all: its time has not begun then.
+        let permit = inner.acquire_permit::<message::Run>().await?;
+        let active = inner.activity.begin();
+        let id = inner.next_run_id();
+        let record = Arc::new(Record::new(id.clone(), &inner));
+        let cancel = CancelHandle::new();
+        let conductor = ExecutionDriver {
+            id,
+            limits,
+            ending: Supervisor::new("script", inner.clone(), &cancel, GRACE),
+            inner,
+            record: record.clone(),
+            _active: active,
+            _turn: turn,
+        };
+        let task = tokio::spawn(conductor.conduct(script, permit));
+        Ok(Self { record, seen: 0, cancel, task: Some(task) })
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.task.is_some() {
+            self.cancel.cancel(CancelCause::Caller);
+        }
+    }
+}
+
+/// What a run leaves as it goes.
+#[derive(Debug)]
+struct Record {
+    /// The run's.
+    id: String,
+    /// Whom refusals are told. Not owned: it owns the session that holds this.
+    inner: Weak<Inner>,
+    state: Mutex<RecordState>,
+    /// Entries were added, or no more will be.
+    changed: Notify,
+    max_bytes: u64,
+    max_lines: u64,
+    /// Where changes can be.
+    mount: Option<GuestPath>,
+}
+
+#[derive(Debug, Default)]
+struct RecordState {
+    logs: Vec<LogEntry>,
+    /// Encoded.
+    bytes: u64,
+    touched: TouchedPaths,
+    refusals: usize,
+    closed: bool,
+    /// The last entry was cut because the log was full.
+    is_cut_short: bool,
+    /// Not all that was logged is here.
+    is_truncated: bool,
+}
+
+impl Record {
+    fn new(id: String, inner: &Arc<Inner>) -> Self {
+        let limits = &inner.limits;
+        Self {
+            id,
+            inner: Arc::downgrade(inner),
+            state: Mutex::default(),
+            changed: Notify::new(),
+            max_bytes: limits.log_bytes.as_u64(),
+            max_lines: limits.log_lines.get().into(),
+            mount: inner.io_mount().cloned(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RecordState> {
+        // The state is whole between any two statements that can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the log. `truncated` is the agent's word, where it could give it: without it, a log
+    /// that is full may have been longer.
+    fn close(&self, truncated: Option<bool>) {
+        let mut state = self.lock();
+        if state.closed {
+            return;
+        }
+        let is_full_of_lines = state.logs.len() as u64 >= self.max_lines;
+        let is_full = is_full_of_lines || state.bytes >= self.max_bytes || state.is_cut_short;
+        let truncated = truncated.unwrap_or(is_full);
+        state.is_truncated = truncated || state.logs.iter().any(|entry| entry.cut);
+        if truncated {
+            let limit = if is_full_of_lines {
+                format!("limits.log_lines ({})", self.max_lines)
+            } else {
+                format!("limits.log_bytes ({} bytes)", self.max_bytes)
+            };
+            state.logs.push(LogEntry {
+                level: LogLevel::Truncated,
+                text: format!("[log full: {limit}]"),
+                lossy: false,
+                cut: false,
+            });
+        }
+        state.closed = true;
+        self.changed.notify_one();
+    }
+}
+
+impl NotificationHandler for Record {
+    fn log(&self, log: Log) -> Result<(), String> {
+        let mut state = self.lock();
+        let bytes = encoded_len(&log.text) as u64;
+        let left = self.max_bytes.saturating_sub(state.bytes);
+        if bytes > left || bytes > MAX_LOG_ENTRY_BYTES as u64 {
+            return Err("more log than its limit in bytes".to_owned());
+        }
+        if state.logs.len() as u64 >= self.max_lines {
+            return Err("more log than its limit in lines".to_owned());
+        }
+        state.bytes += bytes;
+        state.is_cut_short = log.cut && left < MAX_LOG_ENTRY_BYTES as u64;
+        state.logs.push(log.into());
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    fn touched(&self, touched: Touched) -> Result<(), String> {
+        self.lock().touched.take(&touched, self.mount.as_ref())
+    }
+
+    fn refused(&self, refused: Refused) -> Result<(), String> {
+        if !refused.kind.is_refusal() {
+            return Err(format!("a refusal by no rule ({})", refused.kind));
+        }
+        // What is not UTF-8 has at most three bytes of text for each.
+        if written(&refused.path, refused.path_b64.as_ref()).len() > MAX_PATH_BYTES
+            || refused.path.len() > 3 * MAX_PATH_BYTES
+        {
+            return Err("a refused path over its limit".to_owned());
+        }
+        let mut state = self.lock();
+        if state.refusals == MAX_REFUSALS {
+            return Err(format!("more than {MAX_REFUSALS} refusals"));
+        }
+        state.refusals += 1;
+        drop(state);
+        if let Some(inner) = self.inner.upgrade() {
+            inner.refused(&self.id, &refused);
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of a script that is too long. How long it is we need not know.
+pub(crate) fn source_too_large() -> ScriptError {
+    let max = sandbox_api::ByteSize::b(MAX_SOURCE_BYTES as u64);
+    ScriptError {
+        kind: ErrorKind::SourceTooLarge,
+        message: format!("the script is longer than {MAX_SOURCE_BYTES} bytes ({max})"),
+        line: None,
+        traceback: None,
+    }
+}
+
+/// What of an answer is longer than any honest agent's.
+fn over_its_limit(end: &RunEnd) -> Option<&'static str> {
+    match end {
+        RunEnd::Returned(result) => {
+            (result.get().len() > MAX_RESULT_BYTES).then_some("a result over its limit")
+        }
+        RunEnd::Failed(error) => {
+            let texts = [Some(&error.message), error.traceback.as_ref()];
+            let is_long = |text: &String| encoded_len(text) > MAX_MESSAGE_BYTES;
+            texts.into_iter().flatten().any(is_long).then_some("an error message over its limit")
+        }
+    }
+}
+
+/// Conducts a run from its request to its result.
+struct ExecutionDriver {
+    id: String,
+    /// The sandbox's, with the run's own time.
+    limits: Limits,
+    inner: Arc<Inner>,
+    record: Arc<Record>,
+    ending: Supervisor,
+    _active: Active,
+    /// The next run waits for it.
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Drop for ExecutionDriver {
+    /// However it ends: nobody waits for more of the log.
+    fn drop(&mut self) {
+        self.record.close(None);
+    }
+}
+
+/// How a run ended by the agent's word, or because it could not even be asked for.
+struct Answer {
+    end: RunEnd,
+    logs_truncated: bool,
+    usage: Usage,
+}
+
+impl Answer {
+    /// What the agent counted is its word: a figure that the container's limits rule out is no
+    /// knowledge, and is not passed on.
+    fn new(
+        RunReply { end, logs_truncated, usage }: RunReply,
+        inner: &Inner,
+        limits: &Limits,
+    ) -> Self {
+        let most_memory = limits.memory.as_u64().saturating_add(FOREIGN_MEMORY);
+        let usage = Usage {
+            wall_ms: 0,
+            cpu_ms: Some(inner.cpu_of_this_run(usage.cpu_ms))
+                .filter(|&ms| ms <= millis(limits.most_cpu())),
+            // Nobody uses none: 0 says that the agent could not know.
+            peak_memory_bytes: Some(usage.peak_memory_bytes)
+                .filter(|&bytes| bytes > 0 && bytes <= most_memory),
+            written_bytes: Some(usage.written_bytes)
+                .filter(|&bytes| bytes <= limits.max_write.as_u64()),
+        };
+        Self { end, logs_truncated, usage }
+    }
+}
+
+impl From<ScriptError> for Answer {
+    fn from(error: ScriptError) -> Self {
+        let usage = Usage { written_bytes: Some(0), ..Usage::default() };
+        Self { end: RunEnd::Failed(error), logs_truncated: false, usage }
+    }
+}
+
+impl ExecutionDriver {
+    async fn conduct(self, script: Script, permit: InFlightPermit) -> Result<RunResult, Error> {
+        let started = Instant::now();
+        let (inner, id) = (self.inner.clone(), self.id.clone());
+        let ended = self.conduct_unrecorded(script, permit).await;
+        let event = Event { duration: Some(started.elapsed()), ..Event::new(&id, "run") };
+        match &ended {
+            Ok(result) => {
+                inner.record_changes(&id, &result.files_touched);
+                inner.audit().record(&Event {
+                    outcome: result.outcome.status().as_str(),
+                    bytes: result.usage.written_bytes,
+                    ..event
+                });
+            }
+            Err(_) => inner.audit().record(&Event { outcome: audit::outcome(&ended), ..event }),
+        }
+        ended
+    }
+
+    async fn conduct_unrecorded(
+        mut self,
+        script: Script,
+        permit: InFlightPermit,
+    ) -> Result<RunResult, Error> {
+        let monitor = self.inner.monitor_writes(self.limits).await;
+        let started = Instant::now();
+        let refusal = monitor.as_ref().and_then(WriteMonitor::refusal);
+        let answer = match refusal.map_or_else(|| self.request(script), Err) {
+            Err(error) => Ok(Some(error.into())),
+            Ok(request) => {
+                let kill_at = started + self.limits.timeout + GRACE;
+                self.ask(permit, request, kill_at, monitor.as_ref()).await?
+            }
+        };
+        let wall = started.elapsed();
+        failpoint(Point::Answered).await;
+        let (mut usage, mut truncated) = (Usage::default(), None);
+        let end = answer.map(|answer: Option<Answer>| {
+            answer.map(|answer| {
+                (usage, truncated) = (answer.usage, Some(answer.logs_truncated));
+                answer.end
+            })
+        });
+        usage.wall_ms = millis(wall);
+        let answered = truncated.is_some();
+        self.record.close(truncated);
+        let outcome = match end {
+            Ok(end) => {
+                self.ending.judge(end.map(AgentReport::Script), &self.limits, &mut usage).await
+            }
+            Err(error) => Err(error),
+        };
+        let outcome = outcome.unwrap_or_else(Outcome::from);
+        let files_touched = self.look().await;
+        let (files_touched, passed) = match monitor {
+            Some(monitor) => {
+                let (found, passed) = monitor.end().await;
+                (found.with(files_touched), passed)
+            }
+            None => (files_touched, None),
+        };
+        let outcome = outcome.beyond(passed);
+        let (logs, logs_truncated) = {
+            let state = self.record.lock();
+            (state.logs.clone(), state.is_truncated)
+        };
+        let inner = &self.inner;
+        Ok(RunResult {
+            id: self.id.clone(),
+            outcome,
+            logs,
+            logs_truncated,
+            files_touched,
+            engine: inner.engine().kind,
+            engine_notice: inner.engine().notice.clone(),
+            io_dir: inner.io_dir().and_then(|dir| dir.host_path()).map(Path::to_owned),
+            limits: self.limits,
+            usage,
+            confinement: inner.confinement.clone(),
+            answered,
+        })
+    }
+
+    fn request(&self, script: Script) -> Result<message::Run, ScriptError> {
+        let error =
+            |kind, message: String| ScriptError { kind, message, line: None, traceback: None };
+        if script.source.len() > MAX_SOURCE_BYTES {
+            return Err(source_too_large());
+        }
+        let source = String::from_utf8(script.source).map_err(|not_utf8| {
+            let before = &not_utf8.as_bytes()[..not_utf8.utf8_error().valid_up_to()];
+            let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+            let what = r"the script is not UTF-8 text (write such bytes as \xNN)";
+            let message = format!("script:{line}: {what}");
+            ScriptError { line: u32::try_from(line).ok(), ..error(ErrorKind::Syntax, message) }
+        })?;
+        Ok(message::Run { source, args: script.args, timeout_ms: millis(self.limits.timeout) })
+    }
+
+    /// Asks for the run, and waits for its answer. An error is that nothing has run.
+    async fn ask(
+        &mut self,
+        permit: InFlightPermit,
+        request: message::Run,
+        kill_at: Instant,
+        monitor: Option<&WriteMonitor>,
+    ) -> Result<Result<Option<Answer>, Error>, Error> {
+        let sink: Arc<dyn NotificationHandler> = self.record.clone();
+        let inner = self.inner.clone();
+        let reply = match self
+            .ending
+            .begin(inner.session().begin_at(permit, request, Some(sink)), kill_at)
+            .await?
+        {
+            Begun::UnderWay(reply) => reply,
+            Begun::Lost(lost) => return Ok(lost.map(|()| None)),
+        };
+        failpoint(Point::Asked).await;
+        let check = |_: &Supervisor, answer: &Result<RunReply, WireError>| match answer {
+            Ok(answer) => over_its_limit(&answer.end).map_or(Ok(()), |what| Err(what.to_owned())),
+            Err(_) => Ok(()),
+        };
+        let passed = async {
+            match monitor {
+                Some(monitor) => monitor.passed().await,
+                None => std::future::pending().await,
+            }
+        };
+        let overrun = async {
+            match monitor {
+                Some(monitor) => monitor.overrun().await,
+                None => std::future::pending().await,
+            }
+        };
+        Ok(match self.ending.answer(reply, kill_at, passed, overrun, check).await {
+            Ok(Some(Ok(answer))) => Ok(Some(Answer::new(answer, &inner, &self.limits))),
+            Ok(Some(Err(source))) => Err(Error::Refused { source }),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// The final state of what was changed.
+    async fn look(&self) -> FilesTouched {
+        let touched = std::mem::take(&mut self.record.lock().touched);
+        let inner = self.inner.clone();
+        let look = tokio::task::spawn_blocking(move || match (inner.io_dir(), inner.io_mount()) {
+            (Some(io_dir), Some(mount)) => touched.look(io_dir.fd(), mount),
+            _ => FilesTouched::default(),
+        });
+        match tokio::time::timeout(LOOK, look).await {
+            Ok(Ok(files)) => files,
+            Ok(Err(_)) | Err(_) => {
+                tracing::warn!("the io dir does not answer: what was changed in it is unknown");
+                FilesTouched { truncated: true, ..FilesTouched::default() }
+            }
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! What ends a script or a program: the agent's answer, the deadline, a cancel, a limit that we
+//! watch, or the loss of the agent. What conducts either is the same; it is here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox_api::{CancelCause, Limits, Outcome, Usage, millis};
+use sandbox_engine::ExitEvidence;
+use sandbox_protocol::WireError;
+use sandbox_protocol::message::{Cancel, ScriptError};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::error::Error;
+use crate::execution::judge::{AgentReport, Evidence, KillReason};
+use crate::sandbox::Inner;
+use crate::session::{CallError, Reply, SessionEnd};
+use crate::step::Step;
+
+/// How long a container may go on after its agent's stdout has ended.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Ends a script or a program from anywhere.
+#[derive(Debug, Clone)]
+pub struct CancelHandle(Arc<watch::Sender<Cancelled>>);
+
+/// What was asked of something by cancelling it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cancelled {
+    /// The first cause.
+    cause: Option<CancelCause>,
+    /// More than once: do not wait for the agent.
+    at_once: bool,
+}
+
+impl CancelHandle {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(Cancelled::default())))
+    }
+
+    /// Ends it. A second call does not wait for the agent: the container is killed at once.
+    pub fn cancel(&self, cause: CancelCause) {
+        self.0.send_modify(|cancelled| match cancelled.cause {
+            None => cancelled.cause = Some(cause),
+            Some(_) => cancelled.at_once = true,
+        });
+    }
+}
+
+/// How a request was taken.
+pub(crate) enum Begun<T> {
+    /// It is under way.
+    UnderWay(T),
+    /// There will be no answer, or nobody can say how it ended.
+    Lost(Result<(), Error>),
+}
+
+/// The end of a script or a program, as far as it is known.
+pub(crate) struct Supervisor {
+    /// What ends: `script` or `program`.
+    what: &'static str,
+    pub inner: Arc<Inner>,
+    cancelled: watch::Receiver<Cancelled>,
+    /// How long after its deadline, or after a cancel, an agent may take to answer before the
+    /// container is killed.
+    grace: Duration,
+    cancel: Option<CancelCause>,
+    /// The limit that it went over, as we saw it.
+    limit: Option<ScriptError>,
+    our_kill: Option<KillReason>,
+}
+
+impl Supervisor {
+    pub fn new(
+        what: &'static str,
+        inner: Arc<Inner>,
+        cancel: &CancelHandle,
+        grace: Duration,
+    ) -> Self {
+        let cancelled = cancel.0.subscribe();
+        Self { what, inner, cancelled, grace, cancel: None, limit: None, our_kill: None }
+    }
+
+    /// Whether the agent was asked to end it early.
+    pub const fn is_cancelled(&self) -> bool {
+        self.cancel.is_some() || self.limit.is_some()
+    }
+
+    /// Makes the request.
+    ///
+    /// # Errors
+    ///
+    /// Where it could not be made: nothing has run.
+    pub async fn begin<T>(
+        &mut self,
+        request: impl Future<Output = Result<T, CallError>>,
+        kill_at: Instant,
+    ) -> Result<Begun<T>, Error> {
+        tokio::select! {
+            biased;
+            begun = request => match begun {
+                Ok(begun) => Ok(Begun::UnderWay(begun)),
+                Err(CallError::Over) => Ok(Begun::Lost(self.lost().await)),
+                Err(error) => Err(error.into()),
+            },
+            // An agent that leaves requests unanswered takes no more of them.
+            Ok(()) = self.cancelled.changed() => {
+                self.cancel = self.cancelled.borrow_and_update().cause;
+                Ok(Begun::Lost(self.give_up(KillReason::Cancel).await))
+            }
+            () = tokio::time::sleep_until(kill_at) => {
+                Ok(Begun::Lost(self.give_up(KillReason::Deadline).await))
+            }
+        }
+    }
+
+    /// Waits for the answer; `None` where there will be none. Whatever ends it, the agent says
+    /// nothing of it any more when this returns. `passed` ends when a limit is passed, which ends
+    /// it; `overrun` ends when asking was not enough; `check` says what in an answer no honest agent says.
+    pub async fn answer<T>(
+        &mut self,
+        mut reply: Reply<T>,
+        mut kill_at: Instant,
+        passed: impl Future<Output = ScriptError>,
+        overrun: impl Future<Output = ()>,
+        check: impl Fn(&Self, &Result<T, WireError>) -> Result<(), String>,
+    ) -> Result<Option<Result<T, WireError>>, Error> {
+        let (mut passed, mut overrun) = (std::pin::pin!(passed), std::pin::pin!(overrun));
+        let mut is_overrun = false;
+        loop {
+            tokio::select! {
+                biased;
+                answer = reply.wait() => return self.settle(answer, &check).await,
+                Ok(()) = self.cancelled.changed() => {
+                    let cancelled = *self.cancelled.borrow_and_update();
+                    self.cancel = cancelled.cause;
+                    if cancelled.at_once {
+                        kill_at = Instant::now();
+                    } else {
+                        kill_at = kill_at.min(Instant::now() + self.grace);
+                        self.ask_to_cancel(reply.id);
+                    }
+                }
+                limit = &mut passed, if !self.is_cancelled() => {
+                    self.limit = Some(limit);
+                    kill_at = kill_at.min(Instant::now() + self.grace);
+                    self.ask_to_cancel(reply.id);
+                }
+                () = &mut overrun, if self.limit.is_some() && !is_overrun => {
+                    is_overrun = true;
+                    kill_at = Instant::now();
+                }
+                () = tokio::time::sleep_until(kill_at) => break,
+            }
+        }
+        self.our_kill =
+            Some(if self.is_cancelled() { KillReason::Cancel } else { KillReason::Deadline });
+        self.drain_after_kill(&mut reply, &check).await
+    }
+
+    fn ask_to_cancel(&self, id: u64) {
+        // In a task of its own: an agent that does not read must not keep us from its kill.
+        let (inner, grace) = (self.inner.clone(), self.grace);
+        tokio::spawn(async move {
+            let call = inner.session().call(Cancel { id });
+            if !matches!(tokio::time::timeout(grace, call).await, Ok(Ok(_))) {
+                tracing::debug!("the agent did not take the cancel");
+            }
+        });
+    }
+
+    /// Kills it: what was waited for will not come.
+    pub async fn give_up(&mut self, our_kill: KillReason) -> Result<(), Error> {
+        self.our_kill = Some(our_kill);
+        self.inner.kill().await
+    }
+
+    /// The session is over, and an answer will not come.
+    async fn lost(&mut self) -> Result<(), Error> {
+        if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
+            return self.give_up(KillReason::Breach(detail)).await;
+        }
+        if self.inner.lifetime_is_over() {
+            self.our_kill = Some(KillReason::Lifetime);
+        }
+        Ok(())
+    }
+
+    /// The answer has come, or the session is over without it.
+    async fn settle<T>(
+        &mut self,
+        answer: Result<T, CallError>,
+        check: impl Fn(&Self, &Result<T, WireError>) -> Result<(), String>,
+    ) -> Result<Option<Result<T, WireError>>, Error> {
+        let answer = match answer {
+            Ok(answer) => Ok(answer),
+            Err(CallError::Refused(error)) => Err(error),
+            Err(CallError::Over) => {
+                self.lost().await?;
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match check(self, &answer) {
+            Ok(()) => Ok(Some(answer)),
+            Err(what) => self.give_up(KillReason::Breach(what)).await.map(|()| None),
+        }
+    }
+
+    /// Kills, and takes what the agent had said before, perhaps its answer.
+    async fn drain_after_kill<T>(
+        &mut self,
+        reply: &mut Reply<T>,
+        check: impl Fn(&Self, &Result<T, WireError>) -> Result<(), String>,
+    ) -> Result<Option<Result<T, WireError>>, Error> {
+        self.inner.kill().await?;
+        let limit = Step::Exit.time_limit();
+        let answer = match tokio::time::timeout(limit, reply.wait()).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(CallError::Refused(error))) => Err(error),
+            Ok(Err(CallError::Over)) => {
+                if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
+                    self.our_kill = Some(KillReason::Breach(detail));
+                }
+                return Ok(None);
+            }
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_) => {
+                return Err(Error::Engine {
+                    step: Step::Exit,
+                    source: sandbox_engine::EngineError::TimedOut { after: limit },
+                });
+            }
+        };
+        match check(self, &answer) {
+            Ok(()) => Ok(Some(answer)),
+            Err(what) => {
+                self.our_kill = Some(KillReason::Breach(what));
+                Ok(None)
+            }
+        }
+    }
+
+    /// How it ended; and what it used, where only the engine can tell any more.
+    pub async fn judge(
+        &mut self,
+        answer: Option<AgentReport>,
+        limits: &Limits,
+        usage: &mut Usage,
+    ) -> Result<Outcome, Error> {
+        if let Some(lost) = self.inner.lost_mount()
+            && !matches!(self.our_kill, Some(KillReason::Breach(_)))
+        {
+            self.our_kill = Some(KillReason::MountLost(lost.clone()));
+        }
+        let cancel = self.cancel.or(self.inner.is_closing().then_some(CancelCause::Caller));
+        let by_us = self.our_kill.is_some() || cancel.is_some();
+        // The engine's word is asked for only where it decides.
+        let exit = match answer {
+            None if !by_us => self.exit().await?,
+            _ => None,
+        };
+        if answer.is_none()
+            && (by_us || exit.is_some())
+            && self.inner.has_run_once()
+            && let Some(used) = self.inner.usage(EXIT_TIMEOUT).await
+        {
+            usage.cpu_ms = Some(millis(used.cpu));
+            usage.peak_memory_bytes = Some(used.peak_memory);
+        }
+        tracing::info!(
+            answered = answer.is_some(),
+            ?cancel,
+            limit = ?self.limit,
+            our_kill = ?self.our_kill,
+            ?exit,
+            "the evidence of the end"
+        );
+        let evidence = Evidence {
+            what: self.what,
+            answer,
+            cancel,
+            limit: self.limit.take(),
+            our_kill: self.our_kill.take(),
+            exit,
+            timeout: limits.timeout,
+            memory: limits.memory,
+            output_bytes: limits.output_bytes,
+            stderr: self.inner.session().stderr(),
+        };
+        Ok(evidence.judge())
+    }
+
+    /// What the engine saw of the container's end, after the agent ended without an answer.
+    async fn exit(&mut self) -> Result<Option<ExitEvidence>, Error> {
+        match tokio::time::timeout(EXIT_TIMEOUT, self.inner.exited()).await {
+            Ok(exit) => exit,
+            Err(_) => {
+                let detail = "the agent closed its stdout and went on".to_owned();
+                self.give_up(KillReason::Breach(detail)).await.map(|()| None)
+            }
+        }
+    }
+}

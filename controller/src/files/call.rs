@@ -1,0 +1,304 @@
+//! An operation under way: its deadline, its end, and what becomes of it where nobody waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox_api::files::OperationStats;
+use sandbox_protocol::message::{Call, Cancel, Touched};
+use sandbox_protocol::path::{GuestPath, to_wire};
+use sandbox_protocol::{Base64, ErrorKind, WireError};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout};
+
+use crate::audit::{self, Event};
+use crate::error::Error;
+use crate::io_dir::touched::TouchedPaths;
+use crate::sandbox::Inner;
+use crate::sandbox::idle::Active;
+use crate::session::{CallError, NotificationHandler, Reply};
+
+/// How much longer than the agent we wait: it gives up by itself, and says so better.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// How many bytes of content move in a second at least: far fewer than on the slowest machine, and
+/// enough that no agent can make a file last.
+const SLOWEST: u64 = 256 << 10;
+
+/// What an operation is about to change: checked, and not kept.
+pub(super) struct Changes(pub Arc<Inner>);
+
+impl NotificationHandler for Changes {
+    fn touched(&self, touched: Touched) -> Result<(), String> {
+        TouchedPaths::default().take(&touched, self.0.io_mount())
+    }
+}
+
+/// An operation under way, from its call to its data or error.
+pub(crate) struct OperationCall {
+    inner: Arc<Inner>,
+    operation: &'static str,
+    /// As the caller wrote it.
+    path: Vec<u8>,
+    to: Option<Vec<u8>>,
+    started: Instant,
+    /// For the agent.
+    waited: Duration,
+    ended: bool,
+    _active: Active,
+}
+
+impl OperationCall {
+    pub fn new(inner: Arc<Inner>, operation: &'static str, path: &[u8]) -> Self {
+        let active = inner.activity.begin();
+        let started = Instant::now();
+        let path = path.to_vec();
+        let waited = Duration::ZERO;
+        Self { inner, operation, path, to: None, started, waited, ended: false, _active: active }
+    }
+
+    /// It has a second path.
+    pub fn to(mut self, path: &[u8]) -> Self {
+        self.to = Some(path.to_vec());
+        self
+    }
+
+    pub const fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    /// The path as the wire has it.
+    pub fn wire(&self) -> (String, Option<Base64>) {
+        to_wire(&self.path)
+    }
+
+    /// The normalised path, where the written one leads to one.
+    pub fn resolved(&self) -> Option<GuestPath> {
+        self.inner.resolve(&self.path)
+    }
+
+    /// Ends it.
+    pub fn end<T: OperationStats>(self, result: Result<T, Error>) -> Result<T, Error> {
+        let bytes = result.as_ref().ok().and_then(OperationStats::bytes);
+        self.end_with(bytes, result)
+    }
+
+    /// Ends it, with `bytes` of content moved.
+    pub fn end_with<T>(mut self, bytes: Option<u64>, result: Result<T, Error>) -> Result<T, Error> {
+        self.tell(result.as_ref().err().map(Error::kind), bytes);
+        result
+    }
+
+    fn tell(&mut self, error: Option<ErrorKind>, bytes: Option<u64>) {
+        self.ended = true;
+        let outcome = error.map_or(audit::OK, ErrorKind::as_str);
+        let took = self.started.elapsed();
+        let normalised = |written: &[u8]| match self.inner.resolve(written) {
+            Some(path) => path.as_bytes().to_vec(),
+            None => written.to_vec(),
+        };
+        let path = normalised(&self.path);
+        let to = self.to.as_deref().map(normalised);
+        let text = String::from_utf8_lossy(&path);
+        tracing::debug!(operation = self.operation, path = %text, outcome, bytes, ?took);
+        self.inner.audit().record(&Event {
+            path: Some(&path),
+            to: to.as_deref(),
+            outcome,
+            bytes,
+            duration: Some(took),
+            ..Event::new(self.inner.id(), self.operation)
+        });
+    }
+
+    /// The agent's answer names what was asked for: anything else is a breach.
+    pub fn checked(
+        &self,
+        path: &str,
+        path_b64: Option<&Base64>,
+    ) -> Result<(String, Option<Base64>), Error> {
+        self.checked_as(self.resolved(), path, path_b64)
+    }
+
+    /// As [`checked`](Self::checked), for another path than the first.
+    pub fn checked_as(
+        &self,
+        expected: Option<GuestPath>,
+        path: &str,
+        path_b64: Option<&Base64>,
+    ) -> Result<(String, Option<Base64>), Error> {
+        match expected {
+            Some(expected)
+                if sandbox_protocol::path::written(path, path_b64) == expected.as_bytes() =>
+            {
+                Ok(expected.to_wire())
+            }
+            _ => Err(self.breach("an answer about another path")),
+        }
+    }
+
+    /// The agent contradicts itself: the sandbox ends.
+    pub fn breach(&self, detail: &str) -> Error {
+        breach(&self.inner, detail)
+    }
+
+    /// Asks for something that changes nothing.
+    pub async fn ask<C>(&self, request: C) -> Result<C::Reply, Error>
+    where
+        C: Call,
+        C::Reply: Send + 'static,
+    {
+        let reply = self.within(self.inner.session().begin(request, None)).await?;
+        self.answer_to(reply).answer().await
+    }
+
+    /// Asks for a change.
+    pub async fn change<C>(&self, request: C) -> Result<C::Reply, Error>
+    where
+        C: Call,
+        C::Reply: Send + 'static,
+    {
+        let sink = Arc::new(Changes(self.inner.clone()));
+        let reply = self.within(self.inner.session().begin(request, Some(sink))).await?;
+        self.answer_to(reply).answer().await
+    }
+
+    /// A request that is being made. It waits for a place among those in flight, each of which has
+    /// a deadline.
+    pub async fn within<T>(
+        &self,
+        request: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, Error> {
+        match request.await {
+            Ok(begun) => Ok(begun),
+            Err(error) => Err(failed(&self.inner, error).await),
+        }
+    }
+
+    /// The wait for the answer to a request.
+    pub fn answer_to<T: Send + 'static>(&self, reply: Reply<T>) -> Answer<T> {
+        let runtime = Handle::current();
+        Answer { inner: self.inner.clone(), reply: Some(reply), runtime }
+    }
+
+    /// Waits for one sign of the agent, after `moved` bytes of content. All that it is waited for
+    /// in the operation counts.
+    pub async fn in_time<T>(
+        &mut self,
+        moved: u64,
+        sign: impl Future<Output = T>,
+    ) -> Result<T, Error> {
+        let limit = self.inner.limits.operation_timeout;
+        let moving = Duration::from_millis(moved.saturating_mul(1000) / SLOWEST);
+        let patience = (limit + GRACE + moving).saturating_sub(self.waited);
+        let since = Instant::now();
+        let sign = timeout(patience, sign).await;
+        self.waited += since.elapsed();
+        sign.map_err(|_| late(limit))
+    }
+}
+
+impl Drop for OperationCall {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.tell(Some(ErrorKind::Cancelled), None);
+        }
+    }
+}
+
+/// Waits for one sign of the agent, for as long as an operation may take and a little more.
+pub(super) async fn in_time<T>(inner: &Inner, sign: impl Future<Output = T>) -> Result<T, Error> {
+    let limit = inner.limits.operation_timeout;
+    timeout(limit + GRACE, sign).await.map_err(|_| late(limit))
+}
+
+fn late(limit: Duration) -> Error {
+    let message =
+        format!("no answer within filesystem.timeout ({})", humantime::format_duration(limit));
+    Error::Operation { source: WireError::new(ErrorKind::Timeout, message) }
+}
+
+fn breach(inner: &Inner, detail: &str) -> Error {
+    inner.session().breach(detail);
+    inner.ended().unwrap_or_else(|| Error::Ended { detail: detail.to_owned() })
+}
+
+async fn failed(inner: &Inner, error: CallError) -> Error {
+    match error {
+        CallError::Refused(source) if source.kind() == ErrorKind::Cancelled => {
+            match inner.is_closing() {
+                true => inner.why_ended().await,
+                false => breach(inner, "it says that an operation was cancelled, and nobody did"),
+            }
+        }
+        CallError::Refused(source) if !ends_operations(source.kind()) => {
+            breach(inner, &format!("an error that no file operation has: {source}"))
+        }
+        CallError::Refused(source) => Error::Operation { source },
+        CallError::Over => inner.why_ended().await,
+        CallError::TooLarge(error) => {
+            let source = WireError::new(ErrorKind::InvalidRequest, error.to_string());
+            Error::Operation { source }
+        }
+    }
+}
+
+/// Whether an honest agent ends a file operation by such an error: it knows nothing of engines.
+const fn ends_operations(kind: ErrorKind) -> bool {
+    !matches!(
+        kind,
+        ErrorKind::OutputLimit
+            | ErrorKind::SourceTooLarge
+            | ErrorKind::ResultTooLarge
+            | ErrorKind::Syntax
+            | ErrorKind::Runtime
+            | ErrorKind::ResultNotJson
+            | ErrorKind::NotExecutable
+            | ErrorKind::CommandNotFound
+            | ErrorKind::NetworkRefused
+            | ErrorKind::Killed
+            | ErrorKind::Usage
+            | ErrorKind::Config
+            | ErrorKind::Policy
+            | ErrorKind::Engine
+            | ErrorKind::Image
+            | ErrorKind::AgentLost
+    )
+}
+
+/// The wait for an answer. Dropped before it has come: the request is cancelled.
+pub(super) struct Answer<T: Send + 'static> {
+    inner: Arc<Inner>,
+    reply: Option<Reply<T>>,
+    /// A value may be dropped outside of it.
+    runtime: Handle,
+}
+
+impl<T: Send + 'static> Answer<T> {
+    /// Waits for it.
+    pub async fn answer(mut self) -> Result<T, Error> {
+        let inner = self.inner.clone();
+        let reply = self.reply.as_mut().expect("taken only here and by the end");
+        let answer = in_time(&inner, reply.wait()).await?;
+        self.reply = None;
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(failed(&inner, error).await),
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for Answer<T> {
+    fn drop(&mut self) {
+        let Some(mut reply) = self.reply.take() else { return };
+        let inner = self.inner.clone();
+        self.runtime.spawn(async move {
+            let cancelled = async {
+                _ = inner.session().call(Cancel { id: reply.id }).await;
+                _ = reply.wait().await;
+            };
+            if in_time(&inner, cancelled).await.is_err() {
+                inner.session().breach("a file operation was cancelled, and never answered");
+            }
+        });
+    }
+}

@@ -1,0 +1,325 @@
+//! This user's state folder: which controllers live, and what they keep between commands.
+//!
+//! Every controller holds a lock on a file of its own here; the kernel lets go of it however the
+//! controller ends. The file's content is the engine that its containers are on.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use sandbox_dirfd::create_private_dir;
+use sandbox_engine::CACHE_PREFIX;
+
+use crate::error::Error;
+use crate::io_dir::created;
+
+const LOCK_SUFFIX: &str = "lock";
+const SPOOL_SUFFIX: &str = "spool";
+const MADE_SUFFIX: &str = "made";
+/// What is being written, before it has its name.
+const PART_SUFFIX: &str = "part";
+/// How long what a dead controller left is kept, for an engine that may still be making what that
+/// controller asked for; and how long a file may be half written.
+pub(crate) const GRACE: Duration = Duration::from_secs(600);
+/// After which what nobody used is not kept any more: caches, and the files of dead controllers
+/// whose engine is gone too.
+const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The state folder.
+#[derive(Debug, Clone)]
+pub(crate) struct StateDir {
+    path: PathBuf,
+    instances: PathBuf,
+    /// This boot of this machine, and this user.
+    host: String,
+}
+
+/// What the lock of an instance says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lock {
+    /// The instance lives.
+    Held,
+    /// It is dead.
+    Free,
+    /// It was never one of this state folder, or it is gone altogether.
+    Missing,
+}
+
+impl StateDir {
+    /// Makes the folder where it is missing. What lies in it decides which containers are
+    /// removed, so it must be this user's alone.
+    pub fn open(path: &Path, boot_id: &str) -> Result<Self, Error> {
+        let instances = path.join("instances");
+        for folder in [path, &instances] {
+            create_private_dir(folder)
+                .map_err(|source| Error::State { path: folder.to_owned(), source })?;
+        }
+        let uid = rustix::process::geteuid().as_raw();
+        Ok(Self { path: path.to_owned(), instances, host: format!("{boot_id}:{uid}") })
+    }
+
+    /// The name of this boot of this machine, and this user.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Whether an instance lives.
+    pub fn lock_of(&self, instance: &str) -> Lock {
+        // A label is anybody's word: only what can be one of our names is looked up.
+        if instance.is_empty() || !instance.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Lock::Missing;
+        }
+        try_lock(&self.file(instance, LOCK_SUFFIX))
+    }
+
+    /// Removes what is of no use to anybody any more. `is_done` says of a dead instance, by its id
+    /// and its engine's endpoint, whether it surely has no containers.
+    ///
+    /// The lock of an instance that died a moment ago stays for a while: the engine may still be
+    /// making a container for it. What it was given as input goes at once: it may be secret, and
+    /// large.
+    pub fn tidy(&self, is_done: impl Fn(&str, &str) -> bool) {
+        for path in entries(&self.instances) {
+            let (Some(id), Some(suffix)) = (text(path.file_stem()), text(path.extension())) else {
+                continue;
+            };
+            let age = age(&path);
+            match suffix {
+                PART_SUFFIX if age > GRACE => _ = fs::remove_file(&path),
+                SPOOL_SUFFIX if self.lock_of(id) != Lock::Held => _ = fs::remove_dir_all(&path),
+                MADE_SUFFIX if self.lock_of(id) != Lock::Held => created::reap(&path),
+                LOCK_SUFFIX if self.lock_of(id) == Lock::Free => {
+                    let endpoint = fs::read_to_string(&path).unwrap_or_default();
+                    if age > FORGOTTEN || (age > GRACE && is_done(id, &endpoint)) {
+                        _ = fs::remove_file(&path);
+                    }
+                }
+                _ => {}
+            }
+        }
+        for path in entries(&self.path) {
+            let Some(name) = text(path.file_name()) else { continue };
+            let kept = match name.strip_prefix(CACHE_PREFIX) {
+                Some(rest) if rest.contains('.') => GRACE,
+                Some(_) => FORGOTTEN,
+                None => continue,
+            };
+            if age(&path) > kept {
+                _ = fs::remove_file(&path);
+            }
+        }
+    }
+
+    fn file(&self, instance: &str, suffix: &str) -> PathBuf {
+        self.instances.join(instance).with_extension(suffix)
+    }
+}
+
+/// A controller, as others see it: a locked file in the state folder.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    id: String,
+    state: StateDir,
+    /// Holds the lock.
+    _lock: fs::File,
+}
+
+impl Instance {
+    /// Registers a new one, whose containers are at `endpoint`.
+    pub fn register(state: StateDir, endpoint: &str) -> Result<Self, Error> {
+        let id = sandbox_dirfd::random_hex::<8>();
+        let path = state.file(&id, LOCK_SUFFIX);
+        // Locked before it has its name: nobody ever sees it free.
+        let lock = (|| {
+            let part = state.file(&id, PART_SUFFIX);
+            let mut lock = fs::File::create_new(&part)?;
+            lock.write_all(endpoint.as_bytes())?;
+            rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+            fs::rename(&part, &path)?;
+            Ok(lock)
+        })()
+        .map_err(|source| Error::State { path, source })?;
+        Ok(Self { id, state, _lock: lock })
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub const fn state(&self) -> &StateDir {
+        &self.state
+    }
+
+    /// Where this instance spools what sandboxes are to read.
+    pub fn spool_dir(&self) -> PathBuf {
+        self.state.file(&self.id, SPOOL_SUFFIX)
+    }
+
+    /// Where this instance records which folders it made.
+    pub fn made_dir(&self) -> PathBuf {
+        self.state.file(&self.id, MADE_SUFFIX)
+    }
+
+    /// Forgets the instance: nothing of it is left anywhere.
+    pub fn unregister(&self) {
+        _ = fs::remove_dir_all(self.spool_dir());
+        // Of folders that another sandbox of ours used when theirs ended. What somebody else uses
+        // still, the next sweep looks at.
+        created::reap(&self.made_dir());
+        _ = fs::remove_file(self.state.file(&self.id, LOCK_SUFFIX));
+    }
+}
+
+/// This kernel's boot id.
+pub(crate) fn boot_id() -> Result<String, Error> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    fs::read_to_string(path)
+        .map(|id| id.trim().to_owned())
+        .map_err(|source| Error::State { path: path.into(), source })
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+fn text(name: Option<&std::ffi::OsStr>) -> Option<&str> {
+    name.and_then(|name| name.to_str())
+}
+
+/// Since it was last written; nothing where that cannot be told.
+fn age(path: &Path) -> Duration {
+    let modified = fs::symlink_metadata(path).and_then(|metadata| metadata.modified());
+    modified.ok().and_then(|modified| modified.elapsed().ok()).unwrap_or_default()
+}
+
+fn try_lock(path: &Path) -> Lock {
+    match fs::File::open(path) {
+        // Shared: two who ask at the same time both learn the truth.
+        Ok(file) => match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Lock::Free,
+            Err(Errno::WOULDBLOCK) => Lock::Held,
+            Err(_) => Lock::Missing,
+        },
+        Err(_) => Lock::Missing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    fn state(folder: &Path) -> StateDir {
+        StateDir::open(&folder.join("state"), "boot").unwrap()
+    }
+
+    fn make_old(path: &Path, age: Duration) {
+        let file = fs::File::open(path).unwrap();
+        file.set_modified(std::time::SystemTime::now() - age).unwrap();
+    }
+
+    #[test]
+    fn a_lock_is_held_for_as_long_as_its_instance_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = state(dir.path());
+        let me = Instance::register(state.clone(), "unix:///x").unwrap();
+        let other = Instance::register(state.clone(), "unix:///x").unwrap();
+        assert_eq!(state.lock_of(&other.id), Lock::Held);
+        assert_eq!(state.lock_of(&me.id), Lock::Held);
+        let id = other.id.clone();
+        drop(other);
+        assert_eq!(state.lock_of(&id), Lock::Free);
+        for id in ["", "../../etc/passwd", "zz", "0123"] {
+            assert_eq!(state.lock_of(id), Lock::Missing, "{id}");
+        }
+        me.unregister();
+        assert_eq!(state.lock_of(&me.id), Lock::Missing);
+    }
+
+    #[test]
+    fn a_dead_instance_leaves_no_input_and_its_lock_only_while_it_may_have_containers() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = state(dir.path());
+        let dead = |age| {
+            let instance = Instance::register(state.clone(), "unix:///x").unwrap();
+            fs::create_dir(instance.spool_dir()).unwrap();
+            fs::write(instance.spool_dir().join("secret"), "x").unwrap();
+            let (lock, spool) = (state.file(&instance.id, LOCK_SUFFIX), instance.spool_dir());
+            make_old(&lock, age);
+            (lock, spool)
+        };
+        let hour = Duration::from_secs(3600);
+        for (age, is_done, is_kept) in [
+            (Duration::ZERO, true, true),
+            (hour, true, false),
+            (hour, false, true),
+            (8 * 24 * hour, false, false),
+        ] {
+            let (lock, spool) = dead(age);
+            state.tidy(|_, endpoint| endpoint == "unix:///x" && is_done);
+            assert_eq!(lock.exists(), is_kept, "{age:?} {is_done}");
+            assert!(!spool.exists(), "{age:?} {is_done}");
+            _ = fs::remove_file(lock);
+        }
+        let live = Instance::register(state.clone(), "unix:///x").unwrap();
+        fs::create_dir(live.spool_dir()).unwrap();
+        make_old(&state.file(&live.id, LOCK_SUFFIX), 8 * 24 * hour);
+        state.tidy(|_, _| true);
+        assert!(live.spool_dir().exists());
+        assert_eq!(state.lock_of(&live.id), Lock::Held);
+    }
+
+    #[test]
+    fn caches_that_nobody_uses_and_files_half_written_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = state(dir.path());
+        let kept = state.path.join("image-k");
+        fs::write(&kept, "text").unwrap();
+        let half = [state.path.join("image-k.17"), state.file("0123", PART_SUFFIX)];
+        for path in &half {
+            fs::write(path, "").unwrap();
+        }
+        let other = state.path.join("notes");
+        fs::write(&other, "").unwrap();
+        let hour = Duration::from_secs(3600);
+        state.tidy(|_, _| true);
+        assert!(kept.exists() && half.iter().all(|path| path.exists()), "all are young");
+        for path in half.iter().chain([&kept, &other]) {
+            make_old(path, hour);
+        }
+        state.tidy(|_, _| true);
+        assert!(kept.exists() && !half.iter().any(|path| path.exists()));
+        for path in [&kept, &other] {
+            make_old(path, 8 * 24 * hour);
+        }
+        state.tidy(|_, _| true);
+        assert!(!kept.exists() && other.exists());
+    }
+
+    #[test]
+    fn a_state_folder_that_others_could_have_made_or_enter_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().join("real");
+        let refused = |folder: &Path| StateDir::open(folder, "").unwrap_err().full_message();
+        StateDir::open(&real, "").unwrap();
+        assert_eq!(fs::metadata(&real).unwrap().mode() & 0o777, 0o700);
+        let link = dir.path().join("link");
+        symlink(&real, &link).unwrap();
+        assert!(refused(&link).ends_with("it is no directory"));
+        for mode in [0o755, 0o701, 0o720] {
+            fs::set_permissions(&real, fs::Permissions::from_mode(mode)).unwrap();
+            assert!(refused(&real).contains("its mode must be 0700"));
+        }
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o700)).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&real, Some(1), Some(1)).unwrap();
+            assert!(refused(&real).ends_with("it belongs to another user"));
+        }
+        let file = dir.path().join("f");
+        fs::write(&file, "").unwrap();
+        StateDir::open(&file, "").unwrap_err();
+    }
+}

@@ -1,0 +1,153 @@
+//! Inputs on the host: opened once, held, and never found by path again.
+
+use std::collections::HashSet;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use sandbox_api::{Input, InputSource};
+use sandbox_dirfd::Identity;
+use sandbox_engine::Source;
+use sandbox_protocol::path::MAX_COMPONENT_BYTES;
+
+use crate::error::Error;
+
+/// An input that is ready to be mounted.
+#[derive(Debug)]
+pub(crate) struct OpenInput {
+    /// What an engine mounts. Held, so that its identity is not given to another file.
+    pub source: Source,
+    pub identity: Identity,
+    /// `None` where it is the caller's own file.
+    pub spool: Option<Spool>,
+}
+
+/// A file with an input's bytes. Removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Spool(PathBuf);
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Opens the inputs. Bytes are spooled to files in `spool_dir`.
+pub(crate) fn open_inputs(inputs: Vec<Input>, spool_dir: &Path) -> Result<Vec<OpenInput>, Error> {
+    let mut names = HashSet::new();
+    inputs
+        .into_iter()
+        .map(|Input { name, source }| {
+            let refuse = |reason: String| Error::Input { name: name.clone(), reason };
+            check_name(&name).map_err(|reason| refuse(reason.to_owned()))?;
+            if !names.insert(name.clone()) {
+                return Err(refuse("there are two of this name".to_owned()));
+            }
+            open_input(source, spool_dir).map_err(|error| refuse(error.to_string()))
+        })
+        .collect()
+}
+
+fn check_name(name: &str) -> Result<(), &'static str> {
+    match name {
+        "" => Err("the name is empty"),
+        "." | ".." => Err("the name is no file name"),
+        _ if name.contains('/') => Err("the name has a '/'"),
+        _ if name.contains('\0') => Err("the name has a NUL byte"),
+        _ if name.len() > MAX_COMPONENT_BYTES => Err("the name is longer than 255 bytes"),
+        _ => Ok(()),
+    }
+}
+
+fn open_input(source: InputSource, spool_dir: &Path) -> io::Result<OpenInput> {
+    let (path, spool) = match source {
+        InputSource::Path(path) => (fs::canonicalize(path)?, None),
+        InputSource::Bytes(content) => {
+            let spool = spool(spool_dir, &content)?;
+            (spool.0.clone(), Some(spool))
+        }
+    };
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(&path, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&fd)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {}
+        FileType::Directory => {}
+        other => return Err(io::Error::other(format!("it is a {}", kind_name(other)))),
+    }
+    // Whether it can be read is known only by opening it.
+    let readable = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    fs::File::open(readable)?;
+    let source = path.to_str().ok_or_else(|| io::Error::other("its path is not UTF-8"))?;
+    Ok(OpenInput {
+        source: Source { path: source.to_owned(), file: Arc::new(fd) },
+        identity: Identity::of(&stat),
+        spool,
+    })
+}
+
+const fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Fifo => "FIFO",
+        FileType::Socket => "socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "device",
+        FileType::Symlink => "symbolic link",
+        FileType::RegularFile | FileType::Directory | FileType::Unknown => "file of another kind",
+    }
+}
+
+fn spool(folder: &Path, content: &[u8]) -> io::Result<Spool> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    fs::create_dir_all(folder)?;
+    let path = folder.join(sandbox_dirfd::random_hex::<8>());
+    // Readable by the sandbox's user; the folders above keep everyone else out.
+    let mut file = fs::File::options().write(true).create_new(true).mode(0o444).open(&path)?;
+    let spool = Spool(path);
+    file.write_all(content)?;
+    Ok(spool)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_are_regular_files_or_directories_with_one_plain_name_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("f");
+        fs::write(&file, "x").unwrap();
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR).unwrap();
+        let open = |inputs: &[(&Path, &str)]| {
+            let inputs = inputs.iter().map(|&(path, name)| Input::path(path, name)).collect();
+            open_inputs(inputs, &dir.path().join("spool")).map_err(|error| error.to_string())
+        };
+        assert_eq!(open(&[(&file, "a"), (dir.path(), "b")]).unwrap().len(), 2);
+        for (inputs, words) in [
+            (vec![(file.as_path(), "a"), (file.as_path(), "a")], "two of this name"),
+            (vec![(fifo.as_path(), "a")], "FIFO"),
+            (vec![(Path::new("/dev/null"), "a")], "device"),
+            (vec![(Path::new("/nowhere"), "a")], "No such file"),
+            (vec![(file.as_path(), "..")], "no file name"),
+            (vec![(file.as_path(), "a/b")], "has a '/'"),
+            (vec![(file.as_path(), "")], "empty"),
+        ] {
+            let error = open(&inputs).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_spooled_for_as_long_as_the_input_is_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let inputs = vec![Input::bytes("stdin", b"hello".to_vec())];
+        let inputs = open_inputs(inputs, &dir.path().join("spool")).unwrap();
+        let source = PathBuf::from(&inputs[0].source.path);
+        assert_eq!(fs::read(&source).unwrap(), b"hello");
+        drop(inputs);
+        assert!(!source.exists());
+    }
+}

@@ -1,0 +1,205 @@
+//! The io dir on the host: opened once, held, and never found by path again.
+
+pub(crate) mod created;
+pub(crate) mod disk;
+pub(crate) mod inputs;
+mod memory;
+mod pace;
+pub(crate) mod path_map;
+pub(crate) mod snapshot;
+pub(crate) mod touched;
+pub(crate) mod unnamed;
+pub(crate) mod write_monitor;
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{fs, io};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use sandbox_dirfd::Identity;
+use sandbox_engine::Source;
+
+use crate::error::Error;
+use crate::io_dir::created::{CreatedDirs, hold};
+
+/// An open io dir.
+#[derive(Debug)]
+pub(crate) struct IoDir {
+    /// Absolute, without links.
+    path: PathBuf,
+    source: Source,
+    identity: Identity,
+    owner: (u32, u32),
+    /// Says to others that it is in use.
+    hold: Mutex<Option<OwnedFd>>,
+    /// What was made for it.
+    made: Option<CreatedDirs>,
+}
+
+/// How often an io dir is looked for that others remove at the same time.
+const TRIES: usize = 100;
+
+impl IoDir {
+    /// Opens the io dir, makes it where it is missing, and records in `records` what was made.
+    pub fn make(given: &Path, records: &Path) -> Result<Self, Error> {
+        let refuse = |reason: String| Error::IoDir { path: given.to_owned(), reason };
+        let path = absolute(given).map_err(refuse)?;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match Self::make_at(&path, records) {
+                Ok(io_dir) => return Ok(io_dir),
+                Err(reason) if tries == TRIES || is_something_else(&path) => {
+                    return Err(refuse(reason));
+                }
+                // Perhaps another run had made it, and removes it as we come.
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    }
+
+    fn make_at(path: &Path, records: &Path) -> Result<Self, String> {
+        let made = CreatedDirs::make(path, records).map_err(|error| error.to_string())?;
+        let held = Self::open_at(path).and_then(|io_dir| match hold(io_dir.fd()) {
+            Ok(hold) => Ok(Self { hold: Mutex::new(hold), ..io_dir }),
+            Err(errno) => Err(io::Error::from(errno).to_string()),
+        });
+        match held {
+            Ok(io_dir) => Ok(Self { made: Some(made), ..io_dir }),
+            Err(reason) => {
+                made.remove_if_empty();
+                Err(reason)
+            }
+        }
+    }
+
+    /// Opens an io dir that is there.
+    ///
+    /// A link as the last component is refused: the default io dir lies in the working directory,
+    /// which may be somebody else's repository, with a link to anywhere in it.
+    pub fn open(given: &Path) -> Result<Self, Error> {
+        let refuse = |reason: String| Error::IoDir { path: given.to_owned(), reason };
+        absolute(given).and_then(|path| Self::open_at(&path)).map_err(refuse)
+    }
+
+    fn open_at(path: &Path) -> Result<Self, String> {
+        let io = |error: io::Error| error.to_string();
+        let metadata = fs::symlink_metadata(path).map_err(io)?;
+        if metadata.is_symlink() {
+            let target = fs::canonicalize(path).unwrap_or_default();
+            return Err(format!("it is a symbolic link; name its target, {}", target.display()));
+        }
+        if !metadata.is_dir() {
+            return Err("it is not a directory".to_owned());
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| io(errno.into()))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| io(errno.into()))?;
+        let path = path_of(&fd).map_err(io)?;
+        if path == Path::new("/") {
+            return Err("it is the root of the whole system".to_owned());
+        }
+        let text = path.to_str().ok_or_else(|| "its path is not UTF-8".to_owned())?.to_owned();
+        let source = Source { path: text, file: Arc::new(fd) };
+        let (identity, owner) = (Identity::of(&stat), (stat.st_uid, stat.st_gid));
+        Ok(Self { path, source, identity, owner, hold: Mutex::default(), made: None })
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.source.file.as_fd()
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where it is on the host; `None` of a private one, which is nowhere.
+    pub fn host_path(&self) -> Option<&Path> {
+        Some(&*self.path).filter(|_| !self.source.is_private())
+    }
+
+    /// What an engine mounts.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    pub const fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    pub const fn owner(&self) -> (u32, u32) {
+        self.owner
+    }
+
+    /// Writes a file that only the io dir's owner can read, and whose content nobody can guess.
+    pub fn write_nonce(&self) -> Result<Nonce<'_>, Errno> {
+        let name = format!(".sandboxctl-{}", sandbox_dirfd::random_hex::<8>());
+        let content = sandbox_dirfd::random_hex::<16>();
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(self.fd(), &name, flags, Mode::RUSR | Mode::WUSR)?;
+        let nonce = Nonce { io_dir: self, name, content };
+        let (uid, gid) = self.owner;
+        let owner = (Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(gid)));
+        if rustix::fs::fchown(&file, owner.0, owner.1).is_err() {
+            // Not root, and not the owner: the sandbox can only read it as one of the others.
+            rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
+        }
+        let mut rest = nonce.content.as_bytes();
+        while !rest.is_empty() {
+            let written = rustix::io::write(&file, rest)?;
+            rest = &rest[written..];
+        }
+        Ok(nonce)
+    }
+
+    /// Ends the use of the io dir. What was made for it and is empty goes.
+    pub fn release(&self) {
+        if let Some(held) = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            created::let_go(&held);
+        }
+        if let Some(made) = &self.made {
+            made.remove_if_empty();
+        }
+    }
+}
+
+fn is_something_else(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| !found.is_dir())
+}
+
+/// The path without what would lead elsewhere, before anything is made there.
+fn absolute(given: &Path) -> Result<PathBuf, String> {
+    if given.as_os_str().is_empty() {
+        return Err("the path is empty".to_owned());
+    }
+    if given.to_str().is_none() {
+        return Err("its path is not UTF-8".to_owned());
+    }
+    // Collected from its components: a slash at the end would follow a link.
+    let path = std::path::absolute(given).map_err(|error| error.to_string())?;
+    Ok(path.components().collect())
+}
+
+/// A file whose content only somebody who sees the io dir can tell. Removed when dropped.
+pub(crate) struct Nonce<'a> {
+    io_dir: &'a IoDir,
+    pub name: String,
+    pub content: String,
+}
+
+impl Drop for Nonce<'_> {
+    fn drop(&mut self) {
+        // The agent removes it too.
+        _ = rustix::fs::unlinkat(self.io_dir.fd(), &self.name, AtFlags::empty());
+    }
+}
+
+fn path_of(fd: &OwnedFd) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests;

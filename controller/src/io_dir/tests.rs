@@ -1,0 +1,148 @@
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+fn reason(result: Result<IoDir, Error>) -> String {
+    result.unwrap_err().to_string()
+}
+
+#[test]
+fn a_missing_io_dir_is_made_and_removed_again_if_it_is_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a/b");
+    let make = || IoDir::make(&path, &dir.path().join("records")).unwrap();
+    let io_dir = make();
+    assert!(path.is_dir());
+    fs::write(path.join("f"), "").unwrap();
+    io_dir.release();
+    assert!(path.is_dir());
+    fs::remove_dir_all(dir.path().join("a")).unwrap();
+    make().release();
+    assert!(!dir.path().join("a").exists());
+    assert_eq!(fs::read_dir(dir.path().join("records")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_process_that_is_just_being_started_keeps_no_io_dir_in_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let io_dir = IoDir::make(&dir.path().join("a"), &dir.path().join("records")).unwrap();
+    // What a child has between its fork and its exec.
+    let child = io_dir.hold.lock().unwrap().as_ref().unwrap().try_clone().unwrap();
+    io_dir.release();
+    assert!(!dir.path().join("a").exists());
+    drop(child);
+}
+
+#[test]
+fn created_directories_are_removed_and_not_their_replacements() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("outside/b")).unwrap();
+
+    // A link above leads to an empty directory of the same name.
+    let io_dir = IoDir::make(&at("a/b"), &at("records")).unwrap();
+    fs::rename(at("a"), at("moved")).unwrap();
+    symlink(at("outside"), at("a")).unwrap();
+    io_dir.release();
+    assert!(at("outside/b").is_dir() && at("a").is_symlink());
+    assert!(!at("moved/b").exists() && at("moved").is_dir());
+
+    // Another empty directory stands there, or a link to one.
+    fs::remove_file(at("a")).unwrap();
+    for replace in [
+        (|at| fs::create_dir(at).unwrap()) as fn(&Path),
+        |at| symlink("outside", at).unwrap(),
+        |at| fs::write(at, "").unwrap(),
+    ] {
+        let io_dir = IoDir::make(&at("made"), &at("records")).unwrap();
+        fs::rename(at("made"), at("elsewhere")).unwrap();
+        replace(&at("made"));
+        io_dir.release();
+        assert!(at("made").symlink_metadata().is_ok() && at("elsewhere").is_dir());
+        fs::rename(at("made"), at("gone")).unwrap();
+        _ = fs::remove_file(at("gone"));
+        _ = fs::remove_dir(at("gone"));
+        fs::remove_dir(at("elsewhere")).unwrap();
+    }
+    assert!(at("outside/b").is_dir());
+}
+
+#[test]
+fn a_nonce_that_was_swapped_is_removed_by_its_name_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("secret"), "secret").unwrap();
+    let io_dir = IoDir::open(dir.path()).unwrap();
+    let nonce = io_dir.write_nonce().unwrap();
+    let path = dir.path().join(&nonce.name);
+    fs::remove_file(&path).unwrap();
+    symlink(outside.path().join("secret"), &path).unwrap();
+    drop(nonce);
+    assert!(!path.is_symlink());
+    assert_eq!(fs::read_to_string(outside.path().join("secret")).unwrap(), "secret");
+
+    // A directory is not what was made there.
+    let nonce = io_dir.write_nonce().unwrap();
+    let path = dir.path().join(&nonce.name);
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    drop(nonce);
+    assert!(path.is_dir());
+}
+
+#[test]
+fn an_io_dir_that_was_there_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    IoDir::make(dir.path(), &dir.path().join("records")).unwrap().release();
+    assert!(dir.path().is_dir() && !dir.path().join("records").exists());
+}
+
+#[test]
+fn runs_that_share_an_io_dir_never_lose_it_under_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, records) = (dir.path().join("a/b"), dir.path().join("records"));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    let io_dir = IoDir::make(&path, &records).unwrap();
+                    let stat = rustix::fs::stat(&path).unwrap();
+                    assert_eq!(Identity::of(&stat), io_dir.identity());
+                    io_dir.release();
+                }
+            });
+        }
+    });
+    // What one left because another used it then, the next sweep removes.
+    created::reap(&records);
+    assert!(!path.exists() && !records.exists());
+}
+
+#[test]
+fn io_dir_that_is_not_a_directory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("f"), "").unwrap();
+    fs::create_dir(dir.path().join("d")).unwrap();
+    symlink("d", dir.path().join("link")).unwrap();
+    symlink("nowhere", dir.path().join("dangling")).unwrap();
+    let open = |path: &Path| IoDir::make(path, &dir.path().join("records"));
+    assert!(reason(open(&dir.path().join("f"))).contains("not a directory"));
+    for link in ["link", "link/", "link/.", "dangling"] {
+        let reason = reason(open(&dir.path().join(link)));
+        assert!(reason.contains("symbolic link"), "{link}: {reason}");
+    }
+    assert!(reason(open(Path::new("/"))).contains("root"));
+    assert!(reason(open(Path::new(""))).contains("empty"));
+    assert!(open(&dir.path().join("f/x")).is_err());
+}
+
+#[test]
+fn a_nonce_is_read_through_the_io_dir_and_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let io_dir = IoDir::open(dir.path()).unwrap();
+    let nonce = io_dir.write_nonce().unwrap();
+    let path = dir.path().join(&nonce.name);
+    assert_eq!(fs::read_to_string(&path).unwrap(), nonce.content);
+    drop(nonce);
+    assert!(!path.exists());
+}

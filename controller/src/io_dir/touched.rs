@@ -1,0 +1,173 @@
+//! `files_touched`: the final state of what a run changed.
+//!
+//! The agent names each path before it changes it; that is all it is asked. What became of a path
+//! and how large it is, we look up ourselves, through the io dir's dirfd and under the agent's
+//! own path rules.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use sandbox_api::{FileOp, FilesTouched, TouchedFile, TouchedSource};
+use sandbox_dirfd::Root;
+use sandbox_protocol::message::{Change, Touched};
+use sandbox_protocol::path::GuestPath;
+
+/// Paths that are listed.
+const MAX_FILES: usize = 10_000;
+/// Bytes of all paths that are remembered, so that a hostile agent cannot fill memory.
+const MAX_PATH_BYTES: usize = 8 << 20;
+
+/// What the agent said, path by path.
+#[derive(Debug, Default)]
+pub(crate) struct TouchedPaths {
+    paths: HashMap<GuestPath, TouchedEntry>,
+    bytes: usize,
+    truncated: bool,
+}
+
+/// What was said of a path, and what had been before the last word, which may be taken back.
+#[derive(Debug)]
+struct TouchedEntry {
+    changes: Changes,
+    before: Option<Changes>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Changes {
+    /// Something was there before the first change.
+    existed: bool,
+    write: bool,
+    append: bool,
+    remove: bool,
+}
+
+impl TouchedPaths {
+    /// Takes what the agent says; an error is a breach.
+    pub fn take(&mut self, touched: &Touched, mount: Option<&GuestPath>) -> Result<(), String> {
+        let Touched { path, path_b64, existed, change, .. } = touched;
+        let path = GuestPath::from_wire(path, path_b64.as_ref())
+            .map_err(|error| format!("a changed path that is none: {error}"))?;
+        let is_inside =
+            |mount: &GuestPath| path.strip_prefix(mount).is_some_and(|it| !it.is_empty());
+        if !mount.is_some_and(is_inside) {
+            return Err("a changed path outside the mounts".to_owned());
+        }
+        let length = path.as_bytes().len();
+        let before = self.paths.remove(&path);
+        if before.is_some() {
+            self.bytes -= length;
+        }
+        let said = match (change, before) {
+            (Change::Failed, None) => None,
+            (Change::Failed, Some(said)) => {
+                said.before.map(|changes| TouchedEntry { changes, before: None })
+            }
+            (change, said) => {
+                let before = said.map(|said| said.changes);
+                let first = Changes { existed: *existed, ..Changes::default() };
+                let changes = before.unwrap_or(first).and(*change);
+                Some(TouchedEntry { changes, before })
+            }
+        };
+        let Some(said) = said else { return Ok(()) };
+        if self.paths.len() >= MAX_FILES || self.bytes + length > MAX_PATH_BYTES {
+            self.truncated = true;
+            return Ok(());
+        }
+        self.bytes += length;
+        self.paths.insert(path, said);
+        Ok(())
+    }
+
+    /// Looks at every path. `root` is what is mounted at `mount`. It may take long on a slow
+    /// filesystem.
+    pub fn look(&self, root: impl AsFd, mount: &GuestPath) -> FilesTouched {
+        let Ok(root) = Root::new(root.as_fd()) else {
+            return FilesTouched { truncated: true, ..FilesTouched::default() };
+        };
+        let mut truncated = self.truncated;
+        let mut files: Vec<(&[u8], TouchedFile)> = self
+            .paths
+            .iter()
+            .filter_map(|(path, said)| {
+                let name = path.strip_prefix(mount)?;
+                let Some(now) = state(&root, name) else {
+                    truncated = true;
+                    return None;
+                };
+                let (op, bytes) = said.changes.outcome(now)?;
+                Some((name, TouchedFile::new(name, op, bytes)))
+            })
+            .collect();
+        files.sort_by_key(|&(name, _)| name);
+        FilesTouched {
+            files: files.into_iter().map(|(_, file)| file).collect(),
+            source: TouchedSource::Observed,
+            truncated,
+        }
+    }
+}
+
+/// What is at a path now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing.
+    Absent,
+    /// A regular file of this size.
+    File(u64),
+    /// A directory.
+    Directory,
+    /// A link, a FIFO, a socket, a device.
+    Other,
+}
+
+impl Changes {
+    const fn and(mut self, change: Change) -> Self {
+        match change {
+            Change::Write => self.write = true,
+            Change::Append => self.append = true,
+            Change::Remove => self.remove = true,
+            Change::Failed => {}
+        }
+        self
+    }
+
+    /// What became of the path, with its size; `None` where it is not to be listed.
+    const fn outcome(self, now: State) -> Option<(FileOp, u64)> {
+        let size = match now {
+            State::Absent => {
+                // What was announced and never done leaves no trace: it was not there before,
+                // and is not now.
+                let gone = self.existed || self.remove;
+                return if gone { Some((FileOp::Remove, 0)) } else { None };
+            }
+            State::Directory => return None,
+            State::File(size) => size,
+            State::Other => 0,
+        };
+        if self.append && !self.write && !self.remove && self.existed {
+            Some((FileOp::Append, size))
+        } else if self.write || self.append {
+            Some((FileOp::Write, size))
+        } else {
+            // Only its removal was announced, and it is still there.
+            None
+        }
+    }
+}
+
+/// `None` where it cannot be told: a link or another filesystem is in the way now.
+fn state(root: &Root<'_>, name: &[u8]) -> Option<State> {
+    match root.stat(name).map(|stat| (FileType::from_raw_mode(stat.st_mode), stat.st_size)) {
+        Ok((FileType::RegularFile, size)) => Some(State::File(u64::try_from(size).unwrap_or(0))),
+        Ok((FileType::Directory, _)) => Some(State::Directory),
+        Ok(_) => Some(State::Other),
+        Err(Errno::NOENT | Errno::NOTDIR) => Some(State::Absent),
+        Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,453 @@
+//! Files without a name that the processes of a sandbox keep: open, or mapped, and removed from every
+//! directory. No walk of the io dir meets them, and they take its file system's space all the same.
+//!
+//! The controller looks for itself, in `/proc` of its own machine, and asks the agent nothing: whoever
+//! writes may have taken the agent over. It sees them where the engine is on its kernel and it is root,
+//! or the user that the programs are. What it cannot see it says, so that the file system's free space
+//! can be asked instead.
+
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::io_dir::snapshot::bytes_of;
+
+/// How long one look may take. A sandbox may have thousands of threads with a thousand files each.
+const LONGEST: Duration = Duration::from_secs(1);
+/// How often those are looked for that started while others were stopped.
+const STOP_ROUNDS: usize = 8;
+/// Where control groups are mounted.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// The processes of a container that this machine shows.
+#[derive(Debug)]
+pub(crate) struct Processes {
+    /// The agent's.
+    init: u32,
+    /// Their line in `/proc/PID/cgroup`.
+    group: String,
+    /// The file that lists its threads.
+    threads: PathBuf,
+}
+
+/// Programs that are stopped. Dropped, they continue.
+#[derive(Debug, Default)]
+pub(crate) struct Stopped {
+    programs: Vec<(u32, OwnedFd)>,
+    /// Whether none was left that ran.
+    is_complete: bool,
+}
+
+impl Stopped {
+    /// Whether they stand still, all of them: one may have a timer that continues it.
+    pub fn stood_still(&self) -> bool {
+        self.is_complete && self.programs.iter().all(|&(pid, _)| has_stopped(pid) != Some(false))
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for (_, program) in &self.programs {
+            _ = pidfd_send_signal(program, Signal::CONT);
+        }
+    }
+}
+
+/// Whether a process is stopped; `None` where it is gone.
+fn has_stopped(pid: u32) -> Option<bool> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let name_ends = stat.iter().rposition(|&byte| byte == b')')?;
+    stat.get(name_ends + 2).map(|state| matches!(state, b'T' | b'Z' | b'X'))
+}
+
+/// What there is besides the files with names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Unnamed {
+    /// What files without a name take.
+    pub bytes: u64,
+    /// How many they are.
+    pub entries: u64,
+    /// Whether a process keeps, or may keep, what cannot be measured: descriptors in flight in a
+    /// socket's queue, or everything of a process that nobody may look into.
+    pub has_unseen: bool,
+}
+
+/// How closely to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// At open files.
+    Open,
+    /// At mapped ones and at what is in flight too.
+    Everything,
+}
+
+impl Processes {
+    /// The processes of the container with the id `container`, of which `init` is the first. `None`
+    /// where that process is not here, or another one has its number here.
+    pub fn of(init: u32, container: &str) -> Option<Self> {
+        let groups = fs::read_to_string(format!("/proc/{init}/cgroup")).ok()?;
+        let (group, threads) = groups
+            .lines()
+            .filter(|line| line.contains(container))
+            .flat_map(|line| files_of_threads(line).map(move |file| (line, file)))
+            .find(|(_, file)| numbers(file).is_ok_and(|threads| threads.contains(&init)))?;
+        Some(Self { init, group: group.to_owned(), threads })
+    }
+
+    /// Bytes that all of them have written so far, with those of the children that they have waited
+    /// for, by calls and by mappings; 0 where the kernel does not count them.
+    pub fn written(&self) -> u64 {
+        let counts = |pid: u32| fs::read_to_string(format!("/proc/{pid}/io")).ok();
+        let count = |line: &str| -> u64 {
+            let (name, bytes) = line.split_once(": ").unwrap_or_default();
+            if matches!(name, "wchar" | "write_bytes") { bytes.parse().unwrap_or(0) } else { 0 }
+        };
+        let all = self.processes().into_iter().filter_map(counts);
+        all.flat_map(|text| text.lines().map(count).collect::<Vec<_>>()).sum()
+    }
+
+    /// Stops the programs, not the agent, so that none writes while the io dir is walked. One that its
+    /// own parent has stopped is left as it is.
+    pub fn stop(&self) -> Stopped {
+        let mut stopped = Stopped::default();
+        let mut met = HashSet::from([self.init]);
+        // Who is not stopped yet may start others.
+        for _ in 0..STOP_ROUNDS {
+            let mut new: Vec<u32> = self.processes();
+            new.retain(|&pid| met.insert(pid));
+            if new.is_empty() {
+                stopped.is_complete = true;
+                break;
+            }
+            let programs = new.into_iter().filter_map(|pid| Some((pid, self.stop_one(pid)?)));
+            stopped.programs.extend(programs);
+        }
+        stopped
+    }
+
+    fn stop_one(&self, pid: u32) -> Option<OwnedFd> {
+        let opened = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
+        // The number may be another's by now; what is opened stays the one that is asked about here.
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        if has_stopped(pid)? || !groups.lines().any(|line| line == self.group) {
+            return None;
+        }
+        pidfd_send_signal(&opened, Signal::STOP).ok()?;
+        Some(opened)
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        numbers(&self.threads.with_file_name("cgroup.procs")).unwrap_or_default()
+    }
+
+    /// What they keep on the file system `dev`.
+    pub fn unnamed(&self, dev: u64, depth: Depth) -> Unnamed {
+        // A container that has ended keeps nothing.
+        let threads = numbers(&self.threads).unwrap_or_default();
+        let mut search = Search {
+            dev,
+            depth,
+            deadline: Instant::now() + LONGEST,
+            met: HashSet::new(),
+            found: Unnamed::default(),
+        };
+        // It hides itself from programs, and so from whoever is their user.
+        let agent: HashSet<u32> = self.threads_of_agent().collect();
+        for thread in threads {
+            match search.visit(thread) {
+                Ok(()) | Err(Errno::NOENT | Errno::SRCH) => {}
+                Err(_) if agent.contains(&thread) => {}
+                Err(_) => search.found.has_unseen = true,
+            }
+            if Instant::now() > search.deadline {
+                search.found.has_unseen = true;
+                break;
+            }
+        }
+        search.found
+    }
+
+    fn threads_of_agent(&self) -> impl Iterator<Item = u32> {
+        let listed = fs::read_dir(format!("/proc/{}/task", self.init)).into_iter().flatten();
+        listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    }
+}
+
+/// Where the threads of a group are listed, by a line of `/proc/PID/cgroup`. Threads, not processes:
+/// one may have files of its own.
+fn files_of_threads(line: &str) -> impl Iterator<Item = PathBuf> {
+    let mut fields = line.splitn(3, ':').skip(1);
+    let (controllers, group) = (fields.next(), fields.next());
+    let group = group.unwrap_or_default().trim_start_matches('/').to_owned();
+    let (hierarchies, name) = match controllers {
+        // Version 2: alone, or beside version 1.
+        Some("") => (vec![String::new(), "unified".to_owned()], "cgroup.threads"),
+        Some(controllers) => (vec![controllers.trim_start_matches("name=").to_owned()], "tasks"),
+        None => (Vec::new(), ""),
+    };
+    hierarchies.into_iter().map(move |it| Path::new(CGROUPS).join(it).join(&group).join(name))
+}
+
+fn numbers(file: &Path) -> io::Result<Vec<u32>> {
+    let listed = fs::read_to_string(file)?;
+    Ok(listed.lines().filter_map(|line| line.parse().ok()).collect())
+}
+
+struct Search {
+    dev: u64,
+    depth: Depth,
+    deadline: Instant,
+    /// Inodes without a name.
+    met: HashSet<u64>,
+    found: Unnamed,
+}
+
+impl Search {
+    fn visit(&mut self, thread: u32) -> Result<(), Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(CWD, format!("/proc/{thread}/fd"), flags, Mode::empty())?;
+        for entry in Dir::read_from(&folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            // Through the link to the open file itself.
+            let stat = match rustix::fs::statat(&folder, name, AtFlags::empty()) {
+                Ok(stat) => stat,
+                Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(errno),
+            };
+            self.meet(&stat);
+            let is_socket = FileType::from_raw_mode(stat.st_mode) == FileType::Socket;
+            if is_socket && self.depth == Depth::Everything {
+                let number = name.to_str().unwrap_or_default();
+                let info = fs::read_to_string(format!("/proc/{thread}/fdinfo/{number}"));
+                self.found.has_unseen |= has_descriptors_in_flight(&info.unwrap_or_default());
+            }
+            if Instant::now() > self.deadline {
+                return Ok(());
+            }
+        }
+        for link in ["exe", "cwd", "root"] {
+            match rustix::fs::stat(format!("/proc/{thread}/{link}")) {
+                Ok(stat) => self.meet(&stat),
+                // The agent's thread that begins one, or a thread that ends.
+                Err(Errno::NOENT | Errno::SRCH) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        match self.depth {
+            Depth::Open => Ok(()),
+            Depth::Everything => self.visit_mapped(thread),
+        }
+    }
+
+    fn visit_mapped(&mut self, thread: u32) -> Result<(), Errno> {
+        let maps = match fs::read(format!("/proc/{thread}/maps")) {
+            Ok(maps) => maps,
+            Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        };
+        for line in maps.split(|&byte| byte == b'\n') {
+            let Some((range, inode)) = removed_mapping(line, self.dev) else { continue };
+            if self.met.contains(&inode) {
+                continue;
+            }
+            match rustix::fs::stat(format!("/proc/{thread}/map_files/{range}")) {
+                Ok(stat) => self.meet(&stat),
+                // Unmapped since.
+                Err(Errno::NOENT) => {}
+                // Only root may follow it.
+                Err(_) => self.found.has_unseen = true,
+            }
+        }
+        Ok(())
+    }
+
+    fn meet(&mut self, stat: &Stat) {
+        // Directories and links too: a removed directory keeps what its names took.
+        let is_removed = stat.st_nlink == 0 && stat.st_dev == self.dev;
+        if is_removed && self.met.insert(stat.st_ino) {
+            self.found.bytes = self.found.bytes.saturating_add(bytes_of(stat));
+            self.found.entries += 1;
+        }
+    }
+}
+
+/// Whether a socket's `fdinfo` says that descriptors wait in its queue.
+fn has_descriptors_in_flight(info: &str) -> bool {
+    let mut counts = info.lines().filter_map(|line| line.strip_prefix("scm_fds:"));
+    counts.any(|count| count.trim() != "0")
+}
+
+/// The range and the inode of a mapping of a file on `dev` that was removed, by its line in `maps`.
+fn removed_mapping(line: &[u8], dev: u64) -> Option<(&str, u64)> {
+    let line = line.strip_suffix(b" (deleted)")?;
+    let mut fields = line.splitn(6, |&byte| byte == b' ').take(5).map(std::str::from_utf8);
+    let range = fields.next()?.ok()?;
+    let (major, minor) = fields.nth(2)?.ok()?.split_once(':')?;
+    let number = |text| u32::from_str_radix(text, 16).ok();
+    let inode = fields.next()?.ok()?.parse().ok()?;
+    (rustix::fs::makedev(number(major)?, number(minor)?) == dev).then_some((range, inode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Write as _;
+    use std::os::fd::{AsFd, AsRawFd as _};
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+    /// This process's own.
+    fn search(dev: u64, depth: Depth) -> Unnamed {
+        let mut search = Search {
+            dev,
+            depth,
+            deadline: Instant::now() + LONGEST,
+            met: HashSet::new(),
+            found: Unnamed::default(),
+        };
+        search.visit(std::process::id()).unwrap();
+        search.found
+    }
+
+    #[test]
+    fn a_file_without_a_name_counts_once_however_often_it_is_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let dev = rustix::fs::stat(dir.path()).unwrap().st_dev;
+        let mut file = File::create_new(dir.path().join("f")).unwrap();
+        file.write_all(&vec![1; 3 << 20]).unwrap();
+        let again = file.try_clone().unwrap();
+        let (number, ino) = (file.as_raw_fd(), rustix::fs::fstat(&file).unwrap().st_ino);
+        let mut search = Search {
+            dev,
+            depth: Depth::Open,
+            deadline: Instant::now() + LONGEST,
+            met: HashSet::new(),
+            found: Unnamed::default(),
+        };
+        let mut look = || {
+            // This file alone: other tests have files of their own.
+            for number in [number, again.as_raw_fd()] {
+                let stat = rustix::fs::stat(format!("/proc/self/fd/{number}")).unwrap();
+                assert_eq!(stat.st_ino, ino);
+                search.meet(&stat);
+            }
+            search.found.bytes
+        };
+        assert_eq!(look(), 0);
+        fs::remove_file(dir.path().join("f")).unwrap();
+        assert_eq!(look(), 3 << 20);
+        assert_eq!(look(), 3 << 20);
+    }
+
+    #[test]
+    fn a_file_that_is_mapped_alone_is_found_by_its_line() {
+        let line = b"7f00-7f01 rw-s 00000000 fe:00 5701650                    /io/a b (deleted)";
+        let dev = rustix::fs::makedev(0xfe, 0);
+        assert_eq!(removed_mapping(line, dev), Some(("7f00-7f01", 5_701_650)));
+        assert_eq!(removed_mapping(line, dev + 1), None);
+        for line in [
+            &b"7f00-7f01 rw-s 00000000 fe:00 5701650                    /io/a"[..],
+            b"7f00-7f01 rw-p 00000000 00:00 0 ",
+            b"",
+            b" (deleted)",
+        ] {
+            assert_eq!(removed_mapping(line, dev), None);
+        }
+    }
+
+    #[test]
+    fn descriptors_in_flight_are_known_by_the_socket_that_they_wait_in() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let info = |socket: &std::os::unix::net::UnixStream| {
+            let path = format!("/proc/self/fdinfo/{}", socket.as_raw_fd());
+            has_descriptors_in_flight(&fs::read_to_string(path).unwrap())
+        };
+        assert!(!info(&ours) && !info(&theirs));
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = SendAncillaryBuffer::new(&mut space);
+        let file = File::open("/dev/null").unwrap();
+        let sent = [file.as_fd()];
+        assert!(beside.push(SendAncillaryMessage::ScmRights(&sent)));
+        let data = [io::IoSlice::new(b"x")];
+        rustix::net::sendmsg(&ours, &data, &mut beside, SendFlags::empty()).unwrap();
+        assert!(!info(&ours) && info(&theirs));
+    }
+
+    #[test]
+    fn programs_stand_still_while_stopped_and_continue_afterwards() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "while :; do echo x; done"])
+            .stdout(File::create("/dev/null").unwrap())
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cgroup.procs"), format!("{pid}\n")).unwrap();
+        let group = |group: &str| Processes {
+            init: 1,
+            group: group.to_owned(),
+            threads: dir.path().join("cgroup.threads"),
+        };
+        let state = || {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+            stat.rsplit_once(") ").unwrap().1.as_bytes()[0]
+        };
+        let settles = |stopped| {
+            for _ in 0..1000 {
+                if (state() == b'T') == stopped {
+                    return true;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            false
+        };
+        // A number that belongs to somebody outside is left alone.
+        assert!(group("0::/elsewhere").stop().programs.is_empty());
+        let processes = group(groups.lines().next().unwrap());
+        let stopped = processes.stop();
+        assert!(settles(true) && stopped.stood_still());
+        // Whoever is stopped already is not ours to continue.
+        assert!(processes.stop().programs.is_empty());
+        let written = processes.written();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(processes.written(), written);
+        drop(stopped);
+        assert!(settles(false));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn processes_are_those_of_the_container_and_of_no_other() {
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
+        assert!(!groups.contains("no-container-of-this-name"));
+        assert!(Processes::of(std::process::id(), "no-container-of-this-name").is_none());
+        let paths = |line| files_of_threads(line).collect::<Vec<_>>();
+        assert_eq!(
+            paths("5:cpu,cpuacct:/docker/a"),
+            [PathBuf::from("/sys/fs/cgroup/cpu,cpuacct/docker/a/tasks")]
+        );
+        assert_eq!(
+            paths("0::/system.slice/docker-a.scope"),
+            ["", "unified/"].map(|it| PathBuf::from(format!(
+                "/sys/fs/cgroup/{it}system.slice/docker-a.scope/cgroup.threads"
+            )))
+        );
+        assert!(paths("").is_empty());
+        // It can be looked at, whatever it has.
+        let dev = rustix::fs::stat("/tmp").unwrap().st_dev;
+        let (open, all) = (search(dev, Depth::Open), search(dev, Depth::Everything));
+        assert!(!open.has_unseen && all.bytes < u64::MAX);
+    }
+}

@@ -1,0 +1,126 @@
+use super::*;
+
+#[test]
+fn growth_is_measured_against_what_was_there_before() {
+    let extent = |bytes, entries| DiskUsage { bytes, entries };
+    let most = extent(100, 10);
+    let kind = |before, now, reach| {
+        over(before, now, reach, most, "").map(|limit: ScriptError| limit.kind)
+    };
+    let before = extent(1000, 50);
+    for (now, reach, expected) in [
+        (extent(1100, 60), ScanCoverage::All, None),
+        (extent(1101, 50), ScanCoverage::All, Some(ErrorKind::WriteLimit)),
+        (extent(1000, 61), ScanCoverage::Cut, Some(ErrorKind::TooManyFiles)),
+        // What was removed makes room.
+        (extent(0, 0), ScanCoverage::All, None),
+        (extent(1000, 50), ScanCoverage::Readable, None),
+        // What is too deep to be counted is too much.
+        (extent(1000, 50), ScanCoverage::Deep, Some(ErrorKind::TooManyFiles)),
+        (extent(1000, 50), ScanCoverage::Hidden, Some(ErrorKind::TooManyFiles)),
+    ] {
+        assert_eq!(kind(before, now, reach), expected, "{now:?} {reach:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_that_an_engine_does_not_name_at_once_are_asked_for_again() {
+    let cell = OnceCell::new();
+    let asked = std::cell::Cell::new(0);
+    let find = || {
+        asked.set(asked.get() + 1);
+        std::future::ready((asked.get() == 10).then_some("found"))
+    };
+    found(&cell, find).await;
+    assert_eq!((cell.get(), asked.get()), (Some(&"found"), 10));
+    // Once found, nobody asks again.
+    found(&cell, find).await;
+    assert_eq!(asked.get(), 10);
+}
+
+#[test]
+fn unlinked_files_of_others_are_not_counted_at_the_end() {
+    let limits = Limits::default();
+    let most = limits.max_write.as_u64();
+    let named = DiskUsage { bytes: 1000, entries: 5 };
+    let baseline = Baseline {
+        extent: DiskUsage { bytes: 1000 + most, ..named },
+        named,
+        is_measured: true,
+        first: named,
+        space: None,
+        reserve: DiskReserve::Auto,
+    };
+    let passed = |grown| {
+        let now = DiskUsage { bytes: 1000 + grown, ..named };
+        let reading = Reading::new(now, ScanCoverage::All, None);
+        baseline.of_names().passed(&reading, &limits).map(|limit| limit.kind)
+    };
+    assert_eq!(passed(most), None);
+    assert_eq!(passed(most + 1), Some(ErrorKind::WriteLimit));
+}
+
+#[test]
+fn unmeasurable_io_dir_is_judged_by_free_space() {
+    const GIB: u64 = 1 << 30;
+    let space = |bytes| Some(FreeSpace { bytes, available: bytes, inodes: 1, size: 100 * GIB });
+    let extent = DiskUsage { bytes: 1000, entries: 5 };
+    let baseline = Baseline {
+        extent,
+        named: extent,
+        is_measured: true,
+        first: extent,
+        space: space(10 * GIB),
+        reserve: DiskReserve::Auto,
+    };
+    let limits = Limits::default();
+    let passed = |unseen, was_unseen, unexplained, left| {
+        let now = DiskUsage { bytes: 1000 + (5 << 20), ..extent };
+        let reading = Reading {
+            unseen,
+            was_unseen,
+            unexplained,
+            ..Reading::new(now, ScanCoverage::All, space(left))
+        };
+        baseline.passed(&reading, &limits).map(|limit| (limit.kind, limit.message))
+    };
+    let kind = |unseen, was_unseen, unexplained| {
+        passed(unseen, was_unseen, unexplained, 2 * GIB).map(|it| it.0)
+    };
+    // The free space alone says nothing of whose it was.
+    assert_eq!(kind(false, false, 8 * GIB), None);
+    assert_eq!(kind(true, false, 8 * GIB), None);
+    assert_eq!(kind(true, true, 8 * GIB), Some(ErrorKind::WriteLimit));
+    assert_eq!(kind(true, true, 100 << 20), None);
+    // What must stay free must stay free, whoever has taken it.
+    let (kind, message) = passed(false, false, 0, GIB - 1).unwrap();
+    assert_eq!(kind, ErrorKind::DiskFull);
+    assert_eq!(
+        message,
+        "the io dir's file system has less than 1.0 GiB left (limits.disk_reserve): 9GiB less \
+             than at the beginning, of which the sandbox has taken 5MiB"
+    );
+}
+
+#[test]
+fn space_that_is_gone_is_unexplained_until_a_look_finds_nothing_hidden() {
+    let met = |bytes| DiskUsage { bytes, entries: 0 };
+    let left = |bytes| Some(FreeSpace { bytes, ..FreeSpace::default() });
+    let mut ledger = Ledger::new(&Reading::new(met(10), ScanCoverage::All, left(1000)));
+    // In files that are met; and not.
+    assert_eq!(ledger.unexplained(met(110), left(900)), 0);
+    assert_eq!(ledger.unexplained(met(10), left(900)), 100);
+    assert_eq!(ledger.enter(met(10), [left(900); 2], false), 100);
+    assert!(ledger.backs(met(110), left(900)) && !ledger.backs(met(111), left(900)));
+    assert!(!ledger.backs(met(10), None));
+    // Others make room meanwhile, which hides nothing of what goes then.
+    assert_eq!(ledger.enter(met(10), [left(5000); 2], false), 0);
+    assert_eq!(ledger.enter(met(10), [left(4900); 2], false), 100);
+    // Nothing is hidden: others have it.
+    assert_eq!(ledger.enter(met(10), [left(4900); 2], true), 0);
+    assert_eq!(ledger.unexplained(met(10), left(4800)), 100);
+    // A file that came during the look is no reason for suspicion, nor is one that went.
+    assert_eq!(ledger.enter(met(510), [left(4900), left(4400)], true), 0);
+    assert_eq!(ledger.unexplained(met(510), left(4400)), 0);
+    assert_eq!(ledger.unexplained(met(510), None), 0);
+}

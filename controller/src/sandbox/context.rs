@@ -1,0 +1,54 @@
+//! What a controller and its sandboxes have in common.
+
+use std::sync::Arc;
+
+use sandbox_api::{ByteSize, Ceiling, RootFs};
+use sandbox_engine::{Engine, Prepared, Progress};
+use sandbox_protocol::argv::ConfinementPolicy;
+
+use crate::audit::Audit;
+use crate::engine_call::step;
+use crate::error::Error;
+use crate::gc::pending::Cleanup;
+use crate::gc::state_dir::Instance;
+use crate::io_dir::IoDir;
+use crate::io_dir::disk::DiskReserve;
+use crate::mounts::{MountWatch, OwnFolders};
+use crate::sandbox::owner::Owners;
+use crate::step::Step;
+
+/// What a controller and its sandboxes have in common.
+pub(crate) struct Shared {
+    pub engine: Arc<dyn Engine>,
+    pub instance: Instance,
+    pub cleanup: Cleanup,
+    pub ceiling: Ceiling,
+    pub boot_id: String,
+    pub confinement: ConfinementPolicy,
+    pub audit: Audit,
+    pub owners: Owners,
+    pub disk_reserve: DiskReserve,
+    /// What no sandbox has mounted.
+    pub folders: OwnFolders,
+    pub mount_watch: MountWatch,
+}
+
+impl Shared {
+    /// What stays free where an io dir is. The host's disk has nothing to do with one in memory.
+    pub fn reserve_for(&self, io_dir: &IoDir) -> DiskReserve {
+        match io_dir.host_path() {
+            Some(_) => self.disk_reserve,
+            None => DiskReserve::Bytes(ByteSize::b(0)),
+        }
+    }
+
+    /// Makes sure that containers can be made from `root`.
+    pub async fn prepare(
+        &self,
+        root: &RootFs,
+        progress: Progress<'_>,
+    ) -> Result<Option<Prepared>, Error> {
+        let which = if root.supports_exec() { Step::Programs } else { Step::Image };
+        step(which, self.engine.prepare(root, progress)).await
+    }
+}

@@ -1,0 +1,99 @@
+//! What is under way in a sandbox, and since when nothing is.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+#[derive(Debug, Clone, Copy)]
+struct State {
+    under_way: usize,
+    /// When that changed last.
+    since: Instant,
+}
+
+/// What is under way.
+#[derive(Debug)]
+pub(crate) struct Activity(watch::Sender<State>);
+
+/// Something that is under way, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Active(watch::Sender<State>);
+
+impl Activity {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self(watch::Sender::new(State { under_way: 0, since: Instant::now() }))
+    }
+
+    /// Something begins.
+    pub fn begin(&self) -> Active {
+        count(&self.0, |under_way| under_way + 1);
+        Active(self.0.clone())
+    }
+
+    /// Waits until nothing has been under way for so long; for ever where that never is.
+    pub fn idle(&self, limit: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let mut states = self.0.subscribe();
+        async move {
+            loop {
+                let State { under_way, since } = *states.borrow_and_update();
+                let changed = states.changed();
+                let still_there = if under_way > 0 {
+                    changed.await.is_ok()
+                } else {
+                    match tokio::time::timeout_at(since + limit, changed).await {
+                        Err(_) => return,
+                        Ok(changed) => changed.is_ok(),
+                    }
+                };
+                if !still_there {
+                    std::future::pending::<()>().await;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        count(&self.0, |under_way| under_way.saturating_sub(1));
+    }
+}
+
+fn count(states: &watch::Sender<State>, change: impl FnOnce(usize) -> usize) {
+    states.send_modify(|state| {
+        *state = State { under_way: change(state.under_way), since: Instant::now() };
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(600);
+
+    #[tokio::test(start_paused = true)]
+    async fn idleness_counts_from_the_end_of_the_last_that_was_under_way() {
+        let activity = Activity::new();
+        let start = Instant::now();
+        let idle = activity.idle(LIMIT);
+        let (long, short) = (activity.begin(), activity.begin());
+        tokio::spawn(async move {
+            tokio::time::sleep(LIMIT).await;
+            drop(short);
+            tokio::time::sleep(LIMIT * 2).await;
+            drop(long);
+        });
+        idle.await;
+        assert_eq!(start.elapsed(), LIMIT * 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unused_sandbox_is_idle() {
+        let activity = Activity::new();
+        let start = Instant::now();
+        activity.idle(LIMIT).await;
+        assert_eq!(start.elapsed(), LIMIT);
+    }
+}

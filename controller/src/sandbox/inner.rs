@@ -1,0 +1,377 @@
+//! What a sandbox is made of, shared with what runs in it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use sandbox_api::{Ceiling, Encoding, EngineInfo, FilesTouched, Lifespan, Limits};
+use sandbox_engine::{Container, ContainerUsage, ExitEvidence, OomBaseline, UserMapping};
+use sandbox_protocol::message::{Call, Confinement, Refused, Shutdown};
+use sandbox_protocol::path::{GuestPath, written};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::removal::EVIDENCE_TIMEOUT;
+use crate::audit::{Audit, By, Event};
+use crate::engine_call::step;
+use crate::error::Error;
+use crate::io_dir::IoDir;
+use crate::io_dir::path_map::PathMap;
+use crate::io_dir::write_monitor::{Watched, WriteBaseline, WriteMonitor};
+use crate::mounts::{MountGuard, MountLost};
+use crate::sandbox::context::Shared;
+use crate::sandbox::idle::Activity;
+use crate::sandbox::removal::{Attempt, RemovalGuard};
+use crate::session::{CallError, InFlightPermit, Session, SessionEnd};
+use crate::step::Step;
+
+/// A sandbox, shared with the run under way.
+pub(crate) struct Inner {
+    pub(super) id: String,
+    pub(super) container: Arc<dyn Container>,
+    pub limits: Limits,
+    pub(super) lifespan: Lifespan,
+    pub confinement: Confinement,
+    pub(super) session: Session,
+    /// Held by the run under way.
+    pub(super) run_lock: Arc<Semaphore>,
+    /// Why we ended it, where nobody had asked for that.
+    pub(super) end_cause: Arc<OnceLock<EndCause>>,
+    pub activity: Activity,
+    /// What ends from now on ends by its owner's will.
+    pub(super) is_closing: AtomicBool,
+    pub(super) runs: AtomicU64,
+    /// Processor time of the runs so far, as the agent told it last, in milliseconds.
+    pub(super) cpu_reported: AtomicU64,
+    pub(super) io_dir: Option<Arc<IoDir>>,
+    pub(super) io_mount: Option<GuestPath>,
+    /// Where programs begin whom nobody says where, as their image has it. `None` where there is
+    /// the io dir, or there are no programs.
+    pub(super) image_workdir: Option<String>,
+    pub(super) supports_exec: bool,
+    pub(super) write_baseline: WriteBaseline,
+    pub(super) home: Option<GuestPath>,
+    pub(super) workdir: GuestPath,
+    pub(super) path_map: PathMap,
+    pub default_encoding: Encoding,
+    pub(super) user_mapping: UserMapping,
+    pub(super) removal: RemovalGuard,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Inner {
+    pub fn engine(&self) -> &EngineInfo {
+        self.shared.engine.info()
+    }
+
+    pub fn audit(&self) -> &Audit {
+        &self.shared.audit
+    }
+
+    /// What no limit of a run may be above.
+    pub fn ceiling(&self) -> &Ceiling {
+        &self.shared.ceiling
+    }
+
+    pub const fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub fn container(&self) -> &dyn Container {
+        &*self.container
+    }
+
+    /// Whether programs run in it.
+    pub const fn supports_exec(&self) -> bool {
+        self.supports_exec
+    }
+
+    /// Looks at the io dir before something runs, where programs may write to it.
+    pub async fn monitor_writes(&self, limits: Limits) -> Option<WriteMonitor> {
+        let io_dir = self.io_dir.as_ref().filter(|_| self.supports_exec)?;
+        let watched = Watched {
+            io_dir: io_dir.clone(),
+            container: self.container.clone(),
+            reserve: self.shared.reserve_for(io_dir),
+        };
+        Some(WriteMonitor::begin(&self.write_baseline, watched, limits).await)
+    }
+
+    /// Where its image's programs begin, where that counts and it says so.
+    pub fn image_workdir(&self) -> Option<&str> {
+        self.image_workdir.as_deref().filter(|workdir| !workdir.is_empty())
+    }
+
+    pub fn io_dir(&self) -> Option<&IoDir> {
+        self.io_dir.as_deref()
+    }
+
+    pub const fn io_mount(&self) -> Option<&GuestPath> {
+        self.io_mount.as_ref()
+    }
+
+    /// The normalised form of a path as a caller wrote it.
+    pub fn resolve(&self, written: &[u8]) -> Option<GuestPath> {
+        GuestPath::resolve(written, &self.workdir, self.home.as_ref()).ok().map(|it| it.path)
+    }
+
+    /// The names of an owner and a group, as far as the sandbox's numbers are this machine's.
+    pub async fn owner_names(&self, uid: u32, gid: u32) -> (String, String) {
+        match self.user_mapping {
+            UserMapping::Identity => self.shared.owners.names(uid, gid).await,
+            _ => (uid.to_string(), gid.to_string()),
+        }
+    }
+
+    pub fn lifetime_is_over(&self) -> bool {
+        matches!(self.end_cause.get(), Some(EndCause::Outlived(_)))
+    }
+
+    /// The mount that it had to be ended for.
+    pub fn lost_mount(&self) -> Option<&MountLost> {
+        match self.end_cause.get()? {
+            EndCause::MountLost(lost) => Some(lost),
+            EndCause::Outlived(_) => None,
+        }
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Relaxed)
+    }
+
+    /// Whether all that the container used is the first run's.
+    pub fn has_run_once(&self) -> bool {
+        self.runs.load(Ordering::Relaxed) == 1
+    }
+
+    /// What is new of the processor time that the agent tells: it counts from its beginning on.
+    pub fn cpu_of_this_run(&self, told: u64) -> u64 {
+        told.saturating_sub(self.cpu_reported.swap(told, Ordering::Relaxed))
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The first run has the sandbox's id, so that its container is found by its result.
+    pub fn next_run_id(&self) -> String {
+        match self.runs.fetch_add(1, Ordering::Relaxed) {
+            0 => self.id.clone(),
+            earlier => format!("{}-{}", self.id, earlier + 1),
+        }
+    }
+
+    /// Takes note that a rule kept the script of the run `execution` from a path.
+    pub fn refused(&self, execution: &str, refused: &Refused) {
+        let Refused { operation, path, path_b64, kind, .. } = refused;
+        self.audit().record(&Event {
+            by: By::Script,
+            path: Some(written(path, path_b64.as_ref())),
+            outcome: kind.as_str(),
+            ..Event::new(execution, operation.as_str())
+        });
+    }
+
+    /// Tells the audit what a run or a command changed: the final state, as its result has it.
+    pub fn record_changes(&self, execution: &str, changes: &FilesTouched) {
+        let Some(mount) = self.io_mount() else { return };
+        for file in &changes.files {
+            let path = [mount.as_bytes(), b"/", file.path()].concat();
+            self.audit().record(&Event {
+                by: By::Script,
+                path: Some(&path),
+                bytes: Some(file.bytes),
+                ..Event::new(execution, file.op.as_str())
+            });
+        }
+        if changes.truncated {
+            let event = Event::new(execution, "changes");
+            self.audit().record(&Event { by: By::Script, outcome: "truncated", ..event });
+        }
+    }
+
+    /// Waits until one more request may be in flight.
+    pub async fn acquire_permit<C: Call>(&self) -> Result<InFlightPermit, Error> {
+        let permit = self.session.acquire_permit::<C>().await?;
+        match self.ended() {
+            Some(error) => Err(error),
+            None => Ok(permit),
+        }
+    }
+
+    /// Waits for the run under way, and then holds the lock for the next one.
+    pub async fn acquire_run_lock(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let turn = self
+            .run_lock
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|_| Error::Ended { detail: "it served its one run".to_owned() })?;
+        if let Some(error) = self.ended() {
+            return Err(error);
+        }
+        if self.lifespan == Lifespan::OneRun {
+            self.run_lock.close();
+        }
+        Ok(turn)
+    }
+
+    /// Why nothing can be asked of it any more, where that is so.
+    pub fn ended(&self) -> Option<Error> {
+        let detail = match (self.session.end()?, self.end_cause.get()) {
+            (SessionEnd::Breach(detail), _) => format!("the agent broke the protocol: {detail}"),
+            (SessionEnd::Eof, Some(EndCause::MountLost(lost))) => return Some(lost.clone().into()),
+            (SessionEnd::Eof, Some(EndCause::Outlived(why))) => (*why).to_owned(),
+            (SessionEnd::Eof, None) => "its agent is gone".to_owned(),
+        };
+        Some(Error::Ended { detail })
+    }
+
+    /// As [`ended`](Self::ended), for somebody who was not answered: with what the engine knows of
+    /// the end.
+    pub async fn why_ended(&self) -> Error {
+        if self.is_closing() {
+            return Error::Ended { detail: "it was closed meanwhile".to_owned() };
+        }
+        let by_itself =
+            self.end_cause.get().is_none() && self.session.end() == Some(SessionEnd::Eof);
+        if by_itself
+            && let Ok(Ok(Some(exit))) = tokio::time::timeout(EVIDENCE_TIMEOUT, self.exited()).await
+        {
+            return Error::Ended { detail: how_it_ended(&exit) };
+        }
+        self.ended().unwrap_or_else(|| Error::Ended { detail: "its agent is gone".to_owned() })
+    }
+
+    pub async fn kill(&self) -> Result<(), Error> {
+        step(Step::Kill, self.container.kill()).await
+    }
+
+    /// Waits for the container's end, and reads how it ended.
+    pub async fn exited(&self) -> Result<Option<ExitEvidence>, Error> {
+        exited(&*self.container).await
+    }
+
+    /// What the container used until its end, where the engine counts that and soon tells.
+    pub async fn usage(&self, soon: Duration) -> Option<ContainerUsage> {
+        tokio::time::timeout(soon, self.container.usage()).await.ok()?
+    }
+
+    /// This moment, for [`ran_out_of_memory`](Self::ran_out_of_memory).
+    pub fn oom_baseline(&self) -> OomBaseline {
+        self.container.oom_baseline()
+    }
+
+    /// Whether memory has run out since then, as far as the engine tells soon.
+    pub async fn ran_out_of_memory(&self, since: OomBaseline) -> bool {
+        let told =
+            tokio::time::timeout(EVIDENCE_TIMEOUT, self.container.ran_out_of_memory(since)).await;
+        matches!(told, Ok(Some(true)))
+    }
+
+    /// Kills the container when its agent breaks the protocol, its lifetime is over, also while
+    /// something runs, nothing has been asked of it for too long, or something is mounted below what
+    /// it has.
+    pub(super) fn guard(
+        &self,
+        lifetime: Duration,
+        idle_limit: Option<Duration>,
+        mounts: MountGuard,
+    ) {
+        let ended = self.session.subscribe_end();
+        let container = self.container.clone();
+        let end_cause = self.end_cause.clone();
+        let idle = idle_limit.map(|limit| self.activity.idle(limit));
+        let idle = async move {
+            match idle {
+                Some(idle) => idle.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::spawn(async move {
+            let why = tokio::select! {
+                end = ended => match end {
+                    SessionEnd::Eof => return,
+                    SessionEnd::Breach(detail) => {
+                        tracing::warn!(detail, "the agent broke the protocol");
+                        None
+                    }
+                },
+                lost = mounts.lost() => Some(EndCause::MountLost(lost)),
+                () = tokio::time::sleep(lifetime) => {
+                    Some(EndCause::Outlived("its lifetime is over"))
+                }
+                () = idle => {
+                    let why = "idle timeout expired";
+                    Some(EndCause::Outlived(why))
+                }
+            };
+            if let Some(why) = why {
+                _ = end_cause.set(why);
+            }
+            if let Err(error) = step(Step::Kill, container.kill()).await {
+                tracing::debug!(%error, "cannot kill a container that is to be removed");
+            }
+        });
+    }
+
+    pub(super) async fn close(&self) -> Result<(), Error> {
+        self.is_closing.store(true, Ordering::Relaxed);
+        // An agent that leaves by itself is quicker than a kill.
+        let leave = async {
+            self.session.call(Shutdown {}).await.is_ok() && {
+                self.session.ended().await;
+                true
+            }
+        };
+        if !matches!(tokio::time::timeout(Step::Shutdown.time_limit(), leave).await, Ok(true)) {
+            tracing::debug!("the agent did not leave by itself");
+        }
+        loop {
+            if let Some(removed) = self.removal.remove(Attempt::Any) {
+                return removed.await.unwrap_or_else(|_| {
+                    Err(Error::Ended { detail: "the runtime ended before its removal".to_owned() })
+                });
+            }
+            if self.removal.are_gone().await {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Why we end a sandbox that nobody asked to end.
+#[derive(Debug)]
+pub(super) enum EndCause {
+    /// It was its time.
+    Outlived(&'static str),
+    /// Something is mounted below what it has.
+    MountLost(MountLost),
+}
+
+/// Waits for a container's end, and reads how it ended.
+pub(super) async fn exited(container: &dyn Container) -> Result<Option<ExitEvidence>, Error> {
+    step(Step::Exit, container.wait()).await?;
+    step(Step::Evidence, container.evidence()).await
+}
+
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Refused(source) => Self::Refused { source },
+            CallError::Over => {
+                Self::Ended { detail: "its agent is gone, without an answer".to_owned() }
+            }
+            CallError::TooLarge(error) => Self::Ended { detail: error.to_string() },
+        }
+    }
+}
+
+/// How the engine saw an end that nobody asked for.
+pub(super) fn how_it_ended(exit: &ExitEvidence) -> String {
+    match exit {
+        ExitEvidence { oom_killed: Some(true), .. } => "it ran out of memory".to_owned(),
+        ExitEvidence { code: Some(code), .. } => format!("the agent ended with exit code {code}"),
+        ExitEvidence { removed: true, .. } => "its container was removed from outside".to_owned(),
+        ExitEvidence { code: None, .. } => "the agent ended".to_owned(),
+    }
+}

@@ -1,0 +1,264 @@
+//! From a spec to a sandbox, by values that own what there is to remove:
+//!
+//! ```text
+//! Opened ──> Created ──> Started ──> Ready ──> Sandbox
+//!  files      container   session     proven    configured
+//! ```
+//!
+//! Whichever of them is dropped removes what it has.
+
+mod started;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use sandbox_api::{EngineKind, RootFs, SandboxSpec};
+use sandbox_dirfd::Identity;
+use sandbox_engine::{Container, Prepared, ProgramRoot, Source, UserMapping};
+use sandbox_protocol::message::Access;
+
+use crate::audit::Event;
+use crate::egress::{Egress, SystemResolver};
+use crate::engine_call::step;
+use crate::error::Error;
+use crate::failpoint::{Point, failpoint};
+use crate::gc::reap;
+use crate::io_dir::IoDir;
+use crate::io_dir::disk::FreeSpace;
+use crate::io_dir::inputs::open_inputs;
+use crate::io_dir::path_map::PathMap;
+use crate::mounts::MountGuard;
+use crate::sandbox::context::Shared;
+use crate::sandbox::plan::Plan;
+use crate::sandbox::prepared::{PreparedSandbox, RootOwner};
+use crate::sandbox::removal::{HeldResources, RemovalGuard};
+use crate::sandbox::user::container_user;
+use crate::step::Step;
+use crate::{Sandbox, audit};
+
+const IO_DIR: &str = "the io dir";
+
+impl Sandbox {
+    /// Launches a sandbox.
+    pub(crate) async fn launch(
+        shared: Arc<Shared>,
+        sandbox: impl Into<PreparedSandbox>,
+    ) -> Result<Self, Error> {
+        let started = Instant::now();
+        let id = sandbox_dirfd::random_hex::<8>();
+        let launched = Self::launch_as(id.clone(), shared.clone(), sandbox.into()).await;
+        shared.audit.record(&Event {
+            outcome: audit::outcome(&launched),
+            duration: Some(started.elapsed()),
+            ..Event::new(&id, "launch")
+        });
+        launched
+    }
+
+    async fn launch_as(
+        id: String,
+        shared: Arc<Shared>,
+        sandbox: PreparedSandbox,
+    ) -> Result<Self, Error> {
+        let opened = Opened::new(shared, sandbox)?;
+        failpoint(Point::Opened).await;
+        let ready = opened.create(id).await?.start().await?.greet().await?;
+        let sandbox = ready.configure().await?;
+        failpoint(Point::Greeted).await;
+        Ok(sandbox)
+    }
+}
+
+/// What a sandbox is to be, its files open and found fit to be mounted.
+struct Opened {
+    shared: Arc<Shared>,
+    spec: SandboxSpec,
+    /// The spec's file system, where it is ready already.
+    prepared: Option<Prepared>,
+    root_owner: RootOwner,
+    plan: Plan,
+    held: HeldResources,
+    mounts: MountGuard,
+}
+
+impl Opened {
+    fn new(shared: Arc<Shared>, sandbox: PreparedSandbox) -> Result<Self, Error> {
+        let PreparedSandbox { mut spec, prepared, root_owner } = sandbox;
+        spec.limits.check(&shared.ceiling)?;
+        let mut plan = Plan::new(&spec, shared.confinement)?;
+        let mut mounts = MountGuard::new(&shared.mount_watch, &shared.folders);
+        let inputs = std::mem::take(&mut spec.inputs);
+        let inputs = open_inputs(inputs, &shared.instance.spool_dir())?;
+        let make = |dir| {
+            mounts.check_path(IO_DIR, dir)?;
+            IoDir::make(dir, &shared.instance.made_dir())
+        };
+        let io_dir = match (&spec.io_dir, spec.io_is_private) {
+            (None, true) => Some(private_io_dir(&shared, &spec)?),
+            (io_dir, _) => io_dir.as_deref().map(make).transpose()?,
+        };
+        let io_dir = io_dir.map(Arc::new);
+        if let Some(io_dir) = &io_dir {
+            let size = FreeSpace::of(io_dir.fd()).map_or(0, |space| space.size);
+            plan.configure.limits.disk_reserve_bytes = shared.reserve_for(io_dir).of(size);
+        }
+        let held = HeldResources { io_dir, inputs };
+        held.guard(&plan, &mut mounts)?;
+        if let Some(io_dir) = &held.io_dir
+            && let Some(file) = shared.audit.lies_in(io_dir.identity())
+        {
+            let reason = "it lies in the io dir, where a script could change it".to_owned();
+            return Err(Error::Audit { path: file.to_owned(), reason });
+        }
+        Ok(Self { shared, spec, prepared, root_owner, plan, held, mounts })
+    }
+
+    /// Makes the container.
+    async fn create(self, id: String) -> Result<Created, Error> {
+        let Self { shared, mut spec, prepared, root_owner, plan, held, mut mounts } = self;
+        let name = reap::container_name(&id);
+        let expires = SystemTime::now() + spec.lifetime;
+        let mut labels = reap::labels(&shared.instance, &id, expires);
+        labels.extend(spec.container_name.take().map(reap::label_of_name));
+        let sources: Vec<Source> = held.sources().cloned().collect();
+        let path_map = PathMap::new(
+            plan.args
+                .mounts
+                .iter()
+                .zip(&sources)
+                .filter(|(_, source)| !source.is_private())
+                .map(|(mount, source)| (mount.path.clone(), PathBuf::from(&source.path))),
+        );
+        let owner = held.io_dir.as_ref().map(|io_dir| io_dir.owner());
+        let asked = spec.user;
+        let user_by = |mapping| container_user(mapping, owner, asked);
+        let engine = shared.engine.clone();
+        let mapping = || step(Step::Connect, engine.user_mapping());
+        let likely_user = match user_by(engine.likely_user_mapping()) {
+            Ok(user) => user,
+            Err(_) => user_by(mapping().await?)?,
+        };
+        let prepared = match prepared {
+            Some(prepared) => Some(prepared),
+            None => shared.prepare(&spec.root, &mut |_| {}).await?,
+        };
+        // An archive's is in a folder of ours, and nobody else's; so is the empty one.
+        if root_owner == RootOwner::Caller
+            && let (RootFs::Directory(_), Some(Prepared { root: ProgramRoot::Directory(root), .. })) =
+                (&spec.root, &prepared)
+        {
+            mounts.add_root(root)?;
+        }
+        let image_workdir = prepared.as_ref().map(|prepared| prepared.workdir.clone());
+        let mut container =
+            plan.container(&spec, name.clone(), labels, likely_user, &sources, prepared);
+        container.hidden = mounts.hidden();
+        let (io_dir, identities) = (held.io_dir.clone(), held.identities());
+        // Without a list there is no gate at all, and to ask for a connection is a breach.
+        let egress = (!spec.allow.rules().is_empty()).then(|| {
+            let (list, resolver) = (std::mem::take(&mut spec.allow), SystemResolver::new());
+            let shared = shared.clone();
+            let record = move |event: &Event<'_>| shared.audit.record(event);
+            Arc::new(Egress::new(list, (&spec.limits).into(), resolver, &*id, record))
+        });
+        // From here on there may be a container, known by its name, whatever becomes of us.
+        let removal =
+            RemovalGuard::new(shared.clone(), id.clone(), name.clone(), held, egress.clone());
+        // Made for the likely user while the engine is asked, which saves its answer's time.
+        let (made, mapping) = tokio::join!(removal.create(container.clone()), mapping());
+        let user_mapping = mapping?;
+        let user = user_by(user_mapping)?;
+        let container: Arc<dyn Container> = if user == likely_user {
+            made?
+        } else {
+            // It was never started.
+            step(Step::Remove, engine.remove(&name)).await?;
+            container.user = user;
+            removal.create(container).await?
+        };
+        tracing::info!(container = container.id(), %user, "created a container");
+        let about = About {
+            image_workdir: image_workdir.filter(|_| plan.io.is_none()),
+            id,
+            shared,
+            spec,
+            plan,
+            io_dir,
+            identities,
+            mounts,
+            path_map,
+            egress,
+            user_mapping,
+        };
+        Ok(Created { container, about, removal })
+    }
+}
+
+/// A container that was made and not started.
+struct Created {
+    container: Arc<dyn Container>,
+    about: About,
+    removal: RemovalGuard,
+}
+
+/// What is known of a sandbox that is being launched.
+struct About {
+    id: String,
+    shared: Arc<Shared>,
+    spec: SandboxSpec,
+    plan: Plan,
+    io_dir: Option<Arc<IoDir>>,
+    /// What was opened for each mount, in their order.
+    identities: Vec<Identity>,
+    mounts: MountGuard,
+    path_map: PathMap,
+    egress: Option<Arc<Egress>>,
+    user_mapping: UserMapping,
+    /// Where the image's programs begin, in a sandbox without an io dir.
+    image_workdir: Option<String>,
+}
+
+/// The io dir of a sandbox that is to have one of its own.
+fn private_io_dir(shared: &Shared, spec: &SandboxSpec) -> Result<IoDir, Error> {
+    match shared.engine.info().kind {
+        EngineKind::Embedded => {
+            IoDir::in_memory(&spec.limits, container_user(UserMapping::Identity, None, spec.user)?)
+        }
+        EngineKind::Docker => {
+            let reason = "Docker's containers have none that the controller could see".to_owned();
+            Err(Error::PrivateIoDir { reason })
+        }
+    }
+}
+
+impl HeldResources {
+    /// What is mounted, in order.
+    fn sources(&self) -> impl Iterator<Item = &Source> {
+        let io_dir = self.io_dir.iter().map(|io_dir| io_dir.source());
+        io_dir.chain(self.inputs.iter().map(|input| &input.source))
+    }
+
+    /// What was opened for each of them.
+    fn identities(&self) -> Vec<Identity> {
+        let io_dir = self.io_dir.iter().map(|io_dir| io_dir.identity());
+        io_dir.chain(self.inputs.iter().map(|input| input.identity)).collect()
+    }
+
+    /// Refuses what may not be mounted, and has the rest watched.
+    fn guard(&self, plan: &Plan, mounts: &mut MountGuard) -> Result<(), Error> {
+        // A private one is a mount of its own, at no path of the host.
+        let io_dir = self.io_dir.as_ref().filter(|io_dir| !io_dir.source().is_private());
+        if let (Some(io_dir), Some(target)) = (io_dir, &plan.io) {
+            mounts.add(IO_DIR, io_dir.source(), &target.to_string(), Access::Write)?;
+        }
+        for (input, target) in self.inputs.iter().zip(&plan.inputs) {
+            // What was spooled is in a folder of ours, and ours alone.
+            if input.spool.is_none() {
+                let what = format!("the input '{}'", String::from_utf8_lossy(target.name()));
+                mounts.add(&what, &input.source, &target.to_string(), Access::Read)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,203 @@
+//! From a container that runs to a sandbox: the agent proves who it is and what it sees, and is told
+//! what it may do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use sandbox_dirfd::Identity;
+use sandbox_engine::{EngineError, ExitEvidence};
+use sandbox_protocol::argv::EXIT_UNCONFINED;
+use sandbox_protocol::message::{Call, Confinement, Hello, HelloReply, MountIdentity};
+use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
+use tokio::sync::Semaphore;
+
+use super::{About, Created};
+use crate::Sandbox;
+use crate::engine_call::step;
+use crate::error::Error;
+use crate::io_dir::write_monitor::WriteBaseline;
+use crate::sandbox::confinement;
+use crate::sandbox::idle::Activity;
+use crate::sandbox::inner::{Inner, exited, how_it_ended};
+use crate::session::{CallError, ConnectHandler, Session, SessionEnd};
+use crate::step::Step;
+
+/// A container that runs, and the session with its agent.
+pub(super) struct Started {
+    session: Session,
+    created: Created,
+}
+
+/// A sandbox in which nothing may be done yet: its agent is confined, and sees what was mounted.
+pub(super) struct Ready {
+    started: Started,
+    confinement: Confinement,
+}
+
+impl Created {
+    pub(super) async fn start(self) -> Result<Started, Error> {
+        let attached = step(Step::Attach, self.container.attach()).await?;
+        step(Step::Start, self.container.start()).await?;
+        let gate = self.about.egress.clone().map(|egress| egress as Arc<dyn ConnectHandler>);
+        let session = Session::start(attached, gate).map_err(|error| Error::StartFailed {
+            detail: format!("cannot start the thread of its heartbeats: {error}"),
+        })?;
+        Ok(Started { session, created: self })
+    }
+}
+
+impl Started {
+    pub(super) async fn greet(self) -> Result<Ready, Error> {
+        let reply = self.hello(None).await?;
+        let shared = &self.created.about.shared;
+        let is_our_kernel = reply.boot_id.trim() == shared.boot_id;
+        let kernel = is_our_kernel.then(confinement::kernel_landlock).flatten();
+        confinement::check(shared.confinement, &reply.confinement, kernel)?;
+        self.prove_mounts(&reply, is_our_kernel).await?;
+        Ok(Ready { started: self, confinement: reply.confinement })
+    }
+
+    async fn hello(&self, nonce: Option<String>) -> Result<HelloReply, Error> {
+        let hello = Hello { protocol: PROTOCOL_VERSION, nonce };
+        let reply = self.call(Step::Hello, hello).await?;
+        if reply.protocol != PROTOCOL_VERSION {
+            let reason = format!(
+                "it speaks version {} of the protocol, not {PROTOCOL_VERSION}",
+                reply.protocol
+            );
+            return Err(Error::AgentMismatch { reason });
+        }
+        Ok(reply)
+    }
+
+    /// One request of the launch, within the time of its step.
+    async fn call<C: Call<Reply: Send + 'static>>(
+        &self,
+        step: Step,
+        request: C,
+    ) -> Result<C::Reply, Error> {
+        let after = step.time_limit();
+        match tokio::time::timeout(after, self.session.call(request)).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(CallError::Refused(error))) if error.kind() == ErrorKind::Image => {
+                Err(Error::AgentMismatch { reason: error.message })
+            }
+            Ok(Err(CallError::Over)) => Err(self.start_failed().await),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(Error::Engine { step, source: EngineError::TimedOut { after } }),
+        }
+    }
+
+    /// Why the agent was gone before it answered.
+    async fn start_failed(&self) -> Error {
+        if let Some(SessionEnd::Breach(detail)) = self.session.end() {
+            return Error::StartFailed {
+                detail: format!("the agent broke the protocol: {detail}"),
+            };
+        }
+        let exit = match exited(&*self.created.container).await {
+            Ok(exit) => exit,
+            Err(error) => return error,
+        };
+        let how = match exit {
+            Some(ExitEvidence { code: Some(code), oom_killed, .. })
+                if code == i64::from(EXIT_UNCONFINED) && oom_killed != Some(true) =>
+            {
+                return Error::Unconfined { detail: self.session.stderr() };
+            }
+            Some(exit) => how_it_ended(&exit),
+            None => "the agent ended".to_owned(),
+        };
+        let detail = match self.session.stderr() {
+            stderr if stderr.is_empty() => how,
+            stderr => format!("{how}: {stderr}"),
+        };
+        Error::StartFailed { detail }
+    }
+
+    /// Proves, before anything of the guest's runs, that the agent sees what was opened.
+    async fn prove_mounts(&self, reply: &HelloReply, is_our_kernel: bool) -> Result<(), Error> {
+        let About { plan, io_dir, identities, .. } = &self.created.about;
+        let told: Vec<&str> = reply.mounts.iter().map(|mount| mount.path.as_str()).collect();
+        let asked: Vec<String> =
+            plan.args.mounts.iter().map(|mount| mount.path.to_string()).collect();
+        if told != asked {
+            return Err(Error::StartFailed { detail: "the agent names other mounts".to_owned() });
+        }
+        let is_io = |mount: &MountIdentity| {
+            plan.io.as_ref().is_some_and(|path| path.to_string() == mount.path)
+        };
+        if is_our_kernel {
+            // Every mount must be what we opened: a path may lead elsewhere since then.
+            let other = reply.mounts.iter().zip(identities).find(|(seen, opened)| {
+                let seen = Identity { dev: seen.dev, ino: seen.ino };
+                seen != **opened
+            });
+            return match (other, io_dir) {
+                (None, _) => Ok(()),
+                (Some((seen, _)), Some(io_dir)) if is_io(seen) => {
+                    Err(Error::IoDirElsewhere { path: io_dir.path().to_owned() })
+                }
+                (Some((seen, _)), _) => {
+                    let detail = format!("the engine sees something else at {}", seen.path);
+                    Err(Error::StartFailed { detail })
+                }
+            };
+        }
+        // On another kernel numbers say nothing. It has files at the inputs' paths, or the
+        // container could not have been made; the io dir can be proved.
+        let Some(io_dir) = io_dir else { return Ok(()) };
+        let elsewhere = || Error::IoDirElsewhere { path: io_dir.path().to_owned() };
+        let nonce = io_dir.write_nonce().map_err(|errno| Error::IoDir {
+            path: io_dir.path().to_owned(),
+            reason: format!(
+                "cannot prove that the engine sees it: {}",
+                std::io::Error::from(errno)
+            ),
+        })?;
+        match self.hello(Some(nonce.name.clone())).await {
+            Ok(reply) if reply.nonce.as_ref() == Some(&nonce.content) => Ok(()),
+            Ok(_) | Err(Error::Refused { .. }) => Err(elsewhere()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Ready {
+    /// Tells the agent its limits and its policy, and begins the sandbox's lifetime.
+    pub(super) async fn configure(self) -> Result<Sandbox, Error> {
+        let Self { started, confinement } = self;
+        let configure = started.created.about.plan.configure.clone();
+        started.call(Step::Configure, configure).await?;
+        let Started { session, created: Created { container, about, removal } } = started;
+        let About { spec, plan, mounts, .. } = about;
+        let inner = Inner {
+            id: about.id,
+            container,
+            limits: spec.limits,
+            lifespan: spec.lifespan,
+            confinement,
+            session,
+            run_lock: Arc::new(Semaphore::new(1)),
+            end_cause: Arc::default(),
+            activity: Activity::new(),
+            is_closing: AtomicBool::new(false),
+            runs: AtomicU64::new(0),
+            cpu_reported: AtomicU64::new(0),
+            io_dir: about.io_dir,
+            supports_exec: spec.root.supports_exec(),
+            write_baseline: WriteBaseline::default(),
+            image_workdir: about.image_workdir,
+            home: plan.args.home.clone(),
+            workdir: plan.args.base(),
+            io_mount: plan.io,
+            path_map: about.path_map,
+            default_encoding: spec.default_encoding,
+            user_mapping: about.user_mapping,
+            removal,
+            shared: about.shared,
+        };
+        inner.guard(spec.lifetime, spec.idle_limit, mounts);
+        Ok(Sandbox { inner: Arc::new(inner) })
+    }
+}

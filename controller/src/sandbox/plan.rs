@@ -1,0 +1,238 @@
+//! From what a caller asks for to what the engine and the agent are told. Pure.
+
+use sandbox_api::hosts::Allowlist;
+use sandbox_api::{Lifespan, SandboxSpec};
+use sandbox_engine::{Bind, ContainerSpec, Prepared, Programs, Source};
+use sandbox_protocol::User;
+use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount, PROXY_PORT, Proxy};
+use sandbox_protocol::message::{self, Access, AllowedPath, Configure, Policy};
+use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
+
+use crate::error::Error;
+
+/// What the container has already.
+const RESERVED: &[&str] =
+    &["/proc", "/sys", "/dev", "/etc", sandbox_protocol::argv::INJECTED_AGENT];
+/// In memory, where programs run.
+const TMP: &str = "/tmp";
+/// Descriptors of the agent that are neither an open handle of a script nor of a mount.
+const SPARE_DESCRIPTORS: i64 = 62;
+/// Descriptors of a mount: that of a file has one of its directory besides.
+const MOUNT_DESCRIPTORS: usize = 2;
+/// Of a program, as many as most systems give it.
+const PROGRAM_DESCRIPTORS: i64 = 1024;
+/// Files and directories of `/tmp`. The memory of each counts against the container's.
+const TMPFS_INODES: u64 = 65_536;
+/// No file of a sandbox grows beyond it. The agent's own count is far lower; this is behind it.
+const MAX_FILE_BYTES: i64 = 64 << 30;
+
+/// Where everything is in the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Where the io dir is; `None` without one.
+    pub io: Option<GuestPath>,
+    /// Where the inputs are, in order.
+    pub inputs: Vec<GuestPath>,
+    pub args: AgentArgs,
+    pub configure: Configure,
+}
+
+impl Plan {
+    pub fn new(spec: &SandboxSpec, confinement: ConfinementPolicy) -> Result<Self, Error> {
+        let guest = |what: &'static str, path: &str| {
+            GuestPath::new(path).map_err(|source| Error::GuestPath {
+                what,
+                path: path.to_owned(),
+                source,
+            })
+        };
+        let has_io = spec.io_dir.is_some() || spec.io_is_private;
+        let io = has_io.then(|| guest("the mount path", &spec.mount_path)).transpose()?;
+        if let (true, Some(input)) = (spec.io_is_off, spec.inputs.first()) {
+            let reason = "the sandbox is to have no files".to_owned();
+            return Err(Error::Input { name: input.name.clone(), reason });
+        }
+        let inputs_root = guest("the inputs' path", INPUTS)?;
+        let inputs = spec
+            .inputs
+            .iter()
+            .map(|input| {
+                inputs_root.join(input.name.as_bytes()).map_err(|source| Error::Input {
+                    name: input.name.clone(),
+                    reason: source.to_string(),
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        if let Some(io) = &io {
+            let reserved = RESERVED.iter().map(|path| guest("a reserved path", path));
+            let others = reserved.chain([Ok(inputs_root)]);
+            // Beneath it there is room; what covers it takes it from the programs.
+            let tmp =
+                spec.root.supports_exec().then(|| guest("a reserved path", TMP)).transpose()?;
+            for other in others.chain(tmp.map(Ok)) {
+                let other = other?;
+                let is_tmp = other.as_bytes() == TMP.as_bytes();
+                if other.is_under(io) || (io.is_under(&other) && !is_tmp) {
+                    return Err(Error::MountTaken {
+                        path: io.to_string(),
+                        taken: other.to_string(),
+                    });
+                }
+            }
+        }
+
+        let workdir = match (&spec.workdir, &io) {
+            (None, io) => io.clone(),
+            (Some(workdir), Some(io)) => {
+                let resolved = GuestPath::resolve(workdir.as_bytes(), io, Some(io));
+                Some(resolved.map_err(|source| bad_workdir(workdir, source))?.path)
+            }
+            (Some(workdir), None) => {
+                Some(GuestPath::new(workdir).map_err(|source| bad_workdir(workdir, source))?)
+            }
+        };
+        let mounts: Vec<Mount> = io
+            .iter()
+            .map(|path| Mount { path: path.clone(), access: Access::Write })
+            .chain(inputs.iter().map(|path| Mount { path: path.clone(), access: Access::Read }))
+            .collect();
+        if let Some(workdir) = &workdir
+            && !mounts.iter().any(|mount| workdir.is_under(&mount.path))
+        {
+            return Err(Error::WorkdirOutside { workdir: workdir.to_string() });
+        }
+
+        for AllowedPath { path, access: _ } in spec.allowed_paths.iter().flatten() {
+            guest("an allowed path", path)?;
+        }
+        for name in &spec.protected {
+            SandboxSpec::check_protected_name(name)?;
+        }
+        if spec.root.supports_exec() {
+            check_rules_for_programs(spec, &mounts)?;
+        }
+        let allowed_paths = spec.allowed_paths.clone().unwrap_or_else(|| {
+            mounts
+                .iter()
+                .map(|mount| AllowedPath { path: mount.path.to_string(), access: mount.access })
+                .collect()
+        });
+        let configure = Configure {
+            limits: message::Limits {
+                // It counts over the whole life of the agent, so only where that is one run.
+                cpu_seconds: (spec.lifespan == Lifespan::OneRun)
+                    .then(|| spec.limits.most_cpu().as_secs()),
+                ..spec.limits.for_agent()
+            },
+            policy: Policy {
+                io: !mounts.is_empty(),
+                io_errors: spec.io_errors,
+                allowed_paths,
+                protected: spec.protected.clone(),
+            },
+        };
+        let mode = if spec.root.supports_exec() { Mode::Exec } else { Mode::Script };
+        let home = io.clone();
+        let proxy = proxy(mode, &spec.allow)?;
+        let args = AgentArgs {
+            mode,
+            user: None,
+            mounts,
+            hidden: Vec::new(),
+            home,
+            workdir,
+            confinement,
+            proxy,
+        };
+        Ok(Self { io, inputs, args, configure })
+    }
+
+    /// The container, for the same `spec`. `sources` are what is mounted, in order.
+    pub fn container(
+        &self,
+        spec: &SandboxSpec,
+        name: String,
+        labels: Vec<(String, String)>,
+        user: User,
+        sources: &[Source],
+        prepared: Option<Prepared>,
+    ) -> ContainerSpec {
+        let limits = &spec.limits;
+        let mounts = self.args.mounts.iter().zip(sources).map(|(mount, source)| Bind {
+            source: source.clone(),
+            target: mount.path.to_string(),
+            read_only: mount.access == Access::Read,
+        });
+        let mounts_need = MOUNT_DESCRIPTORS * self.args.mounts.len();
+        let scripts_need = i64::from(limits.open_handles.get())
+            .saturating_add(i64::try_from(mounts_need).unwrap_or(i64::MAX))
+            .saturating_add(SPARE_DESCRIPTORS);
+        let (descriptors, file_bytes) = match self.args.mode {
+            Mode::Exec => {
+                // One byte beyond what may be written: it is by that byte that a look at the io dir
+                // knows that a file has met this bound.
+                let beyond = limits.max_write.as_u64().saturating_add(1);
+                let most = beyond.max(limits.max_file_size.as_u64());
+                let most = i64::try_from(most).unwrap_or(i64::MAX);
+                (scripts_need.max(PROGRAM_DESCRIPTORS), most)
+            }
+            Mode::Script | Mode::Check => (scripts_need, MAX_FILE_BYTES),
+        };
+        let ulimits = vec![
+            // One byte, not none: of 0 a kernel takes no notice that hands dumps to a program.
+            ("core", 1),
+            ("nofile", descriptors),
+            ("fsize", file_bytes),
+            ("memlock", 0),
+            ("msgqueue", 0),
+        ];
+        ContainerSpec {
+            name,
+            labels,
+            args: self.args.clone(),
+            user,
+            mounts: mounts.collect(),
+            hidden: Vec::new(),
+            memory: limits.memory.as_u64(),
+            nano_cpus: limits.cpus.nano_cpus(),
+            pids: limits.pids.get(),
+            ulimits,
+            programs: prepared.map(|Prepared { root, env, .. }| Programs {
+                root,
+                env,
+                tmpfs_bytes: limits.tmpfs.as_u64(),
+                tmpfs_inodes: TMPFS_INODES,
+            }),
+        }
+    }
+}
+
+/// Rules about paths are held by the agent's own operations. Programs make their own calls, and the
+/// kernel's rules for them know mounts alone: what cannot be held is not promised.
+fn check_rules_for_programs(spec: &SandboxSpec, mounts: &[Mount]) -> Result<(), Error> {
+    let refuse = |rule| Err(Error::RuleForPrograms { rule });
+    let can_write = mounts.iter().any(|mount| mount.access == Access::Write);
+    if can_write && !spec.protected.is_empty() {
+        return refuse("filesystem.protected");
+    }
+    if !mounts.is_empty() && spec.allowed_paths.is_some() {
+        return refuse("filesystem.allowed_paths");
+    }
+    Ok(())
+}
+
+/// The proxy, where the list has anybody on it.
+fn proxy(mode: Mode, list: &Allowlist) -> Result<Option<Proxy>, Error> {
+    match mode {
+        _ if list.rules().is_empty() => Ok(None),
+        Mode::Exec => Ok(Some(Proxy { port: PROXY_PORT, without: list.no_proxy() })),
+        Mode::Script | Mode::Check => Err(Error::EgressUnsupported),
+    }
+}
+
+fn bad_workdir(path: &str, source: PathError) -> Error {
+    Error::GuestPath { what: "the working directory", path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests;

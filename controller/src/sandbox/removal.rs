@@ -1,0 +1,170 @@
+//! What is left of a sandbox, and its removal: by its owner's will, or when its last owner is dropped.
+
+use std::sync::Arc;
+use std::time::Duration;
+use std::time::Instant;
+
+use sandbox_api::RootFs;
+use sandbox_engine::{Container, ContainerSpec, EngineError};
+use tokio::sync::{oneshot, watch};
+
+use crate::audit::{self, Event};
+use crate::egress::Egress;
+use crate::engine_call::step;
+use crate::error::Error;
+use crate::io_dir::IoDir;
+use crate::io_dir::inputs::OpenInput;
+use crate::sandbox::context::Shared;
+use crate::step::Step;
+
+/// How long the engine may take to say how a container ended whose agent left a request unanswered.
+pub(super) const EVIDENCE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What there is to remove of a sandbox, and what is kept until then.
+pub(crate) struct RemovalGuard {
+    shared: Arc<Shared>,
+    /// The sandbox's id.
+    id: String,
+    /// The container's name: its id is not known before it is made.
+    name: String,
+    /// Its programs' connections, where it may have any.
+    egress: Option<Arc<Egress>>,
+    /// Held while the container is being made.
+    creating: Arc<tokio::sync::Mutex<()>>,
+    removal: Arc<watch::Sender<Removal>>,
+}
+
+/// How far the removal is.
+#[derive(Debug)]
+enum Removal {
+    Pending(HeldResources),
+    UnderWay,
+    /// It failed.
+    Left,
+    Gone,
+}
+
+/// Which attempt at a removal to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attempt {
+    /// The first alone: whoever cannot tell how it went does not try again.
+    First,
+    /// Another one too, where the last one failed.
+    Any,
+}
+
+/// What the container uses of the host.
+#[derive(Debug)]
+pub(super) struct HeldResources {
+    pub io_dir: Option<Arc<IoDir>>,
+    pub inputs: Vec<OpenInput>,
+}
+
+impl Drop for HeldResources {
+    fn drop(&mut self) {
+        if let Some(io_dir) = &self.io_dir {
+            io_dir.release();
+        }
+    }
+}
+
+impl RemovalGuard {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        id: String,
+        name: String,
+        kept: HeldResources,
+        egress: Option<Arc<Egress>>,
+    ) -> Self {
+        let removal = Arc::new(watch::Sender::new(Removal::Pending(kept)));
+        Self { shared, id, name, egress, creating: Arc::default(), removal }
+    }
+
+    /// Makes the container. In a task of its own: whoever gives up on the launch in the middle
+    /// leaves a container to remove, not one that comes into being after its removal.
+    pub(super) async fn create(&self, spec: ContainerSpec) -> Result<Arc<dyn Container>, Error> {
+        let creating = self.creating.clone().lock_owned().await;
+        let shared = self.shared.clone();
+        let task = tokio::spawn(async move {
+            let create = || step(Step::Create, shared.engine.create(&spec));
+            let result = match create().await {
+                // Removed since it was last seen.
+                Err(Error::Engine { source: EngineError::ImageMissing, .. }) => {
+                    match shared.prepare(&RootFs::Builtin, &mut |_| {}).await {
+                        Ok(_) => create().await,
+                        Err(error) => Err(error),
+                    }
+                }
+                result => result,
+            };
+            if let Err(Error::Engine { source: EngineError::TimedOut { .. }, .. }) = &result {
+                // It may still come into being.
+                shared.cleanup.leave_for_the_next_command();
+            }
+            drop(creating);
+            result.map(Arc::from)
+        });
+        task.await.unwrap_or_else(|error| {
+            Err(Error::StartFailed {
+                detail: format!("making the container was given up: {error}"),
+            })
+        })
+    }
+
+    /// Removes the container in the background, which [`Controller::close`] waits for; what comes
+    /// back tells how it went. `None` where that is under way or done already.
+    ///
+    /// [`Controller::close`]: crate::Controller::close
+    pub(super) fn remove(&self, attempt: Attempt) -> Option<oneshot::Receiver<Result<(), Error>>> {
+        let mut kept = None;
+        let begins = self.removal.send_if_modified(|removal| {
+            match std::mem::replace(removal, Removal::UnderWay) {
+                Removal::Pending(begun) => kept = Some(begun),
+                Removal::Left if attempt == Attempt::Any => {}
+                other => {
+                    *removal = other;
+                    return false;
+                }
+            }
+            true
+        });
+        if !begins {
+            return None;
+        }
+        let removal = self.removal.clone();
+        let (shared, id, name) = (self.shared.clone(), self.id.clone(), self.name.clone());
+        let (creating, egress) = (self.creating.clone(), self.egress.clone());
+        let work = async move {
+            let started = Instant::now();
+            drop(creating.lock().await);
+            let result = step(Step::Remove, shared.engine.remove(&name)).await;
+            if let Some(egress) = egress {
+                // Their lines come before the one of the sandbox's end.
+                egress.settle(EVIDENCE_TIMEOUT).await;
+            }
+            shared.audit.record(&Event {
+                outcome: audit::outcome(&result),
+                duration: Some(started.elapsed()),
+                ..Event::new(&id, "close")
+            });
+            // Only now: the container had it mounted.
+            drop(kept);
+            removal.send_replace(if result.is_ok() { Removal::Gone } else { Removal::Left });
+            result
+        };
+        Some(self.shared.cleanup.spawn(work))
+    }
+
+    /// Waits for a removal that is under way, and says whether nothing is left.
+    pub(super) async fn are_gone(&self) -> bool {
+        let mut removal = self.removal.subscribe();
+        let settled = removal.wait_for(|removal| !matches!(removal, Removal::UnderWay)).await;
+        settled.is_ok_and(|removal| matches!(*removal, Removal::Gone))
+    }
+}
+
+impl Drop for RemovalGuard {
+    fn drop(&mut self) {
+        self.remove(Attempt::First);
+    }
+}

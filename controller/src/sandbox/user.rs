@@ -1,0 +1,99 @@
+//! Who a sandbox runs as.
+
+use sandbox_engine::UserMapping;
+use sandbox_protocol::User;
+
+use crate::error::Error;
+
+/// The user of a sandbox without an io dir: a number that nobody has. It is below 65534, so that
+/// engines whose users are mapped have it, and in no range that systemd or a distribution gives
+/// out.
+const NO_IO_USER: User = match User::new(60_700, 60_700) {
+    Ok(user) => user,
+    Err(_) => panic!("it is not -1"),
+};
+/// "nobody": on some hosts it has the disk's reserved blocks, and it owns what has no owner.
+const NOBODY: u32 = 65_534;
+/// Users that a remapping engine maps, one by one.
+const REMAPPED_USERS: u32 = 65_536;
+
+/// The uid and gid of the container.
+pub(crate) fn container_user(
+    mapping: UserMapping,
+    io_dir_owner: Option<(u32, u32)>,
+    asked: Option<User>,
+) -> Result<User, Error> {
+    let refuse =
+        |(uid, gid), reason: &str| Err(Error::User { uid, gid, reason: reason.to_owned() });
+    let (uid, gid) = match (asked, io_dir_owner, mapping) {
+        (Some(user), _, _) => (user.uid(), user.gid()),
+        (None, None, _) => (NO_IO_USER.uid(), NO_IO_USER.gid()),
+        (None, Some(owner), UserMapping::Identity) => owner,
+        (None, Some(owner), UserMapping::Rootless { owner: engine }) => {
+            if owner.0 != engine {
+                let reason = format!(
+                    "the engine is rootless, and its user ({engine}) does not own the io dir"
+                );
+                return refuse(owner, &reason);
+            }
+            (0, 0)
+        }
+        (None, Some(owner), UserMapping::Remapped { uid, gid }) => {
+            let map =
+                |id: u32, base: u32| id.checked_sub(base).filter(|&mapped| mapped < REMAPPED_USERS);
+            match (map(owner.0, uid), map(owner.1, gid)) {
+                (Some(uid), Some(gid)) => (uid, gid),
+                _ => {
+                    let reason = format!(
+                        "the engine maps users from {uid}:{gid} on, and the io dir's owner is \
+                         none of them"
+                    );
+                    return refuse(owner, &reason);
+                }
+            }
+        }
+    };
+    if uid == NOBODY || gid == NOBODY {
+        return refuse((uid, gid), "65534 is \"nobody\", who owns what has no owner");
+    }
+    User::new(uid, gid).or_else(|error| refuse((uid, gid), &error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_container_runs_as_the_user_who_maps_to_the_io_dirs_owner() {
+        let me = Some((1000, 100));
+        let rootless = UserMapping::Rootless { owner: 1000 };
+        let remapped = UserMapping::Remapped { uid: 100_000, gid: 200_000 };
+        for (mapping, owner, asked, expected) in [
+            (UserMapping::Identity, me, None, Some((1000, 100))),
+            (UserMapping::Identity, Some((0, 0)), None, Some((0, 0))),
+            (UserMapping::Identity, None, None, Some((60_700, 60_700))),
+            (UserMapping::Identity, me, Some((7, 8)), Some((7, 8))),
+            (UserMapping::Identity, Some((NOBODY, 0)), None, None),
+            (UserMapping::Identity, Some((0, NOBODY)), None, None),
+            (UserMapping::Identity, me, Some((NOBODY, NOBODY)), None),
+            (rootless, me, None, Some((0, 0))),
+            (rootless, Some((1001, 100)), None, None),
+            (rootless, None, None, Some((60_700, 60_700))),
+            // What a kernel reads as "unchanged", by whatever way it comes.
+            (UserMapping::Identity, Some((u32::MAX, 0)), None, None),
+            (UserMapping::Identity, Some((0, u32::MAX)), None, None),
+            (UserMapping::Identity, Some((65_535, 65_535)), None, None),
+            (remapped, Some((165_535, 200_000)), None, None),
+            (remapped, Some((100_000, 200_000)), None, Some((0, 0))),
+            (remapped, Some((101_000, 200_100)), None, Some((1000, 100))),
+            (remapped, Some((165_534, 200_000)), None, None),
+            (remapped, Some((165_536, 200_000)), None, None),
+            (remapped, me, None, None),
+        ] {
+            let asked = asked.map(|(uid, gid)| User::new(uid, gid).unwrap());
+            let user = container_user(mapping, owner, asked).ok();
+            let user = user.map(|user| (user.uid(), user.gid()));
+            assert_eq!(user, expected, "{mapping:?} {owner:?} {asked:?}");
+        }
+    }
+}

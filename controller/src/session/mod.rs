@@ -1,0 +1,605 @@
+//! The session with the agent: JSON-RPC over a container's stdio.
+//!
+//! The agent is hostile as soon as anything of the guest's has run. Every line, id, wait and total
+//! is bounded; what no honest agent sends (an unknown id, a second answer, more log than its
+//! limit, a path outside the mounts, a chunk of no stream) is a breach that ends the session.
+//!
+//! One task reads and never waits for anything but the agent; one task writes, and a thread beside
+//! it tells the agent that we are alive ([`heartbeat`]). What a run leaves
+//! (log and changed paths) is collected as it comes, so that a killed agent loses none of it.
+
+mod heartbeat;
+mod streams;
+mod tunnels;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::StreamExt;
+use sandbox_engine::{Attached, Output};
+use sandbox_protocol::frame::FrameDecoder;
+use sandbox_protocol::limits::{
+    FIRST_TUNNEL, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len,
+};
+use sandbox_protocol::message::{Call, Log, Page, Refused, Touched};
+use sandbox_protocol::{FromAgent, ToAgent, WireError};
+use serde_json::value::RawValue;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+
+use self::streams::Streams;
+pub(crate) use self::streams::{Fin, Flow, Incoming, Outgoing};
+use self::tunnels::Tunnels;
+pub(crate) use self::tunnels::{ConnectHandler, Received, Tunnel};
+
+/// Lines that wait for the agent to read. With the bound on requests it is never full for long.
+const OUTGOING_LINES: usize = 2 * MAX_IN_FLIGHT;
+/// What is worth a write of its own.
+const ONE_WRITE: usize = 8 << 10;
+/// What is kept of the agent's stderr: its last bytes.
+const STDERR_TAIL: usize = 4 << 10;
+
+/// Where lines to the agent go, for as long as the session holds it open.
+type WeakLines = mpsc::WeakSender<Vec<u8>>;
+
+/// Why a session is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SessionEnd {
+    /// The agent's stdout ended, or the connection to it was cut.
+    Eof,
+    /// The agent broke the protocol.
+    Breach(String),
+}
+
+/// A request could not be answered.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    /// The agent refused it.
+    #[error(transparent)]
+    Refused(#[from] WireError),
+    /// The session is over; [`Session::ended`] says why.
+    #[error("the session is over")]
+    Over,
+    /// It is too large for the wire.
+    #[error("a request is too large: {0}")]
+    TooLarge(sandbox_protocol::frame::FrameError),
+}
+
+/// Takes what the agent says of a request before its answer. An error is a breach.
+pub(crate) trait NotificationHandler: Send + Sync {
+    /// An entry of the log.
+    fn log(&self, log: Log) -> Result<(), String> {
+        Err(format!("a log entry of no run (id {})", log.request))
+    }
+    /// A path is about to change.
+    fn touched(&self, touched: Touched) -> Result<(), String> {
+        Err(format!("a changed path of a request that changes none (id {})", touched.request))
+    }
+    /// A script was kept from a path.
+    fn refused(&self, refused: Refused) -> Result<(), String> {
+        Err(format!("a refusal of no run (id {})", refused.request))
+    }
+    /// Entries of a list.
+    fn page(&self, page: Page) -> Result<(), String> {
+        Err(format!("entries of no list (id {})", page.request))
+    }
+}
+
+/// The controller's end of a session.
+pub(crate) struct Session {
+    outgoing: mpsc::Sender<Vec<u8>>,
+    in_flight: Arc<Semaphore>,
+    /// PathMap of `cancel` and `shutdown`, which must not wait for what they are to end.
+    control: Arc<Semaphore>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    end: watch::Sender<Option<SessionEnd>>,
+    /// Where connections are asked for, and what is said of them goes out. Weak: stdin ends with the
+    /// session.
+    gate: Option<(Arc<dyn ConnectHandler>, WeakLines)>,
+}
+
+#[derive(Default)]
+struct State {
+    next_id: u64,
+    pending: HashMap<u64, Pending>,
+    streams: Streams,
+    tunnels: Tunnels,
+    stderr: Vec<u8>,
+}
+
+/// Decodes the answer and hands it on; an error is a breach.
+type Deliver = Box<dyn FnOnce(Result<&RawValue, WireError>) -> Result<(), String> + Send>;
+
+struct Pending {
+    deliver: Deliver,
+    /// What the agent says of it meanwhile.
+    sink: Option<Arc<dyn NotificationHandler>>,
+    /// The streams that it opened.
+    streams: Vec<u32>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// A permit for one of the requests in flight.
+pub(crate) struct InFlightPermit(OwnedSemaphorePermit);
+
+/// Our ends of a program's three streams.
+pub(crate) struct Console {
+    pub stdin: Option<Outgoing>,
+    pub stdout: Incoming,
+    pub stderr: Incoming,
+}
+
+/// The numbers of a program's streams.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConsoleStreams {
+    pub stdin: Option<u32>,
+    pub stdout: u32,
+    pub stderr: u32,
+}
+
+/// An answer that is on its way.
+pub(crate) struct Reply<T> {
+    /// The request's id.
+    pub id: u64,
+    answer: oneshot::Receiver<Result<T, WireError>>,
+    /// There will be none.
+    is_lost: bool,
+    end: watch::Receiver<Option<SessionEnd>>,
+}
+
+impl<T> Reply<T> {
+    /// Waits for it. Cancel-safe. Where there will be none, why is known when this returns.
+    pub async fn wait(&mut self) -> Result<T, CallError> {
+        if !self.is_lost {
+            match (&mut self.answer).await {
+                Ok(answer) => return answer.map_err(CallError::Refused),
+                Err(_) => self.is_lost = true,
+            }
+        }
+        // An answer that was no answer is dropped a moment before the session ends for it.
+        _ = self.end.wait_for(Option::is_some).await;
+        Err(CallError::Over)
+    }
+}
+
+impl Session {
+    /// Starts a session on a container's stdio. The gate gets what programs want to connect to;
+    /// without one that is a breach.
+    ///
+    /// # Errors
+    ///
+    /// Where the thread of the heartbeats cannot be had: the agent would end itself before long.
+    pub fn start(attached: Attached, gate: Option<Arc<dyn ConnectHandler>>) -> io::Result<Self> {
+        let (outgoing, lines) = mpsc::channel(OUTGOING_LINES);
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            end: watch::Sender::new(None),
+            gate: gate.map(|gate| (gate, outgoing.downgrade())),
+        });
+        let mut end = shared.end.subscribe();
+        let input = Arc::new(tokio::sync::Mutex::new(attached.input));
+        heartbeat::begin(&input)?;
+        let write = write(input, lines);
+        tokio::spawn(async move {
+            // With the session's end the whole connection must go, also where the agent takes no
+            // more: an engine whose output nobody reads can be stuck with that container.
+            tokio::select! {
+                () = write => {}
+                _ = end.wait_for(Option::is_some) => {}
+            }
+        });
+        tokio::spawn(read(attached.output, shared.clone()));
+        let places = || Arc::new(Semaphore::new(MAX_IN_FLIGHT));
+        Ok(Self { outgoing, in_flight: places(), control: places(), shared })
+    }
+
+    /// Makes a request and waits for its answer. It waits for as long as it takes: the caller
+    /// has the time limit.
+    pub async fn call<C: Call>(&self, params: C) -> Result<C::Reply, CallError>
+    where
+        C::Reply: Send + 'static,
+    {
+        self.begin(params, None).await?.wait().await
+    }
+
+    /// Makes a request. The `sink` gets what the agent says of it meanwhile.
+    pub async fn begin<C: Call>(
+        &self,
+        params: C,
+        sink: Option<Arc<dyn NotificationHandler>>,
+    ) -> Result<Reply<C::Reply>, CallError>
+    where
+        C::Reply: Send + 'static,
+    {
+        let permit = self.acquire_permit::<C>().await?;
+        self.begin_at(permit, params, sink).await
+    }
+
+    /// Makes a request with a permit.
+    pub async fn begin_at<C: Call>(
+        &self,
+        permit: InFlightPermit,
+        params: C,
+        sink: Option<Arc<dyn NotificationHandler>>,
+    ) -> Result<Reply<C::Reply>, CallError>
+    where
+        C::Reply: Send + 'static,
+    {
+        let open = |_: &mut Streams| (params, Vec::new(), ());
+        self.open(permit, sink, open).await.map(|(reply, ())| reply)
+    }
+
+    /// Makes a request that opens a stream, on which the agent sends `most` bytes at most.
+    pub async fn receive<C: Call>(
+        &self,
+        most: u64,
+        params: impl FnOnce(u32) -> C,
+    ) -> Result<(Reply<C::Reply>, Incoming), CallError>
+    where
+        C::Reply: Send + 'static,
+    {
+        let permit = self.acquire_permit::<C>().await?;
+        let open = |streams: &mut Streams| {
+            let incoming = self.incoming(streams, &Arc::new(AtomicU64::new(most)));
+            (params(incoming.number()), vec![incoming.number()], incoming)
+        };
+        self.open(permit, None, open).await
+    }
+
+    /// Makes a request that opens a stream, on which we send.
+    pub async fn send<C: Call>(
+        &self,
+        sink: Option<Arc<dyn NotificationHandler>>,
+        params: impl FnOnce(u32) -> C,
+    ) -> Result<(Reply<C::Reply>, Outgoing), CallError>
+    where
+        C::Reply: Send + 'static,
+    {
+        let permit = self.acquire_permit::<C>().await?;
+        let open = |streams: &mut Streams| {
+            let outgoing = self.outgoing(streams);
+            (params(outgoing.number()), vec![outgoing.number()], outgoing)
+        };
+        self.open(permit, sink, open).await
+    }
+
+    /// Makes a request for a program, with its streams: the agent sends `most` bytes at most on both
+    /// outputs together.
+    pub async fn converse<C: Call>(
+        &self,
+        permit: InFlightPermit,
+        has_stdin: bool,
+        most: u64,
+        params: impl FnOnce(ConsoleStreams) -> C,
+    ) -> Result<(Reply<C::Reply>, Console), CallError>
+    where
+        C::Reply: Send + 'static,
+    {
+        let open = |streams: &mut Streams| {
+            let left = Arc::new(AtomicU64::new(most));
+            let console = Console {
+                stdin: has_stdin.then(|| self.outgoing(streams)),
+                stdout: self.incoming(streams, &left),
+                stderr: self.incoming(streams, &left),
+            };
+            let numbers = ConsoleStreams {
+                stdin: console.stdin.as_ref().map(Outgoing::number),
+                stdout: console.stdout.number(),
+                stderr: console.stderr.number(),
+            };
+            let ConsoleStreams { stdin, stdout, stderr } = numbers;
+            (params(numbers), [stdout, stderr].into_iter().chain(stdin).collect(), console)
+        };
+        self.open(permit, None, open).await
+    }
+
+    fn incoming(&self, streams: &mut Streams, left: &Arc<AtomicU64>) -> Incoming {
+        Incoming::new(streams.incoming(left.clone()), self.outgoing.clone(), self.shared.clone())
+    }
+
+    fn outgoing(&self, streams: &mut Streams) -> Outgoing {
+        Outgoing::new(streams.outgoing(), self.outgoing.clone(), self.shared.clone())
+    }
+
+    /// Waits until one more request may be in flight.
+    pub async fn acquire_permit<C: Call>(&self) -> Result<InFlightPermit, CallError> {
+        let places = if C::IS_CONTROL { &self.control } else { &self.in_flight };
+        places.clone().acquire_owned().await.map(InFlightPermit).map_err(|_| CallError::Over)
+    }
+
+    /// Grants a stream more than was consumed of it: what nobody takes is kept.
+    pub async fn advance(&self, stream: u32, bytes: u64) {
+        let Ok(slot) = self.outgoing.reserve().await else { return };
+        let credit = self.shared.lock().streams.advance(stream, bytes);
+        if let Some(line) = credit.and_then(|credit| ToAgent::Credit(credit).encode().ok()) {
+            slot.send(line);
+        }
+    }
+
+    /// Makes the request that `make` gives, with the streams that it opens and our ends of them.
+    async fn open<C: Call, T>(
+        &self,
+        InFlightPermit(permit): InFlightPermit,
+        sink: Option<Arc<dyn NotificationHandler>>,
+        make: impl FnOnce(&mut Streams) -> (C, Vec<u32>, T),
+    ) -> Result<(Reply<C::Reply>, T), CallError>
+    where
+        C::Reply: Send + 'static,
+    {
+        // Whoever gives up on the request before this has not made it.
+        let slot = self.outgoing.reserve().await.map_err(|_| CallError::Over)?;
+        let (sender, answer) = oneshot::channel();
+        let deliver: Deliver = Box::new(move |answer| {
+            let answer = match answer {
+                Ok(raw) => Ok(serde_json::from_str::<C::Reply>(raw.get())
+                    .map_err(|error| format!("a malformed answer: {error}"))?),
+                Err(error) if encoded_len(&error.message) > MAX_MESSAGE_BYTES => {
+                    return Err("an error message over its limit".to_owned());
+                }
+                Err(error) => Err(error),
+            };
+            // Nobody may be waiting any more.
+            _ = sender.send(answer);
+            Ok(())
+        });
+        let (id, line, end_of_stream) = {
+            let mut state = self.shared.lock();
+            if self.shared.end.borrow().is_some() {
+                return Err(CallError::Over);
+            }
+            let id = state.next_id;
+            let (params, streams, ours) = make(&mut state.streams);
+            let message = ToAgent::Request { id, request: params.into() };
+            let line = match message.encode() {
+                Ok(line) => line,
+                Err(error) => {
+                    streams.into_iter().for_each(|stream| state.streams.close(stream));
+                    return Err(CallError::TooLarge(error));
+                }
+            };
+            state.next_id += 1;
+            state.pending.insert(id, Pending { deliver, sink, streams, _permit: permit });
+            (id, line, ours)
+        };
+        slot.send(line);
+        let end = self.shared.end.subscribe();
+        Ok((Reply { id, answer, is_lost: false, end }, end_of_stream))
+    }
+
+    /// Ends the session: what the agent said contradicts itself.
+    pub fn breach(&self, detail: impl Into<String>) {
+        self.shared.finish(SessionEnd::Breach(detail.into()));
+    }
+
+    /// Waits for the end of the session, and says why it ended.
+    pub async fn ended(&self) -> SessionEnd {
+        self.subscribe_end().await
+    }
+
+    /// As [`ended`](Self::ended), without the session.
+    pub fn subscribe_end(&self) -> impl Future<Output = SessionEnd> + Send + use<> {
+        let mut end = self.shared.end.subscribe();
+        async move {
+            let end = end.wait_for(Option::is_some).await;
+            end.ok().and_then(|end| end.clone()).unwrap_or(SessionEnd::Eof)
+        }
+    }
+
+    /// Why the session is over, where it is.
+    pub fn end(&self) -> Option<SessionEnd> {
+        self.shared.end.borrow().clone()
+    }
+
+    /// The last that the agent wrote to stderr, as text.
+    pub fn stderr(&self) -> String {
+        let text = String::from_utf8_lossy(&self.shared.lock().stderr).into_owned();
+        cut_encoded(text.trim(), 2 * STDERR_TAIL).to_owned()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is whole between any two statements that can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a line; an error is a breach.
+    fn take(self: &Arc<Self>, line: &str) -> Result<(), String> {
+        match FromAgent::decode(line).map_err(|error| error.to_string())? {
+            FromAgent::Reply { id, result } => {
+                let pending = {
+                    let mut state = self.lock();
+                    let pending = state.pending.remove(&id);
+                    let streams = pending.iter().flat_map(|pending| &pending.streams);
+                    streams.for_each(|&stream| state.streams.close(stream));
+                    pending
+                };
+                let pending =
+                    pending.ok_or_else(|| format!("an answer to no request (id {id})"))?;
+                (pending.deliver)(result)
+            }
+            FromAgent::Log(log) => match self.sink(log.request) {
+                Some(sink) => sink.log(log),
+                None => Err(format!("a log entry of no run (id {})", log.request)),
+            },
+            FromAgent::Touched(touched) => match self.sink(touched.request) {
+                Some(sink) => sink.touched(touched),
+                None => Err(format!("a changed path of no run (id {})", touched.request)),
+            },
+            FromAgent::Refused(refused) => match self.sink(refused.request) {
+                Some(sink) => sink.refused(refused),
+                None => Err(format!("a refusal of no run (id {})", refused.request)),
+            },
+            FromAgent::Page(page) => match self.sink(page.request) {
+                Some(sink) => sink.page(page),
+                None => Err(format!("entries of no list (id {})", page.request)),
+            },
+            FromAgent::Chunk(chunk) if chunk.stream >= FIRST_TUNNEL => {
+                self.lock().tunnels.chunk(&chunk)
+            }
+            FromAgent::Credit(credit) if credit.stream >= FIRST_TUNNEL => {
+                self.lock().tunnels.credit(&credit)
+            }
+            FromAgent::Chunk(chunk) => self.lock().streams.chunk(chunk),
+            FromAgent::Credit(credit) => self.lock().streams.credit(credit),
+            FromAgent::Connect(connect) => Tunnel::open(self, connect),
+            FromAgent::Close(close) => self.lock().tunnels.close(close),
+        }
+    }
+
+    fn sink(&self, request: u64) -> Option<Arc<dyn NotificationHandler>> {
+        self.lock().pending.get(&request)?.sink.clone()
+    }
+
+    fn finish(&self, end: SessionEnd) {
+        let mut state = self.lock();
+        // Under the lock: no request is added after this. The first end is the one that counts.
+        self.end.send_if_modified(|known| {
+            let is_first = known.is_none();
+            known.get_or_insert(end);
+            is_first
+        });
+        // Whoever waits for an answer, or for a stream, hears that there is none.
+        state.pending.clear();
+        state.streams.clear();
+        state.tunnels.clear();
+    }
+}
+
+async fn read(mut output: impl StreamExt<Item = io::Result<Output>> + Unpin, shared: Arc<Shared>) {
+    let mut decoder = FrameDecoder::new();
+    let end = loop {
+        match output.next().await {
+            Some(Ok(Output::Stdout(bytes))) => {
+                decoder.extend(&bytes);
+                if let Err(breach) = take_lines(&mut decoder, &shared) {
+                    break SessionEnd::Breach(breach);
+                }
+            }
+            Some(Ok(Output::Stderr(bytes))) => {
+                let stderr = &mut shared.lock().stderr;
+                stderr.extend_from_slice(&bytes);
+                let surplus = stderr.len().saturating_sub(STDERR_TAIL);
+                stderr.drain(..surplus);
+            }
+            Some(Err(error)) => {
+                tracing::debug!(%error, "the connection to the agent was cut");
+                break SessionEnd::Eof;
+            }
+            // A killed agent may leave half a line: that is no breach.
+            None => break SessionEnd::Eof,
+        }
+    };
+    shared.finish(end);
+}
+
+fn take_lines(decoder: &mut FrameDecoder, shared: &Arc<Shared>) -> Result<(), String> {
+    while let Some(line) = decoder.next_frame().map_err(|error| error.to_string())? {
+        shared.take(line)?;
+    }
+    Ok(())
+}
+
+async fn write(input: heartbeat::Input, mut lines: mpsc::Receiver<Vec<u8>>) {
+    while let Some(mut line) = lines.recv().await {
+        // One write for a frame, or for some that wait together: a request and its content. The
+        // reader finds out why an agent does not take it.
+        while line.len() < ONE_WRITE
+            && let Ok(next) = lines.try_recv()
+        {
+            line.extend_from_slice(&next);
+        }
+        // Held for whole lines: a heartbeat never comes into the middle of one.
+        let mut input = input.lock().await;
+        if input.write_all(&line).await.is_err() || input.flush().await.is_err() {
+            return;
+        }
+    }
+    // The session is dropped: the agent's sign to leave.
+    _ = input.lock().await.shutdown().await;
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! A scripted agent on the other end of a pipe.
+
+    use super::*;
+    use bytes::Bytes;
+    use sandbox_protocol::message::Request;
+    use tokio::io::{AsyncBufReadExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
+
+    /// The agent's end.
+    pub struct FakeAgent {
+        pub input: BufReader<ReadHalf<DuplexStream>>,
+        pub output: WriteHalf<DuplexStream>,
+        pub errors: mpsc::Sender<Bytes>,
+    }
+
+    /// The two ends of a container's stdio.
+    pub fn pipe() -> (Attached, FakeAgent) {
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let (stdout, stdin) = tokio::io::split(ours);
+        let output = futures_util::stream::unfold(stdout, |mut stdout| async move {
+            let mut piece = vec![0; 4096];
+            match tokio::io::AsyncReadExt::read(&mut stdout, &mut piece).await {
+                Ok(0) => None,
+                Ok(length) => {
+                    piece.truncate(length);
+                    Some((Ok(Output::Stdout(Bytes::from(piece))), stdout))
+                }
+                Err(error) => Some((Err(error), stdout)),
+            }
+        });
+        let (errors, stderr) = mpsc::channel(16);
+        let errors_seen = futures_util::stream::unfold(stderr, |mut stderr| async move {
+            let piece = mpsc::Receiver::recv(&mut stderr).await?;
+            Some((Ok(Output::Stderr(piece)), stderr))
+        });
+        let output = futures_util::stream::select(output.boxed(), errors_seen.boxed());
+        let (input, output_half) = tokio::io::split(theirs);
+        let attached = Attached { input: Box::pin(stdin), output: output.boxed() };
+        (attached, FakeAgent { input: BufReader::new(input), output: output_half, errors })
+    }
+
+    impl FakeAgent {
+        /// The next request; `None` where stdin has ended.
+        pub async fn request(&mut self) -> Option<(u64, Request)> {
+            match self.message().await? {
+                ToAgent::Request { id, request } => Some((id, request)),
+                other => panic!("{other:?}"),
+            }
+        }
+
+        /// The next message that is no heartbeat; `None` where stdin has ended.
+        pub async fn message(&mut self) -> Option<ToAgent> {
+            loop {
+                let mut line = String::new();
+                if self.input.read_line(&mut line).await.ok()? == 0 {
+                    return None;
+                }
+                match ToAgent::decode(line.trim_end()).expect("the controller is honest") {
+                    ToAgent::Heartbeat => {}
+                    message => return Some(message),
+                }
+            }
+        }
+
+        pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+            // The controller may have hung up, which is then what is tested.
+            _ = self.output.write_all(bytes.as_ref()).await;
+        }
+
+        pub async fn answer<T: serde::Serialize>(&mut self, id: u64, result: T) {
+            self.send(FromAgent::encode_reply(id, Ok(result)).unwrap()).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+use sandbox_protocol::limits::MAX_FRAME_BYTES;
+use sandbox_protocol::message::{Cancel, CancelReply, Change, LogLevel, ScriptOperation, Shutdown};
+use sandbox_protocol::{ErrorKind, message};
+
+use super::testing::{FakeAgent, pipe};
+use super::*;
+
+async fn breach_of(talk: impl AsyncFnOnce(&mut FakeAgent, u64)) -> SessionEnd {
+    let (attached, mut agent) = pipe();
+    let session = Session::start(attached, None).unwrap();
+    let call = session.call(Cancel { id: 7 });
+    let talk = async {
+        let (id, _) = agent.request().await.unwrap();
+        talk(&mut agent, id).await;
+        session.ended().await
+    };
+    let (result, end) = tokio::join!(call, talk);
+    // Whatever came before the breach, nobody is left waiting.
+    _ = result;
+    assert!(matches!(session.call(Shutdown {}).await, Err(CallError::Over)));
+    end
+}
+
+#[tokio::test]
+async fn a_request_gets_its_own_answer() {
+    let (attached, mut agent) = pipe();
+    let session = Session::start(attached, None).unwrap();
+    let calls =
+        async { tokio::join!(session.call(Cancel { id: 1 }), session.call(Cancel { id: 2 })) };
+    let talk = async {
+        let (first, _) = agent.request().await.unwrap();
+        let (second, _) = agent.request().await.unwrap();
+        agent.answer(second, CancelReply { found: false }).await;
+        agent.answer(first, CancelReply { found: true }).await;
+    };
+    let ((first, second), ()) = tokio::join!(calls, talk);
+    assert!(first.unwrap().found);
+    assert!(!second.unwrap().found);
+}
+
+#[tokio::test]
+async fn protocol_breach_ends_the_session() {
+    let reply = |id| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"found\":true}}}}\n");
+    let note = |message: FromAgent<'_>| String::from_utf8(message.encode().unwrap()).unwrap();
+    let log = |request| {
+        let (level, text) = (LogLevel::Print, "x".to_owned());
+        note(FromAgent::Log(Log { request, level, text, lossy: false, cut: false }))
+    };
+    let touched = |request| {
+        let (path, change) = ("/io/a".to_owned(), Change::Write);
+        note(FromAgent::Touched(Touched { request, path, path_b64: None, existed: false, change }))
+    };
+    let refused = |request| {
+        note(FromAgent::Refused(Refused {
+            request,
+            operation: ScriptOperation::Read,
+            path: "..".to_owned(),
+            path_b64: None,
+            kind: ErrorKind::PathEscape,
+        }))
+    };
+    for (line, words) in [
+            (reply(99), "no request"),
+            ("garbage\n".to_owned(), "malformed envelope"),
+            ("\n".to_owned(), "malformed envelope"),
+            ("\u{0}\n".to_owned(), "malformed envelope"),
+            // Of no request, and of one that is under way but is no run.
+            (log(99), "no run (id 99)"),
+            (log(0), "no run (id 0)"),
+            (touched(0), "no run (id 0)"),
+            (refused(0), "no run (id 0)"),
+            (
+                r#"{"jsonrpc":"2.0","method":"chunk","params":{"stream":1,"seq":0,"data":"","last":true}}"#
+                    .to_owned()
+                    + "\n",
+                "no stream",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","method":"credit","params":{"stream":1,"bytes":1}}"#.to_owned()
+                    + "\n",
+                "no stream",
+            ),
+            ("[".repeat(100) + "\n", "nested"),
+            ("x".repeat(MAX_FRAME_BYTES), "longer"),
+        ] {
+            let end = breach_of(async |agent: &mut FakeAgent, _| agent.send(&line).await).await;
+            let SessionEnd::Breach(detail) = end else { panic!("{end:?}") };
+            assert!(detail.contains(words), "{detail}");
+        }
+    for (what, words) in [
+        ("second answer", "no request"),
+        ("malformed answer", "malformed"),
+        ("no text", "UTF-8"),
+        ("a long refusal", "over its limit"),
+    ] {
+        let end = breach_of(async |agent: &mut FakeAgent, id| match what {
+            "second answer" => {
+                agent.send(reply(id)).await;
+                agent.send(reply(id)).await;
+            }
+            "malformed answer" => agent.answer(id, "x").await,
+            "no text" => agent.send(b"\"\xff\"\n").await,
+            _ => {
+                let message = "x".repeat(MAX_MESSAGE_BYTES + 1);
+                let error = format!(
+                    r#"{{"code":-32000,"message":"{message}","data":{{"kind":"internal"}}}}"#
+                );
+                let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}\n");
+                agent.send(line).await;
+            }
+        })
+        .await;
+        let SessionEnd::Breach(detail) = end else { panic!("{end:?}") };
+        assert!(detail.contains(words), "{detail}");
+    }
+}
+
+#[tokio::test]
+async fn of_a_flood_on_stderr_its_end_is_kept() {
+    let (attached, mut agent) = pipe();
+    let session = Session::start(attached, None).unwrap();
+    for _ in 0..10_000 {
+        agent.errors.send(vec![b'x'; 64 << 10].into()).await.unwrap();
+    }
+    agent.errors.send("\nthe last words".into()).await.unwrap();
+    // What is asked meanwhile is answered.
+    let answer = async {
+        let (id, _) = agent.request().await.unwrap();
+        agent.answer(id, CancelReply { found: true }).await;
+    };
+    assert!(tokio::join!(session.call(Cancel { id: 1 }), answer).0.unwrap().found);
+    drop(agent);
+    assert_eq!(session.ended().await, SessionEnd::Eof);
+    assert!(session.stderr().ends_with("the last words"), "{}", session.stderr());
+    assert!(session.shared.lock().stderr.capacity() <= 1 << 20);
+}
+
+#[tokio::test]
+async fn why_there_is_no_answer_is_known_when_that_is_known() {
+    // On several threads: the answer is given up in one, and waited for in another.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let seen = runtime.spawn(async {
+        for _ in 0..500 {
+            let (attached, mut agent) = pipe();
+            let session = Session::start(attached, None).unwrap();
+            let call = async {
+                _ = session.call(Cancel { id: 1 }).await;
+                session.end()
+            };
+            let answer = async {
+                let (id, _) = agent.request().await.unwrap();
+                agent.answer(id, "malformed").await;
+            };
+            let (end, ()) = tokio::join!(call, answer);
+            assert!(matches!(end, Some(SessionEnd::Breach(_))), "{end:?}");
+        }
+    });
+    seen.await.unwrap();
+    runtime.shutdown_background();
+}
+
+#[tokio::test]
+async fn the_end_of_stdout_leaves_nobody_waiting() {
+    let (attached, mut agent) = pipe();
+    let session = Session::start(attached, None).unwrap();
+    let talk = async {
+        agent.request().await.unwrap();
+        agent.send("{\"half").await;
+        drop(agent);
+    };
+    let (result, ()) = tokio::join!(session.call(Shutdown {}), talk);
+    assert!(matches!(result, Err(CallError::Over)));
+    assert_eq!(session.ended().await, SessionEnd::Eof);
+}
+
+#[tokio::test]
+async fn a_breach_closes_the_connection_though_the_agent_reads_nothing() {
+    let (attached, mut agent) = pipe();
+    let session = Session::start(attached, None).unwrap();
+    let mut calls = Vec::new();
+    // More than the pipe holds, so that a write is under way.
+    for _ in 0..4 {
+        let source = "x".repeat(60 << 10);
+        let run = message::Run { source, args: serde_json::Map::new(), timeout_ms: 1 };
+        calls.push(session.begin(run, None).await.unwrap());
+    }
+    agent.output.write_all(b"no message\n").await.unwrap();
+    assert!(matches!(session.ended().await, SessionEnd::Breach(_)));
+    let flood = vec![b'x'; 1 << 20];
+    assert!(agent.output.write_all(&flood).await.is_err(), "nobody reads, and nobody says so");
+}
+
+#[tokio::test]
+async fn a_dropped_session_ends_the_agents_stdin() {
+    let (attached, mut agent) = pipe();
+    drop(Session::start(attached, None).unwrap());
+    assert!(agent.request().await.is_none());
+}

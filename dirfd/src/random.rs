@@ -1,0 +1,31 @@
+//! Names that nobody can guess.
+
+/// Lower-case hexadecimal.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// `N` random bytes, in hexadecimal.
+///
+/// # Panics
+///
+/// Where the kernel has no such call at all.
+#[must_use]
+pub fn random_hex<const N: usize>() -> String {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        // It fails only where it is interrupted, or the kernel has no such call at all.
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => panic!("the kernel gives no random bytes: {error}"),
+        }
+    }
+    hex(&bytes)
+}

@@ -1,0 +1,205 @@
+//! The two ways to open a path beneath a directory. Both give the same guarantees: no symbolic link
+//! anywhere, nothing outside the directory, no other file system.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2};
+use rustix::io::{Errno, Result};
+
+/// How paths are opened beneath a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolver {
+    /// One `openat2` with `RESOLVE_BENEATH` and its like.
+    Openat2,
+    /// Component by component with `O_NOFOLLOW`, where the kernel has no `openat2`.
+    Walk,
+}
+
+/// A directory to open paths beneath, such as the root of a mount.
+#[derive(Debug, Clone, Copy)]
+pub struct Root<'a> {
+    /// The directory.
+    pub fd: BorrowedFd<'a>,
+    /// Its `st_dev`.
+    pub dev: u64,
+    /// How to resolve beneath it.
+    pub resolver: Resolver,
+}
+
+/// A directory beneath a root, or the root itself.
+#[derive(Debug)]
+pub enum Directory<'a> {
+    /// The root.
+    Root(BorrowedFd<'a>),
+    /// A directory that was opened.
+    Inside(OwnedFd),
+}
+
+impl Directory<'_> {
+    /// The same directory once more.
+    pub fn try_clone(&self) -> Result<Self> {
+        match self {
+            Self::Root(fd) => Ok(Self::Root(*fd)),
+            Self::Inside(fd) => again(fd.as_fd()).map(Self::Inside),
+        }
+    }
+}
+
+impl AsFd for Directory<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Root(fd) => fd.as_fd(),
+            Self::Inside(fd) => fd.as_fd(),
+        }
+    }
+}
+
+/// Opens a directory once more, to name things in it.
+pub fn again(directory: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    retry(|| openat(directory, ".", flags, Mode::empty()))
+}
+
+/// Which resolver this kernel has. A filter that refuses `openat2` counts as a kernel without.
+pub fn probe(root: BorrowedFd<'_>) -> Resolver {
+    match retry(|| by_openat2(root, b".", OFlags::PATH | OFlags::DIRECTORY)) {
+        Ok(_) => Resolver::Openat2,
+        Err(_) => Resolver::Walk,
+    }
+}
+
+impl<'a> Root<'a> {
+    /// A directory, with the resolver that this process can use.
+    ///
+    /// # Errors
+    ///
+    /// Where the directory does not tell what it is.
+    pub fn new(fd: BorrowedFd<'a>) -> Result<Self> {
+        Ok(Self { fd, dev: fstat(fd)?.st_dev, resolver: probe(fd) })
+    }
+
+    /// Opens `relative`: components joined by single slashes, none of them `.` or `..`; empty for
+    /// the root. A symbolic link anywhere is `ELOOP`, another file system `EXDEV`.
+    pub fn open(&self, relative: &[u8], flags: OFlags) -> Result<OwnedFd> {
+        let relative = if relative.is_empty() { b"." } else { relative };
+        retry(|| match self.resolver {
+            Resolver::Openat2 => by_openat2(self.fd, relative, flags),
+            Resolver::Walk => self.by_walking(relative, flags),
+        })
+    }
+
+    /// The directory `relative`, only to name things in it.
+    pub fn directory(&self, relative: &[u8]) -> Result<Directory<'a>> {
+        if relative.is_empty() {
+            return Ok(Directory::Root(self.fd));
+        }
+        self.open(relative, OFlags::PATH | OFlags::DIRECTORY).map(Directory::Inside)
+    }
+
+    /// Opens a name in another directory of this mount, under the same rules. Not by `openat2`,
+    /// which answers `EXDEV` also where what it has opened is moved elsewhere in the mount: for one
+    /// component there is nothing that it would do better.
+    pub fn child(&self, directory: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd> {
+        retry(|| self.step(directory, name, flags))
+    }
+
+    /// Looks at `relative`, named as in [`open`](Self::open), which must not be empty. A symbolic
+    /// link as the last component is looked at itself.
+    ///
+    /// # Errors
+    ///
+    /// As of `open`, but for that link.
+    pub fn stat(&self, relative: &[u8]) -> Result<Stat> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        fstat(match self.resolver {
+            Resolver::Openat2 => by_openat2(self.fd, relative, flags),
+            Resolver::Walk => self.by_walking(relative, flags),
+        }?)
+    }
+
+    fn by_walking(&self, relative: &[u8], flags: OFlags) -> Result<OwnedFd> {
+        let (parents, name) = split(relative);
+        let mut directory = Directory::Root(self.fd);
+        for parent in parents.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+            let next = self.step(directory.as_fd(), parent, OFlags::PATH | OFlags::DIRECTORY)?;
+            directory = Directory::Inside(next);
+        }
+        self.step(directory.as_fd(), name, flags)
+    }
+
+    /// Opens one component.
+    fn step(&self, directory: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd> {
+        // With O_PATH a link itself is opened, and with O_DIRECTORY too it is ENOTDIR like any
+        // file: leave that flag out, so that fstat can tell the two apart.
+        let opens_link = flags.contains(OFlags::PATH | OFlags::NOFOLLOW);
+        let path_only = flags.contains(OFlags::PATH);
+        let open_flags = if path_only { flags - OFlags::DIRECTORY } else { flags };
+        let opened =
+            openat(directory, name, open_flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        let fd = match opened {
+            Err(Errno::NOTDIR) if is_link(directory, name) => return Err(Errno::LOOP),
+            other => other?,
+        };
+        let stat = fstat(&fd)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Symlink if !opens_link => Err(Errno::LOOP),
+            _ if stat.st_dev != self.dev => Err(Errno::XDEV),
+            FileType::Directory => Ok(fd),
+            _ if flags.contains(OFlags::DIRECTORY) => Err(Errno::NOTDIR),
+            _ => Ok(fd),
+        }
+    }
+}
+
+/// The path to the parent, and the last component.
+pub fn split(relative: &[u8]) -> (&[u8], &[u8]) {
+    match relative.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&relative[..slash], &relative[slash + 1..]),
+        None => (b"", relative),
+    }
+}
+
+/// Only to name an error.
+fn is_link(directory: BorrowedFd<'_>, name: &[u8]) -> bool {
+    rustix::fs::statat(directory, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
+}
+
+fn by_openat2(root: BorrowedFd<'_>, relative: &[u8], flags: OFlags) -> Result<OwnedFd> {
+    // O_NOFOLLOW only where the link itself is wanted: it would turn the last component's ELOOP into
+    // ENOTDIR beside O_DIRECTORY, and RESOLVE_NO_SYMLINKS refuses that link already.
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    // EAGAIN: a rename somewhere raced with the lookup, so that the kernel cannot vouch for it.
+    for _ in 0..64 {
+        match openat2(root, relative, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+/// Repeats an operation that failed in a way that passes: eight times at most, with pauses that
+/// double from a millisecond, and no longer than a second in all.
+pub fn retry<T>(mut operation: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut pause = Duration::from_millis(1);
+    let mut first_failure = None;
+    for _ in 0..7 {
+        match operation() {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN | Errno::STALE | Errno::TIMEDOUT | Errno::BUSY) => {
+                std::thread::sleep(pause);
+                pause *= 2;
+            }
+            other => return other,
+        }
+        if first_failure.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(1) {
+            break;
+        }
+    }
+    operation()
+}

@@ -1,0 +1,131 @@
+//! What a script runs with, and what the functions in its VM share.
+
+use std::cell::{Cell, RefCell};
+use std::sync::{Arc, Mutex};
+
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::limits::MAX_MESSAGE_BYTES;
+use sandbox_protocol::message::{IoErrors, Limits, LogLevel};
+
+use crate::exec::Programs;
+use crate::files::Files;
+use crate::files::handle::Handle;
+use crate::log::LogSink;
+use crate::stop::{StopFlag, StopReason};
+
+/// What a script runs with.
+pub struct RunContext {
+    /// The files; `None` where io is off.
+    pub files: Option<Arc<Files>>,
+    /// How `io` reports OS errors.
+    pub io_errors: IoErrors,
+    /// Where `print` and `warn` go.
+    pub log: Arc<LogSink>,
+    /// What may end the run.
+    pub stop: Arc<StopFlag>,
+    /// What the script may use.
+    pub limits: Limits,
+    /// The programs of the image, in a sandbox that runs some.
+    pub programs: Option<Arc<Programs>>,
+}
+
+/// Errors of broken rules and limits that are remembered of one run. More than these at different
+/// places of a script, all of them caught, and then one of the first thrown again, is no case to care
+/// for.
+const REMEMBERED_RULES: usize = 64;
+
+/// What the functions in a VM share.
+pub(super) struct Host {
+    /// `None` where io is off.
+    pub files: Option<Arc<Files>>,
+    pub io_errors: IoErrors,
+    pub log: Arc<LogSink>,
+    pub stop: Arc<StopFlag>,
+    pub limits: Limits,
+    /// `None` in a sandbox that runs scripts only.
+    pub programs: Option<Arc<Programs>>,
+    pub open_handles: Cell<u64>,
+    /// The metatable that marks a table as an array of JSON, as an identity.
+    pub array_mark: Cell<usize>,
+    /// The very strings that were raised for broken rules and limits: so an uncaught error is known by
+    /// what it is.
+    raised_rules: RefCell<Vec<(ErrorKind, Box<[u8]>)>>,
+}
+
+impl Host {
+    pub fn new(context: &RunContext) -> Self {
+        Self {
+            files: context.files.clone(),
+            io_errors: context.io_errors,
+            log: Arc::clone(&context.log),
+            stop: Arc::clone(&context.stop),
+            limits: context.limits.clone(),
+            programs: context.programs.clone(),
+            open_handles: Cell::new(0),
+            array_mark: Cell::new(0),
+            raised_rules: RefCell::default(),
+        }
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stop.reason() != StopReason::None
+    }
+
+    pub fn stop_message(&self) -> String {
+        self.stop.reason().error().message
+    }
+
+    /// Remembers the string of such an error. Limits are forgotten last: they decide the status.
+    pub fn remember_rule(&self, kind: ErrorKind, raised: &[u8]) {
+        let mut all = self.raised_rules.borrow_mut();
+        if all.iter().any(|(_, known)| **known == *raised) {
+            return;
+        }
+        if all.len() == REMEMBERED_RULES {
+            let oldest = all.iter().position(|(kind, _)| !kind.is_limit());
+            all.remove(oldest.unwrap_or(0));
+        }
+        all.push((kind, raised.into()));
+    }
+
+    /// The kind of an uncaught error that was raised for a broken rule or a limit. Strings are values, so equal
+    /// ones are the same. A position in front does not change what it is: `error` and
+    /// `coroutine.wrap` put one there where they pass an error on.
+    pub fn rule_of(&self, error: &[u8]) -> Option<ErrorKind> {
+        let all = self.raised_rules.borrow();
+        let mut rest = error;
+        loop {
+            if let Some((kind, _)) = all.iter().find(|(_, raised)| **raised == *rest) {
+                return Some(*kind);
+            }
+            rest = split_position(rest)?.1;
+        }
+    }
+
+    /// Closes a handle that no script can reach any more. What cannot be written is lost, and the
+    /// log says so.
+    pub fn forget(&self, handle: &Mutex<Handle>) {
+        let mut handle = handle.lock().unwrap();
+        if handle.is_open() {
+            self.open_handles.set(self.open_handles.get() - 1);
+            if let Err(error) = handle.close() {
+                self.log.log(LogLevel::Warn, error.to_string().as_bytes());
+            }
+        }
+    }
+}
+
+/// Takes `script:3: ` off the front of a message, or `script:3` off that of a traceback.
+pub(super) fn split_position(message: &[u8]) -> Option<(u32, &[u8])> {
+    let rest = message.strip_prefix(b"script:")?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let line = std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
+    let rest = &rest[digits..];
+    Some((line, rest.strip_prefix(b": ").unwrap_or(rest)))
+}
+
+/// As much of an error's text as is ever shown, before it is copied: the script made it, as long as
+/// its memory allows. A character that this cuts lies behind what is left of it.
+pub(super) fn shown(text: &[u8]) -> &[u8] {
+    &text[..text.len().min(MAX_MESSAGE_BYTES + 4)]
+}

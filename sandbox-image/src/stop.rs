@@ -1,0 +1,81 @@
+//! What ends a script, a program or a file operation before it ends by itself.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+
+use sandbox_protocol::message::ScriptError;
+use sandbox_protocol::{ErrorKind, WireError};
+
+use crate::wake::Wake;
+
+/// Why a run is to end before its script does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum StopReason {
+    /// It is not: go on.
+    None = 0,
+    /// The deadline has passed.
+    Timeout = 1,
+    /// The caller cancelled it.
+    Cancelled = 2,
+}
+
+impl StopReason {
+    /// How a run ends that was stopped for this reason.
+    #[must_use]
+    pub fn error(self) -> ScriptError {
+        let (kind, message) = match self {
+            Self::None => (ErrorKind::Internal, "the run was not stopped"),
+            Self::Timeout => (ErrorKind::Timeout, "script timed out"),
+            Self::Cancelled => (ErrorKind::Cancelled, "the run was cancelled"),
+        };
+        ScriptError { kind, message: message.to_owned(), line: None, traceback: None }
+    }
+}
+
+/// Set from outside the script's thread, read by the VM's interrupt. Once set it stays.
+#[derive(Debug, Default)]
+pub struct StopFlag {
+    reason: AtomicU8,
+    /// Who waits in `poll` meanwhile.
+    waiting: Mutex<Option<Arc<Wake>>>,
+}
+
+impl StopFlag {
+    /// Why the run is to end: one atomic load.
+    #[must_use]
+    pub fn reason(&self) -> StopReason {
+        match self.reason.load(Ordering::Relaxed) {
+            0 => StopReason::None,
+            1 => StopReason::Timeout,
+            _ => StopReason::Cancelled,
+        }
+    }
+
+    /// Stops the run. The first reason stays.
+    pub fn stop(&self, reason: StopReason) {
+        let (set, relaxed) = (reason as u8, Ordering::Relaxed);
+        _ = self.reason.compare_exchange(StopReason::None as u8, set, relaxed, relaxed);
+        if let Some(waiting) = &*self.waiting.lock().unwrap() {
+            waiting.wake();
+        }
+    }
+
+    /// Does work that waits for `wake`, which a stop wakes too; also one that came before.
+    pub fn waking<T>(&self, wake: &Arc<Wake>, work: impl FnOnce() -> T) -> T {
+        *self.waiting.lock().unwrap() = Some(wake.clone());
+        if self.reason() != StopReason::None {
+            wake.wake();
+        }
+        let done = work();
+        *self.waiting.lock().unwrap() = None;
+        done
+    }
+}
+
+/// Programs may have taken all processes that the sandbox may have, and threads count as such.
+pub fn no_thread(error: std::io::Error) -> WireError {
+    let message =
+        format!("no thread can be started, as where there are limits.pids of them: {error}");
+    WireError::new(ErrorKind::Busy, message)
+}

@@ -1,0 +1,152 @@
+//! Why the registry has no sandbox to give.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use sandbox_api::ErrorKind;
+use sandbox_controller::Error;
+
+/// A field of a [`SandboxRequest`](super::SandboxRequest), for each front end to name in its own way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Field {
+    /// The handle.
+    Handle,
+    /// The image.
+    Image,
+    /// The directory on the host.
+    HostDir,
+    /// Where that is mounted in the sandbox.
+    MountPath,
+}
+
+/// Why the registry has no sandbox to give.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum RegistryError {
+    /// No sandbox has this handle.
+    #[error("sandbox '{handle}' is not registered")]
+    NotRegistered {
+        /// The handle.
+        handle: String,
+    },
+    /// A field of the request has a value that no sandbox can have.
+    #[error("invalid request: {problem}")]
+    Invalid {
+        /// The field.
+        field: Field,
+        /// What is wrong with its value.
+        problem: String,
+    },
+    /// The handle belongs to a sandbox that was requested differently.
+    #[error("sandbox '{handle}' is registered with another request")]
+    RegisteredDifferently {
+        /// The handle.
+        handle: String,
+    },
+    /// There is room for no other sandbox.
+    #[error("{max} sandboxes are registered already")]
+    Full {
+        /// How many there may be.
+        max: usize,
+    },
+    /// The configuration does not allow the image.
+    #[error("image '{}' is not allowed", image.escape_debug())]
+    ImageNotAllowed {
+        /// The image.
+        image: String,
+    },
+    /// The engine has no images.
+    #[error("image '{}': {}", image.escape_debug(), source.full_message())]
+    ImageUnsupported {
+        /// The image.
+        image: String,
+        /// What the engine said.
+        source: Arc<Error>,
+    },
+    /// The directory cannot be one of a sandbox.
+    #[error("directory '{}': {problem}", path.escape_debug())]
+    HostDir {
+        /// The directory, as it was requested.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The directory has a protected name, or is below one.
+    #[error("directory '{}': a protected name", path.escape_debug())]
+    HostDirProtected {
+        /// The directory, as it was requested.
+        path: String,
+    },
+    /// The directory is below none of those that the configuration allows.
+    #[error("directory '{}' is not allowed", path.escape_debug())]
+    HostDirNotAllowed {
+        /// The directory, as it was requested.
+        path: String,
+        /// Those that are allowed.
+        allowed: Vec<PathBuf>,
+    },
+    /// The launch failed because of one field.
+    #[error("'{}': {}", value.escape_debug(), source.full_message())]
+    Launch {
+        /// The field.
+        field: Field,
+        /// Its value.
+        value: String,
+        /// Why it failed.
+        source: Arc<Error>,
+    },
+    /// Nobody waited for the launch any more.
+    #[error("the launch was cancelled")]
+    LaunchCancelled,
+    /// The launch panicked.
+    #[error("internal error: the launch failed")]
+    LaunchPanicked,
+    /// The check of the directory panicked.
+    #[error("the check of the directory failed")]
+    CheckPanicked,
+    /// The sandbox has ended by itself.
+    #[error("sandbox '{handle}' has ended: {}", end_reason(source))]
+    Ended {
+        /// Its handle.
+        handle: String,
+        /// How it ended.
+        source: Arc<Error>,
+    },
+    /// The controller failed, for no reason that the request names.
+    #[error("{}", .0.full_message())]
+    Controller(Arc<Error>),
+}
+
+impl RegistryError {
+    /// What went wrong, in one word.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NotRegistered { .. }
+            | Self::Invalid { .. }
+            | Self::RegisteredDifferently { .. }
+            | Self::HostDir { .. } => ErrorKind::InvalidRequest,
+            Self::Full { .. } => ErrorKind::Busy,
+            Self::ImageNotAllowed { .. } => ErrorKind::NotAllowed,
+            // Another time it has none either.
+            Self::ImageUnsupported { .. } => ErrorKind::Image,
+            Self::HostDirProtected { .. } => ErrorKind::Protected,
+            Self::HostDirNotAllowed { .. } => ErrorKind::Policy,
+            Self::Launch { source, .. } => match source.kind() {
+                // It is the request that is wrong, not the command line.
+                ErrorKind::Usage => ErrorKind::InvalidRequest,
+                kind => kind,
+            },
+            Self::LaunchCancelled => ErrorKind::Cancelled,
+            Self::LaunchPanicked | Self::CheckPanicked => ErrorKind::Internal,
+            Self::Ended { source, .. } | Self::Controller(source) => source.kind(),
+        }
+    }
+}
+
+/// Why a sandbox has ended, for people.
+pub fn end_reason(source: &Error) -> String {
+    match source {
+        Error::Ended { detail } => detail.clone(),
+        error => error.full_message(),
+    }
+}

@@ -1,0 +1,567 @@
+//! Sandboxes by the handles that their callers gave them, whichever front end the callers use.
+//!
+//! A handle is taken from the moment its sandbox is requested until its removal is, or until a call
+//! finds that the sandbox has ended. So calls that come between the two belong to that sandbox,
+//! whether or not it is up already.
+
+mod error;
+mod image_policy;
+mod mount_policy;
+mod order;
+
+use std::collections::HashMap;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::FutureExt;
+use sandbox_api::hosts::Allowlist;
+use sandbox_api::{ErrorKind, Limits, Pull, RootFs, SandboxSpec};
+use sandbox_controller::{Controller, EngineError, Error, Sandbox};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+
+pub(crate) use error::end_reason;
+pub use error::{Field, RegistryError};
+pub use image_policy::image_matches;
+use mount_policy::MountPolicy;
+use order::Order;
+pub(crate) use order::{Scope, Ticket};
+
+/// Sandboxes that are registered at one time.
+pub const MAX_SANDBOXES: usize = 64;
+/// Longest handle.
+const MAX_HANDLE_BYTES: usize = 255;
+
+/// What the sandboxes of a registry may be.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What a relative host directory is relative to.
+    pub working_directory: PathBuf,
+    /// The directories below which a sandbox's host directory may be.
+    pub allowed_out_paths: Vec<PathBuf>,
+    /// Names that nothing may be changed under, in a sandbox and above its files.
+    pub protected: Vec<String>,
+    /// What every sandbox is launched with, but for what its request says.
+    pub sandbox: SandboxSpec,
+    /// The limits of every sandbox.
+    pub limits: Limits,
+    /// The images that requests may name, as [`image_matches`] reads them.
+    pub allowed_images: Vec<String>,
+    /// When such an image is fetched.
+    pub pull: Pull,
+    /// The hosts that programs may reach, in every sandbox that has some.
+    pub hosts: Allowlist,
+}
+
+/// A sandbox, as its caller requests it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxRequest {
+    /// The caller's name for it.
+    pub handle: String,
+    /// The engine's image that programs run in.
+    pub image: Option<String>,
+    /// A name to show for the container.
+    pub container_name: Option<String>,
+    /// The host's directory that it sees.
+    pub host_dir: String,
+    /// Where that appears in it, from the root.
+    pub mount_path: String,
+}
+
+impl SandboxRequest {
+    /// Checks the fields, as far as they alone tell.
+    fn check(&self) -> Result<(), RegistryError> {
+        let refuse = |field, problem: &str| {
+            Err(RegistryError::Invalid { field, problem: problem.to_owned() })
+        };
+        if self.handle.is_empty() {
+            return refuse(Field::Handle, "it is empty");
+        }
+        if self.handle.len() > MAX_HANDLE_BYTES {
+            let problem = format!("it is longer than {MAX_HANDLE_BYTES} bytes");
+            return refuse(Field::Handle, &problem);
+        }
+        if self.image.as_deref() == Some("") {
+            return refuse(Field::Image, "it is empty");
+        }
+        if self.mount_path.trim_start_matches('/').is_empty() {
+            return refuse(Field::MountPath, "it names no directory");
+        }
+        Ok(())
+    }
+
+    fn absolute_mount_path(&self) -> String {
+        format!("/{}", self.mount_path.trim_start_matches('/'))
+    }
+}
+
+/// The sandboxes that are registered.
+pub struct Registry {
+    controller: Arc<Controller>,
+    template: SandboxTemplate,
+    mounts: MountPolicy,
+    names: Mutex<Names>,
+    /// Launches and removals, which go on whoever still waits for them.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+/// What every sandbox is launched with.
+struct SandboxTemplate {
+    spec: SandboxSpec,
+    allowed_images: Vec<String>,
+    pull: Pull,
+    hosts: Allowlist,
+}
+
+impl SandboxTemplate {
+    fn check_image(&self, image: &str) -> Result<(), RegistryError> {
+        if self.allowed_images.iter().any(|pattern| image_matches(pattern, image)) {
+            return Ok(());
+        }
+        Err(RegistryError::ImageNotAllowed { image: image.to_owned() })
+    }
+
+    fn spec(&self, request: &SandboxRequest) -> SandboxSpec {
+        let mut spec = self.spec.clone().mount_path(request.absolute_mount_path());
+        if let Some(name) = &request.container_name {
+            spec = spec.container_name(name);
+        }
+        if let Some(reference) = &request.image {
+            spec = spec.root(RootFs::Image { reference: reference.clone(), pull: self.pull });
+        }
+        match spec.supports_exec() {
+            true => spec.allow(self.hosts.clone()),
+            false => spec,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Names {
+    registered: HashMap<String, Arc<RegisteredSandbox>>,
+    /// Those that are being removed, or could not be.
+    removals: HashMap<String, Removal>,
+}
+
+/// A sandbox that is being launched, is up, or is being removed.
+pub struct RegisteredSandbox {
+    request: SandboxRequest,
+    /// Whether programs run in it.
+    supports_exec: bool,
+    order: Mutex<Order>,
+    state: watch::Sender<State>,
+    launch: Mutex<Launch>,
+}
+
+#[derive(Clone)]
+enum State {
+    Launching,
+    Ready(Arc<Sandbox>),
+    /// The launch failed.
+    Failed(RegistryError),
+}
+
+/// A removal under way, or how it went.
+#[derive(Clone)]
+pub struct Removal {
+    sandbox: Arc<RegisteredSandbox>,
+    outcome: watch::Receiver<Option<Removed>>,
+}
+
+#[derive(Clone)]
+enum Removed {
+    /// The container is gone.
+    Gone,
+    /// It is not, and why.
+    Left(String),
+    /// There never was one.
+    Never(RegistryError),
+}
+
+/// The task that launches it, and how many wait for it.
+#[derive(Default)]
+struct Launch {
+    task: Option<AbortHandle>,
+    waiters: usize,
+}
+
+/// A caller that waits for a launch. When the last one is dropped, the launch is cancelled.
+pub struct LaunchWaiter {
+    registry: Arc<Registry>,
+    sandbox: Arc<RegisteredSandbox>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl RegisteredSandbox {
+    /// The caller's name for it.
+    #[must_use]
+    pub fn handle(&self) -> &str {
+        &self.request.handle
+    }
+
+    /// A ticket in the order of its calls.
+    pub(crate) fn enter(&self, scope: Scope) -> Ticket {
+        lock(&self.order).enter(scope)
+    }
+
+    /// Whether programs run in it.
+    #[must_use]
+    pub const fn supports_exec(&self) -> bool {
+        self.supports_exec
+    }
+
+    /// Where its files are, in it.
+    #[must_use]
+    pub fn mount_path(&self) -> String {
+        self.request.absolute_mount_path()
+    }
+
+    /// The sandbox, once it is up.
+    ///
+    /// # Errors
+    ///
+    /// Where the launch failed or was cancelled.
+    pub async fn ready(&self) -> Result<Arc<Sandbox>, RegistryError> {
+        let mut state = self.state.subscribe();
+        let state = state.wait_for(|state| !matches!(state, State::Launching)).await;
+        // The sender is in the value itself.
+        match state.map(|state| state.clone()) {
+            Ok(State::Ready(sandbox)) => Ok(sandbox),
+            Ok(State::Failed(error)) => Err(error),
+            Ok(State::Launching) | Err(_) => Err(not_registered(self.handle())),
+        }
+    }
+
+    fn cancel_launch(&self) {
+        self.state.send_replace(State::Failed(RegistryError::LaunchCancelled));
+    }
+
+    /// Whether it was up and has ended by itself.
+    fn has_ended(&self) -> bool {
+        match &*self.state.borrow() {
+            State::Ready(sandbox) => sandbox.ended().is_some(),
+            State::Launching | State::Failed(_) => false,
+        }
+    }
+}
+
+fn not_registered(handle: &str) -> RegistryError {
+    RegistryError::NotRegistered { handle: handle.to_owned() }
+}
+
+impl Registry {
+    /// An empty registry.
+    ///
+    /// # Errors
+    ///
+    /// Where one of the allowed directories cannot be looked at.
+    pub fn new(controller: Arc<Controller>, settings: Settings) -> io::Result<Self> {
+        let Settings {
+            working_directory,
+            allowed_out_paths,
+            protected,
+            sandbox,
+            limits,
+            allowed_images,
+            pull,
+            hosts,
+        } = settings;
+        let mounts = MountPolicy::new(&working_directory, &allowed_out_paths, &protected)?;
+        let spec = sandbox.protected(protected).limits(limits);
+        let template = SandboxTemplate { spec, allowed_images, pull, hosts };
+        let (names, tasks) = (Mutex::default(), Mutex::default());
+        Ok(Self { controller, template, mounts, names, tasks })
+    }
+
+    fn names(&self) -> MutexGuard<'_, Names> {
+        lock(&self.names)
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        let mut tasks = lock(&self.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task)
+    }
+
+    /// The sandbox of that handle.
+    ///
+    /// # Errors
+    ///
+    /// [`RegistryError::NotRegistered`].
+    pub fn find(&self, handle: &str) -> Result<Arc<RegisteredSandbox>, RegistryError> {
+        self.names().registered.get(handle).cloned().ok_or_else(|| not_registered(handle))
+    }
+
+    /// Begins to launch a sandbox, or finds the one that was launched by the same request.
+    ///
+    /// # Errors
+    ///
+    /// Where the request is not allowed, or its handle is another sandbox's.
+    pub fn launch(
+        self: &Arc<Self>,
+        request: SandboxRequest,
+    ) -> Result<LaunchWaiter, RegistryError> {
+        request.check()?;
+        if let Some(image) = &request.image {
+            self.template.check_image(image)?;
+        }
+        let mut names = self.names();
+        if let Some(sandbox) = names.registered.get(&request.handle) {
+            if !sandbox.has_ended() {
+                if sandbox.request != request {
+                    return Err(RegistryError::RegisteredDifferently { handle: request.handle });
+                }
+                return Ok(self.waiter(sandbox));
+            }
+            let ended = sandbox.clone();
+            names.remove(&ended);
+            self.remove_in_background(&ended);
+        }
+        if names.registered.len() >= MAX_SANDBOXES {
+            let ended: Vec<_> = names.registered.extract_if(|_, it| it.has_ended()).collect();
+            for (_, sandbox) in &ended {
+                self.remove_in_background(sandbox);
+            }
+        }
+        if names.registered.len() >= MAX_SANDBOXES {
+            return Err(RegistryError::Full { max: MAX_SANDBOXES });
+        }
+        let handle = request.handle.clone();
+        let sandbox = Arc::new(RegisteredSandbox {
+            supports_exec: self.template.spec(&request).supports_exec(),
+            request,
+            order: Mutex::default(),
+            state: watch::Sender::new(State::Launching),
+            launch: Mutex::default(),
+        });
+        names.registered.insert(handle, sandbox.clone());
+        drop(names);
+        let waiter = self.waiter(&sandbox);
+        let task = self.spawn(self.clone().run_launch(sandbox.clone()));
+        lock(&sandbox.launch).task = Some(task);
+        Ok(waiter)
+    }
+
+    fn waiter(self: &Arc<Self>, sandbox: &Arc<RegisteredSandbox>) -> LaunchWaiter {
+        lock(&sandbox.launch).waiters += 1;
+        LaunchWaiter { registry: self.clone(), sandbox: sandbox.clone() }
+    }
+
+    async fn run_launch(self: Arc<Self>, sandbox: Arc<RegisteredSandbox>) {
+        let launched = AssertUnwindSafe(self.launch_container(&sandbox.request)).catch_unwind();
+        let launched = launched.await.unwrap_or(Err(RegistryError::LaunchPanicked));
+        let state = match launched {
+            Ok(launched) => State::Ready(Arc::new(launched)),
+            Err(error) => {
+                // First, so that whoever sees the failure can try again.
+                self.names().remove(&sandbox);
+                State::Failed(error)
+            }
+        };
+        sandbox.state.send_replace(state);
+    }
+
+    async fn launch_container(&self, request: &SandboxRequest) -> Result<Sandbox, RegistryError> {
+        let (mounts, host_dir) = (self.mounts.clone(), request.host_dir.clone());
+        let checked = tokio::task::spawn_blocking(move || mounts.check(&host_dir)).await;
+        let io_dir = checked.map_err(|_| RegistryError::CheckPanicked)??;
+        let spec = self.template.spec(request).io_dir(io_dir);
+        let launched = self.controller.launch(spec).await;
+        let sandbox = launched.map_err(|error| launch_error(error, request))?;
+        // What was opened counts: a link may have come in its place since the check.
+        match sandbox.io_dir() {
+            Some(io_dir) if self.mounts.allows(io_dir) => Ok(sandbox),
+            _ => {
+                _ = sandbox.close().await;
+                Err(self.mounts.not_allowed(&request.host_dir))
+            }
+        }
+    }
+
+    /// An operation's failure. Where the sandbox has ended by itself, its handle becomes free, and
+    /// what is left of it is removed.
+    pub fn failure(
+        self: &Arc<Self>,
+        sandbox: &Arc<RegisteredSandbox>,
+        error: Error,
+    ) -> RegistryError {
+        if !matches!(error, Error::Ended { .. } | Error::MountLost { .. }) {
+            return RegistryError::Controller(Arc::new(error));
+        }
+        if self.names().remove(sandbox) {
+            self.remove_in_background(sandbox);
+        }
+        let (handle, source) = (sandbox.handle().to_owned(), Arc::new(error));
+        RegistryError::Ended { handle, source }
+    }
+
+    /// Begins to remove a sandbox, and frees its handle. One that could not be removed is tried
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// [`RegistryError::NotRegistered`].
+    pub fn remove(self: &Arc<Self>, handle: &str) -> Result<Removal, RegistryError> {
+        let mut names = self.names();
+        let sandbox = match (names.registered.remove(handle), names.removals.get(handle)) {
+            (Some(sandbox), _) => sandbox,
+            (None, None) => return Err(not_registered(handle)),
+            (None, Some(removal)) => match &*removal.outcome.borrow() {
+                None | Some(Removed::Gone | Removed::Never(_)) => return Ok(removal.clone()),
+                Some(Removed::Left(_)) => removal.sandbox.clone(),
+            },
+        };
+        let removal = self.remove_in_background(&sandbox);
+        names.removals.insert(handle.to_owned(), removal.clone());
+        Ok(removal)
+    }
+
+    fn remove_in_background(self: &Arc<Self>, sandbox: &Arc<RegisteredSandbox>) -> Removal {
+        // Its turn among the calls is settled when this returns.
+        let ticket = sandbox.enter(Scope::End);
+        let (sender, outcome) = watch::channel(None);
+        let (registry, removed) = (self.clone(), sandbox.clone());
+        self.spawn(async move {
+            let outcome = registry.run_removal(&removed, ticket).await;
+            sender.send_replace(Some(outcome));
+        });
+        Removal { sandbox: sandbox.clone(), outcome }
+    }
+
+    async fn run_removal(&self, sandbox: &Arc<RegisteredSandbox>, mut ticket: Ticket) -> Removed {
+        ticket.turn().await;
+        let outcome = match sandbox.ready().await {
+            Ok(ready) => match ready.close().await {
+                Ok(()) => Removed::Gone,
+                Err(error) => return Removed::Left(error.full_message()),
+            },
+            Err(error) => Removed::Never(error),
+        };
+        let mut names = self.names();
+        let is_its = |it: &Removal| Arc::ptr_eq(&it.sandbox, sandbox);
+        if names.removals.get(sandbox.handle()).is_some_and(is_its) {
+            names.removals.remove(sandbox.handle());
+        }
+        outcome
+    }
+
+    /// Removes every sandbox, whatever is under way in it. Gives the handles of those that could not
+    /// be removed, and why.
+    pub async fn close(self: Arc<Self>) -> Vec<(String, String)> {
+        let registered: Vec<_> =
+            self.names().registered.drain().map(|(_, sandbox)| sandbox).collect();
+        let removals: Vec<_> = registered
+            .iter()
+            .map(|sandbox| {
+                if let Some(task) = lock(&sandbox.launch).task.take()
+                    && matches!(&*sandbox.state.borrow(), State::Launching)
+                {
+                    task.abort();
+                    sandbox.cancel_launch();
+                }
+                self.remove_in_background(sandbox)
+            })
+            .collect();
+        loop {
+            let mut tasks = std::mem::take(&mut *lock(&self.tasks));
+            if tasks.is_empty() {
+                break;
+            }
+            while tasks.join_next().await.is_some() {}
+        }
+        let before = self.names().removals.drain().map(|(_, removal)| removal).collect::<Vec<_>>();
+        let all = removals.iter().chain(&before);
+        all.filter_map(|removal| match &*removal.outcome.borrow() {
+            Some(Removed::Left(why)) => Some((removal.sandbox.handle().to_owned(), why.clone())),
+            _ => None,
+        })
+        .collect()
+    }
+}
+
+impl Removal {
+    /// How it went: none where the container is gone, or else why it is still there.
+    ///
+    /// # Errors
+    ///
+    /// Where there never was a container, because its launch failed.
+    pub async fn finished(mut self) -> Result<Option<String>, RegistryError> {
+        let outcome = self.outcome.wait_for(Option::is_some).await.map(|it| it.clone());
+        match outcome {
+            Ok(Some(Removed::Gone)) => Ok(None),
+            Ok(Some(Removed::Left(why))) => Ok(Some(why)),
+            Ok(Some(Removed::Never(error))) => Err(error),
+            Ok(None) | Err(_) => Ok(Some("the removal was given up".to_owned())),
+        }
+    }
+}
+
+impl LaunchWaiter {
+    /// The sandbox, once it is up.
+    ///
+    /// # Errors
+    ///
+    /// Where the launch failed.
+    pub async fn ready(self) -> Result<Arc<Sandbox>, RegistryError> {
+        self.sandbox.ready().await
+    }
+}
+
+impl Drop for LaunchWaiter {
+    fn drop(&mut self) {
+        let mut names = self.registry.names();
+        let mut launch = lock(&self.sandbox.launch);
+        launch.waiters -= 1;
+        if launch.waiters > 0 || !matches!(&*self.sandbox.state.borrow(), State::Launching) {
+            return;
+        }
+        if let Some(task) = launch.task.take() {
+            task.abort();
+        }
+        drop(launch);
+        names.remove(&self.sandbox);
+        drop(names);
+        self.sandbox.cancel_launch();
+    }
+}
+
+impl Names {
+    /// Frees the handle of a sandbox, if it still has it.
+    fn remove(&mut self, sandbox: &Arc<RegisteredSandbox>) -> bool {
+        let registered = self.registered.get(sandbox.handle());
+        let has_it = registered.is_some_and(|it| Arc::ptr_eq(it, sandbox));
+        if has_it {
+            self.registered.remove(sandbox.handle());
+        }
+        has_it
+    }
+}
+
+/// A failure of the launch, with the field that is the reason for it.
+fn launch_error(error: Error, request: &SandboxRequest) -> RegistryError {
+    let image = request.image.as_ref();
+    let source = Arc::new(error);
+    let (field, value) = match (&*source, image) {
+        (Error::Engine { source: EngineError::UnusableRoot { .. }, .. }, Some(image)) => {
+            return RegistryError::ImageUnsupported { image: image.clone(), source };
+        }
+        (error, Some(image)) if error.kind() == ErrorKind::Image => (Field::Image, image),
+        (Error::GuestPath { .. } | Error::MountTaken { .. }, _) => {
+            (Field::MountPath, &request.mount_path)
+        }
+        (
+            Error::IoDir { .. }
+            | Error::IoDirElsewhere { .. }
+            | Error::MountRefused { .. }
+            | Error::User { .. },
+            _,
+        ) => (Field::HostDir, &request.host_dir),
+        _ => return RegistryError::Controller(source),
+    };
+    RegistryError::Launch { field, value: value.clone(), source }
+}

@@ -1,0 +1,131 @@
+//! What waits for what among the calls of one sandbox. Pure but for the waiting itself.
+//!
+//! Calls run at the same time, and are answered in any order. So that a session can be given all
+//! at once, without waiting for answers, what depends on each other keeps the order in which it
+//! came: operations on files whose paths overlap, where one of them changes something; a script or
+//! a program after what came before it; a destroy after everything. What comes after a script does
+//! not wait for it, unless it is one too: it may take minutes.
+
+use sandbox_protocol::path::GuestPath;
+use tokio::sync::watch;
+
+/// What a call is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// A path. An operation that is refused for its path depends on nothing.
+    Path { path: GuestPath, changes: bool },
+    /// A script or a program: any path.
+    Script,
+    /// The end of the sandbox.
+    End,
+}
+
+impl Scope {
+    /// Whether a call about this waits for an earlier one about that.
+    fn waits_for(&self, earlier: &Self) -> bool {
+        match (self, earlier) {
+            (Self::End, _) | (_, Self::End) => true,
+            (Self::Script, Self::Script) => true,
+            (Self::Script, Self::Path { changes, .. }) => *changes,
+            (Self::Path { .. }, Self::Script) => false,
+            (
+                Self::Path { path, changes },
+                Self::Path { path: earlier, changes: earlier_changes },
+            ) => {
+                (*changes || *earlier_changes) && (path.is_under(earlier) || earlier.is_under(path))
+            }
+        }
+    }
+}
+
+/// The calls of a sandbox that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    under_way: Vec<(Scope, watch::Receiver<()>)>,
+}
+
+/// A call's turn in the order. The calls that wait for it go on when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    before: Vec<watch::Receiver<()>>,
+    _done: watch::Sender<()>,
+}
+
+impl Order {
+    /// The ticket of a call that comes now.
+    pub fn enter(&mut self, scope: Scope) -> Ticket {
+        self.under_way.retain(|(_, done)| done.has_changed().is_ok());
+        let before = self.under_way.iter().filter(|(earlier, _)| scope.waits_for(earlier));
+        let before = before.map(|(_, done)| done.clone()).collect();
+        let (sender, done) = watch::channel(());
+        self.under_way.push((scope, done));
+        Ticket { before, _done: sender }
+    }
+}
+
+impl Ticket {
+    /// Waits for its turn.
+    pub async fn turn(&mut self) {
+        while let Some(done) = self.before.last_mut() {
+            // Nothing is ever sent: the sender's end is the news.
+            _ = done.changed().await;
+            self.before.pop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(path: &str, changes: bool) -> Scope {
+        Scope::Path { path: GuestPath::new(path).unwrap(), changes }
+    }
+
+    #[test]
+    fn only_what_depends_on_each_other_waits() {
+        let read = |at| path(at, false);
+        let write = |at| path(at, true);
+        for (later, earlier, waits) in [
+            (read("/w/a"), write("/w/a"), true),
+            (write("/w/a"), read("/w/a"), true),
+            (read("/w/a"), read("/w/a"), false),
+            (write("/w/a"), write("/w/b"), false),
+            (write("/w/ab"), write("/w/a"), false),
+            (write("/w/a/b"), write("/w/a"), true),
+            (read("/w"), write("/w/a/b"), true),
+            (Scope::Script, write("/w/a"), true),
+            (Scope::Script, read("/w/a"), false),
+            (Scope::Script, Scope::Script, true),
+            (read("/w/a"), Scope::Script, false),
+            (Scope::End, read("/w/a"), true),
+            (Scope::End, Scope::Script, true),
+            (read("/w/a"), Scope::End, true),
+        ] {
+            assert_eq!(later.waits_for(&earlier), waits, "{later:?} after {earlier:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_turn_comes_when_those_before_have_ended_however() {
+        let mut order = Order::default();
+        let mut first = order.enter(path("/w/a", true));
+        first.turn().await;
+        let mut second = order.enter(path("/w/a", true));
+        let mut third = order.enter(path("/w/a", false));
+        let mut other = order.enter(path("/w/b", false));
+        other.turn().await;
+        tokio::select! {
+            biased;
+            () = second.turn() => panic!("the first is under way"),
+            () = std::future::ready(()) => {}
+        }
+        drop(first);
+        // Given up before its turn came.
+        drop(second);
+        third.turn().await;
+        drop((third, other));
+        order.enter(Scope::End).turn().await;
+        assert_eq!(order.under_way.len(), 1, "what has ended is forgotten");
+    }
+}

@@ -1,0 +1,255 @@
+//! `sandbox_filesystem`: any operation, in an envelope that says whether it was done.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use sandbox_api::ErrorKind;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::super::args::{Members, position_cut};
+use super::super::error::ToolError;
+use super::super::metadata::Json;
+use super::super::schema;
+use super::super::stop::Stop;
+use super::super::tool::{Arguments, Context, Output, Tool, Work};
+use super::create_directory::CreateDirectory;
+use super::delete::Delete;
+use super::exists::Exists;
+use super::file_info::FileInfo;
+use super::list_directory::ListDirectory;
+use super::operation::{FileTool, OperationError, OperationOutput, OperationWork, begin};
+use super::read_file::ReadFile;
+use super::write_file::WriteFile;
+
+/// The operations, in the order of the documentation.
+pub(super) static OPERATIONS: [Entry; 7] = [
+    Entry::of::<ReadFile>(),
+    Entry::of::<WriteFile>(),
+    Entry::of::<ListDirectory>(),
+    Entry::of::<CreateDirectory>(),
+    Entry::of::<Delete>(),
+    Entry::of::<Exists>(),
+    Entry::of::<FileInfo>(),
+];
+
+pub(in crate::tools) struct Filesystem;
+
+/// A [`FileTool`] without its types.
+pub(super) struct Entry {
+    pub operation: &'static str,
+    description: &'static str,
+    input_schema: fn() -> Value,
+    output_schema: fn() -> Value,
+    decode: fn(Members<'_>) -> Result<FilesystemArgs, ToolError>,
+}
+
+impl Entry {
+    const fn of<T: FileTool>() -> Self {
+        Self {
+            operation: T::OPERATION,
+            description: T::DESCRIPTION,
+            input_schema: schema::input::<T::Args>,
+            output_schema: schema::output::<T::Data>,
+            decode: decode::<T>,
+        }
+    }
+
+    /// What the operation's own tool takes, and the operation's name.
+    fn input_schema(&self) -> Value {
+        let mut schema = (self.input_schema)();
+        if let Some(schema) = schema.as_object_mut() {
+            schema.remove("$schema");
+            schema.insert("description".to_owned(), self.description.into());
+            if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+                properties.insert("operation".to_owned(), json!({ "const": self.operation }));
+            }
+            if let Some(Value::Array(required)) = schema.get_mut("required") {
+                required.insert(0, "operation".into());
+            }
+        }
+        schema
+    }
+
+    fn output_schema(&self) -> Value {
+        let mut schema = (self.output_schema)();
+        schema.as_object_mut().map(|schema| schema.remove("$schema"));
+        schema
+    }
+}
+
+fn decode<T: FileTool>(members: Members<'_>) -> Result<FilesystemArgs, ToolError> {
+    let args = T::Args::decode(T::NAME, members)?;
+    Ok(FilesystemArgs {
+        container_id: args.container_id().to_owned(),
+        is_read_only: !T::CHANGES_FILES,
+        operation: Box::new(Operation::<T>(args)),
+    })
+}
+
+#[derive(Debug)]
+pub(in crate::tools) struct FilesystemArgs {
+    container_id: String,
+    is_read_only: bool,
+    pub(super) operation: Box<dyn AnyOperation>,
+}
+
+/// The arguments of an operation, whichever it is.
+pub(super) trait AnyOperation: fmt::Debug + Send {
+    fn begin(self: Box<Self>, context: &Context) -> Result<OperationWork<Json>, ToolError>;
+}
+
+struct Operation<T: FileTool>(T::Args);
+
+impl<T: FileTool> fmt::Debug for Operation<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+impl<T: FileTool> AnyOperation for Operation<T> {
+    fn begin(self: Box<Self>, context: &Context) -> Result<OperationWork<Json>, ToolError> {
+        let work = begin::<T>(self.0, context)?;
+        Ok(Box::pin(async move {
+            let OperationOutput { data, truncated, bytes_written, items, held } = work.await?;
+            let data: Json = Box::new(data);
+            Ok(OperationOutput { data, truncated, bytes_written, items, held })
+        }))
+    }
+}
+
+impl Arguments for FilesystemArgs {
+    fn decode(tool: &str, mut members: Members<'_>) -> Result<Self, ToolError> {
+        let wrong = |what: &str| ToolError::invalid(format!("{tool}: `operation`: {what}"));
+        let value = members.take(tool, "operation")?;
+        let operation: String = serde_json::from_str(value.get())
+            .map_err(|error| wrong(&position_cut(&error.to_string())))?;
+        match OPERATIONS.iter().find(|entry| entry.operation == operation) {
+            Some(entry) => (entry.decode)(members),
+            None => {
+                let known = OPERATIONS.iter().map(|entry| format!("`{}`", entry.operation));
+                let known = known.collect::<Vec<_>>().join(", ");
+                Err(wrong(&format!("unknown variant `{operation}`, expected one of {known}")))
+            }
+        }
+    }
+
+    fn container_id(&self) -> &str {
+        &self.container_id
+    }
+}
+
+impl JsonSchema for FilesystemArgs {
+    fn schema_name() -> Cow<'static, str> {
+        "FilesystemArgs".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let operations: Vec<Value> = OPERATIONS.iter().map(Entry::input_schema).collect();
+        json_schema!({ "type": "object", "oneOf": operations })
+    }
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(in crate::tools) struct FilesystemData {
+    /// Whether it was done
+    success: bool,
+    /// What the operation's own tool gives
+    #[schemars(schema_with = "data_schema")]
+    data: Option<Json>,
+    /// What went wrong
+    error: Option<String>,
+    metadata: FilesystemMetadata,
+}
+
+fn data_schema(_: &mut SchemaGenerator) -> Schema {
+    let failed = json!({ "type": "null", "description": "The operation failed" });
+    let data: Vec<Value> = OPERATIONS.iter().map(Entry::output_schema).chain([failed]).collect();
+    json_schema!({ "anyOf": data })
+}
+
+#[derive(Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(inline, deny_unknown_fields)]
+struct FilesystemMetadata {
+    /// Bytes that a write wrote
+    #[schemars(schema_with = "count_schema")]
+    bytes_written: Option<u64>,
+    /// Entries that were listed or deleted
+    #[schemars(schema_with = "count_schema")]
+    items_count: Option<u64>,
+    /// Of a list: there is more
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool")]
+    truncated: Option<bool>,
+    /// Of a failure: what went wrong, in one word
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    kind: Option<ErrorKind>,
+    /// Of a failure: the same call may succeed if it is made again
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool")]
+    retryable: Option<bool>,
+    /// Of a failure: the next step
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    hint: Option<String>,
+}
+
+fn count_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": ["integer", "null"] })
+}
+
+impl Tool for Filesystem {
+    const NAME: &'static str = "sandbox_filesystem";
+    const DESCRIPTION: &'static str = "One operation on files: what the operation's own tool \
+        does, in an envelope that says whether it was done.";
+    type Args = FilesystemArgs;
+    type Data = FilesystemData;
+
+    fn is_read_only(args: &FilesystemArgs) -> bool {
+        args.is_read_only
+    }
+
+    fn begin(
+        args: FilesystemArgs,
+        context: &Context,
+        stop: Stop,
+    ) -> Result<Work<FilesystemData>, ToolError> {
+        let work = args.operation.begin(context)?;
+        Ok(stop.or(async move { render(work.await) }))
+    }
+}
+
+/// The envelope. That an operation failed is data here.
+fn render(
+    outcome: Result<OperationOutput<Json>, OperationError>,
+) -> Result<Output<FilesystemData>, ToolError> {
+    match outcome {
+        Ok(OperationOutput { data, truncated, bytes_written, items: items_count, held }) => {
+            let metadata = FilesystemMetadata {
+                bytes_written,
+                items_count,
+                truncated,
+                ..FilesystemMetadata::default()
+            };
+            let data = FilesystemData { success: true, data: Some(data), error: None, metadata };
+            Ok(Output { held, ..data.into() })
+        }
+        Err(OperationError::Sandbox(error)) => Err(error),
+        Err(OperationError::Operation(error)) => {
+            let failure = Some(error.kind);
+            let metadata = FilesystemMetadata {
+                kind: failure,
+                retryable: Some(error.retryable),
+                hint: error.hint,
+                ..FilesystemMetadata::default()
+            };
+            let error = Some(error.message);
+            let data = FilesystemData { success: false, data: None, error, metadata };
+            Ok(Output { failure, ..data.into() })
+        }
+    }
+}

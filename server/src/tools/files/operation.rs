@@ -1,0 +1,249 @@
+//! What an operation on files is, and how a call of one runs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use sandbox_api::Encoding;
+use sandbox_api::GuestPath;
+use sandbox_api::files::EntryKind;
+use sandbox_controller::{Error, Sandbox};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::super::error::ToolError;
+use super::super::stop::Stop;
+use super::super::tool::{Arguments, Context, MAX_READ_BYTES, Output, Tool, Work};
+use crate::registry::{RegisteredSandbox, Scope};
+
+/// A tool that is one operation on files.
+pub(in crate::tools) trait FileTool: 'static {
+    const NAME: &'static str;
+    /// What it does, for programs and models.
+    const DESCRIPTION: &'static str;
+    /// Its name in `sandbox_filesystem`.
+    const OPERATION: &'static str;
+    const CHANGES_FILES: bool;
+    type Args: FileArguments;
+    type Data: Serialize + JsonSchema + Send + Sync + 'static;
+
+    /// Bytes that its data may have; `max_file_size` is the limit of a file. None where they are few.
+    fn data_bytes(_args: &Self::Args, _max_file_size: u64) -> Option<u64> {
+        None
+    }
+
+    fn perform(
+        sandbox: &Sandbox,
+        args: Self::Args,
+    ) -> impl Future<Output = Result<OperationOutput<Self::Data>, Error>> + Send;
+}
+
+/// What an operation on files takes.
+pub(in crate::tools) trait FileArguments: Arguments + fmt::Debug {
+    /// The path's bytes, as they were given.
+    fn path(&self) -> &[u8];
+}
+
+/// The arguments of an operation: those that all have, and its own.
+macro_rules! file_arguments {
+    (
+        $name:ident, $path:literal
+        $(, $(#[$attribute:meta])* $field:ident: $type:ty)* $(,)?
+    ) => {
+        #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
+        #[serde(rename_all = "camelCase", deny_unknown_fields)]
+        pub(in crate::tools) struct $name {
+            /// The sandbox, by the name that sandbox_init gave it
+            pub container_id: String,
+            #[doc = $path]
+            pub path: String,
+            /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
+            #[serde(default, rename = "path_b64")]
+            #[schemars(with = "Option<String>")]
+            pub path_b64: Option<sandbox_protocol::Base64>,
+            $($(#[$attribute])* pub $field: $type,)*
+        }
+
+        impl crate::tools::tool::Arguments for $name {
+            fn decode(
+                tool: &str,
+                mut members: crate::tools::args::Members<'_>,
+            ) -> Result<Self, crate::tools::error::ToolError> {
+                members.complete_path();
+                members.decode(tool)
+            }
+
+            fn container_id(&self) -> &str {
+                &self.container_id
+            }
+        }
+
+        impl crate::tools::files::operation::FileArguments for $name {
+            fn path(&self) -> &[u8] {
+                sandbox_protocol::path::written(&self.path, self.path_b64.as_ref())
+            }
+        }
+    };
+}
+pub(super) use file_arguments;
+
+/// What an operation gives.
+pub(in crate::tools) struct OperationOutput<D> {
+    pub data: D,
+    /// Of a list: there is more.
+    pub truncated: Option<bool>,
+    pub bytes_written: Option<u64>,
+    pub items: Option<u64>,
+    /// Held until the answer has been given away.
+    pub held: Option<OwnedSemaphorePermit>,
+}
+
+impl<D> From<D> for OperationOutput<D> {
+    fn from(data: D) -> Self {
+        Self { data, truncated: None, bytes_written: None, items: None, held: None }
+    }
+}
+
+/// Why an operation gives nothing.
+pub(super) enum OperationError {
+    /// The sandbox is not there, or is there no more.
+    Sandbox(ToolError),
+    /// The operation was refused, or failed.
+    Operation(ToolError),
+}
+
+impl From<OperationError> for ToolError {
+    fn from(error: OperationError) -> Self {
+        match error {
+            OperationError::Sandbox(error) | OperationError::Operation(error) => error,
+        }
+    }
+}
+
+pub(super) type OperationWork<D> = BoxFuture<'static, Result<OperationOutput<D>, OperationError>>;
+
+/// Begins an operation. Its turn among the calls of its sandbox is settled when this returns.
+pub(super) fn begin<T: FileTool>(
+    args: T::Args,
+    context: &Context,
+) -> Result<OperationWork<T::Data>, ToolError> {
+    let registered = context.registry.find(args.container_id())?;
+    // A path that is none depends on nothing: it is refused.
+    let scope = scope(args.path(), T::CHANGES_FILES, &registered);
+    let ticket = scope.map(|scope| registered.enter(scope));
+    let (registry, read_bytes) = (context.registry.clone(), context.read_bytes.clone());
+    let data_bytes = T::data_bytes(&args, context.limits.max_file_size.as_u64());
+    Ok(Box::pin(async move {
+        let mut ticket = ticket;
+        if let Some(ticket) = &mut ticket {
+            ticket.turn().await;
+        }
+        let ready = registered.ready().await;
+        let sandbox = ready.map_err(|error| OperationError::Sandbox(error.into()))?;
+        let held = match data_bytes {
+            Some(bytes) => hold(read_bytes, bytes).await,
+            None => None,
+        };
+        let output = T::perform(&sandbox, args).await.map_err(|error| match error {
+            Error::Operation { .. } => OperationError::Operation(error.into()),
+            error => OperationError::Sandbox(registry.failure(&registered, error).into()),
+        })?;
+        Ok(OperationOutput { held, ..output })
+    }))
+}
+
+/// What a call is about.
+fn scope(path: &[u8], changes: bool, sandbox: &RegisteredSandbox) -> Option<Scope> {
+    let mount = GuestPath::new(sandbox.mount_path()).ok()?;
+    let path = GuestPath::resolve(path, &mount, Some(&mount)).ok()?.path;
+    Some(Scope::Path { path, changes })
+}
+
+/// Waits until what a read may give fits among what has not been answered yet.
+async fn hold(available: Arc<Semaphore>, bytes: u64) -> Option<OwnedSemaphorePermit> {
+    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(MAX_READ_BYTES as u32);
+    // It is never closed.
+    available.acquire_many_owned(bytes).await.ok()
+}
+
+/// An operation as a tool of its own.
+impl<T: FileTool> Tool for T {
+    const NAME: &'static str = T::NAME;
+    const DESCRIPTION: &'static str = T::DESCRIPTION;
+    type Args = T::Args;
+    type Data = T::Data;
+
+    fn is_read_only(_args: &T::Args) -> bool {
+        !T::CHANGES_FILES
+    }
+
+    fn begin(args: T::Args, context: &Context, stop: Stop) -> Result<Work<T::Data>, ToolError> {
+        let work = begin::<T>(args, context)?;
+        Ok(stop.or(async move {
+            let OperationOutput { data, truncated, held, .. } = work.await?;
+            let mut output = Output { held, ..data.into() };
+            output.metadata.push_some("truncated", truncated);
+            Ok(output)
+        }))
+    }
+}
+
+/// How content is written in JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub(in crate::tools) enum ContentEncoding {
+    /// Text.
+    #[default]
+    #[serde(alias = "utf-8")]
+    Utf8,
+    /// Any bytes.
+    Base64,
+}
+
+/// [`ContentEncoding`] as it may be given.
+pub(super) fn given_encoding(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "oneOf": [
+            { "type": "string", "const": "utf8", "description": "Text." },
+            { "type": "string", "const": "utf-8", "description": "The same." },
+            { "type": "string", "const": "base64", "description": "Any bytes." },
+        ],
+    })
+}
+
+impl From<ContentEncoding> for Encoding {
+    fn from(encoding: ContentEncoding) -> Self {
+        match encoding {
+            ContentEncoding::Utf8 => Self::Utf8,
+            ContentEncoding::Base64 => Self::Base64,
+        }
+    }
+}
+
+/// What a path is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub(super) enum EntryType {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link, which is never followed.
+    Symlink,
+    /// A FIFO, socket or device.
+    Other,
+}
+
+impl From<EntryKind> for EntryType {
+    fn from(kind: EntryKind) -> Self {
+        match kind {
+            EntryKind::File => Self::File,
+            EntryKind::Directory => Self::Directory,
+            EntryKind::Symlink => Self::Symlink,
+            EntryKind::Other => Self::Other,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! `sandbox_init`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::args::Members;
+use super::error::ToolError;
+use super::stop::Stop;
+use super::tool::{Arguments, Context, Tool, Work};
+use crate::registry::SandboxRequest;
+
+pub(super) struct Init;
+
+fn workspace() -> String {
+    "workspace".to_owned()
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct InitArgs {
+    /// Your name for the sandbox, which the other tools take
+    pub container_id: String,
+    /// The engine's image that programs run in; without one the sandbox has scripts and files
+    #[serde(default)]
+    pub image_name: Option<String>,
+    /// A name to show for the container
+    #[serde(default)]
+    pub container_name: Option<String>,
+    /// The host's directory that the sandbox sees; it is made if it is missing
+    pub project_out_path: String,
+    /// Where it appears in the sandbox, from the root
+    #[serde(default = "workspace")]
+    pub root_path: String,
+}
+
+impl Arguments for InitArgs {
+    fn decode(tool: &str, members: Members<'_>) -> Result<Self, ToolError> {
+        members.decode(tool)
+    }
+
+    fn container_id(&self) -> &str {
+        &self.container_id
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct InitData {
+    /// As it was given
+    pub container_id: String,
+    /// The engine's id of the container
+    pub docker_id: String,
+}
+
+impl Tool for Init {
+    const NAME: &'static str = "sandbox_init";
+    const DESCRIPTION: &'static str = "Make a sandbox that sees one directory of the host, and \
+        keep it by a name. Asked again with the same arguments it gives the same sandbox.";
+    type Args = InitArgs;
+    type Data = InitData;
+
+    fn begin(args: InitArgs, context: &Context, stop: Stop) -> Result<Work<InitData>, ToolError> {
+        let container_id = args.container_id.clone();
+        let launch = context.registry.launch(SandboxRequest {
+            handle: args.container_id,
+            image: args.image_name,
+            container_name: args.container_name,
+            host_dir: args.project_out_path,
+            mount_path: args.root_path,
+        })?;
+        Ok(stop.or(async move {
+            let sandbox = launch.ready().await?;
+            let docker_id = sandbox.container_id().to_owned();
+            Ok(InitData { container_id, docker_id }.into())
+        }))
+    }
+}

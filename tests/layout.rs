@@ -1,0 +1,408 @@
+//! The layout of the house: which crate may use which, which room of the controller may use which,
+//! and how large it may become. A new arrow fails here, with a sentence that says where the code
+//! belongs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A crate or a room, what is its own, and what it may use.
+type Row = (&'static str, &'static str, &'static [&'static str]);
+
+/// The crates that are shipped, from the bottom up.
+const CRATES: &[Row] = &[
+    ("sandbox-protocol", "the wire", &[]),
+    ("sandbox-dirfd", "files by directory descriptors", &[]),
+    ("sandbox-api", "plain data that callers ask and get", &["sandbox-dirfd", "sandbox-protocol"]),
+    ("sandbox-rootfs", "image archives", &["sandbox-dirfd"]),
+    ("sandbox-helper", "one container of the embedded engine", &[]),
+    (
+        "sandbox-engine",
+        "what runs containers",
+        &["sandbox-api", "sandbox-dirfd", "sandbox-helper", "sandbox-protocol", "sandbox-rootfs"],
+    ),
+    ("sandbox-agent", "what is inside a sandbox", &["sandbox-dirfd", "sandbox-protocol"]),
+    (
+        "sandbox-controller",
+        "sandboxes, and what runs in them",
+        &["sandbox-api", "sandbox-dirfd", "sandbox-engine", "sandbox-protocol"],
+    ),
+    (
+        "sandbox-server",
+        "tools for others",
+        &["sandbox-api", "sandbox-controller", "sandbox-protocol"],
+    ),
+    (
+        "sandboxctl",
+        "the command line",
+        &["sandbox-api", "sandbox-controller", "sandbox-protocol", "sandbox-server"],
+    ),
+];
+/// Crates that are not shipped: they may use any.
+const TOOLS: &[&str] = &["sandbox-tests", "sandbox-bench"];
+
+/// The rooms of the controller, from the bottom up.
+const ROOMS: &[Row] = &[
+    ("step", "the steps of a sandbox's life, and their time limits", &[]),
+    ("failpoint", "where tests hold a controller", &["step"]),
+    ("mounts", "what the host has mounted", &["error"]),
+    ("error", "what can fail on our side", &["mounts", "step"]),
+    ("engine_call", "calls to the engine", &["error", "failpoint", "step"]),
+    ("audit", "one line for each operation", &["error"]),
+    ("io_dir", "files on the host's side", &["error"]),
+    ("config", "what a controller is told", &["io_dir"]),
+    ("gc", "nothing is left", &["config", "engine_call", "error", "io_dir", "step"]),
+    ("session", "the wire", &[]),
+    ("egress", "connections of commands", &["audit", "session"]),
+    (
+        "sandbox",
+        "one container, from its launch to its removal",
+        &[
+            "audit",
+            "egress",
+            "engine_call",
+            "error",
+            "failpoint",
+            "gc",
+            "io_dir",
+            "mounts",
+            "session",
+            "step",
+        ],
+    ),
+    (
+        "execution",
+        "scripts and commands in a sandbox",
+        &["audit", "error", "failpoint", "io_dir", "mounts", "sandbox", "session", "step"],
+    ),
+    ("files", "file operations on a sandbox", &["audit", "error", "io_dir", "sandbox", "session"]),
+    (
+        "controller",
+        "an engine, and the sandboxes on it",
+        &[
+            "audit",
+            "config",
+            "engine_call",
+            "error",
+            "failpoint",
+            "gc",
+            "mounts",
+            "sandbox",
+            "step",
+        ],
+    ),
+    ("check", "whether a script compiles", &["error", "execution"]),
+    ("doctor", "diagnosis", &["config", "controller", "error", "io_dir", "sandbox"]),
+];
+
+/// Files that import each other: the ends of a session and what they share. No other circle.
+const CIRCLES: &[&[&str]] = &[&["session", "session/streams", "session/tunnels"]];
+
+/// Lines of the controller, its tests apart.
+const MAX_LINES: usize = 15_000;
+/// Source files side by side in one folder.
+const MAX_FILES: usize = 12;
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it lies in the workspace").to_owned()
+}
+
+fn row(table: &[Row], name: &str) -> Row {
+    *table
+        .iter()
+        .find(|row| row.0 == name)
+        .unwrap_or_else(|| panic!("{name} is new: say in this test what it is and what it may use"))
+}
+
+/// Fails for what `user` uses beyond its row.
+fn check(table: &[Row], user: &str, used: &str) -> Result<(), String> {
+    let (_, owns, may_use) = row(table, user);
+    if user == used || may_use.contains(&used) {
+        return Ok(());
+    }
+    let (_, used_owns, _) = row(table, used);
+    Err(format!(
+        "{user} ({owns}) uses {used} ({used_owns}): move what it needs of that into {user}, or into \
+         what both may use ({}), or hand it over from above as a value",
+        shared(table, user, used),
+    ))
+}
+
+/// What both may use.
+fn shared(table: &[Row], one: &str, other: &str) -> String {
+    let both: Vec<_> =
+        row(table, one).2.iter().filter(|it| row(table, other).2.contains(it)).collect();
+    match &*both {
+        [] => "there is nothing yet".to_owned(),
+        both => both.iter().map(|it| **it).collect::<Vec<_>>().join(", "),
+    }
+}
+
+#[test]
+fn crates_depend_on_those_below_them_alone() {
+    let metadata = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--format-version", "1", "--locked", "--offline"])
+        .current_dir(workspace())
+        .output()
+        .unwrap();
+    assert!(metadata.status.success(), "{}", String::from_utf8_lossy(&metadata.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let names: BTreeSet<_> = packages.iter().map(|it| it["name"].as_str().unwrap()).collect();
+    let mut wrong = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap();
+        if TOOLS.contains(&name) {
+            continue;
+        }
+        let needs = package["dependencies"].as_array().unwrap();
+        // Tests may reach further.
+        let needs = needs.iter().filter(|it| it["kind"].as_str() != Some("dev"));
+        let needs = needs.map(|it| it["name"].as_str().unwrap()).filter(|it| names.contains(it));
+        wrong.extend(needs.filter_map(|used| check(CRATES, name, used).err()));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The controller's source files by their module's path, without tests.
+struct Sources(BTreeMap<String, String>);
+
+impl Sources {
+    fn read() -> Self {
+        let root = workspace().join("controller/src");
+        let mut files = BTreeMap::new();
+        let mut folders = vec![root.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+                if path.is_dir() {
+                    if name != "tests" {
+                        folders.push(path);
+                    }
+                } else if name.ends_with(".rs") && name != "tests.rs" {
+                    let module = path.strip_prefix(&root).unwrap().with_extension("");
+                    let module = module.to_str().unwrap();
+                    let module = module.strip_suffix("/mod").unwrap_or(module);
+                    files.insert(module.to_owned(), fs::read_to_string(&path).unwrap());
+                }
+            }
+        }
+        Self(files)
+    }
+
+    /// The module that a path leads to, seen from another.
+    fn target(&self, from: &str, path: &str) -> Option<&str> {
+        let mut segments: Vec<&str> = path.split("::").collect();
+        let mut base: Vec<&str> = from.split('/').collect();
+        match segments[0] {
+            "crate" => {
+                base.clear();
+                segments.remove(0);
+            }
+            "self" => _ = segments.remove(0),
+            "super" => {
+                while segments.first() == Some(&"super") {
+                    segments.remove(0);
+                    base.pop();
+                }
+            }
+            first if self.0.contains_key(&format!("{from}/{first}")) => {}
+            _ => return None,
+        }
+        base.extend(segments);
+        // The longest that is a file: what follows is an item in it.
+        (1..=base.len()).rev().find_map(|length| {
+            let module = base[..length].join("/");
+            self.0.get_key_value(&module).map(|(module, _)| &**module)
+        })
+    }
+
+    /// Which modules each one uses.
+    fn uses(&self) -> BTreeMap<&str, BTreeSet<&str>> {
+        // They only name what others have.
+        let others = self.0.iter().filter(|(module, _)| !matches!(&***module, "lib" | "fuzz"));
+        others
+            .map(|(module, source)| {
+                let paths = paths(source);
+                let targets = paths.iter().filter_map(|path| self.target(module, path));
+                (&**module, targets.filter(|target| target != module).collect())
+            })
+            .collect()
+    }
+}
+
+/// The paths in the code, without those of its tests.
+fn paths(source: &str) -> Vec<String> {
+    let mut code = String::new();
+    let mut lines = source.lines();
+    while let Some(line) = lines.next() {
+        if line.trim_start().starts_with("#[cfg(test)]") {
+            // What it stands before: a line, or a block up to its end.
+            let indent = &line[..line.len() - line.trim_start().len()];
+            let mut item = lines.next().unwrap_or_default();
+            while !item.ends_with([';', '{', ',', '}']) {
+                item = lines.next().unwrap_or("}");
+            }
+            if item.ends_with('{') {
+                let end = format!("{indent}}}");
+                _ = lines.by_ref().find(|line| *line == end);
+            }
+            continue;
+        }
+        let text = line.split("//").next().unwrap_or_default();
+        code.push_str(text);
+        code.push('\n');
+    }
+    let mut found = Vec::new();
+    let (uses, rest): (Vec<&str>, Vec<&str>) = code.split(';').partition(|statement| {
+        let last = statement.trim_start().lines().last().unwrap_or_default();
+        statement.contains("use ") && (last.contains("use ") || statement.contains("::{"))
+    });
+    for statement in uses {
+        let start = statement.rfind("use ").map_or(0, |at| at + 4);
+        leaves(statement[start..].trim(), "", &mut found);
+    }
+    for statement in rest {
+        let is_part = |char: char| char.is_alphanumeric() || char == '_' || char == ':';
+        let words = statement.split(|char| !is_part(char));
+        let is_path = |word: &&str| {
+            ["crate::", "super::", "self::"].iter().any(|start| word.starts_with(start))
+        };
+        found.extend(words.filter(is_path).map(|word| word.trim_end_matches(':').to_owned()));
+    }
+    found
+}
+
+/// The paths of a `use`, each written out.
+fn leaves(tree: &str, before: &str, found: &mut Vec<String>) {
+    let Some(open) = tree.find('{') else {
+        let path = tree.split(" as ").next().unwrap_or_default().trim();
+        found.push(format!("{before}{path}").trim_end_matches("::self").to_owned());
+        return;
+    };
+    let before = format!("{before}{}", tree[..open].trim());
+    let inner = &tree[open + 1..tree.rfind('}').unwrap_or(tree.len())];
+    let (mut depth, mut start) = (0, 0);
+    for (at, char) in inner.char_indices().chain([(inner.len(), ',')]) {
+        match char {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                let part = inner[start..at].trim();
+                if !part.is_empty() {
+                    leaves(part, &before, found);
+                }
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn rooms_of_the_controller_use_those_below_them_alone() {
+    let sources = Sources::read();
+    let room = |module: &str| module.split('/').next().unwrap().to_owned();
+    let mut wrong = BTreeSet::new();
+    let mut arrows = 0;
+    for (module, targets) in sources.uses() {
+        for target in targets {
+            arrows += 1;
+            wrong.extend(check(ROOMS, &room(module), &room(target)).err());
+        }
+    }
+    assert!(
+        arrows > 100,
+        "only {arrows} imports were found: this test does not read them any more"
+    );
+    assert!(wrong.is_empty(), "{}", wrong.into_iter().collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn no_files_of_the_controller_import_each_other() {
+    let sources = Sources::read();
+    let uses = sources.uses();
+    let reached = |from: &str| {
+        let mut reached = BTreeSet::new();
+        let mut open: Vec<&str> = uses.get(from).into_iter().flatten().copied().collect();
+        while let Some(module) = open.pop() {
+            if reached.insert(module) {
+                open.extend(uses.get(module).into_iter().flatten());
+            }
+        }
+        reached
+    };
+    let reached: BTreeMap<&str, BTreeSet<&str>> =
+        uses.keys().map(|module| (*module, reached(module))).collect();
+    let mut circles = BTreeSet::new();
+    for (module, targets) in &reached {
+        if targets.contains(module) {
+            let circle =
+                targets.iter().filter(|it| reached.get(*it).is_some_and(|it| it.contains(module)));
+            circles.insert(circle.copied().collect::<Vec<_>>());
+        }
+    }
+    let circles: Vec<_> = circles.iter().filter(|circle| !CIRCLES.contains(&&***circle)).collect();
+    assert!(
+        circles.is_empty(),
+        "these files import each other: {circles:?}; move what they share into a file below them",
+    );
+}
+
+#[test]
+fn controller_stays_small_and_its_folders_can_be_read_at_a_glance() {
+    let sources = Sources::read();
+    let lines: usize = sources.0.values().map(|source| source.lines().count()).sum();
+    assert!(
+        lines <= MAX_LINES,
+        "controller/src has {lines} lines without its tests: what needs no sandbox belongs in a crate below"
+    );
+    let mut folders: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    let mut open = vec![workspace().join("controller/src")];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                *folders.entry(folder.clone()).or_default() += 1;
+            }
+        }
+    }
+    for (folder, files) in folders {
+        assert!(
+            files <= MAX_FILES,
+            "{} has {files} files side by side: what belongs together gets a folder of its own",
+            folder.display()
+        );
+    }
+}
+
+#[test]
+fn source_files_that_the_docs_name_exist() {
+    let mut open = vec![workspace().join("docs/src")];
+    let mut missing = Vec::new();
+    let mut found = 0;
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        // What stands between backquotes is every second piece.
+        let names = text.split('`').skip(1).step_by(2).filter(|name| {
+            let is_source = name.ends_with(".rs") && !name.contains([' ', '{', '*', '<']);
+            is_source && name.split('/').next().is_some_and(|top| workspace().join(top).is_dir())
+        });
+        for name in names {
+            found += 1;
+            if !workspace().join(name).exists() {
+                missing.push(format!("{}: {name}", path.display()));
+            }
+        }
+    }
+    assert!(found > 10, "only {found} names were found: this test does not read them any more");
+    assert!(missing.is_empty(), "the docs name files that do not exist:\n{}", missing.join("\n"));
+}
