@@ -1,46 +1,48 @@
-//! The agent's command line, which it needs before it confines itself and reads `hello`.
+//! The agent's command line. The agent needs it before it confines itself and reads `hello`.
 
 use crate::message::Access;
 use crate::path::{GuestPath, PathError};
 use crate::user::{User, UserError};
 
-/// Where our own image has the agent: the Dockerfile says so. Docker mounts it into other images under
-/// a random name, and the embedded engine executes it from memory. No io dir is around it anywhere.
+/// Path of the agent in the project's own image, set by its Dockerfile. Docker mounts the agent
+/// into other images under a random name; the embedded engine executes it from memory. This path is
+/// never inside an io dir.
 pub const INJECTED_AGENT: &str = "/.sandbox/agent";
 
-/// The port of the loopback on which programs find the proxy: Squid's, so that what knows no variables
-/// can be told once and for all.
+/// The port on loopback where commands find the proxy. It is Squid's default port, so that software
+/// that does not read proxy variables can be configured once.
 pub const PROXY_PORT: u16 = 3128;
 
-/// What the agent is for.
+/// What the agent does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Serves a session that runs scripts.
     Script,
-    /// Serves a session that runs programs of the image too.
+    /// Serves a session that also runs commands of the image.
     Exec,
-    /// Reads one script from stdin and says whether it compiles ([`CheckReply`]). No session.
+    /// Reads one script from stdin and reports whether it compiles ([`CheckReply`]). No session.
     Check,
 }
 
-/// What happens where the agent cannot confine itself as it should.
+/// What happens if the agent cannot confine itself as required.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum ConfinementPolicy {
-    /// It ends: its system call filter must be in force, and Landlock where the kernel has it.
+    /// The agent exits, unless its system call filter is in force, and Landlock if the kernel has
+    /// it.
     #[default]
     Required,
-    /// It goes on, and says which layer is missing.
+    /// The agent continues and reports which layer is missing.
     BestEffort,
 }
 
 impl ConfinementPolicy {
-    /// Both.
+    /// Both policies.
     pub const ALL: [Self; 2] = [Self::Required, Self::BestEffort];
 
-    /// The word on the command line and in configuration.
+    /// The policy's name on the command line and in configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -49,85 +51,86 @@ impl ConfinementPolicy {
         }
     }
 
-    /// The policy of that word.
+    /// The policy of that name.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|policy| policy.as_str() == word)
     }
 }
 
-/// The exit code of an agent that could not confine itself as its policy wants; stderr says why.
+/// The exit code of an agent that could not confine itself as its policy requires; the reason is on
+/// stderr.
 pub const EXIT_UNCONFINED: i32 = 5;
 
-/// A mount that scripts and operations may use.
+/// A mount that scripts and operations can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Where it is in the sandbox.
+    /// Its path in the sandbox.
     pub path: GuestPath,
-    /// What may be done there.
+    /// The access allowed to it.
     pub access: Access,
 }
 
-/// The proxy of programs that may reach somebody.
+/// The proxy of commands that have egress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proxy {
-    /// Where it listens, on the sandbox's loopback.
+    /// Its listening address on the sandbox's loopback.
     pub port: u16,
-    /// What `NO_PROXY` says: hosts that programs reach without it, with commas between them.
+    /// The value of `NO_PROXY`: hosts that commands reach without the proxy, separated by commas.
     pub without: String,
 }
 
 /// The agent's command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentArgs {
-    /// What the agent is for.
+    /// What the agent does.
     pub mode: Mode,
-    /// Who the agent is to be: it ends where it is anybody else. `None` where that is nobody's
-    /// business, as without a container.
+    /// The user that the agent must run as; it exits if it runs as another one. `None` if any user
+    /// will do, as without a container.
     pub user: Option<User>,
-    /// The mounts, none inside another.
+    /// The mounts. None is inside another.
     pub mounts: Vec<Mount>,
-    /// Directories in them that the controller has covered by an empty one. Anything else that is
-    /// mounted inside a mount is an error.
+    /// Directories in the mounts that the controller has covered with an empty one. Any other mount
+    /// inside a mount is an error.
     pub hidden: Vec<String>,
-    /// What `~` means: the root of the io dir's mount, where there is one.
+    /// What `~` expands to: the root of the io dir's mount, if there is one.
     pub home: Option<GuestPath>,
-    /// What a relative path is relative to.
+    /// The base of relative paths.
     pub workdir: Option<GuestPath>,
-    /// What happens where the agent cannot confine itself.
+    /// What happens if the agent cannot confine itself.
     pub confinement: ConfinementPolicy,
-    /// The proxy, where programs may reach anybody.
+    /// The proxy, if commands have egress.
     pub proxy: Option<Proxy>,
 }
 
-/// A command line that is none of ours.
+/// An invalid command line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArgsError {
-    /// No mode, or an unknown one.
+    /// The mode is missing or unknown.
     #[error("the first argument is the mode: script, exec or check")]
     Mode,
-    /// An unknown option, or one without its value.
+    /// An unknown option, or an option without its value.
     #[error("unknown or incomplete argument '{0}'")]
     Option(String),
-    /// Two numbers that are not a user.
+    /// Not a user: two numbers are needed.
     #[error("bad user '{user}': {source}")]
     User {
-        /// As it was given.
+        /// As given.
         user: String,
         /// What is wrong.
         source: UserError,
     },
-    /// A word that is no policy.
+    /// An unknown policy.
     #[error("'{0}' is no policy of confinement: required or best-effort")]
     Confinement(String),
-    /// What is no proxy.
+    /// An invalid proxy.
     #[error("'{0}' is no PORT:HOSTS")]
     Proxy(String),
-    /// A path that is none.
+    /// An invalid path.
     #[error("bad path '{path}': {source}")]
     Path {
-        /// As it was given.
+        /// As given.
         path: String,
         /// What is wrong.
         source: PathError,
@@ -143,8 +146,8 @@ pub struct CheckReply {
 }
 
 impl AgentArgs {
-    /// What a relative path is relative to: the working directory, else the home, else `/`, where
-    /// no mount is.
+    /// The base of relative paths: the working directory, else the home, else `/` if there is no
+    /// mount.
     #[must_use]
     pub fn base(&self) -> GuestPath {
         self.workdir.clone().or_else(|| self.home.clone()).unwrap_or_else(GuestPath::root)
@@ -178,7 +181,7 @@ impl AgentArgs {
         if let Some(workdir) = &self.workdir {
             args.extend(["--workdir".to_owned(), workdir.to_string()]);
         }
-        // Nothing said means the stricter one.
+        // The stricter policy is the default.
         if self.confinement != ConfinementPolicy::default() {
             args.extend(["--confinement".to_owned(), self.confinement.as_str().to_owned()]);
         }
@@ -188,11 +191,11 @@ impl AgentArgs {
         args
     }
 
-    /// Reads the arguments after the program's name.
+    /// Parses the arguments after the program's name.
     ///
     /// # Errors
     ///
-    /// [`ArgsError`] for anything that [`to_args`](Self::to_args) does not write.
+    /// [`ArgsError`] for anything that [`to_args`](Self::to_args) does not produce.
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self, ArgsError> {
         let mut args = args.into_iter();
         let mode = match args.next().as_deref() {

@@ -5,7 +5,7 @@ use std::fmt;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Bytes that travel as standard base64 with padding.
+/// Bytes, encoded on the wire as standard base64 with padding.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Base64(pub Vec<u8>);
 
@@ -16,7 +16,7 @@ impl fmt::Debug for Base64 {
 }
 
 impl Base64 {
-    /// Writes the text at the end of `line`.
+    /// Appends the text to `line`.
     pub(crate) fn write_to(&self, line: &mut Vec<u8>) {
         let start = line.len();
         line.resize(start + base64::encoded_len(self.0.len(), true).unwrap_or(0), 0);
@@ -33,7 +33,7 @@ impl Serialize for Base64 {
 
 impl<'de> Deserialize<'de> for Base64 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // A visitor, so that the text is decoded where it lies in the frame.
+        // A visitor, so that the text is decoded in place in the frame.
         deserializer.deserialize_str(Visitor)
     }
 }

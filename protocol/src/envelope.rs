@@ -1,4 +1,4 @@
-//! JSON-RPC's envelope, decoded strictly, and the two directions of the wire.
+//! JSON-RPC's envelope, decoded strictly, and the messages of both directions.
 
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
@@ -11,20 +11,20 @@ use crate::message::{
     Touched,
 };
 
-/// A line that is not a message of this wire.
+/// A line that is not a message of this protocol.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// Not a JSON-RPC envelope, or a shape that this direction does not have.
+    /// Not a JSON-RPC envelope, or a shape that is not used in this direction.
     #[error("malformed envelope: {0}")]
     Envelope(String),
-    /// The envelope is right, its params are not. For a request its `id` is known, and the
-    /// answer is an error; a notification has none.
+    /// The envelope is valid, its params are not. For a request its `id` is known, and the answer
+    /// is an error; a notification has none.
     #[error("malformed params of '{method}': {source}")]
     Params {
         /// The method.
         method: String,
-        /// The id, where the message is a request.
+        /// The id, if the message is a request.
         id: Option<u64>,
         /// What is wrong.
         source: serde_json::Error,
@@ -34,53 +34,53 @@ pub enum DecodeError {
 /// [`ToAgent::Heartbeat`] as a line, with its newline.
 pub const HEARTBEAT: &[u8] = b"\n";
 
-/// What the controller sends and the agent reads.
+/// A message from the controller to the agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToAgent {
-    /// A request, to be answered once.
+    /// A request. It gets exactly one answer.
     Request {
-        /// Given by the controller, never used twice in a session.
+        /// Chosen by the controller, unique in a session.
         id: u64,
-        /// What is asked.
+        /// The request itself.
         request: Request,
     },
     /// A piece of a stream to the agent.
     Chunk(Chunk),
-    /// Leave to send more of a stream from the agent.
+    /// Allows the agent to send more of a stream.
     Credit(Credit),
-    /// A tunnel has its connection.
+    /// The connection of a tunnel is established.
     Connected(Connected),
-    /// A tunnel is over.
+    /// A tunnel has ended.
     Closed(Closed),
-    /// The controller is alive: an empty line, so one byte, which no write can tear apart.
+    /// The controller is alive: an empty line. It is one byte, so no write can split it.
     Heartbeat,
 }
 
-/// What the agent sends and the controller reads.
+/// A message from the agent to the controller.
 #[derive(Debug)]
 pub enum FromAgent<'a> {
-    /// The answer to a request, to be decoded by what the pending id asked for.
+    /// The answer to a request. The request with this id determines how to decode it.
     Reply {
         /// The request's id.
         id: u64,
-        /// The raw answer, or why there is none.
+        /// The raw answer, or the error.
         result: Result<&'a RawValue, WireError>,
     },
-    /// An entry of the log.
+    /// A log entry.
     Log(Log),
     /// A path is about to change.
     Touched(Touched),
-    /// A script was kept from a path.
+    /// A script was refused access to a path.
     Refused(Refused),
     /// Entries of a list.
     Page(Page),
     /// A piece of a stream from the agent.
     Chunk(Chunk),
-    /// Leave to send more of a stream to the agent.
+    /// Allows the controller to send more of a stream.
     Credit(Credit),
-    /// A program wants a connection.
+    /// A command requests a connection.
     Connect(Connect),
-    /// The agent's last word on a tunnel.
+    /// The agent's last message for a tunnel.
     Close(Close),
 }
 
@@ -89,7 +89,7 @@ pub enum FromAgent<'a> {
 struct Incoming<'a> {
     #[serde(rename = "jsonrpc")]
     _jsonrpc: Version,
-    // An explicit null is no id: JSON-RPC would take it for an answer to a broken request.
+    // An explicit null is not an id: JSON-RPC would treat it as the answer to a broken request.
     #[serde(default, deserialize_with = "present")]
     id: Option<u64>,
     #[serde(default, borrow)]
@@ -171,7 +171,7 @@ fn params<T: DeserializeOwned>(method: &RawValue, raw: &RawValue) -> Result<T, D
 }
 
 fn params_error(method: &RawValue, id: Option<u64>, source: serde_json::Error) -> DecodeError {
-    // The name that it is, however it was escaped: it has just been read as a known one.
+    // Use the known name, however it was escaped: it has just been parsed as one.
     let method = serde_json::from_str(method.get()).unwrap_or_default();
     DecodeError::Params { method, id, source }
 }
@@ -181,11 +181,11 @@ fn shape<T>(what: &str) -> Result<T, DecodeError> {
 }
 
 impl ToAgent {
-    /// Reads a line.
+    /// Decodes a line.
     ///
     /// # Errors
     ///
-    /// [`DecodeError`]; only [`DecodeError::Params`] with an id leaves a session that can go on.
+    /// [`DecodeError`]. The session can continue only after [`DecodeError::Params`] with an id.
     pub fn decode(line: &str) -> Result<Self, DecodeError> {
         if line.is_empty() {
             return Ok(Self::Heartbeat);
@@ -220,11 +220,11 @@ impl ToAgent {
         }
     }
 
-    /// Writes the line, with its newline.
+    /// Encodes the line, with its newline.
     ///
     /// # Errors
     ///
-    /// [`FrameError`] where the agent would refuse it.
+    /// [`FrameError`] if the agent would refuse it.
     pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
         match self {
             Self::Request { id, request } => {
@@ -247,11 +247,11 @@ impl ToAgent {
 }
 
 impl<'a> FromAgent<'a> {
-    /// Reads a line.
+    /// Decodes a line.
     ///
     /// # Errors
     ///
-    /// [`DecodeError`]: the agent broke the protocol, the session ends.
+    /// [`DecodeError`]: the agent broke the protocol, and the session ends.
     pub fn decode(line: &'a str) -> Result<Self, DecodeError> {
         match envelope(line)? {
             Incoming {
@@ -291,11 +291,11 @@ impl<'a> FromAgent<'a> {
         }
     }
 
-    /// Writes a notification. For an answer use [`FromAgent::encode_reply`].
+    /// Encodes a notification. For an answer use [`FromAgent::encode_reply`].
     ///
     /// # Errors
     ///
-    /// [`FrameError`] where the controller would refuse it.
+    /// [`FrameError`] if the controller would refuse it.
     pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
         match self {
             Self::Reply { id, result } => Self::encode_reply(*id, result.clone()),
@@ -310,11 +310,11 @@ impl<'a> FromAgent<'a> {
         }
     }
 
-    /// Writes the answer to request `id`.
+    /// Encodes the answer to request `id`.
     ///
     /// # Errors
     ///
-    /// [`FrameError`] where the controller would refuse it.
+    /// [`FrameError`] if the controller would refuse it.
     pub fn encode_reply<T: Serialize>(
         id: u64,
         result: Result<T, WireError>,
@@ -327,9 +327,8 @@ impl<'a> FromAgent<'a> {
     }
 }
 
-/// The line that [`notification`] would write. All content goes this way, and by way of serde each
-/// byte of its text is written in small pieces, looked at for what JSON would escape, and looked at
-/// again for nesting.
+/// The line that [`notification`] would write. All content is encoded here: serde would write it in
+/// small pieces, scan each byte for JSON escapes, and scan it again for nesting.
 fn encode_chunk(chunk: &Chunk) -> Result<Vec<u8>, FrameError> {
     const AROUND: usize = 128;
     let Chunk { stream, seq, data, last } = chunk;

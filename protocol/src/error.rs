@@ -1,11 +1,11 @@
-//! The one list of error kinds, and the form of an error on the wire.
+//! The list of error kinds, and the form of an error on the wire.
 
 use serde::{Deserialize, Serialize};
 
 macro_rules! error_kinds {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
-        /// What went wrong, in one word. The same word stands in answers of the agent, in results,
-        /// in the HTTP API and in MCP.
+        /// The kind of an error. The same names are used in the agent's answers, in results, in the
+        /// HTTP API and in MCP.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[non_exhaustive]
         pub enum ErrorKind {
@@ -16,7 +16,7 @@ macro_rules! error_kinds {
             /// Every kind, in the order of the documentation.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// The kind's word, as on the wire.
+            /// The kind's name on the wire.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
@@ -26,15 +26,15 @@ macro_rules! error_kinds {
 }
 
 error_kinds! {
-    /// Nothing is there.
+    /// The path does not exist.
     NotFound = "not_found",
-    /// Something is there already.
+    /// The path exists already.
     AlreadyExists = "already_exists",
-    /// A directory, where a file was asked for.
+    /// A directory, where a file is required.
     IsDirectory = "is_directory",
-    /// Not a directory, where one was asked for.
+    /// Not a directory, where one is required.
     NotADirectory = "not_a_directory",
-    /// A directory with entries in it.
+    /// The directory is not empty.
     NotEmpty = "not_empty",
     /// The file's owner or mode forbids it.
     PermissionDenied = "permission_denied",
@@ -76,29 +76,29 @@ error_kinds! {
     Syntax = "syntax",
     /// An uncaught error of the script.
     Runtime = "runtime",
-    /// The script returned a value that JSON cannot hold.
+    /// The script returned a value that JSON cannot represent.
     ResultNotJson = "result_not_json",
-    /// The command is there and cannot be executed.
+    /// The command exists and cannot be executed.
     NotExecutable = "not_executable",
-    /// No such command.
+    /// The command does not exist.
     CommandNotFound = "command_not_found",
     /// The network allowlist forbids it.
     NetworkRefused = "network_refused",
-    /// Out of time.
+    /// The deadline has passed.
     Timeout = "timeout",
     /// The caller cancelled it.
     Cancelled = "cancelled",
-    /// Somebody else killed the container.
+    /// The container was killed from outside.
     Killed = "killed",
-    /// Too many requests at one time, or a run is under way.
+    /// Too many requests at one time, or a run is in progress.
     Busy = "busy",
     /// The request is malformed.
     InvalidRequest = "invalid_request",
-    /// Wrong use of the command line.
+    /// Invalid use of the command line.
     Usage = "usage",
-    /// Wrong configuration.
+    /// Invalid configuration.
     Config = "config",
-    /// A policy forbids it: a ceiling, a user that is refused.
+    /// A policy forbids it: a ceiling, or a refused user.
     Policy = "policy",
     /// The container engine failed or does not answer.
     Engine = "engine",
@@ -106,19 +106,19 @@ error_kinds! {
     Image = "image",
     /// The agent broke the protocol or vanished.
     AgentLost = "agent_lost",
-    /// A fault of ours.
+    /// An internal error.
     Internal = "internal",
 }
 
 impl ErrorKind {
-    /// Whether the same call may succeed if it is made again. A `timeout` is retryable only for
+    /// Whether the same call may succeed when it is repeated. A `timeout` is retryable only for
     /// operations that read, which the caller knows.
     #[must_use]
     pub const fn is_retryable(self) -> bool {
         matches!(self, Self::Busy | Self::Engine | Self::AgentLost)
     }
 
-    /// Whether a run that ends by this error has hit a limit (status `limit`).
+    /// Whether this error means that a run hit a limit (status `limit`).
     #[must_use]
     pub const fn is_limit(self) -> bool {
         matches!(
@@ -133,14 +133,14 @@ impl ErrorKind {
         )
     }
 
-    /// Whether a script that does not catch this error of a file ends by this kind: a rule of the
-    /// sandbox was broken. Failures of the system are `runtime` there.
+    /// Whether a file error of this kind, if the script does not catch it, becomes the kind of the
+    /// script's error: a rule of the sandbox was broken. OS errors become `runtime`.
     #[must_use]
     pub const fn is_sandbox_rule(self) -> bool {
         self.is_limit() || self.is_refusal() || matches!(self, Self::InvalidPath | Self::TooLarge)
     }
 
-    /// Whether a rule of the sandbox kept somebody from a path.
+    /// Whether a rule of the sandbox refused access to a path.
     #[must_use]
     pub const fn is_refusal(self) -> bool {
         matches!(
@@ -161,7 +161,7 @@ impl std::fmt::Display for ErrorKind {
     }
 }
 
-/// A word that is no [`ErrorKind`].
+/// Not the name of an [`ErrorKind`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown error kind '{0}'")]
 pub struct UnknownErrorKind(pub String);
@@ -178,28 +178,28 @@ impl std::str::FromStr for ErrorKind {
     }
 }
 
-/// JSON-RPC's error object: a request that was refused or failed.
+/// JSON-RPC's error object: a request that was refused or that failed.
 ///
-/// What a script did is no error of its request: it is data in the answer
+/// The result of a script is not an error of its request: it is data in the answer
 /// ([`RunReply`](crate::message::RunReply)).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(deny_unknown_fields)]
 #[error("{message}")]
 pub struct WireError {
-    /// JSON-RPC's number, which follows from the kind in `data`.
+    /// JSON-RPC's error code, derived from the kind in `data`.
     pub code: i32,
     /// One line for people, with guest paths only, at most
     /// [`MAX_MESSAGE_BYTES`](crate::limits::MAX_MESSAGE_BYTES) encoded.
     pub message: String,
-    /// The machine's part.
+    /// The machine-readable part.
     pub data: WireErrorData,
 }
 
-/// The machine's part of a [`WireError`].
+/// The machine-readable part of a [`WireError`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WireErrorData {
-    /// What went wrong.
+    /// The kind of the error.
     pub kind: ErrorKind,
 }
 
@@ -217,7 +217,7 @@ impl WireError {
         Self { code, message: message.to_owned(), data: WireErrorData { kind } }
     }
 
-    /// What went wrong.
+    /// The kind of the error.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.data.kind

@@ -1,16 +1,16 @@
-//! Lines: finding them in a stream of pieces, and writing them.
+//! Lines: splitting a byte stream into them, and writing them.
 
 use memchr::{memchr, memchr2};
 use serde::Serialize;
 
 use crate::limits::{MAX_FRAME_BYTES, MAX_NESTING};
 
-/// Why bytes are no frame, or a message cannot become one. After one of these the stream has no
-/// meaning any more: end the session.
+/// Why bytes are not a frame, or why a message cannot be written as one. After any of these the
+/// stream cannot be read further: end the session.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// A line, finished or not, over [`MAX_FRAME_BYTES`].
+    /// A line, complete or not, over [`MAX_FRAME_BYTES`].
     #[error("a frame is longer than {MAX_FRAME_BYTES} bytes")]
     TooLong,
     /// A line that is not UTF-8.
@@ -22,31 +22,32 @@ pub enum FrameError {
     /// The stream ended inside a line.
     #[error("the stream ended inside a frame")]
     Unfinished,
-    /// A message that serde_json cannot write.
+    /// A message that serde_json cannot serialize.
     #[error("cannot encode a message: {0}")]
     Encode(String),
 }
 
-/// Cuts a stream into lines. Feed it pieces of any size; it holds at most one frame and one piece.
+/// Splits a stream into lines. Feed it pieces of any size; it holds at most one frame and one
+/// piece.
 #[derive(Debug, Default)]
 pub struct FrameDecoder {
     buffer: Vec<u8>,
     /// Where the next frame starts.
     start: usize,
-    /// Up to where no newline is.
+    /// Up to here there is no newline.
     scanned: usize,
     failed: Option<FrameError>,
 }
 
 impl FrameDecoder {
-    /// A decoder with nothing in it.
+    /// An empty decoder.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds what was read. Take all frames out with [`next_frame`](Self::next_frame) before the
-    /// next piece, or memory grows by what you leave.
+    /// Adds bytes that were read. Take all frames out with [`next_frame`](Self::next_frame) before
+    /// the next piece, or the buffer grows.
     pub fn extend(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -58,11 +59,11 @@ impl FrameDecoder {
         }
     }
 
-    /// The next whole line, without its newline, or `None` where more bytes are needed.
+    /// The next complete line, without its newline, or `None` if more bytes are needed.
     ///
     /// # Errors
     ///
-    /// [`FrameError`], and the same one again at every later call.
+    /// [`FrameError`]; every later call returns the same error.
     pub fn next_frame(&mut self) -> Result<Option<&str>, FrameError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -96,7 +97,7 @@ impl FrameDecoder {
     ///
     /// # Errors
     ///
-    /// [`FrameError::Unfinished`] where the stream ended inside a line.
+    /// [`FrameError::Unfinished`] if the stream ended inside a line.
     pub fn finish(&self) -> Result<(), FrameError> {
         match &self.failed {
             Some(error) => Err(error.clone()),
@@ -114,11 +115,11 @@ impl FrameDecoder {
     }
 }
 
-/// Writes `message` as one line, with its newline.
+/// Encodes `message` as one line, with its newline.
 ///
 /// # Errors
 ///
-/// [`FrameError::TooLong`] and [`FrameError::TooDeep`], where the other side would refuse it.
+/// [`FrameError::TooLong`] and [`FrameError::TooDeep`], if the other side would refuse it.
 pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     let mut line =
         serde_json::to_vec(message).map_err(|error| FrameError::Encode(error.to_string()))?;
@@ -132,8 +133,8 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     Ok(line)
 }
 
-/// The deepest nesting of objects and arrays in a line of JSON. serde_json passes over raw values
-/// without counting, so that this is looked at before anything is parsed.
+/// The deepest nesting of objects and arrays in a line of JSON. serde_json does not count the
+/// nesting of raw values, so this is checked before anything is parsed.
 fn nesting(line: &[u8]) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     let mut at = 0;
@@ -145,7 +146,7 @@ fn nesting(line: &[u8]) -> usize {
                 deepest = deepest.max(depth);
             }
             b'}' | b']' => depth = depth.saturating_sub(1),
-            // Strings are what is long: content is one.
+            // Strings make up most of a line: content is one.
             b'"' => at = end_of_string(line, at),
             _ => {}
         }
@@ -153,14 +154,14 @@ fn nesting(line: &[u8]) -> usize {
     deepest
 }
 
-/// Where the string ends that has `at` in it.
+/// The end of the string that contains `at`.
 fn end_of_string(line: &[u8], mut at: usize) -> usize {
     while let Some(offset) = line.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
         at += offset + 1;
         if line[at - 1] == b'"' {
             return at;
         }
-        // Whatever is escaped ends nothing.
+        // An escaped quote does not end the string.
         at += 1;
     }
     line.len()

@@ -1,5 +1,5 @@
-//! What holds of the wire whatever its bytes are: the bodies of the fuzz targets `frames` and
-//! `messages`. They panic where it does not.
+//! Properties of the wire that hold for any bytes: the bodies of the fuzz targets `frames` and
+//! `messages`. They panic if a property does not hold.
 //!
 //! Compiled for `fuzz/`, and for this crate's tests, which replay the corpora.
 
@@ -15,7 +15,8 @@ use crate::message::{
 };
 use crate::{DecodeError, FromAgent, ToAgent};
 
-/// A stream of frames. The first byte says how many bytes follow that say how the rest is cut.
+/// A stream of frames. The first byte is the number of bytes that follow which determine how the
+/// rest is split.
 pub fn frames(data: &[u8]) {
     let Some((&count, rest)) = data.split_first() else { return };
     let (cuts, stream) = rest.split_at(usize::from(count % 16).min(rest.len()));
@@ -48,7 +49,7 @@ pub fn frames(data: &[u8]) {
         assert!(line.len() < MAX_FRAME_BYTES && !line.contains('\n'));
         let Ok(value) = serde_json::from_str::<Value>(line) else { continue };
         assert!(depth(&value) <= MAX_NESTING);
-        // What was read can be said again, and is understood so.
+        // A decoded message can be encoded again, and decodes to the same.
         let said = encode(&value).expect("it fitted");
         let (again, end) = decoded([said.as_slice()]);
         assert_eq!((again.len(), end), (1, Ok(())));
@@ -56,9 +57,9 @@ pub fn frames(data: &[u8]) {
     }
 }
 
-/// A line, read as either side reads it.
+/// A line, decoded as each side decodes it.
 pub fn messages(data: &[u8]) {
-    // Only what the frame decoder lets through is ever read as a message.
+    // Only what the frame decoder accepts is ever decoded as a message.
     let mut decoder = FrameDecoder::new();
     decoder.extend(data);
     decoder.extend(b"\n");
@@ -112,7 +113,7 @@ pub fn messages(data: &[u8]) {
     }
 }
 
-/// Reads an answer as the one to some request; what can be read can be said again.
+/// Decodes an answer as the answer to some request; a decoded answer can be encoded again.
 fn reply<T: DeserializeOwned + serde::Serialize>(raw: &RawValue) {
     let Ok(reply) = serde_json::from_str::<T>(raw.get()) else { return };
     let said = serde_json::to_string(&reply).expect("our own words");
@@ -136,7 +137,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// All frames of a stream, and how it ends.
+/// All frames of a stream, and how the stream ends.
 pub(crate) fn decoded<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<String>, Result<(), FrameError>) {

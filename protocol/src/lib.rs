@@ -1,16 +1,16 @@
 //! The wire between the controller and the agent in the sandbox.
 //!
-//! JSON-RPC 2.0, one object a line, over the agent's stdin and stdout. This crate owns the whole
-//! vocabulary ([`message`]), the framing and its limits ([`frame`], [`limits`]), the credit
-//! windows of byte streams ([`stream`]), the one list of error kinds ([`ErrorKind`]) and the pure
-//! rules for guest paths ([`path`], [`protected`]). It does no I/O and knows no engine.
+//! JSON-RPC 2.0, one object a line, over the agent's stdin and stdout. This crate defines all
+//! messages ([`message`]), the framing and its limits ([`frame`], [`limits`]), the credit windows
+//! of byte streams ([`stream`]), the list of error kinds ([`ErrorKind`]) and the pure rules for
+//! guest paths ([`path`], [`protected`]). It does no I/O and does not depend on an engine.
 //!
-//! Both ends treat the other as able to be wrong; the controller treats the agent as hostile.
-//! Decoding is strict in two steps: the envelope first, with its `params` or `result` kept as raw
-//! text, then those by the method, or by the id of the request they answer.
-//! An unknown field is an error at either step.
+//! Each side expects that the other may be wrong; the controller treats the agent as hostile.
+//! Decoding is strict and has two steps: first the envelope, with its `params` or `result` kept as
+//! raw text, then the params by method, or the result by the id of the request that it answers. An
+//! unknown field is an error in either step.
 //!
-//! The surface is frozen in `protocol/schema/`; `tests/schema.rs` says how to bless a change.
+//! The protocol is frozen in `protocol/schema/`; `tests/schema.rs` describes how to bless a change.
 
 #![forbid(unsafe_code)]
 
@@ -35,6 +35,6 @@ pub use envelope::{DecodeError, FromAgent, HEARTBEAT, ToAgent};
 pub use error::{ErrorKind, UnknownErrorKind, WireError};
 pub use user::{User, UserError};
 
-/// The version of this wire. Controller and agent must have the same one: they are built and
-/// shipped together, so there is nothing to negotiate.
+/// The version of the protocol. Controller and agent must have the same one: they are built and
+/// shipped together, so there is no negotiation.
 pub const PROTOCOL_VERSION: u32 = 7;

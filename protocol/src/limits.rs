@@ -1,30 +1,32 @@
-//! Bounds of the wire itself. They hold for every sandbox and are no configuration.
+//! Limits of the protocol itself. They apply to every sandbox and are not configurable.
 //!
-//! Sizes of results, logs and lists count *encoded* bytes ([`encoded_len`]), so that what is
-//! within its limit always fits into a frame.
+//! Sizes of results, logs and lists count *encoded* bytes ([`encoded_len`]), so that anything
+//! within its limit fits into a frame.
 
 use std::time::Duration;
 
-/// Longest line, in encoded bytes, with its newline. Both sides enforce it, as sender and reader.
+/// Longest line, in encoded bytes, with its newline. Both sides enforce it when they send and when
+/// they read.
 pub const MAX_FRAME_BYTES: usize = 4 << 20;
 
-/// Most bytes of body in one `chunk`, before base64, so that a control frame is never far behind.
+/// Most bytes of body in one `chunk`, before base64. It is small so that control frames are not
+/// delayed.
 pub const MAX_CHUNK_BYTES: usize = 64 << 10;
 
 /// Deepest nesting of objects and arrays in a frame.
 pub const MAX_NESTING: usize = 64;
 
-/// Deepest nesting of a value that a script gives or takes (`return`, `args`, `json`).
+/// Deepest nesting of a value that a script returns or receives (`return`, `args`, `json`).
 pub const MAX_VALUE_DEPTH: usize = 56;
 
-/// Most requests without an answer at one time; one more is answered `busy`.
+/// Most unanswered requests at one time; one more is answered `busy`.
 pub const MAX_IN_FLIGHT: usize = 16;
 
 /// Most entries in one page of a list.
 pub const LIST_PAGE: usize = 500;
 
-/// A page of a list ends, however few entries it has, where its names have so many bytes when
-/// encoded, those of the last one included.
+/// A page of a list also ends when its names reach this many encoded bytes, including the last
+/// name.
 pub const LIST_PAGE_BYTES: usize = 1 << 20;
 
 /// Most lines in one view of a text.
@@ -36,7 +38,8 @@ pub const MAX_VIEW_BYTES: usize = 50 << 10;
 /// Longest entry of the log, in encoded bytes; a longer one is cut.
 pub const MAX_LOG_ENTRY_BYTES: usize = 64 << 10;
 
-/// Longest script, in bytes. Compiling is outside the limits on time and memory, hence the cap.
+/// Longest script, in bytes. The limits on time and memory do not cover compilation, hence this
+/// one.
 pub const MAX_SOURCE_BYTES: usize = 256 << 10;
 
 /// Longest result of a script, in encoded bytes.
@@ -45,69 +48,69 @@ pub const MAX_RESULT_BYTES: usize = 1 << 20;
 /// Longest `args` object, in encoded bytes.
 pub const MAX_ARGS_BYTES: usize = 1 << 20;
 
-/// Most bytes of a program's command line, environment and working directory, and eight for each word
-/// of them.
+/// Most bytes of a command's arguments, environment and working directory, plus eight for each
+/// string.
 pub const MAX_COMMAND_BYTES: usize = 512 << 10;
 
 /// Longest message or traceback of an error, in encoded bytes; a longer one is cut.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
 
-/// Most `refused` notifications of one run; more refusals are not told.
+/// Most `refused` notifications of one run; further refusals are not reported.
 pub const MAX_REFUSALS: usize = 1000;
 
-/// Credit of a stream at its start, in bytes: what the sender may send before the first `credit`.
+/// Initial credit of a stream, in bytes: what the sender may send before the first `credit`.
 pub const INITIAL_CREDIT: u64 = 256 << 10;
 
-/// Bytes that a sandbox may write in its whole life, where one run may not write more.
+/// Bytes that a sandbox may write in its lifetime, unless the limit of a single run is higher.
 pub const LIFETIME_WRITE_BYTES: u64 = 1 << 30;
 
-/// Entries that a sandbox may make in its whole life, where one run may not make more.
+/// Entries that a sandbox may create in its lifetime, unless the limit of a single run is higher.
 pub const LIFETIME_ENTRIES: u64 = 100_000;
 
-/// The numbers of tunnels: these, which the agent gives, and above. A request's streams, to which the
-/// controller gives numbers, are below.
+/// The lowest number of a tunnel. The agent chooses tunnel numbers from here up; the controller
+/// chooses the numbers of a request's streams below it.
 pub const FIRST_TUNNEL: u32 = 1 << 31;
 
-/// Most tunnels at one time, those that only one side has closed counted.
+/// Most tunnels at one time, including those that only one side has closed.
 pub const MAX_TUNNELS: usize = 64;
 
-/// Longest host in a `connect`: a name has at most 253 bytes, with its last dot 254, and SOCKS
-/// carries 255.
+/// Longest host in a `connect`: a name has at most 253 bytes, 254 with the trailing dot, and SOCKS
+/// allows 255.
 pub const MAX_HOST_BYTES: usize = 255;
 
 /// Longest message of a `closed`.
 pub const MAX_CLOSED_MESSAGE_BYTES: usize = 2 << 10;
 
-/// A receiver may keep back less than this of what it has consumed before it gives credit for it:
-/// a slow trickle needs no grant for each of its pieces.
+/// A receiver may hold back less than this of the bytes it has consumed before it grants credit for
+/// them, so that a slow trickle does not need a grant for each piece.
 pub const CREDIT_STEP: u64 = 32 << 10;
 
-/// How often the controller sends a heartbeat, whatever else it sends.
+/// Interval of the controller's heartbeats, whatever else it sends.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long an agent waits for the next byte of its controller, of whatever frame, before it ends
-/// itself. By the monotonic clock, which stands still while the machine is suspended.
+/// How long an agent waits for the next byte from its controller, of any frame, before it exits.
+/// Measured by the monotonic clock, which stops while the machine is suspended.
 pub const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The same for the first byte of all: an engine may take its time to say that a container has
-/// started, and until then nobody speaks to its agent. Nothing of the guest's runs before.
+/// The same for the first byte of all: an engine may be slow to report that a container has
+/// started, and until then the controller sends nothing. No guest code runs before that.
 pub const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(60);
 
-// Several heartbeats may be late, or lost in an engine, before the agent gives up.
+// Several heartbeats may be late, or lost in an engine, before the agent exits.
 const _: () = assert!(HEARTBEAT_INTERVAL.as_secs() * 5 <= HEARTBEAT_TIMEOUT.as_secs());
 const _: () = assert!(HEARTBEAT_TIMEOUT.as_secs() <= FIRST_BYTE_TIMEOUT.as_secs());
 
-// One byte of text is at most six of JSON (`\u0001`), base64 is 4 for 3, and 4 KiB is ample for
-// an envelope.
+// One byte of text is at most six of JSON (`\u0001`), base64 is 4 for 3, and 4 KiB is enough for an
+// envelope.
 const ENVELOPE: usize = 4 << 10;
 const _: () = assert!(MAX_SOURCE_BYTES * 6 + MAX_ARGS_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
-// A word's own envelope is less than six times the eight bytes that are counted for it.
+// The envelope of a string is less than six times the eight bytes that are counted for it.
 const _: () = assert!(MAX_COMMAND_BYTES * 6 + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_RESULT_BYTES + 2 * MAX_MESSAGE_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_LOG_ENTRY_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_CHUNK_BYTES.div_ceil(3) * 4 + ENVELOPE <= MAX_FRAME_BYTES);
-// A name that is not UTF-8 travels twice: three bytes of text for one, and base64. Beside its name,
-// an entry takes less than 256 bytes.
+// A name that is not UTF-8 is sent twice: three bytes of text for one, and base64. Beside its name,
+// an entry needs less than 256 bytes.
 const LONGEST_NAME: usize = crate::path::MAX_PATH_BYTES * 6;
 const _: () =
     assert!(LIST_PAGE_BYTES + LONGEST_NAME + LIST_PAGE * 256 + ENVELOPE <= MAX_FRAME_BYTES);
@@ -116,7 +119,7 @@ const _: () =
 const _: () = assert!(MAX_VALUE_DEPTH + 8 <= MAX_NESTING);
 const _: () = assert!(INITIAL_CREDIT >= MAX_CHUNK_BYTES as u64 + CREDIT_STEP);
 
-/// How many bytes `text` takes inside a JSON string, without the quotes, as this crate writes it.
+/// The number of bytes of `text` in a JSON string, without the quotes, as this crate writes it.
 #[must_use]
 pub fn encoded_len(text: &str) -> usize {
     text.bytes().map(encoded_byte_len).sum()
@@ -130,7 +133,7 @@ fn encoded_byte_len(byte: u8) -> usize {
     }
 }
 
-/// The longest start of `text` that takes at most `max` encoded bytes, cut between characters.
+/// The longest prefix of `text` of at most `max` encoded bytes, cut between characters.
 #[must_use]
 pub fn cut_encoded(text: &str, max: usize) -> &str {
     let mut used = 0;

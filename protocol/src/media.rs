@@ -1,9 +1,9 @@
-//! What a file is, by its first bytes.
+//! Detects a file's type by its first bytes.
 
-/// How many first bytes [`image_type`] needs.
+/// How many bytes [`image_type`] needs.
 pub const HEAD_BYTES: usize = 12;
 
-/// The MIME type of an image that models take (PNG, JPEG, GIF, WebP), by its first bytes.
+/// The MIME type of an image that models accept (PNG, JPEG, GIF, WebP), by its first bytes.
 #[must_use]
 pub fn image_type(head: &[u8]) -> Option<&'static str> {
     match head {

@@ -1,12 +1,12 @@
-//! The whole vocabulary: what the two sides say to each other.
+//! All messages between the controller and the agent.
 //!
-//! Controller to agent: the requests ([`Request`]) and, either way, [`Chunk`] and [`Credit`].
-//! Agent to controller: one answer a request, the notifications [`Log`], [`Touched`], [`Refused`] and
-//! [`Page`], and again [`Chunk`] and [`Credit`]. A session is `hello`, any requests, `shutdown`; the end of
-//! stdin without `shutdown` ends the agent at once.
+//! Controller to agent: the requests ([`Request`]), [`Chunk`] and [`Credit`]. Agent to controller:
+//! one answer per request, the notifications [`Log`], [`Touched`], [`Refused`] and [`Page`], and
+//! also [`Chunk`] and [`Credit`]. A session is `hello`, any number of requests, `shutdown`; if
+//! stdin ends without `shutdown`, the agent exits at once.
 //!
-//! Where programs may reach hosts, the agent asks for each connection by [`Connect`]; what the two
-//! sides then say of it is [`Connected`], [`Close`] and [`Closed`].
+//! If commands have egress, the agent requests each connection by [`Connect`]; [`Connected`],
+//! [`Close`] and [`Closed`] report what becomes of it.
 //!
 //! Every size is in bytes, every time in milliseconds.
 
@@ -28,18 +28,18 @@ pub use files::{
 
 use crate::{Base64, ErrorKind};
 
-/// A request's parameters, tied to its method and the type of its answer.
+/// A request's parameters, with the method and the type of the answer.
 pub trait Call: Into<Request> {
-    /// What the agent answers with.
+    /// The type of the agent's answer.
     type Reply: DeserializeOwned;
-    /// It ends what is under way, and takes no place of the
-    /// [requests in flight](crate::limits::MAX_IN_FLIGHT).
+    /// The request ends others, and does not count towards the [requests in
+    /// flight](crate::limits::MAX_IN_FLIGHT).
     const IS_CONTROL: bool;
 }
 
 macro_rules! requests {
     ($($(#[$doc:meta])* $method:literal $variant:ident -> $reply:ty,)+) => {
-        /// What the controller asks of the agent.
+        /// A request from the controller to the agent.
         #[derive(Debug, Clone, PartialEq)]
         pub enum Request {
             $($(#[$doc])* $variant($variant),)+
@@ -52,10 +52,10 @@ macro_rules! requests {
         }
 
         impl Request {
-            /// Every method, as on the wire.
+            /// Every method name on the wire.
             pub const METHODS: &[&str] = &[$($method),+];
 
-            /// The method's name, as on the wire.
+            /// The method's name on the wire.
             #[must_use]
             pub const fn method(&self) -> &'static str {
                 match self { $(Self::$variant(_) => $method,)+ }
@@ -91,17 +91,18 @@ macro_rules! requests {
 }
 
 requests! {
-    /// The first request: versions and confinement. Again, with a `nonce`, to prove a bind mount.
+    /// The first request: versions and confinement. May be repeated with a `nonce` to prove a bind
+    /// mount.
     "hello" Hello -> HelloReply,
-    /// Limits and policy, once, before anything else but `hello`.
+    /// Limits and policy. Sent once, before any request but `hello`.
     "configure" Configure -> ConfigureReply,
-    /// Runs a script. One at a time; another one meanwhile is `busy`.
+    /// Runs a script. Only one runs at a time; a second one is answered `busy`.
     "run" Run -> RunReply,
-    /// Runs a program, in a sandbox that has some.
+    /// Runs a command, in a sandbox that supports commands.
     "exec" Exec -> ExecReply,
-    /// Gives the content of a file, or a range of it.
+    /// Sends the content of a file, or a range of it.
     "read" Read -> ReadReply,
-    /// Gives a window of a file for people and models.
+    /// Returns a window of a file for people and models.
     "view" View -> ViewReply,
     /// Writes a file.
     "write" Write -> WriteReply,
@@ -109,42 +110,42 @@ requests! {
     "edit" Edit -> EditReply,
     /// Lists a directory.
     "list" List -> ListReply,
-    /// Makes a directory.
+    /// Creates a directory.
     "mkdir" Mkdir -> MkdirReply,
-    /// Removes a name, or a tree.
+    /// Removes a file, a link or a directory tree.
     "remove" Remove -> RemoveReply,
-    /// Says whether a name is there.
+    /// Reports whether a path exists.
     "exists" Exists -> ExistsReply,
-    /// Says what is known of a name.
+    /// Returns a path's metadata.
     "stat" Stat -> StatReply,
-    /// Renames.
+    /// Moves or renames.
     "rename" Rename -> RenameReply,
-    /// Ends a request that is under way.
+    /// Cancels a request that is in progress.
     "cancel" Cancel -> CancelReply,
     /// Ends the session: the agent answers and exits with code 0.
     "shutdown" Shutdown -> ShutdownReply,
 }
 
-/// `hello`: the versions of both sides, and what confines the agent. It decides nothing about what
-/// the sandbox may do.
+/// `hello`: the versions of both sides, and what confines the agent. It does not set what the
+/// sandbox may do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hello {
     /// [`PROTOCOL_VERSION`](crate::PROTOCOL_VERSION) of the controller.
     pub protocol: u32,
-    /// The name of a file in the root of the home mount whose content the agent is to give back
-    /// and to remove. Null where the controller needs no such proof.
+    /// The name of a file in the root of the home mount. The agent must return its content and
+    /// remove it. Null if the controller needs no such proof.
     #[serde(default)]
     pub nonce: Option<String>,
 }
 
-/// `configure`: what the sandbox may use and do, for its whole life.
+/// `configure`: limits and policy of the sandbox for its lifetime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Configure {
-    /// What the sandbox may use.
+    /// The limits.
     pub limits: Limits,
-    /// What the sandbox may do.
+    /// The policy.
     pub policy: Policy,
 }
 
@@ -153,17 +154,17 @@ pub struct Configure {
 #[serde(deny_unknown_fields)]
 pub struct ConfigureReply {}
 
-/// Limits that the agent enforces. They hold for the whole life of the sandbox.
+/// Limits that the agent enforces, for the lifetime of the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     /// Memory of the Luau VM.
     pub vm_memory_bytes: u64,
-    /// Bytes written to files, overwritten or not, holes counted.
+    /// Bytes written to files, including overwritten bytes and holes.
     pub write_bytes: u64,
-    /// Files and directories made.
+    /// Files and directories created.
     pub entries: u64,
-    /// Size of one file that a file operation reads or writes whole.
+    /// Size of a file that one file operation reads or writes in full.
     pub file_bytes: u64,
     /// File handles open at one time.
     pub open_handles: u64,
@@ -177,61 +178,61 @@ pub struct Limits {
     pub list_entries: u64,
     /// Depth of one recursive list.
     pub list_depth: u64,
-    /// Time of one file operation.
+    /// Timeout of one file operation.
     pub operation_timeout_ms: u64,
-    /// Bytes of a program's output, both streams together.
+    /// Bytes of a command's output, stdout and stderr together.
     pub output_bytes: u64,
-    /// Bytes a stream of the output that a script's `process.exec` keeps.
+    /// Bytes per output stream that a script's `process.exec` keeps.
     pub collected_bytes: u64,
-    /// Bytes that whatever the agent writes leaves free on the file system.
+    /// Disk reserve: bytes that the agent's writes leave free on the file system.
     pub disk_reserve_bytes: u64,
-    /// Processor time of the agent's process, and of each program, from its beginning on
-    /// (`RLIMIT_CPU`). Null without a limit.
+    /// CPU time of the agent's process, and of each command, since its start (`RLIMIT_CPU`). Null
+    /// for no limit.
     pub cpu_seconds: Option<u64>,
 }
 
-/// What the sandbox may do.
+/// What the sandbox allows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
-    /// Whether scripts have files at all.
+    /// Whether scripts can use files at all.
     pub io: bool,
     /// How `io` reports OS errors.
     pub io_errors: IoErrors,
-    /// Guest path prefixes that may be used, by component.
+    /// The allowed guest path prefixes, compared by component.
     pub allowed_paths: Vec<AllowedPath>,
-    /// Names that refuse writes wherever they stand: `.bashrc`, `.git/hooks`.
+    /// Names that cannot be written in any directory: `.bashrc`, `.git/hooks`.
     pub protected: Vec<String>,
 }
 
-/// How `io` reports OS errors. Breaking a rule of the sandbox always raises.
+/// How `io` reports OS errors. A broken rule of the sandbox always raises an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IoErrors {
-    /// An error, as `error` raises it.
+    /// Raises an error, as `error` does.
     #[default]
     Raise,
-    /// `nil, message, errno`, as standard Lua does.
+    /// Returns `nil, message, errno`, as standard Lua does.
     Return,
 }
 
-/// A guest path prefix and what may be done below it.
+/// A guest path prefix and the access allowed below it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllowedPath {
     /// A guest path.
     pub path: String,
-    /// Reading, or reading and writing.
+    /// Read-only, or read and write.
     pub access: Access,
 }
 
-/// Reading, or reading and writing.
+/// Read-only, or read and write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
-    /// Reading only.
+    /// Read-only.
     Read,
-    /// Reading and writing.
+    /// Read and write.
     Write,
 }
 
@@ -247,11 +248,11 @@ pub struct HelloReply {
     pub confinement: Confinement,
     /// How paths are resolved.
     pub resolver: Resolver,
-    /// The kernel's boot id: an equal one means the same kernel.
+    /// The kernel's boot id: if two are equal, the kernel is the same.
     pub boot_id: String,
-    /// The roots of the mounts, in the order of the agent's argv.
+    /// The roots of the mounts, in the order of the agent's arguments.
     pub mounts: Vec<MountIdentity>,
-    /// The content of the nonce file, where one was asked for and could be read.
+    /// The content of the nonce file, if one was requested and could be read.
     #[serde(default)]
     pub nonce: Option<String>,
 }
@@ -264,50 +265,50 @@ pub struct Confinement {
     pub no_new_privileges: bool,
     /// The agent cannot be traced or dumped (`PR_SET_DUMPABLE` 0).
     pub undumpable: bool,
-    /// The ABI of Landlock in force, null without.
+    /// The ABI of Landlock in force; null without Landlock.
     pub landlock_abi: Option<u32>,
     /// The agent's own seccomp filter is in force.
     pub seccomp: bool,
-    /// Which UNIX sockets programs can connect to.
+    /// The UNIX sockets that commands can connect to.
     pub unix_sockets: UnixSockets,
-    /// Why a layer is not in force, for people: one entry a layer that is missing.
+    /// For people: why layers are not in force, one entry for each missing layer.
     #[serde(default)]
     pub missing: Vec<String>,
 }
 
-/// Which UNIX sockets programs can connect or send to. Pairs of stream and seqpacket sockets work
-/// under each of these.
+/// The UNIX sockets that commands can connect or send to. Socket pairs (stream and seqpacket) work
+/// in every mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnixSockets {
-    /// None: the sandbox runs scripts, which have no sockets.
+    /// None: the sandbox runs scripts only, which have no sockets.
     None,
-    /// Those that the sandbox itself made, enforced by Landlock (ABI 9).
+    /// Those that were created in the sandbox, enforced by Landlock (ABI 9).
     Landlock,
     /// Abstract ones, and those on the sandbox's own file systems: the agent makes every connection
     /// (seccomp user notification). No datagram sockets.
     Supervised,
-    /// None but pairs: this kernel or engine has neither of the two above.
+    /// Only socket pairs: this kernel or engine supports neither of the two above.
     Pairs,
-    /// Any, those included that a mount shows.
+    /// Any, including those in a mount.
     Unrestricted,
 }
 
-/// How the agent resolves paths beneath a mount. Both give the same guarantees.
+/// How the agent resolves paths beneath a mount. Both ways give the same guarantees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resolver {
-    /// One `openat2` with `RESOLVE_BENEATH` and its like.
+    /// One `openat2` with `RESOLVE_BENEATH` and related flags.
     Openat2,
-    /// Component by component with `O_NOFOLLOW`, where the kernel has no `openat2`.
+    /// Component by component with `O_NOFOLLOW`, if the kernel has no `openat2`.
     Walk,
 }
 
-/// Which directory or file a mount is, as the agent sees it.
+/// Identifies the directory or file that is mounted, as the agent sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MountIdentity {
-    /// Where it is in the sandbox.
+    /// Its path in the sandbox.
     pub path: String,
     /// `st_dev`.
     pub dev: u64,
@@ -315,27 +316,27 @@ pub struct MountIdentity {
     pub ino: u64,
 }
 
-/// `run`: a script.
+/// `run`: runs a script.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
-    /// The chunk's text, at most [`MAX_SOURCE_BYTES`](crate::limits::MAX_SOURCE_BYTES).
+    /// The script's source, at most [`MAX_SOURCE_BYTES`](crate::limits::MAX_SOURCE_BYTES).
     pub source: String,
     /// The script's `args`, at most [`MAX_ARGS_BYTES`](crate::limits::MAX_ARGS_BYTES) encoded.
     pub args: Map<String, Value>,
-    /// The deadline, counted from the moment the agent takes the request.
+    /// The timeout, counted from when the agent receives the request.
     pub timeout_ms: u64,
 }
 
-/// How a run went. What the script did is data.
+/// The result of a run. What the script did is data.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunReply {
     /// How it ended.
     pub end: RunEnd,
-    /// Log entries were left out, because of `log_bytes` or `log_lines`.
+    /// Log entries were dropped because of `log_bytes` or `log_lines`.
     pub logs_truncated: bool,
-    /// What it used.
+    /// Resource usage.
     pub usage: AgentUsage,
 }
 
@@ -343,21 +344,21 @@ pub struct RunReply {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunEnd {
-    /// The chunk returned; its values as JSON.
+    /// The script returned; its values as JSON.
     Returned(Box<RawValue>),
-    /// The chunk did not return.
+    /// The script did not return.
     Failed(ScriptError),
 }
 
-/// Why a chunk did not return.
+/// Why a script did not return.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScriptError {
     /// `syntax`, `runtime`, `result_not_json`, a limit, `timeout` or `cancelled`.
     pub kind: ErrorKind,
-    /// As `pcall` would give it: `script:3: …`.
+    /// The message as `pcall` would return it: `script:3: …`.
     pub message: String,
-    /// The line in the script that the message names.
+    /// The line of the script that the message refers to.
     #[serde(default)]
     pub line: Option<u32>,
     /// The call stack at the error.
@@ -365,23 +366,23 @@ pub struct ScriptError {
     pub traceback: Option<String>,
 }
 
-/// What a run used, as the agent counted it.
+/// Resource usage of a run, as the agent counted it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentUsage {
-    /// Processor time of the agent since it began.
+    /// CPU time of the agent since it started.
     pub cpu_ms: u64,
-    /// Largest resident size of the agent since it began; 0 where its kernel does not tell.
+    /// Peak resident size of the agent since it started; 0 if its kernel does not report it.
     pub peak_memory_bytes: u64,
     /// Bytes written to files in this run.
     pub written_bytes: u64,
 }
 
-/// `cancel`: ends a request that is under way; that request still gets its answer.
+/// `cancel`: cancels a request that is in progress. That request still gets its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cancel {
-    /// The id of the request to end.
+    /// The id of the request to cancel.
     pub id: u64,
 }
 
@@ -389,7 +390,7 @@ pub struct Cancel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CancelReply {
-    /// Whether a request of that id was under way.
+    /// Whether a request with that id was in progress.
     pub found: bool,
 }
 
@@ -403,20 +404,20 @@ pub struct Shutdown {}
 #[serde(deny_unknown_fields)]
 pub struct ShutdownReply {}
 
-/// `log`: an entry of the log, sent while the script runs and before the run's answer.
+/// `log`: a log entry, sent while the script runs and before the run's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
-    /// The id of the `run` that makes it.
+    /// The id of the `run`.
     pub request: u64,
     /// `print` or `warn`.
     pub level: LogLevel,
     /// The entry, at most [`MAX_LOG_ENTRY_BYTES`](crate::limits::MAX_LOG_ENTRY_BYTES) encoded.
     pub text: String,
-    /// The entry was not UTF-8, and `text` has U+FFFD in places.
+    /// The entry was not UTF-8, and `text` contains U+FFFD.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lossy: bool,
-    /// The entry was longer and was cut.
+    /// The entry was too long and was cut.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
 }
@@ -431,50 +432,50 @@ pub enum LogLevel {
     Warn,
 }
 
-/// `touched`: a path is about to change. Sent before the change, so that an agent that is killed
-/// loses none; sent again for a path only where a later change is of another kind.
+/// `touched`: a path is about to change. Sent before the change, so that no path is lost if the
+/// agent is killed; sent again for the same path only if a later change is of another kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Touched {
-    /// The id of the request that causes it, which is not answered yet.
+    /// The id of the request that causes it. It has not been answered yet.
     pub request: u64,
-    /// The normalised guest path, lossy where it is not UTF-8.
+    /// The normalised guest path, lossy if it is not UTF-8.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// Whether something was there before.
+    /// Whether the path existed before.
     pub existed: bool,
-    /// What is about to happen.
+    /// The kind of change.
     pub change: Change,
 }
 
-/// `refused`: a rule of the sandbox kept a script from a path. Sent before the script hears of it,
-/// once for the same refusal of the same path, and at most
-/// [`MAX_REFUSALS`](crate::limits::MAX_REFUSALS) times a run. What a request itself is refused
-/// is its answer.
+/// `refused`: a rule of the sandbox refused a script access to a path. Sent before the script gets
+/// the error, once per path and kind of refusal, and at most
+/// [`MAX_REFUSALS`](crate::limits::MAX_REFUSALS) times a run. A refused request is reported in its
+/// answer instead.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refused {
-    /// The id of the run, which is not answered yet.
+    /// The id of the run. It has not been answered yet.
     pub request: u64,
-    /// What the script wanted.
+    /// What the script tried to do.
     pub operation: ScriptOperation,
-    /// The normalised guest path, or what the script wrote where it has none; at most
-    /// [`MAX_PATH_BYTES`](crate::path::MAX_PATH_BYTES) of it, lossy where they are not UTF-8.
+    /// The normalised guest path, or what the script wrote if it has none; at most
+    /// [`MAX_PATH_BYTES`](crate::path::MAX_PATH_BYTES) of it, lossy if they are not UTF-8.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// Which rule: one for which [`ErrorKind::is_refusal`] holds.
+    /// The rule: a kind for which [`ErrorKind::is_refusal`] holds.
     pub kind: ErrorKind,
 }
 
-/// What a script does with a path, by the names of the file operations.
+/// What a script does with a path, named after the file operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScriptOperation {
-    /// `fs.read`, `io.lines`, `io.open` to read only.
+    /// `fs.read`, `io.lines`, `io.open` in mode `r`.
     Read,
     /// `fs.write`, `io.open` in every other mode.
     Write,
@@ -493,7 +494,7 @@ pub enum ScriptOperation {
 }
 
 impl ScriptOperation {
-    /// Every one of them.
+    /// All of them.
     pub const ALL: [Self; 8] = [
         Self::Read,
         Self::Write,
@@ -521,36 +522,36 @@ impl ScriptOperation {
     }
 }
 
-/// What is about to happen to a path.
+/// How a path is about to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// Its content is made or overwritten.
+    /// It is created or its content is overwritten.
     Write,
-    /// It grows at its end.
+    /// It is appended to.
     Append,
-    /// It goes.
+    /// It is removed.
     Remove,
-    /// Nothing after all: the last change that was announced for this path failed, and what was
-    /// announced before it holds.
+    /// No change: the last change that was announced for this path failed. The announcement before
+    /// it is valid again.
     Failed,
 }
 
-/// `chunk`: a piece of a byte stream, either way.
+/// `chunk`: a piece of a byte stream, in either direction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chunk {
-    /// The stream's number, given by the request that opened it; or a tunnel's.
+    /// The number of the stream, set by the request that opened it; or the number of a tunnel.
     pub stream: u32,
-    /// 0 for the first chunk of a stream, then one more each.
+    /// 0 for the first chunk of a stream, then incremented by one.
     pub seq: u64,
     /// At most [`MAX_CHUNK_BYTES`](crate::limits::MAX_CHUNK_BYTES).
     pub data: Base64,
-    /// No chunk of this stream follows.
+    /// This is the last chunk of the stream.
     pub last: bool,
 }
 
-/// `credit`: leave to send more of a stream, either way.
+/// `credit`: permission to send more of a stream, in either direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Credit {

@@ -1,8 +1,7 @@
-//! Guest paths: the pure half of the path rules.
+//! Guest paths: the part of the path rules that needs no file system.
 //!
-//! A [`GuestPath`] is absolute, normalised, and free of everything that the rules refuse before
-//! the kernel sees a path: NUL, `..`, over-long components. Links and mounts are the other half,
-//! which only the kernel can tell.
+//! A [`GuestPath`] is absolute, normalised, and free of everything that the rules refuse before the
+//! kernel sees a path: NUL, `..`, over-long components. Only the kernel can check links and mounts.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +15,7 @@ pub const MAX_PATH_BYTES: usize = 4095;
 /// Where inputs are mounted: `/in/NAME`.
 pub const INPUTS: &str = "/in";
 
-/// A normalised absolute path in the sandbox: `/io/out/a.csv`. Bytes, as file names are.
+/// A normalised absolute path in the sandbox: `/io/out/a.csv`. It is bytes, like file names.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GuestPath(Vec<u8>);
 
@@ -25,15 +24,15 @@ pub struct GuestPath(Vec<u8>);
 pub struct ResolvedPath {
     /// The normalised path.
     pub path: GuestPath,
-    /// It was written with a `/` or `/.` at its end, so only a directory will do.
+    /// It was written with a trailing `/` or `/.`, so it must be a directory.
     pub wants_directory: bool,
 }
 
-/// Why a path is refused.
+/// Why a path is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
-    /// Nothing at all.
+    /// The path is empty.
     #[error("the path is empty")]
     Empty,
     /// A NUL byte.
@@ -51,7 +50,7 @@ pub enum PathError {
     /// `~/…` in a sandbox without a home.
     #[error("this sandbox has no home directory")]
     NoHome,
-    /// A relative path where an absolute one is needed.
+    /// A relative path where an absolute one is required.
     #[error("the path is not absolute")]
     NotAbsolute,
 }
@@ -78,11 +77,11 @@ impl GuestPath {
         Self(b"/".to_vec())
     }
 
-    /// Takes an absolute path as a caller wrote it.
+    /// Parses an absolute path as a caller wrote it.
     ///
     /// # Errors
     ///
-    /// [`PathError`] for everything that the rules refuse.
+    /// [`PathError`] if the rules refuse the path.
     pub fn new(path: impl AsRef<[u8]>) -> Result<Self, PathError> {
         let path = path.as_ref();
         if !path.is_empty() && path[0] != b'/' {
@@ -96,7 +95,7 @@ impl GuestPath {
     ///
     /// # Errors
     ///
-    /// [`PathError`] for everything that the rules refuse.
+    /// [`PathError`] if the rules refuse the path.
     pub fn resolve(
         written: &[u8],
         workdir: &Self,
@@ -112,13 +111,14 @@ impl GuestPath {
         }
     }
 
-    /// The bytes, beginning with `/`.
+    /// The bytes, starting with `/`.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// What follows `prefix`, by component, without a leading `/`: empty for `prefix` itself.
+    /// The path relative to `prefix`, by component, without a leading `/`: empty for `prefix`
+    /// itself.
     #[must_use]
     pub fn strip_prefix(&self, prefix: &Self) -> Option<&[u8]> {
         if prefix.0 == b"/" {
@@ -148,11 +148,11 @@ impl GuestPath {
         self.components().next_back().unwrap_or_default()
     }
 
-    /// This path with one more component.
+    /// Appends a component.
     ///
     /// # Errors
     ///
-    /// [`PathError`] where `name` is no single, legal component.
+    /// [`PathError`] if `name` is not a single valid component.
     pub fn join(&self, name: &[u8]) -> Result<Self, PathError> {
         if name.contains(&b'/') || name == b"." || name.is_empty() {
             return Err(PathError::Empty);
@@ -160,35 +160,35 @@ impl GuestPath {
         normalise(&self.0, name).map(|resolved| resolved.path)
     }
 
-    /// The text for people: U+FFFD where the bytes are not UTF-8.
+    /// The text for people, with U+FFFD if the bytes are not UTF-8.
     #[must_use]
     pub fn to_string_lossy(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.0)
     }
 
-    /// The two wire fields: the lossy text, and the bytes where the text is not exact.
+    /// The two wire fields: the lossy text, and the bytes if the text is not exact.
     #[must_use]
     pub fn to_wire(&self) -> (String, Option<Base64>) {
         to_wire(&self.0)
     }
 
-    /// The path of the two wire fields.
+    /// Parses the two wire fields.
     ///
     /// # Errors
     ///
-    /// [`PathError`] where they hold no legal absolute path.
+    /// [`PathError`] if they are not a valid absolute path.
     pub fn from_wire(path: &str, path_b64: Option<&Base64>) -> Result<Self, PathError> {
         Self::new(written(path, path_b64))
     }
 }
 
-/// A path as a caller wrote it, from its two wire fields.
+/// The path as a caller wrote it, from its two wire fields.
 #[must_use]
 pub fn written<'a>(path: &'a str, path_b64: Option<&'a Base64>) -> &'a [u8] {
     path_b64.map_or(path.as_bytes(), |bytes| &bytes.0)
 }
 
-/// The two wire fields of a path or name: the lossy text, and the bytes where it is not exact.
+/// The two wire fields of a path or name: the lossy text, and the bytes if it is not exact.
 #[must_use]
 pub fn to_wire(bytes: &[u8]) -> (String, Option<Base64>) {
     match std::str::from_utf8(bytes) {

@@ -1,23 +1,25 @@
-//! Protected names: whether a path has one, under every spelling that a file system may take for it.
+//! Protected names: whether a path contains one, in any spelling that a file system treats as the
+//! name.
 //!
-//! The io dir's file system is the host's, and so may be what mounts it next: one that folds case, or
-//! Windows' rules over SMB. Whether it does so can differ for each directory and change later, so the
-//! same spellings are refused on all of them. These count as the name itself:
+//! The io dir is on a file system of the host, which may fold case, or may later be mounted
+//! elsewhere, such as with Windows' rules over SMB. Folding can differ between directories and
+//! change later, so the same spellings are refused on every file system. These count as the name
+//! itself:
 //!
-//! - other letter case, characters that are not shown (`.gi\u{200c}t`), and the other of Unicode's
-//!   equivalent forms (`é` as one character or two): ext4, F2FS, HFS+, APFS;
-//! - dots and spaces at the end (`.git.`, `.git `), and a stream of the file (`.git::$DATA`): NTFS,
-//!   FAT, SMB;
-//! - the short names that NTFS and FAT make (`GIT~1`, `SANDBO~1.TOM`).
+//! - other letter case, invisible characters (`.gi\u{200c}t`), and Unicode's canonically equivalent
+//!   forms (`é` as one character or two): ext4, F2FS, HFS+, APFS;
+//! - trailing dots and spaces (`.git.`, `.git `), and an alternate data stream (`.git::$DATA`):
+//!   NTFS, FAT, SMB;
+//! - the short names that NTFS and FAT generate (`GIT~1`, `SANDBO~1.TOM`).
 
 use std::borrow::Cow;
 
 use unicode_normalization::UnicodeNormalization as _;
 
-/// Characters of a short name before its `~`, and those of its extension.
+/// Characters of a short name before its `~`, and of its extension.
 const SHORT_BASE: usize = 6;
 const SHORT_EXTENSION: usize = 3;
-/// What is left of the name in a short one that has four digits of a hash.
+/// Characters of the name that remain in a short name with a four-digit hash.
 const HASHED_BASE: usize = 2;
 const HASH_DIGITS: usize = 4;
 
@@ -28,13 +30,13 @@ pub struct ProtectedNames(Vec<Vec<Component>>);
 #[derive(Debug, Clone)]
 struct Component {
     folded: Vec<u8>,
-    /// What short names are made from.
+    /// The names from which short names are generated.
     base: Vec<u8>,
     extension: Vec<u8>,
 }
 
 impl ProtectedNames {
-    /// Takes names as they are configured: `.bashrc`, `.git/hooks`.
+    /// Parses names as they are configured: `.bashrc`, `.git/hooks`.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let components = |name: &'a str| {
             let components = name.split('/').filter(|component| !component.is_empty());
@@ -43,13 +45,13 @@ impl ProtectedNames {
         Self(names.into_iter().map(components).filter(|name| !name.is_empty()).collect())
     }
 
-    /// Whether there are none.
+    /// Whether there are no names.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Components of the longest one.
+    /// Number of components of the longest name.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.0.iter().map(Vec::len).max().unwrap_or(0)
@@ -66,8 +68,8 @@ impl ProtectedNames {
         })
     }
 
-    /// Whether the path of these components ends where a protected name may go on, as `a/.git` does
-    /// for `.git/hooks`.
+    /// Whether the path of these components ends with the first components of a longer protected
+    /// name, as `a/.git` does for `.git/hooks`.
     #[must_use]
     pub fn begin_in(&self, path: &[Cow<'_, [u8]>]) -> bool {
         self.0.iter().any(|name| {
@@ -122,7 +124,7 @@ impl Component {
     }
 }
 
-/// A component as file systems see it that fold names.
+/// A component as case-folding file systems see it.
 #[must_use]
 pub fn fold(name: &[u8]) -> Cow<'_, [u8]> {
     let is_plain =
@@ -135,7 +137,7 @@ pub fn fold(name: &[u8]) -> Cow<'_, [u8]> {
     let folded = match std::str::from_utf8(name) {
         Ok(text) => {
             let shown = text.nfd().filter(|&character| !is_ignorable(character));
-            // Through upper case: a long s is an s then, and a ligature its letters.
+            // By way of upper case: a long s becomes an s, and a ligature its letters.
             let upper = shown.flat_map(char::to_lowercase).flat_map(char::to_uppercase);
             upper.flat_map(char::to_lowercase).nfd().collect::<String>().into_bytes()
         }
@@ -144,7 +146,7 @@ pub fn fold(name: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(without_end(&folded).to_vec())
 }
 
-/// Without dots and spaces at the end; what has nothing else is left as it is.
+/// Removes trailing dots and spaces; a name of nothing else stays as it is.
 fn without_end(name: &[u8]) -> &[u8] {
     match name.iter().rposition(|byte| !matches!(byte, b'.' | b' ')) {
         Some(last) => &name[..=last],
@@ -152,7 +154,7 @@ fn without_end(name: &[u8]) -> &[u8] {
     }
 }
 
-/// Unicode's `Default_Ignorable_Code_Point`, which ext4, F2FS and HFS+ leave out where they fold.
+/// Unicode's `Default_Ignorable_Code_Point`, which ext4, F2FS and HFS+ ignore when they fold.
 const fn is_ignorable(character: char) -> bool {
     matches!(
         character,
@@ -202,10 +204,10 @@ mod tests {
             ("\u{fb01}le", &["FILE"]),
             ("caf\u{e9}", &["cafe\u{301}", "CAF\u{c9}", "CAFE\u{200b}\u{301}"]),
             ("cafe\u{301}", &["caf\u{e9}"]),
-            // Marks in another order, and a letter of its own that is one with a mark.
+            // Marks in another order, and a precomposed letter.
             ("a\u{323}\u{302}", &["\u{1ead}", "a\u{302}\u{323}"]),
             ("\u{212b}", &["\u{e5}", "A\u{30a}"]),
-            // A name may be configured in any spelling too.
+            // A name may be configured in any spelling.
             (".GIT.", &[".git", "git~1"]),
         ] {
             for spelling in spellings {

@@ -1,14 +1,14 @@
-//! Credit windows: the two ends of a byte stream that `chunk` and `credit` carry.
+//! Credit windows: the two ends of a byte stream that is sent as `chunk` and `credit`.
 //!
 //! The sender starts with [`INITIAL_CREDIT`] bytes and stops when they are used; the receiver
-//! grants more as it consumes. So a fast sender can never fill a slow receiver's memory, and no
-//! reader ever waits for its own writer. Pure: no clock, no I/O.
+//! grants more as it consumes. So a fast sender can never fill a slow receiver's memory, and a
+//! reader never waits for its own writer. Pure: no clock, no I/O.
 
 use crate::Base64;
 use crate::limits::{INITIAL_CREDIT, MAX_CHUNK_BYTES};
 use crate::message::{Chunk, Credit};
 
-/// A peer broke the rules of a stream: the session ends.
+/// The peer broke the rules of a stream: the session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
@@ -18,7 +18,7 @@ pub enum StreamError {
     /// More bytes than were granted.
     #[error("a stream has sent more than its credit")]
     CreditOverrun,
-    /// A chunk is missing or came twice.
+    /// A chunk is missing or was sent twice.
     #[error("a chunk of a stream is out of order")]
     OutOfOrder,
     /// A chunk after the last one.
@@ -29,7 +29,7 @@ pub enum StreamError {
     AbsurdCredit,
 }
 
-/// The sending end.
+/// The sender's end of a stream.
 #[derive(Debug)]
 pub struct SendWindow {
     stream: u32,
@@ -39,23 +39,23 @@ pub struct SendWindow {
 }
 
 impl SendWindow {
-    /// The window of a stream that has just been opened.
+    /// The window of a new stream.
     #[must_use]
     pub const fn new(stream: u32) -> Self {
         Self { stream, next_seq: 0, credit: INITIAL_CREDIT, ended: false }
     }
 
-    /// How many bytes the next chunk may hold now.
+    /// The most bytes that the next chunk may hold now.
     #[must_use]
     pub fn capacity(&self) -> usize {
         usize::try_from(self.credit).unwrap_or(usize::MAX).min(MAX_CHUNK_BYTES)
     }
 
-    /// The next chunk. `data` is at most [`capacity`](Self::capacity) bytes.
+    /// Returns the next chunk. `data` is at most [`capacity`](Self::capacity) bytes.
     ///
     /// # Errors
     ///
-    /// [`StreamError`] where the chunk would break the rules; nothing is counted then.
+    /// [`StreamError`] if the chunk would break the rules; then nothing is counted.
     pub fn chunk(&mut self, data: Vec<u8>, last: bool) -> Result<Chunk, StreamError> {
         if self.ended {
             return Err(StreamError::AfterLast);
@@ -71,18 +71,18 @@ impl SendWindow {
         Ok(Chunk { stream: self.stream, seq, data: Base64(data), last })
     }
 
-    /// Takes a grant of the receiver's.
+    /// Adds credit that the receiver granted.
     ///
     /// # Errors
     ///
-    /// [`StreamError::AbsurdCredit`] where the sum does not fit.
+    /// [`StreamError::AbsurdCredit`] if the sum overflows.
     pub fn grant(&mut self, credit: &Credit) -> Result<(), StreamError> {
         self.credit = self.credit.checked_add(credit.bytes).ok_or(StreamError::AbsurdCredit)?;
         Ok(())
     }
 }
 
-/// The receiving end.
+/// The receiver's end of a stream.
 #[derive(Debug)]
 pub struct ReceiveWindow {
     stream: u32,
@@ -92,7 +92,7 @@ pub struct ReceiveWindow {
 }
 
 impl ReceiveWindow {
-    /// The window of a stream that has just been opened.
+    /// The window of a new stream.
     #[must_use]
     pub const fn new(stream: u32) -> Self {
         Self { stream, next_seq: 0, credit: INITIAL_CREDIT, ended: false }
@@ -102,7 +102,7 @@ impl ReceiveWindow {
     ///
     /// # Errors
     ///
-    /// [`StreamError`] where the sender broke the rules.
+    /// [`StreamError`] if the sender broke the rules.
     pub fn receive(&mut self, chunk: &Chunk) -> Result<(), StreamError> {
         if self.ended {
             return Err(StreamError::AfterLast);
@@ -120,14 +120,14 @@ impl ReceiveWindow {
         Ok(())
     }
 
-    /// The grant for `bytes` that were consumed.
+    /// The credit to grant after `bytes` were consumed.
     #[must_use]
     pub const fn consumed(&mut self, bytes: u64) -> Credit {
         self.credit += bytes;
         Credit { stream: self.stream, bytes }
     }
 
-    /// Whether the last chunk has come.
+    /// Whether the last chunk was received.
     #[must_use]
     pub const fn is_ended(&self) -> bool {
         self.ended

@@ -1,14 +1,15 @@
-//! The system calls that programs in a sandbox may make: one list, for the filter that the agent
-//! puts on itself before it runs any of them, and for those that engines put on its container.
+//! The system calls that commands in a sandbox may make: one list, for the filter that the agent
+//! installs on itself before it runs any command, and for those that engines install on its
+//! container.
 //!
-//! It is the well-known default list of container engines, without what needs a capability; without
-//! `clone3` and `openat2`, whose arguments lie in memory where no filter can look; and without the old
-//! asynchronous I/O (`io_setup`), whose contexts are counted for the whole host. What is not on it is
-//! answered with `ENOSYS`; what is refused by its arguments is the agent's second filter's
-//! (`sandbox-image/src/confine/seccomp/`).
+//! It is the default list of container engines, without the calls that need a capability; without
+//! `clone3` and `openat2`, whose arguments are in memory where a filter cannot read them; and
+//! without the old asynchronous I/O (`io_setup`), whose contexts are limited for the whole host.
+//! Calls that are not on the list fail with `ENOSYS`; calls refused because of their arguments are
+//! handled by the agent's second filter (`sandbox-image/src/confine/seccomp/`).
 
-/// Calls `$with!` with the identifiers of two lists, as libc has them: the calls of every architecture,
-/// and those that x86-64 alone has.
+/// Calls `$with!` with the identifiers of two lists, as named by libc: the calls of every
+/// architecture, and those that only x86-64 has.
 #[macro_export]
 macro_rules! program_syscalls {
     ($with:ident) => {
@@ -83,8 +84,8 @@ macro_rules! names {
 
 program_syscalls!(names);
 
-/// Calls `$with!` with the identifiers of the calls by which the agent makes the connections of
-/// programs, as libc has them.
+/// Calls `$with!` with the identifiers of the calls by which the agent makes connections for
+/// commands, as named by libc.
 #[macro_export]
 macro_rules! supervisor_syscalls {
     ($with:ident) => {
@@ -100,26 +101,26 @@ macro_rules! supervisor_names {
 
 supervisor_syscalls!(supervisor_names);
 
-/// The names of all of them, those included that one architecture alone has. `personality` is beside
-/// them, with the values of [`PERSONALITIES`] only.
+/// The names of all of them, including those that only one architecture has. `personality` is
+/// allowed in addition, only with the values of [`PERSONALITIES`].
 pub fn program_syscall_names() -> impl Iterator<Item = &'static str> {
     NAMES.iter().map(|name| name.trim_start_matches("SYS_"))
 }
 
-/// What the engines' filters allow in a container with programs: their calls, and those that the agent
-/// needs beside them.
+/// The calls that the engines' filters allow in a container with commands: the commands' calls, and
+/// those that the agent needs in addition.
 pub fn container_syscall_names() -> impl Iterator<Item = &'static str> {
     program_syscall_names().chain(supervisor_syscall_names())
 }
 
-/// Calls by which the agent makes the connections of programs. The engines' filters and the agent's
-/// allow them; every program takes a filter upon itself that does not.
+/// The calls by which the agent makes connections for commands. The engines' filters and the
+/// agent's allow them; every command installs a filter on itself that does not.
 fn supervisor_syscall_names() -> impl Iterator<Item = &'static str> {
     SUPERVISOR_NAMES.iter().map(|name| name.trim_start_matches("SYS_"))
 }
 
-/// What `personality` may be called with: Linux, 32-bit addresses, the uname of 2.6, both, and the
-/// question what it is.
+/// The allowed arguments of `personality`: Linux, 32-bit addresses, the uname of 2.6, both, and the
+/// query of the current value.
 pub const PERSONALITIES: [u64; 5] = [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
 #[cfg(test)]

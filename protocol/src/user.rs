@@ -3,14 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What 32-bit system calls read as "leave it as it is", `(uid_t) -1`.
+/// The value that 32-bit system calls interpret as "leave unchanged", `(uid_t) -1`.
 const UNCHANGED: u32 = u32::MAX;
-/// The same for 16-bit ones, which kernels still have. No system gives it to anybody: refusing it
-/// costs nothing, whatever program somewhere between still makes such a call.
+/// The same for 16-bit calls, which kernels still have. No system assigns it to a user, so refusing
+/// it costs nothing, and is safe if a program in between uses such a call.
 const UNCHANGED_16: u32 = u16::MAX as u32;
 
-/// A user and a group, by number. Neither is one that a kernel takes for "leave it as it is", so
-/// whoever is told to become this user either does or fails.
+/// A uid and a gid. Neither is a value that a kernel interprets as "leave unchanged", so switching
+/// to this user either works or fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct User {
     uid: u32,
@@ -21,10 +21,10 @@ pub struct User {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UserError {
-    /// Not two numbers with a colon between them.
+    /// Not two numbers separated by a colon.
     #[error("expected two numbers, UID:GID")]
     Format,
-    /// A number that leaves a process as it is.
+    /// A number that leaves the ids of a process unchanged.
     #[error("{0} is not a user or group: kernels read it as \"unchanged\"")]
     Unchanged(u32),
 }
@@ -44,13 +44,13 @@ impl User {
         }
     }
 
-    /// The user.
+    /// The uid.
     #[must_use]
     pub const fn uid(self) -> u32 {
         self.uid
     }
 
-    /// The group.
+    /// The gid.
     #[must_use]
     pub const fn gid(self) -> u32 {
         self.gid

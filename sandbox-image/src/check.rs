@@ -1,5 +1,5 @@
-//! `check`: whether a script compiles. No sandbox is needed, so this runs on the host: with its
-//! own limits, because compiling is outside the VM's.
+//! `check`: reports whether a script compiles. It needs no sandbox, so it runs on the host, under
+//! limits of its own, because the VM's limits do not cover compilation.
 
 use std::io::{Read as _, Write as _};
 
@@ -13,7 +13,8 @@ use crate::{Exit, StartError, confine, luau, run, source};
 
 pub(crate) fn main(policy: ConfinementPolicy) -> Result<Exit, StartError> {
     confine::limit_check()?;
-    // It needs no file at all. What is in force nobody asks: the policy says what must be.
+    // It needs no file at all. What is in force is not reported: the policy decides what is
+    // required.
     confine::confine(Tenant::Scripts, policy, std::iter::empty())?;
     let mut script = Vec::new();
     let mut stdin = std::io::stdin().take(MAX_SOURCE_BYTES as u64 + 1);
@@ -35,7 +36,7 @@ pub(crate) fn main(policy: ConfinementPolicy) -> Result<Exit, StartError> {
 
 fn not_utf8(valid: &[u8], length: usize) -> ScriptError {
     if length > MAX_SOURCE_BYTES {
-        // The last character may be cut by our own bound.
+        // Our limit may have split the last character.
         return source::too_large();
     }
     let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;

@@ -1,7 +1,7 @@
-//! The session: reads requests from stdin and hands them on. It never waits for a script, a file
-//! or the controller's reading, so that a cancel is seen at once, and so is the end of stdin,
-//! which ends the process. So does a stdin on which nothing comes any more, no heartbeat either: its
-//! other side may be held open by an engine whose controller is gone, or the controller is stopped.
+//! The session: reads requests from stdin and dispatches them. It never waits for a script, a file
+//! or the controller's reads, so it sees a cancel at once, and also the end of stdin, which ends
+//! the process. A stdin without any bytes, not even heartbeats, ends it too: an engine may hold the
+//! other side open after its controller is gone, or the controller may be stopped.
 
 use std::io;
 use std::net::TcpListener;
@@ -34,16 +34,16 @@ use crate::run::{Job, Runner};
 use crate::stream::Streams;
 use crate::{Exit, die};
 
-/// One read of stdin.
+/// Size of one read of stdin.
 const READ_BYTES: usize = 64 << 10;
-/// How long a session that was shut down may take to end after stdin has ended.
+/// How long a session may take to end after `shutdown` and the end of stdin.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves the session on stdin and stdout until it ends.
 ///
 /// # Errors
 ///
-/// Where no thread can be had.
+/// If a thread cannot be started.
 pub fn serve(
     mounts: Mounts,
     confinement: Confinement,
@@ -82,7 +82,7 @@ pub fn serve(
     let mut buffer = vec![0; READ_BYTES];
     let mut timeout = FIRST_BYTE_TIMEOUT;
     loop {
-        // Both are the dead man's switch: nobody is there any more.
+        // Both mean that the controller is gone.
         let length = match read_stdin(&mut buffer, timeout) {
             Stdin::Bytes(length) => length,
             Stdin::End => {
@@ -107,17 +107,17 @@ pub fn serve(
     }
 }
 
-/// What a read of stdin gave.
+/// The result of a read of stdin.
 enum Stdin {
     Bytes(usize),
-    /// Also where stdin fails.
+    /// Also if stdin fails.
     End,
-    /// Nothing came in time.
+    /// The timeout expired.
     TimedOut,
 }
 
-/// One read. The time is that of waiting for bytes: where the sandbox was paused or got no
-/// processor meanwhile, those that have come are read.
+/// One read. The timeout only counts the wait for bytes: if the sandbox was paused or got no CPU
+/// time meanwhile, the bytes that have arrived are read.
 fn read_stdin(buffer: &mut [u8], timeout: Duration) -> Stdin {
     let stdin = rustix::stdio::stdin();
     let deadline = Instant::now() + timeout;
@@ -149,17 +149,17 @@ struct Session {
     streams: Arc<Streams>,
     operations: Operations,
     proxy: Option<Proxy>,
-    /// The programs of the image, in a sandbox that runs some.
+    /// Runs the commands of the image, in a sandbox that supports them.
     programs: Option<Arc<Programs>>,
     execs: Execs,
     /// `hello` was answered.
     greeted: bool,
     rules: Option<Rules>,
-    /// `shutdown` has come.
+    /// `shutdown` was received.
     ending: bool,
 }
 
-/// What `configure` brought.
+/// What `configure` set.
 struct Rules {
     limits: Limits,
     policy: Policy,
@@ -168,7 +168,7 @@ struct Rules {
 }
 
 impl Session {
-    /// Takes one line.
+    /// Handles one line.
     fn take(&mut self, line: &str) {
         match ToAgent::decode(line) {
             Ok(ToAgent::Request { id, request }) => self.request(id, request),
@@ -186,7 +186,7 @@ impl Session {
             Ok(ToAgent::Closed(closed)) => {
                 self.proxy.iter().for_each(|proxy| proxy.take_closed(closed.clone()));
             }
-            // It has done all it is for: it was read.
+            // A heartbeat has no other effect: it was read.
             Ok(ToAgent::Heartbeat) => {}
             Err(DecodeError::Params { method, id: Some(id), source }) => {
                 let error = match protocol_of(line) {
@@ -204,7 +204,7 @@ impl Session {
         }
     }
 
-    /// Answers a request, or begins the work that does.
+    /// Answers a request, or starts the work that will.
     fn request(&mut self, id: u64, request: Request) {
         match request {
             Request::Hello(hello) => {
@@ -241,7 +241,7 @@ impl Session {
         }
     }
 
-    /// Begins work that answers its request when it is done, or says why it does not begin.
+    /// Starts work that answers its request when it is done, or answers why it cannot start.
     fn begin(&self, id: u64, begin: impl FnOnce(&Self) -> Result<(), WireError>) {
         let begun =
             self.outbox.admit().and_then(|()| begin(self).inspect_err(|_| self.outbox.withdraw()));
@@ -250,7 +250,7 @@ impl Session {
         }
     }
 
-    /// A later one proves a bind mount.
+    /// A repeated `hello` proves a bind mount.
     fn hello(&mut self, hello: Hello) -> Result<HelloReply, WireError> {
         let Hello { protocol, nonce } = hello;
         if protocol != PROTOCOL_VERSION {
@@ -358,14 +358,14 @@ fn wrong_version(theirs: u32) -> WireError {
     )
 }
 
-/// After a breach of its rules nothing on a stream has a meaning.
+/// After a violation of its rules, a stream cannot be read further.
 fn keep(delivered: Result<(), StreamError>) {
     if let Err(breach) = delivered {
         die(Exit::Protocol, &breach.to_string());
     }
 }
 
-/// The version in a `hello` whose other fields this agent cannot read.
+/// The version in a `hello` whose other fields this agent cannot decode.
 fn protocol_of(line: &str) -> Option<u32> {
     #[derive(Deserialize)]
     struct Envelope {
@@ -378,7 +378,7 @@ fn protocol_of(line: &str) -> Option<u32> {
     serde_json::from_str::<Envelope>(line).ok().map(|envelope| envelope.params.protocol)
 }
 
-/// How deep a value is nested; a frame bounds it.
+/// The nesting depth of a value; a frame limits it.
 fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),

@@ -91,9 +91,9 @@ const fn limit(limit: LimitKey) -> Key {
 
 /// Runs untrusted Luau scripts and commands, each in a fresh container.
 ///
-/// It sees one directory of yours, the io dir, and the inputs that you name, read-only. It has no
-/// network but the hosts that you name. Every limit is set. Its output is on stdout, and everything
-/// else on stderr.
+/// A sandbox has one writable directory of the host, the io dir, and read-only inputs. It has no
+/// network except the hosts that you allow. Every limit has a default. Output is printed on stdout,
+/// everything else on stderr.
 #[derive(Debug, Parser)]
 #[command(
     name = "sandboxctl",
@@ -150,11 +150,11 @@ pub struct Global {
         value_parser = word_of(Key::Confinement))]
     confinement: Option<Value>,
 
-    /// Say more on stderr; repeat for even more
+    /// Print more on stderr; repeat for more detail
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
 
-    /// Say nothing on stderr but errors
+    /// Print only errors on stderr
     #[arg(short, long, global = true)]
     pub quiet: bool,
 
@@ -192,13 +192,14 @@ Examples:
   zcat log.gz | sandboxctl run access-log.luau --in -:access.log --timeout 2m")]
     Run(Box<RunArgs>),
 
-    /// Run a command in a fresh container, made from an image of yours
+    /// Run a command in a fresh container from any image
     ///
-    /// The command begins as it is given, without a shell. What it writes to stdout and stderr is
-    /// on ours as it comes, byte for byte; only a terminal is shown escapes in place of what could
-    /// steer it. Its exit code is ours, and 128+n where signal n ended it. Where the reader of its
-    /// output is gone, it is cancelled. It has no network, and may write to the io dir, where it
-    /// starts, and to /tmp. The image's entrypoint and user are not used; its variables are.
+    /// The command is executed directly, without a shell. Its stdout and stderr are passed through
+    /// byte for byte as they are written; on a terminal, control sequences are shown as escapes. The
+    /// exit code is the command's, or 128+n if signal n killed it. The command is cancelled when the
+    /// reader of its output is gone. It has no network unless --allow is given, starts in the io dir,
+    /// and can write there and to /tmp. The image's environment is used, its entrypoint and user are
+    /// not.
     #[command(after_long_help = "\
 Examples:
   sandboxctl exec --image python:3.13-slim -- python3 report.py --year 2026
@@ -212,10 +213,10 @@ Exit codes:
   126 command not executable · 127 command not found · 130 interrupted · 137 killed")]
     Exec(Box<ExecArgs>),
 
-    /// Read and write files of an io dir as a sandbox does, under the same rules
+    /// Read and write files of an io dir under a sandbox's rules
     ///
-    /// Every command is a fresh container that has the io dir and the inputs, and nothing else.
-    /// Links are never followed, and nothing outside of them is touched.
+    /// Each command runs in a fresh container that has only the io dir and the inputs. Links are never
+    /// followed, and nothing outside is touched.
     #[command(after_long_help = "\
 Examples:
   sandboxctl fs ls -R
@@ -224,7 +225,7 @@ Examples:
   sandboxctl fs read report.csv --json")]
     Fs(Box<FsArgs>),
 
-    /// Say whether a script compiles, without a container
+    /// Check whether a script compiles, without a container
     #[command(after_long_help = "\
 Examples:
   sandboxctl check examples/report.luau
@@ -243,8 +244,8 @@ Examples:
 
     /// List the containers of sandboxes
     ///
-    /// Running ones, leftovers of controllers that were killed, and those of which it cannot be
-    /// told: another user's, or another machine's.
+    /// Lists running sandboxes, leftovers of killed controllers, and containers whose state is unknown
+    /// because they belong to another user or machine.
     #[command(after_long_help = "\
 Examples:
   sandboxctl ps
@@ -253,7 +254,7 @@ Examples:
 
     /// Remove leftovers of crashed controllers
     ///
-    /// Every command that talks to an engine does this for your own leftovers by itself.
+    /// Every command that uses an engine also removes your own leftovers.
     #[command(after_long_help = "\
 Examples:
   sandboxctl gc --dry-run
@@ -262,18 +263,18 @@ Examples:
 
     /// Diagnose the environment and suggest fixes
     ///
-    /// Exits with 125 where a check fails.
+    /// Exits with 125 if a check fails.
     #[command(after_long_help = "\
 Examples:
   sandboxctl doctor
   sandboxctl doctor --json --host unix:///run/user/1000/docker.sock")]
     Doctor(ReportArgs),
 
-    /// Make one call of a tool for workflow steps, and print its answer
+    /// Call one tool for workflow steps and print its result
     ///
-    /// The sandbox of the call is made for it, by what --init gives to sandbox_init, and is removed
-    /// when the call has been answered. Its files stay. The answer is one JSON object: type, data
-    /// and metadata, or error and metadata.
+    /// Launches a sandbox with the arguments of --init, which sandbox_init takes, and removes it after
+    /// the call. Its files stay. The result is one JSON object: type, data and metadata, or error and
+    /// metadata.
     #[command(after_long_help = "\
 Examples:
   sandboxctl tool sandbox_write_file --init '{\"containerId\": \"c\", \"projectOutPath\": \"out\"}' \\
@@ -283,9 +284,9 @@ Examples:
 
     /// Serve the tools for workflow steps on stdin and stdout, or list them
     ///
-    /// With --stdio each line of stdin is a call or the cancel of one, and each line of stdout the
-    /// answer to a call, in any order. Sandboxes are kept by their containerId, and all of them are
-    /// removed when stdin ends. Their files stay.
+    /// With --stdio, each line of stdin is a call or a cancellation, and each line of stdout is the
+    /// result of a call, in any order. Sandboxes are kept by their containerId and removed when stdin
+    /// ends. Their files stay.
     #[command(after_long_help = "\
 Examples:
   sandboxctl tools --list
@@ -297,7 +298,7 @@ A session:
   {\"cancel\": 2}")]
     Tools(Box<ToolsArgs>),
 
-    /// Look at the configuration
+    /// Show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
 
@@ -311,7 +312,7 @@ Examples:
         shell: clap_complete::Shell,
     },
 
-    /// Print the manual page, or write those of all commands
+    /// Print the manual page, or write the pages of all commands
     #[command(after_long_help = "\
 Examples:
   sandboxctl man | man -l -
@@ -377,15 +378,15 @@ pub struct RunArgs {
     #[arg(value_name = "SCRIPT", value_hint = ValueHint::FilePath)]
     pub script: PathBuf,
 
-    /// Give the script args.KEY, a string; repeatable
+    /// Pass a string as args.KEY; repeatable
     #[arg(long = "arg", value_name = "KEY=VALUE", value_parser = text::<Argument>())]
     pub args: Vec<Argument>,
 
-    /// Give the script the members of this JSON object as args; --arg wins
+    /// Pass the members of this JSON object as args; --arg wins
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub args_file: Option<PathBuf>,
 
-    /// Print one JSON document (sandboxctl.result/1) in place of logs and result
+    /// Print one JSON document (sandboxctl.result/1) instead of logs and result
     #[arg(long)]
     pub json: bool,
 
@@ -413,7 +414,7 @@ pub struct RunArgs {
     #[command(flatten)]
     allow: AllowArgs,
 
-    /// Give the script no files at all
+    /// Give the script no file access
     #[arg(long, help_heading = "Files",
         conflicts_with_all = ["io_dir", "inputs", "mount_path", "workdir"])]
     no_io: bool,

@@ -18,10 +18,11 @@ pub fn start(global: &Global, output: &Output) {
     let directives = match (global.verbose, std::env::var(LOG_VARIABLE)) {
         (_, Ok(directives)) if !directives.is_empty() => directives,
         (0, _) => return,
-        // Ours: what libraries have to say is asked for by the variable.
-        (1, _) => "sandboxctl=info,sandbox_controller=info".to_owned(),
-        (2, _) => "sandboxctl=debug,sandbox_controller=debug".to_owned(),
-        (_, _) => "sandboxctl=trace,sandbox_controller=trace".to_owned(),
+        // A target matches by its beginning: all crates of the project, and no other library, which
+        // the variable can ask for.
+        (1, _) => "sandbox=info".to_owned(),
+        (2, _) => "sandbox=debug".to_owned(),
+        (_, _) => "sandbox=trace".to_owned(),
     };
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::ERROR.into());
     let filter = match filter.parse(&directives) {

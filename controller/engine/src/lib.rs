@@ -158,7 +158,7 @@ pub enum ProgramRoot {
     Directory(Source),
 }
 
-/// A [`RootFs`](sandbox_api::RootFs) as the engine has it.
+/// A [`RootFs`] as the engine has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepared {
     /// The file system.

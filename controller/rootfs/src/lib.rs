@@ -7,9 +7,9 @@
 //! attributes, devices and FIFOs are left out: the tree is for a sandbox, which has no use for
 //! them.
 //!
-//! From the file to the tree: [`archive`] finds the members, [`image`] reads which layers there
-//! are, [`stream`] decompresses and verifies them, [`tar`] and [`layer`] say what is in them,
-//! [`tree`] writes it, and [`cache`] keeps it.
+//! From the file to the tree: `archive` finds the members, `image` reads which layers there
+//! are, `stream` decompresses and verifies them, `tar` and `layer` say what is in them,
+//! `tree` writes it, and `cache` keeps it.
 
 #![forbid(unsafe_code)]
 

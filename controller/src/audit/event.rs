@@ -25,7 +25,7 @@ pub(crate) enum By {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Event<'a> {
     /// The run's id, or the sandbox's for what is no part of a run.
-    pub execution: &'a str,
+    pub run_id: &'a str,
     pub operation: &'a str,
     pub by: By,
     /// The guest path, normalised; or as it was given where that cannot be done.
@@ -67,7 +67,7 @@ pub(crate) fn outcome<T>(result: &Result<T, Error>) -> &'static str {
 #[derive(Serialize)]
 pub(super) struct Line<'a> {
     time: String,
-    execution: &'a str,
+    run_id: &'a str,
     operation: &'a str,
     by: By,
     path: Option<String>,
@@ -103,9 +103,9 @@ fn as_millis<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S:
 
 impl<'a> Event<'a> {
     /// The caller's, without a path, that went well.
-    pub const fn new(execution: &'a str, operation: &'a str) -> Self {
+    pub const fn new(run_id: &'a str, operation: &'a str) -> Self {
         Self {
-            execution,
+            run_id,
             operation,
             by: By::Caller,
             path: None,
@@ -127,7 +127,7 @@ impl<'a> Event<'a> {
         });
         encode(&Line {
             time: time::now(),
-            execution: self.execution,
+            run_id: self.run_id,
             operation: self.operation,
             by: self.by,
             path,

@@ -66,14 +66,14 @@ async fn each_event_is_a_line_of_json() {
     assert_eq!(
         timeless(&lines[0]),
         serde_json::json!({
-            "execution": "1f", "operation": "write", "by": "caller", "path": "/io/a",
+            "run_id": "1f", "operation": "write", "by": "caller", "path": "/io/a",
             "outcome": "ok", "bytes": 5, "duration_ms": null,
         })
     );
     assert_eq!(
         timeless(&lines[1]),
         serde_json::json!({
-            "execution": "1f-2", "operation": "rename", "by": "script",
+            "run_id": "1f-2", "operation": "rename", "by": "script",
             "path": "/io/a\u{fffd}", "path_b64": "L2lvL2H/", "to": "/io/.bashrc",
             "outcome": "protected", "bytes": null, "duration_ms": 2,
         })

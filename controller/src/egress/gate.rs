@@ -45,7 +45,7 @@ pub(crate) struct Egress {
     pub(super) limits: EgressLimits,
     pub(super) resolver: Box<dyn Resolve>,
     /// The sandbox's id.
-    pub(super) execution: String,
+    pub(super) sandbox_id: String,
     pub(super) record: Record,
     /// The connections that are not over.
     pub(super) tasks: TaskTracker,
@@ -58,14 +58,14 @@ impl Egress {
         list: Allowlist,
         limits: EgressLimits,
         resolver: impl Resolve + 'static,
-        execution: impl Into<String>,
+        sandbox_id: impl Into<String>,
         record: impl Fn(&Event<'_>) + Send + Sync + 'static,
     ) -> Self {
         Self {
             list,
             limits,
             resolver: Box::new(resolver),
-            execution: execution.into(),
+            sandbox_id: sandbox_id.into(),
             record: Box::new(record),
             tasks: TaskTracker::new(),
             opened: AtomicU64::new(0),

@@ -69,7 +69,7 @@ fn egress(rules: &[String], limits: EgressLimits, seen: &Arc<Seen>) -> Arc<Egres
     let recorder = seen.clone();
     let record = move |event: &crate::audit::Event<'_>| {
         let connection = event.connection.expect("of a connection");
-        assert_eq!((event.operation, event.execution), ("connect", "box"));
+        assert_eq!((event.operation, event.run_id), ("connect", "box"));
         recorder.audit.lock().unwrap().push((
             connection.target.to_owned(),
             event.outcome.to_owned(),

@@ -128,7 +128,7 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
             address: account.address,
             reason: reason.as_deref(),
         }),
-        ..Event::new(&egress.execution, "connect")
+        ..Event::new(&egress.sandbox_id, "connect")
     });
     let why = result.as_ref().err().map_or(ClosedReason::Done, Failure::reason);
     tunnel.close(why, reason.as_deref().unwrap_or_default()).await;

@@ -160,19 +160,19 @@ impl Inner {
         }
     }
 
-    /// Takes note that a rule kept the script of the run `execution` from a path.
-    pub fn refused(&self, execution: &str, refused: &Refused) {
+    /// Takes note that a rule kept the script of the run `run_id` from a path.
+    pub fn refused(&self, run_id: &str, refused: &Refused) {
         let Refused { operation, path, path_b64, kind, .. } = refused;
         self.audit().record(&Event {
             by: By::Script,
             path: Some(written(path, path_b64.as_ref())),
             outcome: kind.as_str(),
-            ..Event::new(execution, operation.as_str())
+            ..Event::new(run_id, operation.as_str())
         });
     }
 
     /// Tells the audit what a run or a command changed: the final state, as its result has it.
-    pub fn record_changes(&self, execution: &str, changes: &FilesTouched) {
+    pub fn record_changes(&self, run_id: &str, changes: &FilesTouched) {
         let Some(mount) = self.io_mount() else { return };
         for file in &changes.files {
             let path = [mount.as_bytes(), b"/", file.path()].concat();
@@ -180,11 +180,11 @@ impl Inner {
                 by: By::Script,
                 path: Some(&path),
                 bytes: Some(file.bytes),
-                ..Event::new(execution, file.op.as_str())
+                ..Event::new(run_id, file.op.as_str())
             });
         }
         if changes.truncated {
-            let event = Event::new(execution, "changes");
+            let event = Event::new(run_id, "changes");
             self.audit().record(&Event { by: By::Script, outcome: "truncated", ..event });
         }
     }

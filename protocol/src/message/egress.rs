@@ -1,8 +1,9 @@
-//! Connections of programs to the world outside: the agent asks, the controller decides and dials.
+//! Outgoing connections of commands: the agent requests them, the controller decides and dials.
 //!
-//! A connection is a tunnel: one number, and a stream of bytes each way under it, by
-//! [`Chunk`](super::Chunk) and [`Credit`](super::Credit) as everywhere else. The agent chooses the number,
-//! [`FIRST_TUNNEL`](crate::limits::FIRST_TUNNEL) or above, where no request's streams are.
+//! A connection is a tunnel: one number, and under it a byte stream in each direction, by
+//! [`Chunk`](super::Chunk) and [`Credit`](super::Credit) as for other streams. The agent chooses
+//! the number, [`FIRST_TUNNEL`](crate::limits::FIRST_TUNNEL) or above; the streams of requests have
+//! numbers below it.
 //!
 //! ```text
 //!   agent                                controller
@@ -15,26 +16,27 @@
 //!     │ close {tunnel} ───▶               │ the agent's last word: the number is free
 //! ```
 //!
-//! Either side may say its last word first, whenever it likes. What comes of a tunnel after one's own
-//! last word was sent before the other side knew, and is dropped. `closed` with any other reason than
-//! [`Done`](ClosedReason::Done), and `close` before both directions have ended, is a reset.
+//! Each side may send its last message (`close` or `closed`) first, at any time. What it receives
+//! for the tunnel after that was sent before the other side knew, and is dropped. `closed` with a
+//! reason other than [`Done`](ClosedReason::Done), and `close` before both directions have ended,
+//! are a reset.
 
 use serde::{Deserialize, Serialize};
 
-/// `connect`: a program wants a connection. From the agent.
+/// `connect`: a command requests a connection. From the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Connect {
-    /// A number of the agent's that no open tunnel has.
+    /// A number, chosen by the agent, that no open tunnel has.
     pub tunnel: u32,
-    /// As the program wrote it: a name, or an address without brackets. At most
+    /// The host as the command wrote it: a name, or an address without brackets. At most
     /// [`MAX_HOST_BYTES`](crate::limits::MAX_HOST_BYTES).
     pub host: String,
     /// The port.
     pub port: u16,
 }
 
-/// `close`: the agent's last word on a tunnel.
+/// `close`: the agent's last message for a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Close {
@@ -42,7 +44,7 @@ pub struct Close {
     pub tunnel: u32,
 }
 
-/// `connected`: the connection is there; bytes may come and go. From the controller.
+/// `connected`: the connection is established; bytes can flow. From the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Connected {
@@ -50,15 +52,15 @@ pub struct Connected {
     pub tunnel: u32,
 }
 
-/// `closed`: the controller's last word on a tunnel.
+/// `closed`: the controller's last message for a tunnel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Closed {
     /// The tunnel.
     pub tunnel: u32,
-    /// Why.
+    /// The reason.
     pub reason: ClosedReason,
-    /// For people: what is wrong, and which rule would allow it. At most
+    /// For people: what is wrong, and which rule would allow the connection. At most
     /// [`MAX_CLOSED_MESSAGE_BYTES`](crate::limits::MAX_CLOSED_MESSAGE_BYTES); empty for `done`.
     pub message: String,
 }
@@ -67,27 +69,27 @@ pub struct Closed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClosedReason {
-    /// Both directions have ended well.
+    /// Both directions ended normally.
     Done,
-    /// A rule forbids it: the host is not on the list, its address is a private one, or what the
-    /// program said inside is not for that host.
+    /// A rule forbids it: the host is not on the list, its address is private, or what the command
+    /// sent in the tunnel is not for that host.
     Refused,
-    /// The name has no address, or nobody answers there.
+    /// The name has no address, or no connection can be made to it.
     Unreachable,
-    /// It took too long, or nothing came and went for too long.
+    /// The connect timeout or the idle timeout expired.
     Timeout,
-    /// A limit of the sandbox on connections or bytes.
+    /// A limit of the sandbox on connections or bytes was reached.
     Limit,
-    /// The other end broke it off.
+    /// The remote end reset the connection.
     Reset,
 }
 
 impl ClosedReason {
-    /// Every one of them.
+    /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Done, Self::Refused, Self::Unreachable, Self::Timeout, Self::Limit, Self::Reset];
 
-    /// The reason's word, as on the wire.
+    /// The reason's name on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

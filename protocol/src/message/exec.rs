@@ -1,49 +1,49 @@
-//! Programs: the request that runs one, and its answer.
+//! Commands: the `exec` request, and its answer.
 //!
-//! What a program writes travels on the two streams that the request names, what it reads on a
-//! third. The answer comes when the program has ended, everything that it started is dead, and both
-//! of its streams have had their last chunk.
+//! The command's output is sent on the two streams that the request names, its input on a third.
+//! The answer is sent when the command has exited, every process that it started is dead, and the
+//! last chunk of both output streams has been sent.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Base64;
 use crate::path::{to_wire, written};
 
-/// `exec`: a program. Several may run at once.
+/// `exec`: runs a command. Several may run at once.
 ///
-/// An error answers that it never ran: `command_not_found`, `not_executable`, `not_found` and its
-/// like for the working directory, `busy` where no process can be started, `invalid_request` in a
-/// sandbox that runs scripts only. Then no stream has a chunk.
+/// An error means that the command never ran: `command_not_found`, `not_executable`, `not_found`
+/// and similar for the working directory, `busy` if no process can be started, `invalid_request` in
+/// a sandbox that runs scripts only. In that case no stream has a chunk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Exec {
-    /// What to run. Together with `env` at most
+    /// The command. Together with `env` at most
     /// [`MAX_COMMAND_BYTES`](crate::limits::MAX_COMMAND_BYTES).
     pub command: Command,
-    /// Where to run it: any directory of the sandbox, written as a script writes a path; null for
-    /// the working directory of the sandbox.
+    /// The working directory: any directory of the sandbox, written as a script writes a path; null
+    /// for the sandbox's working directory.
     pub cwd: Option<Word>,
-    /// Set beside the variables of the image, or instead of those of the same name. Of equal names
-    /// the last one counts; `HOME` is the sandbox's own.
+    /// Added to the image's variables; replaces those of the same name. If a name occurs twice, the
+    /// last one counts. `HOME` is always the sandbox's own.
     pub env: Vec<Variable>,
-    /// The stream for its input, from the controller; null for none, which is an end of file at once.
-    /// What the program does not read is never asked for.
+    /// The stream for its stdin, from the controller; null for an immediate end of file. Credit is
+    /// granted only for what the command reads.
     pub stdin: Option<u32>,
-    /// The stream for its output.
+    /// The stream for its stdout.
     pub stdout: u32,
-    /// The stream for its error output.
+    /// The stream for its stderr.
     pub stderr: u32,
-    /// The deadline, counted from the moment the agent takes the request.
+    /// The timeout, counted from when the agent receives the request.
     pub timeout_ms: u64,
 }
 
-/// What to run.
+/// The command to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
     /// A program and its arguments, with no shell anywhere.
     Program(Program),
-    /// A line for the image's `/bin/sh -c`.
+    /// A command line for the image's `/bin/sh -c`.
     Shell(Word),
 }
 
@@ -51,13 +51,13 @@ pub enum Command {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
-    /// A path, where it has a slash; otherwise a name to look for along `PATH`.
+    /// A path if it contains a slash; otherwise a name to look up in `PATH`.
     pub program: Word,
     /// The arguments after the program's name.
     pub args: Vec<Word>,
 }
 
-/// A variable of the environment.
+/// An environment variable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variable {
@@ -67,19 +67,19 @@ pub struct Variable {
     pub value: Word,
 }
 
-/// A string of the system's: any bytes but NUL.
+/// An OS string: any bytes but NUL.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Word {
-    /// It, lossy where it is not UTF-8.
+    /// The text, lossy if it is not UTF-8.
     pub text: String,
-    /// Its bytes, where they are not UTF-8.
+    /// The bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub b64: Option<Base64>,
 }
 
 impl Word {
-    /// The word of those bytes.
+    /// The string of those bytes.
     #[must_use]
     pub fn new(bytes: impl AsRef<[u8]>) -> Self {
         let (text, b64) = to_wire(bytes.as_ref());
@@ -94,7 +94,7 @@ impl Word {
 }
 
 impl Exec {
-    /// Every word of it.
+    /// Every string of it.
     pub fn words(&self) -> impl Iterator<Item = &Word> {
         let (first, rest): (&Word, &[Word]) = match &self.command {
             Command::Program(Program { program, args }) => (program, args),
@@ -104,48 +104,48 @@ impl Exec {
         std::iter::once(first).chain(rest).chain(env).chain(&self.cwd)
     }
 
-    /// What [`MAX_COMMAND_BYTES`](crate::limits::MAX_COMMAND_BYTES) bounds: every word's bytes, and
-    /// eight more for each, as the kernel counts them.
+    /// The size that [`MAX_COMMAND_BYTES`](crate::limits::MAX_COMMAND_BYTES) limits: the bytes of
+    /// every string, and eight more for each, as the kernel counts them.
     #[must_use]
     pub fn command_bytes(&self) -> usize {
         self.words().map(|word| word.as_bytes().len() + 8).sum()
     }
 }
 
-/// The agent's answer to `exec`: the program ran. How it went is data.
+/// The agent's answer to `exec`: the command ran. Its result is data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecReply {
-    /// How the program itself ended.
+    /// How the command itself ended.
     pub end: ExecEnd,
-    /// Why the agent killed it; null where it ended by itself, or somebody else killed it.
+    /// Why the agent killed it; null if it exited by itself, or was killed by anything else.
     pub stopped: Option<ExecStop>,
-    /// Bytes of its output that were sent.
+    /// Bytes of stdout that were sent.
     pub stdout_bytes: u64,
-    /// Bytes of its error output that were sent.
+    /// Bytes of stderr that were sent.
     pub stderr_bytes: u64,
-    /// Processor time of the program, and of those that it started and waited for.
+    /// CPU time of the command, and of the processes that it started and waited for.
     pub cpu_ms: u64,
 }
 
-/// How a program ended.
+/// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecEnd {
-    /// By itself, with this code.
+    /// It exited with this code.
     Exited(u8),
-    /// By this signal.
+    /// It was killed by this signal.
     Signaled(u8),
 }
 
-/// Why the agent killed a program, and everything that it had started.
+/// Why the agent killed a command and every process that it had started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecStop {
-    /// The deadline.
+    /// The timeout.
     Timeout,
     /// `cancel`, or the end of the session.
     Cancelled,
-    /// Both streams together have had `limits.output_bytes`, and there was more.
+    /// stdout and stderr together reached `limits.output_bytes`, and there was more.
     OutputLimit,
 }

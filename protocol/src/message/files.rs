@@ -1,11 +1,11 @@
 //! File operations: requests and answers.
 //!
-//! A path is written as a script writes one: relative to the working directory, `~/…`, or absolute
-//! under a mount. Where its bytes are not UTF-8, `path_b64` has them and `path` is only for people.
-//! An answer names the normalised guest path. Every option is in its request.
+//! A path is written as a script writes it: relative to the working directory, `~/…`, or absolute
+//! under a mount. If its bytes are not UTF-8, `path_b64` has them and `path` is only for people. An
+//! answer contains the normalised guest path. Every option is in its request.
 //!
-//! Content is bytes and travels on the stream that the request names. What bytes mean as text is
-//! the controller's business; only [`View`] and [`Edit`] take a file for UTF-8 themselves.
+//! Content is bytes and is sent on the stream that the request names. The controller decides on its
+//! text encoding; only [`View`] and [`Edit`] require UTF-8 themselves.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,15 +17,15 @@ use crate::Base64;
 pub struct Read {
     /// The file.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// Where to begin; beyond the end there is nothing.
+    /// The offset; past the end of the file nothing is read.
     pub offset: u64,
-    /// How many bytes, at most; null for all. More than `limits.file_bytes` of what is there is
-    /// `too_large`, and nothing is sent.
+    /// The most bytes to read; null for all. If there are more than `limits.file_bytes` to send,
+    /// the answer is `too_large` and nothing is sent.
     pub limit: Option<u64>,
-    /// The stream for the content: a number that no open stream has.
+    /// The stream for the content: a number that is not in use.
     pub stream: u32,
 }
 
@@ -35,10 +35,10 @@ pub struct Read {
 pub struct ReadReply {
     /// The file.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// How many bytes were sent. Fewer than were there at first only where the file has shrunk.
+    /// Number of bytes sent. Less than was there at first only if the file has shrunk.
     pub bytes: u64,
     /// The size of the whole file when it was opened.
     pub size: u64,
@@ -50,15 +50,15 @@ pub struct ReadReply {
 pub struct View {
     /// The file.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
     /// The first line, from 1.
     pub offset: u64,
-    /// How many lines; null for as many as a view may have
+    /// The number of lines; null for the maximum
     /// ([`MAX_VIEW_LINES`](crate::limits::MAX_VIEW_LINES)).
     pub limit: Option<u64>,
-    /// The stream for the bytes of an image: a number that no open stream has.
+    /// The stream for the bytes of an image: a number that is not in use.
     pub stream: u32,
 }
 
@@ -68,20 +68,20 @@ pub struct View {
 pub struct ViewReply {
     /// The file.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// What is in it.
+    /// The content.
     pub content: ViewContent,
 }
 
-/// What a view shows.
+/// The content of a view.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ViewContent {
     /// Lines of text.
     Text(TextWindow),
-    /// An image, whose bytes came on the stream before the answer.
+    /// An image. Its bytes were sent on the stream before the answer.
     Image(ImageContent),
 }
 
@@ -89,27 +89,27 @@ pub enum ViewContent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TextWindow {
-    /// The lines, exactly as they are in the file: the last one's end included, where it has one
-    /// and is shown whole.
+    /// The lines, exactly as they are in the file. The line end of the last one is included, if it
+    /// has one and the line is shown in full.
     pub text: String,
     /// The number of the first line shown, from 1.
     pub first_line: u64,
-    /// How many lines are shown, one that is cut included.
+    /// Number of lines shown, including one that is cut.
     pub output_lines: u64,
-    /// How many lines the file has.
+    /// Number of lines in the file.
     pub total_lines: u64,
-    /// Why there is more of the file behind `text`; null where there is none.
+    /// Why `text` ends before the file does; null if it does not.
     pub truncated_by: Option<TruncatedBy>,
-    /// What to tell a reader where there is more: `[Showing lines 1-2000 of 5000. Use offset=2001
-    /// to continue.]`.
+    /// A hint for readers if the file continues: `[Showing lines 1-2000 of 5000. Use offset=2001 to
+    /// continue.]`.
     pub footer: Option<String>,
 }
 
-/// What ended a text before its end.
+/// Why a text was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TruncatedBy {
-    /// The number of lines.
+    /// The limit on lines.
     Lines,
     /// [`MAX_VIEW_BYTES`](crate::limits::MAX_VIEW_BYTES).
     Bytes,
@@ -121,42 +121,42 @@ pub enum TruncatedBy {
 pub struct ImageContent {
     /// `image/png`, `image/jpeg`, `image/gif` or `image/webp`.
     pub mime_type: String,
-    /// How many bytes were sent.
+    /// Number of bytes sent.
     pub bytes: u64,
 }
 
-/// `write`: the content comes on `stream`. Nothing changes before its last chunk; then all of it
-/// does, and the answer follows. An error may be answered at any time and ends the stream; so does
-/// `cancel`, which leaves everything as it was.
+/// `write`: the content is sent on `stream`. Nothing changes before its last chunk; then the file
+/// is written in full, and the answer follows. An error may be answered at any time and ends the
+/// stream; so does `cancel`, which leaves everything unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Write {
     /// The file.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// What becomes of a file that is there.
+    /// What to do if the file exists.
     pub mode: WriteMode,
-    /// Whether missing directories on the way are made.
+    /// Whether missing parent directories are created.
     pub parents: bool,
-    /// For `overwrite`: put a new file in the old one's place, so that every reader sees one of
-    /// the two whole. Otherwise the old file itself is overwritten, and keeps what hangs on it:
-    /// its other names, its owner. The two other modes take no notice.
+    /// For `overwrite`: replace the old file by a new one, so that every reader sees either the old
+    /// or the new content in full. Otherwise the old file is overwritten in place, and keeps its
+    /// hard links and its owner. The other two modes ignore this.
     pub atomic: bool,
-    /// The stream for the content: a number that no open stream has.
+    /// The stream for the content: a number that is not in use.
     pub stream: u32,
 }
 
-/// What becomes of a file that is there.
+/// What to do if the file exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WriteMode {
-    /// It is replaced.
+    /// Replace its content.
     Overwrite,
-    /// It grows at its end.
+    /// Append to it.
     Append,
-    /// It is an error.
+    /// Return an error.
     CreateNew,
 }
 
@@ -166,29 +166,29 @@ pub enum WriteMode {
 pub struct WriteReply {
     /// The file.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// How many bytes the content had.
+    /// Size of the content in bytes.
     pub bytes_written: u64,
-    /// Whether there was no such file before.
+    /// Whether the file did not exist before.
     pub created: bool,
 }
 
-/// `edit`: replaces text in a UTF-8 file, all of it or, on any error, nothing.
+/// `edit`: replaces text in a UTF-8 file. On an error nothing changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edit {
     /// The file.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
     /// The text to replace, not empty.
     pub old: String,
-    /// What to put there.
+    /// The replacement.
     pub new: String,
-    /// How often `old` must be in the file, from 1: another number is an error.
+    /// How often `old` must occur in the file, at least 1: any other number is an error.
     pub count: u64,
 }
 
@@ -198,36 +198,36 @@ pub struct Edit {
 pub struct EditReply {
     /// The file.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// How many were replaced.
+    /// Number of replacements.
     pub replacements: u64,
 }
 
-/// `list`: what is in a directory, in [`Page`]s before the answer.
+/// `list`: the entries of a directory, in [`Page`]s before the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct List {
     /// The directory.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// How deep to look, from 1 for the directory alone; null for as deep as `limits.list_depth`
-    /// allows, which also bounds a number.
+    /// The depth: 1 for the directory itself; null for `limits.list_depth`, which is also the
+    /// maximum.
     pub max_depth: Option<u64>,
-    /// How many entries, at most; null for as many as `limits.list_entries` allows, which also
-    /// bounds a number. The first ones in order are given.
+    /// The most entries; null for `limits.list_entries`, which is also the maximum. The first ones
+    /// in order are returned.
     pub limit: Option<u64>,
 }
 
-/// `page`: some entries of a list, at most [`LIST_PAGE`](crate::limits::LIST_PAGE), in order:
-/// by path, component by component, a directory before what is in it.
+/// `page`: some entries of a list, at most [`LIST_PAGE`](crate::limits::LIST_PAGE), in order: by
+/// path, component by component, a directory before its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Page {
-    /// The id of the `list` that they belong to.
+    /// The id of the `list` request.
     pub request: u64,
     /// The entries.
     pub entries: Vec<Entry>,
@@ -237,22 +237,22 @@ pub struct Page {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Its path below the listed directory, `sub/a.csv`; its name alone where it is in the
+    /// Its path relative to the listed directory, `sub/a.csv`; just its name if it is in the
     /// directory itself.
     pub name: String,
-    /// The bytes of `name`, where they are not UTF-8.
+    /// The bytes of `name`, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_b64: Option<Base64>,
-    /// What it is.
+    /// Its type.
     #[serde(rename = "type")]
     pub kind: EntryKind,
     /// Its size in bytes.
     pub size: u64,
-    /// When its content changed last.
+    /// When its content was last modified.
     pub modified: Option<Timestamp>,
 }
 
-/// What a name stands for. Links are never followed.
+/// The type of an entry. Links are never followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EntryKind {
@@ -260,14 +260,14 @@ pub enum EntryKind {
     File,
     /// A directory.
     Directory,
-    /// A symbolic link, wherever it leads.
+    /// A symbolic link, wherever it points to.
     Symlink,
     /// A FIFO, a socket, a device.
     Other,
 }
 
 impl EntryKind {
-    /// The word for it, as on the wire.
+    /// The type's name on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -279,13 +279,13 @@ impl EntryKind {
     }
 }
 
-/// A time of a file.
+/// A timestamp of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timestamp {
     /// Seconds since 1970, UTC.
     pub seconds: i64,
-    /// Nanoseconds beyond them.
+    /// Additional nanoseconds.
     pub nanoseconds: u32,
 }
 
@@ -295,25 +295,26 @@ pub struct Timestamp {
 pub struct ListReply {
     /// The directory.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// How many entries the pages had.
+    /// Number of entries in the pages.
     pub entries: u64,
-    /// There are more: beyond the number, or deeper than `limits.list_depth`.
+    /// The list is not complete: there are more entries than allowed, or directories deeper than
+    /// `limits.list_depth`.
     pub truncated: bool,
 }
 
-/// `mkdir`: makes a directory.
+/// `mkdir`: creates a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mkdir {
     /// The directory.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// Whether missing directories on the way are made.
+    /// Whether missing parent directories are created.
     pub parents: bool,
 }
 
@@ -323,26 +324,26 @@ pub struct Mkdir {
 pub struct MkdirReply {
     /// The directory.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// False where the directory was there.
+    /// False if the directory existed.
     pub created: bool,
 }
 
-/// `remove`: removes a file, a symbolic link itself, an empty directory; with `recursive` a
-/// directory with all that is in it.
+/// `remove`: removes a file, a symbolic link itself, or an empty directory; with `recursive` a
+/// directory with all its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remove {
-    /// What to remove.
+    /// The path to remove.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// Whether a directory that is not empty goes too.
+    /// Whether a directory that is not empty is removed.
     pub recursive: bool,
-    /// Whether nothing there is no error.
+    /// Whether a path that does not exist is ignored.
     pub force: bool,
 }
 
@@ -350,24 +351,24 @@ pub struct Remove {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveReply {
-    /// What was removed.
+    /// The path that was removed.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// False only with `force` and nothing there.
+    /// False only if `force` is set and nothing existed.
     pub removed: bool,
-    /// How many entries went, the named one included.
+    /// Number of entries removed, including the named one.
     pub entries: u64,
 }
 
-/// `exists`: whether a name is there, and what it is.
+/// `exists`: whether a path exists, and its type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Exists {
-    /// The name.
+    /// The path.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
 }
@@ -376,23 +377,23 @@ pub struct Exists {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExistsReply {
-    /// The name.
+    /// The path.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// What is there, or null. A dangling link is there, as a link.
+    /// The type, or null if it does not exist. A dangling link exists, as a link.
     #[serde(rename = "type")]
     pub kind: Option<EntryKind>,
 }
 
-/// `stat`: what is known of a name.
+/// `stat`: the metadata of a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stat {
-    /// The name.
+    /// The path.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
 }
@@ -401,45 +402,45 @@ pub struct Stat {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatReply {
-    /// The name.
+    /// The path.
     pub path: String,
-    /// The path's bytes, where they are not UTF-8.
+    /// The path's bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// What it is.
+    /// Its type.
     #[serde(rename = "type")]
     pub kind: EntryKind,
     /// Its size in bytes.
     pub size: u64,
     /// Its permissions: the lowest twelve bits of its mode.
     pub permissions: u32,
-    /// Its owner, by number.
+    /// The uid of its owner.
     pub uid: u32,
-    /// Its group, by number.
+    /// The gid of its group.
     pub gid: u32,
-    /// When its content changed last.
+    /// When its content was last modified.
     pub modified: Option<Timestamp>,
-    /// When it was read last, as far as the file system keeps that.
+    /// When it was last read, as far as the file system records that.
     pub accessed: Option<Timestamp>,
-    /// When it was made, where the file system keeps that.
+    /// When it was created, if the file system records that.
     pub created: Option<Timestamp>,
 }
 
-/// `rename`: gives a name to what has another one, within one mount.
+/// `rename`: moves or renames within one mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rename {
     /// The old name.
     pub from: String,
-    /// Its bytes, where they are not UTF-8.
+    /// Its bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_b64: Option<Base64>,
     /// The new name.
     pub to: String,
-    /// Its bytes, where they are not UTF-8.
+    /// Its bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_b64: Option<Base64>,
-    /// Whether what has the new name already is replaced, as `rename(2)` does it.
+    /// Whether an existing destination is replaced, as `rename(2)` does it.
     pub overwrite: bool,
 }
 
@@ -449,12 +450,12 @@ pub struct Rename {
 pub struct RenameReply {
     /// The old name.
     pub from: String,
-    /// Its bytes, where they are not UTF-8.
+    /// Its bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_b64: Option<Base64>,
     /// The new name.
     pub to: String,
-    /// Its bytes, where they are not UTF-8.
+    /// Its bytes, if they are not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_b64: Option<Base64>,
 }

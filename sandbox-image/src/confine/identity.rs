@@ -1,38 +1,38 @@
-//! Who the agent is. An engine is asked for a user and a group; that it took them is looked at here,
-//! before anything of anybody's is read.
+//! The agent's user. The engine was given a user and a group; the agent checks that it runs as
+//! these before it reads any input.
 
 use std::io;
 
 use sandbox_protocol::User;
 
-/// The agent runs as somebody else.
+/// The agent runs as another user.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The kernel does not say who it is.
+    /// The kernel did not report the ids.
     #[error("cannot ask who the agent is: {0}")]
     Ask(#[source] io::Error),
-    /// Real, effective and saved ids, of which each must be the one that was asked for.
+    /// Real, effective and saved ids. Each must be the requested one.
     #[error("the agent is to be {asked}, and is uids {uids:?}, gids {gids:?}")]
     Other {
-        /// Who it is to be.
+        /// The requested user.
         asked: User,
         /// Its user ids.
         uids: [u32; 3],
         /// Its group ids.
         gids: [u32; 3],
     },
-    /// A supplementary group that nobody gave it.
+    /// An unexpected supplementary group.
     #[error("the agent is to be {asked}, and is in the group {group} besides")]
     Group {
-        /// Who it is to be.
+        /// The requested user.
         asked: User,
         /// The group.
         group: u32,
     },
 }
 
-/// Ends in an error unless this process is `asked` in every respect: real, effective and saved
-/// user and group, and in no other group.
+/// Returns an error unless this process runs as `asked`: real, effective and saved user and group,
+/// with no other group.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ pub fn check(asked: User) -> Result<(), IdentityError> {
 fn ids() -> io::Result<([u32; 3], [u32; 3])> {
     let (mut uids, mut gids) = ([0; 3], [0; 3]);
     let ([real, effective, saved], [real_gid, effective_gid, saved_gid]) = (&mut uids, &mut gids);
-    // SAFETY: each call writes three numbers, to three places that are there for it.
+    // SAFETY: each call writes three numbers, to three variables.
     let failed = unsafe {
         libc::getresuid(real, effective, saved) != 0
             || libc::getresgid(real_gid, effective_gid, saved_gid) != 0

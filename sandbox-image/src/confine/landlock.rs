@@ -1,6 +1,6 @@
-//! Landlock: what the kernel lets this process do to files, whatever descriptor or path it comes
-//! by. For scripts that is the mounts and nothing else. Programs read and execute the whole image,
-//! and write to the mounts, to what is temporary, and to a few devices.
+//! Landlock: which file accesses the kernel allows this process, by any descriptor or path. For
+//! scripts these are the mounts and nothing else. Commands can read and execute the whole image,
+//! and write to the mounts, to temporary directories, and to a few devices.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -13,59 +13,58 @@ use landlock::{
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use sandbox_protocol::message::Access;
 
-/// The first ABI that counts: the one before it forbids every rename from one directory to
-/// another.
+/// The lowest usable ABI: the one before it forbids every rename from one directory to another.
 const LEAST: ABI = ABI::V2;
-/// The last one that this code was written for. What it has beyond [`LEAST`] is taken where the
-/// kernel has it: truncation, devices' ioctls, TCP ports, signals and abstract sockets.
+/// The newest ABI that this code supports. Rights beyond [`LEAST`] are used if the kernel has them:
+/// truncation, devices' ioctls, TCP ports, signals and abstract sockets.
 const LATEST: ABI = ABI::V9;
 
-/// Whether this version has a right for UNIX sockets. It is in the session's rules, which grant it
-/// nowhere: then a program connects to sockets that were made under those rules, so to any of the
-/// sandbox's, and to none of the host's. A program's own layer leaves it out, or the programs of one
-/// sandbox could not connect to each other.
+/// Whether this version has a right for UNIX sockets. The session's rules handle it and grant it
+/// nowhere: then a command can connect to sockets that were created under those rules, that is, to
+/// any of the sandbox's, and to none of the host's. A command's own layer does not handle it,
+/// because otherwise the commands of one sandbox could not connect to each other.
 pub const fn holds_unix_sockets(abi: u32) -> bool {
     abi >= ABI::V9 as u32
 }
 
-/// Who lives under the rules, beside the agent.
+/// What runs under the rules, beside the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenant {
     /// Scripts, in the agent itself.
     Scripts,
-    /// Programs of the image, and scripts.
+    /// Commands of the image, and scripts.
     Programs,
 }
 
-/// A directory, or a single file, that may be used.
+/// A directory, or a single file, to which access is granted.
 #[derive(Debug, Clone, Copy)]
 pub struct Grant<'a> {
-    /// It, opened.
+    /// Its descriptor.
     pub fd: BorrowedFd<'a>,
-    /// Reading, or reading and writing.
+    /// Read-only, or read and write.
     pub access: Access,
-    /// Which of the two it is.
+    /// The kind of grant.
     pub kind: GrantKind,
 }
 
-/// What a [`Grant`] is for.
+/// The kind of a [`Grant`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GrantKind {
-    /// A directory and all that is beneath it.
+    /// A directory and everything beneath it.
     Directory,
     /// One file.
     File,
-    /// All that the image has: what is read in it may be executed too.
+    /// The whole image: files that can be read can also be executed.
     Image,
-    /// A device, or a directory of devices, that programs talk to.
+    /// A device, or a directory of devices, that commands use.
     Device,
 }
 
 impl Grant<'_> {
     fn rights(self) -> BitFlags<AccessFs> {
         let read = make_bitflags!(AccessFs::{ReadFile | ReadDir});
-        // No device, and nothing to execute. What is neither file nor directory is only ever
-        // renamed, to which Landlock takes the right to make it; the filter has no call that does.
+        // No device, and nothing to execute. Special files can only be renamed, for which Landlock
+        // requires the right to create them; the filter allows no call that creates one.
         let change = make_bitflags!(AccessFs::{
             WriteFile | Truncate | RemoveFile | RemoveDir | MakeReg | MakeDir | Refer
             | MakeSym | MakeFifo | MakeSock
@@ -83,8 +82,8 @@ impl Grant<'_> {
     }
 }
 
-/// What programs write to beside the mounts, where the image has it: files that end with the sandbox,
-/// and devices that are no way to anything.
+/// What commands can write to beside the mounts, if the image has it: files that are removed with
+/// the sandbox, and devices that give access to nothing outside.
 const AROUND_PROGRAMS: [(&str, GrantKind); 10] = [
     ("/tmp", GrantKind::Directory),
     ("/dev/shm", GrantKind::Directory),
@@ -98,16 +97,16 @@ const AROUND_PROGRAMS: [(&str, GrantKind); 10] = [
     ("/dev/pts", GrantKind::Device),
 ];
 
-/// What is around programs beside the mounts: the image, what is temporary, devices.
+/// What commands see beside the mounts: the image, temporary directories, devices.
 #[derive(Debug)]
 pub struct Surroundings(Vec<(OwnedFd, Access, GrantKind)>);
 
 impl Surroundings {
-    /// Opens what there is of it.
+    /// Opens the paths that exist.
     ///
     /// # Errors
     ///
-    /// Where the root itself cannot be opened.
+    /// If the root itself cannot be opened.
     pub fn open() -> rustix::io::Result<Self> {
         let open = |path| openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let root = (open("/")?, Access::Read, GrantKind::Image);
@@ -117,7 +116,7 @@ impl Surroundings {
         Ok(Self(std::iter::once(root).chain(others).collect()))
     }
 
-    /// What programs need to be let do.
+    /// The grants that commands need.
     pub fn grants(&self) -> impl Iterator<Item = Grant<'_>> {
         self.0.iter().map(|(fd, access, kind)| Grant {
             fd: fd.as_fd(),
@@ -130,28 +129,28 @@ impl Surroundings {
 /// Why Landlock is not in force.
 #[derive(Debug, thiserror::Error)]
 pub enum LandlockError {
-    /// The kernel's answer is none of a kernel's.
+    /// The answer cannot be that of a kernel.
     #[error("cannot ask for Landlock: {0}")]
     Ask(#[source] io::Error),
-    /// The rules cannot be made or put in force.
+    /// The ruleset cannot be created or enforced.
     #[error("cannot apply Landlock: {0}")]
     Apply(#[from] RulesetError),
-    /// The kernel took the rules and says that they are not in force.
+    /// The kernel accepted the ruleset and reports that it is not enforced.
     #[error("cannot apply Landlock: the kernel took the rules and does not enforce them")]
     NotEnforced,
 }
 
-/// What the kernel has.
+/// What the kernel supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
-    /// An ABI that counts.
+    /// A usable ABI.
     Abi(u32),
-    /// None at all, or one that is too old.
+    /// No Landlock, or one that is too old.
     None(&'static str),
 }
 
-/// Asks the kernel. An answer that no kernel gives, as of a filter that refuses the question, is
-/// an error: who refuses it may hide a Landlock that is there.
+/// Queries the kernel. An answer that no kernel gives, such as that of a filter that refuses the
+/// query, is an error: the filter may hide a Landlock that exists.
 ///
 /// # Errors
 ///
@@ -160,7 +159,7 @@ pub fn support() -> Result<Support, LandlockError> {
     const CREATE_RULESET_VERSION: libc::c_uint = 1;
     let nothing = std::ptr::null::<libc::c_void>();
     #[expect(unsafe_code, reason = "the crate takes any failure for a kernel without Landlock")]
-    // SAFETY: with a null pointer, size 0 and this flag the call reads no memory and makes
+    // SAFETY: with a null pointer, size 0 and this flag the call accesses no memory and creates
     // nothing: it returns the version, or -1.
     let version = unsafe {
         libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0_usize, CREATE_RULESET_VERSION)
@@ -181,13 +180,13 @@ pub fn support() -> Result<Support, LandlockError> {
     }
 }
 
-/// What a program's own layer is about: all but UNIX sockets, see [`holds_unix_sockets`].
+/// What a command's own layer handles: everything but UNIX sockets, see [`holds_unix_sockets`].
 const OF_LAYERS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
     Execute | WriteFile | ReadFile | ReadDir | RemoveDir | RemoveFile | MakeChar | MakeDir | MakeReg
     | MakeSock | MakeFifo | MakeBlock | MakeSym | Refer | Truncate | IoctlDev
 });
 
-/// Restricts this thread, and those that it starts, to the grants, and gives the ABI in force.
+/// Restricts this thread, and those that it starts, to the grants, and returns the ABI in force.
 /// The kernel must [support](support()) it.
 ///
 /// # Errors
@@ -199,9 +198,9 @@ pub fn restrict<'a>(
 ) -> Result<u32, LandlockError> {
     let ruleset = handle_files(AccessFs::from_all(LATEST))?;
     let ruleset = match tenant {
-        // Without a rule for any port: nothing of a script's speaks TCP.
+        // Without a rule for any port: scripts have no TCP.
         Tenant::Scripts => ruleset.handle_access(AccessNet::from_all(LATEST))?,
-        // There is no device but the loopback to speak to, which programs may.
+        // Commands may use TCP: the only network device is loopback.
         Tenant::Programs => ruleset,
     };
     let RestrictionStatus { ruleset, landlock, .. } = ruleset
@@ -218,9 +217,9 @@ pub fn restrict<'a>(
     }
 }
 
-/// The rules on files once more, for a program to take upon itself: a process under rules of its own
-/// can neither trace the agent nor look into it, whoever it is. No scope: programs that run beside
-/// each other may signal each other, as they may on a kernel without one.
+/// The same rules on files, for a command to apply to itself: a process under rules of its own can
+/// neither trace the agent nor read its memory, whatever its user. No scope: commands that run at
+/// the same time may signal each other, as they may on a kernel without scopes.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
-//! What the agent takes from itself before it reads a byte of anybody's. It fails closed: an
+//! The confinement that the agent applies to itself before it reads any input. It fails closed: an
 //! error here ends the process.
 //!
-//! [`seal`] comes first, before the mounts are opened; [`confine`] after, and before any thread
-//! starts, because most of it binds one thread and those it starts later.
+//! [`seal`] comes first, before the mounts are opened; [`confine`] after them, and before any
+//! thread starts, because most of it applies to one thread and those it starts later.
 
 pub mod identity;
 pub mod landlock;
@@ -20,19 +20,19 @@ use seccompiler::BpfProgram;
 use landlock::{Grant, LandlockError, Support, Tenant};
 use seccomp::SeccompError;
 
-/// Something that could not be taken away.
+/// A step of the confinement that failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfineError {
-    /// One of the small steps.
+    /// One of the simple steps.
     #[error("cannot confine the agent: {what}: {source}")]
     Step {
-        /// Which.
+        /// Its name.
         what: &'static str,
-        /// Why.
+        /// Its error.
         source: Errno,
     },
-    /// The kernel's rules on files.
+    /// Landlock.
     #[error("cannot confine the agent: {0}")]
     Landlock(#[from] LandlockError),
     /// The system call filter.
@@ -40,50 +40,52 @@ pub enum ConfineError {
     Seccomp(#[from] SeccompError),
 }
 
-/// Processor time of a check; the compiler takes milliseconds for the longest script.
+/// CPU time of a check; the compiler takes milliseconds for the longest script.
 const CHECK_CPU_SECONDS: u64 = 10;
-/// Address space of a check: the stack, the allocator's arenas, and room to compile.
+/// Address space of a check: the stack, the allocator's arenas, and memory to compile.
 const CHECK_MEMORY_BYTES: u64 = 1 << 30;
 
 fn step<T>(what: &'static str, result: Result<T, Errno>) -> Result<T, ConfineError> {
     result.map_err(|source| ConfineError::Step { what, source })
 }
 
-/// Cuts off what the agent may have inherited, and what other processes could do to it.
+/// Drops what the agent may have inherited, and prevents access by other processes.
 ///
 /// # Errors
 ///
 /// [`ConfineError`] for the first step that failed.
 pub fn seal() -> Result<(), ConfineError> {
-    // First of all: from now on no other process of this user can open our descriptors or our memory.
+    // First of all: from now on no other process of this user can open our descriptors or our
+    // memory.
     step("PR_SET_DUMPABLE", rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
-    // As a container's first process: die with whoever made the container. Elsewhere the parent
-    // may be a short-lived thread, and its end would count. One that has ended already cannot be
-    // seen from here (it is in another PID namespace, and so 0 to getppid), and no signal comes of
-    // it: but stdin has ended with it, which ends the session at its first read.
+    // As the init process of a container: die with the parent that created the container. Elsewhere
+    // the parent may be a short-lived thread, whose end would count. A parent that has ended
+    // already cannot be detected from here (it is in another PID namespace, so getppid returns 0),
+    // and causes no signal: but stdin has ended with it, which ends the session at its first read.
     if rustix::process::getpid().is_init() {
         let signal = Some(Signal::KILL);
         step("PR_SET_PDEATHSIG", rustix::process::set_parent_process_death_signal(signal))?;
     }
     step("closing descriptors", close_inherited())?;
-    // Engines execute it by a descriptor's number or by a random path: neither says what it is.
+    // Engines execute the agent by a descriptor's number or by a random path; neither is a useful
+    // process name.
     step("PR_SET_NAME", rustix::thread::set_name(c"sandbox-agent"))?;
     step("PR_SET_NO_NEW_PRIVS", rustix::thread::set_no_new_privs(true))?;
-    // One byte, not none: of a limit of 0 a kernel takes no notice that hands dumps to a program
-    // of the host's.
+    // One byte, not zero: kernels ignore a limit of 0 when they pipe dumps to a program of the
+    // host.
     step("RLIMIT_CORE", limit(Resource::Core, 1))?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    // A write over RLIMIT_FSIZE and one to a closed pipe are errors, not the end; orphans that
-    // init inherits are reaped by the kernel.
+    // A write over RLIMIT_FSIZE and one to a closed pipe are errors instead of fatal signals;
+    // orphans that init inherits are reaped by the kernel.
     for signal in [libc::SIGXFSZ, libc::SIGPIPE, libc::SIGCHLD] {
         step("ignoring a signal", dispose(signal, libc::SIG_IGN))?;
     }
     Ok(())
 }
 
-/// Confines the agent for good, to the grants, and says what is in force; of the UNIX sockets of
-/// programs, what is without the agent's making their connections. Under
-/// [`ConfinementPolicy::BestEffort`] a layer that fails is reported and no error.
+/// Confines the agent permanently to the grants, and returns what is in force; for the UNIX sockets
+/// of commands, what is in force if the agent does not make their connections. Under
+/// [`ConfinementPolicy::BestEffort`] a layer that fails is reported and is not an error.
 ///
 /// # Errors
 ///
@@ -93,7 +95,7 @@ pub fn confine<'a>(
     policy: ConfinementPolicy,
     grants: impl Iterator<Item = Grant<'a>>,
 ) -> Result<Confinement, ConfineError> {
-    // Asked before the filter, which refuses these questions too.
+    // Queried before the filter, which also refuses these queries.
     let dumpable = step("PR_GET_DUMPABLE", rustix::process::dumpable_behavior())?;
     let no_new_privileges = step("PR_GET_NO_NEW_PRIVS", rustix::thread::no_new_privs())?;
     let mut missing = Vec::new();
@@ -137,20 +139,21 @@ pub fn confine<'a>(
     })
 }
 
-/// What a program takes upon itself just before it begins, beyond what it inherits from the agent.
+/// What a command applies to itself just before it starts, in addition to what it inherits from the
+/// agent.
 #[derive(Debug, Default)]
 pub struct Layers {
-    /// Rules on files of its own.
+    /// A Landlock ruleset of its own.
     pub landlock: Option<OwnedFd>,
-    /// Filters of its own.
+    /// Seccomp filters of its own.
     pub seccomp: Vec<BpfProgram>,
 }
 
-/// The layers of programs, where those are in force that they go with.
+/// The layers of commands, if the layers that they extend are in force.
 ///
 /// # Errors
 ///
-/// [`ConfineError`], unless the policy is to go on without.
+/// [`ConfineError`], unless the policy is best effort.
 pub fn layers<'a>(
     policy: ConfinementPolicy,
     confinement: &Confinement,
@@ -172,26 +175,26 @@ pub fn layers<'a>(
     }
 }
 
-/// Bounds a check, which has no container around it.
+/// Limits a check, which has no container around it.
 ///
 /// # Errors
 ///
-/// [`ConfineError`] where a limit cannot be set.
+/// [`ConfineError`] if a limit cannot be set.
 pub fn limit_check() -> Result<(), ConfineError> {
     step("RLIMIT_CPU", limit(Resource::Cpu, CHECK_CPU_SECONDS))?;
     step("RLIMIT_AS", limit(Resource::As, CHECK_MEMORY_BYTES))
 }
 
-/// What an agent needs beside that runs programs: it is told of its children's ends, whatever
-/// loses its parent becomes its child, and it catches no signal: as a first process it takes none from
-/// its programs but those that it catches, and these come with contents of the sender's.
+/// Further settings of an agent that runs commands: it gets SIGCHLD for its children, orphaned
+/// processes become its children, and it handles no signal: as the init process it only receives
+/// signals from its commands that it handles, and their contents are chosen by the sender.
 ///
 /// # Errors
 ///
-/// [`ConfineError`] where the kernel refuses.
+/// [`ConfineError`] if the kernel refuses.
 pub fn adopt() -> Result<(), ConfineError> {
     step("watching children", dispose(libc::SIGCHLD, libc::SIG_DFL))?;
-    // The standard library catches these, to say which thread's stack was too small.
+    // The standard library handles these, to report which thread's stack overflowed.
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         step("catching nothing", dispose(signal, libc::SIG_DFL))?;
     }
@@ -199,37 +202,38 @@ pub fn adopt() -> Result<(), ConfineError> {
     step("PR_SET_CHILD_SUBREAPER", rustix::process::set_child_subreaper(own))
 }
 
-/// Lowers the processor time of this process, and of what it starts.
+/// Lowers the CPU time limit of this process, and of what it starts.
 ///
 /// # Errors
 ///
-/// Those of `setrlimit`.
+/// The errors of `setrlimit`.
 pub fn limit_cpu(seconds: u64) -> rustix::io::Result<()> {
     limit(Resource::Cpu, seconds)
 }
 
-/// Lowers a limit, never above what it is.
+/// Lowers a limit, and never raises it.
 fn limit(resource: Resource, value: u64) -> rustix::io::Result<()> {
     let now = rustix::process::getrlimit(resource);
     let value = Some(now.maximum.map_or(value, |maximum| maximum.min(value)));
     rustix::process::setrlimit(resource, Rlimit { current: value, maximum: value })
 }
 
-/// Closes every descriptor over 2. Nothing of ours is open yet.
+/// Closes every descriptor above 2. The agent has opened nothing yet.
 #[expect(unsafe_code, reason = "descriptors that no Rust value owns can only be closed raw")]
 fn close_inherited() -> rustix::io::Result<()> {
-    // SAFETY: nobody in this process owns a descriptor over 2 yet.
+    // SAFETY: nothing in this process owns a descriptor above 2 yet.
     if unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) } == 0 {
         return Ok(());
     }
-    // Before Linux 5.9, or behind a filter that does not know it.
+    // Before Linux 5.9, or behind a filter that does not allow the call.
     let listed = std::fs::read_dir("/proc/self/fd").and_then(|entries| {
         entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>()
     });
     let names = listed.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     let numbers = names.iter().filter_map(|name| name.to_str()?.parse::<i32>().ok());
     for fd in numbers.filter(|&fd| fd > 2) {
-        // SAFETY: as above; the listing's own descriptor is closed by now, so this is EBADF there.
+        // SAFETY: as above; the listing's own descriptor is closed by now, so its close fails with
+        // EBADF.
         unsafe { libc::close(fd) };
     }
     Ok(())
@@ -237,7 +241,7 @@ fn close_inherited() -> rustix::io::Result<()> {
 
 #[expect(unsafe_code, reason = "no safe interface sets a signal's disposition")]
 fn dispose(signal: libc::c_int, disposition: libc::sighandler_t) -> rustix::io::Result<()> {
-    // SAFETY: neither SIG_IGN nor SIG_DFL runs code of ours.
+    // SAFETY: neither SIG_IGN nor SIG_DFL runs our code.
     let before = unsafe { libc::signal(signal, disposition) };
     if before == libc::SIG_ERR { Err(Errno::INVAL) } else { Ok(()) }
 }

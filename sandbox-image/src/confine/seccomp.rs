@@ -1,16 +1,16 @@
-//! The agent's own system call filters. For sandboxes that run programs they are in [`programs`]; for
-//! those that run scripts there is one, here: an allowlist of what Luau,
-//! the C library and the agent's file operations need, and nothing else.
+//! The agent's own system call filters. Those for sandboxes that run commands are in [`programs`];
+//! the one for sandboxes that run scripts is here: an allowlist of what Luau, the C library and the
+//! agent's file operations need, and nothing else.
 //!
-//! What is not on it fails with `ENOSYS`, as on a kernel that has no such call. That refuses it as
-//! surely as a kill would, and it is the one answer that every C library knows how to live with: a
-//! newer one that tries a newer call first (`clone3`, and whatever comes) goes on with the older
-//! one, where a kill would end honest scripts on machines that we have not seen. Only a call by
-//! another architecture's numbers kills: there is no honest one, and its numbers mean other calls.
+//! Other calls fail with `ENOSYS`, as on a kernel without them. That is as safe as killing the
+//! process, and every C library can handle it: a newer library that tries a newer call first
+//! (`clone3`, and future ones) falls back to the older one, while a kill would end legitimate
+//! scripts on machines that were not tested. Only a call by another architecture's numbers kills:
+//! no legitimate code makes one, and its numbers mean other calls.
 //!
-//! `openat2` is left out on purpose. The mode of a file that it makes lies in memory, where no
-//! filter can look, so that native code in the agent could leave a set-uid program in the io dir;
-//! the mode of `openat` is an argument. The agent resolves paths component by component then
+//! `openat2` is left out on purpose. The mode of a file that it creates is in memory, where a
+//! filter cannot read it, so native code in the agent could leave a set-uid program in the io dir;
+//! the mode of `openat` is an argument. The agent then resolves paths component by component
 //! (`files/resolve.rs`), with the same guarantees.
 
 pub mod programs;
@@ -26,9 +26,9 @@ use seccompiler::{
 
 use super::landlock::Tenant;
 
-/// Calls that are allowed whatever their arguments.
+/// Calls that are allowed with any arguments.
 const ALLOWED: &[libc::c_long] = &[
-    // Files, by descriptor or beneath one. Landlock says which.
+    // Files, by descriptor or beneath one. Landlock restricts which.
     libc::SYS_close,
     libc::SYS_fstat,
     libc::SYS_fstatfs,
@@ -43,14 +43,14 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_statx,
     libc::SYS_unlinkat,
     libc::SYS_write,
-    // The C library's last words.
+    // Calls of the C library when the process exits or aborts.
     libc::SYS_writev,
-    // Memory; what could make some of it executable is below.
+    // Memory; calls that could make it executable are below.
     libc::SYS_brk,
     libc::SYS_madvise,
     libc::SYS_mremap,
     libc::SYS_munmap,
-    // Threads, and how they end.
+    // Threads, and how they exit.
     libc::SYS_exit,
     libc::SYS_exit_group,
     libc::SYS_futex,
@@ -65,7 +65,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_sched_yield,
     libc::SYS_set_robust_list,
     libc::SYS_sigaltstack,
-    // Waiting, and the time where the kernel's page of it cannot be used.
+    // Waiting, and reading the time if the vDSO cannot be used.
     libc::SYS_clock_getres,
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
@@ -78,7 +78,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_getrandom,
 ];
 
-/// The flags of a new thread, as the C library gives them. No new process, and no namespace.
+/// The flags of a new thread, as the C library sets them. No new process, and no namespace.
 const THREAD: libc::c_int = libc::CLONE_VM
     | libc::CLONE_FS
     | libc::CLONE_FILES
@@ -95,19 +95,19 @@ const SPECIAL_MODES: u64 = 0o7000;
 /// Why the filter is not in force.
 #[derive(Debug, thiserror::Error)]
 pub enum SeccompError {
-    /// It cannot be made.
+    /// It cannot be built.
     #[error("cannot make the system call filter: {0}")]
     Make(#[from] BackendError),
-    /// The kernel, or a filter that is in force already, does not take it.
+    /// The kernel, or a filter that is in force already, refuses it.
     #[error("cannot install the system call filter: {0}")]
     Install(#[source] std::io::Error),
 }
 
-/// Puts the filters in force for this thread and those that it starts, and for every program.
+/// Installs the filters on this thread and those that it starts, and so on every command.
 ///
 /// # Errors
 ///
-/// [`SeccompError`], and nothing has changed, or only a part of it is in force.
+/// [`SeccompError`]; none of the filters is in force, or only some of them.
 pub fn install(tenant: Tenant) -> Result<(), SeccompError> {
     let filters = match tenant {
         Tenant::Scripts => vec![program(std::process::id())?],
@@ -133,32 +133,32 @@ fn program(pid: u32) -> Result<BpfProgram, BackendError> {
         rules.entry(call).or_default().push(SeccompRule::new(conditions)?);
         Ok::<_, BackendError>(())
     };
-    // Memory of the process's own that can be read and written; never executed.
+    // Memory of the process itself that can be read and written; never executed.
     let data_only = || argument(2, Qword, MaskedEq(!bits(libc::PROT_READ | libc::PROT_WRITE)), 0);
     let own = bits(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let kind = bits(libc::MAP_TYPE | libc::MAP_ANONYMOUS);
     only(libc::SYS_mmap, vec![data_only()?, argument(3, Qword, MaskedEq(kind), own)?])?;
     only(libc::SYS_mprotect, vec![data_only()?])?;
-    // `clone3`, whose flags no filter can see, is not there: the C library takes this one then.
+    // `clone3`, whose flags a filter cannot read, is missing: the C library falls back to this one.
     only(libc::SYS_clone, vec![argument(0, Qword, Eq, bits(THREAD))?])?;
     only(libc::SYS_prctl, vec![argument(0, Dword, Eq, bits(libc::PR_SET_NAME))?])?;
-    // The processor time of this process alone, which without a capability only goes down.
+    // The CPU time limit of this process alone, which without a capability can only be lowered.
     only(
         libc::SYS_prlimit64,
         vec![argument(0, Dword, Eq, 0)?, argument(1, Dword, Eq, libc::RLIMIT_CPU.into())?],
     )?;
-    // `abort`, of this process alone.
+    // For `abort`, of this process alone.
     only(libc::SYS_tgkill, vec![argument(0, Dword, Eq, pid.into())?])?;
     // The standard library's own checks of its descriptors.
     only(libc::SYS_fcntl, vec![argument(1, Dword, Eq, bits(libc::F_GETFD))?])?;
-    // What is made in the io dir stays there when the sandbox is gone: never set-uid.
+    // Files in the io dir remain after the sandbox is removed: never set-uid.
     only(libc::SYS_openat, vec![argument(3, Dword, MaskedEq(SPECIAL_MODES), 0)?])?;
     only(libc::SYS_mkdirat, vec![argument(2, Dword, MaskedEq(SPECIAL_MODES), 0)?])?;
     only(libc::SYS_fchmod, vec![argument(1, Dword, MaskedEq(SPECIAL_MODES), 0)?])?;
-    // Space for what is about to be written; no holes, and no other way to change content.
+    // Reserving space for a write; no holes, and no other way to change content.
     only(libc::SYS_fallocate, vec![argument(1, Dword, Eq, bits(libc::FALLOC_FL_KEEP_SIZE))?])?;
-    // A whole file takes its name where nothing has it: by a rename, or by a link, for a file
-    // without a name by its descriptor.
+    // A complete file is given its new name: by a rename, or by a link, for a file without a name
+    // by its descriptor.
     let nothing_there = u64::from(libc::RENAME_NOREPLACE);
     only(libc::SYS_renameat2, vec![argument(4, Dword, Eq, nothing_there)?])?;
     for flags in [0, libc::AT_EMPTY_PATH, libc::AT_SYMLINK_FOLLOW] {
@@ -168,7 +168,7 @@ fn program(pid: u32) -> Result<BpfProgram, BackendError> {
     compile(rules, errno(libc::ENOSYS), SeccompAction::Allow)
 }
 
-/// What is answered where no rule holds, and where one does.
+/// The actions if no rule matches, and if one does.
 fn compile(
     rules: BTreeMap<i64, Vec<SeccompRule>>,
     mismatch: SeccompAction,
@@ -184,7 +184,7 @@ const fn errno(number: libc::c_int) -> SeccompAction {
     SeccompAction::Errno(number.unsigned_abs())
 }
 
-/// A condition on an argument, by its place.
+/// A condition on an argument, by its index.
 fn argument(
     place: u8,
     length: SeccompCmpArgLen,
@@ -200,14 +200,14 @@ const fn bits(flags: libc::c_int) -> u64 {
     flags as u64
 }
 
-/// One step of a filter that seccompiler cannot make.
+/// An instruction that seccompiler cannot generate.
 fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> seccompiler::sock_filter {
     let code = u16::try_from(code).expect("codes are short");
     seccompiler::sock_filter { code, jt, jf, k }
 }
 
-/// x32's calls come by the same architecture as ours and differ in a bit of the number, which
-/// seccompiler does not look at. These instructions stand before its own.
+/// x32's calls have the same architecture as x86-64's and differ in one bit of the number, which
+/// seccompiler does not check. These instructions come before its own.
 #[cfg(target_arch = "x86_64")]
 fn foreign_numbers() -> Vec<seccompiler::sock_filter> {
     const X32: u32 = 0x4000_0000;

@@ -1,5 +1,5 @@
-//! What a program begins with, from what was asked: where it is looked for, its arguments, its
-//! environment, its working directory; and, where it did not begin, why, for people.
+//! Turns a request into the start parameters of a command: lookup paths, arguments, environment,
+//! working directory; and explains to people why a command did not start.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsString};
@@ -15,30 +15,30 @@ use sandbox_protocol::{ErrorKind, WireError};
 use super::spawn::SpawnError;
 use crate::proxy;
 
-/// Where programs are looked for where neither the image nor the caller says.
+/// The default search path, if neither the image nor the caller sets one.
 const PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The language of programs to which nobody gave one: text is UTF-8, and nothing is translated.
+/// The default locale of commands: text is UTF-8, and nothing is translated.
 const LANG: &[u8] = b"C.UTF-8";
-/// What programs may write to in any sandbox.
+/// A directory that commands can write to in any sandbox.
 const TMPDIR: &[u8] = b"/tmp";
 /// The shell of `command`.
 const SHELL: &CStr = c"/bin/sh";
 
-/// Values by names.
+/// Values by name.
 type Environment = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What every program of a sandbox begins with.
+/// Start parameters that every command of a sandbox shares.
 #[derive(Debug)]
 pub struct Defaults {
     env: Environment,
     home: Vec<u8>,
-    /// What `~` means in a working directory.
+    /// What `~` expands to in a working directory.
     home_path: Option<GuestPath>,
     cwd: GuestPath,
 }
 
 impl Defaults {
-    /// `inherited` is the image's environment, `home` the io dir, where there is one.
+    /// `inherited` is the image's environment, `home` the io dir, if there is one.
     pub fn new(
         inherited: impl Iterator<Item = (OsString, OsString)>,
         home: Option<GuestPath>,
@@ -54,13 +54,13 @@ impl Defaults {
         for (name, value) in [(&b"PATH"[..], PATH), (b"LANG", LANG)] {
             defaults.env.entry(name.to_vec()).or_insert_with(|| value.to_vec());
         }
-        // Wherever the image would have it, nothing can be written there.
+        // Whatever the image sets, nothing else is writable.
         defaults.env.insert(b"TMPDIR".to_vec(), TMPDIR.to_vec());
         defaults
     }
 
-    /// Programs find the proxy at this address, whichever one the image knows of, and reach some
-    /// hosts without it.
+    /// Sets this address as the proxy of commands, in place of the image's own, and the hosts that
+    /// they reach without it.
     pub fn set_proxy(&mut self, address: SocketAddr, without: &str) {
         for (name, value) in proxy::environment(address, without) {
             self.env.insert(name.as_bytes().to_vec(), value.as_bytes().to_vec());
@@ -68,25 +68,25 @@ impl Defaults {
     }
 }
 
-/// What was asked for, as bytes.
+/// The request, as bytes.
 #[derive(Debug)]
 pub struct Asked<'a> {
-    /// What to run.
+    /// The command.
     pub command: &'a Command,
-    /// Where, as it was written.
+    /// The working directory, as it was written.
     pub cwd: Option<&'a [u8]>,
     /// Names and values.
     pub env: &'a [(&'a [u8], &'a [u8])],
 }
 
-/// A program, ready to begin.
+/// A command, ready to start.
 #[derive(Debug)]
 pub struct Prepared {
-    /// What was asked for, for people.
+    /// The requested command, for people.
     name: String,
     /// The paths to try.
     pub candidates: Vec<CString>,
-    /// Its arguments, its name first.
+    /// Its arguments, with its name first.
     pub args: Vec<CString>,
     /// Its environment.
     pub env: Vec<CString>,
@@ -95,11 +95,11 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Takes what was asked for apart.
+    /// Parses the request.
     ///
     /// # Errors
     ///
-    /// `invalid_request` and what the rules for paths say, by the argument that is wrong.
+    /// `invalid_request` and the errors of the path rules, naming the argument that is wrong.
     pub fn new(asked: &Asked<'_>, defaults: &Defaults) -> Result<Self, WireError> {
         let mut env = defaults.env.clone();
         for (name, value) in asked.env {
@@ -146,7 +146,7 @@ impl Prepared {
         })
     }
 
-    /// Why it did not begin.
+    /// Explains why it did not start.
     pub fn explain(&self, error: SpawnError) -> WireError {
         let name = &self.name;
         match error {
@@ -191,8 +191,8 @@ impl Prepared {
         let tried = tried.as_deref().unwrap_or(name);
         match errno {
             Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => {
-                // The file may be there: what is not is the program that its first line, or its
-                // header, names to run it.
+                // The file may exist; what is missing is the interpreter that its first line, or
+                // its ELF header, names.
                 match self.candidates.iter().find(|path| is_file(&self.on_disk(path))) {
                     Some(found) => not_executable(
                         &found.to_string_lossy(),
@@ -218,20 +218,20 @@ impl Prepared {
         }
     }
 
-    /// A candidate as it is from here.
+    /// The path of a candidate as seen from the agent.
     fn on_disk(&self, candidate: &CStr) -> PathBuf {
         let path = |text: &CStr| PathBuf::from(std::ffi::OsStr::from_bytes(text.to_bytes()));
         path(&self.cwd).join(path(candidate))
     }
 }
 
-/// Where a program may be, as `execve` takes paths.
+/// The paths where a command may be, as `execve` takes them.
 fn candidates(program: &[u8], path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let is_path = program.contains(&b'/');
     let itself = is_path.then(|| program.to_vec());
     let looked_for = (!is_path && !program.is_empty()).then(|| {
         path.split(|&byte| byte == b':').map(|directory| match directory {
-            // As ever: an empty entry is the working directory.
+            // By convention, an empty entry is the working directory.
             b"" => program.to_vec(),
             _ => [directory, b"/", program].concat(),
         })
@@ -251,7 +251,7 @@ fn invalid(message: &str) -> WireError {
     WireError::new(ErrorKind::InvalidRequest, message)
 }
 
-/// The system's words, without its number.
+/// The OS error's text, without its number.
 fn reason(errno: Errno) -> String {
     let text = std::io::Error::from(errno).to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()

@@ -1,8 +1,9 @@
-//! Programs of the image: begun, watched over, and ended with all that they started.
+//! Commands of the image: starts and supervises them, and kills every process that they started.
 //!
-//! [`command`] says what to begin, [`spawn`] begins it on a thread of its own ([`spawner`]), [`supervise`] carries its bytes and keeps its
-//! time, [`tree`] kills it, [`reaper`] says how it ended. Here they come together, for requests of
-//! the controller's ([`Execs`]) and for scripts ([`Programs::run`]).
+//! [`command`] builds the start parameters, [`spawn`] starts the command on a thread of its own
+//! ([`spawner`]), [`supervise`] copies its input and output and enforces its timeout, [`tree`]
+//! kills it, [`reaper`] reports its exit. This module combines them, for requests of the controller
+//! ([`Execs`]) and for scripts ([`Programs::run`]).
 
 mod command;
 mod reaper;
@@ -40,16 +41,16 @@ pub use spawner::Spawner;
 use supervise::{Bounds, Console, Input, Running, supervise};
 use tree::Marks;
 
-/// No program runs longer, whatever it was given.
+/// The longest timeout of a command, whatever was requested.
 pub const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
-/// How often and how far apart a file that somebody still holds open for writing is tried again: a
-/// program that begins at this moment holds it for as long as that takes.
+/// How many times, and at which interval, execution of a file that is still open for writing is
+/// retried: a command that starts at the same moment holds it open for that long.
 const BUSY_TRIES: u32 = 20;
 const BUSY_WAIT: Duration = Duration::from_millis(5);
-/// Stack of a thread that watches over a program: its largest frame is the list of what it polls.
+/// Stack size of a thread that supervises a command: its largest frame is the poll list.
 const STACK_BYTES: usize = 256 << 10;
 
-/// One of a program's two outputs.
+/// One of a command's two outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
     /// Descriptor 1.
@@ -63,22 +64,22 @@ impl Output {
     const BOTH: [Self; 2] = [Self::Stdout, Self::Stderr];
 }
 
-/// What programs need that can only be had before the agent is confined.
+/// What commands need that must be opened before the agent is confined.
 #[derive(Debug)]
 pub struct ExecContext {
     defaults: Defaults,
     marks: Marks,
     layers: Layers,
-    /// The input of a program that has none.
+    /// The stdin of a command without input.
     null: File,
 }
 
 impl ExecContext {
-    /// Takes it.
+    /// Opens it.
     ///
     /// # Errors
     ///
-    /// Where there is no `/dev/null`, or `/proc` does not show what runs.
+    /// If there is no `/dev/null`, or `/proc` does not show the running processes.
     pub fn prepare(args: &AgentArgs, proxy: Option<&TcpListener>) -> io::Result<Self> {
         let mut defaults = Defaults::new(std::env::vars_os(), args.home.clone(), args.base());
         if let (Some(listener), Some(proxy)) = (proxy, &args.proxy) {
@@ -88,14 +89,14 @@ impl ExecContext {
         Ok(Self { defaults, marks: Marks::new()?, layers: Layers::default(), null })
     }
 
-    /// Has every program take the layers upon itself.
+    /// Makes every command install these layers on itself.
     #[must_use]
     pub fn under(self, layers: Layers) -> Self {
         Self { layers, ..self }
     }
 }
 
-/// Runs programs.
+/// Runs commands.
 #[derive(Debug)]
 pub struct Programs {
     context: ExecContext,
@@ -104,39 +105,39 @@ pub struct Programs {
     running: AtomicUsize,
 }
 
-/// What a program is to be.
+/// The parameters of a command.
 #[derive(Debug)]
 pub struct Task<'a> {
-    /// What to run.
+    /// The command.
     pub command: &'a Command,
-    /// Where, as it was written.
+    /// The working directory, as it was written.
     pub cwd: Option<&'a [u8]>,
     /// Names and values.
     pub env: Vec<(&'a [u8], &'a [u8])>,
-    /// Whether its console has input for it.
+    /// Whether its console provides input.
     pub has_input: bool,
-    /// When its time is up.
+    /// Its deadline.
     pub deadline: Instant,
-    /// How many bytes both of its outputs may have together.
+    /// The most bytes of both outputs together.
     pub output_bytes: u64,
 }
 
 impl Programs {
-    /// Starts the thread that reaps.
+    /// Starts the reaper thread.
     ///
     /// # Errors
     ///
-    /// Where no thread can be had.
+    /// If a thread cannot be started.
     pub fn start(context: ExecContext, spawner: Spawner) -> io::Result<Arc<Self>> {
         let (reaper, running) = (Reaper::start()?, AtomicUsize::new(0));
         Ok(Arc::new(Self { context, spawner, reaper, running }))
     }
 
-    /// Runs a program to its end. `wake` is woken by its console; `stop` ends it early.
+    /// Runs a command until it ends. Its console wakes `wake`; `stop` ends it early.
     ///
     /// # Errors
     ///
-    /// Why it did not begin; then its console has heard nothing.
+    /// Why it did not start; then its console was not used.
     pub fn run(
         &self,
         task: &Task<'_>,
@@ -205,7 +206,7 @@ impl Programs {
     }
 }
 
-/// One of those that run: the only one, where they cannot be told apart.
+/// Permission to run. Only one at a time if the kernel cannot tell commands apart.
 struct RunningPermit<'a>(&'a AtomicUsize);
 
 impl<'a> RunningPermit<'a> {
@@ -231,7 +232,7 @@ fn no_descriptor(errno: Errno) -> WireError {
     WireError::new(ErrorKind::Busy, format!("no pipe can be made for a program: {error}"))
 }
 
-/// The programs that the controller has asked for.
+/// The commands that the controller has requested.
 #[derive(Clone)]
 pub struct Execs(Arc<Shared>);
 
@@ -244,24 +245,25 @@ struct Shared {
 #[derive(Default)]
 struct State {
     running: HashMap<u64, Arc<StopFlag>>,
-    /// What to do when none is under way any more.
+    /// Called when no command is in progress any more.
     last: Vec<Box<dyn FnOnce() + Send>>,
     ending: bool,
 }
 
 impl Execs {
-    /// None yet.
+    /// Starts without commands.
     #[must_use]
     pub fn new(outbox: Arc<Outbox>, streams: Arc<Streams>) -> Self {
         Self(Arc::new(Shared { state: Mutex::default(), outbox, streams }))
     }
 
-    /// Starts the program of the request `id`, whose answer comes when nothing of it is left.
+    /// Starts the command of the request `id`. Its answer is sent when none of its processes is
+    /// left.
     ///
     /// # Errors
     ///
-    /// `invalid_request` where the command is too long or a stream is open, `busy` where the session
-    /// ends or there is no thread or descriptor for it.
+    /// `invalid_request` if the command is too long or a stream is open, `busy` if the session ends
+    /// or no thread or descriptor is available.
     pub fn start(
         &self,
         id: u64,
@@ -300,13 +302,13 @@ impl Execs {
         Ok(())
     }
 
-    /// Ends the program of this request early; whether there was one.
+    /// Ends the command of this request early; returns whether there was one.
     pub fn cancel(&self, id: u64) -> bool {
         let state = self.0.state.lock().unwrap();
         state.running.get(&id).map(|stop| stop.stop(StopReason::Cancelled)).is_some()
     }
 
-    /// Ends all programs early, begins no more, and calls `then` when all are answered.
+    /// Ends all commands early, refuses new ones, and calls `then` when all are answered.
     pub fn end(&self, then: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock().unwrap();
         state.ending = true;
@@ -334,7 +336,7 @@ impl Shared {
     }
 }
 
-/// A program from its beginning to the end of its streams.
+/// A command from its start to the end of its streams.
 fn conduct(
     exec: &Exec,
     accepted: Instant,
@@ -361,7 +363,7 @@ fn conduct(
     result
 }
 
-/// A program's console on the wire.
+/// A command's console on the wire.
 struct Terminal {
     shared: Arc<Shared>,
     outputs: [Arc<Stream>; 2],
@@ -394,7 +396,7 @@ impl Terminal {
         self.outputs.iter().chain(&self.stdin).cloned().collect()
     }
 
-    /// The last chunk of each output.
+    /// Sends the last chunk of each output.
     fn end(&self) {
         for stream in &self.outputs {
             stream.send_now(&self.shared.outbox, Vec::new(), true);
@@ -421,20 +423,20 @@ impl Console for Terminal {
     }
 }
 
-/// A program's console in memory: its input is there from the beginning, and the beginning of its
+/// A command's console in memory: its input is complete from the start, and the beginning of its
 /// output is kept.
 #[derive(Debug)]
 pub struct Collected {
-    /// What was kept of each output.
+    /// The kept bytes of each output.
     pub kept: [Vec<u8>; 2],
-    /// Whether there was more of one of them.
+    /// Whether either output was longer.
     pub truncated: bool,
     most: usize,
     stdin: Vec<u8>,
 }
 
 impl Collected {
-    /// One that keeps at most so many bytes of each output.
+    /// A console that keeps at most this many bytes of each output.
     #[must_use]
     pub fn new(stdin: Vec<u8>, most: u64) -> Self {
         let most = usize::try_from(most).unwrap_or(usize::MAX);

@@ -1,5 +1,5 @@
-//! Reaps: a thread that waits for every child, the programs that were started and whatever they left
-//! behind, and tells those who wait for one how it ended.
+//! Reaps: a thread that waits for every child, that is, commands and the processes that they left
+//! behind, and reports their exits to those who wait for them.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,16 +13,16 @@ use sandbox_protocol::message::ExecEnd;
 use super::tree::{ReapCount, Tree, limit_of};
 use crate::wake::Wake;
 
-/// What a child left.
+/// The exit of a child.
 #[derive(Debug, Clone, Copy)]
 pub struct ChildExit {
     /// How it ended.
     pub end: ExecEnd,
-    /// Processor time of it, and of those that it waited for.
+    /// CPU time of the child, and of the processes that it waited for.
     pub cpu: Duration,
 }
 
-/// The end of a child, once it has come.
+/// The exit of a child, once it has exited.
 #[derive(Debug)]
 pub struct Death {
     pid: Pid,
@@ -31,13 +31,13 @@ pub struct Death {
 }
 
 impl Death {
-    /// What the child left, if it has ended.
+    /// The child's exit, if it has exited.
     pub fn exit(&self) -> Option<ChildExit> {
         *self.exit.lock().unwrap()
     }
 }
 
-/// The thread, and those whose ends it tells.
+/// The thread, and the children whose exits it reports.
 #[derive(Debug)]
 pub struct Reaper(Arc<Shared>);
 
@@ -49,11 +49,11 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By number: whose is in here is not reaped yet, so the number is still its own.
+    /// By pid. A child in this map is not reaped yet, so its pid is still valid.
     awaited: HashMap<i32, Arc<Death>>,
-    /// The trees of programs, with their marks.
+    /// The process trees of commands, with their marks.
     trees: Vec<(Option<u64>, Weak<ReapCount>)>,
-    /// How many children were begun.
+    /// How many children were started.
     begun: u64,
 }
 
@@ -62,7 +62,7 @@ impl Reaper {
     ///
     /// # Errors
     ///
-    /// Where no thread can be had.
+    /// If a thread cannot be started.
     pub fn start() -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let own = shared.clone();
@@ -73,7 +73,8 @@ impl Reaper {
         Ok(Self(shared))
     }
 
-    /// Begins a child of this tree by `clone`, whose end wakes `wake`. One child is begun at a time.
+    /// Starts a child of this tree by `clone`; its exit wakes `wake`. One child is started at a
+    /// time.
     ///
     /// # Errors
     ///
@@ -84,7 +85,7 @@ impl Reaper {
         wake: &Arc<Wake>,
         clone: impl FnOnce() -> Result<(Pid, T), E>,
     ) -> Result<(Arc<Death>, T), E> {
-        // Held meanwhile, so that a child which ends at once is known when it is reaped.
+        // Locked meanwhile, so that a child that exits at once is registered before it is reaped.
         let mut state = self.0.state.lock().unwrap();
         let (pid, more) = clone()?;
         state.begun += 1;
@@ -115,7 +116,7 @@ impl Shared {
             match ended() {
                 Ok(pid) => self.bury(pid),
                 Err(libc::ECHILD) => {
-                    // Nobody is left whose children could come to us.
+                    // No process is left whose children could be reparented to the agent.
                     let state = self.state.lock().unwrap();
                     drop(self.begun.wait_while(state, |state| state.begun == begun).unwrap());
                 }
@@ -127,7 +128,7 @@ impl Shared {
     fn bury(&self, pid: Pid) {
         let mark = limit_of(pid);
         let mut state = self.state.lock().unwrap();
-        // A tree without a mark is everybody.
+        // A tree without a mark contains every process.
         let of_it = |(known, _): &&(Option<u64>, _)| known.is_none() || *known == mark;
         let trees = state.trees.iter().filter(of_it);
         let trees: Vec<_> = trees.filter_map(|(_, reap_count)| reap_count.upgrade()).collect();
@@ -136,7 +137,7 @@ impl Shared {
         count();
         let exit = wait_for_exit(pid);
         count();
-        // Nobody else reaps, so it is there to be reaped. Were it not, nothing would be made up.
+        // No other thread reaps, so the child must be there. If it is not, no exit is invented.
         let Some(exit) = exit else { return };
         let death = state.awaited.remove(&pid.as_raw_nonzero().get());
         drop(state);
@@ -147,11 +148,11 @@ impl Shared {
     }
 }
 
-/// Waits for any child to end, and leaves it as it is.
+/// Waits for any child to exit, without reaping it.
 fn ended() -> Result<Pid, i32> {
     let options = libc::WEXITED | libc::WNOWAIT | libc::__WALL;
     #[expect(unsafe_code, reason = "no safe interface waits for children of every kind")]
-    // SAFETY: the answer is ours to write to; all zeros are a legal one, and the kernel fills it in.
+    // SAFETY: the kernel writes to our memory; all zeros are a valid value.
     let (result, pid) = unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
         let result = libc::waitid(libc::P_ALL, 0, &raw mut info, options);
@@ -163,12 +164,12 @@ fn ended() -> Result<Pid, i32> {
     Pid::from_raw(pid).ok_or(0)
 }
 
-/// Reaps a child that has ended.
+/// Reaps a child that has exited.
 fn wait_for_exit(pid: Pid) -> Option<ChildExit> {
     let mut status = 0;
     let pid = pid.as_raw_nonzero().get();
     #[expect(unsafe_code, reason = "no safe interface waits and tells what was used")]
-    // SAFETY: both are ours to write to; all zeros are a legal rusage.
+    // SAFETY: both are our memory; all zeros are a valid rusage.
     let (reaped, usage) = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         (libc::wait4(pid, &raw mut status, libc::__WALL, &raw mut usage), usage)

@@ -1,14 +1,14 @@
-//! Begins a program: the one place where the agent becomes two.
+//! Starts a command: the only place where the agent forks.
 //!
-//! The child shares the agent's memory until it is its program (`CLONE_VM`), and the thread that asked
-//! for it keeps that memory as it is meanwhile: nothing is copied, and the child says by that memory what
-//! went wrong. So it runs on a stack of its own, makes system calls and nothing else, allocates
-//! nothing, takes no lock, touches nothing of its thread's, and leaves signals to nobody.
+//! The child shares the agent's memory until it executes its program (`CLONE_VM`), and the thread
+//! that spawned it does not touch that memory meanwhile: nothing is copied, and the child reports
+//! errors through that memory. So it runs on a stack of its own, only makes system calls, allocates
+//! nothing, takes no lock, touches no thread-local data, and handles no signals.
 //!
-//! That it has left the memory is the end of a pipe, whose other end is in the child alone and closes
-//! as it becomes its program, or ends. The thread waits for that and for whatever ends the program early:
-//! it does not stand still (`CLONE_VFORK`), because other programs of the sandbox may stop the child, which
-//! is of their user.
+//! A pipe shows when the child no longer uses the memory: only the child has its other end, which
+//! closes when it executes its program, or exits. The thread waits for that and for anything that
+//! ends the command early. It does not block in `CLONE_VFORK`, because other commands of the
+//! sandbox run as the same user and could stop the child.
 #![expect(unsafe_code, reason = "a new process is begun by system calls that nothing safe makes")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
@@ -25,51 +25,51 @@ use super::reaper::{Death, Reaper};
 use super::tree::Tree;
 use super::{Spawner, Wake};
 
-/// Enough for a function with a few variables, and the C library's wrappers.
+/// Enough for a function with a few variables and the C library's wrappers.
 const STACK_BYTES: usize = 64 << 10;
 
-/// The kernel has so many signals. Two of them always do what they do by default.
+/// Number of signals of the kernel. Two of them always keep their default action.
 const LAST_SIGNAL: usize = 64;
 
-/// Where the child has its end of the pipe.
+/// The descriptor of the pipe's end in the child.
 const WORD: c_int = 3;
 
 /// `RLIMIT_LOCKS`.
 const LOCKS: usize = libc::RLIMIT_LOCKS as usize;
 
-/// What a program begins with.
+/// Start parameters of a command.
 #[derive(Debug)]
 pub struct Beginning<'a> {
-    /// The paths to try, in this order.
+    /// The paths to try, in order.
     pub candidates: &'a [CString],
-    /// Its arguments, its name first.
+    /// Its arguments, with its name first.
     pub args: &'a [CString],
     /// Its environment, `NAME=value`.
     pub env: &'a [CString],
-    /// Where it runs.
+    /// Its working directory.
     pub cwd: &'a CStr,
-    /// Its input, output and error output, each over 2.
+    /// Its stdin, stdout and stderr, each above 2.
     pub stdio: [BorrowedFd<'a>; 3],
-    /// The rules on files that it takes upon itself.
+    /// The Landlock ruleset that it applies to itself.
     pub layer: Option<BorrowedFd<'a>>,
-    /// The filters that it takes upon itself.
+    /// The seccomp filters that it installs on itself.
     pub filters: &'a [BpfProgram],
 }
 
-/// A program that did not begin.
+/// Why a command did not start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpawnError {
-    /// There is no process to be had.
+    /// No process could be created.
     Process(Errno),
-    /// One of the steps before.
+    /// A step before the working directory failed.
     Step(&'static str, Errno),
-    /// The working directory.
+    /// The working directory could not be entered.
     Cwd(Errno),
-    /// The program, by the candidate that says most.
+    /// The program could not be executed; the most informative error of the candidates.
     Program(usize, Errno),
 }
 
-/// What the child reads, and where it writes what went wrong.
+/// The data that the child reads, and where it writes its error.
 struct Job {
     candidates: *const *const c_char,
     args: *const *const c_char,
@@ -79,17 +79,17 @@ struct Job {
     mark: Option<u64>,
     layer: Option<c_int>,
     filters: *const [libc::sock_fprog],
-    /// The end of the pipe that is the child's.
+    /// The child's end of the pipe.
     word: c_int,
     failed: Option<SpawnError>,
 }
 
-/// Begins it, as a process of the tree. `wait` is given the pipe that ends when the child has left the
-/// agent's memory, and may come back before that, having killed it.
+/// Starts it as a process of the tree. `wait` gets the pipe that closes when the child has left the
+/// agent's memory; it may return earlier if it has killed the child.
 ///
 /// # Errors
 ///
-/// [`SpawnError`]; a child that got as far as that has ended, or does.
+/// [`SpawnError`]; if a child was created, it has exited or is about to.
 pub fn spawn(
     beginning: &Beginning<'_>,
     tree: &Tree,
@@ -103,7 +103,7 @@ pub fn spawn(
     let env = pointers(beginning.env);
     let filters = beginning.filters.iter().map(|filter| libc::sock_fprog {
         len: u16::try_from(filter.len()).expect("a filter is short"),
-        // The two types are the kernel's.
+        // The two types are those of the kernel.
         filter: filter.as_ptr().cast_mut().cast(),
     });
     let filters: Vec<_> = filters.collect();
@@ -123,9 +123,10 @@ pub fn spawn(
     let top = stack.as_mut_ptr_range().end;
     let job_pointer = &raw mut job;
     let clone = || -> rustix::io::Result<_> {
-        // Made and, but for the child's, closed while no other child is begun: nobody else has it.
+        // Created and (but for the child's) closed while no other child is started: no other
+        // process has it.
         let (word, end) = pipe_with(PipeFlags::CLOEXEC)?;
-        // SAFETY: nobody else looks at the job yet.
+        // SAFETY: nothing else accesses the job yet.
         unsafe { (*job_pointer).word = end.as_raw_fd() };
         let start = Start { top, job: job_pointer };
         let pid = spawner.run(move || start.clone_agent())?;
@@ -133,31 +134,31 @@ pub fn spawn(
     };
     let (death, word) = reaper.begin(tree, wake, clone).map_err(SpawnError::Process)?;
     wait(&death, word.as_fd());
-    // Nothing is ever written to it. A child that was killed ends at once, or where the kernel hangs,
-    // as late as that; its memory cannot be taken back before.
+    // Nothing is ever written to the pipe. A child that was killed exits at once, or later if the
+    // kernel hangs; its memory cannot be reclaimed before that.
     while rustix::io::read(&word, &mut [0; 1]) == Err(Errno::INTR) {}
     drop(stack);
-    // SAFETY: the child wrote to it through the same pointer, and is done with it.
+    // SAFETY: the child wrote to it through the same pointer, and no longer uses it.
     match unsafe { job_pointer.read_volatile() }.failed {
         Some(error) => Err(error),
         None => Ok(death),
     }
 }
 
-/// What a child begins with: the end of its stack, and its job.
+/// What a child starts with: the end of its stack, and its job.
 struct Start {
     top: *mut u128,
     job: *mut Job,
 }
 
-// SAFETY: the child runs on a stack of its own, which, like the job and what that points to, lives until
-// the child has left this memory: `spawn` waits for that before anything of it goes. The thread that
-// clones only hands both on.
+// SAFETY: the child runs on a stack of its own. The stack, the job and what the job points to live
+// until the child has left this memory: `spawn` waits for that before it drops any of it. The
+// thread that clones only passes both on.
 unsafe impl Send for Start {}
 
 impl Start {
-    /// Makes the child, on the [`Spawner`]'s thread. No handler of the agent's runs in it, because
-    /// every signal is blocked there.
+    /// Creates the child, on the [`Spawner`]'s thread. No signal handler of the agent runs in it,
+    /// because every signal is blocked there.
     fn clone_agent(self) -> rustix::io::Result<Pid> {
         let flags = libc::CLONE_VM | libc::SIGCHLD;
         // SAFETY: as above.
@@ -170,9 +171,9 @@ impl Start {
     }
 }
 
-/// The child's whole life in this memory.
+/// All that the child does in this memory.
 extern "C" fn child(job: *mut c_void) -> c_int {
-    // SAFETY: `spawn` gives its own job, which it does not touch meanwhile.
+    // SAFETY: `spawn` passes its own job, which it does not touch meanwhile.
     let job = unsafe { &mut *job.cast::<Job>() };
     job.failed = Some(become_program(job));
     loop {
@@ -181,17 +182,17 @@ extern "C" fn child(job: *mut c_void) -> c_int {
     }
 }
 
-/// Comes back only where it failed.
+/// Returns only on failure.
 fn become_program(job: &Job) -> SpawnError {
     let call = |number: c_long, args: [usize; 5]| {
-        // SAFETY: system calls over plain numbers, and over memory that `spawn` keeps for us.
+        // SAFETY: system calls with plain numbers, and with memory that `spawn` keeps alive.
         unsafe { system_call(number, args) }
     };
     let step = |name: &'static str, number: c_long, args: [usize; 5]| {
         call(number, args).map_err(|errno| SpawnError::Step(name, errno))
     };
     let prepare = || {
-        // With the agent, also where that is not the first process of all.
+        // Die with the agent, also if the agent is not the init process.
         let (death_signal, kill) = (bits(libc::PR_SET_PDEATHSIG), bits(libc::SIGKILL));
         step("PR_SET_PDEATHSIG", libc::SYS_prctl, [death_signal, kill, 0, 0, 0])?;
         step("setsid", libc::SYS_setsid, [0; 5])?;
@@ -199,7 +200,7 @@ fn become_program(job: &Job) -> SpawnError {
             step("dup3", libc::SYS_dup3, [bits(fd), number, 0, 0, 0])?;
         }
         call(libc::SYS_chdir, [job.cwd as usize, 0, 0, 0, 0]).map_err(SpawnError::Cwd)?;
-        // What the agent ignores, and whoever began it.
+        // Reset signals that the agent, or its parent, ignores.
         let default = [0_u64; 4];
         for signal in 1..=LAST_SIGNAL {
             let new = default.as_ptr() as usize;
@@ -213,14 +214,14 @@ fn become_program(job: &Job) -> SpawnError {
         if let Some(layer) = job.layer {
             step("Landlock", libc::SYS_landlock_restrict_self, [bits(layer), 0, 0, 0, 0])?;
         }
-        // All of them are closed on exec. Where the kernel has no call for that it has to do. The end
-        // of the pipe is the last one that closes.
+        // All descriptors have close-on-exec set, which has to suffice if the kernel has no
+        // `close_range`. The pipe's end closes last.
         let (word, close_on_exec) = (bits(job.word), bits(libc::O_CLOEXEC));
         if job.word != WORD {
             step("dup3", libc::SYS_dup3, [word, bits(WORD), close_on_exec, 0, 0])?;
         }
         _ = call(libc::SYS_close_range, [bits(WORD + 1), bits(c_int::MAX), 0, 0, 0]);
-        // SAFETY: the list is alive as long as the job.
+        // SAFETY: the list lives as long as the job.
         for filter in unsafe { &*job.filters } {
             let (mode, filter) = (libc::SECCOMP_SET_MODE_FILTER, ptr::from_ref(filter) as usize);
             step("the filter", libc::SYS_seccomp, [mode as usize, 0, filter, 0, 0])?;
@@ -232,7 +233,8 @@ fn become_program(job: &Job) -> SpawnError {
     if let Err(error) = prepare() {
         return error;
     }
-    // As the C library looks along PATH, but for files without a header, which are no scripts to us.
+    // Like the C library's search of `PATH`, except that files without a header are not run as
+    // shell scripts.
     let mut failed = SpawnError::Program(0, Errno::NOENT);
     for place in 0.. {
         // SAFETY: the list ends with a null pointer.
@@ -242,7 +244,7 @@ fn become_program(job: &Job) -> SpawnError {
         }
         let (args, env) = (job.args as usize, job.env as usize);
         match call(libc::SYS_execve, [candidate as usize, args, env, 0, 0]) {
-            // It does not come back where it succeeded.
+            // It returns only on failure.
             Ok(_) => {}
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::STALE | Errno::TIMEDOUT) => {}
             Err(Errno::ACCESS) => failed = SpawnError::Program(place, Errno::ACCESS),
@@ -252,16 +254,16 @@ fn become_program(job: &Job) -> SpawnError {
     failed
 }
 
-/// One system call, and no more: the C library's leaves its errno with the thread, which goes on
-/// meanwhile.
+/// One system call without the C library's wrapper, which would write to the errno of the thread,
+/// and that thread continues meanwhile.
 ///
 /// # Safety
 ///
-/// That of the call.
+/// That of the system call.
 #[cfg(target_arch = "x86_64")]
 unsafe fn system_call(number: c_long, [a, b, c, d, e]: [usize; 5]) -> Result<usize, Errno> {
     let result: isize;
-    // SAFETY: the kernel clobbers what is named.
+    // SAFETY: the kernel clobbers the named registers.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -274,11 +276,11 @@ unsafe fn system_call(number: c_long, [a, b, c, d, e]: [usize; 5]) -> Result<usi
     answer(result)
 }
 
-/// The same of this architecture.
+/// The same for this architecture.
 ///
 /// # Safety
 ///
-/// That of the call.
+/// That of the system call.
 #[cfg(target_arch = "aarch64")]
 unsafe fn system_call(number: c_long, [a, b, c, d, e]: [usize; 5]) -> Result<usize, Errno> {
     let result: isize;
@@ -295,20 +297,20 @@ unsafe fn system_call(number: c_long, [a, b, c, d, e]: [usize; 5]) -> Result<usi
     answer(result)
 }
 
-/// What the kernel says, in the register.
+/// Decodes the return value of the kernel.
 fn answer(register: isize) -> Result<usize, Errno> {
     usize::try_from(register).map_err(|_| {
         Errno::from_raw_os_error(c_int::try_from(register.wrapping_neg()).unwrap_or(libc::EIO))
     })
 }
 
-/// A descriptor or flags, none of which is negative.
+/// A descriptor or flags, which are never negative.
 const fn bits(number: c_int) -> usize {
     assert!(number >= 0);
     number as usize
 }
 
-/// Pointers to the strings, and the null pointer that ends them.
+/// Pointers to the strings, with a null pointer at the end.
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
 }

@@ -1,13 +1,14 @@
-//! The thread that begins all programs.
+//! The thread that starts all commands.
 //!
-//! What a process inherits is its parent thread's: the filter that hands its connections to the agent
-//! ([`sockets`](crate::sockets)) is on this one and on none of the agent's others. It lives as long as
-//! the agent does, because a program's death signal comes with the end of the thread that began it.
+//! A process inherits the filters of its parent thread: the filter that hands `connect` to the
+//! agent ([`sockets`](crate::sockets)) is on this thread and on no other thread of the agent. It
+//! lives as long as the agent, because a command's parent-death signal is sent when the thread that
+//! started it ends.
 
 use std::io;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 
-/// What is to be done there.
+/// A task for the thread.
 type Work = Box<dyn FnOnce() + Send>;
 
 const STACK_BYTES: usize = 64 << 10;
@@ -17,11 +18,11 @@ const STACK_BYTES: usize = 64 << 10;
 pub struct Spawner(Sender<Work>);
 
 impl Spawner {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
     ///
-    /// Where no thread can be had.
+    /// If a thread cannot be started.
     pub fn start() -> io::Result<Self> {
         let (sender, work) = channel::<Work>();
         let thread = std::thread::Builder::new().name("spawner".to_owned());
@@ -32,20 +33,21 @@ impl Spawner {
         Ok(Self(sender))
     }
 
-    /// Does this on the thread, and waits for what comes of it.
+    /// Runs this on the thread, and waits for the result.
     pub fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (sender, result) = sync_channel(1);
-        // Whoever waits has not gone.
+        // The receiver is still waiting.
         let work = Box::new(move || _ = sender.send(work()));
         self.0.send(work).expect("the thread ends with its owner");
         result.recv().expect("a panic ends the agent")
     }
 }
 
-/// So that no handler of the agent's ever runs in a child that has its memory still.
+/// Blocks all signals, so that no handler of the agent runs in a child that still shares its
+/// memory.
 #[expect(unsafe_code, reason = "no safe interface blocks signals")]
 fn block_signals() {
-    // SAFETY: all zeros are a legal set, which is filled in before it is read.
+    // SAFETY: all zeros are a valid set, which is filled in before it is read.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);

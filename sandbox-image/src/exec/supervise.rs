@@ -1,5 +1,5 @@
-//! Watches over a program from its beginning to the end of all that it started: carries its bytes,
-//! keeps its time, kills its tree.
+//! Supervises a command from its start until every process that it started has ended: copies its
+//! input and output, enforces its timeout, kills its tree.
 //!
 //! ```text
 //!            ┌─ bytes, both ways ─┐
@@ -8,8 +8,8 @@
 //!    └─ deadline, cancel, too many bytes: kill the tree ── it ends ┘
 //! ```
 //!
-//! One thread does all of it, so that a program costs one, and never reads more than there is room
-//! for: what nobody takes stays in the pipe, and the program waits.
+//! One thread does all of it, so that a command costs one thread. It never reads more than the
+//! console accepts: the rest stays in the pipe, and the command blocks.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -26,64 +26,64 @@ use super::tree::{KILL_TIMEOUT, Tree};
 use super::{Output, Wake};
 use crate::stop::{StopFlag, StopReason};
 
-/// How many pieces of input are given before anything else is looked at.
+/// How many pieces of input are written before anything else is checked.
 const PIECES: usize = 4;
-/// How long after its time is up the last bytes of a program may be waited for to be taken. The
-/// controller begins to take what nobody wants half a second after.
+/// How long after a command's deadline its last bytes may wait for credit. The controller starts to
+/// discard unwanted output half a second after the deadline.
 const LAST_BYTES: Duration = Duration::from_millis(1500);
 
-/// Where a program's bytes go, and where its input comes from. What changes there wakes the program's
-/// [`Wake`]; nothing here waits for it.
+/// Where a command's output goes, and where its input comes from. A change wakes the command's
+/// [`Wake`]; no method blocks.
 pub trait Console {
-    /// How many bytes may be given now.
+    /// How many bytes can be written now.
     fn room(&self, output: Output) -> usize;
-    /// Gives what the program wrote, at most as much as there is room for.
+    /// Writes output of the command, at most as much as there is room for.
     fn give(&mut self, output: Output, data: Vec<u8>);
-    /// The next of its input.
+    /// Returns the next piece of its input.
     fn input(&mut self) -> Input;
 }
 
-/// What comes next of a program's input.
+/// The next piece of a command's input.
 #[derive(Debug)]
 pub enum Input {
     /// A piece.
     Piece(Vec<u8>),
-    /// Nothing yet.
+    /// Nothing available yet.
     Later,
-    /// Nothing any more.
+    /// End of input.
     End,
 }
 
-/// A program that has begun.
+/// A command that has started.
 #[derive(Debug)]
 pub struct Running {
-    /// All that it starts.
+    /// All processes that it starts.
     pub tree: Tree,
-    /// Its end.
+    /// Its exit.
     pub death: Arc<Death>,
-    /// Woken by its end, by its console and by what stops it.
+    /// Woken by its exit, by its console and by its stop flag.
     pub wake: Arc<Wake>,
-    /// The other ends of its outputs; none of them waits.
+    /// The other ends of its outputs, all non-blocking.
     pub outputs: [OwnedFd; 2],
-    /// That of its input, which does not wait either.
+    /// The other end of its stdin, also non-blocking.
     pub stdin: Option<OwnedFd>,
-    /// What ended it while it began.
+    /// What stopped it while it was being started.
     pub stopped: Option<ExecStop>,
 }
 
-/// What bounds a program.
+/// The limits of a command.
 #[derive(Debug)]
 pub struct Bounds<'a> {
-    /// What ends it early.
+    /// Ends it early.
     pub stop: &'a StopFlag,
-    /// When its time is up.
+    /// Its deadline.
     pub deadline: Instant,
-    /// How many bytes both of its outputs may have together.
+    /// The most bytes of both outputs together.
     pub output_bytes: u64,
 }
 
 impl Bounds<'_> {
-    /// What ends the program, by now.
+    /// What must end the command by now, if anything.
     fn reached(&self) -> Option<ExecStop> {
         match self.stop.reason() {
             StopReason::Cancelled => Some(ExecStop::Cancelled),
@@ -92,7 +92,7 @@ impl Bounds<'_> {
         }
     }
 
-    /// Waits until there is something to read, or its end, or what ends the program before.
+    /// Waits until `what` is readable or closed, or until the command must be ended.
     pub fn outlast(&self, wake: &Wake, what: BorrowedFd<'_>) -> Option<ExecStop> {
         loop {
             let mut fds =
@@ -110,28 +110,28 @@ impl Bounds<'_> {
     }
 }
 
-/// How long that is from now.
+/// The time left until then.
 fn until(deadline: Instant) -> Option<Timespec> {
     Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok()
 }
 
-/// What is under way.
+/// A command in progress.
 struct Watch<'a, C> {
     console: &'a mut C,
     bounds: &'a Bounds<'a>,
     outputs: [Option<OwnedFd>; 2],
     given: [u64; 2],
     stdin: Option<OwnedFd>,
-    /// Input that the pipe had no room for yet.
+    /// Input for which the pipe had no room yet.
     piece: Vec<u8>,
     stopped: Option<ExecStop>,
 }
 
-/// Watches over the program until nothing of it is left.
+/// Supervises the command until none of its processes is left.
 ///
 /// # Errors
 ///
-/// `internal` where the kernel does not end what was killed.
+/// `internal` if the kernel does not end killed processes.
 pub fn supervise(
     running: Running,
     console: &mut impl Console,
@@ -166,7 +166,7 @@ pub fn supervise(
     }
     let ChildExit { end, cpu } = exit;
     if watch.stopped != Some(ExecStop::OutputLimit) {
-        // Where it ended by itself at that very moment, nobody stopped it.
+        // If it exited by itself at that very moment, it was not stopped.
         watch.stopped = watch.stopped.filter(|_| end == ExecEnd::Signaled(9));
         watch.carry_the_rest(&wake);
     }
@@ -200,7 +200,7 @@ fn unkillable() -> WireError {
 }
 
 impl<C: Console> Watch<'_, C> {
-    /// Takes and gives what is there, a little of each.
+    /// Copies what is available, a little of each stream.
     fn carry(&mut self, wake: &Wake) {
         for output in Output::BOTH {
             _ = self.carry_output(output);
@@ -208,7 +208,7 @@ impl<C: Console> Watch<'_, C> {
         self.carry_input(wake);
     }
 
-    /// How many bytes there were.
+    /// Returns the number of bytes copied.
     fn carry_output(&mut self, output: Output) -> usize {
         let Some(fd) = &self.outputs[output as usize] else { return 0 };
         let room = self.console.room(output).min(MAX_CHUNK_BYTES);
@@ -244,14 +244,13 @@ impl<C: Console> Watch<'_, C> {
         }
     }
 
-    /// Gives some of its input; whoever sends and whoever reads without a pause does not keep the rest
-    /// waiting.
+    /// Writes some of its input; a fast sender and a fast reader must not block everything else.
     fn carry_input(&mut self, wake: &Wake) {
         let mut pieces = 0;
         while let Some(fd) = &self.stdin {
             if self.piece.is_empty() {
                 if pieces == PIECES {
-                    // What has come already wakes nobody again.
+                    // Input that has arrived already does not wake again.
                     return wake.wake();
                 }
                 pieces += 1;
@@ -266,7 +265,7 @@ impl<C: Console> Watch<'_, C> {
                 Ok(written) => _ = self.piece.drain(..written),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
-                // The program reads no more. What is on its way for it is never taken.
+                // The command reads no more. Input on its way to it is never consumed.
                 Err(_) => {
                     self.stdin = None;
                     self.piece = Vec::new();
@@ -279,7 +278,7 @@ impl<C: Console> Watch<'_, C> {
         self.stopped = self.stopped.or_else(|| self.bounds.reached());
     }
 
-    /// Waits for whatever comes first.
+    /// Waits for the first event.
     fn wait(&self, wake: &Wake) {
         let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
         for output in Output::BOTH {
@@ -297,9 +296,9 @@ impl<C: Console> Watch<'_, C> {
         _ = poll(&mut fds, until(self.bounds.deadline).as_ref());
     }
 
-    /// What is left in the pipes when nobody of the tree writes to them any more: not what a process of
-    /// another one may write. It waits for room, but not beyond a cancel, nor long beyond the program's
-    /// own time.
+    /// Reads what is left in the pipes when no process of the tree writes to them any more; what
+    /// processes of other trees write is not read. It waits for credit, but not after a cancel, nor
+    /// long after the command's own deadline.
     fn carry_the_rest(&mut self, wake: &Wake) {
         let latest = self.bounds.deadline.max(Instant::now()) + LAST_BYTES;
         for output in Output::BOTH {

@@ -1,11 +1,11 @@
-//! Which processes a program has started, however they may have hidden, and their end.
+//! Finds and kills all processes that a command has started, however they try to hide.
 //!
-//! Parents do not tell: a process that was forked twice is the agent's child, whoever started it. So
-//! every program carries a mark that all of its descendants inherit and none can change: the limit
-//! `RLIMIT_LOCKS`, which kernels keep and have made no use of since Linux 2.4. To raise it takes a
-//! capability, and to change it at all is refused by the filter
-//! ([`last`](crate::confine::seccomp::programs::last)). Where there is no such limit (gVisor), programs
-//! run one at a time, and everything in the sandbox but the agent is its tree.
+//! The parent is not sufficient: a double-forked process becomes the agent's child, whoever started
+//! it. So every command carries a mark that all of its descendants inherit and none can change: the
+//! limit `RLIMIT_LOCKS`, which kernels keep and have not used since Linux 2.4. Raising it takes a
+//! capability, and the filter ([`last`](crate::confine::seccomp::programs::last)) refuses any
+//! change. If there is no such limit (gVisor), commands run one at a time, and every process of the
+//! sandbox except the agent belongs to the tree.
 
 use std::ffi::c_int;
 use std::io;
@@ -18,28 +18,29 @@ use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, kill_process, pidfd_open, pidfd_send_signal,
 };
 
-/// How long what was killed may take until one more of it is reaped: longer only where the kernel itself
-/// hangs. A busy machine has run neither the agent nor what it killed for seconds.
+/// How long to wait until a further killed process is reaped. It takes longer only if the kernel
+/// itself hangs. On a busy machine, neither the agent nor the killed processes may have run for
+/// seconds.
 pub const KILL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a tree may run away from the walks after it.
+/// How long a tree may evade the walks that kill it.
 const CHASE: Duration = Duration::from_secs(1);
-/// The longest wait between two looks.
+/// The longest wait between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(8);
 
-/// Makes marks.
+/// Allocates marks.
 #[derive(Debug)]
 pub struct Marks {
-    /// `None` where there are none to be had.
+    /// `None` if marks are not available.
     next: Option<AtomicU64>,
 }
 
 impl Marks {
-    /// Takes the limit down from what it is, so that no other process has a mark of ours: the agents of
-    /// tests, which share a kernel and its processes, by chance alone.
+    /// Counts the limit down from its current value, so that no other process has one of our marks;
+    /// agents of tests, which share a kernel and its processes, could only by chance.
     ///
     /// # Errors
     ///
-    /// Where `/proc` does not show this process, and so not what it begins either.
+    /// If `/proc` does not show this process, and so would not show those it starts.
     pub fn new() -> io::Result<Self> {
         let own = rustix::process::getpid();
         if !processes()?.any(|pid| pid.is_ok_and(|pid| pid == own)) {
@@ -56,13 +57,13 @@ impl Marks {
         Ok(Self { next: first.map(|first| AtomicU64::new(first - 1)) })
     }
 
-    /// Whether several programs can be told apart.
+    /// Whether several commands can be told apart.
     #[must_use]
     pub const fn tell_apart(&self) -> bool {
         self.next.is_some()
     }
 
-    /// The tree of a new program.
+    /// The tree of a new command.
     #[must_use]
     pub fn tree(&self) -> Tree {
         let mark = self.next.as_ref().map(|next| next.fetch_sub(1, Ordering::Relaxed));
@@ -70,11 +71,11 @@ impl Marks {
     }
 }
 
-/// How often the agent has reaped a process of a tree, counted before it does and after: odd, while it
-/// does.
+/// Counts the agent's reaping of a tree's processes: incremented before and after each, so it is
+/// odd meanwhile.
 pub type ReapCount = AtomicU64;
 
-/// A program and all that it has started.
+/// A command and all processes that it has started.
 #[derive(Debug)]
 pub struct Tree {
     mark: Option<u64>,
@@ -82,25 +83,25 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The mark that the program is to carry.
+    /// The mark that the command carries.
     #[must_use]
     pub const fn mark(&self) -> Option<u64> {
         self.mark
     }
 
-    /// What the reaper counts.
+    /// The reaper's counter.
     #[must_use]
     pub const fn reap_count(&self) -> &Arc<ReapCount> {
         &self.reap_count
     }
 
-    /// Kills all of it, and waits until nothing is left; whether that is so.
+    /// Kills all of it, and waits until nothing is left; returns whether that succeeded.
     ///
-    /// A process that is killed forks no more. One that forks and ends before it is met hides its child
-    /// from the walk, again and again; but its parent is the agent then, or was, before it ended
-    /// too, and so the agent reaps on such a walk. A walk on which nobody was met, and nobody of the
-    /// tree was reaped, has seen that nobody is left. Whoever goes on running away is killed in one
-    /// stroke with everything else in the sandbox.
+    /// A killed process forks no more. A process that forks and exits before a walk finds it can
+    /// hide its child from walk after walk. But its parent is the agent, or was a process that
+    /// exited before it, so the agent reaps during such a walk. If a walk found no process, and
+    /// none of the tree was reaped during it, no process is left. If a tree keeps evading the
+    /// walks, everything else in the sandbox is killed at once.
     #[must_use]
     pub fn kill(&self) -> bool {
         let begun = Instant::now();
@@ -111,7 +112,7 @@ impl Tree {
             if before != progress.0 {
                 progress = (before, Instant::now());
             }
-            // A walk that could not be made has seen nobody, which says nothing.
+            // A failed walk proves nothing.
             let met = self.kill_marked().unwrap_or(usize::MAX);
             let still =
                 before.is_multiple_of(2) && self.reap_count.load(Ordering::SeqCst) == before;
@@ -133,7 +134,7 @@ impl Tree {
         }
     }
 
-    /// One walk: how many were there, those included that are dead and not reaped yet.
+    /// One walk: the number of processes found, including dead ones that are not reaped yet.
     fn kill_marked(&self) -> io::Result<usize> {
         let own = rustix::process::getpid();
         let mut met = 0;
@@ -148,7 +149,7 @@ impl Tree {
         if !self.has(pid) {
             return false;
         }
-        // Looked at once more when it is held: so what is killed is what was looked at.
+        // Check again once it is held by a pidfd, so that what is killed is what was checked.
         let held = pidfd_open(pid, PidfdFlags::empty());
         if !self.has(pid) {
             return false;
@@ -163,15 +164,15 @@ impl Tree {
     fn has(&self, pid: Pid) -> bool {
         match self.mark {
             Some(mark) => limit_of(pid) == Some(mark),
-            // Only where the agent is the sandbox's first process is everything else the tree.
+            // Everything else is part of the tree only if the agent is the sandbox's init process.
             None => rustix::process::getpid().is_init(),
         }
     }
 }
 
-/// Kills every other process of the sandbox at once, which nobody outruns: no process is begun while
-/// the kernel does it. Does nothing where the agent is not the first of its PID namespace, and others
-/// than its programs are there.
+/// Kills every other process of the sandbox at once, which none can evade: no process is started
+/// while the kernel does it. Does nothing if the agent is not the init process of its PID
+/// namespace, because other processes than its commands exist there.
 fn kill_all() {
     const EVERYBODY: c_int = -1;
     if rustix::process::getpid().is_init() {
@@ -183,7 +184,7 @@ fn kill_all() {
     }
 }
 
-/// All processes that are seen from here.
+/// All processes that are visible from here.
 fn processes() -> io::Result<impl Iterator<Item = io::Result<Pid>>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let listed = rustix::fs::Dir::new(openat(CWD, "/proc", flags, Mode::empty())?)?;
@@ -193,12 +194,13 @@ fn processes() -> io::Result<impl Iterator<Item = io::Result<Pid>>> {
     }))
 }
 
-/// The limit that is the mark, of another process. `None` where it is gone, or somebody else's.
+/// The limit of another process that is its mark. `None` if the process is gone, or belongs to
+/// another user.
 pub fn limit_of(pid: Pid) -> Option<u64> {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     let pid = pid.as_raw_nonzero().get();
     #[expect(unsafe_code, reason = "no safe interface asks for another process's limit")]
-    // SAFETY: the new limit is none, and the old one is ours to write to.
+    // SAFETY: no new limit is set, and the old one is written to our memory.
     let asked =
         unsafe { libc::prlimit64(pid, libc::RLIMIT_LOCKS, std::ptr::null(), &raw mut limit) };
     (asked == 0).then_some(limit.rlim_max)

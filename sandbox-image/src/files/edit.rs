@@ -1,5 +1,5 @@
-//! Replacing text in a file: read twice, in bounded memory. The first time counts, so that nothing
-//! is written where the count is wrong; the second writes a new file.
+//! Replacing text in a file. The file is read twice, in bounded memory: the first pass counts the
+//! matches, so that nothing is written if the count is wrong; the second writes a new file.
 
 use memchr::memmem::Finder;
 use sandbox_protocol::ErrorKind;
@@ -13,19 +13,19 @@ use super::{Absent, FileError, Files, Watch};
 
 /// A piece of an edited text.
 enum Piece<'a> {
-    /// It stays.
+    /// Unchanged text.
     Kept(&'a [u8]),
-    /// One that is replaced.
+    /// A match, to be replaced.
     Match,
 }
 
 impl Files {
-    /// Replaces `old`, which must be in the file exactly `count` times, by `new`.
+    /// Replaces `old`, which must occur in the file exactly `count` times, by `new`.
     ///
     /// # Errors
     ///
-    /// [`FileError`], and the file is as it was: `invalid_request` where `old` is empty or is there
-    /// another number of times, `encoding` where the file is not UTF-8.
+    /// [`FileError`], and the file is unchanged: `invalid_request` if `old` is empty or occurs
+    /// another number of times, `encoding` if the file is not UTF-8.
     pub fn edit(
         &self,
         written: &[u8],
@@ -47,7 +47,7 @@ impl Files {
             parents: Parents::Require,
             overwrite: Overwrite::Atomic,
         };
-        // Whatever forbids the write is said first.
+        // An error that forbids the write is reported first.
         let mut writing = self.write(written, options)?;
         let turn = writing.turn(watch)?;
         let mut reading = self.read(written, Range { offset: 0, limit: None })?;
@@ -66,7 +66,7 @@ impl Files {
             Piece::Kept(bytes) => writing.put(bytes),
             Piece::Match => writing.put(new.as_bytes()),
         })?;
-        // By a program that is no operation, or from outside the sandbox.
+        // Changed by a command, or from outside the sandbox.
         if again != found || reading.version()? != version {
             return Err(FileError::changing(written));
         }
@@ -83,8 +83,8 @@ fn wrong_count(found: u64, count: u64) -> String {
     }
 }
 
-/// Cuts a file into what is found and what is not, and says how often it was found. Holds a piece
-/// and the length of what is looked for.
+/// Splits a file into matches and the text between them, and counts the matches. Holds one piece
+/// and the length of the search text.
 fn scan(
     reading: &mut Reading,
     finder: &Finder<'_>,
@@ -109,7 +109,7 @@ fn scan(
             found += 1;
             done += at + needle;
         }
-        // The beginning of another one may stand at the end.
+        // The piece may end with the beginning of another match.
         let keep = if is_last { 0 } else { (needle - 1).min(held.len() - done) };
         each(Piece::Kept(&held[done..held.len() - keep]))?;
         held.drain(..held.len() - keep);

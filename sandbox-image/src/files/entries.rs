@@ -1,4 +1,4 @@
-//! Directories and names: listing, removing, renaming.
+//! Directory entries: listing, removing, renaming.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,10 +18,10 @@ use super::temporary::{Existing, is_temporary, rename_to_nothing};
 use super::{FileError, Files, Watch, beneath, not_allowed, protected};
 use sandbox_dirfd::{Directory, Root, retry, split};
 
-/// How deep a directory is looked through before it is moved or removed.
+/// How deep a directory is searched before it is moved or removed.
 const LOOKED_DEPTH: usize = 64;
 
-/// A name in an open directory, and what it is.
+/// An entry of an open directory, and its type.
 pub(super) struct Entry<'a> {
     pub root: &'a Root<'a>,
     pub directory: Directory<'a>,
@@ -34,20 +34,20 @@ impl Entry<'_> {
     }
 }
 
-/// A directory on the way to the one that is looked at.
+/// A directory on the path to the one that is being searched.
 struct LookedLevel {
     id: (u64, u64),
-    /// Directories in it that are still to be looked at.
+    /// Subdirectories that are still to be searched.
     inner: Vec<Vec<u8>>,
 }
 
 impl LookedLevel {
-    /// Opens it from the directory in it that the walk has gone into.
+    /// Opens it again from the subdirectory that the walk has entered.
     fn reach_from(&self, inner: &OwnedFd) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         count_call(1);
         let above = retry(|| openat(inner, "..", flags, Mode::empty()))?;
-        // Another one: what is looked through is moved meanwhile.
+        // Another directory: the tree is being moved meanwhile.
         if identity(&above)? == self.id { Ok(above) } else { Err(Errno::AGAIN) }
     }
 }
@@ -61,7 +61,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// [`FileError`]; `too_large` where there are more than `limits.list_entries`.
+    /// [`FileError`]; `too_large` if there are more than `limits.list_entries`.
     pub fn list(&self, written: &[u8]) -> Result<Vec<Vec<u8>>, FileError> {
         let located = self.locate_to_read(written)?;
         let MountTarget::Beneath(root, relative) = &located.target else {
@@ -89,7 +89,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// [`FileError`], and it is still there.
+    /// [`FileError`], and it still exists.
     pub fn remove(&self, written: &[u8]) -> Result<(), FileError> {
         let located = self.locate_to_write(written)?;
         let fail = |errno| FileError::system(errno, written);
@@ -120,16 +120,16 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// [`FileError`], and nothing has moved.
+    /// [`FileError`], and nothing was moved.
     pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<(), FileError> {
         self.rename_entry(from, to, Existing::Replace).map(drop)
     }
 
-    /// The same with a choice; gives the two paths.
+    /// The same with options; returns the two paths.
     ///
     /// # Errors
     ///
-    /// [`FileError`], and nothing has moved.
+    /// [`FileError`], and nothing was moved.
     pub fn rename_entry(
         &self,
         from: &[u8],
@@ -175,7 +175,7 @@ impl Files {
         }
         let same = |other: &Stat| (other.st_dev, other.st_ino) == (stat.st_dev, stat.st_ino);
         if replaced.as_ref().is_some_and(same) {
-            // Two names of one file: POSIX changes nothing, so there is nothing to announce.
+            // Two names of the same file: POSIX changes nothing, so there is nothing to announce.
             return Ok((source.path, target.path));
         }
         let moved = if is_directory {
@@ -212,9 +212,10 @@ impl Files {
                 Ok((source.path, target.path))
             }
             Err(errno) => {
-                // The last one first: each is taken back as the last word on its path.
+                // In reverse order: each announcement can be withdrawn only while it is the last
+                // one for its path.
                 pending.into_iter().rev().for_each(super::touched::Pending::failed);
-                // These say what is in the way.
+                // These errors name what is in the way.
                 let is_of_target =
                     matches!(errno, Errno::EXIST | Errno::ISDIR | Errno::NOTDIR | Errno::NOTEMPTY);
                 Err(FileError::system(errno, if is_of_target { to } else { from }))
@@ -222,12 +223,12 @@ impl Files {
         }
     }
 
-    /// Looks through a directory that is to be moved or removed, and gives what is not a directory in
-    /// it, by relative path. One walk with one directory open: back up it goes by `..`.
+    /// Searches a directory that is to be moved or removed, and returns its entries that are not
+    /// directories, by relative path. One walk with one open directory: it goes back up by `..`.
     ///
     /// # Errors
     ///
-    /// `protected` where a protected name is in it, `too_large` where it has more entries than a list
+    /// `protected` if it contains a protected name, `too_large` if it has more entries than a list
     /// may have, or directories deeper than [`LOOKED_DEPTH`].
     pub(super) fn files_below(
         &self,
@@ -309,7 +310,7 @@ impl Files {
     }
 }
 
-/// The name that a place is in its directory; `None` for the root of a mount.
+/// The name of a path in its parent directory; `None` for the root of a mount.
 pub(super) fn entry<'a>(
     located: &'a LocatedPath<'_>,
     written: &[u8],
@@ -325,7 +326,7 @@ pub(super) fn entry<'a>(
     Ok(Some(Entry { root, directory, name }))
 }
 
-/// A name of a FIFO, a socket or a device is as little the sandbox's to change as what is behind.
+/// The sandbox must not change the name of a FIFO, a socket or a device, nor what is behind it.
 pub(super) fn refuse_special(kind: FileType, written: &[u8]) -> Result<(), FileError> {
     match kind {
         FileType::RegularFile | FileType::Directory | FileType::Symlink => Ok(()),
@@ -333,7 +334,7 @@ pub(super) fn refuse_special(kind: FileType, written: &[u8]) -> Result<(), FileE
     }
 }
 
-/// A path below another; either may be empty.
+/// Joins a relative path to a base; either may be empty.
 pub(super) fn join(path: &[u8], below: &[u8]) -> Vec<u8> {
     let mut joined = path.to_vec();
     if !path.is_empty() && !below.is_empty() && !path.ends_with(b"/") {
@@ -348,7 +349,7 @@ fn descend(path: &GuestPath, below: &[u8]) -> Result<GuestPath, Errno> {
     names.try_fold(path.clone(), |path, name| path.join(name)).map_err(|_| Errno::NAMETOOLONG)
 }
 
-/// Calls `each` with every name but `.` and `..`, and what it is.
+/// Calls `each` with the name and type of every entry except `.` and `..`.
 pub(super) fn read_directory(
     directory: &OwnedFd,
     mut each: impl FnMut(&[u8], FileType) -> rustix::io::Result<()>,

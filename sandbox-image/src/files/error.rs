@@ -1,4 +1,4 @@
-//! What went wrong with a file.
+//! Errors of file operations.
 
 use std::fmt;
 
@@ -6,24 +6,24 @@ use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::path::MAX_PATH_BYTES;
 
-/// A file operation that failed. Displayed as `path: reason`, or as the reason alone where that
-/// names the path itself or where no path is at fault.
+/// A file operation that failed. Displayed as `path: reason`, or as the reason alone if that names
+/// the path itself or no path is involved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileError {
     /// The kind.
     pub kind: ErrorKind,
-    /// The system's error number, which `io.errors = "return"` gives back as `nil, message, errno`;
-    /// `None` where a rule of the sandbox was broken, which always raises.
+    /// The OS error number, which `io.errors = "return"` returns as `nil, message, errno`; `None`
+    /// if a rule of the sandbox was broken, which always raises.
     pub errno: Option<i32>,
-    /// strerror's words, or ours.
+    /// The text of strerror, or our own.
     pub reason: String,
-    /// The path as the caller wrote it; empty where the reason stands alone.
+    /// The path as the caller wrote it; empty if the reason is displayed alone.
     pub path: Vec<u8>,
 }
 
 impl FileError {
-    /// Whether a rule of the sandbox was broken, of which the script's end has the kind: also where the
-    /// system's number is given (an input is read-only).
+    /// Whether a rule of the sandbox was broken; then an uncaught error ends the script with this
+    /// kind. That includes errors with an OS error number (an input is read-only).
     #[must_use]
     pub fn breaks_rule(&self) -> bool {
         match self.errno {
@@ -35,14 +35,14 @@ impl FileError {
         }
     }
 
-    /// Whether looking a name up failed because nothing is there: below what is not a directory there
-    /// is nothing.
+    /// Whether a lookup failed because nothing exists. Nothing exists below a path that is not a
+    /// directory.
     #[must_use]
     pub(super) fn is_absence(&self) -> bool {
         [Errno::NOENT, Errno::NOTDIR].iter().any(|errno| self.errno == Some(errno.raw_os_error()))
     }
 
-    /// A failure of the system.
+    /// An OS error.
     #[must_use]
     pub fn system(errno: Errno, path: &[u8]) -> Self {
         Self {
@@ -53,13 +53,13 @@ impl FileError {
         }
     }
 
-    /// What is asked of the root of a mount can be asked of nothing that is in use like that.
+    /// The root of a mount is always in use, so it does not support this operation.
     #[must_use]
     pub fn mount_root(path: &[u8]) -> Self {
         Self { kind: ErrorKind::PermissionDenied, ..Self::system(Errno::BUSY, path) }
     }
 
-    /// Somebody else changes the file that is edited.
+    /// The edited file is being changed by another writer.
     #[must_use]
     pub(super) fn changing(path: &[u8]) -> Self {
         Self::rule(ErrorKind::Busy, "the file changes while it is edited", path)
@@ -75,7 +75,7 @@ impl FileError {
 impl fmt::Display for FileError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.path.is_empty() {
-            // Of what is longer than any path the beginning will do: the reason must be seen.
+            // A name longer than any path is cut, so that the reason stays visible.
             let is_path = self.path.len() <= MAX_PATH_BYTES;
             let (shown, rest) = if is_path { (&*self.path, "") } else { (&self.path[..60], "…") };
             write!(formatter, "{}{rest}: ", String::from_utf8_lossy(shown))?;
@@ -86,7 +86,7 @@ impl fmt::Display for FileError {
 
 impl std::error::Error for FileError {}
 
-/// strerror's words: what std prints, without the number it adds.
+/// The text of strerror: what std prints, without the number that it appends.
 fn strerror(errno: Errno) -> String {
     let text = std::io::Error::from(errno).to_string();
     text.rfind(" (os error").map_or(text.as_str(), |end| &text[..end]).to_owned()
@@ -108,7 +108,7 @@ fn kind_of(errno: Errno) -> ErrorKind {
         Errno::MFILE | Errno::NFILE => ErrorKind::TooManyHandles,
         Errno::NOMEM => ErrorKind::OutOfMemory,
         Errno::TIMEDOUT => ErrorKind::Timeout,
-        // In use, or somebody kept changing what was looked up: the same call may succeed.
+        // In use, or the path kept changing during its lookup: the same call may succeed later.
         Errno::BUSY | Errno::AGAIN | Errno::STALE | Errno::INTR => ErrorKind::Busy,
         Errno::NAMETOOLONG | Errno::INVAL | Errno::ILSEQ => ErrorKind::InvalidPath,
         Errno::XDEV => ErrorKind::InvalidRequest,

@@ -1,4 +1,4 @@
-//! What holds of every path that a script writes, before the kernel sees it.
+//! Properties that hold for every path that a script writes, before the kernel sees it.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -23,7 +23,7 @@ fn path(text: &str) -> GuestPath {
 }
 
 /// A path as a script wrote it. The first byte says whether there is a home, the second where a
-/// prefix ends that is taken for a working directory.
+/// prefix ends that is used as the working directory.
 pub fn paths(data: &[u8]) {
     let [choice, cut, written @ ..] = data else { return };
     let workdir = &written[..usize::from(*cut).min(written.len())];
@@ -64,7 +64,7 @@ fn resolved(written: &[u8], workdir: &GuestPath, home: Option<&GuestPath>) {
         }
     };
     let path = resolved.path;
-    // Exactly the names that were written, behind the base: nothing vanishes, nothing climbs.
+    // Exactly the components that were written, below the base: none is dropped, none goes up.
     let mut expected = base.map(|base| names(base.as_bytes())).unwrap_or_default();
     expected.extend(names(rest));
     assert_eq!(path.components().map(<[u8]>::to_vec).collect::<Vec<_>>(), expected);
@@ -76,13 +76,13 @@ fn resolved(written: &[u8], workdir: &GuestPath, home: Option<&GuestPath>) {
     let ends_as_directory = written.ends_with(b"/") || written.ends_with(b"/.") || written == b".";
     assert_eq!(resolved.wants_directory, ends_as_directory);
 
-    // Normal: read again it is the same, by itself and over the wire.
+    // Normalised: parsed again it is the same, both directly and over the wire.
     assert_eq!(GuestPath::new(path.as_bytes()).as_ref(), Ok(&path));
     let (text, bytes) = path.to_wire();
     assert_eq!(bytes.is_none(), std::str::from_utf8(path.as_bytes()).is_ok());
     assert_eq!(GuestPath::from_wire(&text, bytes.as_ref()).as_ref(), Ok(&path));
 
-    // Each way up is a way down again.
+    // Joining the components one by one gives the path again.
     let mut above = self::path("/");
     for name in path.components() {
         let rest = path.strip_prefix(&above).expect("a prefix");
@@ -94,9 +94,9 @@ fn resolved(written: &[u8], workdir: &GuestPath, home: Option<&GuestPath>) {
     assert_eq!(path.name(), expected.last().map(Vec::as_slice).unwrap_or_default());
 }
 
-/// The mount that a path belongs to, and what the policy says of it.
+/// The mount that a path belongs to, and the policy for it.
 fn located(written: &[u8]) {
-    // Which directory is mounted makes no difference: nothing is opened beneath it.
+    // It does not matter which directory is mounted: nothing is opened beneath it.
     static MOUNTS: LazyLock<Mounts> = LazyLock::new(|| {
         let mounts = ["/io", "/in/a", "/in/ab"].map(|at| {
             let mount = argv::Mount { path: path(at), access: Access::Write };
@@ -139,7 +139,8 @@ fn located(written: &[u8]) {
         }
     }
 
-    // The longest rule, by component; a name is protected wherever it stands, however written.
+    // The longest rule applies, by component; a name is protected in any directory and any
+    // spelling.
     let rule = ALLOWED.iter().filter(|(rule, _)| located.path.is_under(&path(rule)));
     let longest = rule.max_by_key(|(rule, _)| rule.len()).map(|&(_, access)| access);
     assert_eq!(POLICY.access(&located.path), longest);
@@ -157,7 +158,7 @@ fn located(written: &[u8]) {
     for (found, expected) in
         [(POLICY.is_protected(&located.path), protected), (POLICY.is_pinned(&located.path), pinned)]
     {
-        // Other spellings of a name are the name too.
+        // Other spellings of a name are also protected.
         assert!(found == expected || (found && !is_plain));
     }
     assert!(!POLICY.is_protected_end(names().rev()) || POLICY.is_protected(&located.path));

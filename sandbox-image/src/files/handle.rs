@@ -1,8 +1,8 @@
-//! An open file with a buffer: what stands behind a script's file handle. Knows nothing of Lua.
+//! An open file with a buffer: the implementation of a script's file handle. Independent of Lua.
 //!
-//! One position for reading and writing, as C's streams have it. The buffer holds either bytes
-//! that were read ahead, or bytes that are still to be written; every system call names its
-//! offset, so the descriptor's own one is never used (append mode aside, where the kernel chooses).
+//! One position for reading and writing, like a C stream. The buffer holds either bytes that were
+//! read ahead, or bytes that are still to be written. Every system call passes its offset, so the
+//! descriptor's own offset is never used (except in append mode, where the kernel chooses it).
 
 mod numeral;
 
@@ -14,25 +14,24 @@ use rustix::{fs, io};
 
 use super::{FileError, Files, Flush, OpenFile, OpenMode, Touch};
 
-/// One system call per so many bytes.
+/// Bytes per system call.
 pub const BUFFER_BYTES: usize = 64 << 10;
 
-/// How much is read after a seek, at first: whoever reads here and there reads little. Every
-/// further read doubles it.
+/// Size of the first read after a seek: random access reads little. Every further read doubles it.
 const FIRST_AHEAD_BYTES: usize = 4 << 10;
 
-/// Where `seek` counts from.
+/// The base of a `seek`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whence {
     /// The file's beginning.
     Set,
-    /// Where the handle stands.
+    /// The current position.
     Current,
     /// The file's end.
     End,
 }
 
-/// What the buffer holds.
+/// The content of the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     /// Bytes read ahead: those before `cursor` have been consumed.
@@ -41,10 +40,10 @@ enum Use {
     Write,
 }
 
-/// What came of skipping spaces.
+/// The result of skipping spaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spaces {
-    /// What follows is none.
+    /// The next byte is not a space.
     Skipped,
     /// There may be more: call again.
     More,
@@ -60,11 +59,11 @@ pub struct Handle {
     /// Empty until first used, then [`BUFFER_BYTES`] long.
     buffer: Vec<u8>,
     holds: Use,
-    /// The file's offset of the buffer's first byte.
+    /// The file offset of the buffer's first byte.
     base: u64,
     cursor: usize,
     end: usize,
-    /// How much the next read is to bring.
+    /// The size of the next read.
     ahead: usize,
     /// The first write was announced.
     touch: Option<Touch>,
@@ -73,10 +72,11 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// A handle at the beginning of, in mode `a` at the end of, `file`, which the script called `name`.
+    /// A handle for `file`, which the script called `name`: at its beginning, in mode `a` at its
+    /// end.
     #[must_use]
     pub fn new(files: Arc<Files>, file: OpenFile, name: &[u8]) -> Self {
-        // As C's streams: only what writes at the end and cannot read begins there.
+        // As with C streams, only the append mode that cannot read starts at the end.
         let base = if file.mode == OpenMode::Append { file.size } else { 0 };
         Self {
             files,
@@ -93,7 +93,7 @@ impl Handle {
         }
     }
 
-    /// Whether it is not closed.
+    /// Whether it is open.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.file.is_some()
@@ -118,7 +118,7 @@ impl Handle {
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 
-    /// Where the handle stands.
+    /// The current position.
     const fn position(&self) -> u64 {
         self.base + self.cursor as u64
     }
@@ -131,11 +131,11 @@ impl Handle {
 
     // --- reading -----------------------------------------------------------------------------
 
-    /// Makes the handle ready for reading: flushes what was written.
+    /// Prepares for reading: flushes buffered writes.
     ///
     /// # Errors
     ///
-    /// Where it was opened only for writing, or the flush fails.
+    /// If it was opened write-only, or the flush fails.
     pub fn start_reading(&mut self) -> Result<(), FileError> {
         if self.holds == Use::Write {
             self.flush()?;
@@ -152,7 +152,7 @@ impl Handle {
         }
     }
 
-    /// What has been read ahead.
+    /// The bytes that have been read ahead.
     #[must_use]
     pub fn buffered(&self) -> &[u8] {
         match self.holds {
@@ -161,18 +161,18 @@ impl Handle {
         }
     }
 
-    /// Takes bytes off the front of [`buffered`](Self::buffered).
+    /// Removes bytes from the front of [`buffered`](Self::buffered).
     pub fn consume(&mut self, count: usize) {
         debug_assert!(count <= self.end - self.cursor);
         self.cursor += count;
     }
 
-    /// Reads ahead, behind what is buffered, unless the buffer is full. Says how many bytes came:
-    /// 0 at the end of the file.
+    /// Reads ahead, after what is buffered, unless the buffer is full. Returns the number of bytes
+    /// read: 0 at the end of the file.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// OS errors.
     pub fn fill(&mut self) -> Result<usize, FileError> {
         self.allocate();
         if self.cursor > 0 {
@@ -191,16 +191,16 @@ impl Handle {
         Ok(count)
     }
 
-    /// Reads from the file into `space`, without a detour by the buffer, which is empty. Gives
-    /// the bytes that were read: none at the end of the file.
+    /// Reads from the file directly into `space`; the buffer must be empty. Returns the bytes that
+    /// were read: none at the end of the file.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// OS errors.
     ///
     /// # Panics
     ///
-    /// Where something is buffered.
+    /// If anything is buffered.
     pub fn read_directly<'b>(
         &mut self,
         space: &'b mut [MaybeUninit<u8>],
@@ -209,26 +209,26 @@ impl Handle {
         self.base = self.position();
         (self.cursor, self.end) = (0, 0);
         let Some(file) = &self.file else { return Err(self.error(Errno::BADF)) };
-        // Not tried again after a signal: the agent handles none, so none comes in between.
+        // Not retried on EINTR: the agent handles no signals, so none can interrupt it.
         let (read, _) = io::pread(&file.fd, space, self.base).map_err(|errno| self.error(errno))?;
         self.base += read.len() as u64;
         Ok(read)
     }
 
-    /// How many bytes there are from the position to the end of the file, as it is now.
+    /// The number of bytes from the position to the current end of the file.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// OS errors.
     pub fn remaining(&self) -> Result<u64, FileError> {
         Ok(self.size()?.saturating_sub(self.position()))
     }
 
-    /// Consumes the spaces that are buffered, reading ahead where there is nothing else.
+    /// Consumes the buffered spaces, and reads ahead if nothing else is buffered.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// OS errors.
     pub fn skip_spaces(&mut self) -> Result<Spaces, FileError> {
         let buffered = self.buffered();
         let spaces = buffered.iter().take_while(|&&byte| numeral::is_space(byte)).count();
@@ -237,12 +237,12 @@ impl Handle {
         if all && self.fill()? > 0 { Ok(Spaces::More) } else { Ok(Spaces::Skipped) }
     }
 
-    /// Reads a number where there is one, and otherwise what looked like the beginning of one, as
-    /// Lua does.
+    /// Reads a number if there is one, and otherwise what looked like the beginning of one, as Lua
+    /// does.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// OS errors.
     pub fn read_number(&mut self) -> Result<Option<f64>, FileError> {
         while self.buffered().len() < numeral::LOOK_AHEAD && self.fill()? > 0 {}
         let (length, number) = numeral::scan(self.buffered());
@@ -252,12 +252,12 @@ impl Handle {
 
     // --- writing -----------------------------------------------------------------------------
 
-    /// Makes the handle ready for `count` bytes that follow by [`put`](Self::put): counts them,
-    /// and the hole before them, against the limit, and announces the change.
+    /// Prepares for `count` bytes that follow by [`put`](Self::put): counts them, and the hole
+    /// before them, towards the limit, and announces the change.
     ///
     /// # Errors
     ///
-    /// Where it was opened only for reading, or the limit is reached: nothing is written then.
+    /// If it was opened read-only, or the limit is reached; then nothing is written.
     pub fn start_writing(&mut self, count: usize) -> Result<(), FileError> {
         if count == 0 {
             return Ok(());
@@ -271,8 +271,8 @@ impl Handle {
         };
         let mut charge = count as u64;
         if self.holds == Use::Read || self.end == 0 {
-            // Where the bytes go, and whether they leave a hole, is known only now: another
-            // handle may have made the file longer or shorter.
+            // The position of the write, and whether it leaves a hole, is known only now: another
+            // handle may have extended or truncated the file.
             let at = self.position();
             let size = if append || at > 0 { self.size()? } else { 0 };
             self.base = if append { size } else { at };
@@ -292,11 +292,11 @@ impl Handle {
         Ok(())
     }
 
-    /// Writes, or keeps to write later.
+    /// Writes, or buffers for later.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// OS errors.
     pub fn put(&mut self, mut bytes: &[u8]) -> Result<(), FileError> {
         self.allocate();
         while !bytes.is_empty() {
@@ -321,7 +321,7 @@ impl Handle {
     ///
     /// # Errors
     ///
-    /// What the system says; what could not be written stays, to be tried again.
+    /// OS errors; what could not be written stays buffered for the next attempt.
     pub fn flush(&mut self) -> Result<(), FileError> {
         if self.holds == Use::Read || self.end == 0 {
             return Ok(());
@@ -336,7 +336,7 @@ impl Handle {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Writes at the buffer's offset. Says how far it came.
+    /// Writes at the buffer's offset. Returns how much was written.
     fn write_through(&mut self, bytes: &[u8]) -> (usize, Option<FileError>) {
         let mut done = 0;
         let mut failure = None;
@@ -374,11 +374,11 @@ impl Handle {
 
     // --- both --------------------------------------------------------------------------------
 
-    /// Moves the position, and says where it is then. What is read next is what the file has then.
+    /// Moves the position and returns it. Later reads see the file's content at that time.
     ///
     /// # Errors
     ///
-    /// Where it would be before the beginning of the file; what a flush says.
+    /// If the position would be before the beginning of the file; errors of the flush.
     pub fn seek(&mut self, whence: Whence, offset: i64) -> Result<u64, FileError> {
         self.flush()?;
         let from = match whence {
@@ -388,9 +388,9 @@ impl Handle {
         };
         let to = from.checked_add_signed(offset).filter(|&to| to <= OFFSET_MAX);
         let to = to.ok_or_else(|| self.error(Errno::INVAL))?;
-        // What was read ahead goes, wherever the handle moves: the file may have been changed or
-        // cut since, and nothing would show it (times of files stand still for milliseconds, and
-        // writes through a mapping leave them as they are).
+        // Every seek discards the bytes that were read ahead: the file may have been changed or
+        // truncated since, and nothing would show it (timestamps have a granularity of
+        // milliseconds, and writes through a mapping do not update them).
         self.holds = Use::Read;
         self.base = to;
         (self.cursor, self.end) = (0, 0);
@@ -398,11 +398,11 @@ impl Handle {
         Ok(to)
     }
 
-    /// Flushes and closes. Closed it is, whatever this says.
+    /// Flushes and closes. The handle is closed even on an error.
     ///
     /// # Errors
     ///
-    /// What could not be written.
+    /// If buffered bytes could not be written.
     pub fn close(&mut self) -> Result<(), FileError> {
         let flushed = self.flush();
         self.file = None;
@@ -427,7 +427,7 @@ impl Drop for Handle {
 /// The kernel's offsets are signed.
 const OFFSET_MAX: u64 = i64::MAX.cast_unsigned();
 
-/// Again, where a signal came in between.
+/// Retries on EINTR.
 fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -462,7 +462,7 @@ mod tests {
             Handle::new(Arc::clone(&self.files), self.files.open(b"f", mode).unwrap(), b"f")
         }
 
-        /// A handle whose writes the system refuses.
+        /// A handle whose writes the OS refuses.
         fn unwritable(&self, mode: OpenMode) -> Handle {
             let file = OpenFile { mode, ..self.files.open(b"f", OpenMode::Read).unwrap() };
             Handle::new(Arc::clone(&self.files), file, b"f")
@@ -537,7 +537,7 @@ mod tests {
         rest
     }
 
-    /// A handle that has read so much of `0123456789`, and has read all of it ahead.
+    /// A handle that has read this much of `0123456789`, and has read all of it ahead.
     fn begun(count: usize) -> (Fixture, Handle) {
         let fixture = Fixture::new(b"0123456789");
         let mut handle = fixture.open(OpenMode::ReadUpdate);
@@ -572,7 +572,7 @@ mod tests {
         let (fixture, mut handle) = begun(3);
         let file = std::fs::File::options().write(true).open(fixture.directory.path().join("f"));
         let file = file.unwrap();
-        // With the times that it had: they prove nothing.
+        // With the old timestamps: they prove nothing.
         let modified = file.metadata().unwrap().modified().unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, b"abcdefghij", 0).unwrap();
         file.set_modified(modified).unwrap();
@@ -583,7 +583,7 @@ mod tests {
         assert_eq!(rest(&mut handle), b"e");
         handle.seek(Whence::Set, 7).unwrap();
         assert_eq!((rest(&mut handle), handle.remaining().unwrap()), (Vec::new(), 0));
-        // At the end a file that has grown goes on.
+        // At the old end, a file that has grown continues.
         handle.seek(Whence::End, 0).unwrap();
         assert_eq!(rest(&mut handle), b"");
         std::os::unix::fs::FileExt::write_all_at(&file, b"more", 5).unwrap();

@@ -1,8 +1,8 @@
-//! Listing directories, as deep as asked, in order and in bounded memory.
+//! Listing directories to the requested depth, in order and in bounded memory.
 //!
-//! Entries come in the order of their paths, component by component. What is still to come is held
-//! by name; there is never more of it than may still be given, because what comes last in order is
-//! let go first. So a directory of any size costs no more than the limit.
+//! Entries are returned in the order of their paths, component by component. Pending entries are
+//! kept by name; there are never more of them than may still be returned, because the last ones in
+//! order are dropped first. So a directory of any size uses no more memory than the limit allows.
 
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -19,40 +19,40 @@ use super::temporary::is_temporary;
 use super::{FileError, Files, Watch, beneath};
 use sandbox_dirfd::{Root, retry};
 
-/// What a list is to have at most; the sandbox's limits bound both.
+/// The bounds of a list; the sandbox's limits also apply.
 #[derive(Debug, Clone, Copy)]
 pub struct ListOptions {
-    /// How deep to look; 1 is the directory alone.
+    /// The depth; 1 is the directory itself.
     pub depth: Option<u64>,
-    /// How many entries.
+    /// The most entries.
     pub limit: Option<u64>,
 }
 
 /// An entry of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Its path below the listed directory.
+    /// Its path relative to the listed directory.
     pub path: Vec<u8>,
-    /// What it is.
+    /// Its type.
     pub kind: EntryKind,
     /// Its size.
     pub size: u64,
-    /// When its content changed last.
+    /// When its content was last modified.
     pub modified: Option<Timestamp>,
 }
 
-/// How a list ended.
+/// The result of a list.
 #[derive(Debug, Clone)]
 pub struct ListEnd {
     /// The directory.
     pub path: GuestPath,
-    /// How many entries there were.
+    /// Number of entries.
     pub entries: u64,
-    /// There are more.
+    /// There are more entries.
     pub truncated: bool,
 }
 
-/// An entry that is still to be given.
+/// An entry that is still to be returned.
 #[derive(Debug)]
 struct Pending {
     depth: u64,
@@ -67,7 +67,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// [`FileError`] of the directory, of one below it that cannot be read, or of `each`.
+    /// [`FileError`] of the directory, of a subdirectory that cannot be read, or of `each`.
     pub fn list_entries(
         &self,
         written: &[u8],
@@ -85,7 +85,7 @@ impl Files {
         }
         let max_depth = options.depth.unwrap_or(u64::MAX).min(self.list_depth);
         let limit = options.limit.unwrap_or(u64::MAX).min(self.list_entries as u64);
-        // Whether it is the sandbox's bound, not the caller's, that ends the walk downwards.
+        // Whether the depth is bounded by the sandbox's limit, not by the caller's.
         let depth_is_bound = options.depth.is_none_or(|depth| depth > self.list_depth);
         let mut walk = Walk {
             root,
@@ -98,7 +98,7 @@ impl Files {
         };
         walk.descend(b"", 1)?;
         let mut path: Vec<u8> = Vec::new();
-        // Where in it each directory on the way ends; that of the listed one first.
+        // Where each directory on the way ends in it; the listed directory is the first.
         let mut ends = vec![0];
         let mut entries = 0;
         while let Some(next) = walk.pending.pop_back() {
@@ -129,30 +129,30 @@ struct Walk<'a> {
     top: &'a [u8],
     written: &'a [u8],
     watch: &'a Watch,
-    /// What is still to come, the next one last.
+    /// Pending entries, the next one last.
     pending: VecDeque<Pending>,
-    /// How many entries may still be given.
+    /// How many entries may still be returned.
     room: usize,
     truncated: bool,
 }
 
 impl Walk<'_> {
-    /// Adds the entries of a directory below the listed one, which come next.
+    /// Adds the entries of a subdirectory, which come next.
     fn descend(&mut self, below: &[u8], depth: u64) -> Result<(), FileError> {
         let is_top = below.is_empty();
         let relative = join(self.top, below);
         let directory = match self.root.open(&relative, OFlags::RDONLY | OFlags::DIRECTORY) {
             Ok(directory) => directory,
-            // It was a directory a moment ago, and is none any more: it has no entries.
+            // It was a directory a moment ago and no longer is: it has no entries.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if !is_top => return Ok(()),
-            // Another file system, which no operation looks into.
+            // Another file system, which no operation enters.
             Err(Errno::XDEV) if !is_top => {
                 self.truncated = true;
                 return Ok(());
             }
             Err(errno) => return Err(beneath(errno, &join(self.written, below))),
         };
-        // The first ones in order, as many as there is room for.
+        // The first entries in order, as many as there is room for.
         let mut first: BinaryHeap<Vec<u8>> = BinaryHeap::new();
         let mut stopped = None;
         let read = read_directory(&directory, |name, _| {
@@ -192,7 +192,7 @@ impl Walk<'_> {
                     modified: modified(&stat),
                     name,
                 }),
-                // It has gone since.
+                // It was removed meanwhile.
                 Err(Errno::NOENT) => {}
                 Err(errno) => {
                     return Err(FileError::system(errno, &join(&join(self.written, below), &name)));

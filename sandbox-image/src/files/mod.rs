@@ -1,11 +1,12 @@
-//! The files of a sandbox: the only way in which anything in the agent touches one.
+//! The files of a sandbox: all file access in the agent goes through here.
 //!
-//! A path goes through four gates: the pure rules ([`sandbox_protocol::path`]), the mount it
-//! belongs to ([`mounts`]), the owner's policy ([`policy`]) and the kernel, beneath the mount's
-//! descriptor and never through a link ([`sandbox_dirfd`]). No operation takes a path twice: what was
-//! opened is what is checked and used.
+//! A path passes four checks: the pure rules ([`sandbox_protocol::path`]), the mount it belongs to
+//! ([`mounts`]), the owner's policy ([`policy`]) and the kernel, beneath the mount's descriptor and
+//! never through a link ([`sandbox_dirfd`]). No operation resolves a path twice: the file that was
+//! opened is the one that is checked and used.
 //!
-//! Hard links are files like others: whoever can make one could have read or written the file.
+//! Hard links are treated like other files: anyone who can create one could have read or written
+//! the file.
 
 mod edit;
 mod entries;
@@ -60,14 +61,14 @@ use mounts::LocatedPath;
 use quota::Quota;
 use touched::TouchedPaths;
 
-/// How a file is opened, as `io.open` names it.
+/// The mode in which a file is opened, as in `io.open`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
     /// `r`.
     Read,
-    /// `w`: made, or emptied.
+    /// `w`: created or truncated.
     Write,
-    /// `a`: made where it is missing; every write goes to the end.
+    /// `a`: created if missing; every write goes to the end.
     Append,
     /// `r+`.
     ReadUpdate,
@@ -78,7 +79,7 @@ pub enum OpenMode {
 }
 
 impl OpenMode {
-    /// What a write through such a handle does.
+    /// The kind of change that a write through such a handle makes.
     const fn change(self) -> Change {
         match self {
             Self::Append | Self::AppendUpdate => Change::Append,
@@ -92,21 +93,21 @@ impl OpenMode {
 pub struct OpenFile {
     /// The descriptor (`O_APPEND` in the append modes).
     pub fd: OwnedFd,
-    /// Which file it is.
+    /// The file's identity.
     pub path: GuestPath,
-    /// How it was opened.
+    /// The mode in which it was opened.
     pub mode: OpenMode,
     /// Its size when it was opened (0 for `w` and `w+`).
     pub size: u64,
 }
 
-/// An open handle with bytes that are not written yet.
+/// An open handle with bytes that are not yet written.
 pub trait Flush: Send {
-    /// Writes what is buffered, as far as it goes.
+    /// Writes what is buffered, as far as possible.
     fn flush_best_effort(&mut self);
 }
 
-/// What [`Files::touch_before_write`] announced.
+/// The announcement made by [`Files::touch_before_write`].
 #[derive(Debug, Clone, Copy)]
 pub struct Touch(touched::TouchedEntry);
 
@@ -123,7 +124,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// The files of the run or operation `request`, which begins now.
+    /// The files of the run or operation `request`, which starts now.
     #[must_use]
     pub fn new(
         mounts: Arc<Mounts>,
@@ -149,40 +150,42 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// `write_limit`; `disk_full` where less than the disk's reserve would be left. Nothing is counted.
+    /// `write_limit`; `disk_full` if less than the disk reserve would be left. Then nothing is
+    /// counted.
     pub fn charge(&self, file: impl AsFd, bytes: u64) -> Result<(), FileError> {
         self.quota.charge(file, bytes)
     }
 
-    /// Bytes written in this run, as charged.
+    /// Bytes written in this run, as counted towards the limit.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.quota.written()
     }
 
-    /// Call once a handle, before its first write reaches the file.
+    /// Must be called once per handle, before its first write reaches the file.
     pub fn touch_before_write(&self, path: &GuestPath, mode: OpenMode) -> Touch {
         Touch(self.announced.announce(path, true, mode.change()).into_entry())
     }
 
-    /// Call where that first write failed and wrote nothing; announce again before the next one.
+    /// Must be called if that first write failed and wrote nothing; announce again before the next
+    /// one.
     pub fn first_write_failed(&self, path: &GuestPath, touch: Touch) {
         self.announced.take_back(path, true, touch.0);
     }
 
-    /// Remembers a handle, so that a run that is given up can still flush it.
+    /// Registers a handle, so that an abandoned run can still flush it.
     pub fn register(&self, handle: Weak<Mutex<dyn Flush>>) {
         let mut handles = self.handles.lock().unwrap();
-        // Forget the closed ones when the list would grow, so that it stays as long as there
-        // are open handles.
+        // Forget closed handles when the list would grow, so that it is no longer than the number
+        // of open handles.
         if handles.len() == handles.capacity() {
             handles.retain(|handle| handle.strong_count() > 0);
         }
         handles.push(handle);
     }
 
-    /// Flushes every handle that is not in use at this moment. For a run that is given up, whose
-    /// thread may never come back.
+    /// Flushes every handle that is not in use at this moment. For an abandoned run, whose thread
+    /// may never return.
     pub fn flush_all_best_effort(&self) {
         let Ok(handles) = self.handles.try_lock() else { return };
         for handle in handles.iter().filter_map(Weak::upgrade) {
@@ -192,12 +195,12 @@ impl Files {
         }
     }
 
-    /// Passes on the result of a script's operation, and reports it to the controller where a rule of
+    /// Passes on the result of a script's operation, and reports it to the controller if a rule of
     /// the sandbox refused it.
     ///
     /// # Errors
     ///
-    /// The one that it is given.
+    /// The given error.
     pub fn report_refusal<T>(
         &self,
         operation: ScriptOperation,
@@ -212,7 +215,7 @@ impl Files {
         })
     }
 
-    /// Refuses what is over `limits.file_bytes`.
+    /// Refuses a size over `limits.file_bytes`.
     fn refuse_size(&self, size: u64, written: &[u8]) -> Result<(), FileError> {
         if size <= self.file_bytes {
             return Ok(());
@@ -252,7 +255,7 @@ fn protected(written: &[u8]) -> FileError {
     FileError::rule(ErrorKind::Protected, "a protected name", written)
 }
 
-/// An error of [`sandbox_dirfd`], where two numbers mean that a rule of the sandbox was broken.
+/// An error of [`sandbox_dirfd`]; two error numbers mean that a rule of the sandbox was broken.
 fn beneath(errno: Errno, written: &[u8]) -> FileError {
     match errno {
         Errno::LOOP => FileError::rule(ErrorKind::Symlink, "a symbolic link", written),

@@ -1,4 +1,4 @@
-//! The mounts of the sandbox, opened once, before anything of the user's is read.
+//! The mounts of the sandbox, opened once, before any user input is read.
 
 use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ use sandbox_dirfd::{Resolver, Root};
 /// Longest nonce.
 const NONCE_BYTES: u64 = 4 << 10;
 
-/// All mounts, and what `~` and relative paths mean.
+/// All mounts, and the bases of `~` and relative paths.
 #[derive(Debug)]
 pub struct Mounts {
     mounts: Vec<Mount>,
@@ -42,13 +42,13 @@ pub struct Mount {
 #[derive(Debug)]
 enum Target {
     Directory(OwnedFd),
-    /// A single file. It is opened by its name in the directory that holds the mount point,
-    /// which belongs to the image and which nothing in the sandbox can change; the identity is
-    /// compared all the same.
+    /// A single file. It is opened by its name in the directory that holds the mount point, which
+    /// belongs to the image and which nothing in the sandbox can change; the identity is compared
+    /// nevertheless.
     File {
         parent: OwnedFd,
         name: Vec<u8>,
-        /// Keeps the inode, and so its number, from being used again.
+        /// Keeps the inode open, so that its number is not reused.
         file: OwnedFd,
     },
 }
@@ -61,31 +61,31 @@ pub struct MountError {
     source: Errno,
 }
 
-/// Where a path leads.
+/// A resolved path.
 #[derive(Debug)]
 pub struct LocatedPath<'a> {
     /// The mount.
     pub mount: &'a Mount,
     /// The normalised path.
     pub path: GuestPath,
-    /// It was written as a directory: `a/`.
+    /// It was written with a trailing slash: `a/`.
     pub wants_directory: bool,
-    /// What is beneath the mount.
+    /// What it refers to in the mount.
     pub target: MountTarget<'a>,
 }
 
-/// What a path names in its mount.
+/// What a path refers to in its mount.
 #[derive(Debug)]
 pub enum MountTarget<'a> {
-    /// Something beneath a directory, by its relative path; empty for the directory itself.
+    /// An entry of a mounted directory, by its relative path; empty for the directory itself.
     Beneath(Root<'a>, Vec<u8>),
-    /// The mount, which is a single file.
+    /// The mount itself, which is a single file.
     File,
 }
 
 impl LocatedPath<'_> {
-    /// Refuses what is not a directory where the path was written as one: a link as everywhere, the
-    /// rest as "Not a directory".
+    /// Refuses what is not a directory if the path was written as one: a link with the usual error,
+    /// the rest as "Not a directory".
     pub(super) fn expect_directory(
         &self,
         found: FileType,
@@ -105,7 +105,7 @@ impl Mounts {
     ///
     /// # Errors
     ///
-    /// [`MountError`] for the first one that is not there, or is neither directory nor file.
+    /// [`MountError`] for the first one that is missing, or is neither directory nor file.
     pub fn open(args: &AgentArgs) -> Result<Self, MountError> {
         let path_of = |mount: &argv::Mount| {
             use std::os::unix::ffi::OsStrExt;
@@ -119,14 +119,14 @@ impl Mounts {
         Self { mounts, home, workdir, resolver: Resolver::Walk, turns: Turns::default() }
     }
 
-    /// Resolves by `resolver` from now on.
+    /// Uses `resolver` from now on.
     #[must_use]
     pub const fn with_resolver(mut self, resolver: Resolver) -> Self {
         self.resolver = resolver;
         self
     }
 
-    /// Which resolver this process can use, confined as it is by now.
+    /// Which resolver this process can use under its current confinement.
     #[must_use]
     pub fn probe_resolver(&self) -> Resolver {
         sandbox_dirfd::probe(self.mounts.first().map_or(CWD, |mount| match &mount.target {
@@ -134,7 +134,7 @@ impl Mounts {
         }))
     }
 
-    /// What the agent needs to be let do.
+    /// What the agent must be allowed to do.
     pub fn grants(&self) -> impl Iterator<Item = Grant<'_>> {
         self.mounts.iter().map(|mount| {
             let (fd, kind) = match &mount.target {
@@ -151,7 +151,7 @@ impl Mounts {
         self.resolver
     }
 
-    /// Which directories and files the mounts are, in the order of the command line.
+    /// The identities of the mounts, in the order of the command line.
     pub fn identities<'a>(&'a self) -> impl Iterator<Item = MountIdentity> + 'a {
         self.mounts.iter().map(|mount| MountIdentity {
             path: mount.path.to_string(),
@@ -160,8 +160,8 @@ impl Mounts {
         })
     }
 
-    /// Reads and removes the controller's nonce file in the root of the home mount: what it says
-    /// there and the agent reads here proves that both look at one directory.
+    /// Reads and removes the controller's nonce file in the root of the home mount: if the agent
+    /// reads what the controller wrote, both see the same directory.
     #[must_use]
     pub fn take_nonce(&self, name: &str) -> Option<String> {
         let path = self.home.as_ref()?.join(name.as_bytes()).ok()?;
@@ -176,27 +176,27 @@ impl Mounts {
         let mut file = std::fs::File::from(fd).take(NONCE_BYTES + 1);
         file.read_to_string(&mut content).ok()?;
         let (parent, name) = sandbox_dirfd::split(relative);
-        // Where this fails, on a read-only mount say, whoever made the file removes it.
+        // If this fails, for example on a read-only mount, the controller removes the file.
         _ = unlinkat(root.directory(parent).ok()?, name, AtFlags::empty());
         (content.len() as u64 <= NONCE_BYTES).then_some(content)
     }
 
-    /// Whose turn it is to change a file.
+    /// Serializes changes of a file.
     pub(super) const fn turns(&self) -> &Turns {
         &self.turns
     }
 
-    /// What a path means by the pure rules alone.
+    /// Applies the pure path rules alone.
     fn resolve(&self, written: &[u8]) -> Result<ResolvedPath, PathError> {
         GuestPath::resolve(written, &self.workdir, self.home.as_ref())
     }
 
-    /// The path that was meant, where it is one.
+    /// The path, if it is valid.
     pub(super) fn meant(&self, written: &[u8]) -> Option<GuestPath> {
         self.resolve(written).ok().map(|resolved| resolved.path)
     }
 
-    /// The pure rules, and the mount.
+    /// Applies the pure rules, and finds the mount.
     pub(super) fn locate(&self, written: &[u8]) -> Result<LocatedPath<'_>, FileError> {
         let resolved = self
             .resolve(written)
@@ -220,7 +220,7 @@ impl Mounts {
     }
 }
 
-/// Why there is no mount for a path.
+/// Why no mount contains a path.
 fn no_mount(path: &GuestPath, written: &[u8]) -> FileError {
     let below_inputs = path.as_bytes().strip_prefix(INPUTS.as_bytes());
     match below_inputs.and_then(|below| below.strip_prefix(b"/")) {
@@ -238,14 +238,14 @@ fn no_mount(path: &GuestPath, written: &[u8]) -> FileError {
 pub(super) const OUTSIDE: &str = "outside the sandbox's directories";
 
 impl Mount {
-    /// The directory or the file, without the right to read or write it.
+    /// The directory or the file, opened without read or write access.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         match &self.target {
             Target::Directory(fd) | Target::File { file: fd, .. } => fd.as_fd(),
         }
     }
 
-    /// Opens what is mounted; `at` is where it is for this process.
+    /// Opens the mount; `at` is its path for this process.
     pub(super) fn open(mount: &argv::Mount, at: &Path) -> Result<Self, MountError> {
         let argv::Mount { path, access } = mount;
         Self::try_open(path, *access, at)
@@ -272,24 +272,24 @@ impl Mount {
         Ok(Self { path: path.clone(), access, target, dev: stat.st_dev, ino: stat.st_ino })
     }
 
-    /// What may be done in it.
+    /// The access allowed in it.
     pub(super) const fn access(&self) -> Access {
         self.access
     }
 
-    /// Where it is in the sandbox.
+    /// Its path in the sandbox.
     pub(super) const fn path(&self) -> &GuestPath {
         &self.path
     }
 
-    /// Opens a mount that is a single file. `EXDEV` where its name has come to mean another one.
+    /// Opens a mount that is a single file. `EXDEV` if its name now refers to another file.
     pub(super) fn open_file(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let Target::File { parent, name, .. } = &self.target else { return Err(Errno::ISDIR) };
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = sandbox_dirfd::retry(|| openat(parent, name.as_slice(), flags, Mode::empty()))?;
         let stat = fstat(&fd)?;
         match FileType::from_raw_mode(stat.st_mode) {
-            // With O_PATH a link is opened itself.
+            // With O_PATH a symbolic link is opened itself.
             FileType::Symlink => Err(Errno::LOOP),
             _ if (stat.st_dev, stat.st_ino) != (self.dev, self.ino) => Err(Errno::XDEV),
             _ => Ok(fd),

@@ -1,4 +1,4 @@
-//! What is known of names, and making directories.
+//! Metadata of paths, and creating directories.
 
 use std::os::fd::AsFd as _;
 
@@ -13,15 +13,15 @@ use super::write::Parents;
 use super::{FileError, Files, beneath};
 use sandbox_dirfd::{retry, split};
 
-/// How often a mkdir starts again because the name appeared or vanished in between.
+/// How often a mkdir is retried because the name appeared or vanished in between.
 const RACES: usize = 8;
 
-/// What is known of a name.
+/// The metadata of a path.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// The name's path.
+    /// The path.
     pub path: GuestPath,
-    /// What it is.
+    /// Its type.
     pub kind: EntryKind,
     /// Its size.
     pub size: u64,
@@ -31,11 +31,11 @@ pub struct Facts {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// When its content changed last.
+    /// When its content was last modified.
     pub modified: Option<Timestamp>,
-    /// When it was read last.
+    /// When it was last read.
     pub accessed: Option<Timestamp>,
-    /// When it was made, where the file system keeps that.
+    /// When it was created, if the file system records that.
     pub created: Option<Timestamp>,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn modified(stat: &Stat) -> Option<Timestamp> {
 }
 
 impl Files {
-    /// What is known of a name; of a symbolic link itself.
+    /// The metadata of a path; of a symbolic link itself.
     ///
     /// # Errors
     ///
@@ -84,11 +84,11 @@ impl Files {
         })
     }
 
-    /// What a name is, or `None` where nothing is there.
+    /// The type of a path, or `None` if nothing exists.
     ///
     /// # Errors
     ///
-    /// [`FileError`] where it cannot be known, or the path is refused.
+    /// [`FileError`] if it cannot be determined, or the path is refused.
     pub fn exists(&self, written: &[u8]) -> Result<(GuestPath, Option<EntryKind>), FileError> {
         let located = self.locate_to_read(written)?;
         match look(&located, written) {
@@ -102,11 +102,11 @@ impl Files {
         }
     }
 
-    /// Makes a directory; false where it is there.
+    /// Creates a directory; returns false if it exists.
     ///
     /// # Errors
     ///
-    /// [`FileError`]; nothing has changed, but for parents that were made.
+    /// [`FileError`]; nothing has changed, except that parents may have been created.
     pub fn mkdir(&self, written: &[u8], parents: Parents) -> Result<(GuestPath, bool), FileError> {
         let located = self.locate_to_write(written)?;
         let MountTarget::Beneath(root, relative) = &located.target else {
@@ -147,7 +147,7 @@ impl Files {
     }
 }
 
-/// What the kernel knows of a place, and when it was made.
+/// The kernel's metadata of a path, and its creation time.
 fn look(located: &LocatedPath<'_>, written: &[u8]) -> Result<(Stat, Option<Timestamp>), FileError> {
     let fail = |errno| beneath(errno, written);
     let (stat, created) = match &located.target {
@@ -168,7 +168,7 @@ fn look(located: &LocatedPath<'_>, written: &[u8]) -> Result<(Stat, Option<Times
     Ok((stat, created))
 }
 
-/// When a file was made, where the file system keeps that and the kernel tells.
+/// When a file was created, if the file system records that and the kernel reports it.
 fn created(directory: impl std::os::fd::AsFd, name: &[u8]) -> Option<Timestamp> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
     let found = retry(|| statx(&directory, name, flags, StatxFlags::BTIME)).ok()?;

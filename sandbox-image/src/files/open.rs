@@ -1,4 +1,4 @@
-//! Opening a regular file, and making it and its parents.
+//! Opening a regular file, and creating it and its parents.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -12,7 +12,7 @@ use super::mounts::{LocatedPath, MountTarget};
 use super::{Absent, FileError, Files, OpenFile, OpenMode, beneath, not_allowed};
 use sandbox_dirfd::{Directory, Root, retry, split};
 
-/// How often an open starts again because the file appeared or vanished in between.
+/// How often an open is retried because the file appeared or vanished in between.
 const RACES: usize = 8;
 
 impl OpenMode {
@@ -28,8 +28,8 @@ impl OpenMode {
         matches!(self, Self::Write | Self::WriteUpdate)
     }
 
-    /// Never O_TRUNC: what was opened is checked first. O_NONBLOCK, so that a FIFO or a device is
-    /// refused and never waited for.
+    /// Never O_TRUNC: the opened file is checked first. O_NONBLOCK, so that a FIFO or a device is
+    /// refused without waiting.
     const fn flags(self) -> OFlags {
         let access = match self {
             Self::Read => OFlags::RDONLY,
@@ -43,13 +43,13 @@ impl OpenMode {
 }
 
 impl Files {
-    /// Opens a regular file. The write modes make missing parents; nothing is made or emptied
-    /// before every check has passed.
+    /// Opens a regular file. The write modes create missing parents; nothing is created or
+    /// truncated before every check has passed.
     ///
     /// # Errors
     ///
-    /// [`FileError`], and nothing has changed (but for parents that were made before the disk was
-    /// full).
+    /// [`FileError`], and nothing has changed (except for parents that were created before the disk
+    /// was full).
     pub fn open(&self, written: &[u8], mode: OpenMode) -> Result<OpenFile, FileError> {
         let located = if mode.writes() {
             self.locate_to_write(written)?
@@ -85,7 +85,7 @@ impl Files {
         Err(FileError::system(Errno::AGAIN, written))
     }
 
-    /// Takes what was opened, if it is a regular file, and empties it where the mode says so.
+    /// Accepts the opened file if it is a regular file, and truncates it if the mode requires that.
     fn accept(
         &self,
         fd: OwnedFd,
@@ -114,7 +114,7 @@ impl Files {
         Ok(OpenFile { fd, path, mode, size })
     }
 
-    /// Makes a file that was not there, with its parents; `None` where it is there now.
+    /// Creates a missing file, with its parents; `None` if it exists by now.
     fn create(
         &self,
         located: &LocatedPath<'_>,
@@ -131,7 +131,7 @@ impl Files {
         let mut made = 0;
         let directory = make_parents(root, directory, &missing, &mut made);
         let created = directory.and_then(|directory| {
-            // O_EXCL follows no link and opens nothing that was there.
+            // O_EXCL follows no link and opens no existing file.
             let flags =
                 mode.flags() | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             retry(|| openat(&directory, name, flags, Mode::from_raw_mode(0o666)))
@@ -150,7 +150,8 @@ impl Files {
         }
     }
 
-    /// Where a new entry would go; every directory that would be made for it is allowed.
+    /// Where a new entry would be created; checks that every directory to be created for it is
+    /// allowed.
     pub(super) fn parent<'a, 'p>(
         &self,
         located: &LocatedPath<'_>,
@@ -180,18 +181,18 @@ impl Files {
     }
 }
 
-/// Where a new entry goes.
+/// Where a new entry is created.
 #[derive(Debug)]
 pub(super) struct ParentDir<'a, 'p> {
-    /// The deepest directory on the way that is there.
+    /// The deepest parent directory that exists.
     pub directory: Directory<'a>,
-    /// The directories that are missing below it.
+    /// The missing directories below it.
     pub missing: Vec<&'p [u8]>,
     /// The entry's name in the last of them.
     pub name: &'p [u8],
 }
 
-/// Makes directories, counts what it makes, and gives the last one.
+/// Creates directories, counts those created, and returns the last one.
 pub(super) fn make_parents<'a>(
     root: &Root<'a>,
     mut directory: Directory<'a>,
@@ -201,7 +202,7 @@ pub(super) fn make_parents<'a>(
     for &name in missing {
         match retry(|| mkdirat(&directory, name, Mode::from_raw_mode(0o777))) {
             Ok(()) => *made += 1,
-            // Somebody else was faster; the open below decides whether it is a directory.
+            // Created by someone else meanwhile; the open below checks whether it is a directory.
             Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
@@ -211,7 +212,7 @@ pub(super) fn make_parents<'a>(
     Ok(directory)
 }
 
-/// The deepest of these directories that is there, and how many of them lead to it.
+/// The deepest of these directories that exists, and how many of them lead to it.
 fn deepest<'a>(root: &Root<'a>, parents: &[&[u8]]) -> rustix::io::Result<(Directory<'a>, usize)> {
     let mut directory = Directory::Root(root.fd);
     for (depth, name) in parents.iter().enumerate() {
@@ -228,7 +229,8 @@ pub(super) fn special(written: &[u8]) -> FileError {
     FileError::rule(ErrorKind::SpecialFile, "not a regular file", written)
 }
 
-/// Why `a/`, or the root, cannot be opened as a file; where nothing is there, none can be made.
+/// Why `a/`, or the root, cannot be opened as a file; if nothing exists there, no file can be
+/// created.
 pub(super) fn no_file(
     root: &Root<'_>,
     relative: &[u8],
@@ -242,8 +244,8 @@ pub(super) fn no_file(
     }
 }
 
-/// Names an open that failed. A socket, a FIFO without a reader or a device whose driver or
-/// control group refuses give numbers that say little, so look what is there: only to name it.
+/// Improves the error of a failed open. A socket, a FIFO without a reader or a device whose driver
+/// or control group refuses give unclear error numbers, so look up the type, only to name it.
 pub(super) fn explain(errno: Errno, root: &Root<'_>, relative: &[u8], written: &[u8]) -> FileError {
     let unclear = matches!(
         errno,

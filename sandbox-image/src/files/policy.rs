@@ -1,4 +1,4 @@
-//! Which paths the sandbox's owner allows, beyond what the mounts allow.
+//! Which paths the sandbox's owner allows, in addition to the mounts' own access.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use sandbox_protocol::message::{Access, Policy};
 use sandbox_protocol::path::{GuestPath, PathError};
 use sandbox_protocol::protected::{ProtectedNames, fold};
 
-/// `allowed_paths` and `protected`, ready to be asked.
+/// `allowed_paths` and `protected`, parsed.
 #[derive(Debug)]
 pub struct PathPolicy {
     allowed: Vec<(GuestPath, Access)>,
@@ -14,11 +14,11 @@ pub struct PathPolicy {
 }
 
 impl PathPolicy {
-    /// Reads what `hello` brings.
+    /// Parses the policy of `hello`.
     ///
     /// # Errors
     ///
-    /// [`PathError`] for an allowed path that is none.
+    /// [`PathError`] for an invalid allowed path.
     pub fn new(policy: &Policy) -> Result<Self, PathError> {
         let allowed = policy.allowed_paths.iter();
         let allowed =
@@ -27,8 +27,8 @@ impl PathPolicy {
         Ok(Self { allowed: allowed.collect::<Result<_, _>>()?, protected })
     }
 
-    /// What the most specific rule above `path` allows; where two rules have one path, the
-    /// narrower.
+    /// The access of the most specific rule above `path`; if two rules have the same path, the
+    /// narrower one.
     pub fn access(&self, path: &GuestPath) -> Option<Access> {
         let rules = self.allowed.iter().filter_map(|(prefix, access)| {
             let depth = path.strip_prefix(prefix).map(|_| prefix.components().count())?;
@@ -37,7 +37,7 @@ impl PathPolicy {
         rules.max_by_key(|&(depth, read_only, _)| (depth, read_only)).map(|(_, _, access)| access)
     }
 
-    /// Whether some name is protected.
+    /// Whether there are protected names.
     pub const fn has_protected(&self) -> bool {
         !self.protected.is_empty()
     }
@@ -48,7 +48,7 @@ impl PathPolicy {
     }
 
     /// Whether a path that ends in these components, given from its end, is a protected name. For
-    /// walks, which have asked for every directory above.
+    /// walks, which have checked every directory above.
     pub fn is_protected_end<'a>(&self, from_end: impl Iterator<Item = &'a [u8]>) -> bool {
         if !self.has_protected() {
             return false;
@@ -58,8 +58,9 @@ impl PathPolicy {
         self.protected.cover(&end, end.len().saturating_sub(1))
     }
 
-    /// Whether `path` may not be moved, nor anything onto it: a protected name itself, or a
-    /// directory that one begins with. Else `.git` could be moved away, changed and moved back.
+    /// Whether `path` must not be moved, nor anything onto it: it is a protected name itself, or a
+    /// directory that a protected name starts with. Otherwise `.git` could be moved away, changed
+    /// and moved back.
     pub fn is_pinned(&self, path: &GuestPath) -> bool {
         if !self.has_protected() {
             return false;
@@ -68,8 +69,8 @@ impl PathPolicy {
         self.protected.cover(&components, 0) || self.protected.begin_in(&components)
     }
 
-    /// Whether a rule strictly below `path` allows reading only, so that moving `path` would move
-    /// what may not be changed.
+    /// Whether a rule strictly below `path` is read-only, so that moving `path` would move what
+    /// must not be changed.
     pub fn is_narrower_below(&self, path: &GuestPath) -> bool {
         self.allowed.iter().any(|(prefix, access)| {
             *access == Access::Read && prefix != path && prefix.is_under(path)

@@ -1,4 +1,4 @@
-//! What a run, and a sandbox in its whole life, may write and make.
+//! The quotas of a run, and of a sandbox for its lifetime: bytes written and entries created.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use sandbox_protocol::message::Limits;
 
 use super::FileError;
 
-/// What one byte may take. The largest that is usual; ext4's and XFS's is 4 KiB.
+/// The space that one byte may occupy. The largest usual block; ext4's and XFS's is 4 KiB.
 const BLOCK_BYTES: u64 = 16 << 10;
-/// Bytes that are written between two questions to the file system what it has left.
+/// Bytes written between two queries of the file system's free space.
 const BETWEEN_QUESTIONS: u64 = 1 << 20;
 
-/// A count with a bound.
+/// A counter with a limit.
 #[derive(Debug)]
 struct Counter {
     used: AtomicU64,
@@ -29,7 +29,7 @@ impl Counter {
         Self { used: AtomicU64::new(0), max }
     }
 
-    /// Counts `n`, or nothing where that would go over the bound, which is the error.
+    /// Adds `n`, or returns an error and adds nothing if that would exceed the limit.
     fn take(&self, n: u64) -> Result<(), u64> {
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
@@ -44,11 +44,11 @@ impl Counter {
     }
 }
 
-/// What stays free on the file system, whoever fills it.
+/// The disk reserve: what stays free on the file system, whoever fills it.
 #[derive(Debug)]
 struct Reserve {
     bytes: u64,
-    /// What may be written before the file system is asked again.
+    /// What may be written before the file system is queried again.
     known_free: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ impl Reserve {
         Self { bytes, known_free: AtomicU64::new(0) }
     }
 
-    /// Refuses what would not leave it free.
+    /// Refuses what would use the reserve.
     fn keep(&self, file: impl AsFd, n: u64) -> Result<(), FileError> {
         if self.is_kept(file, n) {
             return Ok(());
@@ -69,8 +69,9 @@ impl Reserve {
         Err(FileError { reason, ..FileError::system(Errno::NOSPC, b"") })
     }
 
-    /// Whether `n` more bytes in `file`, or one more entry, leave it free: a byte may take a block, and
-    /// where it begins in one that is half full, two. A file system that does not say is believed to.
+    /// Whether `n` more bytes in `file`, or one more entry, leave the reserve free: a byte may
+    /// occupy one block, and two if it starts in a half-full one. If a file system does not report
+    /// its free space, it is assumed to be sufficient.
     fn is_kept(&self, file: impl AsFd, n: u64) -> bool {
         let n = n.saturating_add(BLOCK_BYTES);
         let take = |free: u64| free.checked_sub(n);
@@ -86,7 +87,7 @@ impl Reserve {
     }
 }
 
-/// What a sandbox may use in its whole life.
+/// What a sandbox may use in its lifetime.
 #[derive(Debug)]
 pub struct Lifetime {
     bytes: Counter,
@@ -104,7 +105,7 @@ impl Lifetime {
     }
 }
 
-/// What one run may use, within its sandbox's.
+/// What one run may use, within its sandbox's quota.
 #[derive(Debug)]
 pub(super) struct Quota {
     bytes: Counter,
@@ -139,7 +140,7 @@ impl Quota {
         self.bytes.used.load(Ordering::Relaxed)
     }
 
-    /// Counts entries before they are made on the file system of `file`.
+    /// Counts entries before they are created on the file system of `file`.
     pub fn take_entries(&self, file: impl AsFd, entries: u64) -> Result<(), FileError> {
         if entries == 0 {
             return Ok(());
@@ -152,7 +153,7 @@ impl Quota {
         self.reserve.keep(file, blocks).inspect_err(|_| self.give_back_entries(entries))
     }
 
-    /// For entries that were counted and then not made.
+    /// For entries that were counted but not created.
     pub fn give_back_entries(&self, entries: u64) {
         self.entries.give_back(entries);
         self.lifetime.entries.give_back(entries);

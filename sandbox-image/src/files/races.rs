@@ -1,6 +1,6 @@
-//! File operations against somebody who changes the same directories as fast as they can: links
+//! File operations against an attacker who changes the same directories as fast as possible: links
 //! for directories, links for files, anything for anything. Nothing outside is touched, and every
-//! answer is a success or an error with a name, within an operation's time.
+//! result is a success or a known error, within an operation's timeout.
 
 mod operations;
 
@@ -23,12 +23,12 @@ use sandbox_protocol::message::Limits;
 use super::testing::{EVERY_MODE, LIMITS, RESOLVERS, Recorded, Setup};
 use super::{FileError, Files, OpenMode};
 
-/// How often each operation is tried against a swapper, at least.
+/// The minimum number of attempts of each operation against a swapper.
 const ROUNDS: usize = 1500;
-/// And at most, where one of the two outcomes of a race keeps losing.
+/// The maximum, if one of the two outcomes of a race does not occur.
 const MOST_ROUNDS: usize = 40 * ROUNDS;
 
-/// What an operation may say to somebody whose files change under it.
+/// The errors that an operation may return when its files are swapped.
 const NAMED: [ErrorKind; 10] = [
     ErrorKind::NotFound,
     ErrorKind::AlreadyExists,
@@ -44,7 +44,7 @@ const NAMED: [ErrorKind; 10] = [
 
 const SECRET: &[u8] = b"a secret of the host, which is longer than anything inside";
 
-/// An io dir, and beside it what must stay as it is.
+/// An io dir, and a directory beside it that must not change.
 struct Arena {
     _root: tempfile::TempDir,
     io: PathBuf,
@@ -54,7 +54,7 @@ struct Arena {
     announced: Arc<Recorded>,
 }
 
-/// What would differ if something had been read, written, made, removed or replaced.
+/// State that would differ if something had been read, written, created, removed or replaced.
 #[derive(Debug, PartialEq)]
 struct Seen {
     ino: u64,
@@ -65,7 +65,7 @@ struct Seen {
     named: (i64, i64),
 }
 
-/// Directories and files outside, which have namesakes inside.
+/// Directories and files outside, with namesakes inside.
 const OUTSIDE: [&str; 5] = ["", "file", "d", "d/file", "d/empty"];
 
 impl Arena {
@@ -78,7 +78,7 @@ impl Arena {
             fs::write(outside.join(file), SECRET).unwrap();
         }
         for path in OUTSIDE {
-            // Read before they were written: the next read would show, with relatime too.
+            // Read before they were written: the next read would update it, with relatime too.
             let at = |tv_sec| Timespec { tv_sec, tv_nsec: 0 };
             let times = Timestamps { last_access: at(1), last_modification: at(2) };
             utimensat(CWD, outside.join(path), &times, AtFlags::empty()).unwrap();
@@ -114,7 +114,7 @@ fn seen(path: &Path) -> Seen {
     }
 }
 
-/// Ends the swappers, also where the test fails.
+/// Stops the swappers, also if the test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -123,14 +123,14 @@ impl Drop for Over<'_> {
     }
 }
 
-/// What came of an operation in all rounds.
+/// The outcomes of an operation in all rounds.
 #[derive(Default)]
 struct Tally {
     outcomes: BTreeSet<Option<&'static str>>,
 }
 
 impl Tally {
-    /// Notes an outcome: it has a name, and did not take longer than an operation may.
+    /// Records an outcome: it must be known, and within the operation's timeout.
     #[track_caller]
     fn note<T>(&mut self, operation: impl FnOnce() -> Result<T, FileError>) -> Option<T> {
         let since = Instant::now();
@@ -150,14 +150,13 @@ impl Tally {
         }
     }
 
-    /// Whether the race was one: both sides have won.
+    /// Whether both outcomes of the race occurred.
     fn both(&self) -> bool {
         self.outcomes.contains(&None) && self.outcomes.contains(&Some("symlink"))
     }
 }
 
-/// Calls `swap` in a thread of its own all the while, and `act` until it says that it has seen
-/// enough.
+/// Calls `swap` in a thread of its own, and `act` until it reports that it has seen enough.
 #[track_caller]
 fn race(swap: impl Fn() + Sync, mut act: impl FnMut(usize) -> bool) {
     let over = AtomicBool::new(false);
@@ -189,11 +188,11 @@ fn on_both(test: impl Fn(&Arena)) {
 }
 
 fn exchange(a: &Path, b: &Path) {
-    // One of them may just be gone.
+    // One of them may just be missing.
     _ = renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE);
 }
 
-/// A file that was opened holds what lies inside; and takes a few bytes if it may.
+/// An opened file has the content from inside; writes a few bytes if it may.
 fn use_file(opened: Option<super::OpenFile>) {
     let Some(opened) = opened else { return };
     let mut file = fs::File::from(opened.fd);
@@ -248,7 +247,7 @@ fn a_directory_that_turns_into_a_link_lets_nothing_in_or_out() {
                 away.note(|| files.rename(b"d/d", b"d/moved"));
                 back.note(|| files.rename(b"d/moved", b"d/d"));
                 if round % 64 == 0 {
-                    // So that parents have to be made again, and no name is gone for good.
+                    // So that parents must be created again, and no name is missing for good.
                     for at in [&a, &b] {
                         _ = fs::remove_dir_all(at.join("n"));
                     }
@@ -271,7 +270,7 @@ fn a_file_that_turns_into_a_link_is_not_followed() {
         race(
             || exchange(&a, &b),
             |_| {
-                // One of each again: an exchange may have left two of a kind.
+                // One of each again: an exchange may have left two of the same kind.
                 _ = fs::remove_file(&b);
                 _ = symlink(&target, &b);
                 _ = fs::File::options().create_new(true).write(true).open(&a);
@@ -301,7 +300,7 @@ fn everything_in_turn(arena: &Arena) {
     ];
     for turn in turns {
         turn();
-        // Never through the name: it may be a link by now.
+        // Never by the name: it may be a link by now.
         _ = rustix::fs::unlinkat(CWD, &name, AtFlags::empty());
         _ = rustix::fs::unlinkat(CWD, &name, AtFlags::REMOVEDIR);
     }
@@ -379,7 +378,7 @@ fn a_mount_of_one_file_is_that_file_or_refused() {
                 tallies.iter().all(Tally::both)
             },
         );
-        // Back where the next one looks for it.
+        // Moved back to where the next operation expects it.
         if single.symlink_metadata().unwrap().is_symlink() {
             exchange(&single, &link);
         }
@@ -516,7 +515,7 @@ fn devices_of_every_kind_are_special_files_to_every_operation() {
 fn a_tree_deeper_than_any_path_is_neither_walked_nor_moved_without_end() {
     use rustix::fs::{OFlags, mkdirat, openat};
     on_both(|arena| {
-        // 40 times as deep as a path is long, made by descriptors.
+        // 40 times as deep as the longest path, created by descriptors.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
         let name = "d".repeat(100);
         let mut directory = openat(CWD, &arena.io, flags, Mode::empty()).unwrap();
@@ -535,7 +534,7 @@ fn a_tree_deeper_than_any_path_is_neither_walked_nor_moved_without_end() {
         let error = arena.files.rename(top, b"moved").unwrap_err();
         assert_eq!(error.kind, ErrorKind::TooLarge);
         assert_eq!(arena.announced.take(), []);
-        // From the top, one level at a time: what a path cannot reach no path can remove.
+        // From the top, one level at a time: a path that is too long cannot be removed by path.
         let next = arena.path("next");
         while arena.path(&name).exists() {
             fs::rename(arena.path(&name), &next).unwrap();

@@ -1,4 +1,4 @@
-//! Reading a file whole, or a range of it.
+//! Reading a file in full, or a range of it.
 
 use std::os::fd::OwnedFd;
 
@@ -12,13 +12,13 @@ use sandbox_dirfd::retry;
 /// A range of a file.
 #[derive(Debug, Clone, Copy)]
 pub struct Range {
-    /// Where it begins.
+    /// Its offset.
     pub offset: u64,
-    /// How many bytes, at most.
+    /// The most bytes.
     pub limit: Option<u64>,
 }
 
-/// A file that is open to be read, and how much of it is.
+/// A file that is open for reading, and the range to read.
 pub struct Reading {
     fd: OwnedFd,
     /// The file.
@@ -30,7 +30,8 @@ pub struct Reading {
     left: u64,
 }
 
-/// Which content of which file: it differs after every change that the file system has noted.
+/// Identifies the content of a file: it differs after every change that the file system has
+/// recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Version {
     dev: u64,
@@ -55,7 +56,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// [`FileError`]; `too_large` where the range has more than `limits.file_bytes`.
+    /// [`FileError`]; `too_large` if the range has more than `limits.file_bytes`.
     pub fn read(&self, written: &[u8], range: Range) -> Result<Reading, FileError> {
         let file = self.open(written, OpenMode::Read)?;
         let Range { offset, limit } = range;
@@ -67,18 +68,18 @@ impl Files {
 }
 
 impl Reading {
-    /// How many bytes are left of the range.
+    /// How many bytes of the range are left.
     #[must_use]
     pub const fn left(&self) -> u64 {
         self.left
     }
 
     /// The next piece, at most [`MAX_CHUNK_BYTES`]; empty at the end of the range, or of the file
-    /// where it has shrunk.
+    /// if it has shrunk.
     ///
     /// # Errors
     ///
-    /// What the system says, and what ends the operation.
+    /// OS errors, and the reasons that stop the operation.
     pub fn next(&mut self, watch: &Watch) -> Result<Vec<u8>, FileError> {
         watch.check()?;
         let length = MAX_CHUNK_BYTES.min(usize::try_from(self.left).unwrap_or(MAX_CHUNK_BYTES));
@@ -98,11 +99,11 @@ impl Reading {
         Ok(piece)
     }
 
-    /// What differs once the file has changed, or another one has its name.
+    /// Changes if the file is changed, or its name refers to another file.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// OS errors.
     pub(super) fn version(&self) -> Result<Version, FileError> {
         let stat = fstat(&self.fd).map_err(|errno| FileError::system(errno, &self.written))?;
         Ok(Version::of(&stat))
@@ -112,7 +113,7 @@ impl Reading {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// OS errors.
     pub(super) fn rewind(&mut self) -> Result<(), FileError> {
         let stat = fstat(&self.fd).map_err(|errno| FileError::system(errno, &self.written))?;
         self.offset = 0;

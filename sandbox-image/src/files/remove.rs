@@ -1,14 +1,14 @@
-//! Removing a name, or a tree: by descriptor, from directory to directory, never through a link or
+//! Removing a file or a tree: by descriptor, from directory to directory, never through a link or
 //! into another file system.
 //!
-//! A tree may be deeper than any path is long and than descriptors last, so two directories are open:
-//! the top, and the one that is being emptied. From there the way down is a name, and the way up is
-//! `..`, taken only if it leads to the very directory that the walk came from. Entries are removed in
-//! batches, and a directory is read again from its beginning until nothing is in it.
+//! A tree may be deeper than the longest path and than descriptors suffice for, so only two
+//! directories are open: the top, and the one that is being emptied. The walk goes down by name and
+//! up by `..`, and `..` must be the directory that the walk came from. Entries are removed in
+//! batches, and a directory is read again from its beginning until it is empty.
 //!
-//! For every call Landlock looks at all directories from the named one up to the mount, so that what
-//! stands deep is dear: a tree of depth n would cost n². Therefore a directory that stands
-//! [`MOVED_DEPTH`] below the top is first moved into the top, and emptied there:
+//! For every call Landlock checks all directories from the named one up to the mount, so calls deep
+//! in a tree are slow: a tree of depth n would cost n². Therefore a directory [`MOVED_DEPTH`]
+//! levels below the top is first moved into the top, and emptied there:
 //!
 //! ```text
 //!   top/a/b/…/x/y/z        x stands at the depth where directories are moved
@@ -16,9 +16,9 @@
 //!   top/a/b/…/x              emptied when y is gone, reached by its path from the top
 //! ```
 //!
-//! Nothing is moved where names are protected: a removal that meets one stops, and what it had moved
-//! would stand elsewhere, the name with it. What is looked through first is not deep, and costs little
-//! more so.
+//! Nothing is moved if there are protected names: a removal that finds one stops, and what it had
+//! moved would be elsewhere, together with the protected name. A tree that was searched first is
+//! not deep, and costs little more without moves.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -36,14 +36,14 @@ use super::temporary::{is_temporary, random_name};
 use super::{FileError, Files, Watch, beneath, not_allowed, protected};
 use sandbox_dirfd::{Root, again, retry};
 
-/// Entries that are read of a directory at a time.
+/// Number of entries read from a directory at a time.
 const BATCH: usize = 2048;
-/// Names of directories that are held of all levels together; beyond it one of each, for there may
-/// be any number of levels.
+/// Number of directory names kept for all levels together. Above it one per level is kept, because
+/// there may be any number of levels.
 const HELD: usize = 16 << 10;
-/// How deep below the top a directory stands at most, before what is in it is moved up.
+/// The greatest depth of a directory below the top before its subdirectories are moved up.
 const MOVED_DEPTH: usize = 32;
-/// The end of the name that a directory has in the top while it is emptied there.
+/// The suffix of a directory's name in the top while it is emptied there.
 const MOVED_SUFFIX: &str = ".rm";
 
 /// What may be removed.
@@ -51,25 +51,25 @@ const MOVED_SUFFIX: &str = ".rm";
 pub enum RemoveScope {
     /// A file, a link, an empty directory.
     Entry,
-    /// A directory with all that is in it, too.
+    /// Also a directory with all its content.
     Tree,
 }
 
 /// What was removed.
 #[derive(Debug, Clone)]
 pub struct Removed {
-    /// What was named.
+    /// The path that was given.
     pub path: GuestPath,
-    /// How many entries went; 0 where nothing was there.
+    /// Number of entries removed; 0 if nothing existed.
     pub entries: u64,
 }
 
-/// What it means that nothing is there.
+/// What to do if the path does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absent {
-    /// An error.
+    /// Return an error.
     Refuse,
-    /// As good as removed; a file that is written is made.
+    /// Ignore it; when writing, create the file.
     Accept,
 }
 
@@ -78,7 +78,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// [`FileError`]. Of a tree, a part may be gone.
+    /// [`FileError`]. Part of a tree may have been removed.
     pub fn remove_entry(
         &self,
         written: &[u8],
@@ -88,7 +88,7 @@ impl Files {
     ) -> Result<Removed, FileError> {
         let located = self.locate_to_write(written)?;
         let entries = match self.remove_located(&located, written, scope, absent, watch) {
-            // It has gone since it was looked up.
+            // It was removed after its lookup.
             Err(error)
                 if absent == Absent::Accept && error.errno == Some(Errno::NOENT.raw_os_error()) =>
             {
@@ -99,8 +99,8 @@ impl Files {
         Ok(Removed { path: located.path, entries })
     }
 
-    /// Refuses to remove a directory that has a protected name in it, before anything has gone. In a
-    /// tree too large to be looked through, the removal itself meets it.
+    /// Refuses to remove a directory that contains a protected name, before anything is removed. In
+    /// a tree too large to be searched first, the removal itself finds it.
     fn refuse_protected_below(
         &self,
         entry: &Entry<'_>,
@@ -170,28 +170,28 @@ impl Files {
 struct Tree<'a> {
     files: &'a Files,
     root: &'a Root<'a>,
-    /// Where the tree is.
+    /// The location of the tree.
     path: &'a GuestPath,
     written: &'a [u8],
     watch: &'a Watch,
     removed: u64,
-    /// Names of directories that are held.
+    /// Number of directory names that are kept.
     held: usize,
 }
 
-/// A directory on the way to where the walk is.
+/// A directory on the path to the current one.
 struct Level {
     dev: u64,
     ino: u64,
-    /// Its name in the one above.
+    /// Its name in its parent.
     name: Vec<u8>,
-    /// Its name in the top, where it was moved there.
+    /// Its name in the top, if it was moved there.
     moved: Option<String>,
-    /// How many directories are between it and the top, where it stands now.
+    /// Number of directories between it and the top, at its current location.
     depth: usize,
-    /// Directories in it that are to be emptied before it is read again.
+    /// Subdirectories to be emptied before it is read again.
     inner: Vec<Vec<u8>>,
-    /// It was read to its end, and all that was found goes: it need not be read again.
+    /// It was read to its end, and everything found is being removed: no need to read it again.
     is_done: bool,
 }
 
@@ -215,13 +215,13 @@ impl Level {
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
-/// Where the walk is.
+/// The current position of the walk.
 struct Position {
-    /// The top, to name things in it.
+    /// The top, as the base of names.
     top: OwnedFd,
     /// The directory of the last level.
     here: OwnedFd,
-    /// From the top, which stays, to it.
+    /// The levels from the top, which is always the first, to it.
     levels: Vec<Level>,
 }
 
@@ -230,14 +230,14 @@ impl Position {
         self.levels.last_mut().expect("the walk ends at the top")
     }
 
-    /// How deep things stand that are named in `here`.
+    /// The depth of names in `here`.
     fn depth(&self) -> usize {
         self.levels.last().map_or(0, |level| level.depth + 1)
     }
 }
 
 impl Tree<'_> {
-    /// Removes all that is in the tree's top, and says how much it was.
+    /// Removes the content of the tree's top, and returns the number of entries.
     fn empty(mut self, top: &Entry<'_>) -> Result<u64, FileError> {
         let opened = self.root.child(top.directory.as_fd(), top.name, DIRECTORY);
         let here = opened.map_err(|errno| beneath(errno, self.written))?;
@@ -258,7 +258,7 @@ impl Tree<'_> {
                 let batch = read_batch(&at.here, directories)
                     .map_err(|errno| self.fail(&at.levels, b"", errno))?;
                 let is_empty = batch.entries.is_empty();
-                // The top is read until nothing is in it: nobody reads it again after that.
+                // The top is read until it is empty: nothing reads it again after that.
                 if at.levels.len() > 1 {
                     at.last().is_done = batch.is_all;
                 }
@@ -277,7 +277,7 @@ impl Tree<'_> {
         }
     }
 
-    /// Goes into a directory of the one where the walk is.
+    /// Enters a subdirectory of the current directory.
     fn descend(&self, at: &mut Position, name: Vec<u8>) -> Result<(), FileError> {
         let moved = if at.last().depth >= MOVED_DEPTH { self.move_up(at, &name) } else { None };
         count_call(if moved.is_some() { 1 } else { at.depth() });
@@ -294,7 +294,7 @@ impl Tree<'_> {
                 at.here = inner;
                 Ok(())
             }
-            // Gone, or no directory any more: the next reading says what it is now.
+            // Removed, or no longer a directory: the next read shows what it is now.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 at.last().is_done = false;
                 Ok(())
@@ -303,8 +303,8 @@ impl Tree<'_> {
         }
     }
 
-    /// Moves a directory into the top, and gives its name there. `None` where it has to stay: its
-    /// owner or mode forbids it, or a protected name may be in it, which stays where it is.
+    /// Moves a directory into the top, and returns its name there. `None` if it cannot be moved:
+    /// its owner or mode forbids it, or it may contain a protected name.
     fn move_up(&self, at: &Position, name: &[u8]) -> Option<String> {
         if self.files.policy.has_protected() {
             return None;
@@ -314,7 +314,7 @@ impl Tree<'_> {
         retry(|| renameat(&at.here, name, &at.top, moved.as_str())).is_ok().then_some(moved)
     }
 
-    /// Removes the directory that was emptied, where the walk goes back to the one above.
+    /// Removes the emptied directory when the walk goes back to its parent.
     fn ascend(&mut self, at: &mut Position, emptied: Level) -> Result<(), FileError> {
         at.here = match &emptied.moved {
             None => self.up(at)?,
@@ -327,8 +327,8 @@ impl Tree<'_> {
         };
         match retry(|| unlinkat(directory, name, AtFlags::REMOVEDIR)) {
             Ok(()) => self.removed += 1,
-            // Somebody has put something there, or taken it away: see when it is read again, or the
-            // top is.
+            // Entries were added or removed from outside: handled when this directory or the top is
+            // read again.
             Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {
                 at.last().is_done = false;
             }
@@ -337,7 +337,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Removes an entry, or remembers a directory.
+    /// Removes an entry, or records a directory.
     fn take(&mut self, at: &mut Position, name: Vec<u8>, kind: FileType) -> Result<(), FileError> {
         if self.files.policy.is_protected_end(self.upward(&at.levels, &name)) {
             return Err(protected(&self.written_path(&at.levels, &name)));
@@ -347,7 +347,8 @@ impl Tree<'_> {
             self.held += 1;
             return Ok(());
         }
-        // A path that is too long to be named cannot be told either, and our own is not.
+        // A path that is too long cannot be reported to the controller, and the names made here
+        // are not reported.
         let path = self.guest_path(&at.levels, &name).filter(|_| !is_temporary(&name));
         let announced = &self.files.announced;
         let pending = path.as_ref().map(|path| announced.announce(path, true, Change::Remove));
@@ -365,7 +366,7 @@ impl Tree<'_> {
                     pending.failed();
                 }
                 match errno {
-                    // Gone, or another thing by now: see when it is read again.
+                    // Removed or replaced: handled when the directory is read again.
                     Errno::NOENT | Errno::ISDIR => {
                         at.last().is_done = false;
                         Ok(())
@@ -376,7 +377,7 @@ impl Tree<'_> {
         }
     }
 
-    /// The directory that the walk came from.
+    /// Opens the directory that the walk came from.
     fn up(&self, at: &Position) -> Result<OwnedFd, FileError> {
         let flags = DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         count_call(at.depth());
@@ -385,7 +386,7 @@ impl Tree<'_> {
         self.expect_last(at, above)
     }
 
-    /// The same where the walk came from a directory that is not above: by its path from the top.
+    /// The same if the walk came from a directory that is not the parent: by its path from the top.
     fn down_again(&self, at: &Position) -> Result<OwnedFd, FileError> {
         let fail = |errno| match errno {
             Errno::NOENT | Errno::NOTDIR | Errno::LOOP => self.fail(&at.levels, b"", Errno::AGAIN),
@@ -404,7 +405,7 @@ impl Tree<'_> {
         self.expect_last(at, here)
     }
 
-    /// Refuses another directory than that of the last level.
+    /// Refuses any directory but that of the last level.
     fn expect_last(&self, at: &Position, found: OwnedFd) -> Result<OwnedFd, FileError> {
         let level = at.levels.last().expect("the walk ends at the top");
         match level.is(&found) {
@@ -415,7 +416,7 @@ impl Tree<'_> {
         }
     }
 
-    /// The components of a path, from its end upward.
+    /// The components of a path, in reverse order.
     fn upward<'a>(&'a self, levels: &'a [Level], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         let below = levels.iter().skip(1).rev().map(|level| level.name.as_slice());
         std::iter::once(name).chain(below).chain(self.path.components().rev())
@@ -434,9 +435,9 @@ impl Tree<'_> {
         path
     }
 
-    /// `None` where it is too long to be one.
+    /// `None` if it is too long for a path.
     fn guest_path(&self, levels: &[Level], name: &[u8]) -> Option<GuestPath> {
-        // Every level takes two bytes at least.
+        // Every level takes at least two bytes.
         if levels.len() > MAX_PATH_BYTES / 2 {
             return None;
         }
@@ -452,7 +453,7 @@ impl Tree<'_> {
     }
 }
 
-/// Counts a call that names what stands so deep below the top, for the tests.
+/// Counts a call that names an entry at this depth below the top, for the tests.
 #[cfg(not(test))]
 pub(super) const fn count_call(_depth: usize) {}
 #[cfg(test)]
@@ -464,11 +465,11 @@ pub(super) fn count_call(depth: usize) {
 /// Some entries of a directory.
 struct Batch {
     entries: Vec<(Vec<u8>, FileType)>,
-    /// There are no more.
+    /// There are no more entries.
     is_all: bool,
 }
 
-/// Reads a directory from its beginning, until there are enough entries or so many directories.
+/// Reads a directory from its beginning, until there are enough entries or directories.
 fn read_batch(directory: &OwnedFd, directories: usize) -> rustix::io::Result<Batch> {
     retry(|| rustix::fs::seek(directory, rustix::fs::SeekFrom::Start(0)))?;
     let mut batch = Batch { entries: Vec::new(), is_all: false };
@@ -503,15 +504,15 @@ fn read_batch(directory: &OwnedFd, directories: usize) -> rustix::io::Result<Bat
     Ok(batch)
 }
 
-/// What a removal costs, in this thread.
+/// The cost of a removal, in this thread.
 #[cfg(test)]
 pub(super) mod counted {
     use std::cell::Cell;
 
     thread_local! {
-        /// Calls that name a directory or what is in it.
+        /// Calls that name a directory or one of its entries.
         pub static CALLS: Cell<u64> = const { Cell::new(0) };
-        /// Directories that Landlock looks at for them, below the top.
+        /// Directories below the top that Landlock checks for them.
         pub static STEPS: Cell<u64> = const { Cell::new(0) };
     }
 }

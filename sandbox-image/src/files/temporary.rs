@@ -1,8 +1,8 @@
-//! Files that are made beside another one, to take its place or become it when they are whole.
+//! Files that are created beside another one, and replace it or become it when they are complete.
 //!
-//! Where the file system can, such a file has no name until then: whatever kills the agent, nothing
-//! is left of it. Elsewhere it has one that nobody can guess, and is removed by whatever ends the
-//! agent in any way that the agent can see.
+//! If the file system supports it, such a file has no name until then, so nothing is left of it
+//! when the agent is killed. Otherwise it has an unpredictable name, and is removed by any exit of
+//! the agent that the agent can handle.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::Mutex;
@@ -12,12 +12,12 @@ use rustix::io::{Errno, Result};
 
 use sandbox_dirfd::{Directory, again, retry};
 
-/// The names that are in use now, to be removed when the process ends.
+/// The names in use, to be removed when the process exits.
 static NAMED: Mutex<Vec<(OwnedFd, String)>> = Mutex::new(Vec::new());
 
-/// Removes every temporary file that has a name. For the end of the process.
+/// Removes every temporary file that has a name. Called when the process exits.
 pub fn remove_all() {
-    // Whoever holds the lock is about to be gone; better to leave a file than not to end.
+    // The holder of the lock is about to end; it is better to leave a file than not to exit.
     if let Ok(mut named) = NAMED.try_lock() {
         for (directory, name) in named.drain(..) {
             _ = unlinkat(&directory, name, AtFlags::empty());
@@ -30,8 +30,8 @@ const SUFFIX: &str = ".tmp";
 /// Digits between the two.
 const DIGITS: usize = 32;
 
-/// Whether this is a name of such a file: this agent's, another sandbox's over the same directory, or
-/// one that a killed agent has left. Lists leave it out.
+/// Whether this is the name of such a file: of this agent, of another sandbox over the same
+/// directory, or left by a killed agent. Lists omit it.
 pub(super) fn is_temporary(name: &[u8]) -> bool {
     let digits = name
         .strip_prefix(PREFIX.as_bytes())
@@ -40,7 +40,7 @@ pub(super) fn is_temporary(name: &[u8]) -> bool {
     digits.len() == DIGITS && digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// A file in a directory that nobody else can find.
+/// A file in a directory that nothing else can find.
 #[derive(Debug)]
 pub(super) struct Temporary<'a> {
     directory: Directory<'a>,
@@ -48,16 +48,16 @@ pub(super) struct Temporary<'a> {
     name: Option<Name>,
 }
 
-/// A name that goes with its value.
+/// A name that is removed on drop.
 #[derive(Debug)]
 struct Name(String);
 
-/// What becomes of a file that has a name already which another one is given.
+/// What to do if the new name exists already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
-    /// It is replaced.
+    /// Replace it.
     Replace,
-    /// It is `EEXIST`.
+    /// Return `EEXIST`.
     Refuse,
 }
 
@@ -68,13 +68,14 @@ const CREATE: OFlags = OFlags::RDWR
     .union(OFlags::CLOEXEC);
 
 impl<'a> Temporary<'a> {
-    /// Makes an empty file in `directory`.
+    /// Creates an empty file in `directory`.
     pub fn new(directory: Directory<'a>) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         match retry(|| openat(&directory, ".", flags, Mode::from_raw_mode(0o666))) {
             Ok(fd) => Ok(Self { directory, fd, name: None }),
-            // What file systems and kernels without such files say; and ext4 of a directory that is
-            // no more, for which a file with a name has the right number.
+            // The errors of file systems and kernels that do not support such files; ext4 also
+            // returns one for a deleted directory, for which a named file then returns the right
+            // error.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS | Errno::PERM) => {
                 Self::with_name(directory)
             }
@@ -94,9 +95,9 @@ impl<'a> Temporary<'a> {
         &self.fd
     }
 
-    /// Gives the file its name in `directory`, at once: before, the file is not there, or the old
-    /// one is. On an error nothing has changed. `copy` fills the file that it is given from this
-    /// one, where there is no other way.
+    /// Gives the file its name in `directory`, atomically: before, no file or the old one has the
+    /// name. On an error nothing has changed. `copy` fills the file that it is given from this one,
+    /// if there is no other way.
     pub fn publish(
         &self,
         directory: &Directory<'_>,
@@ -122,14 +123,14 @@ impl<'a> Temporary<'a> {
                 Err(errno) => return Err(errno),
             }
         }
-        // This kernel gives no name to a file without one.
+        // This kernel cannot link a file without a name.
         let named = Self::with_name(self.directory.try_clone()?)?;
         copy(&self.fd, &named.fd)?;
         named.rename(directory, name, existing)
     }
 
     fn link(&self, directory: &Directory<'_>, name: &[u8]) -> Result<()> {
-        // Since Linux 6.10 whoever opened a file may; before, it takes a capability.
+        // Since Linux 6.10 the opener of the file may; before, it takes a capability.
         match retry(|| linkat(&self.fd, "", directory, name, AtFlags::EMPTY_PATH)) {
             Err(errno) if is_unable(errno) => {
                 let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
@@ -152,7 +153,7 @@ impl<'a> Temporary<'a> {
     }
 }
 
-/// Renames where nothing has the new name. `otherwise` does it where the file system cannot.
+/// Renames if the new name does not exist. `otherwise` does it if the file system cannot.
 pub(super) fn rename_to_nothing(
     old_directory: &Directory<'_>,
     old: &[u8],
@@ -169,7 +170,7 @@ pub(super) fn rename_to_nothing(
     }
 }
 
-/// Whether a link failed because this system cannot make it at all.
+/// Whether a link failed because this system does not support it at all.
 fn is_unable(errno: Errno) -> bool {
     matches!(
         errno,
@@ -183,7 +184,7 @@ fn is_unable(errno: Errno) -> bool {
     )
 }
 
-/// A name that nobody can guess and nothing has.
+/// An unpredictable name that does not exist.
 pub(super) fn random_name(suffix: &str) -> Result<String> {
     let mut random = [0_u8; 16];
     if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())? < random.len() {
@@ -205,7 +206,7 @@ impl Drop for Name {
     fn drop(&mut self) {
         let mut named = NAMED.lock().unwrap();
         if let Some(at) = named.iter().position(|(_, name)| *name == self.0) {
-            // Where it has become a file, or was never made, there is none of this name.
+            // If it has become a file, or was never created, this name does not exist.
             let (directory, name) = named.swap_remove(at);
             _ = unlinkat(&directory, name, AtFlags::empty());
         }

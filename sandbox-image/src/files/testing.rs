@@ -13,7 +13,7 @@ use sandbox_protocol::path::GuestPath;
 use super::mounts::Mount;
 use super::{Announce, Files, Lifetime, Mounts, OpenMode, PathPolicy};
 
-/// Limits that a test does not meet by accident.
+/// Limits that a test does not reach by accident.
 pub(crate) const LIMITS: Limits = Limits {
     vm_memory_bytes: 64 << 20,
     write_bytes: 50 << 20,
@@ -35,7 +35,7 @@ pub(crate) const LIMITS: Limits = Limits {
 /// Both ways to resolve a path.
 pub(crate) const RESOLVERS: [Resolver; 2] = [Resolver::Openat2, Resolver::Walk];
 
-/// Every way to open a file.
+/// Every open mode.
 pub(crate) const EVERY_MODE: [OpenMode; 6] = [
     OpenMode::Read,
     OpenMode::Write,
@@ -54,19 +54,19 @@ impl Announce for Recorded {
         self.0.lock().unwrap().push(touched);
     }
 
-    // The tests of the session look at these.
+    // The tests of the session use these.
     fn refuse(&self, _: Refused) {}
 }
 
 impl Recorded {
-    /// What was announced since the last call: path, whether it existed, what happens.
+    /// The announcements since the last call: path, whether it existed, kind of change.
     pub(crate) fn take(&self) -> Vec<(String, bool, Change)> {
         let taken = std::mem::take(&mut *self.0.lock().unwrap());
         taken.into_iter().map(|touched| (touched.path, touched.existed, touched.change)).collect()
     }
 }
 
-/// How the files of a test differ from the plain ones.
+/// Options of a test's files.
 pub(crate) struct Setup<'a> {
     pub(crate) mounts: Vec<(&'a str, Access, &'a Path)>,
     pub(crate) resolver: Resolver,
@@ -76,7 +76,7 @@ pub(crate) struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// `directory` as `/io`, which is home and working directory, writable everywhere.
+    /// `directory` as `/io`, which is home and working directory, with write access everywhere.
     pub(crate) fn io(directory: &'a Path) -> Self {
         Self {
             mounts: vec![("/io", Access::Write, directory)],
@@ -87,7 +87,7 @@ impl<'a> Setup<'a> {
         }
     }
 
-    /// The files, and what they announce.
+    /// The files, and their announcements.
     pub(crate) fn open(self) -> (Arc<Files>, Arc<Recorded>) {
         let path = |text: &str| GuestPath::new(text).unwrap();
         let mounts = self.mounts.iter().map(|&(guest, access, host)| {

@@ -1,4 +1,4 @@
-//! Files as text: whether they are UTF-8, and windows of their lines.
+//! Files as text: UTF-8 checks, and windows of lines.
 
 use memchr::{memchr, memchr_iter};
 use sandbox_protocol::ErrorKind;
@@ -7,16 +7,16 @@ use sandbox_protocol::message::{TextWindow, TruncatedBy};
 
 use super::FileError;
 
-/// Whether what it is fed is UTF-8, whatever the pieces.
+/// Checks whether its input is UTF-8, however it is split into pieces.
 #[derive(Debug, Default)]
 pub(super) struct Utf8Check {
-    /// The beginning of a character that the last piece cut.
+    /// The beginning of a character that the last piece split.
     partial: Vec<u8>,
     broken: bool,
 }
 
 impl Utf8Check {
-    /// Takes the next piece.
+    /// Adds the next piece.
     pub fn feed(&mut self, mut piece: &[u8]) {
         while !self.broken && !self.partial.is_empty() && !piece.is_empty() {
             self.partial.push(piece[0]);
@@ -35,7 +35,7 @@ impl Utf8Check {
         }
     }
 
-    /// Whether all of it was UTF-8, with no character cut at the end.
+    /// Whether all of it was UTF-8, with no incomplete character at the end.
     pub const fn is_whole(&self) -> bool {
         !self.broken && self.partial.is_empty()
     }
@@ -47,26 +47,26 @@ pub(super) fn not_utf8(written: &[u8]) -> FileError {
     FileError::rule(ErrorKind::Encoding, reason, written)
 }
 
-/// Lines of a text that comes in pieces, and a count of all of them.
+/// A window of lines of a text that is read in pieces, and a count of all lines.
 #[derive(Debug)]
 pub(super) struct LineWindow {
     first: u64,
     lines: u64,
     text: Vec<u8>,
-    /// Where in `text` the last line begins that has no end yet.
+    /// Where the last line in `text` begins that has no line end yet.
     line_start: usize,
-    /// Lines in `text` that have an end.
+    /// Complete lines in `text`.
     taken: u64,
-    /// What ended the window, and whether its only line is cut.
+    /// Why the window ended, and whether its only line is cut.
     closed: Option<(TruncatedBy, bool)>,
-    /// Ends of lines so far.
+    /// Line ends so far.
     ends: u64,
-    /// The text so far ends inside a line.
+    /// The text so far ends in the middle of a line.
     inside: bool,
 }
 
 impl LineWindow {
-    /// At most `limit` lines from line `first`.
+    /// At most `limit` lines, starting with line `first`.
     pub fn new(first: u64, limit: Option<u64>) -> Self {
         Self {
             first,
@@ -80,7 +80,7 @@ impl LineWindow {
         }
     }
 
-    /// Takes the next piece.
+    /// Adds the next piece.
     pub fn feed(&mut self, mut piece: &[u8]) {
         while self.closed.is_none() && !piece.is_empty() {
             let line = match memchr(b'\n', piece) {
@@ -125,7 +125,7 @@ impl LineWindow {
     ///
     /// # Errors
     ///
-    /// `encoding` where it is not UTF-8; `invalid_request` where it begins past the end.
+    /// `encoding` if it is not UTF-8; `invalid_request` if it starts past the end.
     pub fn finish(self, written: &[u8]) -> Result<TextWindow, FileError> {
         let total_lines = self.ends + u64::from(self.inside);
         let Self { first, mut text, taken, closed, line_start, .. } = self;

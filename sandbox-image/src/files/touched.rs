@@ -1,5 +1,5 @@
-//! What is told of the paths of a run: which ones it changes, announced before the change so that
-//! an agent that is killed in the middle loses none, and from which ones a rule keeps it.
+//! Reports on the paths of a run: which ones it changes, announced before the change so that none
+//! is lost if the agent is killed in the middle, and to which ones a rule refused access.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -9,24 +9,24 @@ use sandbox_protocol::limits::MAX_REFUSALS;
 use sandbox_protocol::message::{Change, Refused, ScriptOperation, Touched};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES, to_wire};
 
-/// Memory for paths that were announced. Beyond it a path is announced at every change, which is
-/// right too, only longer.
+/// Memory for announced paths. When it is used up, every change of a further path is announced,
+/// which is correct, only longer.
 const REMEMBERED_BYTES: usize = 8 << 20;
-/// What one remembered path costs beside its bytes.
+/// The cost of one remembered path beside its bytes.
 const ENTRY_BYTES: usize = 64;
 
-/// Takes announcements; they are on their way when `announce` returns.
+/// Sends announcements; they are on their way when `announce` returns.
 pub trait Announce: Send + Sync {
     /// Sends one.
     fn announce(&self, touched: Touched);
-    /// The same of a refusal.
+    /// Sends a refusal.
     fn refuse(&self, refused: Refused);
 }
 
-/// What was announced in this run.
+/// The announcements of this run.
 pub(super) struct TouchedPaths {
     out: Arc<dyn Announce>,
-    /// What causes the changes.
+    /// The request that causes the changes.
     request: u64,
     state: Mutex<State>,
     refused: Mutex<HashSet<Refused>>,
@@ -38,7 +38,7 @@ struct State {
     bytes: usize,
 }
 
-/// A change that was announced, to be taken back where it fails.
+/// An announced change. It is withdrawn if the change fails.
 #[must_use]
 pub(super) struct Pending<'a> {
     announced: &'a TouchedPaths,
@@ -47,7 +47,7 @@ pub(super) struct Pending<'a> {
     entry: TouchedEntry,
 }
 
-/// What was said of a path by announcing a change.
+/// How an announcement changed what was announced for its path.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TouchedEntry {
     change: Change,
@@ -58,9 +58,9 @@ pub(super) struct TouchedEntry {
 enum Before {
     /// It is the first change of this path.
     Nothing,
-    /// The path was to change in this other way.
+    /// The path had this other kind of change before.
     Change(Change),
-    /// There was nothing to announce, or it cannot be known any more.
+    /// There was nothing to announce, or it is no longer known.
     Settled,
 }
 
@@ -69,8 +69,8 @@ impl TouchedPaths {
         Self { out, request, state: Mutex::default(), refused: Mutex::default() }
     }
 
-    /// Announces `change`, where it is of another kind than what was announced for the path.
-    /// Appending to what was written in this run is no other kind.
+    /// Announces `change`, if it is of another kind than what was announced for the path. Appending
+    /// to what was written in this run is not another kind.
     pub fn announce<'a>(
         &'a self,
         path: &'a GuestPath,
@@ -101,12 +101,12 @@ impl TouchedPaths {
         Pending { announced: self, path, existed, entry: TouchedEntry { change, before } }
     }
 
-    /// Takes back an announcement from where its [`Pending`] is gone.
+    /// Withdraws an announcement whose [`Pending`] has been dropped.
     pub fn take_back(&self, path: &GuestPath, existed: bool, entry: TouchedEntry) {
         Pending { announced: self, path, existed, entry }.failed();
     }
 
-    /// Tells of a refusal, where it was not told before.
+    /// Reports a refusal, if it was not reported before.
     pub fn refuse(&self, operation: ScriptOperation, path: &[u8], kind: ErrorKind) {
         let (path, path_b64) = to_wire(cut(path));
         let refused = Refused { request: self.request, operation, path, path_b64, kind };
@@ -123,20 +123,20 @@ impl TouchedPaths {
 }
 
 impl Pending<'_> {
-    /// The change was made.
+    /// The change succeeded.
     pub fn done(self) {}
 
-    /// The change is made elsewhere; what it takes to take it back.
+    /// The change is made elsewhere; returns what is needed to withdraw it.
     pub fn into_entry(self) -> TouchedEntry {
         self.entry
     }
 
-    /// The change failed, and the path is as it was.
+    /// The change failed, and the path is unchanged.
     pub fn failed(self) {
         let mut state = self.announced.state.lock().unwrap();
         let TouchedEntry { change, before } = self.entry;
         if state.last.get(self.path) != Some(&change) {
-            // Something else has been said since.
+            // Something else has been announced since.
             return;
         }
         match before {
@@ -151,7 +151,7 @@ impl Pending<'_> {
     }
 }
 
-/// As much of what a script wrote as could be a path; of text, whole characters.
+/// The part of a script's text that could be a path; cut between characters.
 fn cut(path: &[u8]) -> &[u8] {
     if path.len() <= MAX_PATH_BYTES {
         return path;

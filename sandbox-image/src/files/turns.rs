@@ -1,5 +1,5 @@
-//! One change of a file's content at a time, as far as operations go: an edit that was read from the
-//! old content must not undo a write that came between.
+//! Serializes the operations that change a file's content: an edit based on the old content must
+//! not undo a write in between.
 
 use std::collections::HashSet;
 use std::sync::{Condvar, Mutex};
@@ -9,7 +9,7 @@ use sandbox_protocol::path::GuestPath;
 
 use super::{FileError, Watch};
 
-/// How long somebody waits before it looks whether it is stopped.
+/// How long a waiter waits before it checks whether it was stopped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The files whose content is being changed.
@@ -19,7 +19,7 @@ pub(super) struct Turns {
     given_back: Condvar,
 }
 
-/// Ends with its value.
+/// Ends when it is dropped.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Turn<'a> {
@@ -28,7 +28,7 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turns {
-    /// Waits until nobody else changes the file.
+    /// Waits until no other operation changes the file.
     pub fn take(&self, path: &GuestPath, watch: &Watch) -> Result<Turn<'_>, FileError> {
         let mut taken = self.taken.lock().unwrap();
         while !taken.insert(path.clone()) {

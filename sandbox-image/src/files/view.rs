@@ -9,7 +9,7 @@ use super::read::{Range, Reading};
 use super::text::LineWindow;
 use super::{FileError, Files, Watch};
 
-/// What a view shows.
+/// The content of a view.
 pub enum Viewed {
     /// Lines of the text at this path.
     Text(GuestPath, TextWindow),
@@ -18,12 +18,12 @@ pub enum Viewed {
 }
 
 impl Files {
-    /// Lines of a text from number `first` on, or a whole image.
+    /// Returns lines of a text starting at number `first`, or a whole image.
     ///
     /// # Errors
     ///
-    /// [`FileError`]; `too_large` for a file over `limits.file_bytes`, `encoding` where the lines
-    /// are not UTF-8, `invalid_request` where there are none.
+    /// [`FileError`]; `too_large` for a file over `limits.file_bytes`, `encoding` if the lines are
+    /// not UTF-8, `invalid_request` if there are none.
     pub fn view(
         &self,
         written: &[u8],

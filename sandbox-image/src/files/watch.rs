@@ -1,4 +1,4 @@
-//! What may end a file operation before it is done: its time, and whoever asked for it.
+//! Stops a file operation early: by its timeout, or by a cancel of its caller.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The watch of an operation that begins now.
+    /// The watch of an operation that starts now.
     #[must_use]
     pub fn new(stop: Arc<StopFlag>, limit: Duration) -> Self {
         let deadline = Cell::new(Instant::now() + limit);
         Self { stop, limit, deadline }
     }
 
-    /// What stops the operation.
+    /// The flag that stops the operation.
     #[must_use]
     pub fn stop(&self) -> &StopFlag {
         &self.stop
@@ -32,7 +32,7 @@ impl Watch {
 
     /// # Errors
     ///
-    /// `cancelled` or `timeout`, where the operation is to end.
+    /// `cancelled` or `timeout`, if the operation must end.
     pub fn check(&self) -> Result<(), FileError> {
         match self.stop.reason() {
             StopReason::None if Instant::now() < self.deadline.get() => Ok(()),
@@ -44,7 +44,7 @@ impl Watch {
         }
     }
 
-    /// Waits for the other side, whose time does not count.
+    /// Waits for the other side; that time does not count towards the timeout.
     pub fn wait<T>(&self, wait: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let waited = wait();

@@ -1,4 +1,4 @@
-//! Writing a file whole: the content is collected beside the file, and only a commit changes
+//! Writing a file in full: the content is collected beside the file, and only a commit changes
 //! anything.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!                            └── append, or not atomic: it is copied into the file that is there
 //! ```
 //!
-//! Dropped before its commit, a [`Writing`] has changed nothing and leaves nothing.
+//! A [`Writing`] that is dropped before its commit has changed nothing and leaves nothing behind.
 
 use std::os::fd::OwnedFd;
 
@@ -27,57 +27,57 @@ use super::turns::Turn;
 use super::{Absent, FileError, Files, Watch, beneath};
 use sandbox_dirfd::{Root, retry, split};
 
-/// How often a commit starts again because the file appeared or vanished in between.
+/// How often a commit is retried because the file appeared or vanished in between.
 const RACES: usize = 8;
-/// One piece of a copy.
+/// Size of one piece of a copy.
 const COPY_BYTES: usize = 256 << 10;
-/// The largest file that may outlive its place in [`Written::replaced`]: nobody misses the space.
+/// The largest file that may be kept in [`Written::replaced`]: its space is negligible.
 const KEPT_BYTES: u64 = 64 << 10;
-/// Most content for a mount that is a single file: there is no place beside it to collect more.
+/// Most content for a mount that is a single file: there is no directory beside it to collect more.
 const SINGLE_FILE_BYTES: u64 = 4 << 20;
 
 /// How a file is written.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteOptions {
-    /// What becomes of a file that is there.
+    /// What to do if the file exists.
     pub mode: WriteMode,
-    /// What becomes of a file that is not there.
+    /// What to do if the file does not exist.
     pub absent: Absent,
-    /// What becomes of missing directories.
+    /// What to do with missing directories.
     pub parents: Parents,
     /// For [`WriteMode::Overwrite`].
     pub overwrite: Overwrite,
 }
 
-/// What becomes of missing directories on the way.
+/// What to do with missing parent directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parents {
-    /// They are made.
+    /// Create them.
     Make,
-    /// They are an error.
+    /// Return an error.
     Require,
 }
 
-/// How an old file is overwritten.
+/// How an existing file is overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overwrite {
-    /// A new one takes its place.
+    /// Replace it by a new file.
     Atomic,
-    /// Its content is.
+    /// Replace its content.
     InPlace,
 }
 
-/// What was written.
+/// The result of a write.
 #[derive(Debug)]
 pub struct Written {
     /// The file.
     pub path: GuestPath,
-    /// How many bytes.
+    /// Size of the content.
     pub bytes: u64,
-    /// It was not there before.
+    /// Whether the file was created.
     pub created: bool,
-    /// The file that it took the place of. Its end gives its space back, which takes a disk longer
-    /// than all the rest: keep it until the answer is sent.
+    /// The file that was replaced. Dropping it frees its space, which takes a disk longer than all
+    /// the rest: keep it until the answer is sent.
     pub replaced: Option<OwnedFd>,
 }
 
@@ -89,7 +89,7 @@ pub struct Writing<'f> {
     options: WriteOptions,
     stage: Stage<'f>,
     bytes: u64,
-    /// The size of the file that is there, where it is to grow.
+    /// The size of the existing file, if it is appended to.
     before: u64,
 }
 
@@ -99,7 +99,7 @@ enum Stage<'f> {
     Memory(Vec<u8>),
 }
 
-/// A file that is there.
+/// An existing file.
 struct Target {
     fd: OwnedFd,
     stat: Stat,
@@ -112,11 +112,11 @@ impl Target {
 }
 
 impl Files {
-    /// Begins to write a file.
+    /// Starts to write a file.
     ///
     /// # Errors
     ///
-    /// Whatever can be known now; nothing has changed.
+    /// Every error that can be detected now; nothing has changed.
     pub fn write<'f>(
         &'f self,
         written: &[u8],
@@ -159,7 +159,7 @@ impl Files {
     }
 }
 
-/// The regular file at a place, opened to be written; `None` where nothing is there.
+/// The regular file at a path, opened for writing; `None` if nothing exists.
 fn find(
     located: &LocatedPath<'_>,
     options: WriteOptions,
@@ -205,7 +205,7 @@ fn is_there(root: &Root<'_>, relative: &[u8]) -> bool {
 }
 
 impl<'f> Writing<'f> {
-    /// Collects more content.
+    /// Adds content.
     ///
     /// # Errors
     ///
@@ -239,19 +239,19 @@ impl<'f> Writing<'f> {
     ///
     /// # Errors
     ///
-    /// [`FileError`], and nothing has changed, but for parents that were made, and for a file that
-    /// is overwritten in place when the device fails in the middle.
+    /// [`FileError`], and nothing has changed, except that parents may have been created, and that
+    /// a file overwritten in place may be damaged if the device fails in the middle.
     pub fn commit(self, watch: &Watch) -> Result<Written, FileError> {
         let turn = self.turn(watch)?;
         self.commit_in_turn(None, turn, watch)
     }
 
-    /// The same where the content was made of this version of the file: another one is not
+    /// The same if the content was derived from this version of the file: another version is not
     /// overwritten.
     ///
     /// # Errors
     ///
-    /// The same, and `busy` where there is another one.
+    /// The same, and `busy` if the file has another version.
     pub(super) fn commit_over(
         self,
         version: Version,
@@ -261,7 +261,7 @@ impl<'f> Writing<'f> {
         self.commit_in_turn(Some(version), turn, watch)
     }
 
-    /// Waits for the turn to change the file.
+    /// Waits until this operation may change the file.
     pub(super) fn turn(&self, watch: &Watch) -> Result<Turn<'f>, FileError> {
         self.files.mounts.turns().take(&self.located.path, watch)
     }
@@ -308,14 +308,14 @@ impl<'f> Writing<'f> {
         Err(FileError::system(Errno::AGAIN, &self.written))
     }
 
-    /// Puts the collected file in its place, which is empty where there is no `target`. False
-    /// where a file has appeared there.
+    /// Puts the collected file in place; nothing is there if there is no `target`. Returns false if
+    /// a file has appeared there.
     fn publish(&self, target: Option<&Target>, watch: &Watch) -> Result<bool, FileError> {
         let fail = |errno| beneath(errno, &self.written);
         let (Stage::Beside(temporary), MountTarget::Beneath(root, relative)) =
             (&self.stage, &self.located.target)
         else {
-            // The mount is there, or nothing of it is.
+            // The mount exists in full or not at all.
             return Err(FileError::system(Errno::NOENT, &self.written));
         };
         let ParentDir { directory, missing, name } =
@@ -324,7 +324,7 @@ impl<'f> Writing<'f> {
             return Err(FileError::system(Errno::NOENT, &self.written));
         }
         if let Some(target) = target {
-            // Its permissions are its file's; bits that give rights away are not passed on.
+            // It gets the permissions of the old file; setuid, setgid and sticky bits are not.
             let mode = Mode::from_raw_mode(target.stat.st_mode & 0o777);
             retry(|| fchmod(temporary.fd(), mode)).map_err(fail)?;
         }
@@ -365,7 +365,7 @@ impl<'f> Writing<'f> {
         }
     }
 
-    /// Puts the content into a file that is there: at its end, or in place of its own.
+    /// Copies the content into an existing file: appended, or in place of its content.
     fn fill(&self, target: &Target, watch: &Watch) -> Result<(), FileError> {
         let fail = |errno| FileError::system(errno, &self.written);
         let (size, start, change) = match self.options.mode {
@@ -373,7 +373,7 @@ impl<'f> Writing<'f> {
             WriteMode::Overwrite | WriteMode::CreateNew => (target.size(), 0, Change::Write),
         };
         self.files.refuse_size(start.saturating_add(self.bytes), &self.written)?;
-        // A device that is too full says so before anything has changed.
+        // A full device fails here, before anything has changed.
         if let Err(errno) = reserve(&target.fd, start, self.bytes) {
             give_up_reserve(&target.fd, size);
             return Err(fail(errno));
@@ -394,7 +394,7 @@ impl<'f> Writing<'f> {
             pending.done();
             return Ok(());
         };
-        // What was added at the end goes again, unless somebody else has added something since.
+        // Removes what was appended, unless something else was appended since.
         let restored = match change {
             Change::Append => {
                 let end = size + error.copied();
@@ -415,7 +415,7 @@ impl<'f> Writing<'f> {
     }
 }
 
-/// Why a copy did not reach its end, and how far it came at least.
+/// Why a copy is incomplete, and how much was copied at least.
 enum CopyError {
     System { errno: Errno, copied: u64 },
     Stopped { error: FileError, copied: u64 },
@@ -428,7 +428,7 @@ impl CopyError {
         }
     }
 
-    /// For a caller that knows only the system's numbers.
+    /// For a caller that handles only OS error numbers.
     fn errno(self) -> Errno {
         match self {
             Self::System { errno, .. } => errno,
@@ -437,8 +437,8 @@ impl CopyError {
     }
 }
 
-/// Copies the first `bytes` of one file to where `start` is in another, or to the end of one that
-/// only grows.
+/// Copies the first `bytes` of one file to offset `start` of another, or to the end of an
+/// append-only one.
 fn copy(
     from: &OwnedFd,
     to: &OwnedFd,
@@ -464,8 +464,8 @@ fn copy(
     Ok(())
 }
 
-/// Writes all of `bytes`; otherwise says how many it wrote. A file that only grows takes them at
-/// its end, whatever `offset` says.
+/// Writes all of `bytes`; otherwise returns how many it wrote. An append-only file adds them at its
+/// end, whatever `offset` is.
 fn write_at(to: &OwnedFd, bytes: &[u8], offset: u64) -> Result<(), (Errno, u64)> {
     let mut done = 0;
     while done < bytes.len() {
@@ -479,7 +479,7 @@ fn write_at(to: &OwnedFd, bytes: &[u8], offset: u64) -> Result<(), (Errno, u64)>
     Ok(())
 }
 
-/// Reserves space, where the file system can.
+/// Reserves space, if the file system can.
 fn reserve(file: &OwnedFd, start: u64, bytes: u64) -> rustix::io::Result<()> {
     if bytes == 0 {
         return Ok(());
@@ -490,8 +490,8 @@ fn reserve(file: &OwnedFd, start: u64, bytes: u64) -> rustix::io::Result<()> {
     }
 }
 
-/// Gives back what a reservation that failed has reserved past the end of a file, unless the
-/// file has grown since.
+/// Frees what a failed reservation has reserved past the end of a file, unless the file has grown
+/// since.
 fn give_up_reserve(file: &OwnedFd, size: u64) {
     if fstat(file).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(size)) {
         _ = ftruncate(file, size);

@@ -1,4 +1,4 @@
-//! A timer by which no call of one thread waits for long.
+//! A timer that interrupts blocking system calls of one thread.
 #![expect(unsafe_code, reason = "nothing safe makes a timer whose signal one thread gets")]
 //!
 //! The thread that makes connections waits in none of its calls by itself, but what it connects is a
@@ -10,30 +10,30 @@ use std::mem::{MaybeUninit, zeroed};
 use std::ptr;
 use std::time::Duration;
 
-/// How long a call may wait, about. The attempts themselves take microseconds.
+/// How long a call may block, approximately. The attempts themselves take microseconds.
 const LONGEST: Duration = Duration::from_millis(20);
-/// The last one: no C library has a use for it, and no program sends it by chance.
+/// The last signal: no C library uses it, and no program sends it by chance.
 const SIGNAL: libc::c_int = 64;
 
-/// Interrupts system calls of the thread that made it. Its end is the thread's.
+/// Interrupts system calls of the thread that created it. Lives until that thread ends.
 #[derive(Debug)]
 pub struct Alarm(libc::c_int);
 
 impl Alarm {
-    /// Keeps the signal from this thread, and from those that it starts: a program may send it too.
+    /// Blocks the signal in this thread, and in those that it starts: a command may send it too.
     pub fn keep_from_this_thread() {
         mask(libc::SIG_BLOCK);
     }
 
-    /// For this thread, which alone gets the signal.
+    /// Creates a timer for this thread. No other thread gets the signal.
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// OS errors.
     pub fn of_this_thread() -> io::Result<Self> {
         extern "C" fn interrupt(_: libc::c_int) {}
-        // SAFETY: zeroes are valid of both, and what the handler does is nothing. Without SA_RESTART
-        // calls end with EINTR.
+        // SAFETY: zeros are valid for both, and the handler does nothing. Without SA_RESTART the
+        // calls fail with EINTR.
         unsafe {
             let mut action: libc::sigaction = zeroed();
             action.sa_sigaction = interrupt as *const () as usize;
@@ -50,7 +50,7 @@ impl Alarm {
         }
     }
 
-    /// Does something, and interrupts each call of it that waits.
+    /// Runs a function, and interrupts each system call in it that blocks.
     pub fn during<T>(&self, act: impl FnOnce() -> T) -> T {
         self.set(LONGEST);
         let done = act();
@@ -58,12 +58,12 @@ impl Alarm {
         done
     }
 
-    /// Again and again: the first may come before the call that waits.
+    /// Repeatedly: the first signal may arrive before the blocking call.
     fn set(&self, every: Duration) {
         let every = libc::timespec { tv_sec: 0, tv_nsec: every.subsec_nanos().into() };
         let times = libc::itimerspec { it_interval: every, it_value: every };
         let none = ptr::null_mut::<libc::itimerspec>();
-        // SAFETY: the timer is this one's, and the times are only read.
+        // SAFETY: the timer belongs to this value, and the times are only read.
         let set =
             unsafe { libc::syscall(libc::SYS_timer_settime, self.0, 0, &raw const times, none) };
         debug_assert_eq!(set, 0, "a timer that is there can be set");
@@ -72,7 +72,7 @@ impl Alarm {
 
 fn mask(how: libc::c_int) {
     let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the set is made before it is used, and only this thread's mask is changed.
+    // SAFETY: the set is filled in before it is used, and only this thread's mask is changed.
     let done = unsafe {
         libc::sigemptyset(signals.as_mut_ptr());
         libc::sigaddset(signals.as_mut_ptr(), SIGNAL);

@@ -1,4 +1,4 @@
-//! Connects, for as long as the program would wait and no longer than it is there.
+//! Connects a socket for a command, for as long as the command would wait and exists.
 #![expect(unsafe_code, reason = "an address goes to the kernel as the program gave it")]
 
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -12,11 +12,11 @@ use rustix::net::{AddressFamily, SocketType};
 use super::listener::{Listener, Request};
 use super::proc_of;
 
-/// How often a program that waits for its connection is looked after.
+/// Interval at which a pending connection of a command is checked.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// `SIGQUIT` and its kind, by number, as bits of a mask: they end a program, and do not wake it from a
-/// wait that only what kills it ends.
+/// `SIGQUIT` and similar signals, by number, as bits of a mask: they end a process, but do not
+/// interrupt a wait that only fatal signals end.
 const DUMPING: u64 = {
     let signals = [
         libc::SIGQUIT,
@@ -38,7 +38,7 @@ const DUMPING: u64 = {
     mask
 };
 
-/// A socket's address, as the kernel takes it.
+/// A socket address, as the kernel takes it.
 #[derive(Debug, Clone)]
 pub struct Address {
     bytes: [u8; Self::LONGEST],
@@ -48,14 +48,14 @@ pub struct Address {
 impl Address {
     /// `sizeof(struct sockaddr_storage)`.
     const LONGEST: usize = size_of::<libc::sockaddr_storage>();
-    /// Where a path begins.
+    /// Offset of the path.
     const PATH: usize = std::mem::offset_of!(libc::sockaddr_un, sun_path);
 
-    /// One of so many bytes.
+    /// An address of this length.
     ///
     /// # Errors
     ///
-    /// `EINVAL` where no address is as long.
+    /// `EINVAL` if no address is that long.
     pub const fn new(length: usize) -> Result<Self, Errno> {
         if length > Self::LONGEST {
             return Err(Errno::INVAL);
@@ -63,7 +63,7 @@ impl Address {
         Ok(Self { bytes: [0; Self::LONGEST], length })
     }
 
-    /// That of a socket that is held open, whatever its path has come to be.
+    /// The address of a socket that is held open, whatever its path refers to by now.
     pub fn of_descriptor(fd: &OwnedFd) -> Self {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let mut address = Self { bytes: [0; Self::LONGEST], length: Self::PATH + path.len() };
@@ -78,8 +78,8 @@ impl Address {
         &mut self.bytes[..self.length]
     }
 
-    /// The path that a UNIX socket would connect to: not of an abstract address, nor of one that
-    /// the kernel refuses.
+    /// The path that a UNIX socket would connect to: none for an abstract address, or one that the
+    /// kernel refuses.
     pub fn path(&self) -> Option<&[u8]> {
         let bytes = &self.bytes[..self.length];
         let family = u16::from_ne_bytes(*bytes.first_chunk()?);
@@ -91,31 +91,31 @@ impl Address {
     }
 }
 
-/// A connection that has to wait: of a program that blocks in its call.
+/// A pending connection of a command that blocks in its call.
 #[derive(Debug)]
 pub struct Connecting {
     request: Request,
     socket: OwnedFd,
     family: AddressFamily,
     address: Address,
-    /// What the address names by its number, where it does.
+    /// The descriptor of the target, if the address refers to one.
     _named: Option<OwnedFd>,
-    /// What the program is answered when its time is over.
+    /// The error that the command gets when its timeout expires.
     first: Errno,
-    /// The socket's own limit.
+    /// The socket's own timeout.
     ends: Option<Instant>,
-    /// When it is looked after next.
+    /// When it is checked next.
     next: Instant,
-    /// Whether it was writable and still not connected: one that was shut down is so for ever.
+    /// Whether it was writable and still not connected: a socket that was shut down stays so.
     is_always_writable: bool,
 }
 
-/// Connects the program's socket, to an address that names `named` where that is given. One that has to
-/// wait comes back.
+/// Connects the command's socket; the address refers to `named` if that is given. Returns a pending
+/// connection if it has to wait.
 ///
 /// # Errors
 ///
-/// What `connect` answers.
+/// The errors of `connect`.
 pub fn connect(
     request: &Request,
     socket: OwnedFd,
@@ -153,25 +153,26 @@ pub fn connect(
 }
 
 impl Connecting {
-    /// Which call waits.
+    /// The waiting call.
     pub const fn id(&self) -> u64 {
         self.request.id
     }
 
-    /// When it is to be looked after at the latest.
+    /// The latest time of the next check.
     pub const fn next(&self) -> Instant {
         self.next
     }
 
-    /// What is writable when there is news. Of a UNIX socket nothing tells when there is room.
+    /// The descriptor that becomes writable on progress. A UNIX socket does not report when there
+    /// is room.
     pub fn writable(&self) -> Option<BorrowedFd<'_>> {
         let is_told = self.family != AddressFamily::UNIX && !self.is_always_writable;
         is_told.then(|| self.socket.as_fd())
     }
 
-    /// Looks after it: the result of the call where it is over.
+    /// Checks it: returns the result of the call if it is complete.
     pub fn look(&mut self, listener: &Listener, now: Instant) -> Option<Result<(), Errno>> {
-        // Whoever is gone gets no connection any more.
+        // If the caller is gone, no connection is made.
         if !listener.is_waiting(self.request.id) {
             return Some(Err(Errno::INTR));
         }
@@ -183,7 +184,7 @@ impl Connecting {
                 self.look_later(now);
                 None
             }
-            // Another call that waits for the same connection was told first.
+            // Another call that waits for the same connection was answered first.
             Err(Errno::ISCONN) if self.family != AddressFamily::UNIX => Some(Ok(())),
             done => Some(done.map(drop)),
         }
@@ -195,25 +196,25 @@ impl Connecting {
     }
 }
 
-/// Connects without waiting, or says as what the kernel would wait.
+/// Connects without waiting, or reports what the kernel would wait for.
 ///
-/// No system call does that with a socket that blocks, and whether it does is its open file
-/// description's, which is the program's too. So it does not for the time of a call that never
-/// waits, and only the one thread that makes connections does this: no other attempt ever meets it so,
-/// and nothing stays of it, however the program ends. `SO_SNDTIMEO` would be no less shared, and
-/// would have to be changed for a tick of the clock at least.
+/// No system call does that with a blocking socket, and O_NONBLOCK belongs to the open file
+/// description, which the command shares. So it is set only during one call that never waits, and
+/// only the one thread that makes connections does this: no other attempt ever sees it, and it does
+/// not stay set, however the command ends. `SO_SNDTIMEO` would be shared as well, and would have to
+/// be set to at least one clock tick.
 fn attempt(
     socket: &OwnedFd,
     family: AddressFamily,
     address: &Address,
 ) -> Result<Option<Errno>, Errno> {
-    // While it waits the program may have made it one that does not block, and that stays.
+    // If the command made the socket non-blocking while it waited, it stays so.
     let blocks = !fcntl_getfl(socket)?.contains(OFlags::NONBLOCK);
     if blocks {
         ioctl_fionbio(socket, true)?;
     }
     let result = match connect_once(socket, address) {
-        // What comes of a loopback is there by now.
+        // On loopback the result is available by now.
         Err(Errno::INPROGRESS) => match connect_once(socket, address) {
             Err(Errno::ALREADY) => Err(Errno::INPROGRESS),
             done => done,
@@ -233,7 +234,7 @@ fn attempt(
 
 fn connect_once(socket: &OwnedFd, address: &Address) -> Result<(), Errno> {
     let length = libc::socklen_t::try_from(address.length).map_err(|_| Errno::INVAL)?;
-    // SAFETY: the address is so long, and only read.
+    // SAFETY: the address has this length, and is only read.
     let result =
         unsafe { libc::connect(socket.as_raw_fd(), address.bytes.as_ptr().cast(), length) };
     if result == 0 {
@@ -243,9 +244,9 @@ fn connect_once(socket: &OwnedFd, address: &Address) -> Result<(), Errno> {
     Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// Whether a signal waits that would take the thread out of its call.
+/// Whether a signal is pending that would interrupt the thread's call.
 fn is_signalled(thread: u32) -> bool {
-    // A thread's name may be any bytes.
+    // A thread's name may contain any bytes.
     let status = std::fs::read(proc_of(thread, "status")).unwrap_or_default();
     interrupts(&String::from_utf8_lossy(&status))
 }

@@ -1,4 +1,4 @@
-//! The kernel's side: programs that wait in `connect`, by descriptor.
+//! The kernel's side: commands that wait in `connect`, by the seccomp listener descriptor.
 #![expect(unsafe_code, reason = "nothing safe speaks to a seccomp listener")]
 
 use std::io;
@@ -7,45 +7,45 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use rustix::io::Errno;
 use seccompiler::BpfProgram;
 
-/// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP` (Linux 6.6): the two threads take turns on one processor.
+/// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP` (Linux 6.6): the two threads alternate on one CPU.
 const SYNC_WAKE_UP: libc::c_ulong = 1;
 
-/// Where the `connect` calls of programs arrive.
+/// The listener that receives the `connect` calls of commands.
 #[derive(Debug)]
 pub struct Listener(OwnedFd);
 
-/// A program that waits in `connect`.
+/// A thread of a command that waits in `connect`.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// Which of them, to the kernel.
+    /// The kernel's id of the notification.
     pub id: u64,
     /// The thread.
     pub thread: u32,
-    /// The arguments of its call.
+    /// The arguments of the call.
     pub args: [u64; 6],
 }
 
-/// Puts the filter on this thread and all that it begins, and gives what listens to it.
+/// Installs the filter on this thread and on all that it starts, and returns its listener.
 ///
 /// # Errors
 ///
-/// What the kernel says, or a filter that is in force already.
+/// OS errors, or that a filter with a listener is in force already.
 pub fn install(filter: &BpfProgram) -> io::Result<Listener> {
     let program = libc::sock_fprog {
         len: u16::try_from(filter.len()).expect("a filter is short"),
-        // The two types are the kernel's.
+        // The two types are those of the kernel.
         filter: filter.as_ptr().cast_mut().cast(),
     };
     let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    // Where the kernel can (Linux 5.19), only what ends the program takes a call back that the agent is
-    // at: any other signal would have it made twice, with another answer.
+    // If the kernel supports it (Linux 5.19), only a fatal signal withdraws a call that the agent
+    // is handling: any other signal would make it restart, and be answered twice.
     let killable = listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     let install = |flags: libc::c_ulong| {
         let mode = libc::SECCOMP_SET_MODE_FILTER;
-        // SAFETY: the filter lives on during the call, which makes a descriptor or fails.
+        // SAFETY: the filter lives during the call, which creates a descriptor or fails.
         let fd = unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program) };
         match i32::try_from(fd) {
-            // SAFETY: it was made just now, closed on exec, and nobody else has it.
+            // SAFETY: it was just created, is closed on exec, and has no other owner.
             Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
             _ => Err(io::Error::last_os_error()),
         }
@@ -54,18 +54,19 @@ pub fn install(filter: &BpfProgram) -> io::Result<Listener> {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => install(listener)?,
         installed => installed?,
     };
-    // SAFETY: the argument is a number. A kernel that does not know it is as good.
+    // SAFETY: the argument is a number. It may fail on a kernel that does not support it.
     _ = unsafe { libc::ioctl(fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
     Ok(Listener(fd))
 }
 
 impl Listener {
-    /// The next one, once the descriptor is readable: it does not wait then, and is none where the program
-    /// has ended meanwhile or took a signal. One thread alone may do this.
+    /// Receives the next call, once the descriptor is readable: then it does not wait, and returns
+    /// none if the command has ended meanwhile or was interrupted by a signal. Only one thread may
+    /// do this.
     pub fn receive(&self) -> Option<Request> {
-        // SAFETY: all zeros are a legal one, and what the kernel asks for.
+        // SAFETY: all zeros are a valid value, and what the kernel requires.
         let mut notification: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-        // SAFETY: it is ours to write to, and of the size that is in the request's number.
+        // SAFETY: it is our memory, and has the size that is encoded in the request's number.
         let received = unsafe {
             let fd = self.0.as_raw_fd();
             libc::ioctl(fd, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification)
@@ -74,7 +75,8 @@ impl Listener {
         (received == 0).then_some(Request { id, thread: pid, args: data.args })
     }
 
-    /// Whether the call still waits: then its thread's number has been its own ever since it came.
+    /// Whether the call still waits. If so, its thread id has belonged to this thread since the
+    /// call came.
     pub fn is_waiting(&self, id: u64) -> bool {
         // SAFETY: the kernel reads the number.
         let valid = unsafe {
@@ -83,7 +85,7 @@ impl Listener {
         valid == 0
     }
 
-    /// Ends the call. Whoever is gone is not told.
+    /// Ends the call with a result. Does nothing if the caller is gone.
     pub fn answer(&self, id: u64, result: Result<(), Errno>) {
         let error = result.err().map_or(0, |errno| -errno.raw_os_error());
         let response = libc::seccomp_notif_resp { id, val: 0, error, flags: 0 };

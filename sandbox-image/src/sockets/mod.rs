@@ -1,10 +1,10 @@
-//! Which UNIX sockets programs connect to: those of the sandbox, and none that a mount shows.
+//! Restricts commands to UNIX sockets of the sandbox: they cannot connect to those in a mount.
 //!
-//! A bind mount carries more than files: whoever listens on a socket in a directory of the host can be
-//! connected to from inside, through a read-only mount too. Where Landlock has a right for that
-//! (ABI 9) the session's rules are all that is needed. Elsewhere the agent makes every connection of
-//! every program itself: a filter hands each `connect` to it ([`listener`]), and the program waits for
-//! the answer.
+//! A bind mount carries more than files: a process on the host that listens on a socket in a
+//! mounted directory can be connected to from inside, even through a read-only mount. If Landlock
+//! has a right for that (ABI 9), the session's rules are sufficient. Otherwise the agent makes
+//! every connection of every command itself: a filter hands each `connect` to it ([`listener`]),
+//! and the command waits for the result.
 //!
 //! ```text
 //! program ── connect(fd, address) ──> kernel ── notification ──> supervisor
@@ -15,17 +15,17 @@
 //!    result or errno <──────────────────────────────────────────── connect(duplicate, copy)
 //! ```
 //!
-//! **Invariant:** no call is ever continued in the program. What is checked and what is used are the
-//! same copy of the address, the same duplicate of the descriptor and the same inode, so that a
-//! program which swaps any of them meanwhile gains nothing.
+//! **Invariant:** no call is ever continued in the command. The check and the connection use the
+//! same copy of the address, the same duplicate of the descriptor and the same inode, so a command
+//! gains nothing by swapping any of them meanwhile.
 //!
-//! One thread makes all connections and waits for none: what has to wait is tried again, when its socket
-//! is writable or after a while, so that a server which connects before it accepts gets its
-//! connection. What it does wait for is the file system that a path leads through: one that hangs
-//! (a network's, shown by a mount) holds up all connections as long as it does.
+//! One thread makes all connections and does not block on them: pending ones are tried again when
+//! their socket is writable or after an interval, so that a server that connects before it accepts
+//! gets its connection. It can only block on the file system that a path leads through: one that
+//! hangs (a network file system in a mount) delays all connections meanwhile.
 //!
-//! No filter sees the address of a `sendmsg`, so UNIX datagram sockets are refused as long as the agent
-//! connects for programs. What a program loses by that is in `docs/src/security.md`.
+//! A filter cannot read the address of a `sendmsg`, so UNIX datagram sockets are refused while the
+//! agent connects for commands. `docs/src/security.md` describes what commands lose by that.
 
 mod alarm;
 mod connect;
@@ -49,19 +49,19 @@ use connect::Connecting;
 use listener::Listener;
 pub use resolve::OwnFileSystems;
 
-/// So many connections may wait at one time; one more is `EAGAIN`. Each holds two descriptors of the
-/// agent's, which has 1024, and is looked after twenty times a second.
+/// The most pending connections; one more gets `EAGAIN`. Each holds two descriptors of the agent,
+/// which has 1024, and is checked twenty times a second.
 const MAX_WAITING: usize = 64;
-/// The deepest frame holds an address and a few paths.
+/// The deepest stack frame holds an address and a few paths.
 const STACK_BYTES: usize = 128 << 10;
 
-/// Starts the thread that begins programs, and has their connections made by the agent where
-/// `enforced`, what holds without that, is less than this. Says what is in force, and why it is no
-/// more than pairs.
+/// Starts the thread that starts commands. If `enforced`, the protection in force without it, is
+/// weaker, the agent makes the connections of those commands. Returns the protection in force, and
+/// the reason if that allows only pairs.
 ///
 /// # Errors
 ///
-/// Where no thread can be had.
+/// If a thread cannot be started.
 pub fn start(
     enforced: UnixSockets,
     own: OwnFileSystems,
@@ -76,7 +76,7 @@ pub fn start(
     Ok((Spawner::start()?, enforced, why))
 }
 
-/// The thread whose programs are supervised, once that was seen to work.
+/// The thread whose commands are supervised, after a probe has succeeded.
 fn supervise(own: OwnFileSystems) -> io::Result<Spawner> {
     Alarm::keep_from_this_thread();
     let spawner = Spawner::start()?;
@@ -89,7 +89,7 @@ fn supervise(own: OwnFileSystems) -> io::Result<Spawner> {
     Ok(spawner)
 }
 
-/// Makes the connections, on one thread that waits for none of them.
+/// Makes the connections, on one thread that does not block on any of them.
 #[derive(Debug)]
 struct Supervisor {
     listener: Listener,
@@ -98,7 +98,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    /// Until nothing is left that could connect.
+    /// Runs until no process is left that could connect.
     fn work(mut self) {
         let alarm = Alarm::of_this_thread().ok();
         while let Some(news) = self.wait() {
@@ -115,7 +115,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits for a program to connect, or until there is something to do for one that waits.
+    /// Waits until a command connects, or a pending connection needs to be checked.
     fn wait(&self) -> Option<News> {
         let now = Instant::now();
         let next = self.waiting.iter().map(Connecting::next).min();
@@ -154,7 +154,7 @@ impl Supervisor {
         self.listener.answer(request.id, result);
     }
 
-    /// Answers those that wait no longer.
+    /// Answers connections that are no longer pending.
     fn look_after(&mut self, writable: &[u64]) {
         let now = Instant::now();
         self.waiting.retain_mut(|connecting| {
@@ -170,21 +170,21 @@ impl Supervisor {
     }
 }
 
-/// What there is to do.
+/// What needs to be done.
 #[derive(Debug, Default)]
 struct News {
-    /// Whether a program connects.
+    /// Whether a command connects.
     connects: bool,
-    /// Calls that wait, whose sockets have changed.
+    /// Pending calls whose sockets have changed.
     writable: Vec<u64>,
 }
 
-/// The directory of a thread in `/proc`, whose number is its own as long as its request waits.
+/// The directory of a thread in `/proc`. The thread id stays valid while its request waits.
 fn proc_of(thread: u32, name: &str) -> String {
     format!("/proc/{thread}/{name}")
 }
 
-/// Opens a place without reading from it.
+/// Opens a path without read access (O_PATH).
 fn open_path(path: &str) -> rustix::io::Result<OwnedFd> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
     openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())

@@ -1,6 +1,6 @@
-//! Whether connections can be made for programs, seen by making one: a kernel without listeners, a rule
-//! against looking into other processes (Yama, a security module) and a filter around the agent
-//! that refuses one of the calls look alike from here.
+//! Checks whether the agent can make connections for commands, by making one. A kernel without
+//! listeners, a rule against access to other processes (Yama, a security module) and a filter
+//! around the agent that refuses one of the calls cannot be told apart from here.
 #![expect(unsafe_code, reason = "a process that only connects is made by bare system calls")]
 
 use std::io;
@@ -17,17 +17,17 @@ use super::request;
 use super::resolve::OwnFileSystems;
 use crate::exec::Spawner;
 
-/// Longer than any machine takes.
+/// Longer than it takes on any machine.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// What the process ends with where its call succeeded.
+/// The exit code of the process if its call succeeded.
 const CONNECTED: libc::c_int = 42;
 
-/// Has a process connect its socket to nobody, and makes that connection for it. The process is a copy
-/// of the agent, but as open to it as programs are.
+/// Starts a process that connects its socket to no address, and makes that connection for it. The
+/// process is a copy of the agent, but can be accessed as commands can.
 ///
 /// # Errors
 ///
-/// Why it cannot be made.
+/// Why connections cannot be made.
 pub fn connect_once(
     spawner: &Spawner,
     listener: &Listener,
@@ -38,7 +38,7 @@ pub fn connect_once(
     let child = spawner.run(move || fork_and_connect(fd))?;
     let result = await_request(child, listener).and_then(|()| {
         let request = listener.receive().ok_or(Errno::INTR)?;
-        // No datagram socket has to wait.
+        // A datagram socket never has to wait.
         let result = request::perform(&request, listener, own).map(drop);
         listener.answer(request.id, result);
         result
@@ -59,16 +59,16 @@ fn await_request(child: Pid, listener: &Listener) -> Result<(), Errno> {
     let ended = pidfd_open(child, PidfdFlags::empty())?;
     let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(&ended, PollFlags::IN)];
     poll(&mut fds, Timespec::try_from(PROBE_TIMEOUT).ok().as_ref())?;
-    // One that ended instead was answered by somebody else.
+    // If it exited instead, another listener answered it.
     if fds[0].revents().contains(PollFlags::IN) { Ok(()) } else { Err(Errno::NOSYS) }
 }
 
-/// On the thread whose processes are supervised.
+/// Runs on the thread whose processes are supervised.
 fn fork_and_connect(fd: RawFd) -> io::Result<Pid> {
     let address = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
     let length = size_of::<libc::sockaddr>();
-    // SAFETY: the child has a copy of this memory and of this thread alone. It makes system calls with
-    // numbers and with an address that is on its own stack, and ends.
+    // SAFETY: the child has a copy of this memory and only this thread. It only makes system calls
+    // with numbers and with an address on its own stack, and exits.
     unsafe {
         let pid = libc::syscall(
             libc::SYS_clone,

@@ -1,4 +1,4 @@
-//! One `connect` of a program's: what it named is taken from it, judged, and connected to.
+//! Handles one `connect` of a command: copies its arguments, checks them, and connects.
 #![expect(unsafe_code, reason = "nothing safe reads another process's memory")]
 
 use std::os::fd::OwnedFd;
@@ -12,14 +12,14 @@ use super::listener::{Listener, Request};
 use super::resolve::{OwnFileSystems, resolve};
 use super::{open_path, proc_of};
 
-/// `PIDFD_THREAD` (Linux 6.9): by a thread that is not its process's first.
+/// `PIDFD_THREAD` (Linux 6.9): for a thread that is not the main thread of its process.
 const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.unsigned_abs());
 
-/// Makes the connection. One that has to wait comes back.
+/// Makes the connection. Returns a pending one if it has to wait.
 ///
 /// # Errors
 ///
-/// What the program is answered.
+/// The error that the command gets.
 pub fn perform(
     request: &Request,
     listener: &Listener,
@@ -31,7 +31,7 @@ pub fn perform(
     let address = read_address(thread, address, length)?;
     let path = (family == AddressFamily::UNIX).then(|| address.path()).flatten();
     let places = match path {
-        // Its root: no program can change it, but it costs nothing to ask.
+        // Its root directory: no command can change it, but the check costs nothing.
         Some(path) => {
             let start = if path.starts_with(b"/") { "root" } else { "cwd" };
             let open = |name| open_path(&proc_of(thread, name)).map_err(|_| Errno::ACCESS);
@@ -39,7 +39,8 @@ pub fn perform(
         }
         None => None,
     };
-    // Where it still waits, all of that was of this program and not of one with its number after it.
+    // If the call still waits, all of that belonged to this thread and not to a later one with the
+    // same id.
     if !listener.is_waiting(id) {
         return Err(Errno::INTR);
     }
@@ -58,13 +59,13 @@ pub fn perform(
     connect(request, socket, address, named)
 }
 
-/// A duplicate of the program's descriptor.
+/// Duplicates the command's descriptor.
 fn descriptor(thread: u32, fd: u64) -> Result<OwnedFd, Errno> {
-    // The kernel takes the lower half.
+    // The kernel uses the lower half.
     let fd = fd as u32 as i32;
     let pid = |number: u32| Pid::from_raw(number as i32).ok_or(Errno::INTR);
     let process = match pidfd_open(pid(thread)?, THREAD) {
-        // An older kernel: the descriptors of a process are all of its threads' but by intent.
+        // An older kernel: the threads of a process normally share its descriptors.
         Err(Errno::INVAL) => pidfd_open(pid(process_of(thread)?)?, PidfdFlags::empty()),
         opened => opened,
     };
@@ -73,22 +74,23 @@ fn descriptor(thread: u32, fd: u64) -> Result<OwnedFd, Errno> {
 
 /// The process of a thread.
 fn process_of(thread: u32) -> Result<u32, Errno> {
-    // Its name may be any bytes.
+    // Its name may contain any bytes.
     let status = std::fs::read(proc_of(thread, "status")).map_err(|_| Errno::INTR)?;
     let status = String::from_utf8_lossy(&status);
     let number = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
     number.and_then(|number| number.trim().parse().ok()).ok_or(Errno::INTR)
 }
 
-/// The address, as it is now: the program may change it, and nobody looks at it again.
+/// A copy of the address: the command may change the original, which is not read again.
 fn read_address(thread: u32, address: u64, length: u64) -> Result<Address, Errno> {
-    // A signed number, to the kernel.
+    // To the kernel it is a signed number.
     let length = usize::try_from(length as u32 as i32).map_err(|_| Errno::INVAL)?;
     let mut read = Address::new(length)?;
     let bytes = read.bytes_mut();
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: length };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: length };
-    // SAFETY: the local memory is ours to write to; the other is the program's, and only read.
+    // SAFETY: the local memory is ours to write to; the remote memory is the command's, and only
+    // read.
     let count = unsafe {
         libc::process_vm_readv(thread as i32, &raw const local, 1, &raw const remote, 1, 0)
     };
@@ -101,7 +103,7 @@ fn read_address(thread: u32, address: u64, length: u64) -> Result<Address, Errno
     }
 }
 
-/// What the program is answered where it cannot be looked into.
+/// The error that the command gets if the agent cannot access its process.
 const fn gone(errno: Errno) -> Errno {
     match errno {
         Errno::SRCH => Errno::INTR,

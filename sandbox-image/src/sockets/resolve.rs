@@ -1,4 +1,4 @@
-//! From a program's path to the very socket, and whether that is the sandbox's own.
+//! Resolves a command's path to a socket, and checks whether that is the sandbox's own.
 
 use std::os::fd::OwnedFd;
 
@@ -9,20 +9,20 @@ use super::open_path;
 
 /// As many links as the kernel follows.
 const MAX_LINKS: usize = 40;
-/// The most components that are looked up for one path, those of its links counted: whoever connects
-/// keeps other programs' connections waiting that long.
+/// The most components that are looked up for one path, including those of its links: a lookup
+/// blocks the connections of other commands.
 const MAX_STEPS: usize = 512;
 
-/// Where sockets are the sandbox's own. Whoever can make one there is inside.
+/// Where sockets belong to the sandbox. Only processes inside can create one there.
 const OWN: [&str; 2] = ["/tmp", "/dev/shm"];
 
-/// The file systems that are the sandbox's own, by device number: in memory, made with it, and none
-/// that a mount of the host shows, whatever paths say.
+/// The file systems that belong to the sandbox, by device number: in memory, created with the
+/// sandbox, and not part of any mount of the host, whatever their paths.
 #[derive(Debug)]
 pub struct OwnFileSystems(Vec<u64>);
 
 impl OwnFileSystems {
-    /// Looks for them. `mounts` are the device numbers of what is mounted from the host.
+    /// Finds them. `mounts` are the device numbers of the mounts of the host.
     pub fn find(mounts: &[u64]) -> Self {
         let root = open_path("/").and_then(fstat).map(|stat| stat.st_dev).ok();
         let own = OWN.iter().filter_map(|path| {
@@ -35,22 +35,22 @@ impl OwnFileSystems {
         Self(own.collect())
     }
 
-    /// Whether this is on one of them.
+    /// Whether this file is on one of them.
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// OS errors.
     pub fn has(&self, fd: &OwnedFd) -> Result<bool, Errno> {
         Ok(self.0.contains(&fstat(fd)?.st_dev))
     }
 }
 
-/// Opens what a path leads to, from where it starts, as the kernel would, but through no magic link:
-/// what those lead to is another thing for each process that asks.
+/// Resolves a path from its starting directory, as the kernel would, but refuses magic links: their
+/// target depends on the process that resolves them.
 ///
 /// # Errors
 ///
-/// What the kernel says, and `EACCES` at a magic link.
+/// OS errors, and `EACCES` at a magic link.
 pub fn resolve(root: &OwnedFd, start: OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     let mut here = start;
     let mut rest = path.to_vec();
@@ -60,7 +60,7 @@ pub fn resolve(root: &OwnedFd, start: OwnedFd, path: &[u8]) -> Result<OwnedFd, E
         let end = rest[slashes..].iter().position(|&byte| byte == b'/');
         let end = end.map_or(rest.len(), |end| slashes + end);
         if slashes == end {
-            // A slash at the end means a directory.
+            // A trailing slash requires a directory.
             return if slashes > 0 { enter(&here, b".") } else { Ok(here) };
         }
         steps += 1;
@@ -88,7 +88,7 @@ pub fn resolve(root: &OwnedFd, start: OwnedFd, path: &[u8]) -> Result<OwnedFd, E
     }
 }
 
-/// The next of a path's components, itself where it is a link.
+/// Opens the next component of a path; a link itself.
 fn enter(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(directory, name, flags, Mode::empty())
@@ -101,7 +101,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::path::Path;
 
-    /// What a path leads to from this directory, by inode, or why it does not.
+    /// The inode that a path resolves to from this directory, or its error.
     fn found(directory: &Path, path: &str) -> Result<u64, Errno> {
         let directory = open_path(directory.to_str().unwrap()).unwrap();
         resolve(&open_path("/").unwrap(), directory, path.as_bytes())

@@ -1,4 +1,4 @@
-//! Connections of this process's own threads, made for them.
+//! Connections of this process's own threads, made by the supervisor.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
@@ -16,7 +16,7 @@ use rustix::net::{
 
 use super::*;
 
-/// Threads whose connections are made for them.
+/// Threads whose connections are made by the supervisor.
 fn supervised() -> Spawner {
     rustix::thread::set_no_new_privs(true).unwrap();
     let (spawner, sockets, why) = start(UnixSockets::Pairs, OwnFileSystems::find(&[])).unwrap();
@@ -24,7 +24,7 @@ fn supervised() -> Spawner {
     spawner
 }
 
-/// Starts one of them. It blocks in `connect` once that is seen of its number.
+/// Starts one of them. It blocks in `connect` once its thread id shows that.
 fn thread<T: Send + 'static>(
     spawner: &Spawner,
     work: impl FnOnce() -> T + Send + 'static,
@@ -33,7 +33,7 @@ fn thread<T: Send + 'static>(
         let (sender, number) = channel();
         let thread = std::thread::spawn(move || {
             let this = rustix::thread::gettid().as_raw_nonzero().get();
-            // Not every test looks.
+            // Not every test checks that.
             _ = sender.send(u32::try_from(this).unwrap());
             work()
         });
@@ -49,7 +49,7 @@ fn await_connect(thread: &Receiver<u32>) {
     }
 }
 
-/// A server that has no room, and the client that it has not taken yet.
+/// A server whose backlog is full, and the client that it has not accepted yet.
 fn full_server(name: &str) -> (UnixListener, SocketAddr, UnixStream) {
     let name = format!("{name}-{}", std::process::id());
     let address = SocketAddr::from_abstract_name(name).unwrap();
@@ -72,7 +72,7 @@ fn connections_that_wait_hold_up_none_that_their_server_makes() {
     clients.iter().for_each(|(number, _)| await_connect(number));
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = other.local_addr().unwrap();
-    // Before each that it accepts.
+    // Before each accept.
     let (_, server) = thread(&spawner, move || -> io::Result<()> {
         for _ in 0..=MAX_WAITING {
             std::net::TcpStream::connect(at)?;
@@ -97,7 +97,7 @@ fn more_connections_than_may_wait_are_told_to_try_again() {
             sender.send(UnixStream::connect_addr(&address).map(drop)).unwrap();
         });
     }
-    // All of the others wait.
+    // All others wait.
     let refused = results.recv().unwrap().unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EAGAIN));
     (0..=MAX_WAITING).for_each(|_| drop(server.accept().unwrap()));
@@ -124,7 +124,7 @@ fn two_connects_of_one_socket_leave_its_time_limit_and_flags_alone() {
         await_connect(&number);
         assert_eq!(sockopt::socket_timeout(&socket, Timeout::Send), Ok(Some(LIMIT)));
     }
-    // The client before, and the one that is connected: the kernel looks for room first.
+    // The previous client, and the one that is connected: the kernel checks for room first.
     (0..2).for_each(|_| drop(server.accept().unwrap()));
     let mut came = [results.recv().unwrap(), results.recv().unwrap()];
     came.sort_unstable_by_key(Result::is_err);

@@ -15,31 +15,31 @@ use crate::config::{Flags, Key, Value};
 /// `exec`.
 #[derive(Debug, Args)]
 pub struct ExecArgs {
-    /// The program and its arguments; what begins with a hyphen behind it is the program's
+    /// Program and arguments; options after the program belong to it
     #[arg(value_name = "COMMAND", value_hint = ValueHint::Other, trailing_var_arg = true,
         required_unless_present = "shell", num_args = 1..)]
     pub command: Vec<OsString>,
 
-    /// Run this line by the sandbox's /bin/sh, in place of COMMAND
+    /// Run this line with the image's /bin/sh instead of COMMAND
     #[arg(long, value_name = "LINE", value_hint = ValueHint::Other, conflicts_with = "command",
         allow_hyphen_values = true)]
     pub shell: Option<OsString>,
 
-    /// Set a variable, or with no value pass on our own of that name; repeatable
+    /// Set an environment variable, or pass on the caller's if no value is given; repeatable
     #[arg(short, long, value_name = "NAME[=VALUE]", value_hint = ValueHint::Other,
         value_parser = variable())]
     pub env: Vec<Variable>,
 
-    /// Start in this directory of the sandbox, any; a relative one is below the io dir [default:
-    /// the io dir, else the image's own]
+    /// Working directory in the sandbox; a relative path is below the io dir [default: the io dir,
+    /// else the image's]
     #[arg(short, long, value_name = "DIR", value_hint = ValueHint::Other)]
     pub workdir: Option<OsString>,
 
-    /// Give the command our stdin, as it comes, until it ends; else its stdin is empty
+    /// Pass stdin on to the command; without this its stdin is empty
     #[arg(short = 'i', long, visible_alias = "interactive")]
     pub stdin: bool,
 
-    /// Print one JSON document (sandboxctl.exec/1) at the end, with the beginning of the output in it
+    /// Print one JSON document (sandboxctl.exec/1) at the end; it has the first bytes of the output
     #[arg(long)]
     pub json: bool,
 
@@ -51,7 +51,7 @@ pub struct ExecArgs {
     #[command(flatten)]
     pub files: FileArgs,
 
-    /// Give the command no directory of ours at all
+    /// Mount no directory of the host
     #[arg(long, help_heading = "Files", conflicts_with_all = ["io_dir", "inputs", "mount_path"])]
     no_io: bool,
 
@@ -87,7 +87,7 @@ impl ExecArgs {
 pub struct Variable {
     /// Its name.
     pub name: OsString,
-    /// Its value; our own variable's where there is none.
+    /// Its value; the caller's variable where there is none.
     pub value: Option<OsString>,
 }
 

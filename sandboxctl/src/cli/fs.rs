@@ -61,7 +61,7 @@ impl FsArgs {
 /// An operation, or many.
 #[derive(Debug, Subcommand)]
 pub enum FsCommand {
-    /// Print a file's bytes, or some of them
+    /// Print a file, or a range of it
     #[command(after_long_help = "\
 Examples:
   sandboxctl fs read report.csv
@@ -70,10 +70,9 @@ Examples:
   sandboxctl fs read report.csv --json")]
     Read(ReadArgs),
 
-    /// Write stdin, or a text, to a file
+    /// Write stdin or --content to a file
     ///
-    /// A reader sees the old file or the new one, never a part: nothing changes before all of the
-    /// content is there.
+    /// Readers see the old file or the new one, never a part, unless --append or --in-place is given.
     #[command(after_long_help = "\
 Examples:
   sandboxctl fs write notes/today.txt --content 'first line'
@@ -83,7 +82,7 @@ Examples:
 
     /// Replace text in a UTF-8 file
     ///
-    /// The text must be there exactly --count times, or nothing changes.
+    /// The text must occur exactly --count times; otherwise nothing changes.
     #[command(after_long_help = "\
 Examples:
   sandboxctl fs edit config.toml --old 'debug = true' --new 'debug = false'
@@ -98,7 +97,7 @@ Examples:
   sandboxctl fs ls -R --max-depth 3 --json")]
     Ls(LsArgs),
 
-    /// Make a directory, and those above it that are missing
+    /// Create a directory and its missing parents
     #[command(after_long_help = "\
 Examples:
   sandboxctl fs mkdir reports/2026")]
@@ -106,7 +105,7 @@ Examples:
         /// The directory
         #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
         path: OsString,
-        /// Make this directory alone
+        /// Do not create missing parents
         #[arg(long)]
         no_parents: bool,
         // What fingers type.
@@ -114,7 +113,7 @@ Examples:
         parents: bool,
     },
 
-    /// Remove a file, or a directory
+    /// Remove a file or a directory
     #[command(after_long_help = "\
 Examples:
   sandboxctl fs rm old.csv
@@ -123,7 +122,7 @@ Examples:
         /// What to remove
         #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
         path: OsString,
-        /// Remove a directory with all that is in it
+        /// Remove a directory and its contents
         #[arg(short, long)]
         recursive: bool,
         /// Ignore nonexistent files
@@ -131,9 +130,9 @@ Examples:
         force: bool,
     },
 
-    /// Test whether a path exists: exit code 0, or 1 where it does not
+    /// Test whether a path exists: exit code 0 if it does, 1 if not
     ///
-    /// Any other exit code: it cannot be told.
+    /// Any other exit code is an error.
     #[command(after_long_help = "\
 Examples:
   sandboxctl fs exists out.csv && echo yes
@@ -144,7 +143,7 @@ Examples:
         path: OsString,
     },
 
-    /// Print what is known of a file or directory
+    /// Print the metadata of a file or directory
     #[command(after_long_help = "\
 Examples:
   sandboxctl fs stat out.csv
@@ -167,15 +166,15 @@ Examples:
         /// The new name
         #[arg(value_name = "TO", value_hint = ValueHint::Other, value_parser = guest())]
         to: OsString,
-        /// Replace what has the new name
+        /// Replace an existing file
         #[arg(short = 'f', long, visible_alias = "force")]
         overwrite: bool,
     },
 
-    /// Copy a file into the sandbox, or out of it
+    /// Copy a file into or out of the sandbox
     ///
-    /// A path that begins with a colon is the sandbox's, and - is stdin or stdout. A directory as
-    /// the target gets a file of the same name. The target is the old file or all of the new one.
+    /// A path that begins with a colon is in the sandbox; - is stdin or stdout. In a target directory
+    /// the file keeps its name. The copy is atomic.
     #[command(after_long_help = "\
 Examples:
   sandboxctl fs cp data.csv :
@@ -191,10 +190,9 @@ Examples:
         to: Side,
     },
 
-    /// Do many operations in one sandbox: a JSON object a line, and a result a line
+    /// Run many operations in one sandbox: one JSON object per line in, one result per line out
     ///
-    /// The operations are done in order, one after the other. Where one fails the rest is not
-    /// done, and the exit code says how it failed.
+    /// Operations run in order. The first failure stops the batch and sets the exit code.
     #[command(after_long_help = "\
 Examples:
   sandboxctl fs batch operations.ndjson
@@ -237,28 +235,27 @@ pub struct WriteArgs {
     #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
     pub path: OsString,
 
-    /// Write this text in place of stdin
+    /// Write this text instead of stdin
     #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other, allow_hyphen_values = true)]
     pub content: Option<OsString>,
 
-    /// Take the content for text, and write what it stands for: bytes of base64 or hex, or the
-    /// text in another encoding than UTF-8
+    /// Decode the content from base64 or hex, or encode it from UTF-8 to another encoding
     #[arg(long, value_name = "ENCODING", value_parser = encoding())]
     pub encoding: Option<Encoding>,
 
-    /// Add it to the end of the file
+    /// Append to the file
     #[arg(long, conflicts_with = "create_new")]
     pub append: bool,
 
-    /// Refuse where something has the name already
+    /// Fail if the path exists
     #[arg(long)]
     pub create_new: bool,
 
-    /// Make no directories
+    /// Do not create missing parents
     #[arg(long)]
     pub no_parents: bool,
 
-    /// Write into the file that is there, which keeps its owner and its other names
+    /// Overwrite the existing file, which keeps its owner and its hard links; not atomic
     #[arg(long, conflicts_with_all = ["append", "create_new"])]
     pub in_place: bool,
 }
@@ -276,21 +273,21 @@ pub struct EditArgs {
         required_unless_present = "old_file")]
     pub old: Option<String>,
 
-    /// What to put there
+    /// The replacement
     #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other, allow_hyphen_values = true,
         value_parser = Utf8(StringValueParser::new()),
         required_unless_present = "new_file")]
     pub new: Option<String>,
 
-    /// The text to replace, all of a file of the host's
+    /// File of the host with the text to replace
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "old")]
     pub old_file: Option<PathBuf>,
 
-    /// What to put there, all of a file of the host's
+    /// File of the host with the replacement
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "new")]
     pub new_file: Option<PathBuf>,
 
-    /// How often the text must be there
+    /// How often the text must occur
     #[arg(long, value_name = "NUMBER", default_value = "1", value_hint = ValueHint::Other,
         allow_hyphen_values = true, value_parser = at_least_1())]
     pub count: NonZeroU64,
@@ -304,15 +301,15 @@ pub struct LsArgs {
         value_parser = guest())]
     pub path: OsString,
 
-    /// Look into its directories too
+    /// List subdirectories recursively
     #[arg(short = 'R', long)]
     pub recursive: bool,
 
-    /// Print a table: type, size, time of the last change
+    /// Print a table of type, size and modification time
     #[arg(short, long)]
     pub long: bool,
 
-    /// Look that deep, where 1 is the directory alone
+    /// Depth of the list; 1 is the directory alone
     #[arg(long, value_name = "NUMBER", value_hint = ValueHint::Other, requires = "recursive",
         allow_hyphen_values = true, value_parser = at_least_1())]
     pub max_depth: Option<NonZeroU64>,
@@ -330,7 +327,7 @@ pub struct BatchArgs {
     #[arg(value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
 
-    /// Do the rest too where one fails; the exit code is the first failure's
+    /// Continue after a failure; the exit code is the first failure's
     #[arg(long)]
     pub keep_going: bool,
 }

@@ -13,7 +13,7 @@ use crate::config::{Flags, Key, Settings, Value};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Programs")]
 pub struct RootArgs {
-    /// Make the sandbox from this image of the engine's, and run programs in it
+    /// Run in this image, with its programs
     #[arg(long, value_name = "REF", value_hint = ValueHint::Other,
         value_parser = Utf8(NonEmptyStringValueParser::new()),
         conflicts_with_all = ["rootfs", "image_archive"])]
@@ -22,12 +22,12 @@ pub struct RootArgs {
     #[arg(long, value_name = "WHEN", help = Key::Pull.help(), value_parser = word_of(Key::Pull))]
     pull: Option<Value>,
 
-    /// Make the sandbox from this directory, which is never written to (embedded engine)
+    /// Run in this directory as root file system, read-only (embedded engine)
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath,
         conflicts_with = "image_archive")]
     rootfs: Option<PathBuf>,
 
-    /// Make the sandbox from this tar of an image, as `docker save` writes it (embedded engine)
+    /// Run in this image archive, as `docker save` writes it (embedded engine)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     image_archive: Option<PathBuf>,
 

@@ -460,7 +460,7 @@ fn connections_stand_in_the_audit_before_the_end_of_their_sandbox() {
         .map(|&place| {
             let Value::Object(line) = &lines[place] else { panic!() };
             assert_eq!(line["by"], "script");
-            assert_eq!(line["execution"], lines[closes[0]]["execution"]);
+            assert_eq!(line["run_id"], lines[closes[0]]["run_id"]);
             let connection = &line["connection"];
             (
                 connection["target"].as_str().unwrap().to_owned(),

@@ -240,7 +240,7 @@ fn the_audit_tells_what_a_script_changed_and_what_it_was_refused() {
     assert_eq!(document["status"], "script_error");
     let lines = lines(&audit);
     for line in &lines {
-        assert_eq!(line["execution"], document["id"], "{line}");
+        assert_eq!(line["run_id"], document["id"], "{line}");
         assert!(line["time"].as_str().unwrap().ends_with('Z'), "{line}");
     }
     assert_eq!(

@@ -32,7 +32,7 @@ fn lines(file: &Path, id: &str) -> Vec<Value> {
 
 fn whole(operation: &str, outcome: &str, bytes: Option<u64>) -> Value {
     json!({
-        "execution": "ID", "operation": operation, "by": "caller", "path": null,
+        "run_id": "ID", "operation": operation, "by": "caller", "path": null,
         "outcome": outcome, "bytes": bytes,
     })
 }
@@ -71,18 +71,18 @@ async fn the_audit_has_a_sandboxs_life_and_what_its_runs_changed() {
 
     let changed = |operation: &str, path: &str, bytes: u64| {
         json!({
-            "execution": "ID", "operation": operation, "by": "script", "path": path,
+            "run_id": "ID", "operation": operation, "by": "script", "path": path,
             "outcome": "ok", "bytes": bytes,
         })
     };
     let mut second = whole("run", "ok", Some(3));
-    second["execution"] = "ID-2".into();
+    second["run_id"] = "ID-2".into();
     assert_eq!(
         lines(&file, &id),
         [
             whole("launch", "ok", None),
             json!({
-                "execution": "ID", "operation": "read", "by": "script", "path": "../x",
+                "run_id": "ID", "operation": "read", "by": "script", "path": "../x",
                 "outcome": "path_escape", "bytes": null,
             }),
             changed("write", "/io/a", 5),
@@ -115,7 +115,7 @@ async fn request_refused_before_sending_is_audited() {
     let lines = lines(&file, &id);
     let refused = &lines[3];
     assert_eq!(refused["outcome"], "policy");
-    assert_ne!(refused["execution"], "ID");
+    assert_ne!(refused["run_id"], "ID");
     assert_eq!(
         lines[..3],
         [whole("launch", "ok", None), whole("run", "usage", None), whole("close", "ok", None)]
@@ -188,7 +188,7 @@ async fn each_operation_of_the_callers_has_its_line_however_it_ends() {
 
     let told = |operation: &str, path: &str, outcome: &str| {
         json!({
-            "execution": "ID", "operation": operation, "by": "caller", "path": path,
+            "run_id": "ID", "operation": operation, "by": "caller", "path": path,
             "outcome": outcome, "bytes": null,
         })
     };
@@ -229,9 +229,9 @@ async fn a_command_has_its_program_in_the_audit_and_neither_its_arguments_nor_it
     sandbox.close().await.unwrap();
     closed(&world).await;
 
-    let exec = |execution: &str, program: &str, outcome: &str| {
+    let exec = |run_id: &str, program: &str, outcome: &str| {
         let mut line = whole("exec", outcome, None);
-        (line["execution"], line["program"]) = (execution.into(), program.into());
+        (line["run_id"], line["program"]) = (run_id.into(), program.into());
         line
     };
     assert_eq!(
@@ -239,7 +239,7 @@ async fn a_command_has_its_program_in_the_audit_and_neither_its_arguments_nor_it
         [
             whole("launch", "ok", None),
             json!({
-                "execution": "ID", "operation": "write", "by": "script", "path": "/io/a",
+                "run_id": "ID", "operation": "write", "by": "script", "path": "/io/a",
                 "outcome": "ok", "bytes": 3,
             }),
             exec("ID", "curl", "exit"),

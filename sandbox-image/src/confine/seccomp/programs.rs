@@ -1,9 +1,10 @@
-//! The filters of sandboxes that run programs.
+//! The filters of sandboxes that run commands.
 //!
-//! Two are in force for the agent and for every program: [`allowed`], the well-known list, and
-//! [`refused`], what is on that list and yet no business of a sandbox's, by its arguments. A third,
-//! [`last`], a program takes upon itself just before it begins: it refuses what the agent itself has
-//! to do. [`notify_connects`] is on the thread that begins programs, where the agent connects for them.
+//! Two are in force for the agent and for every command: [`allowed`], the allowlist, and
+//! [`refused`], which refuses calls on that list that a sandbox must not make, some by their
+//! arguments. A command installs a third one, [`last`], on itself just before it starts: it refuses
+//! what the agent itself must be able to do. [`notify_connects`] is on the thread that starts
+//! commands, if the agent connects for them.
 
 use std::collections::BTreeMap;
 
@@ -27,9 +28,8 @@ macro_rules! numbers {
 
 program_syscalls!(numbers);
 
-/// Calls that are refused whatever their arguments. That most of them are not on the other list is no
-/// reason to leave them to it: the answer of a call that is there and not permitted is what programs
-/// expect of these.
+/// Calls that are refused with any arguments. Most of them are not on the allowlist either, but are
+/// listed here for their error: commands expect EPERM for a call that exists and is not permitted.
 const REFUSED: &[libc::c_long] = &[
     libc::SYS_add_key,
     libc::SYS_bpf,
@@ -50,14 +50,14 @@ const REFUSED: &[libc::c_long] = &[
 
 macro_rules! supervisor_numbers {
     ($($call:ident,)+) => {
-        /// Looks into another process: the agent's, which makes the connections of programs.
+        /// Reads another process: the agent needs it to make the connections of commands.
         const SUPERVISORS: &[libc::c_long] = &[$(libc::$call,)+];
     };
 }
 
 supervisor_syscalls!(supervisor_numbers);
 
-/// Flags of `clone` that make a namespace.
+/// Flags of `clone` that create a namespace.
 const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWCGROUP,
     libc::CLONE_NEWIPC,
@@ -68,15 +68,15 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWUTS,
 ];
 
-/// Families of sockets that there are.
+/// Allowed socket families.
 const FAMILIES: [libc::c_int; 3] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX];
 
-/// What these families speak: the rest (SCTP, SMC, MPTCP and their kind) is much code of the kernel's,
-/// loaded when somebody asks, for nobody on a loopback.
+/// Allowed protocols of these families: the others (SCTP, SMC, MPTCP and similar) are a large
+/// amount of kernel code, loaded on demand, and useless on loopback.
 const PROTOCOLS: [libc::c_int; 5] =
     [0, libc::IPPROTO_ICMP, libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_ICMPV6];
 
-/// Calls that make a file or give it a mode, and the place of the mode among their arguments.
+/// Calls that create a file or set its mode, and the index of the mode argument.
 const MODES: &[(libc::c_long, u8)] = &[
     (libc::SYS_fchmod, 1),
     (libc::SYS_fchmodat, 2),
@@ -93,7 +93,7 @@ const MODES: &[(libc::c_long, u8)] = &[
     (libc::SYS_mknod, 1),
 ];
 
-/// The same where another argument says whether there is a mode, and that one's place.
+/// The same for calls where another argument (with its index) decides whether there is a mode.
 const MODES_OF_OPEN: &[(libc::c_long, u8, u8)] = &[
     (libc::SYS_openat, 3, 2),
     #[cfg(target_arch = "x86_64")]
@@ -103,39 +103,39 @@ const MODES_OF_OPEN: &[(libc::c_long, u8, u8)] = &[
 /// `S_ISUID` and `S_ISGID`, each alone.
 const SET_ID: [u64; 2] = [0o4000, 0o2000];
 
-/// The bit of `O_TMPFILE` that is its own.
+/// The bit of `O_TMPFILE` that no other flag has.
 const TMPFILE: libc::c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
 
-/// Puts words, or what they stand for, into a terminal's input.
+/// Requests that insert characters, or keys bound to strings, into a terminal's input.
 const TYPING: [u64; 2] = [libc::TIOCSTI, libc::TIOCLINUX];
 
-/// Calls that change how a thread is scheduled, which is named by this argument: the caller's own, by 0.
-/// Another one could be the agent's, which would never get back what it was (`sched_setaffinity` is not
-/// among them: threads of programs are named when they are bound to processors).
+/// Calls that change the scheduling of the thread in this argument: only 0, the caller itself, is
+/// allowed. Otherwise a command could change the agent's, which could not be restored
+/// (`sched_setaffinity` is not included: programs use thread ids to bind threads to CPUs).
 const SCHEDULING: [(libc::c_long, u8); 3] = [
     (libc::SYS_sched_setattr, 0),
     (libc::SYS_sched_setparam, 0),
     (libc::SYS_sched_setscheduler, 0),
 ];
 
-/// The same where it may be a process, a group or a user, by the argument before: the last is everybody.
+/// The same for calls where the argument before selects a process, a group or a user.
 const PRIORITIES: [(libc::c_long, u64); 2] =
     [(libc::SYS_setpriority, libc::PRIO_USER as u64), (libc::SYS_ioprio_set, IOPRIO_WHO_USER)];
 const IOPRIO_WHO_USER: u64 = 3;
 
-/// Limits that stay as they are. By the first a crash would be handed to a program of the host's; by
-/// the second the agent knows whose a process is ([`Tree`](crate::exec)).
+/// Limits that must not change. The first could hand a crash dump to a program of the host; by the
+/// second the agent knows which tree a process belongs to ([`Tree`](crate::exec)).
 const FIXED_LIMITS: [u32; 2] = [libc::RLIMIT_CORE, libc::RLIMIT_LOCKS];
 
-/// Flags of `fallocate` that give space back.
+/// Flags of `fallocate` that free space.
 const GIVING_BACK: [libc::c_int; 2] = [libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_COLLAPSE_RANGE];
 
-/// Requests of `ioctl` by which XFS reserved space before there was `fallocate`, and which every file
-/// system answers since: `_IOW('X', n, struct space_resv)`, whatever the number.
+/// Requests of `ioctl` by which XFS reserved space before `fallocate` existed, and which every file
+/// system has supported since: `_IOW('X', n, struct space_resv)`, whatever the number.
 const SPACE_REQUESTS: u64 = 0x4030_5800;
 const SPACE_REQUESTS_MASK: u64 = 0xffff_ff00;
 
-/// Rules by call; one of them must hold, with all of its conditions.
+/// Rules by call; at least one must match, with all of its conditions.
 #[derive(Default)]
 struct Rules(BTreeMap<i64, Vec<SeccompRule>>);
 
@@ -154,7 +154,7 @@ impl Rules {
     }
 }
 
-/// What may be asked of the kernel at all: the rest is not there.
+/// The allowlist: calls that are not on it do not exist.
 pub fn allowed() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::of(&[ALLOWED, SUPERVISORS].concat());
     for personality in PERSONALITIES {
@@ -163,7 +163,7 @@ pub fn allowed() -> Result<BpfProgram, BackendError> {
     compile(rules.0, errno(libc::ENOSYS), SeccompAction::Allow)
 }
 
-/// What of it is not permitted.
+/// The calls on the allowlist that are not permitted.
 pub fn refused() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::of(REFUSED);
     for flag in NAMESPACES {
@@ -191,7 +191,7 @@ pub fn refused() -> Result<BpfProgram, BackendError> {
     for request in TYPING {
         rules.add(libc::SYS_ioctl, vec![argument(1, Dword, Eq, request)?])?;
     }
-    // What is made in the io dir stays there when the sandbox is gone: never set-id.
+    // Files in the io dir remain after the sandbox is removed: never set-uid or set-gid.
     for bit in SET_ID {
         for &(call, mode) in MODES {
             rules.add(call, vec![argument(mode, Dword, MaskedEq(bit), bit)?])?;
@@ -209,12 +209,12 @@ pub fn refused() -> Result<BpfProgram, BackendError> {
     compile(rules.0, SeccompAction::Allow, errno(libc::EPERM))
 }
 
-/// What the agent does and programs do not, each filter with an answer of its own, and what holds
-/// the UNIX sockets of programs to the sandbox.
+/// What the agent may do and commands may not (each filter has its own error), and what restricts
+/// commands to the sandbox's UNIX sockets.
 pub fn last(unix_sockets: UnixSockets) -> Result<Vec<BpfProgram>, BackendError> {
     let mut filters = vec![of_the_agent()?, hidden_space()?];
     match unix_sockets {
-        // The kernel's own rules hold them, or nothing does.
+        // The kernel's own rules restrict them, or nothing does.
         UnixSockets::None | UnixSockets::Landlock | UnixSockets::Unrestricted => {}
         UnixSockets::Supervised => filters.extend([datagrams()?, undumpable()?]),
         UnixSockets::Pairs => filters.extend([datagrams()?, named_sockets()?]),
@@ -222,7 +222,7 @@ pub fn last(unix_sockets: UnixSockets) -> Result<Vec<BpfProgram>, BackendError> 
     Ok(filters)
 }
 
-/// Other processes, their limits, and limits that stay.
+/// Access to other processes and their limits, and limits that must not change.
 fn of_the_agent() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::of(SUPERVISORS);
     rules.add(libc::SYS_prlimit64, vec![argument(0, Dword, Ne, 0)?])?;
@@ -236,10 +236,11 @@ fn of_the_agent() -> Result<BpfProgram, BackendError> {
     compile(rules.0, SeccompAction::Allow, errno(libc::EPERM))
 }
 
-/// Space that is taken without a byte being written: of any size in one call, which `RLIMIT_FSIZE` does
-/// not count, and nobody could look in time. As on a file system that cannot do it, so that the C
-/// library writes instead; what gives space back is permitted. Landlock's rules keep removed files
-/// where nobody can look at all: as on a kernel that was booted without it.
+/// Reserving space without writing: one call can reserve any size, `RLIMIT_FSIZE` does not count
+/// it, and no check would be in time. The error is that of a file system that does not support it,
+/// so that the C library writes instead; freeing space is permitted. Landlock's own system calls
+/// could keep removed files where no process can find them: the error is that of a kernel booted
+/// without Landlock.
 fn hidden_space() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::of(&[libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule]);
     let takes = GIVING_BACK.map(bits).map(|flag| argument(1, Dword, MaskedEq(flag), 0));
@@ -249,8 +250,8 @@ fn hidden_space() -> Result<BpfProgram, BackendError> {
     compile(rules.0, SeccompAction::Allow, errno(libc::EOPNOTSUPP))
 }
 
-/// UNIX sockets that send to an address: it lies in memory, where no filter can look. A raw one is a
-/// datagram socket too.
+/// UNIX sockets that send to an address: it is in memory, where a filter cannot read it. A raw one
+/// is a datagram socket too.
 fn datagrams() -> Result<BpfProgram, BackendError> {
     const TYPE: libc::c_int = 0xf;
     let mut rules = Rules::default();
@@ -266,15 +267,15 @@ fn datagrams() -> Result<BpfProgram, BackendError> {
     compile(rules.0, SeccompAction::Allow, errno(libc::ESOCKTNOSUPPORT))
 }
 
-/// UNIX sockets that could be connected to a name. Both of a pair are connected for good.
+/// UNIX sockets that could be connected to an address. Socket pairs are connected permanently.
 fn named_sockets() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::default();
     rules.add(libc::SYS_socket, vec![argument(0, Dword, Eq, bits(libc::AF_UNIX))?])?;
     compile(rules.0, SeccompAction::Allow, errno(libc::EACCES))
 }
 
-/// Who makes itself undumpable could not be looked into, and so not be connected: it is told that it
-/// has, and nothing is done.
+/// If a command made itself undumpable, the agent could not access it, and so not connect for it:
+/// the call reports success and does nothing.
 fn undumpable() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::default();
     let conditions =
@@ -283,8 +284,8 @@ fn undumpable() -> Result<BpfProgram, BackendError> {
     compile(rules.0, SeccompAction::Allow, errno(0))
 }
 
-/// Has every `connect` wait for the agent. That a call is one of this architecture's is looked at by
-/// the filters that are in force already.
+/// Makes every `connect` wait for the agent. The filters that are in force already check the
+/// architecture of the call.
 pub fn notify_connects() -> BpfProgram {
     const NUMBER: u32 = 0;
     let connect = u32::try_from(libc::SYS_connect).expect("numbers are small");

@@ -1,25 +1,25 @@
 //! Numbers in a text, as Lua's `read("n")` finds them.
 
-/// Longest numeral, in bytes; a longer one is none.
+/// Longest numeral, in bytes; a longer one is invalid.
 const MAX_BYTES: usize = 200;
 
-/// Bits of a double's mantissa, the hidden one counted.
+/// Bits of a double's mantissa, including the hidden one.
 const MANTISSA_BITS: i32 = 53;
-/// The last bit of the smallest doubles is 2 to this.
+/// The exponent of the last bit of the smallest doubles.
 const SMALLEST_POWER: i32 = -1074;
 
-/// How many bytes [`scan`] wants to see: a numeral and what follows it.
+/// How many bytes [`scan`] needs: a numeral and the byte after it.
 pub const LOOK_AHEAD: usize = MAX_BYTES + 1;
 
-/// C's spaces.
+/// The space characters of C.
 #[must_use]
 pub const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }
 
-/// Reads along `text` as long as it can be the beginning of a numeral, decimal or hexadecimal.
-/// Gives how many bytes that were, and the number, where they are one as a whole. So `0xg` takes
-/// two bytes and is none, just as in Lua, which cannot look further ahead than one byte.
+/// Scans `text` as long as it can be the beginning of a numeral, decimal or hexadecimal. Returns
+/// how many bytes were scanned, and the number if all of them are a valid numeral. So `0xg`
+/// consumes two bytes and is invalid, as in Lua, which looks ahead only one byte.
 #[must_use]
 pub fn scan(text: &[u8]) -> (usize, Option<f64>) {
     let mut scan = Scan { text, at: 0, too_long: false };
@@ -59,7 +59,7 @@ pub fn scan(text: &[u8]) -> (usize, Option<f64>) {
         let magnitude = hexadecimal_value(whole, fraction, exponent);
         Some(if negative { -magnitude } else { magnitude })
     } else {
-        // std rounds correctly, and takes `5.`, `.3` and `+1` as C does.
+        // std rounds correctly, and accepts `5.`, `.3` and `+1` as C does.
         std::str::from_utf8(&text[..scan.at]).ok().and_then(|text| text.parse().ok())
     };
     (scan.at, number)
@@ -72,7 +72,7 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// Takes the next byte where it is one of `set`.
+    /// Consumes the next byte if it is in `set`.
     fn accept(&mut self, set: &[u8]) -> Option<u8> {
         let byte = *self.text.get(self.at).filter(|byte| set.contains(byte))?;
         self.step().then_some(byte)
@@ -103,7 +103,7 @@ fn hexadecimal_value(whole: &[u8], fraction: &[u8], exponent: Option<&[u8]>) -> 
             mantissa = mantissa << 4 | u128::from(digit);
             scale -= after_point;
         } else {
-            // Far beyond what a double holds: all that matters is whether anything is there.
+            // Far above the range of a double: it only matters whether any digit is not zero.
             mantissa |= u128::from(digit != 0);
             scale += 4 - after_point;
         }
@@ -114,13 +114,13 @@ fn hexadecimal_value(whole: &[u8], fraction: &[u8], exponent: Option<&[u8]>) -> 
         }
         _ => 0,
     };
-    // The power of the last bit that a double of this size has.
+    // The exponent of the last bit of a double of this size.
     let power = scale.saturating_add(exponent).clamp(-2300, 2300);
     let length = i32::try_from(u128::BITS - mantissa.leading_zeros()).unwrap_or(0);
     let last_bit = (power + length - MANTISSA_BITS).max(SMALLEST_POWER);
     let mut power_left = last_bit.max(power);
     let mut value = halve(mantissa, power_left.abs_diff(power)) as f64;
-    // In steps that do not overflow on the way; powers of two are exact.
+    // In steps that do not overflow; powers of two are exact.
     while power_left != 0 && value != 0.0 && value.is_finite() {
         let step = power_left.clamp(-1000, 1000);
         value *= 2.0_f64.powi(step);
@@ -129,7 +129,7 @@ fn hexadecimal_value(whole: &[u8], fraction: &[u8], exponent: Option<&[u8]>) -> 
     value
 }
 
-/// Halves so many times, and rounds once, to even where it is in the middle.
+/// Halves this many times, and rounds once, ties to even.
 const fn halve(number: u128, times: u32) -> u128 {
     if times == 0 {
         return number;

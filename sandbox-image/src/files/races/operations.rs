@@ -63,11 +63,10 @@ fn remove(files: &Files, path: &[u8]) -> Result<(), FileError> {
     files.remove_entry(path, RemoveScope::Tree, Absent::Accept, &watch()).map(drop)
 }
 
-/// How an operation is called; those that give something check it.
+/// How an operation is called; those that return content check it.
 type Act<'a> = (&'a str, &'a dyn Fn() -> Result<(), FileError>);
 
-/// Tries each operation in turn in a race, until every one of them has both succeeded and met a
-/// link.
+/// Tries each operation in turn in a race, until every one has both succeeded and met a link.
 #[track_caller]
 fn race_all(swap: impl Fn() + Sync, tidy: impl Fn(), acts: &[Act<'_>]) {
     let mut tallies: Vec<Tally> = acts.iter().map(|_| Tally::default()).collect();
@@ -106,7 +105,7 @@ fn operations_below_a_directory_that_turns_into_a_link_stay_inside() {
             ("read", &|| get(files, b"d/file")),
             ("view", &|| view(files, b"d/file")),
             ("edit", &|| match files.edit(b"d/file", "inside", "i", 1, &watch()) {
-                // Appended to, it may be there twice; that is not what is tried here.
+                // An append may occur twice; that is not tested here.
                 Err(error) if error.kind == ErrorKind::InvalidRequest => Ok(()),
                 other => other.map(drop),
             }),
@@ -128,7 +127,7 @@ fn a_tree_whose_directories_turn_into_links_is_removed_and_nothing_else() {
         let (a, b) = (arena.path("t/a/d"), arena.path("t/link"));
         let tree = arena.path("t");
         let make = || {
-            // Away from the swapper, so that nothing here goes through its links.
+            // In a directory without swapper, so that nothing here goes through its links.
             if fs::symlink_metadata(&tree).is_err() {
                 fs::create_dir_all(arena.path("new/a/d/d/d")).unwrap();
                 symlink(&arena.outside, arena.path("new/link")).unwrap();
@@ -141,7 +140,7 @@ fn a_tree_whose_directories_turn_into_links_is_removed_and_nothing_else() {
         race(
             || exchange(&a, &b),
             |_| {
-                // The tree is the swapper's too: what it says may be any error with a name.
+                // The tree belongs to the swapper: the result may be any known error.
                 let mut tally = Tally::default();
                 tally.note(|| list(files, b"t"));
                 tally.note(|| remove(files, b"t"));
@@ -160,7 +159,7 @@ fn a_target_that_turns_into_a_link_is_replaced_or_refused_and_never_followed() {
         fs::create_dir(arena.path("d")).unwrap();
         let (a, b) = (arena.path("d/file"), arena.path("d/link"));
         let make = || {
-            // Where one of them is gone there is no exchange, so there is one of each again.
+            // If one of them is missing no exchange is possible, so create one of each again.
             _ = fs::remove_file(&a);
             _ = fs::remove_file(&b);
             symlink(arena.outside.join("file"), &b).unwrap();
@@ -169,7 +168,7 @@ fn a_target_that_turns_into_a_link_is_replaced_or_refused_and_never_followed() {
         make();
         let file = b"d/file";
         let edit = || match files.edit(file, "inside", "i", 1, &watch()) {
-            // It may be there any number of times, and whoever swaps changes it.
+            // It may occur any number of times, and the swapper changes it.
             Err(error) if matches!(error.kind, ErrorKind::InvalidRequest | ErrorKind::Busy) => {
                 Ok(())
             }
@@ -183,7 +182,7 @@ fn a_target_that_turns_into_a_link_is_replaced_or_refused_and_never_followed() {
             ("read", &|| get(files, file)),
             ("view", &|| view(files, file)),
             ("mkdir below", &|| match files.mkdir(b"d/file/x", Parents::Make) {
-                // Where it is a file there is nothing to succeed with.
+                // If it is a file no operation can succeed.
                 Err(error) if error.kind == ErrorKind::NotADirectory => Ok(()),
                 other => other.map(drop),
             }),
@@ -220,7 +219,7 @@ fn operations_on_a_link_itself_never_reach_its_target() {
                 stat_it.note(|| stat(files, b"d/file"));
                 let kind = exists.note(|| files.exists(b"d/file")).unwrap().1;
                 assert!(matches!(kind, Some(EntryKind::File | EntryKind::Symlink)), "{kind:?}");
-                // Whatever it is, it is in the way.
+                // Any type is in the way.
                 let made =
                     new.note(|| put(files, b"d/file", WriteMode::CreateNew, Overwrite::Atomic));
                 assert_eq!(made, None);
@@ -304,7 +303,7 @@ fn a_mount_of_one_file_is_that_file_or_refused_by_every_operation() {
             ("stat", &|| stat(files, one)),
         ];
         race_all(|| exchange(&single, &link), || {}, &acts);
-        // Back where the next one looks for it.
+        // Moved back to where the next operation expects it.
         if single.symlink_metadata().unwrap().is_symlink() {
             exchange(&single, &link);
         }
