@@ -1,5 +1,5 @@
-//! What holds whatever the bytes are: the bodies of the fuzz targets `paths`, `requests` and
-//! `result`. They panic where it does not.
+//! Properties that hold for any bytes: the bodies of the fuzz targets `paths`, `requests` and
+//! `result`. They panic if a property does not hold.
 //!
 //! Compiled for `fuzz/`, and for this crate's tests, which replay the corpora.
 

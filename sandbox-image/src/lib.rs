@@ -1,11 +1,11 @@
-//! The agent: the only program of sandboxctl inside a sandbox.
+//! The agent: the only program that sandboxctl runs inside a sandbox.
 //!
-//! It checks that it is the user it is to be, opens its mounts, confines itself, and only then reads
-//! what anybody sends it. One thread reads requests and never waits for anything else (`session`);
-//! each run has a thread for the script and one that watches the clock (`run`), and file operations
-//! have workers (`operation`) and streams for their content (`stream`), programs of the image a
-//! thread each (`exec`), and their connections are made by the agent (`sockets`); everything that
-//! touches a file goes through `files`. Whatever happens, the end of stdin ends the process.
+//! It checks that it runs as the requested user, opens its mounts, confines itself, and only then
+//! reads input. One thread reads requests and never waits for anything else (`session`). Each run
+//! has a thread for the script and one that enforces the timeout (`run`), file operations have
+//! worker threads (`operation`) and streams for their content (`stream`), each command has a thread
+//! (`exec`), and the agent makes the connections of commands (`sockets`). All file access goes
+//! through `files`. The end of stdin always ends the process.
 
 #![deny(unsafe_code)]
 
@@ -39,35 +39,35 @@ use sandbox_protocol::message::Confinement;
 
 use confine::landlock::{Surroundings, Tenant};
 
-/// How the agent ends.
+/// How the agent exits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Exit {
-    /// As asked: `shutdown`, a run that had to be given up, or a check.
+    /// As requested: `shutdown`, an abandoned run, or a check.
     Done = 0,
     /// Stdin or stdout ended without `shutdown`.
     Lost = 1,
-    /// It could not begin: its command line, its mounts.
+    /// It could not start: its command line, its mounts.
     Start = 2,
     /// The controller broke the protocol.
     Protocol = 3,
-    /// A fault of ours.
+    /// An internal error.
     Internal = 4,
-    /// It could not confine itself as its policy wants.
+    /// It could not confine itself as its policy requires.
     Unconfined = EXIT_UNCONFINED,
 }
 
-/// Why the agent could not begin.
+/// Why the agent could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The command line.
+    /// An invalid command line.
     #[error("bad command line: {0}")]
     Args(#[from] ArgsError),
-    /// The command line again.
+    /// An invalid command line, too.
     #[error("an argument is not UTF-8")]
     ArgsNotUtf8,
-    /// It is not who it is to be.
+    /// It runs as another user.
     #[error(transparent)]
     Identity(#[from] confine::identity::IdentityError),
     /// Confinement.
@@ -82,24 +82,24 @@ pub enum StartError {
     /// The proxy's port.
     #[error("cannot listen on the loopback: {0}")]
     Proxy(#[source] std::io::Error),
-    /// What programs need.
+    /// A resource that commands need.
     #[error("cannot run programs: {0}")]
     Programs(#[source] std::io::Error),
     /// A thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
-    /// The script that is to be checked.
+    /// The script to check.
     #[error("cannot read the script: {0}")]
     Read(#[source] std::io::Error),
 }
 
-/// As much as the embedded engine's pipes hold.
+/// The size of the embedded engine's pipes.
 const PIPE_BYTES: usize = 256 << 10;
 
 /// Runs the agent with the arguments after the program's name.
 pub fn main(args: impl Iterator<Item = OsString>) -> Exit {
-    // A panic leaves locks and the VM in states that nobody has thought of, and would unwind
-    // into C++: end the process, which loses nothing but this one sandbox.
+    // After a panic, locks and the VM may be in an inconsistent state, and unwinding would reach
+    // C++: end the process, which loses only this sandbox.
     std::panic::set_hook(Box::new(|panic| die(Exit::Internal, &panic.to_string())));
     match start(args) {
         Ok(exit) => exit,
@@ -124,24 +124,24 @@ fn start(args: impl Iterator<Item = OsString>) -> Result<Exit, StartError> {
     }
 }
 
-/// Has the pipes of stdin and stdout hold several frames, so that neither side is woken for every
-/// piece: those that engines make hold less than one.
+/// Enlarges the pipes of stdin and stdout to hold several frames, so that neither side is woken for
+/// every piece: engines' pipes hold less than one.
 fn widen_pipes() {
     for pipe in [rustix::stdio::stdin(), rustix::stdio::stdout()] {
-        // What is no pipe, or may not grow any more, stays as it is.
+        // If it is not a pipe, or cannot grow, it stays as it is.
         if rustix::pipe::fcntl_getpipe_size(pipe).is_ok_and(|size| size < PIPE_BYTES) {
             _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BYTES);
         }
     }
 }
 
-/// An agent that nobody has spoken to yet: its mounts are open, and it is confined.
+/// An agent before its first request: its mounts are open, and it is confined.
 #[derive(Debug)]
 pub struct Agent {
     mounts: files::Mounts,
     confinement: Confinement,
     proc: proc::Proc,
-    /// The proxy's port, where programs may reach anybody.
+    /// The proxy's port, if commands have egress.
     proxy: Option<TcpListener>,
     programs: Option<(exec::ExecContext, exec::Spawner)>,
 }
@@ -190,15 +190,15 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// [`StartError::Thread`] where no thread can be had.
+    /// [`StartError::Thread`] if a thread cannot be started.
     pub fn serve(self) -> Result<Exit, StartError> {
         let Self { mounts, confinement, proc, programs, proxy } = self;
         session::serve(mounts, confinement, proc, programs, proxy).map_err(StartError::Thread)
     }
 }
 
-/// Ends the process at once: no destructor, no exit handler, no wait for a thread. Only files that
-/// are not finished go first.
+/// Exits at once: no destructors, no exit handlers, no waiting for threads. Only unfinished files
+/// are removed first.
 pub fn exit(exit: Exit) -> ! {
     files::remove_temporaries();
     #[expect(unsafe_code, reason = "std has no _exit, and exit handlers may wait for the VM")]
@@ -208,7 +208,7 @@ pub fn exit(exit: Exit) -> ! {
     }
 }
 
-/// Says why on stderr, and ends the process.
+/// Prints the reason on stderr, and exits.
 pub fn die(how: Exit, why: &str) -> ! {
     _ = writeln!(std::io::stderr(), "sandbox-agent: {why}");
     exit(how)

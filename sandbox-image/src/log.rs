@@ -1,4 +1,4 @@
-//! The log of a run: `print` and `warn`, sent as they happen, within their limits.
+//! The log of a run: `print` and `warn`, sent immediately, within their limits.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,14 +8,15 @@ use sandbox_protocol::message::{Limits, Log, LogLevel};
 
 use crate::outbox::Outbox;
 
-/// Takes log entries. Counts them, cuts what is too long, and remembers what was left out.
+/// Counts and sends log entries, cuts those that are too long, and records whether any were
+/// dropped.
 pub struct LogSink {
     outbox: Arc<Outbox>,
     request: u64,
     room: Mutex<Room>,
 }
 
-/// What may still be logged.
+/// The remaining log budget.
 struct Room {
     bytes: u64,
     lines: u64,
@@ -23,16 +24,16 @@ struct Room {
 }
 
 impl LogSink {
-    /// The log of the run `request`, which begins now.
+    /// The log of the run `request`, which starts now.
     #[must_use]
     pub fn new(outbox: Arc<Outbox>, request: u64, limits: &Limits) -> Self {
         let room = Room { bytes: limits.log_bytes, lines: limits.log_lines, truncated: false };
         Self { outbox, request, room: Mutex::new(room) }
     }
 
-    /// Sends an entry. The one that fills the log is cut, and what follows is left out.
+    /// Sends an entry. The one that fills the log is cut, and later ones are dropped.
     pub fn log(&self, level: LogLevel, text: &[u8]) {
-        // The lock is held until the entry is sent: entries keep their order.
+        // The lock is held until the entry is sent, so that entries keep their order.
         let mut room = self.room.lock().unwrap();
         if room.truncated || room.lines == 0 {
             room.truncated = true;
@@ -51,7 +52,7 @@ impl LogSink {
         self.outbox.notify(&FromAgent::Log(Log { request, level, text, lossy, cut }));
     }
 
-    /// Whether entries, or parts of one, were left out because the log was full.
+    /// Whether entries, or parts of one, were dropped because the log was full.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
         self.room.lock().unwrap().truncated
@@ -67,12 +68,12 @@ struct Entry {
 }
 
 impl Entry {
-    /// As much of `bytes` as takes at most `max` encoded bytes. It looks at no more than that, so
-    /// that a huge string costs no more than a long one.
+    /// The prefix of `bytes` that takes at most `max` encoded bytes. Only that prefix is scanned,
+    /// so that a huge string costs no more than a long one.
     fn new(bytes: &[u8], max: usize) -> Self {
         let mut entry = Self { text: String::new(), bytes: 0, lossy: false, cut: false };
-        // Every byte takes at least one when encoded, and a character has at most four: what a
-        // cut here would leave of a character is beyond `max`.
+        // Every byte takes at least one when encoded, and a character has at most four: a character
+        // split by this cut is beyond `max`.
         let head = &bytes[..bytes.len().min(max + 4)];
         for chunk in head.utf8_chunks() {
             let valid = cut_encoded(chunk.valid(), max - entry.bytes);

@@ -1,6 +1,6 @@
-//! Mounts inside the agent's mounts. There are none unless something led the engine astray: it follows
-//! links that it finds on the way to where it mounts, and one that leads into the io dir has it make
-//! something there to mount on.
+//! Mounts inside the agent's mounts. Normally there are none. But the engine follows links on the
+//! path to a mount point, and a link that leads into the io dir makes it create a mount point
+//! there.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -8,10 +8,10 @@ use std::path::Path;
 
 use sandbox_protocol::argv::Mount;
 
-/// Something is mounted where nothing may be.
+/// An unexpected mount.
 #[derive(Debug, thiserror::Error)]
 pub enum NestedError {
-    /// The kernel does not say what is mounted.
+    /// The kernel did not report the mounts.
     #[error("cannot ask what is mounted: {0}")]
     Ask(#[source] io::Error),
     /// A mount inside one of the agent's.
@@ -21,14 +21,14 @@ pub enum NestedError {
         Path::new(std::ffi::OsStr::from_bytes(.at)).display()
     )]
     Inside {
-        /// Where.
+        /// Its path.
         at: Vec<u8>,
-        /// Inside which mount.
+        /// The mount that contains it.
         mount: String,
     },
 }
 
-/// Fails where something is mounted inside one of these mounts that is not one of the `hidden`.
+/// Fails if there is a mount inside one of these mounts that is not one of the `hidden`.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ fn find(table: &[u8], mounts: &[Mount], hidden: &[String]) -> Result<(), NestedE
     Ok(())
 }
 
-/// The fifth field of a line, without the octal digits that stand for what would end it.
+/// The fifth field of a line, with its octal escapes decoded.
 fn mount_point(line: &[u8]) -> Option<Vec<u8>> {
     let mut rest = line.split(|&byte| byte == b' ').nth(4)?;
     let mut path = Vec::with_capacity(rest.len());

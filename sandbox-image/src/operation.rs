@@ -1,8 +1,8 @@
-//! File operations of the controller: taken by the thread that reads requests, done by workers.
+//! File operations of the controller: accepted by the thread that reads requests, done by workers.
 //!
-//! There are as many workers as there may be requests in flight, started when they are first
-//! needed, so an operation that waits (for a disk, for the controller's reading) never keeps
-//! another one waiting. Each operation is answered exactly once, by the worker that did it.
+//! There is one worker per request that may be in flight, started when first needed, so an
+//! operation that waits (for a disk, for the controller to read) never delays another one. Each
+//! operation is answered exactly once, by the worker that did it.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -31,7 +31,7 @@ use crate::stream::{Stream, Streams, Way};
 /// Stack of a worker: the largest frame is a buffer of directory entries.
 const STACK_BYTES: usize = 256 << 10;
 
-/// What an operation is to do.
+/// The operation to perform.
 #[derive(Debug)]
 pub enum Operation {
     /// `read`.
@@ -75,7 +75,7 @@ impl Operation {
     }
 }
 
-/// The operations under way.
+/// The operations in progress.
 #[derive(Clone)]
 pub struct Operations {
     shared: Arc<Shared>,
@@ -83,7 +83,7 @@ pub struct Operations {
 
 struct Shared {
     state: Mutex<State>,
-    /// There is a job.
+    /// A job is waiting.
     waiting: Condvar,
     outbox: Arc<Outbox>,
     streams: Arc<Streams>,
@@ -95,7 +95,7 @@ struct State {
     jobs: VecDeque<Job>,
     workers: usize,
     idle: usize,
-    /// What to do when none is under way any more.
+    /// Called when no operation is in progress any more.
     last: Vec<Box<dyn FnOnce() + Send>>,
     ending: bool,
 }
@@ -114,7 +114,7 @@ impl Running {
     }
 }
 
-/// An operation that is about to begin.
+/// An operation that is about to start.
 struct Job {
     id: u64,
     operation: Operation,
@@ -125,20 +125,20 @@ struct Job {
 }
 
 impl Operations {
-    /// None yet.
+    /// Starts without operations.
     #[must_use]
     pub fn new(outbox: Arc<Outbox>, streams: Arc<Streams>) -> Self {
         let shared = Shared { state: Mutex::default(), waiting: Condvar::new(), outbox, streams };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Starts the operation `id`, whose answer comes when it is done. It has `time`, waiting for
-    /// the controller not counted.
+    /// Starts the operation `id`, whose answer is sent when it is done. Its timeout is `time`,
+    /// which does not count waiting for the controller.
     ///
     /// # Errors
     ///
-    /// `invalid_request` where its stream is open, `busy` where the session ends, `internal` where
-    /// no thread can be had.
+    /// `invalid_request` if its stream is already open, `busy` if the session ends, `internal` if a
+    /// thread cannot be started.
     pub fn start(
         &self,
         id: u64,
@@ -155,7 +155,7 @@ impl Operations {
             let worker = std::thread::Builder::new().name("worker".to_owned());
             match worker.stack_size(STACK_BYTES).spawn(move || shared.work()) {
                 Ok(_) => state.workers += 1,
-                // Those that there are will do it.
+                // The existing workers will do it.
                 Err(_) if state.workers > 0 => {}
                 Err(error) => return Err(no_thread(error)),
             }
@@ -171,13 +171,13 @@ impl Operations {
         Ok(())
     }
 
-    /// Ends the operation with this id early; whether there was one.
+    /// Ends the operation with this id early; returns whether there was one.
     pub fn cancel(&self, id: u64) -> bool {
         let state = self.shared.state.lock().unwrap();
         state.running.get(&id).map(Running::cancel).is_some()
     }
 
-    /// Ends all operations early, begins no more, and calls `then` when all are answered.
+    /// Ends all operations early, refuses new ones, and calls `then` when all are answered.
     pub fn end(&self, then: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.state.lock().unwrap();
         state.ending = true;
@@ -192,7 +192,7 @@ impl Operations {
 }
 
 impl Shared {
-    /// A worker's life.
+    /// The main loop of a worker.
     fn work(&self) {
         loop {
             let mut state = self.state.lock().unwrap();
@@ -248,14 +248,14 @@ impl Shared {
     }
 }
 
-/// An operation under way.
+/// An operation in progress.
 struct Task<'a> {
     id: u64,
     files: &'a Files,
     watch: &'a Watch,
     outbox: &'a Outbox,
     stream: Option<Arc<Stream>>,
-    /// A file that ends with the task, which is after its answer.
+    /// A file that is closed with the task, after its answer.
     replaced: Cell<Option<OwnedFd>>,
 }
 
@@ -264,7 +264,7 @@ impl Task<'_> {
         self.stream.as_ref().expect("opened with the request")
     }
 
-    /// Sends what is left of a file, and says how much it was.
+    /// Sends the rest of a file, and returns its size.
     fn send(&self, mut reading: Reading) -> Result<u64, FileError> {
         let mut bytes = 0;
         loop {

@@ -1,8 +1,8 @@
-//! What the agent sends: one writer behind a lock, one write a frame.
+//! Sends the agent's messages: one writer behind a lock, one write per frame.
 //!
-//! Whoever does the work sends by itself, so that an announcement is in the pipe before the change
-//! it announces, and a log entry before what follows it. The thread that reads requests must never
-//! wait for the controller to read: its answers go through a [`Replier`].
+//! The thread that does the work also sends, so that an announcement is in the pipe before the
+//! change it announces, and a log entry before what follows it. The thread that reads requests must
+//! never wait for the controller to read: its answers are sent by a [`Replier`].
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,20 +20,20 @@ use crate::files::Announce;
 use crate::proxy::FrameSender;
 use crate::{Exit, die};
 
-/// Answers that the controller has not read yet. It has at most [`MAX_IN_FLIGHT`] requests and as many
-/// cancels open, and refusals beyond.
+/// The most answers that the controller has not read yet. It has at most [`MAX_IN_FLIGHT`] requests
+/// and as many cancels open; the rest is for refusals.
 const MAX_WAITING_ANSWERS: usize = 256;
 
-/// The agent's side of stdout.
+/// The agent's end of stdout.
 pub struct Outbox {
     writer: Mutex<FrameWriter>,
-    /// Requests that were admitted and are not answered.
+    /// Requests that were admitted and are not yet answered.
     in_flight: AtomicUsize,
 }
 
 struct FrameWriter {
     writer: Box<dyn Write + Send>,
-    /// Set with a run's last word when its thread may never come back.
+    /// Set after the last message of a run whose thread may never return.
     silenced: bool,
 }
 
@@ -55,8 +55,8 @@ impl Outbox {
         }
     }
 
-    /// Sends the answer to a request that was admitted. `before` is called when nothing else can be
-    /// sent any more before the answer: what it lets begin speaks after it.
+    /// Sends the answer to an admitted request. `before` is called when no other message can be
+    /// sent before the answer: work that it allows to start sends its messages after it.
     pub fn answer<T: Serialize>(
         &self,
         id: u64,
@@ -70,7 +70,7 @@ impl Outbox {
         writer.write(&frame);
     }
 
-    /// The same for a run that is given up: nothing of that run's is sent after its answer.
+    /// The same for an abandoned run: no message of that run is sent after its answer.
     pub fn answer_and_silence<T: Serialize>(&self, id: u64, result: Result<T, WireError>) {
         let frame = encode_answer(id, result);
         let mut writer = self.writer.lock().unwrap();
@@ -78,16 +78,16 @@ impl Outbox {
         writer.write(&frame);
     }
 
-    /// Admits a request that is answered when its work is done.
+    /// Admits a request that will be answered when its work is done.
     ///
-    /// Only such requests count against [`MAX_IN_FLIGHT`], as in the controller. What the thread that
-    /// reads requests answers by itself (`hello`, `cancel`, `shutdown`, every refusal) is never
-    /// counted: its answer may wait behind others' while the controller already sends the next
+    /// Only such requests count towards [`MAX_IN_FLIGHT`], as in the controller. Requests that the
+    /// reading thread answers itself (`hello`, `cancel`, `shutdown`, every refusal) are never
+    /// counted: their answer may wait behind others while the controller already sends the next
     /// request.
     ///
     /// # Errors
     ///
-    /// `busy` where as many are in flight as there may be.
+    /// `busy` if the maximum is in flight.
     pub fn admit(&self) -> Result<(), WireError> {
         let admit = |count| (count < MAX_IN_FLIGHT).then_some(count + 1);
         match self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit) {
@@ -96,7 +96,7 @@ impl Outbox {
         }
     }
 
-    /// Takes back [`admit`](Self::admit) for a request whose work did not begin.
+    /// Reverts [`admit`](Self::admit) for a request whose work did not start.
     pub fn withdraw(&self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
@@ -130,8 +130,8 @@ impl FrameWriter {
     }
 }
 
-/// An answer as a line. One that the controller would refuse is a fault of ours, and an answer
-/// too: a request is never left without one.
+/// Encodes an answer. An answer that the controller would refuse is an internal error, and is
+/// answered as such: every request gets an answer.
 fn encode_answer<T: Serialize>(id: u64, result: Result<T, WireError>) -> Vec<u8> {
     FromAgent::encode_reply(id, result).unwrap_or_else(|error: FrameError| {
         let error = WireError::new(ErrorKind::Internal, format!("cannot send the answer: {error}"));
@@ -139,7 +139,7 @@ fn encode_answer<T: Serialize>(id: u64, result: Result<T, WireError>) -> Vec<u8>
     })
 }
 
-/// Sends the reader's answers from a thread of its own, in order.
+/// Sends the reading thread's answers from a thread of its own, in order.
 #[derive(Clone)]
 pub struct Replier(SyncSender<Outgoing>);
 
@@ -153,7 +153,7 @@ impl Replier {
     ///
     /// # Errors
     ///
-    /// Where no thread can be had.
+    /// If a thread cannot be started.
     pub fn start(outbox: Arc<Outbox>) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(MAX_WAITING_ANSWERS);
         std::thread::Builder::new()
@@ -162,12 +162,12 @@ impl Replier {
         Ok(Self(sender))
     }
 
-    /// Sends the answer to a request, as soon as the controller reads.
+    /// Sends the answer to a request as soon as the controller reads.
     pub fn answer<T: Serialize>(&self, id: u64, result: Result<T, WireError>) {
         self.push(Outgoing::Answer(encode_answer(id, result)));
     }
 
-    /// Ends the agent with code 0 once every answer is sent.
+    /// Exits with code 0 once every answer is sent.
     pub fn exit(&self) {
         self.push(Outgoing::Exit);
     }
@@ -190,7 +190,7 @@ fn send_all(outbox: &Outbox, receiver: &Receiver<Outgoing>) {
     }
 }
 
-/// Stdout without std's line buffer. It may be a descriptor that does not block.
+/// Stdout without std's line buffer. It may be a non-blocking descriptor.
 pub struct Stdout;
 
 impl Write for Stdout {
@@ -211,14 +211,14 @@ impl Write for Stdout {
     }
 }
 
-/// Keeps what is written, for tests.
+/// Stores what is written, for tests.
 #[cfg(test)]
 #[derive(Clone, Default)]
 pub(crate) struct Recorder(Arc<Mutex<Vec<u8>>>);
 
 #[cfg(test)]
 impl Recorder {
-    /// The lines so far.
+    /// The lines written so far.
     pub(crate) fn lines(&self) -> Vec<String> {
         let bytes = self.0.lock().unwrap();
         String::from_utf8(bytes.clone()).unwrap().lines().map(str::to_owned).collect()

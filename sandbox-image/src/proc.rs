@@ -1,5 +1,5 @@
-//! What the agent reads of `/proc`, taken while it still can: once it is confined nothing but the
-//! mounts can be opened any more.
+//! What the agent reads from `/proc`. It is opened early: a confined agent can open nothing but the
+//! mounts.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -7,20 +7,21 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Longest `status`; the kernel's has some 1,500 bytes.
+/// Longest `status`; the kernel's has about 1,500 bytes.
 const STATUS_BYTES: usize = 8 << 10;
 
-/// What is known of this process and its kernel.
+/// Information about this process and its kernel.
 #[derive(Debug)]
 pub struct Proc {
     boot_id: String,
     status: Option<File>,
-    /// What the process had used before: it ran the engine's code before it executed ours.
+    /// CPU time used before this program started: the process ran the engine's code before it
+    /// executed the agent.
     cpu_before: Duration,
 }
 
 impl Proc {
-    /// Reads what stays as it is, and opens what does not.
+    /// Reads what is constant, and opens what is not.
     #[must_use]
     pub fn open() -> Self {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
@@ -31,20 +32,21 @@ impl Proc {
         }
     }
 
-    /// The kernel's boot id; empty on a kernel that does not tell, which equals no other.
+    /// The kernel's boot id; empty on a kernel that does not report it. An empty id equals no
+    /// other.
     #[must_use]
     pub fn boot_id(&self) -> &str {
         &self.boot_id
     }
 
-    /// Processor time of this program, all threads.
+    /// CPU time of this program, all threads.
     #[must_use]
     pub fn cpu_time(&self) -> Duration {
         process_time().saturating_sub(self.cpu_before)
     }
 
-    /// The high-water mark of this program; getrusage's would have that of the engine's code before
-    /// it. 0 where the kernel does not tell.
+    /// Peak resident size of this program; getrusage would include the engine's code before it. 0
+    /// if the kernel does not report it.
     #[must_use]
     pub fn peak_memory(&self) -> u64 {
         let mut status = [0; STATUS_BYTES];
@@ -59,7 +61,7 @@ impl Proc {
     }
 }
 
-/// Processor time of this process, all threads, from its very beginning.
+/// CPU time of this process, all threads, since it was created.
 fn process_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).unwrap_or_default()
@@ -73,7 +75,7 @@ mod tests {
     fn files_of_proc_opened_before_confinement_stay_readable() {
         let proc = Proc::open();
         assert!(!proc.boot_id().is_empty());
-        // More than the whole process has had so far.
+        // More than the whole process has used so far.
         let before = proc.peak_memory();
         assert!(before > 0);
         let block = std::hint::black_box(vec![1_u8; usize::try_from(before).unwrap()]);

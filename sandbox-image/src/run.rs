@@ -1,9 +1,9 @@
-//! One run of a script: what it is given, what may end it, and its one answer.
+//! One run of a script: its input, its timeout, and its one answer.
 //!
-//! A run has two threads. The script's runs the VM and does nothing else. The other one waits for
-//! it, watches the clock, and answers: when the script ended; or, where the VM was told to stop
-//! and did not come back (it may be in C code that has no interrupt), without it. Then the VM's
-//! thread can never be trusted again, and the process ends.
+//! A run has two threads. The script's thread runs the VM and does nothing else. The supervisor
+//! waits for it, enforces the timeout, and answers: when the script has ended; or, if the VM was
+//! told to stop and did not return (it may be in C code without interrupts), without it. After that
+//! the VM's thread can never be trusted again, and the process exits.
 //!
 //! ```text
 //!   run ──> running ── script ends ──────────────────────> answer, idle
@@ -32,9 +32,9 @@ use crate::{luau, source};
 
 /// Stack of a thread that runs the VM or the compiler, which recurse in C.
 pub const STACK_BYTES: usize = 16 << 20;
-/// How long a script that was told to stop may take. The controller waits a second.
+/// How long a script may take to stop after it was told to. The controller waits a second.
 const GRACE: Duration = Duration::from_millis(250);
-/// No run is longer, whatever it was given.
+/// The longest timeout of a run, whatever was requested.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Starts runs, one at a time, and ends them.
@@ -52,7 +52,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     running: Option<Running>,
-    /// The id of a `shutdown` that waits for the end of the run.
+    /// The id of a `shutdown` that waits for the run to end.
     shutdown: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ struct Running {
 impl Running {
     fn cancel(&self) {
         self.stop.stop(StopReason::Cancelled);
-        // Where the run ends at this moment nobody listens, and nobody needs to.
+        // If the run ends at this moment nothing listens, which is fine.
         _ = self.events.send(Event::Cancel);
     }
 }
@@ -75,37 +75,37 @@ enum Event {
     Cancel,
 }
 
-/// A run that is about to begin.
+/// A run that is about to start.
 pub struct Job {
     /// The request's id.
     pub id: u64,
-    /// What to run.
+    /// The script.
     pub run: Run,
-    /// When the request was taken.
+    /// When the request was received.
     pub accepted: Instant,
     /// The sandbox's limits.
     pub limits: Limits,
     /// How `io` reports OS errors.
     pub io_errors: IoErrors,
-    /// The files, where io is on.
+    /// The files, if io is enabled.
     pub files: Option<Arc<Files>>,
-    /// The programs, where there are some.
+    /// The commands, if the sandbox supports them.
     pub programs: Option<Arc<Programs>>,
 }
 
 impl Runner {
-    /// A runner with nothing to do.
+    /// An idle runner.
     #[must_use]
     pub fn new(outbox: Arc<Outbox>, replier: Replier, proc: Arc<Proc>) -> Self {
         let shared = Shared { state: Mutex::default(), outbox, replier, proc };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Starts a run, whose answer comes when it ends.
+    /// Starts a run, whose answer is sent when it ends.
     ///
     /// # Errors
     ///
-    /// `busy` while another one is under way; `internal` where no thread can be had.
+    /// `busy` while another one is in progress; `internal` if a thread cannot be started.
     pub fn start(&self, job: Job) -> Result<(), WireError> {
         let mut state = self.shared.state.lock().unwrap();
         if state.running.is_some() || state.shutdown.is_some() {
@@ -123,15 +123,14 @@ impl Runner {
         Ok(())
     }
 
-    /// Ends the run with this id early; whether there was one.
+    /// Ends the run with this id early; returns whether there was one.
     pub fn cancel(&self, id: u64) -> bool {
         let state = self.shared.state.lock().unwrap();
         let running = state.running.as_ref().filter(|running| running.id == id);
         running.map(Running::cancel).is_some()
     }
 
-    /// Answers `shutdown` and ends the process, after a run that is under way has been cancelled
-    /// and answered.
+    /// Answers `shutdown` and exits, after a run in progress has been cancelled and answered.
     pub fn shutdown(&self, id: u64) {
         let mut state = self.shared.state.lock().unwrap();
         if state.shutdown.is_some() {
@@ -147,7 +146,7 @@ impl Runner {
 }
 
 impl Shared {
-    /// A run from its beginning to its answer.
+    /// A run from its start to its answer.
     fn conduct(
         &self,
         job: Job,
@@ -172,7 +171,7 @@ impl Shared {
             .spawn(move || {
                 let end = source::prepare(&run.source)
                     .map_or_else(RunEnd::Failed, |text| luau::run(text, &run.args, &context));
-                // The supervisor may have given up; then the process is about to end.
+                // The supervisor may have given up; then the process is about to exit.
                 _ = sender.send(Event::Ended(end));
             });
         if let Err(error) = script {
@@ -195,7 +194,7 @@ impl Shared {
 
     fn finish(&self, id: u64, result: Result<RunReply, WireError>) {
         let mut shutdown = None;
-        // The next run may begin before this answer is on its way, but cannot speak before it.
+        // The next run may start before this answer is sent, but cannot send anything before it.
         self.outbox.answer(id, result, || {
             let mut state = self.state.lock().unwrap();
             state.running = None;
@@ -206,7 +205,7 @@ impl Shared {
         }
     }
 
-    /// The run stays `running`, so that no other one begins in what is left of this process.
+    /// The run stays `running`, so that no other one starts in this process.
     fn give_up(&self, id: u64, reply: RunReply) {
         self.outbox.answer_and_silence(id, Ok(reply));
         match self.state.lock().unwrap().shutdown {
@@ -230,8 +229,8 @@ impl Shared {
     }
 }
 
-/// Waits for the script's end, and tells it to stop when its time is up or it was cancelled.
-/// `None` where it has not come back [`GRACE`] later.
+/// Waits for the script to end, and tells it to stop when its deadline passes or it was cancelled.
+/// `None` if it has not returned [`GRACE`] later.
 fn wait(events: &Receiver<Event>, stop: &StopFlag, deadline: Instant) -> Option<RunEnd> {
     let mut until = deadline;
     let mut stopping = false;
@@ -239,7 +238,7 @@ fn wait(events: &Receiver<Event>, stop: &StopFlag, deadline: Instant) -> Option<
         let left = until.saturating_duration_since(Instant::now());
         match events.recv_timeout(left) {
             Ok(Event::Ended(end)) => return Some(end),
-            // The flag is set already.
+            // The flag is already set.
             Ok(Event::Cancel) => {}
             Err(RecvTimeoutError::Timeout) if stopping => return None,
             Err(RecvTimeoutError::Timeout) => stop.stop(StopReason::Timeout),

@@ -1,16 +1,16 @@
-//! What a script's text must be before the compiler sees it.
+//! Checks a script's text before it is compiled.
 
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::MAX_SOURCE_BYTES;
 use sandbox_protocol::message::ScriptError;
 
-/// Checks a script and takes away what Luau does not know: a byte-order mark, and a `#!` line,
-/// which is left blank so that line numbers stay right.
+/// Checks a script and removes what Luau does not support: a byte-order mark, and a `#!` line,
+/// which is replaced by a blank one so that line numbers stay correct.
 ///
 /// # Errors
 ///
-/// `source_too_large`, or `syntax` for a NUL byte (Luau would silently end there) and for
-/// bytecode (which nobody verifies).
+/// `source_too_large`, or `syntax` for a NUL byte (Luau would silently stop there) and for bytecode
+/// (which is not verified).
 pub fn prepare(source: &str) -> Result<&str, ScriptError> {
     if source.len() > MAX_SOURCE_BYTES {
         return Err(too_large());
@@ -20,7 +20,7 @@ pub fn prepare(source: &str) -> Result<&str, ScriptError> {
         return Err(syntax(line, "a NUL byte in the script"));
     }
     let text = source.strip_prefix('\u{feff}').unwrap_or(source);
-    // Bytecode begins with its version, a small number; text begins with none of these.
+    // Bytecode starts with its version, a small number; text starts with none of these.
     if text.bytes().next().is_some_and(|byte| byte < b' ' && !byte.is_ascii_whitespace()) {
         return Err(syntax(1, "bytecode is not accepted, only text"));
     }

@@ -1,4 +1,4 @@
-//! What ends a script, a program or a file operation before it ends by itself.
+//! Stops a script, a command or a file operation early.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,11 +8,11 @@ use sandbox_protocol::{ErrorKind, WireError};
 
 use crate::wake::Wake;
 
-/// Why a run is to end before its script does.
+/// Why a run must end before its script does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum StopReason {
-    /// It is not: go on.
+    /// It was not stopped.
     None = 0,
     /// The deadline has passed.
     Timeout = 1,
@@ -21,7 +21,7 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// How a run ends that was stopped for this reason.
+    /// The error of a run that was stopped for this reason.
     #[must_use]
     pub fn error(self) -> ScriptError {
         let (kind, message) = match self {
@@ -33,16 +33,16 @@ impl StopReason {
     }
 }
 
-/// Set from outside the script's thread, read by the VM's interrupt. Once set it stays.
+/// Set from outside the script's thread, read by the VM's interrupt. Once set it stays set.
 #[derive(Debug, Default)]
 pub struct StopFlag {
     reason: AtomicU8,
-    /// Who waits in `poll` meanwhile.
+    /// The threads that wait in `poll` meanwhile.
     waiting: Mutex<Option<Arc<Wake>>>,
 }
 
 impl StopFlag {
-    /// Why the run is to end: one atomic load.
+    /// Why the run must end: one atomic load.
     #[must_use]
     pub fn reason(&self) -> StopReason {
         match self.reason.load(Ordering::Relaxed) {
@@ -61,7 +61,7 @@ impl StopFlag {
         }
     }
 
-    /// Does work that waits for `wake`, which a stop wakes too; also one that came before.
+    /// Runs work that waits for `wake`, which a stop also wakes; also a stop that came before.
     pub fn waking<T>(&self, wake: &Arc<Wake>, work: impl FnOnce() -> T) -> T {
         *self.waiting.lock().unwrap() = Some(wake.clone());
         if self.reason() != StopReason::None {
@@ -73,7 +73,7 @@ impl StopFlag {
     }
 }
 
-/// Programs may have taken all processes that the sandbox may have, and threads count as such.
+/// Commands may have used up the sandbox's process limit, which also counts threads.
 pub fn no_thread(error: std::io::Error) -> WireError {
     let message =
         format!("no thread can be started, as where there are limits.pids of them: {error}");

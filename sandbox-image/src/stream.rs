@@ -1,9 +1,9 @@
-//! Streams of bytes between the controller and an operation, or a program.
+//! Byte streams between the controller and an operation, or a command.
 //!
-//! The thread that reads requests delivers chunks and credit here and never waits; the operation's
-//! thread waits here, and is woken by what it waits for or by what stops it; a program's thread waits
-//! for its pipes too, and asks here without waiting when it is woken. What comes for a
-//! stream that is not open was sent before the other side knew, and is dropped.
+//! The thread that reads requests delivers chunks and credit here and never waits. The operation's
+//! thread waits here, and is woken by what it waits for or by a stop. A command's thread also waits
+//! for its pipes, so it only polls here, when it is woken. What arrives for a stream that is not
+//! open was sent before the other side knew, and is dropped.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
@@ -22,7 +22,7 @@ use crate::wake::Wake;
 #[derive(Default)]
 pub struct Streams(Mutex<HashMap<u32, Arc<Stream>>>);
 
-/// Which way a stream goes.
+/// The direction of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// To the controller.
@@ -36,7 +36,7 @@ pub struct Stream {
     number: u32,
     end: Mutex<End>,
     changed: Condvar,
-    /// Who waits for more than this stream.
+    /// Threads that wait for more than this stream.
     wake: Option<Arc<Wake>>,
 }
 
@@ -46,11 +46,11 @@ enum End {
 }
 
 impl Streams {
-    /// Opens a stream. `wake` is woken by whatever comes for it.
+    /// Opens a stream. Whatever arrives for it wakes `wake`.
     ///
     /// # Errors
     ///
-    /// `invalid_request` where one of this number is open.
+    /// `invalid_request` if a stream with this number is open.
     pub fn open(
         &self,
         number: u32,
@@ -87,7 +87,7 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// Where the controller broke the rules of the stream.
+    /// If the controller broke the rules of the stream.
     pub fn take_chunk(&self, chunk: Chunk) -> Result<(), StreamError> {
         match self.find(chunk.stream) {
             Some(stream) => stream.take_chunk(chunk),
@@ -99,7 +99,7 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// Where the controller broke the rules of the stream.
+    /// If the controller broke the rules of the stream.
     pub fn take_credit(&self, credit: &Credit) -> Result<(), StreamError> {
         match self.find(credit.stream) {
             Some(stream) => stream.take_credit(credit),
@@ -115,7 +115,7 @@ impl Stream {
                 window.receive(&chunk)?;
                 chunks.push_back(chunk);
             }
-            // Nobody sends on a stream that is received: there is no credit for it.
+            // The agent sends nothing on a stream that it receives: there is no credit for it.
             End::Sending(_) => return Err(StreamError::CreditOverrun),
         }
         self.tell();
@@ -131,7 +131,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Tells who waits that something has come.
+    /// Notifies the waiting threads that something has arrived.
     fn tell(&self) {
         self.changed.notify_all();
         if let Some(wake) = &self.wake {
@@ -147,7 +147,7 @@ impl Stream {
         }
     }
 
-    /// Sends a piece for which there is [room](Self::room).
+    /// Sends a piece that fits into the [room](Self::room).
     pub fn send_now(&self, outbox: &Outbox, data: Vec<u8>, last: bool) {
         let chunk = match &mut *self.end.lock().unwrap() {
             End::Sending(window) => window.chunk(data, last),
@@ -156,7 +156,7 @@ impl Stream {
         outbox.notify(&FromAgent::Chunk(chunk.expect("a chunk within its window")));
     }
 
-    /// The next piece, if it has come: `Some(None)` after the last one.
+    /// The next piece, if one has arrived: `Some(None)` after the last one.
     pub fn receive_now(&self, outbox: &Outbox) -> Option<Option<Vec<u8>>> {
         let (chunk, credit) = next_chunk(&mut self.end.lock().unwrap())?;
         if let Some(credit) = credit {
@@ -165,14 +165,14 @@ impl Stream {
         Some(chunk)
     }
 
-    /// Wakes who waits, to see that the operation is stopped.
+    /// Wakes the waiting threads, so that they see that the operation is stopped.
     pub fn wake(&self) {
-        // Under the lock: who has just seen that nothing stops it is waiting by now.
+        // Under the lock: a thread that has just seen that it is not stopped is waiting by now.
         let _end = self.end.lock().unwrap();
         self.changed.notify_all();
     }
 
-    /// Waits until `ready` gives something, or the operation is stopped.
+    /// Waits until `ready` returns a value, or the operation is stopped.
     fn wait<T>(
         &self,
         watch: &Watch,
@@ -190,11 +190,11 @@ impl Stream {
         }
     }
 
-    /// Sends a piece, at most [`MAX_CHUNK_BYTES`], as soon as there is credit for it.
+    /// Sends a piece, at most [`MAX_CHUNK_BYTES`], once there is credit for it.
     ///
     /// # Errors
     ///
-    /// What stops the operation.
+    /// The reason that stopped the operation.
     pub fn send(
         &self,
         outbox: &Outbox,
@@ -220,7 +220,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// What stops the operation.
+    /// The reason that stopped the operation.
     pub fn receive(&self, outbox: &Outbox, watch: &Watch) -> Result<Option<Vec<u8>>, FileError> {
         let (chunk, credit) = self.wait(watch, next_chunk)?;
         if let Some(credit) = credit {
@@ -230,7 +230,7 @@ impl Stream {
     }
 }
 
-/// What has come, with the credit that it gives back; without a chunk after the last one.
+/// The chunk that has arrived, with the credit to grant for it; no credit after the last one.
 fn next_chunk(end: &mut End) -> Option<(Option<Vec<u8>>, Option<Credit>)> {
     match end {
         End::Receiving { window, chunks } => match chunks.pop_front() {

@@ -4,27 +4,27 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A descriptor that is readable once it was woken, until that is seen.
+/// A descriptor that becomes readable when it is woken, until that is consumed.
 #[derive(Debug)]
 pub struct Wake(OwnedFd);
 
 impl Wake {
-    /// One that nobody has woken.
+    /// Creates one that has not been woken.
     ///
     /// # Errors
     ///
-    /// Where there is no descriptor left.
+    /// If no descriptor is available.
     pub fn new() -> rustix::io::Result<Self> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
     }
 
-    /// Wakes it. Never waits.
+    /// Wakes it. Never blocks.
     pub fn wake(&self) {
-        // The only failure is a counter that is full, which is readable.
+        // It fails only if the counter is full, and then it is readable anyway.
         _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Sees that it was woken. What happens from here on wakes it again.
+    /// Consumes the wake-up. Later events wake it again.
     pub fn see(&self) {
         _ = rustix::io::read(&self.0, &mut [0; 8]);
     }

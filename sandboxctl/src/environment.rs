@@ -1,7 +1,7 @@
-//! What the process was given: its variables, working directory and user.
+//! The environment of the process: variables, working directory and user.
 //!
-//! Read once at the start, and nowhere else: the library reads no environment, and everything
-//! here is a plain function over this value, which tests make up.
+//! Read once at startup, and nowhere else: the library does not use the environment, and the
+//! functions here depend only on this value, which tests can construct.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -11,25 +11,25 @@ use std::path::{Path, PathBuf};
 
 use sandbox_controller::{AgentSource, DockerEndpoint};
 
-/// Overrides the agent that is embedded, with a file.
+/// Overrides the embedded agent with a file.
 const AGENT_VARIABLE: &str = "SANDBOX_AGENT";
 
-/// The process's surroundings.
+/// The environment of the process.
 #[derive(Debug, Clone)]
 pub struct Environment {
     variables: BTreeMap<OsString, OsString>,
-    /// The working directory, without links.
+    /// The working directory, with links resolved.
     pub working_directory: PathBuf,
     /// The effective user.
     pub uid: u32,
 }
 
 impl Environment {
-    /// Reads the process's own.
+    /// Reads the environment of this process.
     ///
     /// # Errors
     ///
-    /// Where the working directory is gone or cannot be read.
+    /// If the working directory does not exist or cannot be read.
     pub fn capture() -> io::Result<Self> {
         let working_directory = std::env::current_dir()?;
         Ok(Self {
@@ -39,7 +39,7 @@ impl Environment {
         })
     }
 
-    /// A made-up one.
+    /// An environment for tests.
     #[cfg(any(test, fuzzing))]
     pub fn made_up(working_directory: &Path, variables: &[(&str, &str)]) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Environment {
         }
     }
 
-    /// Every variable, in the order of their names.
+    /// Every variable, sorted by name.
     pub fn variables(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.variables.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
@@ -68,7 +68,7 @@ impl Environment {
         self.variable(name).map(|value| value.to_string_lossy().into_owned())
     }
 
-    /// The user's configuration file, whether or not it is there.
+    /// The path of the user's configuration file, whether or not it exists.
     #[must_use]
     pub fn user_config(&self) -> Option<PathBuf> {
         // The XDG specification: a relative path in the variable counts as not set.
@@ -79,13 +79,13 @@ impl Environment {
         Some(folder.join("sandboxctl/config.toml"))
     }
 
-    /// Where the agent comes from.
+    /// The source of the agent.
     #[must_use]
     pub fn agent(&self) -> AgentSource {
         self.path(AGENT_VARIABLE).map_or(AgentSource::Embedded, AgentSource::File)
     }
 
-    /// Where a Docker engine may be, as the docker command line would look for it.
+    /// Where to look for a Docker engine, in the same places as the docker command line.
     #[must_use]
     pub fn docker(&self) -> DockerEndpoint {
         let home = self.path("HOME");
@@ -113,7 +113,7 @@ impl Environment {
         }
     }
 
-    /// The folder for locks and the state of instances, which the controller makes and judges.
+    /// The directory for locks and the state of instances, which the controller creates and checks.
     #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         match self.path("XDG_RUNTIME_DIR") {
@@ -121,7 +121,7 @@ impl Environment {
                 runtime.join("sandboxctl")
             }
             _ if self.uid == 0 => PathBuf::from("/run/sandboxctl"),
-            // As where nobody has logged in: `cron`, `su`. In /tmp anybody can take the name.
+            // As without a login session: `cron`, `su`. In /tmp anyone can create the name.
             _ => match runtime_folder(Path::new("/run/user"), self.uid) {
                 Some(runtime) => runtime.join("sandboxctl"),
                 None => PathBuf::from(format!("/tmp/sandboxctl-{}", self.uid)),
@@ -130,7 +130,7 @@ impl Environment {
     }
 }
 
-/// What `XDG_RUNTIME_DIR` would name, where it is there and the user's.
+/// The usual value of `XDG_RUNTIME_DIR`, if it exists and belongs to the user.
 fn runtime_folder(all: &Path, uid: u32) -> Option<PathBuf> {
     let folder = all.join(uid.to_string());
     let found = folder.symlink_metadata().ok()?;

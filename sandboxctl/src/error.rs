@@ -1,4 +1,4 @@
-//! What can fail on our side, its exit code, and how it is told.
+//! Errors of our side, their exit codes, and their messages.
 
 use std::io;
 
@@ -7,11 +7,11 @@ use sandbox_api::{ErrorKind, Failure};
 use crate::config;
 use crate::render::escaped_line;
 
-/// What can fail on our side. What a script did is no error.
+/// An error of our side. The failure of a script is not one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Wrong use: a flag or an argument.
+    /// Invalid use: a flag or an argument.
     #[error("{what}: {why}")]
     Usage {
         /// The flag or argument.
@@ -21,40 +21,40 @@ pub enum Error {
         /// The next step.
         hint: Option<String>,
     },
-    /// Wrong configuration.
+    /// Invalid configuration.
     #[error(transparent)]
     Config(#[from] config::Error),
     /// The controller failed.
     #[error(transparent)]
     Controller(#[from] sandbox_controller::Error),
-    /// The system refused something.
+    /// An OS error.
     #[error("{what}")]
     System {
-        /// What it is about.
+        /// What it concerns.
         what: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Content on the host's side cannot be read or written any further.
+    /// Content on the host side cannot be read or written any further.
     #[error("{what}")]
     Content {
         /// A file, or stdin.
         what: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// stdout takes no more, for another reason than that its reader is gone.
+    /// stdout cannot be written, although its reader is not gone.
     #[error("cannot write to stdout")]
     Stdout {
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A signal came before there was a run to cancel.
+    /// A signal arrived before there was a run to cancel.
     #[error("{}", .0.as_str())]
     Signalled(Signal),
 }
 
-/// A signal that ends us.
+/// A signal that ends the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     /// SIGINT.
@@ -66,7 +66,7 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// The exit code of a command that it ends.
+    /// The exit code of a command that is ended by it.
     #[must_use]
     pub const fn exit_code(self) -> u8 {
         match self {
@@ -86,7 +86,7 @@ impl Signal {
 }
 
 impl Error {
-    /// Wrong use of `what`, a flag or an argument.
+    /// Invalid use of `what`, a flag or an argument.
     pub fn usage(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Usage { what: what.into(), why: why.into(), hint: None }
     }
@@ -100,7 +100,7 @@ impl Error {
         self
     }
 
-    /// What went wrong, in one word.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -120,7 +120,7 @@ impl Error {
         }
     }
 
-    /// The exit code of a command that ends by it.
+    /// The exit code of a command that fails with it.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -129,7 +129,7 @@ impl Error {
         }
     }
 
-    /// The next step, where there is one to name.
+    /// The next step, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -142,7 +142,7 @@ impl Error {
                 use sandbox_controller::ConnectError::NoEngine;
                 use sandbox_controller::Error::{Connect, Engine, StartFailed};
                 let doctor = match error {
-                    // What was named is wrong, not the machine.
+                    // The given value is wrong, not the machine.
                     error if matches!(error.kind(), ErrorKind::Usage | ErrorKind::Image) => None,
                     Connect(NoEngine { .. }) | Engine { .. } | StartFailed { .. } => {
                         Some("`sandboxctl doctor` says more".to_owned())

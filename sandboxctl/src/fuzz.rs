@@ -1,5 +1,5 @@
-//! What holds whatever the bytes are: the body of the fuzz target `config`. It panics where it
-//! does not.
+//! Properties that hold for any bytes: the body of the fuzz target `config`. It panics if a
+//! property does not hold.
 //!
 //! Compiled for `fuzz/`, and for this crate's tests, which replay the corpus.
 

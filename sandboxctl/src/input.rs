@@ -1,4 +1,4 @@
-//! What a script is given: its text, its arguments, its inputs.
+//! The input of a script: its text, its arguments, its input mounts.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,10 +15,10 @@ use serde_json::{Map, Value};
 
 use crate::error::Error;
 
-/// What stands for stdin in place of a file.
+/// The name of stdin in place of a file.
 const STDIN: &str = "-";
 
-/// Most bytes that are taken from stdin as an input: they are held in memory.
+/// Most bytes that are read from stdin as an input: they are held in memory.
 const MAX_STDIN_INPUT: u64 = 256 << 20;
 
 /// `--arg KEY=VALUE`.
@@ -40,10 +40,10 @@ impl FromStr for Argument {
     }
 }
 
-/// JSON: as it is typed, in a file, or on stdin.
+/// JSON: given directly, in a file, or on stdin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JsonArgument {
-    /// As it is typed.
+    /// Given directly.
     Typed(String),
     /// `@FILE`.
     File(PathBuf),
@@ -69,7 +69,7 @@ impl JsonArgument {
     ///
     /// # Errors
     ///
-    /// Where it cannot be read, or is no JSON. `flag` is what gives it.
+    /// If it cannot be read, or is not JSON. `flag` is the flag that gave it.
     pub fn read(&self, flag: &str, most: usize) -> Result<Box<RawValue>, Error> {
         let (what, read) = match self {
             Self::Typed(text) => (flag.to_owned(), Ok(text.clone().into_bytes())),
@@ -98,12 +98,12 @@ pub struct InputArgument {
 }
 
 impl InputArgument {
-    /// The last colon divides source and name, unless a `/` follows it: then it is part of a
+    /// The last colon separates source and name, unless a `/` follows it: then it is part of a
     /// directory's name.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// Why it is invalid.
     pub fn parse(written: &OsStr) -> Result<Self, String> {
         let bytes = written.as_bytes();
         let (source, name) = match bytes.iter().rposition(|&byte| byte == b':') {
@@ -115,7 +115,7 @@ impl InputArgument {
         if source.is_empty() {
             return Err("there is no source in it".to_owned());
         }
-        // As for other commands, a file whose name begins so is given as ./-x.
+        // As with other commands, a file whose name starts like this must be given as ./-x.
         if source.starts_with(b"-") && source != STDIN.as_bytes() {
             return Err("expected SRC[:NAME] after it, found a flag".to_owned());
         }
@@ -156,8 +156,8 @@ impl InputArgument {
         if self.source.to_str().is_none() {
             return Err(Error::usage(flag(), "its path is not UTF-8, and engines take no other"));
         }
-        // Whether it can be read is known here; what it is, and which, the controller asks again
-        // when it opens it.
+        // Whether it can be read is checked here; its type and identity are checked again by the
+        // controller when it opens the input.
         let why = match self.source.metadata() {
             Err(error) => reason(&error),
             Ok(found) if found.is_file() => match File::open(&self.source) {
@@ -171,16 +171,16 @@ impl InputArgument {
     }
 }
 
-/// Everything that a run reads before it begins.
+/// Everything that a run reads before it starts.
 #[derive(Debug)]
 pub struct ScriptSource {
-    /// The script's text. One byte more than the longest is read, so that a longer one is known.
+    /// The script's text. One byte more than the maximum is read, so that a longer one is detected.
     pub source: Vec<u8>,
-    /// What to call the script.
+    /// The display name of the script.
     pub name: String,
 }
 
-/// Whether `file`, as it was given, stands for stdin.
+/// Whether `file`, as it was given, means stdin.
 pub fn is_stdin(file: &Path) -> bool {
     file == Path::new(STDIN)
 }
@@ -189,7 +189,7 @@ pub fn is_stdin(file: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// Where it is not there or cannot be read.
+/// If it does not exist or cannot be read.
 pub fn script(script: &Path) -> Result<ScriptSource, Error> {
     let most = MAX_SOURCE_BYTES as u64;
     let read = if is_stdin(script) {
@@ -210,7 +210,7 @@ pub fn script(script: &Path) -> Result<ScriptSource, Error> {
 ///
 /// # Errors
 ///
-/// Where the file is no JSON object, or they are no arguments of a script's.
+/// If the file is not a JSON object, or the arguments are invalid.
 pub fn arguments(file: Option<&Path>, flags: &[Argument]) -> Result<Map<String, Value>, Error> {
     let mut arguments = match file {
         Some(file) => object(file)
@@ -230,7 +230,7 @@ pub fn arguments(file: Option<&Path>, flags: &[Argument]) -> Result<Map<String, 
 }
 
 fn object(file: &Path) -> Result<Map<String, Value>, String> {
-    // Written with spaces it may be longer than what is sent.
+    // With whitespace it may be longer than what is sent.
     let most = 4 * MAX_ARGS_BYTES as u64;
     let text = File::open(file)
         .and_then(|file| read_bounded(file, most))
@@ -249,8 +249,8 @@ fn object(file: &Path) -> Result<Map<String, Value>, String> {
 ///
 /// # Errors
 ///
-/// Where one is not there or cannot be read, or two have one name, or stdin is asked for twice:
-/// `stdin` says which argument has it already.
+/// If one does not exist or cannot be read, or two have the same name, or stdin is used twice:
+/// `stdin` says which argument already uses it.
 pub fn inputs(inputs: &[InputArgument], stdin: Option<&str>) -> Result<Vec<Input>, Error> {
     let mut stdin = stdin.map(str::to_owned);
     for (index, input) in inputs.iter().enumerate() {
@@ -269,14 +269,14 @@ pub fn inputs(inputs: &[InputArgument], stdin: Option<&str>) -> Result<Vec<Input
     inputs.iter().map(InputArgument::open).collect()
 }
 
-/// At most `most` bytes and one more.
+/// Reads at most `most` bytes and one more.
 fn read_bounded(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(most + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// The system's words, without the number.
+/// The OS error's text, without the number.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()

@@ -1,6 +1,6 @@
 //! The command line: parse, call, render, exit code.
 //!
-//! A library only so that tests and fuzz targets reach what is in it; [`main`] is all it offers.
+//! A library only so that tests and fuzz targets can access its modules; its only API is [`main`].
 
 mod cli;
 mod commands;
@@ -29,18 +29,18 @@ use sandbox_api::{ErrorKind, ExecDocument, Failure, ResultDocument};
 use cli::{Cli, Json};
 use output::{Output, Verbosity};
 
-/// Does what the process's arguments say.
+/// Executes the process's arguments.
 #[must_use]
 pub fn main() -> ExitCode {
     let since = Instant::now();
     let args: Vec<OsString> = std::env::args_os().collect();
-    // First of all: clap's own help and errors have colour too.
+    // First of all: clap's own help and errors use colour too.
     choose_colour(colour_asked_for(&args));
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => return usage(error, &args, since),
     };
-    // Exactly, now that it is known which of the arguments are a command's own.
+    // Exactly, now that it is known which arguments belong to a command in the sandbox.
     choose_colour(cli.global.color);
     let verbosity = if cli.global.quiet { Verbosity::Quiet } else { Verbosity::Normal };
     let output = Output::new(verbosity);
@@ -56,7 +56,7 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Tells a failure of ours in JSON. False where stdout takes nothing any more.
+/// Reports an error of ours in JSON. False if stdout cannot be written any more.
 fn failed(output: &Output, json: Json, error: Failure, code: u8, since: Instant) -> bool {
     let written = match json {
         Json::Result => output.document(&ResultDocument::failed(error, code)),
@@ -80,26 +80,26 @@ fn colour_asked_for(args: &[OsString]) -> clap::ColorChoice {
             None if flag == "--color" => flags.next().map(|word| word.to_string_lossy().into()),
             _ => None,
         };
-        // What is no such word is told by clap.
+        // clap reports an invalid value.
         choice =
             word.and_then(|word| clap::ColorChoice::from_str(&word, false).ok()).unwrap_or(choice);
     }
     choice
 }
 
-/// Help and version, or a command line that is none.
+/// Help and version, or an invalid command line.
 fn usage(mut error: clap::Error, args: &[OsString], since: Instant) -> ExitCode {
     let code = u8::try_from(error.exit_code()).unwrap_or(2);
     let unknown = error.get(ContextKind::InvalidArg).map(ToString::to_string);
     if error.kind() == clap::error::ErrorKind::UnknownArgument
         && unknown.is_some_and(|flag| flag.starts_with("--output-dir"))
     {
-        // What it was once called.
+        // The former name.
         let now = ContextValue::String("--io-dir".to_owned());
         error.insert(ContextKind::SuggestedArg, now);
     }
     if !error.use_stderr() {
-        // There is no one left to tell where this fails.
+        // If this fails, there is no way to report it.
         _ = error.print();
         return ExitCode::from(code);
     }
@@ -115,7 +115,7 @@ fn usage(mut error: clap::Error, args: &[OsString], since: Instant) -> ExitCode 
     ExitCode::from(code)
 }
 
-/// How a command line that is none would have told its failures.
+/// The output format that an invalid command line asked for.
 fn json_of(args: &[OsString]) -> Json {
     let partly = Cli::command().ignore_errors(true).try_get_matches_from(args);
     match partly.as_ref().ok().and_then(ArgMatches::subcommand_name) {

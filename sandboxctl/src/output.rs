@@ -1,7 +1,7 @@
-//! stdout and stderr. stdout is the program's: what it prints and its result; all else is stderr.
+//! stdout and stderr. stdout is for output and results; everything else goes to stderr.
 //!
-//! A guest's bytes go to a pipe as they are, and to a terminal with what could steer it escaped.
-//! On stderr, where our own words are, guest text is always escaped.
+//! Guest output is written to a pipe unchanged, and to a terminal with control characters escaped.
+//! On stderr, which has our own messages, guest text is always escaped.
 
 use std::borrow::Cow;
 use std::io;
@@ -20,7 +20,7 @@ const WARNING: Style = AnsiColor::Yellow.on_default();
 const HINT: Style = AnsiColor::Cyan.on_default().bold();
 const DIM: Style = Style::new().dimmed();
 
-/// How much is told beside results and errors.
+/// How much is printed in addition to results and errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verbosity {
     /// Notices, and progress on a terminal.
@@ -29,7 +29,7 @@ pub enum Verbosity {
     Quiet,
 }
 
-/// Where a command writes.
+/// The output of a command.
 #[derive(Debug)]
 pub struct Output {
     verbosity: Verbosity,
@@ -42,8 +42,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// The process's own. Colour is as `anstream`'s global choice, the terminal, `NO_COLOR` and
-    /// `CLICOLOR` have it.
+    /// The process's own. Colour follows `anstream`'s global choice, the terminal, `NO_COLOR` and
+    /// `CLICOLOR`.
     #[must_use]
     pub fn new(verbosity: Verbosity) -> Self {
         let colour = |choice| choice != anstream::ColorChoice::Never;
@@ -57,35 +57,35 @@ impl Output {
         }
     }
 
-    /// Whether stdout takes colour.
+    /// Whether stdout supports colour.
     #[must_use]
     pub const fn stdout_has_colour(&self) -> bool {
         self.stdout_colour
     }
 
-    /// Whether stderr takes colour.
+    /// Whether stderr supports colour.
     #[must_use]
     pub const fn stderr_has_colour(&self) -> bool {
         self.stderr_colour
     }
 
-    /// Whether stdout is a terminal, which text must not steer.
+    /// Whether stdout is a terminal, so that text must be escaped.
     #[must_use]
     pub const fn stdout_is_terminal(&self) -> bool {
         self.stdout_is_terminal
     }
 
-    /// Whether there is someone to whom progress is shown.
+    /// Whether progress is displayed.
     #[must_use]
     pub fn shows_progress(&self) -> bool {
         self.verbosity == Verbosity::Normal && self.stderr_is_terminal
     }
 
-    /// Writes bytes of ours to stdout.
+    /// Writes our own bytes to stdout.
     ///
     /// # Errors
     ///
-    /// Where stdout takes no more. A reader who is gone is no error: the rest is not written.
+    /// If stdout cannot be written. A closed reader is not an error: the rest is not written.
     pub fn write(&self, bytes: &[u8]) -> Result<(), Error> {
         if self.closed.load(Ordering::Relaxed) {
             return Ok(());
@@ -101,7 +101,7 @@ impl Output {
         }
     }
 
-    /// Writes text of ours to stdout.
+    /// Writes our own text to stdout.
     ///
     /// # Errors
     ///
@@ -154,12 +154,12 @@ impl Output {
         self.write(json.as_bytes())
     }
 
-    /// Tells an error of ours.
+    /// Prints an error of ours.
     pub fn error(&self, error: &Error) {
         self.failure(&error.message(), error.hint().as_deref());
     }
 
-    /// Tells a failure and what to do next. The texts may be a guest's.
+    /// Prints a failure and its hint. The texts may come from a guest.
     pub fn failure(&self, message: &str, hint: Option<&str>) {
         self.labelled(ERROR, "error", message);
         if let Some(hint) = hint {
@@ -167,36 +167,37 @@ impl Output {
         }
     }
 
-    /// Tells a hint alone.
+    /// Prints only a hint.
     pub fn hint(&self, hint: &str) {
         self.labelled(HINT, "hint", hint);
     }
 
-    /// Tells something that is worth knowing, unless we are to be quiet.
+    /// Prints a notice, unless quiet.
     pub fn notice(&self, text: &str) {
         if self.verbosity == Verbosity::Normal {
             self.labelled(WARNING, "note", text);
         }
     }
 
-    /// Tells that a promise is not kept, also where we are to be quiet.
+    /// Prints a warning that a guarantee does not hold, even if quiet.
     pub fn warning(&self, text: &str) {
         self.labelled(WARNING, "warning", text);
     }
 
-    /// Tells what is being done, on a terminal.
+    /// Prints the current step, on a terminal.
     pub fn progress(&self, text: &str) {
         if self.shows_progress() {
             self.dim(text);
         }
     }
 
-    /// Writes text of ours to stderr as it is, ended by a newline.
+    /// Writes our own text to stderr unchanged, with a newline at its end.
     pub fn block(&self, text: &str) {
         stderr(text);
     }
 
-    /// Writes lines that may be a guest's to stderr, indented, so that none begins as ours do.
+    /// Writes lines that may come from a guest to stderr, indented, so that they cannot look like
+    /// ours.
     pub fn indented(&self, text: &str) {
         for line in text.lines() {
             self.dim(&format!("  {line}"));
@@ -222,7 +223,7 @@ impl Output {
     }
 }
 
-/// A stderr that nobody reads is no reason to fail, and there is no one to tell.
+/// A closed stderr is not a reason to fail, and cannot be reported.
 fn stderr(text: &str) {
     let mut stderr = io::stderr().lock();
     _ = writeln!(stderr, "{}", text.trim_end_matches('\n'));

@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP: the first asks, the second insists.
+//! SIGINT, SIGTERM and SIGHUP: the first signal cancels, the second kills.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,25 +10,25 @@ use tokio::task::JoinHandle;
 
 use crate::error::{Error, Signal};
 
-/// How long a second signal leaves for killing the container, before the process ends whatever
-/// it is waiting for (such as a stdout that nobody reads).
+/// How long a second signal leaves for killing the container, before the process exits whatever it
+/// is waiting for (such as a stdout that is not read).
 const LAST_GRACE: Duration = Duration::from_secs(3);
 
-/// The signals that ask us to end.
+/// The signals that ask the process to end.
 #[derive(Debug)]
 pub struct Signals {
     interrupt: unix::Signal,
     terminate: unix::Signal,
-    /// `None` where the process was started to outlive its terminal, as `nohup` does.
+    /// `None` if the process was started to outlive its terminal, as by `nohup`.
     hangup: Option<unix::Signal>,
 }
 
 impl Signals {
-    /// From here on, signals do not end the process by themselves.
+    /// From here on, signals do not end the process by default.
     ///
     /// # Errors
     ///
-    /// Where the handlers cannot be set.
+    /// If the handlers cannot be set.
     pub fn listen() -> Result<Self, Error> {
         let listen = |kind| {
             unix::signal(kind)
@@ -44,7 +44,7 @@ impl Signals {
         })
     }
 
-    /// The next one.
+    /// The next signal.
     pub async fn next(&mut self) -> Signal {
         let hangup = async {
             match &mut self.hangup {
@@ -59,7 +59,7 @@ impl Signals {
         }
     }
 
-    /// Does `work`, or gives it up at a signal. What was started is ended by its owner's end.
+    /// Runs `work`, or drops it at a signal. What it had started ends when its owner is dropped.
     ///
     /// # Errors
     ///
@@ -73,8 +73,8 @@ impl Signals {
     }
 }
 
-/// Whether SIGHUP is ignored now. Once it is listened for it is not, and where it was ignored at
-/// the start it never is.
+/// Whether SIGHUP is ignored now. After a handler is installed it is not ignored any more, and if
+/// it was ignored at startup no handler is ever installed.
 fn hangup_is_ignored() -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores_hangup(&status))
 }
@@ -91,10 +91,10 @@ fn ignores_hangup(status: &str) -> bool {
 ///
 /// # Errors
 ///
-/// Where the handlers cannot be set.
+/// If the handlers cannot be set.
 pub fn cancel(run: CancelHandle) -> Result<Canceller, Error> {
     let mut signals = Signals::listen()?;
-    // A task of its own: it works while the main one waits for stdout.
+    // A separate task: it works while the main one waits for stdout.
     Ok(Canceller(tokio::spawn(async move {
         let cause = |signal| match signal {
             Signal::Interrupt => CancelCause::Interrupt,
@@ -109,11 +109,11 @@ pub fn cancel(run: CancelHandle) -> Result<Canceller, Error> {
 }
 
 /// From here on, until the value is dropped, a second signal ends the process, whatever it is
-/// waiting for. What is left of its sandbox then the next command removes.
+/// waiting for. The next command removes what is left of its sandbox.
 ///
 /// # Errors
 ///
-/// Where the handlers cannot be set.
+/// If the handlers cannot be set.
 pub fn insist() -> Result<Canceller, Error> {
     let mut signals = Signals::listen()?;
     Ok(Canceller(tokio::spawn(async move {
@@ -127,7 +127,7 @@ async fn exit_soon(signal: Signal) {
     std::process::exit(signal.exit_code().into());
 }
 
-/// Heeds signals, while it is kept.
+/// Handles signals until it is dropped.
 #[derive(Debug)]
 pub struct Canceller(JoinHandle<()>);
 

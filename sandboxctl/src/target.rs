@@ -1,4 +1,4 @@
-//! Files of the host that are replaced when all of their new content is there, and not before.
+//! Files of the host that are replaced only when all of their new content has been written.
 
 use std::fs;
 use std::io;
@@ -8,22 +8,22 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-/// Where content for the host is written to.
+/// A destination for content on the host.
 #[derive(Debug)]
 pub enum Target {
-    /// Beside the file whose place it takes once it is whole: half of it is none, and the one that
-    /// was there may be the only one. Removed where that does not come about.
+    /// A temporary file beside the destination, which it replaces once it is complete: a partial
+    /// file is useless, and the existing one may be the only copy. Removed if that does not happen.
     Replaces(NamedTempFile, PathBuf),
-    /// A pipe, a device, or what stdout or stderr was sent to, which takes it as it comes.
+    /// A pipe, a device, or the target of stdout or stderr, which is written directly.
     Stream(fs::File),
 }
 
 impl Target {
-    /// Opens it. Nothing that is there changes yet.
+    /// Opens it. Nothing that exists changes yet.
     ///
     /// # Errors
     ///
-    /// Where it is a directory, or cannot be written to or made.
+    /// If it is a directory, or cannot be written or created.
     pub fn open(file: &Path) -> io::Result<Self> {
         let (file, mode) = match file.metadata() {
             Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
@@ -31,11 +31,11 @@ impl Target {
                 return fs::File::options().write(true).open(file).map(Self::Stream);
             }
             Ok(found) => {
-                // /dev/stdout, say, which was sent to a file: what else is written there stays.
+                // Such as /dev/stdout, redirected to a file: other output to it must not be lost.
                 if let Some(open) = open_already(&found, STANDARD.map(|descriptor| descriptor())) {
                     return Ok(Self::Stream(open.try_clone_to_owned()?.into()));
                 }
-                // A link goes on leading where it leads, and who may read the file stays as it is.
+                // A link keeps its target, and the file keeps its permissions.
                 (file.canonicalize()?, Some(found.permissions().mode() & 0o777))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => (file.to_owned(), None),
@@ -55,11 +55,11 @@ impl Target {
         Ok(Self::Replaces(temporary, file))
     }
 
-    /// What to write to.
+    /// The file to write to.
     ///
     /// # Errors
     ///
-    /// Where there are no descriptors left.
+    /// If no descriptor is available.
     pub fn writer(&self) -> io::Result<fs::File> {
         match self {
             Self::Replaces(temporary, _) => temporary.as_file().try_clone(),
@@ -67,11 +67,11 @@ impl Target {
         }
     }
 
-    /// All is written: the file is the new one now.
+    /// Everything is written: replaces the file by the new one.
     ///
     /// # Errors
     ///
-    /// Where it cannot take its place; the old one stays.
+    /// If it cannot be replaced; the old one stays.
     pub fn finish(self) -> io::Result<()> {
         match self {
             Self::Replaces(temporary, file) => {
@@ -85,7 +85,7 @@ impl Target {
 /// stdout and stderr.
 const STANDARD: [fn() -> BorrowedFd<'static>; 2] = [rustix::stdio::stdout, rustix::stdio::stderr];
 
-/// Which of the descriptors has the file open.
+/// The descriptor that has the file open.
 fn open_already<'a>(found: &fs::Metadata, among: [BorrowedFd<'a>; 2]) -> Option<BorrowedFd<'a>> {
     among.into_iter().find(|fd| {
         rustix::fs::fstat(fd)

@@ -1,4 +1,4 @@
-//! What the library traces, on stderr: nothing, unless it is asked for.
+//! Traces of the library, on stderr: none, unless requested.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::config::LOG_VARIABLE;
 use crate::output::Output;
 use crate::render::escaped_line;
 
-/// Begins to write what the flags or the variable ask for.
+/// Starts to write what the flags or the variable request.
 pub fn start(global: &Global, output: &Output) {
     let directives = match (global.verbose, std::env::var(LOG_VARIABLE)) {
         (_, Ok(directives)) if !directives.is_empty() => directives,
@@ -27,7 +27,7 @@ pub fn start(global: &Global, output: &Output) {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::ERROR.into());
     let filter = match filter.parse(&directives) {
         Ok(filter) => filter,
-        // The lossy way writes what it ignores to stderr by itself, as it is.
+        // The lossy parser prints the directives that it ignores to stderr itself, unescaped.
         Err(error) => return output.warning(&format!("{LOG_VARIABLE}: '{directives}': {error}")),
     };
     tracing_subscriber::fmt()
@@ -38,8 +38,8 @@ pub fn start(global: &Global, output: &Output) {
         .init();
 }
 
-/// Fields as `name=value`, with what could steer a terminal escaped: a path or an engine's message may
-/// hold anything.
+/// Fields as `name=value`, escaped for a terminal: a path or an engine's message may contain
+/// anything.
 fn escaped_fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
     debug_fn(|writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
         let value = format!("{value:?}");

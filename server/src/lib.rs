@@ -1,7 +1,7 @@
-//! Sandboxes for others than a person at a terminal: a [`registry`] of sandboxes, and [`tools`] for
-//! workflow steps.
+//! Sandboxes for programs instead of people at a terminal: a [`registry`] of sandboxes, and
+//! [`tools`] for workflow steps.
 //!
-//! Like the controller it reads no environment, home directory or terminal.
+//! Like the controller it does not use the environment, the home directory or a terminal.
 
 #![forbid(unsafe_code)]
 

@@ -11,7 +11,7 @@
 //! `openat2` is left out on purpose. The mode of a file that it creates is in memory, where a
 //! filter cannot read it, so native code in the agent could leave a set-uid program in the io dir;
 //! the mode of `openat` is an argument. The agent then resolves paths component by component
-//! (`files/resolve.rs`), with the same guarantees.
+//! (`sandbox_dirfd`), with the same guarantees.
 
 pub mod programs;
 

@@ -1,4 +1,4 @@
-//! The promises of this module, on both resolvers, over real directories.
+//! Tests of this module's guarantees, with both resolvers, over real directories.
 
 mod operations;
 mod slashes;
@@ -433,7 +433,7 @@ fn changes_are_announced_before_they_happen_and_failures_taken_back() {
 #[test]
 fn a_failed_open_leaves_no_trace() {
     if is_root() {
-        // Root may write anywhere; the mounts' own rules are tested elsewhere.
+        // Root can write everywhere; the mounts' own rules are tested elsewhere.
         return;
     }
     on_both(|io, setup| {
@@ -522,8 +522,8 @@ fn another_file_system_is_not_entered() {
     if !is_root() {
         return;
     }
-    // The sandbox's own rules are tested without mounting anything: /dev/shm and /proc are other
-    // file systems below /.
+    // The sandbox's own rules can be tested without mounts: /dev/shm and /proc are other file
+    // systems below /.
     for resolver in RESOLVERS {
         let mounts = vec![("/io", Access::Write, Path::new("/"))];
         let setup = Setup { mounts, resolver, ..Setup::io(Path::new("/")) };
@@ -677,7 +677,7 @@ fn strerror_is_what_lua_prints() {
     }
 }
 
-/// `Files` is shared between the script's thread and the one that watches it.
+/// `Files` is shared between the script's thread and its supervisor.
 const _: fn() = || {
     fn shared<T: Send + Sync>() {}
     shared::<Files>();

@@ -1,4 +1,4 @@
-//! What a script runs with, and what the functions in its VM share.
+//! The environment of a script, and the state shared by the functions in its VM.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex};
@@ -13,30 +13,29 @@ use crate::files::handle::Handle;
 use crate::log::LogSink;
 use crate::stop::{StopFlag, StopReason};
 
-/// What a script runs with.
+/// The environment of a script.
 pub struct RunContext {
-    /// The files; `None` where io is off.
+    /// The files; `None` if io is off.
     pub files: Option<Arc<Files>>,
     /// How `io` reports OS errors.
     pub io_errors: IoErrors,
-    /// Where `print` and `warn` go.
+    /// Receives `print` and `warn`.
     pub log: Arc<LogSink>,
-    /// What may end the run.
+    /// Stops the run.
     pub stop: Arc<StopFlag>,
-    /// What the script may use.
+    /// The limits of the script.
     pub limits: Limits,
-    /// The programs of the image, in a sandbox that runs some.
+    /// The commands of the image, in a sandbox that supports them.
     pub programs: Option<Arc<Programs>>,
 }
 
-/// Errors of broken rules and limits that are remembered of one run. More than these at different
-/// places of a script, all of them caught, and then one of the first thrown again, is no case to care
-/// for.
+/// How many errors of broken rules and limits are remembered per run. A script that catches more
+/// than these, at different places, and then raises one of the first again, is not supported.
 const REMEMBERED_RULES: usize = 64;
 
-/// What the functions in a VM share.
+/// The state shared by the functions in a VM.
 pub(super) struct Host {
-    /// `None` where io is off.
+    /// `None` if io is off.
     pub files: Option<Arc<Files>>,
     pub io_errors: IoErrors,
     pub log: Arc<LogSink>,
@@ -45,10 +44,10 @@ pub(super) struct Host {
     /// `None` in a sandbox that runs scripts only.
     pub programs: Option<Arc<Programs>>,
     pub open_handles: Cell<u64>,
-    /// The metatable that marks a table as an array of JSON, as an identity.
+    /// The metatable that marks a table as a JSON array, as an identity.
     pub array_mark: Cell<usize>,
-    /// The very strings that were raised for broken rules and limits: so an uncaught error is known by
-    /// what it is.
+    /// The exact strings that were raised for broken rules and limits, by which an uncaught error
+    /// is recognized.
     raised_rules: RefCell<Vec<(ErrorKind, Box<[u8]>)>>,
 }
 
@@ -75,7 +74,7 @@ impl Host {
         self.stop.reason().error().message
     }
 
-    /// Remembers the string of such an error. Limits are forgotten last: they decide the status.
+    /// Remembers the string of such an error. Limits are dropped last: they decide the status.
     pub fn remember_rule(&self, kind: ErrorKind, raised: &[u8]) {
         let mut all = self.raised_rules.borrow_mut();
         if all.iter().any(|(_, known)| **known == *raised) {
@@ -88,9 +87,9 @@ impl Host {
         all.push((kind, raised.into()));
     }
 
-    /// The kind of an uncaught error that was raised for a broken rule or a limit. Strings are values, so equal
-    /// ones are the same. A position in front does not change what it is: `error` and
-    /// `coroutine.wrap` put one there where they pass an error on.
+    /// The kind of an uncaught error that was raised for a broken rule or a limit. Strings are
+    /// values, so equal ones are the same. A position prefix does not matter: `error` and
+    /// `coroutine.wrap` add one when they pass an error on.
     pub fn rule_of(&self, error: &[u8]) -> Option<ErrorKind> {
         let all = self.raised_rules.borrow();
         let mut rest = error;
@@ -102,8 +101,8 @@ impl Host {
         }
     }
 
-    /// Closes a handle that no script can reach any more. What cannot be written is lost, and the
-    /// log says so.
+    /// Closes a handle that no script can reach any more. Data that cannot be written is lost, and
+    /// the log reports it.
     pub fn forget(&self, handle: &Mutex<Handle>) {
         let mut handle = handle.lock().unwrap();
         if handle.is_open() {
@@ -115,7 +114,7 @@ impl Host {
     }
 }
 
-/// Takes `script:3: ` off the front of a message, or `script:3` off that of a traceback.
+/// Removes `script:3: ` from the front of a message, or `script:3` from that of a traceback.
 pub(super) fn split_position(message: &[u8]) -> Option<(u32, &[u8])> {
     let rest = message.strip_prefix(b"script:")?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -124,8 +123,8 @@ pub(super) fn split_position(message: &[u8]) -> Option<(u32, &[u8])> {
     Some((line, rest.strip_prefix(b": ").unwrap_or(rest)))
 }
 
-/// As much of an error's text as is ever shown, before it is copied: the script made it, as long as
-/// its memory allows. A character that this cuts lies behind what is left of it.
+/// The prefix of an error's text that can be shown, taken before it is copied: the script chose its
+/// length, up to its memory limit. A character split here is beyond what is shown.
 pub(super) fn shown(text: &[u8]) -> &[u8] {
     &text[..text.len().min(MAX_MESSAGE_BYTES + 4)]
 }

@@ -1,4 +1,4 @@
-//! What holds of every value that a script gives back.
+//! Properties that hold for every value that a script returns.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -39,8 +39,8 @@ const MAX_TWICE_DEPTH: usize = 5;
 /// Most bytes of texts that repeat.
 const MAX_LONG_BYTES: usize = 1 << 20;
 
-/// A value of a script, built by the bytes, and what it is in JSON. The first byte says how long
-/// its JSON may be.
+/// A value of a script, built from the bytes, and its JSON. The first byte sets the limit of the
+/// JSON.
 pub fn result(data: &[u8]) {
     let Some((&limit, rest)) = data.split_first() else { return };
     let limits = Limits { result_bytes: 4 << (limit % 16), ..LIMITS };
@@ -79,7 +79,7 @@ pub fn result(data: &[u8]) {
             (ErrorKind::ResultNotJson, None) => {
                 assert!(error.message.starts_with("result"), "{error:?} {source}");
             }
-            // Whichever comes first is told.
+            // The first error is reported.
             (ErrorKind::ResultTooLarge, None) => {}
             (ErrorKind::ResultTooLarge, Some(expected)) => {
                 assert!(expected.len() as u64 > limits.result_bytes, "{source}");
@@ -89,7 +89,7 @@ pub fn result(data: &[u8]) {
     }
 }
 
-/// A value as a script makes it.
+/// A value as a script builds it.
 enum Made {
     Nil,
     Null,
@@ -101,9 +101,9 @@ enum Made {
     Function,
     /// A table that contains itself.
     Cycle,
-    /// In so many tables, one inside another; at least one.
+    /// Inside this many nested tables; at least one.
     Deep(usize, Box<Self>),
-    /// One value at two places.
+    /// One value in two places.
     Twice(Box<Self>),
     Table {
         marked: bool,
@@ -118,12 +118,12 @@ enum Key {
     Boolean(bool),
 }
 
-/// Makes a value of bytes; where they end, zeros follow.
+/// Builds a value from bytes; after their end, zeros follow.
 struct Builder<'a> {
     bytes: &'a [u8],
-    /// How many more values it makes.
+    /// How many more values it builds.
     values: u32,
-    /// How many more bytes of texts that repeat.
+    /// How many more bytes of repeated texts.
     long: usize,
 }
 
@@ -200,7 +200,7 @@ impl Builder<'_> {
 }
 
 impl Made {
-    /// The expression that makes it.
+    /// The expression that creates it.
     fn write(&self, out: &mut String) {
         // Writing to a string cannot fail.
         _ = match self {
@@ -243,7 +243,7 @@ impl Made {
         };
     }
 
-    /// What the reference says that it is in JSON; `None` where JSON cannot hold it.
+    /// Its JSON by the reference implementation; `None` if JSON cannot represent it.
     fn json(&self, depth: usize) -> Option<Value> {
         match self {
             Self::Nil | Self::Null => Some(Value::Null),
@@ -284,7 +284,7 @@ fn table_json(marked: bool, entries: &[(Key, Made)], depth: usize) -> Option<Val
     if depth == MAX_VALUE_DEPTH {
         return None;
     }
-    // The last word on a key holds, and nil is no entry.
+    // The last value of a key counts, and nil is no entry.
     let last = |index: usize| entries[index + 1..].iter().all(|(key, _)| *key != entries[index].0);
     let held: Vec<&(Key, Made)> = entries
         .iter()

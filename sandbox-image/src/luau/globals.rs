@@ -1,4 +1,4 @@
-//! What a script finds in its VM beside Luau's own libraries, and what it does not find.
+//! Globals that are added to Luau's own libraries, and those that are removed.
 
 use sandbox_protocol::limits::MAX_LOG_ENTRY_BYTES;
 use sandbox_protocol::message::LogLevel;
@@ -8,7 +8,7 @@ use super::context::shown;
 use super::ffi::{Call, Kind, Raise, Results, Slot};
 use super::{io, json, process};
 
-/// What Luau's libraries bring that a script is not to have.
+/// Globals of Luau's libraries that scripts must not have.
 const REMOVED: [&std::ffi::CStr; 4] = [c"newproxy", c"getfenv", c"setfenv", c"gcinfo"];
 
 /// Sets the globals.
@@ -49,8 +49,8 @@ fn warn(call: &mut Call<'_>) -> Results {
 }
 
 fn log(call: &mut Call<'_>, level: LogLevel) -> Results {
-    // The log cuts an entry by itself. No more than it can take is copied, and a little beyond,
-    // so that it sees that there is more.
+    // The log cuts entries itself. Only as much as it accepts is copied, plus a little, so that it
+    // sees that there is more.
     const ENOUGH: usize = MAX_LOG_ENTRY_BYTES + 64;
     let count = call.len();
     let mut entry = Vec::new();
@@ -67,7 +67,7 @@ fn log(call: &mut Call<'_>, level: LogLevel) -> Results {
     Ok(call.results(0))
 }
 
-/// `os.date`, whose own default is the local time of a zone that scripts cannot know. As in Luau a
+/// `os.date`, whose default is the local time of a time zone that scripts cannot know. As in Luau a
 /// time before 1970 has no local date: without a `!` the date is nil.
 fn date_in_utc(call: &mut Call<'_>) -> Results {
     let (format, time) = (Slot::arg(1), Slot::arg(2));
@@ -81,7 +81,7 @@ fn date_in_utc(call: &mut Call<'_>) -> Results {
         (false, Some(text)) if text.starts_with(b"!") => Some(text.to_vec()),
         (true, _) => Some(b"!%c".to_vec()),
         (false, Some(text)) => Some([b"!", text].concat()),
-        // No format at all: the library says so.
+        // Invalid format: the library reports it.
         (false, None) => None,
     };
     call.push(Slot::upvalue(1));
@@ -98,7 +98,7 @@ fn date_in_utc(call: &mut Call<'_>) -> Results {
     Ok(call.results(1))
 }
 
-/// The text of an uncaught error: what `tostring` gives of a string, a number, or an object with
+/// The text of an uncaught error: the `tostring` of a string, a number, or an object with
 /// `__tostring`, which is the script's own code and may fail.
 pub(super) fn describe_error(call: &mut Call<'_>) -> Vec<u8> {
     call.push_function(c"tostring", display, 0);
@@ -111,7 +111,7 @@ pub(super) fn describe_error(call: &mut Call<'_>) -> Vec<u8> {
             || call.metatable_identity(error) != 0;
     if own_text && call.call(1).is_ok() {
         let text = call.string(call.top()).unwrap_or_default();
-        // An object that has no `__tostring` after all gives its address, which helps nobody.
+        // An object without `__tostring` would return its address, which is not useful.
         if kind != Kind::Table || !text.starts_with(b"table: 0x") {
             return shown(text).to_vec();
         }
@@ -124,7 +124,7 @@ fn display(call: &mut Call<'_>) -> Results {
     Ok(call.results(1))
 }
 
-/// Adds to a message what a script needs to know whose author expects something else here.
+/// Adds a hint to a message for scripts whose author expects another behaviour.
 pub(super) fn with_hint(
     message: String,
     line: Option<u32>,

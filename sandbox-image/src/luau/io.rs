@@ -1,8 +1,8 @@
 //! Files for scripts: `io`, the methods of handles, `os.remove` and `os.rename`, and beside them
 //! [`fs`].
 //!
-//! As Lua 5.4's, with two differences: failures raise unless the sandbox says otherwise, and a
-//! line's `\r\n` is one line end.
+//! As in Lua 5.4, with two differences: failures raise unless the sandbox is configured otherwise,
+//! and `\r\n` counts as one line end.
 
 mod fs;
 mod read;
@@ -73,8 +73,8 @@ pub(super) fn install(call: &mut Call<'_>) {
 
 // --- errors ----------------------------------------------------------------------------------
 
-/// What ends a function early: an error to raise, or one of a file, for which the sandbox says
-/// whether it is raised or returned.
+/// Why a function ends early: an error to raise, or a file error, which is raised or returned
+/// depending on the sandbox.
 enum Failure {
     Raise(Raise),
     File(FileError),
@@ -97,7 +97,7 @@ fn raised(error: &FileError) -> Raise {
     if error.breaks_rule() { Raise::Rule(error.kind, message) } else { Raise::Error(message) }
 }
 
-/// Where failures are always raised: there is no way to return one.
+/// For functions that always raise failures and cannot return one.
 fn raise(failure: Failure) -> Raise {
     match failure {
         Failure::Raise(raise) => raise,
@@ -130,7 +130,7 @@ fn files<'a>(call: &Call<'a>) -> Result<&'a Arc<Files>, Raise> {
     call.host().files.as_ref().ok_or_else(none)
 }
 
-/// Does something with the files, and tells the controller what a rule refused.
+/// Performs a file operation, and reports a refusal by a rule to the controller.
 fn audited<T>(
     call: &Call<'_>,
     operation: ScriptOperation,
@@ -147,7 +147,7 @@ fn path(call: &mut Call<'_>, slot: Slot, function: &str) -> Result<Vec<u8>, Rais
     }
 }
 
-/// A string that may be left out.
+/// An optional string.
 fn optional_text<'c>(
     call: &'c mut Call<'_>,
     slot: Slot,
@@ -173,7 +173,7 @@ fn open_handle<'c>(
     if handle.is_open() { Ok(handle) } else { Err(Raise::Error(CLOSED.to_owned())) }
 }
 
-/// The same, for what pushes values while it holds the handle.
+/// The same, for callers that push values while they hold the handle.
 fn shared_handle(call: &Call<'_>, slot: Slot, function: &str) -> Result<Arc<Mutex<Handle>>, Raise> {
     drop(open_handle(call, slot, function)?);
     call.handle(slot).cloned().ok_or_else(|| Raise::Error(CLOSED.to_owned()))
@@ -280,7 +280,7 @@ fn os_rename(call: &mut Call<'_>) -> Results {
     done(call, renamed)
 }
 
-/// True, or what went wrong.
+/// True, or the error.
 fn done(call: &mut Call<'_>, result: Result<(), FileError>) -> Results {
     let result = result.map_err(Failure::from).map(|()| {
         call.push_boolean(true);
@@ -292,7 +292,7 @@ fn done(call: &mut Call<'_>, result: Result<(), FileError>) -> Results {
 // --- writing ---------------------------------------------------------------------------------
 
 fn write(call: &mut Call<'_>) -> Results {
-    // All of them are looked at before any is written. Numbers turn into strings on the way.
+    // All of them are checked before any is written. Numbers are converted to strings meanwhile.
     let last = call.len();
     let mut total = 0_usize;
     let mut wrong = None;

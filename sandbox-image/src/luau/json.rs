@@ -1,7 +1,7 @@
 //! Values as JSON and back: the result, `args` and the `json` library, under the same rules.
 //!
-//! Encoding is by hand, because no generic view of a table can tell `{}` from `[]`, a sparse array
-//! from an object, or say where the value is that JSON cannot hold.
+//! Encoding is written by hand, because no generic view of a table can distinguish `{}` from `[]`,
+//! a sparse array from an object, or report the path of a value that JSON cannot represent.
 
 mod decode;
 mod encode;
@@ -16,7 +16,7 @@ use encode::{Layout, Refusal, encode};
 
 pub(super) use decode::push_args;
 
-/// Where the metatable is kept that marks arrays.
+/// Where the metatable that marks arrays is stored.
 const ARRAY_MARK: &std::ffi::CStr = c"json.array";
 
 /// Sets `json`.
@@ -87,7 +87,7 @@ fn json_encode(call: &mut Call<'_>) -> Results {
         }
     }
     call.push(value);
-    // The text is made outside of the VM, within what the VM may still have.
+    // The text is built outside of the VM, within the memory that the VM may still use.
     let limit = call.free_memory();
     match encode(call, "value", limit, layout) {
         Ok(json) => {
@@ -105,7 +105,7 @@ fn json_decode(call: &mut Call<'_>) -> Results {
     if call.kind(text) != Kind::String {
         return Err(Raise::expected(call, text, "decode", "string"));
     }
-    // Copied, because what it says is pushed onto the same stack that holds it.
+    // Copied, because the results are pushed onto the stack that holds it.
     let text = call.string(text).unwrap_or_default();
     if text.len() > call.free_memory() {
         return Err(Raise::OutOfMemory);
@@ -132,7 +132,7 @@ fn json_array(call: &mut Call<'_>) -> Results {
     Ok(call.results(1))
 }
 
-/// Marks a table as an array, so that it is one in JSON even when it is empty.
+/// Marks a table as an array, so that it is encoded as one even when it is empty.
 fn mark_array(call: &mut Call<'_>, table: Slot) {
     call.push_kept(ARRAY_MARK);
     call.set_metatable(table);

@@ -1,8 +1,8 @@
 //! Runs a script in a fresh Luau VM.
 //!
-//! [`ffi`] is the VM behind a safe view, [`globals`] what a script finds in it, [`io`] its files,
-//! [`process`] its programs, [`json`] its values as JSON. Functions of ours are plain Rust functions over
-//! [`ffi::Call`]; what they share in one run is the [`Host`](context::Host).
+//! [`ffi`] is a safe wrapper of the VM, [`globals`] the globals of a script, [`io`] its files,
+//! [`process`] its commands, [`json`] its values as JSON. Our functions are plain Rust functions
+//! over [`ffi::Call`]; they share the [`Host`](context::Host) during a run.
 
 mod context;
 mod ffi;
@@ -26,7 +26,7 @@ pub use context::RunContext;
 use context::{Host, split_position};
 use ffi::{Ended, Thrown, Vm};
 
-/// Runs `source` to its end.
+/// Runs `source`.
 pub fn run(source: &str, args: &Map<String, Value>, context: &RunContext) -> RunEnd {
     match try_run(source, args, context) {
         Ok(json) => RunEnd::Returned(json),
@@ -38,7 +38,7 @@ pub fn run(source: &str, args: &Map<String, Value>, context: &RunContext) -> Run
     }
 }
 
-/// Says why `source` does not compile, where it does not.
+/// Returns why `source` does not compile, if it does not.
 pub fn check(source: &str) -> Option<ScriptError> {
     ffi::compile(source).err().map(|message| syntax_error(&message))
 }
@@ -64,7 +64,7 @@ fn try_run(
     }
 }
 
-/// What is to be said about a script that did not return.
+/// The error of a script that did not return.
 fn failure(vm: &mut Vm, ended: Ended, source: &str) -> ScriptError {
     let traceback = Some(vm.traceback(MAX_MESSAGE_BYTES)).filter(|text| !text.is_empty());
     let (rule, message) = match ended {
@@ -115,7 +115,7 @@ fn out_of_memory() -> ScriptError {
     }
 }
 
-/// `message` is the compiler's: `:3: …`.
+/// `message` is that of the compiler: `:3: …`.
 fn syntax_error(message: &str) -> ScriptError {
     let message = cut(format!("script{message}"));
     let line = line_of(message.as_bytes());

@@ -1,8 +1,8 @@
-//! The options that a function of ours takes as a table.
+//! The option tables of our functions.
 
 use super::ffi::{Call, Kind, Raise, Slot};
 
-/// Checks that an options table has none but these.
+/// Checks that an option table has no other keys than these.
 pub(super) fn options(
     call: &mut Call<'_>,
     table: Slot,
@@ -31,7 +31,7 @@ pub(super) fn options(
     Ok(())
 }
 
-/// Takes an option, by `take`, from a table that may not be there.
+/// Reads an option with `take`, from a table that may be missing.
 pub(super) fn option<T>(
     call: &mut Call<'_>,
     table: Slot,
@@ -64,7 +64,7 @@ pub(super) fn flag(call: &mut Call<'_>, table: Slot, name: &str) -> Result<Optio
     })
 }
 
-/// A whole number from 1.
+/// An integer of at least 1.
 pub(super) fn count(call: &mut Call<'_>, table: Slot, name: &str) -> Result<Option<u64>, Raise> {
     option(call, table, name, "whole number from 1", |call, value| {
         let number = call.number(value).filter(|n| n.fract() == 0.0 && (1.0..=1e15).contains(n))?;

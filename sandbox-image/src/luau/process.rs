@@ -1,5 +1,5 @@
-//! `process`: programs of the image, in sandboxes that run some. The same code as the controller's
-//! `exec`, with its output collected.
+//! `process`: commands of the image, in sandboxes that support them. The same code as the
+//! controller's `exec`, with the output collected.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ pub(super) fn install(call: &mut Call<'_>) {
 /// Names and values.
 type Variables = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What a script asks for.
+/// The parameters of a command.
 struct Asked {
     command: Command,
     cwd: Option<Vec<u8>>,

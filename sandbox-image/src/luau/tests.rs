@@ -1,4 +1,4 @@
-//! Scripts, and what comes of them.
+//! Scripts and their results.
 
 mod files;
 mod fs;
@@ -85,7 +85,7 @@ impl Sandbox {
         self.run(source).expect_err(source)
     }
 
-    /// What was logged.
+    /// The log entries.
     fn logs(&self) -> Vec<(LogLevel, String)> {
         let lines = self.recorder.lines();
         let logs = lines.iter().filter_map(|line| match FromAgent::decode(line).unwrap() {

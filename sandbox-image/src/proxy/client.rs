@@ -1,4 +1,4 @@
-//! One program's connection to the proxy.
+//! One command's connection to the proxy.
 //!
 //! ```text
 //!   Asking ── a whole head ──▶ Connecting ── connected ──▶ Open ── closed ──▶ Leaving ──▶ gone
@@ -6,7 +6,7 @@
 //!     └── no proper head ──────────┴── closed: why ──────────────────────────────┘
 //! ```
 //!
-//! It never waits: [`Client::step`] does what can be done now.
+//! It never blocks: [`Client::step`] does what can be done now.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -21,87 +21,88 @@ use sandbox_protocol::message::{Close, Closed, ClosedReason, Connect};
 use super::http::{self, Body, OnConnect};
 use super::{Shared, Tunnel, socks};
 
-/// How long a program may take to say what it wants.
+/// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a program that has all our words may take to end its side too. Closed at once, what it still
-/// sends would have the kernel reset the connection, and our last words be lost.
+/// How long a client that has received everything may take to close its side too. If the proxy
+/// closed at once, bytes that still arrive would make the kernel reset the connection, and the last
+/// message would be lost.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Whether a client is still there.
+/// Whether a client is still connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// It is.
+    /// It is connected.
     GoesOn,
-    /// It is gone.
+    /// It is disconnected.
     Gone,
 }
 
-/// A program's connection.
+/// A client's connection.
 pub struct Client {
     socket: TcpStream,
     stage: Stage,
-    /// What came of the program and is not sent on.
+    /// Bytes received from the client and not yet sent on.
     up: Vec<u8>,
-    /// What the program is to get.
+    /// Bytes to send to the client.
     down: Vec<u8>,
-    /// Until when it may ask, or end its side.
+    /// The deadline for its request, or for closing its side.
     until: Instant,
 }
 
 enum Stage {
-    /// It says what it wants.
+    /// It sends its request.
     Asking(Dialect),
-    /// The controller was asked.
+    /// The controller was asked to connect.
     Connecting { tunnel: u32, dialect: Dialect, then: OnConnect },
-    /// Bytes come and go.
+    /// Bytes are copied in both directions.
     Open(Open),
-    /// Our last words are on their way.
+    /// The last message is being sent.
     Leaving(Parting),
 }
 
-/// How it speaks.
+/// The protocol that the client uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Dialect {
-    /// The first byte will tell.
+    /// Decided by the first byte.
     Unknown,
     Http,
-    /// It was greeted.
+    /// The greeting was answered.
     Socks,
 }
 
 struct Open {
     tunnel: u32,
-    /// The program has ended its side, and so have we towards the controller.
+    /// The client has closed its side, and so has the proxy towards the controller.
     is_up_ended: bool,
-    /// The host has ended its side, and so have we towards the program.
+    /// The host has closed its side, and so has the proxy towards the client.
     is_down_ended: bool,
-    /// Of a plain request.
+    /// For a plain request.
     exchange: Option<Exchange>,
 }
 
-/// A plain request and its answer.
+/// A plain request and its response.
 struct Exchange {
-    /// What is to come of the request.
+    /// What is still to come of the request.
     body: Body,
-    /// The answer's head as far as it has come; `None` once it is through.
+    /// The received part of the response's head; `None` once it has been passed on.
     answer: Option<Vec<u8>>,
 }
 
-/// How it is left.
+/// How the connection is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Parting {
-    /// By an end.
+    /// By a normal close.
     End,
-    /// It was told the end, and has not ended its own side.
+    /// The end was sent, and the client has not closed its side.
     Ended,
-    /// By a reset: what the program got is not all there was.
+    /// By a reset: the client did not receive everything.
     Reset,
 }
 
 impl Client {
-    /// One that has said nothing yet.
+    /// A client that has sent nothing yet.
     pub fn new(socket: TcpStream) -> Self {
-        // Pieces are written whole as they come.
+        // Pieces are written in full as they arrive.
         _ = socket.set_nodelay(true);
         let stage = Stage::Asking(Dialect::Unknown);
         Self {
@@ -118,24 +119,25 @@ impl Client {
         &self.socket
     }
 
-    /// When it is given up. Never while it has something to get: it may take its time for that.
+    /// When it times out. Never while there is something to send to it: it may take any time to
+    /// read that.
     pub fn deadline(&self) -> Option<Instant> {
         let has_one = matches!(self.stage, Stage::Asking(_) | Stage::Leaving(Parting::Ended));
         has_one.then_some(self.until)
     }
 
-    /// What of its socket it waits for.
+    /// The socket events that it waits for.
     pub fn interest(&self, shared: &Shared) -> PollFlags {
         let has_words = !self.down.is_empty();
         let (reads, writes) = match &self.stage {
-            // One word is answered before the next one is read.
+            // One message is answered before the next one is read.
             Stage::Asking(_) => (!has_words, has_words),
             Stage::Connecting { .. } => (false, has_words),
             Stage::Leaving(parting) => (*parting == Parting::Ended, has_words),
             Stage::Open(open) => match shared.lock().0.get(&open.tunnel) {
                 Some(tunnel) => (
                     !open.is_up_ended && self.up.is_empty() && tunnel.outgoing.capacity() > 0,
-                    // Also what can go on without a word from anybody.
+                    // Also states that can continue without any event.
                     has_words
                         || (!self.up.is_empty() && tunnel.outgoing.capacity() > 0)
                         || !tunnel.arrived.is_empty()
@@ -196,7 +198,7 @@ impl Client {
         }
     }
 
-    /// Reads what is there; `None` where nothing is.
+    /// Reads what is available; `None` if nothing is.
     fn read<'a>(&mut self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
         match self.socket.read(buffer) {
             Ok(count) => Ok(Some(&buffer[..count])),
@@ -219,7 +221,7 @@ impl Client {
         }
     }
 
-    /// Reads what the program wants, and asks the controller for it.
+    /// Reads the client's request, and asks the controller to connect.
     fn ask(
         &mut self,
         shared: &Shared,
@@ -229,7 +231,7 @@ impl Client {
         if !self.down.is_empty() {
             return Ok(());
         }
-        // A head's length more than what a head may have: a bounded surplus.
+        // Up to a head's length more than the limit of a head: the surplus is bounded.
         let most = buffer.len().min(http::MAX_HEAD);
         match self.read(&mut buffer[..most])? {
             None => return Ok(()),
@@ -283,14 +285,14 @@ impl Client {
         Ok(())
     }
 
-    /// Looks what the controller says to the wish.
+    /// Checks for the controller's answer to the request.
     fn hear(&mut self, shared: &Shared) {
         let Stage::Connecting { tunnel, dialect, then } = &mut self.stage else { return };
         let (tunnel, dialect) = (*tunnel, *dialect);
         let (is_connected, closed) = {
             let mut tunnels = shared.lock();
             let Some(shared) = tunnels.0.get_mut(&tunnel) else { return };
-            // What closed after it had been connected is Open's business.
+            // A tunnel that closed after it was connected is handled in the state Open.
             let closed = if shared.is_connected { None } else { shared.closed.take() };
             if closed.is_some() {
                 tunnels.0.remove(&tunnel);
@@ -335,7 +337,7 @@ impl Client {
             Stage::Open(Open { tunnel, is_up_ended: false, is_down_ended: false, exchange });
     }
 
-    /// From the program to the controller.
+    /// Copies from the client to the controller.
     fn send(&mut self, shared: &Shared, buffer: &mut [u8]) -> io::Result<()> {
         let Stage::Open(open) = &mut self.stage else { return Ok(()) };
         if open.is_up_ended {
@@ -356,13 +358,13 @@ impl Client {
                 Err(error) => return Err(error),
             }
             if let Some(exchange) = &mut open.exchange {
-                // What comes behind the body is for nobody.
+                // Bytes after the body are dropped.
                 let count = exchange.body.take(&self.up).map_err(|_| io::ErrorKind::InvalidData)?;
                 self.up.truncate(count);
             }
         }
         open.is_up_ended = is_last;
-        // All of it that there is credit for: what stays waits for more, which wakes.
+        // Everything that there is credit for: the rest waits for more credit, which wakes.
         while !self.up.is_empty() || is_last {
             let chunk = {
                 let mut tunnels = shared.lock();
@@ -381,14 +383,14 @@ impl Client {
         Ok(())
     }
 
-    /// From the controller to the program.
+    /// Copies from the controller to the client.
     fn receive(&mut self, shared: &Shared) {
         let Stage::Open(open) = &mut self.stage else { return };
         let tunnel = open.tunnel;
         let (bytes, credit, closed, is_ended) = {
             let mut tunnels = shared.lock();
             let Some(tunnel) = tunnels.0.get_mut(&tunnel) else { return };
-            // Of a tunnel that is over there is all of it: its number is to be free.
+            // All bytes of a tunnel that has ended: its number must become free.
             let most = match (&tunnel.closed, self.down.is_empty()) {
                 (Some(_), _) => usize::MAX,
                 (None, true) => MAX_CHUNK_BYTES,
@@ -414,7 +416,7 @@ impl Client {
         }
     }
 
-    /// Ends what has come to its end, once all is written.
+    /// Closes directions that have ended, once everything is written.
     fn after(&mut self, shared: &Shared) -> Progress {
         if !self.down.is_empty() {
             return Progress::GoesOn;
@@ -443,14 +445,14 @@ impl Client {
         }
     }
 
-    /// Says these last words.
+    /// Sends this last message.
     fn leave(&mut self, words: &[u8], parting: Parting) {
         self.down.extend_from_slice(words);
         self.up = Vec::new();
         self.stage = Stage::Leaving(parting);
     }
 
-    /// The program is gone, or spoke nonsense.
+    /// The client is gone, or sent an invalid request.
     fn abandon(&self, shared: &Shared) {
         match &self.stage {
             Stage::Connecting { tunnel, .. } | Stage::Open(Open { tunnel, .. }) => {
@@ -461,7 +463,8 @@ impl Client {
         _ = set_socket_linger(&self.socket, Some(Duration::ZERO));
     }
 
-    /// Says our last word on a tunnel. It keeps its number until the controller has said its own.
+    /// Sends our last message for a tunnel. Its number stays in use until the controller has sent
+    /// its own.
     fn give_up(&self, shared: &Shared, number: u32) {
         {
             let mut tunnels = shared.lock();
@@ -477,7 +480,7 @@ impl Client {
 }
 
 impl Exchange {
-    /// Takes a piece of the answer, and gives what the program gets of it.
+    /// Consumes a piece of the response, and returns what the client gets of it.
     fn receive(&mut self, bytes: &[u8], is_all: bool, down: &mut Vec<u8>) {
         let Some(mut head) = self.answer.take() else { return down.extend_from_slice(bytes) };
         head.extend_from_slice(bytes);
@@ -494,14 +497,14 @@ impl Exchange {
                     self.answer = Some(head);
                     return;
                 }
-                // No head that anybody could read: the program may know what it is.
+                // Not a valid head: pass it on, the client may understand it.
                 Ok(None) | Err(()) => return down.extend(head),
             }
         }
     }
 }
 
-/// The status that tells why there is no connection.
+/// The status for a failed connection.
 const fn status(reason: ClosedReason) -> u16 {
     match reason {
         ClosedReason::Refused => 403,

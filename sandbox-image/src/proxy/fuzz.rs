@@ -1,10 +1,10 @@
-//! What holds of what programs say to the proxy, whatever that is: the body of the fuzz target
+//! Properties of the proxy that hold for any input of commands: the body of the fuzz target
 //! `requests`.
 
 use super::http::{self, Body, ConnectRequest, MAX_HEAD, OnConnect};
 use super::socks;
 
-/// What a program says first. The first byte says how the rest is cut.
+/// The first bytes of a client. The first byte determines how the rest is split.
 pub fn requests(data: &[u8]) {
     let Some((&cut, said)) = data.split_first() else { return };
     if said.first() == Some(&socks::VERSION) {
@@ -18,13 +18,14 @@ pub fn requests(data: &[u8]) {
     answered(said);
 }
 
-/// The request, and what is behind it.
+/// The request, and the bytes after it.
 fn asked(said: &[u8]) -> Option<(ConnectRequest, &[u8])> {
     let request = http::read_request(said).ok().flatten()?;
     assert!(request.length <= said.len().min(MAX_HEAD));
     let (head, rest) = said.split_at(request.length);
     assert!(head.ends_with(b"\n"), "it ends with a line");
-    // It is known when it is there, and not before; and nothing behind it has a say.
+    // It is recognized as soon as it is complete, and not before; the bytes after it have no
+    // influence.
     for end in 0..head.len() {
         assert_eq!(http::read_request(&head[..end]), Ok(None), "{end} bytes are enough");
     }
@@ -39,7 +40,7 @@ fn asked(said: &[u8]) -> Option<(ConnectRequest, &[u8])> {
     Some((request, rest))
 }
 
-/// What goes out is one request, to that host, and a server ends its body where we do.
+/// The output is one request, to that host, and a server finds the same end of its body as we do.
 fn forwarded(host: &str, port: u16, head: &[u8], body: &Body) {
     let mut headers = [httparse::EMPTY_HEADER; 128];
     let mut request = httparse::Request::new(&mut headers);
@@ -71,7 +72,7 @@ fn forwarded(host: &str, port: u16, head: &[u8], body: &Body) {
     }
 }
 
-/// A body ends at one place, whatever the pieces are.
+/// A body ends at one position, however it is split into pieces.
 fn cuts_make_no_difference(body: &Body, rest: &[u8], size: usize) {
     let read = |size: usize| {
         let mut body = body.clone();
@@ -82,7 +83,7 @@ fn cuts_make_no_difference(body: &Body, rest: &[u8], size: usize) {
                     assert!(count <= piece.len());
                     taken += count;
                     if count < piece.len() {
-                        // It is over: nothing more is of it.
+                        // The body has ended: no further bytes belong to it.
                         assert_eq!(body.take(b"more"), Ok(0));
                         return Ok(taken);
                     }
@@ -95,7 +96,7 @@ fn cuts_make_no_difference(body: &Body, rest: &[u8], size: usize) {
     assert_eq!(read(size), read(usize::MAX), "pieces of {size}");
 }
 
-/// An answer's head that goes back says that the connection ends, and is one.
+/// The head of a response that is passed on is valid, and says that the connection is closed.
 fn answered(said: &[u8]) {
     let Ok(Some(answer)) = http::read_answer(said) else { return };
     assert!(answer.length <= said.len().min(MAX_HEAD));

@@ -1,9 +1,9 @@
-//! HTTP, as far as a proxy must read it: the head of a request, where its body ends, the head of the
-//! answer.
+//! HTTP, as far as a proxy must parse it: the head of a request, the end of its body, the head of
+//! the response.
 //!
-//! A plain request (`GET http://host/path`) goes out on a connection of its own and asks for that one
-//! to be closed; the answer tells the program so too. So every request is a decision of its own,
-//! and nothing that comes after its body is ever sent to its host. Pure.
+//! A plain request (`GET http://host/path`) is sent on a connection of its own and asks the server
+//! to close it; the response tells the client to do the same. So every request is decided
+//! separately, and nothing after its body is ever sent to its host. Pure: no I/O.
 
 use std::fmt::Write as _;
 
@@ -11,25 +11,25 @@ use std::fmt::Write as _;
 pub const MAX_HEAD: usize = 16 << 10;
 const MAX_HEADERS: usize = 100;
 
-/// What a program asks for.
+/// A client's request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// As it was written, without brackets.
+    /// The host as it was written, without brackets.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// What is to happen once the connection is there.
+    /// What to do once the connection is established.
     pub then: OnConnect,
-    /// How many bytes of what came are the head.
+    /// How many of the received bytes are the head.
     pub length: usize,
 }
 
-/// What is to happen once the connection is there.
+/// What to do once the connection is established.
 #[derive(Debug, PartialEq, Eq)]
 pub enum OnConnect {
-    /// `CONNECT`: the connection is the program's.
+    /// `CONNECT`: the connection is handed to the client.
     Tunnel,
-    /// One request, whose head goes out like this, and its body.
+    /// One request, with this rewritten head, and its body.
     Forward {
         /// The head.
         head: Vec<u8>,
@@ -38,12 +38,12 @@ pub enum OnConnect {
     },
 }
 
-/// A head that nothing is done for.
+/// A head that is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bad {
     /// The status.
     pub status: u16,
-    /// Why, for people.
+    /// The reason, for people.
     pub why: &'static str,
 }
 
@@ -51,7 +51,7 @@ const fn bad<T>(why: &'static str) -> Result<T, Bad> {
     Err(Bad { status: 400, why })
 }
 
-/// Reads a request's head; `None` where more of it must come.
+/// Parses a request's head; `None` if it is incomplete.
 pub fn read_request(bytes: &[u8]) -> Result<Option<ConnectRequest>, Bad> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -107,7 +107,7 @@ pub fn read_request(bytes: &[u8]) -> Result<Option<ConnectRequest>, Bad> {
     }))
 }
 
-/// `HOST` or `HOST:PORT`; a host of colons in brackets, which are taken off. No user's name.
+/// `HOST` or `HOST:PORT`; brackets around an IPv6 address are removed. No user info.
 fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
@@ -132,7 +132,7 @@ fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
     is_plain.then_some((host, port))
 }
 
-/// The `Host` header is what the server goes by: it must be the URL's.
+/// Servers use the `Host` header, so it must match the URL.
 fn check_host(
     headers: &[httparse::Header<'_>],
     host: &str,
@@ -157,7 +157,7 @@ fn check_host(
     }
 }
 
-/// The values of the headers of this name, without what is around them.
+/// The trimmed values of the headers with this name.
 fn values<'a>(
     headers: &'a [httparse::Header<'a>],
     name: &'a str,
@@ -168,7 +168,7 @@ fn values<'a>(
         .map(|header| header.value.trim_ascii())
 }
 
-/// Headers that are for the next hop alone (RFC 9110, 7.6.1), but for what frames a body.
+/// Hop-by-hop headers (RFC 9110, 7.6.1), except those that frame a body.
 const HOP: &[&str] = &[
     "connection",
     "keep-alive",
@@ -179,13 +179,13 @@ const HOP: &[&str] = &[
     "upgrade",
 ];
 
-/// Copies the headers but those for the next hop, those that `Connection` names, and these.
+/// Copies the headers except hop-by-hop ones, those that `Connection` names, and these.
 fn copy_headers(headers: &[httparse::Header<'_>], without: &[&str], head: &mut Vec<u8>) {
     let named: Vec<&[u8]> = values(headers, "connection")
         .flat_map(|value| value.split(|&byte| byte == b','))
         .map(<[u8]>::trim_ascii)
         .collect();
-    // Whoever names what frames the body would have it read otherwise by the next hop.
+    // Listing a header that frames the body would make the next hop see another body.
     let framing = |name: &str| {
         name.eq_ignore_ascii_case("content-length")
             || name.eq_ignore_ascii_case("transfer-encoding")
@@ -204,34 +204,34 @@ fn copy_headers(headers: &[httparse::Header<'_>], without: &[&str], head: &mut V
     }
 }
 
-/// How much of a request's body is still to come.
+/// How much of a request's body is still missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
-    /// So many bytes.
+    /// This many bytes.
     Length(u64),
-    /// Chunks.
+    /// A chunked body.
     Chunked(Chunks),
 }
 
-/// Where the reader of chunks stands.
+/// The state of the chunk parser.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Chunks {
-    /// In a line with a size.
+    /// In a line with a chunk size.
     Size(Vec<u8>),
-    /// So many bytes of a chunk, and the line end after it.
+    /// In a chunk with this many bytes left, and the line end after it.
     Data(u64),
-    /// In the lines after the last chunk: how much of the line, of all.
+    /// In the trailer: bytes of the current line, and of all lines.
     Trailer {
-        /// Bytes of this line without its end.
+        /// Bytes of this line without its line end.
         line: usize,
         /// Bytes of all lines.
         all: usize,
     },
-    /// Past the end.
+    /// After the end.
     Done,
 }
 
-/// Longest line with the size of a chunk, extensions included.
+/// Longest line with a chunk size, including extensions.
 const MAX_SIZE_LINE: usize = 256;
 
 impl Body {
@@ -262,7 +262,7 @@ impl Body {
         }
     }
 
-    /// How many of these bytes are the body's.
+    /// How many of these bytes belong to the body.
     pub fn take(&mut self, bytes: &[u8]) -> Result<usize, Bad> {
         match self {
             Self::Length(left) => {
@@ -290,7 +290,7 @@ impl Chunks {
                     if byte == b'\n' {
                         *self = match chunk_size(line) {
                             Some(0) => Self::Trailer { line: 0, all: 0 },
-                            // With the line end behind it.
+                            // Including the line end after it.
                             Some(size) => Self::Data(size + 2),
                             None => return bad("a chunk without its size"),
                         };
@@ -298,7 +298,7 @@ impl Chunks {
                 }
                 Self::Data(left) => {
                     let count = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len() - at);
-                    // The last two bytes are the line end; anything else there is no chunked body.
+                    // The last two bytes must be a line end; otherwise it is not a chunked body.
                     let ends = [b'\r', b'\n'];
                     for (index, &byte) in bytes[at..at + count].iter().enumerate().rev().take(2) {
                         match *left - index as u64 {
@@ -335,8 +335,8 @@ impl Chunks {
     }
 }
 
-/// The size in a chunk's first line. httparse's own reader takes an empty line for zero, and servers
-/// do not agree about what it lets pass.
+/// The size in a chunk's first line. httparse's own parser treats an empty line as zero, and
+/// accepts forms on which servers disagree.
 fn chunk_size(line: &[u8]) -> Option<u64> {
     let line = std::str::from_utf8(line.strip_suffix(b"\r\n")?).ok()?;
     let digits = line.split(';').next()?;
@@ -345,19 +345,19 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
     is_size.then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
-/// The head of an answer, as the program gets it.
+/// The head of a response, as the client gets it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The head.
     pub head: Vec<u8>,
-    /// How many bytes of what came it was.
+    /// How many of the received bytes it used.
     pub length: usize,
     /// Another head follows (1xx).
     pub is_interim: bool,
 }
 
-/// Reads the head of an answer; `None` where more of it must come. What is no head goes through as
-/// it is.
+/// Parses the head of a response; `None` if it is incomplete. Anything that is not a valid head is
+/// passed on unchanged.
 pub fn read_answer(bytes: &[u8]) -> Result<Option<Answer>, ()> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
@@ -378,10 +378,10 @@ pub fn read_answer(bytes: &[u8]) -> Result<Option<Answer>, ()> {
     Ok(Some(Answer { head, length, is_interim }))
 }
 
-/// What `CONNECT` is answered once the connection is there.
+/// The response to `CONNECT` once the connection is established.
 pub const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-/// An answer of ours.
+/// A response of the proxy itself.
 pub fn answer(status: u16, text: &str) -> Vec<u8> {
     let phrase = match status {
         400 => "Bad Request",
@@ -408,7 +408,7 @@ mod tests {
     use proptest::prelude::*;
 
     impl Body {
-        /// Whether all of it has come.
+        /// Whether it is complete.
         const fn is_done(&self) -> bool {
             matches!(self, Self::Length(0) | Self::Chunked(Chunks::Done))
         }

@@ -1,12 +1,13 @@
-//! The way out for programs: a proxy on the sandbox's loopback.
+//! The egress of commands: a proxy on the sandbox's loopback.
 //!
-//! It speaks HTTP (`CONNECT`, and plain requests) and SOCKS5 on one port, told apart by the first byte.
-//! Each connection becomes a tunnel to the controller, which decides and dials; nothing is decided
-//! here. There is no other device than `lo` in the sandbox, so nothing can go around it.
+//! It supports HTTP (`CONNECT`, and plain requests) and SOCKS5 on one port, distinguished by the
+//! first byte. Each connection becomes a tunnel to the controller, which decides and dials; nothing
+//! is decided here. The sandbox has no network device other than `lo`, so nothing can bypass the
+//! proxy.
 //!
-//! One thread serves all of them, because the sandbox's processes are counted, and it waits for
-//! whichever is ready. What it holds is bounded: [`MAX_TUNNELS`] programs at one time, the others wait to
-//! be accepted; of each a head, a piece each way, and what the credit lets come.
+//! One thread serves all clients, because the sandbox's processes are limited, and polls all of
+//! them. Its memory is bounded: at most [`MAX_TUNNELS`] clients at one time, the others wait to be
+//! accepted; for each client a head, a piece in each direction, and what the credit allows.
 
 mod client;
 #[cfg(any(test, fuzzing))]
@@ -27,25 +28,25 @@ use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
 
 use crate::wake::Wake;
 
-/// Takes what the proxy says to the controller.
+/// Sends the proxy's messages to the controller.
 pub trait FrameSender: Send + Sync {
-    /// Sends a message; it may wait for the controller to read.
+    /// Sends a message; it may block until the controller reads.
     fn send(&self, message: &FromAgent<'_>);
 }
 
-/// Opens the proxy's port on the loopback.
+/// Opens the proxy's port on loopback.
 ///
 /// # Errors
 ///
-/// Where it is taken, or there is no loopback.
+/// If the port is in use, or there is no loopback.
 pub fn listen(port: u16) -> io::Result<TcpListener> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// The variables by which programs find the proxy at this address, and which hosts they are to reach
-/// `without` it. curl reads lower-case ones alone.
+/// The environment variables that point commands to the proxy at this address, and list the hosts
+/// to reach `without` it. curl reads only the lower-case ones.
 #[must_use]
 pub fn environment(address: SocketAddr, without: &str) -> Vec<(&'static str, String)> {
     let names =
@@ -54,23 +55,23 @@ pub fn environment(address: SocketAddr, without: &str) -> Vec<(&'static str, Str
     by_it.chain(["NO_PROXY", "no_proxy"].map(|name| (name, without.to_owned()))).collect()
 }
 
-/// A proxy that runs, for whoever reads what the controller says.
+/// A running proxy, for the thread that reads the controller's messages.
 pub struct Proxy {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     tunnels: Mutex<Tunnels>,
-    /// Something has come for one of the tunnels.
+    /// Something has arrived for one of the tunnels.
     wake: Wake,
     sender: Arc<dyn FrameSender>,
 }
 
-/// The tunnels on which one side has not said its last word.
+/// The tunnels for which one side has not sent its last message.
 #[derive(Default)]
 struct Tunnels(HashMap<u32, Tunnel>);
 
-/// A tunnel, as its client and the controller's reader share it.
+/// A tunnel, shared by its client and the thread that reads the controller's messages.
 struct Tunnel {
     incoming: ReceiveWindow,
     outgoing: SendWindow,
@@ -78,7 +79,7 @@ struct Tunnel {
     owed: u64,
     is_connected: bool,
     closed: Option<Closed>,
-    /// Nobody here wants it any more: it waits for the controller's last word.
+    /// Its client is gone: it waits for the controller's last message.
     is_left: bool,
 }
 
@@ -87,7 +88,7 @@ impl Proxy {
     ///
     /// # Errors
     ///
-    /// Where no thread or descriptor can be had.
+    /// If no thread or descriptor is available.
     pub fn start(listener: TcpListener, sender: Arc<dyn FrameSender>) -> io::Result<Self> {
         let wake = Wake::new()?;
         let shared = Arc::new(Shared { tunnels: Mutex::default(), wake, sender });
@@ -95,11 +96,11 @@ impl Proxy {
         Ok(Self { shared })
     }
 
-    /// Takes a chunk. Of a tunnel that is over it is dropped.
+    /// Receives a chunk. A chunk for an ended tunnel is dropped.
     ///
     /// # Errors
     ///
-    /// Where the controller broke the rules of the stream.
+    /// If the controller broke the rules of the stream.
     pub fn take_chunk(&self, chunk: &Chunk) -> Result<(), StreamError> {
         self.with(chunk.stream, |tunnel| {
             tunnel.incoming.receive(chunk)?;
@@ -110,16 +111,16 @@ impl Proxy {
         })
     }
 
-    /// Takes credit.
+    /// Receives credit.
     ///
     /// # Errors
     ///
-    /// Where the controller broke the rules of the stream.
+    /// If the controller broke the rules of the stream.
     pub fn take_credit(&self, credit: &Credit) -> Result<(), StreamError> {
         self.with(credit.stream, |tunnel| tunnel.outgoing.grant(credit))
     }
 
-    /// Takes the news that a connection is there.
+    /// Receives the report that a connection is established.
     pub fn take_connected(&self, connected: Connected) {
         _ = self.with(connected.tunnel, |tunnel| {
             tunnel.is_connected = true;
@@ -127,7 +128,7 @@ impl Proxy {
         });
     }
 
-    /// Takes the controller's last word on a tunnel.
+    /// Receives the controller's last message for a tunnel.
     pub fn take_closed(&self, closed: Closed) {
         let mut tunnels = self.shared.lock();
         let number = closed.tunnel;
@@ -158,7 +159,7 @@ impl Shared {
 }
 
 impl Tunnels {
-    /// A tunnel of this number.
+    /// The tunnel with this number.
     fn open(&mut self, number: u32) {
         self.0.insert(
             number,
@@ -174,7 +175,7 @@ impl Tunnels {
         );
     }
 
-    /// How many more clients may come.
+    /// How many more clients can be accepted.
     fn room(&self, clients: usize) -> usize {
         let left = self.0.values().filter(|tunnel| tunnel.is_left).count();
         MAX_TUNNELS.saturating_sub(clients + left)
@@ -182,7 +183,7 @@ impl Tunnels {
 }
 
 impl Tunnel {
-    /// At most so many of the bytes that came, and the credit that is due for them.
+    /// Takes at most `most` of the received bytes, and the credit that is due for them.
     fn take(&mut self, most: usize) -> (Vec<u8>, Option<Credit>) {
         let rest = self.arrived.split_off(self.arrived.len().min(most));
         let taken = std::mem::replace(&mut self.arrived, rest);
@@ -191,7 +192,7 @@ impl Tunnel {
         (taken, is_due.then(|| self.incoming.consumed(std::mem::take(&mut self.owed))))
     }
 
-    /// Whether all that will ever come has been taken.
+    /// Whether the stream has ended and all of it has been taken.
     fn is_drained(&self) -> bool {
         self.incoming.is_ended() && self.arrived.is_empty()
     }

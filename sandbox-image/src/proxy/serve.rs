@@ -14,7 +14,7 @@ use sandbox_protocol::limits::{FIRST_TUNNEL, MAX_CHUNK_BYTES};
 use super::Shared;
 use super::client::{Client, Progress};
 
-/// Stack of the thread: it has its buffers on the heap.
+/// Stack size of the thread: its buffers are on the heap.
 const STACK_BYTES: usize = 128 << 10;
 
 /// Starts the thread.
@@ -37,7 +37,7 @@ struct Server {
     listener: TcpListener,
     shared: Arc<Shared>,
     clients: Vec<Client>,
-    /// Where the search for a free number begins.
+    /// Where the search for a free number starts.
     next: u32,
     buffer: Vec<u8>,
 }
@@ -48,7 +48,8 @@ impl Server {
             self.wait();
             self.shared.wake.see();
             self.accept();
-            // One piece each way of each at a time: none has to wait long for the others.
+            // One piece in each direction per client at a time, so that none has to wait long for
+            // the others.
             let Self { clients, shared, next, buffer, .. } = &mut self;
             clients.retain_mut(|client| {
                 let mut number = || free_number(shared, next);
@@ -57,7 +58,7 @@ impl Server {
         }
     }
 
-    /// Waits until there is something to do.
+    /// Waits until there is work.
     fn wait(&self) {
         let has_room = self.shared.lock().room(self.clients.len()) > 0;
         let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
@@ -67,8 +68,8 @@ impl Server {
         let mut deadline: Option<Instant> = None;
         for client in &self.clients {
             let interest = client.interest(&self.shared);
-            // Without an interest it is left out: a hang-up that nobody acts upon would be
-            // reported for ever.
+            // A client without events to wait for is left out: otherwise an unhandled hang-up would
+            // be reported forever.
             if !interest.is_empty() {
                 fds.push(PollFd::from_borrowed_fd(client.socket().as_fd(), interest));
             }
@@ -87,14 +88,14 @@ impl Server {
             match accept_with(&self.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok(socket) => self.clients.push(Client::new(TcpStream::from(socket))),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
-                // None is left, or there are too many descriptors: the next round tries again.
+                // None is pending, or there are too many descriptors: the next round tries again.
                 Err(_) => return,
             }
         }
     }
 }
 
-/// A number that no tunnel has.
+/// A number that no tunnel uses.
 fn free_number(shared: &Shared, next: &mut u32) -> u32 {
     let tunnels = shared.lock();
     loop {

@@ -1,39 +1,40 @@
-//! SOCKS5 (RFC 1928): the greeting and the request. No authentication, `CONNECT` alone. Pure.
+//! SOCKS5 (RFC 1928): the greeting and the request. No authentication, `CONNECT` only. Pure: no
+//! I/O.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use sandbox_protocol::message::ClosedReason;
 
-/// The first byte of a client's.
+/// The first byte of a SOCKS5 client.
 pub const VERSION: u8 = 5;
 
-/// The answer to a greeting: no authentication.
+/// The response to a greeting: no authentication.
 pub const NO_AUTHENTICATION: [u8; 2] = [VERSION, 0];
-/// The same, where the program would not have it so.
+/// The response if the client does not offer that.
 pub const NO_METHOD: [u8; 2] = [VERSION, 0xff];
 
-/// What went wrong, as SOCKS says it.
+/// The reply codes of SOCKS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reply {
-    /// Nothing.
+    /// Success.
     Succeeded = 0,
-    /// Something.
+    /// General failure.
     Failure = 1,
-    /// A rule.
+    /// Not allowed by a rule.
     NotAllowed = 2,
-    /// Nobody there.
+    /// Host unreachable.
     HostUnreachable = 4,
-    /// Too late.
+    /// Timeout.
     TtlExpired = 6,
-    /// Another command than `CONNECT`.
+    /// Unsupported command: not `CONNECT`.
     CommandNotSupported = 7,
-    /// Another kind of address.
+    /// Unsupported address type.
     AddressTypeNotSupported = 8,
 }
 
 impl Reply {
-    /// The reply that tells why there is no connection.
+    /// The reply for a failed connection.
     pub const fn to(reason: ClosedReason) -> Self {
         match reason {
             ClosedReason::Refused => Self::NotAllowed,
@@ -43,32 +44,32 @@ impl Reply {
         }
     }
 
-    /// The reply, with an address of nobody: there is none of ours to tell.
+    /// The reply, with an unspecified address: the proxy has none to report.
     pub const fn bytes(self) -> [u8; 10] {
         [VERSION, self as u8, 0, 1, 0, 0, 0, 0, 0, 0]
     }
 }
 
-/// Reads a greeting: its length, and whether it offers to go without authentication. `None` where
-/// more of it must come.
+/// Parses a greeting: its length, and whether it offers no authentication. `None` if it is
+/// incomplete.
 pub fn read_greeting(bytes: &[u8]) -> Option<(usize, bool)> {
     let (&[_version, count], rest) = bytes.split_first_chunk::<2>()?;
     let methods = rest.get(..usize::from(count))?;
     Some((2 + methods.len(), methods.contains(&0)))
 }
 
-/// What a program asks for.
+/// A client's request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
     /// A name as it was given, or an address.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// How many bytes of what came it is.
+    /// Its length in the received bytes.
     pub length: usize,
 }
 
-/// Reads a request; `None` where more of it must come.
+/// Parses a request; `None` if it is incomplete.
 pub fn read_request(bytes: &[u8]) -> Result<Option<ConnectRequest>, Reply> {
     let Some((&[version, command, reserved, kind], rest)) = bytes.split_first_chunk::<4>() else {
         return Ok(None);

@@ -1,9 +1,9 @@
 //! A timer that interrupts blocking system calls of one thread.
 #![expect(unsafe_code, reason = "nothing safe makes a timer whose signal one thread gets")]
 //!
-//! The thread that makes connections waits in none of its calls by itself, but what it connects is a
-//! program's too: one that makes a socket block again at the wrong moment, or has it linger when it is
-//! closed, would hold up the connections of all.
+//! The thread that makes connections uses no blocking calls, but the sockets it connects also
+//! belong to commands: one that makes its socket blocking again at the wrong moment, or sets it to
+//! linger when it is closed, would delay the connections of all others.
 
 use std::io;
 use std::mem::{MaybeUninit, zeroed};

@@ -55,9 +55,8 @@ const MAX_WAITING: usize = 64;
 /// The deepest stack frame holds an address and a few paths.
 const STACK_BYTES: usize = 128 << 10;
 
-/// Starts the thread that starts commands. If `enforced`, the protection in force without it, is
-/// weaker, the agent makes the connections of those commands. Returns the protection in force, and
-/// the reason if that allows only pairs.
+/// Starts the thread that starts commands. The agent makes their connections if `enforced`, what is
+/// in force without that, protects less. Returns what is in force, and why if it allows only pairs.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! `check`: does a script compile?
+//! `check`: reports whether a script compiles.
 
 use sandbox_api::Failure;
 use sandbox_controller::check_script;

@@ -1,4 +1,4 @@
-//! `config show`: every setting in force, and where it comes from.
+//! `config show`: every effective setting, and its source.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ struct Shown<'a> {
     value: Option<&'a Value>,
     layer: Layer,
     origin: String,
-    /// Why no run takes it.
+    /// Why no run accepts it.
     refused: Option<String>,
 }
 
@@ -52,7 +52,7 @@ fn document(settings: &Settings) -> Document<'_> {
     }
 }
 
-/// Why no run takes a setting.
+/// Why no run accepts a setting.
 fn refusal(settings: &Settings, key: Key) -> Option<String> {
     match key {
         Key::Limit(limit) => match settings.refusal(limit)? {
@@ -63,7 +63,7 @@ fn refusal(settings: &Settings, key: Key) -> Option<String> {
     }
 }
 
-/// A configuration file that says the same; what is not set is a comment.
+/// A configuration file with the same settings; unset keys are comments.
 fn text(settings: &Settings, with_origin: bool) -> String {
     let lines: Vec<(String, String)> = Key::all()
         .map(|key| {

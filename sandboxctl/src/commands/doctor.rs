@@ -1,4 +1,4 @@
-//! `doctor`: what is in the way of a sandbox, and how to get it out of the way.
+//! `doctor`: diagnoses the environment and suggests fixes.
 
 use anstyle::{AnsiColor, Style};
 use sandbox_controller::{Check, CheckStatus};
@@ -45,7 +45,7 @@ fn listing(checks: &[Check], colour: bool) -> String {
             CheckStatus::Fail => ("FAIL", AnsiColor::Red.on_default().bold()),
         };
         let style = if colour { style } else { Style::new() };
-        // What the engine and the disk are called is not our text.
+        // The names of the engine and the disk are external text.
         let detail = escaped_line(detail);
         text.push_str(&format!("{style}{word:<4}{style:#}  {id:<width$}  {detail}\n"));
         if let Some(fix) = fix {

@@ -1,7 +1,7 @@
-//! `exec`: a command, from its flags to its end.
+//! `exec`: runs a command, from its flags to its result.
 //!
-//! What it writes is passed on as it comes: a reader of ours that is slow holds the command up, and
-//! one that is gone cancels it. Its stdin is passed on the same way.
+//! Its output is copied as it arrives: if our reader is slow the command blocks, and if it is gone
+//! the command is cancelled. Its stdin is copied the same way.
 
 use std::ffi::OsString;
 use std::io;
@@ -47,7 +47,7 @@ pub fn exec(context: &Context<'_>, args: &ExecArgs) -> Result<u8, Error> {
     block_on(session.run(config, spec, command, source))
 }
 
-/// What is to run, by the flags.
+/// The command to run, from the flags.
 fn command(context: &Context<'_>, args: &ExecArgs) -> Result<Command, Error> {
     let mut command = match (&args.shell, args.command.split_first()) {
         (Some(line), _) => Command::shell(line.as_bytes()),
@@ -69,7 +69,8 @@ fn command(context: &Context<'_>, args: &ExecArgs) -> Result<Command, Error> {
     Ok(command.stdin(if args.stdin { Stdin::Stream } else { Stdin::Null }))
 }
 
-/// A variable of our own, which is passed on. One that is not set is none that is empty.
+/// An environment variable of our own, which is passed on. An unset one is not the same as an empty
+/// one.
 fn own_variable(context: &Context<'_>, name: &OsString) -> Result<OsString, Error> {
     let found = context.environment.variables().find(|(known, _)| known == name);
     found.map(|(_, value)| value.to_owned()).ok_or_else(|| {
@@ -80,11 +81,11 @@ fn own_variable(context: &Context<'_>, name: &OsString) -> Result<OsString, Erro
     })
 }
 
-/// One command, from the engine to its end.
+/// One command, from connecting to the engine to the result.
 struct Session<'a> {
     context: &'a Context<'a>,
     settings: &'a Settings,
-    /// One document at the end, and nothing before.
+    /// A single document at the end.
     json: bool,
 }
 
@@ -104,7 +105,7 @@ impl Session<'_> {
         .await
     }
 
-    /// Passes on what goes in and out while the command lasts, and tells how it ended.
+    /// Copies input and output while the command runs, and reports its result.
     async fn follow(&self, mut execution: Execution, source: Option<Source>) -> Result<u8, Error> {
         let cancel = execution.cancel_handle();
         let stdin = execution.stdin();
@@ -114,14 +115,14 @@ impl Session<'_> {
                 _ => Ok(()),
             };
             if fed.is_err() {
-                // A part of its input must not be taken for the whole.
+                // Partial input must not look like all of it.
                 cancel.cancel(CancelCause::Caller);
             }
             fed
         };
         let ending = async {
             let written = match self.json {
-                // What is not passed on is collected.
+                // Output that is not copied is collected.
                 true => Ok(Written::All),
                 false => pass_on(&mut execution).await,
             };
@@ -133,19 +134,19 @@ impl Session<'_> {
         };
         tokio::pin!(feeding, ending);
         let (ended, fed) = tokio::select! {
-            // What it ends with counts, also where more of its input could have been read.
+            // The command's result counts, even if more of its input could have been read.
             biased;
             ended = &mut ending => (ended, Ok(())),
             fed = &mut feeding => (ending.await, fed),
         };
         let (result, written) = ended?;
-        // It was cancelled for that.
+        // It was cancelled for that reason.
         fed?;
         self.end(&result, written)?;
         Ok(result.outcome.exit_code())
     }
 
-    /// Tells how it ended.
+    /// Reports its result.
     fn end(&self, result: &ExecResult, written: Written) -> Result<(), Error> {
         let output = self.context.output;
         if self.json {
@@ -164,16 +165,16 @@ impl Session<'_> {
     }
 }
 
-/// Whether what the command wrote was taken.
+/// Whether the command's output was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Written {
-    /// To its end.
+    /// Until its end.
     All,
-    /// A reader has gone before.
+    /// The reader closed it before that.
     Unread,
 }
 
-/// Passes on what the command writes, until it writes no more or nobody takes it any more.
+/// Copies the command's output until it ends or the reader is gone.
 async fn pass_on(execution: &mut Execution) -> Result<Written, Error> {
     let sink = |sink: io::Result<Sink>| sink.map_err(|source| Error::Stdout { source });
     let mut stdout = sink(Sink::standard(io::stdout()))?;
@@ -187,7 +188,7 @@ async fn pass_on(execution: &mut Execution) -> Result<Written, Error> {
             return Ok(Written::Unread);
         }
     }
-    // What it wrote last may have found no reader: it has ended by then, as it has.
+    // The last output may have had no reader: then the command has ended as well.
     for sink in [stdout, stderr] {
         is_read(sink.finish().await)?;
     }
@@ -202,7 +203,7 @@ fn is_read(put: io::Result<()>) -> Result<bool, Error> {
     }
 }
 
-/// Passes on our stdin until it ends, or the command takes no more of it.
+/// Copies our stdin until it ends, or the command closes its own.
 async fn feed(mut source: Source, mut stdin: impl AsyncWrite + Unpin) -> Result<(), Error> {
     let failed = |source| Error::Content { what: "stdin".to_owned(), source };
     while let Some(piece) = source.next().await.map_err(failed)? {
@@ -210,7 +211,7 @@ async fn feed(mut source: Source, mut stdin: impl AsyncWrite + Unpin) -> Result<
             return Ok(());
         }
     }
-    // That it took no end of it either is its own business.
+    // The command may also ignore the end of its stdin.
     _ = stdin.shutdown().await;
     Ok(())
 }

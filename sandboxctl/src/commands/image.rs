@@ -1,4 +1,4 @@
-//! `image`: the sandbox image, which `run` builds by itself.
+//! `image`: the sandbox image, which `run` builds automatically.
 
 use std::fs;
 use std::io::{self, IsTerminal, Read};
@@ -72,7 +72,8 @@ fn save(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
 }
 
 fn load(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
-    // Before the engine is asked: it takes much for an image, and says little of what is none.
+    // Before the engine is contacted: it accepts almost anything as an image, and its errors say
+    // little.
     let loaded = if file == Path::new("-") {
         let head = head(&mut io::stdin().lock()).map_err(|error| unusable(file, &error))?;
         let rest = tokio::io::stdin();
@@ -90,11 +91,11 @@ fn load(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
     one(context, &loaded, json)
 }
 
-/// The first bytes of what is to be an image: a tar, perhaps compressed.
+/// The first bytes of an image archive: a tar, possibly compressed.
 fn head(from: &mut impl Read) -> io::Result<io::Cursor<Vec<u8>>> {
-    /// Of gzip, bzip2, xz and zstd, which engines unpack by themselves.
+    /// Magic numbers of gzip, bzip2, xz and zstd, which engines decompress themselves.
     const COMPRESSED: [&[u8]; 4] = [b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"];
-    /// Bytes of a tar's first header, and where in it stands what it is.
+    /// Size of a tar header, and the offset of its magic.
     const HEADER: u64 = 512;
     const MAGIC: std::ops::Range<usize> = 257..262;
     let mut head = Vec::new();

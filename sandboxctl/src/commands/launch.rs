@@ -1,4 +1,4 @@
-//! A sandbox for a command: from flags and settings to one that is up.
+//! Launching a sandbox for a command, from flags and settings.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::error::Error;
 use crate::signals::Signals;
 use crate::{input, signals};
 
-/// A launch that takes longer is worth a word.
+/// A launch that takes longer gets a notice.
 const SLOW: Duration = Duration::from_millis(700);
 
-/// What is asked of the controller, by what every command that launches a sandbox takes. What is
-/// wrong is told before an engine is asked. `stdin` says which argument has it already.
+/// The request to the controller, from the arguments that every launching command has. Errors are
+/// reported before an engine is contacted. `stdin` says which argument already uses it.
 pub fn spec(
     context: &Context<'_>,
     args: &SandboxArgs,
@@ -32,7 +32,7 @@ pub fn spec(
     })
 }
 
-/// The same but for the working directory, which a command has its own words for.
+/// The same without the working directory, for which commands have arguments of their own.
 pub fn spec_of_files(
     context: &Context<'_>,
     files: &FileArgs,
@@ -59,8 +59,8 @@ pub fn spec_of_files(
     Ok(inputs.into_iter().fold(spec, SandboxSpec::input))
 }
 
-/// Adds the hosts that programs may reach, to a sandbox of which it is known whether it has any. What
-/// the configuration allows is for those alone; what the command line asks for is asked for.
+/// Adds the hosts that commands may reach, when it is known whether the sandbox supports commands.
+/// The configuration's hosts apply only then; those of the command line are always requested.
 pub fn with_hosts(spec: SandboxSpec, settings: &Settings) -> Result<SandboxSpec, Error> {
     match (spec.supports_exec(), settings.asks_for_hosts()) {
         (true, _) => Ok(spec.allow(settings.allow()?)),
@@ -69,7 +69,7 @@ pub fn with_hosts(spec: SandboxSpec, settings: &Settings) -> Result<SandboxSpec,
     }
 }
 
-/// Gives programs that nobody names an io dir for one of their own, where the configuration says so.
+/// Gives commands without an io dir one of their own, if the configuration says so.
 pub fn with_private_io(spec: SandboxSpec, settings: &Settings) -> SandboxSpec {
     match spec.supports_exec() && settings.io_enabled() && settings.io_is_private() {
         true => spec.private_io_dir(),
@@ -77,7 +77,7 @@ pub fn with_private_io(spec: SandboxSpec, settings: &Settings) -> SandboxSpec {
     }
 }
 
-/// Has `serve` use a sandbox that is launched for it alone, and that is gone afterwards.
+/// Runs `serve` with a sandbox that is launched for it alone, and removed afterwards.
 pub async fn in_sandbox<T>(
     context: &Context<'_>,
     settings: &Settings,
@@ -90,8 +90,8 @@ pub async fn in_sandbox<T>(
     let ended = match launch(context, settings, &controller, &mut signals, spec).await {
         Ok(sandbox) => {
             let ended = serve(&sandbox, &mut signals).await;
-            // What was reported has ended; that its container could not be removed yet is worth a
-            // word and changes nothing.
+            // The reported result is final; a container that could not be removed yet is reported
+            // and does not change it.
             if let Ok(Err(error)) = signals.guard(sandbox.close()).await {
                 context.output.notice(&error.full_message());
             }
@@ -99,12 +99,12 @@ pub async fn in_sandbox<T>(
         }
         Err(error) => Err(error),
     };
-    // The result is out; what is left to remove does not hold it up.
+    // The result is printed; cleanup does not delay it.
     context.close(controller, &mut signals).await;
     ended
 }
 
-/// Waits for the beginning of what a signal cancels from then on, and follows it to its end.
+/// Waits for the start of something that a signal cancels from then on, and awaits its end.
 pub async fn follow_to_end<T, R>(
     signals: &mut Signals,
     begun: impl Future<Output = Result<T, ControllerError>>,
@@ -115,12 +115,12 @@ pub async fn follow_to_end<T, R>(
     let canceller = signals::cancel(cancel(&begun))?;
     let ended = follow(begun).await;
     drop(canceller);
-    // The signal that ended it is used up; the next one is for what follows.
+    // The signal that ended it is consumed; the next one is for what follows.
     *signals = Signals::listen()?;
     ended
 }
 
-/// Launches it, and says what takes long.
+/// Launches it, and reports slow steps.
 pub async fn launch(
     context: &Context<'_>,
     settings: &Settings,
@@ -131,7 +131,7 @@ pub async fn launch(
     let output = context.output;
     let supports_exec = spec.supports_exec();
     let prepared = match supports_exec {
-        // What is given up here leaves no container.
+        // Dropping it here leaves no container.
         true => signals
             .guard(controller.prepare(spec, |text| output.progress(text)))
             .await?
@@ -162,8 +162,8 @@ pub async fn launch(
     match signals.guard(&mut launch).await {
         Ok(launched) => launched.map_err(|error| named(error, settings)),
         Err(signalled) => {
-            // An engine makes what it was asked for, whoever still waits: so it is waited
-            // for, and then removed. Another signal does not wait.
+            // An engine completes its request even if nothing waits for it: so wait for it, and
+            // then remove the result. Another signal does not wait.
             output.progress("cleaning up");
             if let Ok(Ok(sandbox)) = signals.guard(launch).await {
                 _ = signals.guard(sandbox.close()).await;
@@ -173,7 +173,7 @@ pub async fn launch(
     }
 }
 
-/// An error of the controller's, with the flag or key of ours that is the reason for it.
+/// An error of the controller, with the flag or key of ours that caused it.
 fn named(error: ControllerError, settings: &Settings) -> Error {
     let what = match &error {
         ControllerError::WorkdirOutside { .. } => "--workdir".to_owned(),
@@ -222,7 +222,7 @@ mod tests {
             ("SANDBOXCTL_NETWORK_ALLOW", "['@pypi']"),
             ("SANDBOXCTL_NETWORK_PRESETS", "{ pypi = ['pypi.org'] }"),
         ];
-        // What holds for every command troubles none that has no programs.
+        // A setting for every command must not fail one without commands in its sandbox.
         assert!(with_hosts(SandboxSpec::new(), &settings(&ambient, &[])).is_ok());
         assert!(with_hosts(programs(), &settings(&ambient, &[])).is_ok());
         assert!(with_hosts(programs(), &settings(&[], &["example.org"])).is_ok());

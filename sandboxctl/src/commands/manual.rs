@@ -1,4 +1,4 @@
-//! `completions` and `man`, made from the definition of the command line.
+//! `completions` and `man`, generated from the definition of the command line.
 
 use std::fs;
 use std::io;
@@ -31,7 +31,7 @@ pub fn man(context: &Context<'_>, dir: Option<&Path>) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// Every page with its name: the whole first, then each command's.
+/// Every page with its name: the main page first, then one per command.
 fn pages() -> io::Result<Vec<(String, String)>> {
     let mut whole = Cli::command().disable_help_subcommand(true);
     whole.build();
@@ -50,7 +50,7 @@ fn page(command: &clap::Command) -> io::Result<String> {
     let source = concat!("sandboxctl ", env!("CARGO_PKG_VERSION"));
     clap_mangen::Man::new(command.clone()).source(source).manual("sandboxctl").render(&mut page)?;
     let page = String::from_utf8_lossy(&page)
-        // The help's own headings stand in one section for all that clap does not know.
+        // The help's own headings are in one section for everything that clap does not know.
         .replace(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n.nf\n")
         .replace("\n\nExit codes:\n", "\n.fi\n.SH \"EXIT STATUS\"\n.nf\n")
         .replace("\n.SH VERSION\n", "\n.fi\n.SH VERSION\n");

@@ -1,4 +1,4 @@
-//! The commands: each loads what it needs, calls the controller, and shows what came of it.
+//! The commands: each one loads what it needs, calls the controller, and prints the result.
 
 mod check;
 mod config;
@@ -28,18 +28,18 @@ use crate::signals::Signals;
 /// The script API, which the documentation includes too.
 const SCRIPT_API: &str = include_str!("../../../docs/src/reference/sandbox.d.luau");
 
-/// What every command works with.
+/// The context of every command.
 struct Context<'a> {
     global: &'a Global,
     environment: Environment,
     output: &'a Output,
 }
 
-/// Does what the command line says, and gives the exit code.
+/// Executes the command line, and returns the exit code.
 ///
 /// # Errors
 ///
-/// [`Error`] where our side failed.
+/// [`Error`] if our side failed.
 pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
     let Cli { global, command } = cli;
     let environment = Environment::capture()
@@ -64,25 +64,25 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
 }
 
 impl Context<'_> {
-    /// The settings, with the flags that every command takes.
+    /// The settings, with the global flags.
     fn settings(&self) -> Result<Settings, Error> {
         self.settings_with(|_| {})
     }
 
-    /// The settings, with flags of the command's own.
+    /// The settings, with the command's own flags.
     fn settings_with(&self, add: impl FnOnce(&mut Flags)) -> Result<Settings, Error> {
         let mut flags = self.global.flags();
         add(&mut flags);
         Ok(Settings::load(&self.environment, flags)?)
     }
 
-    /// What the controller is told.
+    /// The configuration of the controller.
     fn controller(&self, settings: &Settings) -> Config {
         settings.controller(&self.environment, self.environment.state_dir())
     }
 
-    /// Connects, works, and waits until all that is to be removed is. What dead controllers left
-    /// is none of such a command's business, unless it is what the command is for.
+    /// Connects, works, and waits until everything that is to be removed is removed. Leftovers of
+    /// crashed controllers are only handled by commands for that purpose.
     fn with_controller<T, E>(
         &self,
         work: impl AsyncFnOnce(&Controller) -> Result<T, E>,
@@ -91,7 +91,7 @@ impl Context<'_> {
         Error: From<E>,
     {
         let config = self.controller(&self.settings()?);
-        // Nothing of it is audited.
+        // None of it is audited.
         let config = Config { sweep: Sweep::Never, audit: None, ..config };
         block_on(async {
             let mut signals = Signals::listen()?;
@@ -102,7 +102,7 @@ impl Context<'_> {
         })
     }
 
-    /// Looks after what is left of sandboxes, on every engine.
+    /// Works on the leftovers of sandboxes, on every engine.
     fn with_reaper<T>(
         &self,
         work: impl AsyncFnOnce(&Reaper) -> Result<T, sandbox_controller::Error>,
@@ -115,8 +115,8 @@ impl Context<'_> {
         })
     }
 
-    /// Waits until all that is to be removed is, and says what is lost of the audit. A signal
-    /// does not wait; what is left then is removed by the next command.
+    /// Waits until everything that is to be removed is removed, and reports lost audit lines. A
+    /// signal ends the wait; then the next command removes the rest.
     async fn close(&self, controller: Controller, signals: &mut Signals) {
         let Ok(Some(report)) = signals.guard(controller.close()).await else { return };
         let AuditReport { file, lost, failure, .. } = report;
@@ -144,7 +144,7 @@ fn block_on<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error>
         .build()
         .map_err(|source| Error::System { what: "the runtime".into(), source })?;
     let done = runtime.block_on(work);
-    // Whatever still waits, such as a read of stdin, is not waited for.
+    // Blocked threads, such as a read of stdin, are not waited for.
     runtime.shutdown_background();
     done
 }

@@ -1,4 +1,4 @@
-//! `ps`: the containers of sandboxes.
+//! `ps`: lists the containers of sandboxes.
 
 use std::time::SystemTime;
 
@@ -19,7 +19,7 @@ pub fn ps(context: &Context<'_>, args: &ReportArgs) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// Sandboxes as a table, for `gc` too.
+/// Sandboxes as a table, also for `gc`.
 pub(super) fn listing(sandboxes: &[SandboxSummary]) -> String {
     let now = SystemTime::now();
     let rows: Vec<_> = sandboxes

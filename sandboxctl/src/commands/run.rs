@@ -1,4 +1,4 @@
-//! `run`: a script, from its file to its result.
+//! `run`: runs a script, from its file to its result.
 
 mod report;
 
@@ -28,7 +28,7 @@ pub fn run(context: &Context<'_>, args: &RunArgs) -> Result<u8, Error> {
     block_on(Session { context, settings: &settings, report }.run(config, spec, script))
 }
 
-/// What is asked of the controller. What is wrong is told before an engine is.
+/// The request to the controller. Errors are reported before an engine is contacted.
 fn spec(context: &Context<'_>, args: &RunArgs, settings: &Settings) -> Result<SandboxSpec, Error> {
     let limits = settings.allowed_limits()?;
     if limits.vm_memory >= limits.memory {
@@ -47,7 +47,7 @@ fn spec(context: &Context<'_>, args: &RunArgs, settings: &Settings) -> Result<Sa
     Ok(spec.lifespan(Lifespan::OneRun).io_errors(settings.io_errors()))
 }
 
-/// One run, from the engine to its end.
+/// One run, from connecting to the engine to the result.
 struct Session<'a> {
     context: &'a Context<'a>,
     settings: &'a Settings,
@@ -66,7 +66,7 @@ impl Session<'_> {
         .await
     }
 
-    /// Shows a run while it lasts, and its end.
+    /// Prints a run's output while it lasts, and its result.
     async fn follow(&self, mut run: Run) -> Result<u8, Error> {
         while let Some(entry) = run.next_log().await {
             self.report.log(&entry)?;

@@ -1,18 +1,18 @@
-//! Content as it passes: lines cut out of it, pieces of it for a terminal.
+//! Filters for streamed content: selecting lines, escaping for a terminal.
 
 use memchr::memchr;
 
 use crate::cli::fs::Lines;
 use crate::render::escaped_text;
 
-/// Cuts lines out of content that comes in pieces, byte for byte.
+/// Selects lines from content that arrives in pieces, byte for byte.
 #[derive(Debug)]
 pub struct LineCut {
     first: u64,
     last: Option<u64>,
-    /// The line that the next byte belongs to, from 1.
+    /// The number of the current line, from 1.
     line: u64,
-    /// Whether that line has bytes already.
+    /// Whether the current line has bytes already.
     inside: bool,
 }
 
@@ -22,7 +22,7 @@ impl LineCut {
         Self { first: lines.first.get(), last, line: 1, inside: false }
     }
 
-    /// What of the next piece is in the lines.
+    /// The part of the next piece that is in the selected lines.
     pub fn take<'a>(&mut self, piece: &'a [u8]) -> &'a [u8] {
         let mut at = 0;
         while self.line < self.first && at < piece.len() {
@@ -43,7 +43,7 @@ impl LineCut {
         &piece[start..at]
     }
 
-    /// Passes the rest of a line, and says how long that is.
+    /// Skips the rest of a line, and returns its length.
     fn pass_line(&mut self, bytes: &[u8]) -> usize {
         match memchr(b'\n', bytes) {
             Some(end) => {
@@ -58,24 +58,24 @@ impl LineCut {
         }
     }
 
-    /// Whether nothing more can be in the lines.
+    /// Whether no further bytes can be in the selected lines.
     pub fn is_done(&self) -> bool {
         self.last.is_some_and(|last| self.line > last)
     }
 
-    /// At the end of the content: how many lines it has, if the first that was asked for is behind
-    /// them. Of what is empty the first line can be asked for.
+    /// At the end of the content: the number of lines, if the first requested line is after them.
+    /// The first line of empty content may be requested.
     pub fn behind_the_end(&self) -> Option<u64> {
         let lines = self.line - 1 + u64::from(self.inside);
         (self.first > lines.max(1)).then_some(lines)
     }
 }
 
-/// Makes content that comes in pieces into text that cannot steer a terminal. What is no UTF-8 is
+/// Converts content that arrives in pieces into text that is safe for a terminal. Invalid UTF-8 is
 /// shown byte by byte.
 #[derive(Debug, Default)]
 pub struct TerminalText {
-    /// The start of a character whose end is in the next piece.
+    /// The start of a character that continues in the next piece.
     begun: Vec<u8>,
 }
 
@@ -98,7 +98,7 @@ impl TerminalText {
         text
     }
 
-    /// What is left at the end.
+    /// The rest at the end.
     pub fn end(&mut self) -> String {
         let mut text = String::new();
         push_bytes(&mut text, &std::mem::take(&mut self.begun));

@@ -17,10 +17,10 @@ use crate::input::JsonArgument;
 use crate::signals;
 use crate::signals::Signals;
 
-/// What is read of stdin at once.
+/// Size of one read of stdin.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// One call. Its answer is printed, whatever it is.
+/// One call. Its answer is always printed.
 pub fn tool(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
     one(context, args).or_else(|error| {
         let refusal = ToolError::new(error.kind(), error.message());
@@ -40,7 +40,7 @@ fn one(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
     let read = |json: &JsonArgument, flag| json.read(flag, stdio::MAX_LINE_BYTES);
     let input = read(&args.input, "--input")?;
     let init = args.init.as_ref().map(|json| read(json, "--init")).transpose()?;
-    // What is wrong is reported before a sandbox is made for it.
+    // Errors are reported before a sandbox is created.
     if let Err(error) = check(&args.name, &input, init.as_deref()) {
         return print_answer(context, &Answer::refused(error));
     }
@@ -53,8 +53,8 @@ fn one(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
         if init.is_some() && signal.is_none() && answer.is_ok() {
             (answer, signal) = call(tools, signals, &args.name, &input).await;
         }
-        // The answer does not wait for the removal of the sandbox; nor does a signal for whoever
-        // reads the answer.
+        // The answer does not wait for the removal of the sandbox; a signal does not wait for the
+        // reader of the answer.
         let insisting = signals::insist()?;
         let code = print_answer(context, &answer)?;
         drop(insisting);
@@ -62,13 +62,13 @@ fn one(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
     })
 }
 
-/// Prints an answer, and gives the exit code of its call.
+/// Prints an answer, and returns the exit code of its call.
 fn print_answer(context: &Context<'_>, answer: &Answer) -> Result<u8, Error> {
     context.output.document(&answer.document())?;
     Ok(answer.failure().map_or(0, exit_code))
 }
 
-/// Whether a call can be one: it is understood, and there is a sandbox for it.
+/// Whether a call is valid: it can be parsed, and its sandbox exists.
 fn check(name: &str, input: &RawValue, init: Option<&RawValue>) -> Result<(), ToolError> {
     let container_id = tools::check(name, input)?;
     let made = init.map(|init| tools::check(INIT, init)).transpose()?;
@@ -81,7 +81,7 @@ fn check(name: &str, input: &RawValue, init: Option<&RawValue>) -> Result<(), To
     }
 }
 
-/// A call that a signal cancels; a second one does not wait for its answer.
+/// A call that a signal cancels; a second signal does not wait for its answer.
 async fn call(
     tools: &Tools,
     signals: &mut Signals,
@@ -104,7 +104,7 @@ async fn call(
     (answer, Some(signal))
 }
 
-/// The server on stdin and stdout, or the list.
+/// The server on stdin and stdout, or the list of tools.
 pub fn tools(context: &Context<'_>, args: &ToolsArgs) -> Result<u8, Error> {
     if args.list {
         return context.output.document(&tools::catalogue()).map(|()| 0);
@@ -122,8 +122,8 @@ pub fn tools(context: &Context<'_>, args: &ToolsArgs) -> Result<u8, Error> {
     })
 }
 
-/// Connects, works with the tools, and waits until all their sandboxes are removed. A signal while
-/// that is waited for ends it; what is left then is removed by the next command.
+/// Connects, works with the tools, and waits until all their sandboxes are removed. A signal ends
+/// that wait; then the next command removes the rest.
 fn with_tools<T>(
     context: &Context<'_>,
     settings: &Settings,
@@ -170,7 +170,7 @@ fn with_tools<T>(
     })
 }
 
-/// What every sandbox of the tools is launched with.
+/// The template for the tools' sandboxes.
 fn spec(settings: &Settings) -> SandboxSpec {
     let spec =
         SandboxSpec::new().io_errors(settings.io_errors()).idle_limit(Some(DEFAULT_IDLE_LIMIT));

@@ -1,4 +1,4 @@
-//! What became of the files, for whoever watches.
+//! Prints the changed files.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use sandbox_api::{FileOp, FilesTouched};
 use crate::output::Output;
 use crate::render;
 
-/// Files that are named; more are counted.
+/// How many files are listed; further ones are counted.
 const FILES_SHOWN: usize = 10;
 
-/// Names the changed files of an io dir, as they are called from `here`.
+/// Lists the changed files of an io dir, with paths relative to `here`.
 pub fn print(output: &Output, here: &Path, io_dir: Option<&Path>, touched: &FilesTouched) {
     let Some(io_dir) = io_dir else { return };
     let files = &touched.files;

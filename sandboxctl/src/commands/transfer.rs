@@ -1,7 +1,7 @@
-//! Content between the host and a sandbox, in bounded memory.
+//! Transfers content between the host and a sandbox, in bounded memory.
 //!
-//! Files, stdin and stdout of the host are read and written by threads of their own: a pipe that
-//! nobody fills or empties holds up neither the session nor a signal.
+//! Files, stdin and stdout of the host are read and written by separate threads: a blocked pipe
+//! delays neither the session nor a signal.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -13,13 +13,13 @@ use super::text::TerminalText;
 
 /// The longest piece.
 const PIECE_BYTES: usize = 64 << 10;
-/// How many pieces may wait.
+/// How many pieces may be queued.
 const PIECES: usize = 8;
 
-/// Content of the host, which is read ahead from now on.
+/// Content of the host, which is read ahead.
 #[derive(Debug)]
 pub struct Source {
-    /// The last of them is empty.
+    /// The last piece is empty.
     pieces: mpsc::Receiver<io::Result<Vec<u8>>>,
     size: Option<u64>,
     ended: bool,
@@ -30,9 +30,9 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// Where there are no threads left.
+    /// If no thread can be started.
     pub fn stdin() -> io::Result<Self> {
-        // Known where it is a file, of which some may have been read.
+        // Known if it is a file; part of it may have been read.
         let size = rustix::fs::fstat(rustix::stdio::stdin())
             .ok()
             .filter(|found| rustix::fs::FileType::from_raw_mode(found.st_mode).is_file())
@@ -44,7 +44,7 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// Where it is not there, cannot be read, or is a directory.
+    /// If it does not exist, cannot be read, or is a directory.
     pub fn file(path: &Path) -> io::Result<Self> {
         let found = path.metadata()?;
         if found.is_dir() {
@@ -54,7 +54,7 @@ impl Source {
             let file = File::open(path)?;
             return Self::start(move || Ok(file), Some(found.len()));
         }
-        // To open a pipe waits for whoever writes to it.
+        // Opening a pipe waits for its writer.
         let path = path.to_owned();
         Self::start(move || File::open(path), None)
     }
@@ -92,7 +92,7 @@ impl Source {
         Ok(Self { pieces, size, ended: false })
     }
 
-    /// How many bytes there are, where that is known.
+    /// The number of bytes, if known.
     pub const fn size(&self) -> Option<u64> {
         self.size
     }
@@ -101,19 +101,19 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// Where it cannot be read any further.
+    /// If it cannot be read any further.
     pub async fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         if self.ended {
             return Ok(None);
         }
-        // A channel that ends without an end: half of it must not be taken for the whole.
+        // The channel closed without an end: a part must not look like the whole.
         let gone = || Err(io::Error::other("the thread that reads it is gone"));
         let piece = self.pieces.recv().await.unwrap_or_else(gone);
         self.ended = piece.as_ref().map_or(true, Vec::is_empty);
         piece.map(|piece| Some(piece).filter(|piece| !piece.is_empty()))
     }
 
-    /// All of it, if that is at most `most` bytes; else one byte more.
+    /// All of it, if that is at most `most` bytes; otherwise one more byte.
     ///
     /// # Errors
     ///
@@ -130,10 +130,10 @@ impl Source {
     }
 }
 
-/// Where content goes on the host.
+/// A destination on the host.
 #[derive(Debug)]
 pub struct Sink {
-    /// `None` once it takes no more.
+    /// `None` once it accepts no more.
     pieces: Option<mpsc::Sender<Vec<u8>>>,
     done: oneshot::Receiver<io::Result<()>>,
 }
@@ -143,23 +143,23 @@ impl Sink {
     ///
     /// # Errors
     ///
-    /// Where there are no threads left.
+    /// If no thread can be started.
     pub fn new(mut to: impl Write + Send + 'static) -> io::Result<Self> {
         Self::start(move |pieces| {
             while let Some(piece) = pieces.blocking_recv() {
                 to.write_all(&piece)?;
-                // What has come is seen, also where no line ends.
+                // Flush, so that incomplete lines are visible too.
                 to.flush()?;
             }
             Ok(())
         })
     }
 
-    /// Writes to stdout or stderr; what a terminal gets cannot steer it.
+    /// Writes to stdout or stderr; output to a terminal is escaped.
     ///
     /// # Errors
     ///
-    /// Where there are no threads left.
+    /// If no thread can be started.
     pub fn standard(mut to: impl Write + IsTerminal + Send + 'static) -> io::Result<Self> {
         if !to.is_terminal() {
             return Self::new(to);
@@ -185,11 +185,11 @@ impl Sink {
         Ok(Self { pieces: Some(pieces), done })
     }
 
-    /// Takes a piece.
+    /// Writes a piece.
     ///
     /// # Errors
     ///
-    /// Why it takes no more.
+    /// Why it accepts no more.
     pub async fn put(&mut self, piece: Vec<u8>) -> io::Result<()> {
         let Some(pieces) = &self.pieces else { return Err(io::ErrorKind::BrokenPipe.into()) };
         if pieces.send(piece).await.is_ok() {
@@ -200,11 +200,11 @@ impl Sink {
         Err(error)
     }
 
-    /// Waits until all is written.
+    /// Waits until everything is written.
     ///
     /// # Errors
     ///
-    /// Where not all of it was.
+    /// If not everything was written.
     pub async fn finish(mut self) -> io::Result<()> {
         self.pieces = None;
         self.ended().await
@@ -216,24 +216,24 @@ impl Sink {
     }
 }
 
-/// Lines that come in pieces, none longer than a bound.
+/// Lines that arrive in pieces, with a maximum length.
 #[derive(Debug)]
 pub struct LineSource {
     source: Source,
     most: usize,
     bytes: Vec<u8>,
-    /// Where the next line begins, and up to where there is no newline.
+    /// The start of the next line, and the position up to which there is no newline.
     start: usize,
     searched: usize,
     ended: bool,
 }
 
-/// A line, without its end.
+/// A line, without its line end.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {
-    /// As it is.
+    /// Its content.
     Whole(Vec<u8>),
-    /// It was longer than the bound; all of it was passed over.
+    /// It was longer than the maximum; all of it was skipped.
     TooLong,
 }
 
@@ -243,7 +243,7 @@ impl LineSource {
         Self { source, most, bytes: Vec::new(), start: 0, searched: 0, ended: false }
     }
 
-    /// The next line; `None` at the end. The last one need not be ended.
+    /// The next line; `None` at the end. The last one needs no newline.
     ///
     /// # Errors
     ///

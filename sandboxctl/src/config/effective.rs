@@ -1,4 +1,4 @@
-//! The settings as the controller takes them.
+//! The settings in the form that the controller uses.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -15,7 +15,7 @@ use super::{Error, Key, Layer, Origin, Setting, Settings, Value};
 use crate::environment::Environment;
 
 impl Settings {
-    /// Whether scripts have files.
+    /// Whether scripts can use files.
     #[must_use]
     pub fn io_enabled(&self) -> bool {
         matches!(self.setting(Key::IoEnabled).value, Some(Value::Switch(true)))
@@ -30,7 +30,7 @@ impl Settings {
         }
     }
 
-    /// Which guest paths may be used, where someone says so; else the mounts, whatever they are.
+    /// Which guest paths may be used, if configured; otherwise all mounts.
     #[must_use]
     pub fn allowed_paths(&self) -> Option<Vec<AllowedPath>> {
         match self.setting(Key::AllowedPaths) {
@@ -42,29 +42,29 @@ impl Settings {
         }
     }
 
-    /// How much space sandboxes leave free.
+    /// The disk reserve of sandboxes.
     #[must_use]
     pub fn disk_reserve(&self) -> DiskReserve {
-        // The text was checked when it was read.
+        // The text was checked when it was parsed.
         self.text(Key::DiskReserve).and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
-    /// Whether programs that nobody names an io dir for have one of their own, in memory.
+    /// Whether commands without an io dir get one of their own, in memory.
     #[must_use]
     pub fn io_is_private(&self) -> bool {
         self.text(Key::IoPrivate) == Some("tmpfs")
             && self.setting(Key::IoDir).layer == Layer::Default
     }
 
-    /// The encoding of file operations that name none.
+    /// The default encoding of file operations.
     #[must_use]
     pub fn default_encoding(&self) -> Encoding {
-        // The word was checked when it was read.
+        // The value was checked when it was parsed.
         let word = self.text(Key::DefaultEncoding);
         word.and_then(|word| word.parse().ok()).unwrap_or_default()
     }
 
-    /// The names that refuse writes.
+    /// The protected names.
     #[must_use]
     pub fn protected(&self) -> Vec<String> {
         match &self.setting(Key::Protected).value {
@@ -73,7 +73,7 @@ impl Settings {
         }
     }
 
-    /// When images for programs are fetched.
+    /// When images for commands are pulled.
     #[must_use]
     pub fn pull(&self) -> Pull {
         match self.text(Key::Pull) {
@@ -83,8 +83,8 @@ impl Settings {
         }
     }
 
-    /// When images are fetched that a call of a tool names, whose caller may be a model: never,
-    /// unless somebody says so. To ask a registry for a name tells it that name.
+    /// When images that a tool call names are pulled. The caller may be a model, so the default is
+    /// never: a request to a registry reveals the name to it.
     #[must_use]
     pub fn tools_pull(&self) -> Pull {
         match self.setting(Key::Pull).layer {
@@ -93,7 +93,7 @@ impl Settings {
         }
     }
 
-    /// The images that `sandbox_init` may name.
+    /// The images that `sandbox_init` may use.
     #[must_use]
     pub fn allowed_images(&self) -> Vec<String> {
         match &self.setting(Key::AllowedImages).value {
@@ -111,11 +111,11 @@ impl Settings {
         }
     }
 
-    /// The hosts that programs may reach.
+    /// The hosts that commands may reach.
     ///
     /// # Errors
     ///
-    /// [`Error::Preset`] for a name of none.
+    /// [`Error::Preset`] for an unknown name.
     pub fn allow(&self) -> Result<Allowlist, Error> {
         let Some(Value::Hosts(entries)) = &self.setting(Key::Allow).value else {
             return Ok(Allowlist::default());
@@ -128,13 +128,13 @@ impl Settings {
         })
     }
 
-    /// Whether the command line itself asks for hosts, and not just what holds for every command.
+    /// Whether the command line itself requests hosts, as opposed to settings for every command.
     #[must_use]
     pub fn asks_for_hosts(&self) -> bool {
         self.setting(Key::Allow).layer == Layer::Flag
     }
 
-    /// The audit's file, absolute, where there is one.
+    /// The absolute path of the audit file, if there is one.
     fn audit(&self, working_directory: &Path) -> Option<PathBuf> {
         match &self.setting(Key::AuditFile).value {
             Some(Value::Path(file)) => Some(working_directory.join(file)),
@@ -146,14 +146,14 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// A relative one that a file names, or nobody, may not lead through a link: it could have
-    /// come with the project, and point anywhere. One that is there must be a directory. Engines
-    /// take paths in UTF-8.
+    /// A relative path that comes from a file, or is the default, must not lead through a link: it
+    /// could have come with the project, and point anywhere. If it exists it must be a directory.
+    /// Engines require paths in UTF-8.
     pub fn io_dir(&self, working_directory: &Path) -> Result<PathBuf, Error> {
         let setting = self.setting(Key::IoDir);
         let dir = self.path(Key::IoDir);
         let path = self.without_links(Key::IoDir, setting.layer, &dir, working_directory)?;
-        // Before anything is made there.
+        // Before anything is created there.
         let why = if path.metadata().is_ok_and(|found| !found.is_dir()) {
             "is not a directory"
         } else if path.to_str().is_none() {
@@ -168,7 +168,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// As of [`io_dir`](Self::io_dir): a relative one may not lead through a link.
+    /// As for [`io_dir`](Self::io_dir): a relative one must not lead through a link.
     pub fn allowed_out_paths(&self, working_directory: &Path) -> Result<Vec<PathBuf>, Error> {
         let key = Key::AllowedOutPaths;
         let Setting { value: Some(Value::Dirs(dirs)), layer, .. } = self.setting(key) else {
@@ -178,8 +178,8 @@ impl Settings {
         dirs.iter().map(|dir| absolute(dir)).collect()
     }
 
-    /// A directory that a key names. A relative one that a file names, or nobody, may not lead
-    /// through a link.
+    /// The directory of a key. A relative one that comes from a file, or is the default, must not
+    /// lead through a link.
     fn without_links(
         &self,
         key: Key,
@@ -203,7 +203,7 @@ impl Settings {
         Ok(path)
     }
 
-    /// What to call a setting in a message: the flag that gives it, or the key and its place.
+    /// The name of a setting in messages: the flag that sets it, or the key and its position.
     #[must_use]
     pub fn named(&self, key: Key) -> String {
         match &self.setting(key).origin {
@@ -212,20 +212,20 @@ impl Settings {
         }
     }
 
-    /// What happens where an agent cannot confine itself as it should.
+    /// What happens if an agent cannot confine itself as required.
     #[must_use]
     pub fn confinement(&self) -> ConfinementPolicy {
-        // The word was checked when it was read.
+        // The value was checked when it was parsed.
         self.text(Key::Confinement).and_then(ConfinementPolicy::from_word).unwrap_or_default()
     }
 
-    /// What the controller is told, with its state in `state_dir`.
+    /// The configuration of the controller, with its state in `state_dir`.
     #[must_use]
     pub fn controller(&self, environment: &Environment, state_dir: PathBuf) -> Config {
         let text = |key| self.text(key).map(str::to_owned);
         Config {
             engine: EngineConfig {
-                // The word was checked when it was read.
+                // The value was checked when it was parsed.
                 kind: self
                     .text(Key::EngineKind)
                     .and_then(|kind| kind.parse().ok())
@@ -247,7 +247,7 @@ impl Settings {
         }
     }
 
-    /// The path of a key that has one by default, so that every layer gives it one.
+    /// The path of a key that has a default, so that it is always set.
     fn path(&self, key: Key) -> PathBuf {
         match &self.setting(key).value {
             Some(Value::Path(path)) => path.clone(),
@@ -255,7 +255,7 @@ impl Settings {
         }
     }
 
-    /// The text of a key that has one, where it is set.
+    /// The text of a key, if it is set.
     #[must_use]
     pub fn text(&self, key: Key) -> Option<&str> {
         self.setting(key).value.as_ref().and_then(Value::as_text)

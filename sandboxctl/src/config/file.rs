@@ -1,4 +1,4 @@
-//! One configuration file: which there are, and what stands in them.
+//! Configuration files: finding and reading them.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -19,22 +19,22 @@ pub const PROJECT_FILE: &str = "sandboxctl.toml";
 /// The administrator's file.
 pub const SYSTEM_FILE: &str = "/etc/sandboxctl/config.toml";
 
-/// Longest file that is read: no configuration comes near it.
+/// Longest file that is read: real configurations are much smaller.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// A key as a file sets it.
 #[derive(Debug)]
 pub struct Entry {
-    /// Which.
+    /// The key.
     pub key: Key,
-    /// To what.
+    /// Its value.
     pub value: Value,
-    /// Where it says so.
+    /// Its position.
     pub origin: Origin,
 }
 
-/// The project's file: looked for from `directory` upward to the root of its repository. Outside
-/// a repository only `directory` itself counts, so that nobody plants a file above it.
+/// The project's file: searched from `directory` upward to the root of its repository. Outside a
+/// repository only `directory` itself counts, so that no one can plant a file above it.
 #[must_use]
 pub fn find_project(directory: &Path) -> Option<PathBuf> {
     let root = directory.ancestors().find(|folder| folder.join(".git").exists());
@@ -49,17 +49,17 @@ pub fn find_project(directory: &Path) -> Option<PathBuf> {
 /// What to do with a file that is a symbolic link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// Read what it leads to.
+    /// Read its target.
     Follow,
-    /// Refuse it: it came with a project, and what it leads to would be quoted in messages.
+    /// Refuse it: it came with a project, and messages would quote its target.
     Refuse,
 }
 
-/// Reads a file; none where it is missing.
+/// Reads a file; none if it does not exist.
 ///
 /// # Errors
 ///
-/// [`Error`] where it cannot be read, is no TOML, or says something that no key takes.
+/// [`Error`] if it cannot be read, is not TOML, or has an invalid key or value.
 pub fn read(file: &Path, links: Links) -> Result<Option<Vec<Entry>>, Error> {
     let unreadable = |source| Error::Unreadable { file: file.to_owned(), source };
     let text = match read_text(file, links) {
@@ -71,8 +71,8 @@ pub fn read(file: &Path, links: Links) -> Result<Option<Vec<Entry>>, Error> {
 }
 
 fn read_text(file: &Path, links: Links) -> io::Result<String> {
-    // Judged once it is open, since what lies there can be swapped before; so opening it must
-    // not wait, as for a FIFO's writer, nor take a terminal.
+    // Checked once it is open, since the file may be swapped before that; so opening it must not
+    // block, as for a FIFO, nor acquire a controlling terminal.
     let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     if links == Links::Refuse {
         flags |= OFlags::NOFOLLOW;
@@ -96,7 +96,7 @@ fn read_text(file: &Path, links: Links) -> io::Result<String> {
     Ok(text)
 }
 
-/// What the text of a file says.
+/// Parses the text of a file.
 ///
 /// # Errors
 ///
@@ -119,7 +119,7 @@ fn walk(
     origin: &impl Fn(usize) -> Origin,
     entries: &mut Vec<Entry>,
 ) -> Result<(), Error> {
-    // By position: the table is sorted by name, and the first mistake in the file is told first.
+    // By position: the table is sorted by name, and the first error in the file is reported first.
     let mut items: Vec<(&Spanned<_>, &Spanned<DeValue<'_>>)> = table.iter().collect();
     items.sort_by_key(|(name, _)| name.span().start);
     for (name, value) in items {

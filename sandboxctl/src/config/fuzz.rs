@@ -1,4 +1,4 @@
-//! What holds of every configuration, whatever its files and variables say.
+//! Properties that hold for every configuration, with any files and variables.
 
 use std::path::{Component, Path};
 
@@ -10,8 +10,8 @@ use sandbox_server::registry::image_matches;
 use super::{Error, Key, Layer, Origin, Setting, Settings, VARIABLE_PREFIX, Value, file, network};
 use crate::environment::Environment;
 
-/// Three files, the system's, the user's and the project's, and lines `NAME=VALUE` for the
-/// variables, with NULs between them. What is left out is empty.
+/// Three files (the system's, the user's and the project's) and lines `NAME=VALUE` for the
+/// variables, separated by NULs. Missing parts are empty.
 pub fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let mut parts = text.splitn(4, '\0');
@@ -48,7 +48,7 @@ fn loaded(files: &[(Layer, &str)], environment: &Environment) -> Result<Settings
     Ok(settings)
 }
 
-/// A mistake has a place that there is, and a message of one line that no terminal acts on.
+/// An error has a valid position, and a message of one line without terminal control characters.
 fn is_told(error: Error, files: &[(Layer, &str)]) {
     let (Error::Syntax { origin, .. }
     | Error::Unknown { origin, .. }
@@ -73,11 +73,11 @@ fn is_told(error: Error, files: &[(Layer, &str)]) {
 fn is_consistent(settings: &Settings) {
     let (limits, ceiling) = (settings.limits(), settings.ceiling());
     for &limit in LimitKey::ALL {
-        // What is in force is what is said.
+        // The effective value is the configured one.
         let said = |key| settings.setting(key).value.clone();
         assert_eq!(said(Key::Limit(limit)), Some(Value::Limit(limits.get(limit))));
         assert_eq!(said(Key::Ceiling(limit)), Some(Value::Limit(ceiling.0.get(limit))));
-        // A ceiling is no reason to refuse what nobody asked for.
+        // A ceiling must not refuse a default.
         if settings.setting(Key::Limit(limit)).layer == Layer::Default {
             assert!(settings.refusal(limit).is_none(), "{limit:?}");
         }
@@ -88,7 +88,7 @@ fn is_consistent(settings: &Settings) {
     }
 }
 
-/// `config show` prints a configuration file that says the same.
+/// `config show` prints a configuration file with the same settings.
 fn is_printed_as_it_is_read(settings: &Settings) {
     let set = || {
         Key::all().filter_map(|key| {
@@ -107,12 +107,12 @@ fn is_printed_as_it_is_read(settings: &Settings) {
     }
 }
 
-/// With the project's file nothing is wider than without.
+/// A project's file never allows more than without it.
 fn project_narrows(with: &Settings, without: &Settings) {
     for key in Key::all() {
         let (now, before) = (with.setting(key), without.setting(key));
         if key == Key::Protected {
-            // Every layer adds.
+            // The values of all layers are combined.
             let (now, before) = (with.protected(), without.protected());
             assert!(before.iter().all(|name| now.contains(name)), "{now:?} {before:?}");
             continue;
@@ -136,7 +136,7 @@ fn project_narrows(with: &Settings, without: &Settings) {
             }
             (Key::AllowedPaths, Value::Paths(paths), Some(Value::Paths(before))) => {
                 for AllowedPath { path, access: _ } in paths.iter().chain(before) {
-                    // There and below, where no other rule decides.
+                    // There and below, if no other rule applies.
                     for place in [path.clone(), format!("{path}/no-such-name")] {
                         let (now, before) = (allowed(paths, &place), allowed(before, &place));
                         assert!(now <= before, "{place}: {now:?}, and {before:?} without");
@@ -166,7 +166,7 @@ fn project_narrows(with: &Settings, without: &Settings) {
             (Key::Allow, Value::Hosts(_), Some(_)) => {
                 let now = with.allow().expect("its presets are known");
                 let Some(Value::Hosts(before)) = &before.value else { panic!("{before:?}") };
-                // What was not resolved below allowed nobody.
+                // A preset that was undefined below allowed nothing.
                 let known = before.iter().filter_map(|entry| {
                     network::resolve(std::slice::from_ref(entry), without.presets()).ok()
                 });
@@ -190,11 +190,11 @@ fn project_narrows(with: &Settings, without: &Settings) {
     }
 }
 
-/// Whether a place may be read, and whether it may be written.
+/// Whether a path may be read, and whether it may be written.
 fn allowed(rules: &[AllowedPath], place: &str) -> (bool, bool) {
     let path = |path: &str| GuestPath::new(path).expect("it was read");
     let place = path(place);
-    // From the place upward: the first that has rules decides, and all of them must agree.
+    // From the path upward: the first path with rules decides, and all of them must agree.
     let mut above: Vec<GuestPath> = vec![path("/")];
     for name in place.components() {
         above.push(above[above.len() - 1].join(name).expect("it is a part of one"));

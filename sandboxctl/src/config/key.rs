@@ -1,5 +1,5 @@
-//! The one table of settings: name, variable, flag, default, meaning. Parsing, `config show`,
-//! the flags' help and the documentation's table all read it.
+//! The table of settings: name, variable, flag, default, meaning. Parsing, `config show`, the
+//! flags' help and the documentation's table are all derived from it.
 
 use sandbox_api::LimitKey;
 use sandbox_controller::{ConfinementPolicy, DiskReserve, EmbeddedConfig};
@@ -8,7 +8,7 @@ use sandbox_protocol::message::{Access, AllowedPath};
 use super::network::Presets;
 use super::value::Value;
 
-/// What the names of our environment variables begin with.
+/// The prefix of our environment variables.
 pub const VARIABLE_PREFIX: &str = "SANDBOXCTL_";
 
 /// A row of the table.
@@ -16,11 +16,11 @@ struct Row {
     name: &'static str,
     meaning: &'static str,
     flag: Option<&'static str>,
-    /// None where the key is not set unless someone sets it.
+    /// None if the key has no default.
     default: fn() -> Option<Value>,
-    /// The words that it takes, where they are few.
+    /// The allowed values, if there are only a few.
     words: &'static [&'static str],
-    /// What a configuration file is to have there.
+    /// The type that is required in a configuration file.
     expects: &'static str,
 }
 
@@ -31,7 +31,7 @@ fn text(text: &str) -> Option<Value> {
     Some(Value::Text(text.to_owned()))
 }
 
-/// One row a setting; what is left out is as in [`ROW`].
+/// One row per setting; fields that are left out are as in [`ROW`].
 macro_rules! settings {
     ($($key:ident $name:literal $meaning:literal { $($field:ident: $value:expr),* $(,)? })*) => {
         /// A setting.
@@ -40,11 +40,11 @@ macro_rules! settings {
             $(#[doc = $meaning] $key,)*
             /// A limit.
             Limit(LimitKey),
-            /// What a limit may be raised to.
+            /// The ceiling of a limit.
             Ceiling(LimitKey),
         }
 
-        /// Every key but those of limits and ceilings.
+        /// Every key except limits and ceilings.
         const SETTINGS: &[Key] = &[$(Key::$key),*];
 
         const fn row(key: Key) -> Row {
@@ -154,7 +154,8 @@ settings! {
 }
 
 impl Key {
-    /// Every key, in the order of the documentation: by section, limits as the table has them.
+    /// Every key, in the order of the documentation: by section, limits in the order of their
+    /// table.
     pub fn all() -> impl Iterator<Item = Self> {
         let settings = |sections: &'static [&str]| {
             let is_in_them = |key: &Self| sections.iter().any(|it| row(*key).name.starts_with(it));
@@ -188,7 +189,7 @@ impl Key {
         }
     }
 
-    /// The key of that name.
+    /// The key with that name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::all().find(|key| key.name() == name)
@@ -200,7 +201,7 @@ impl Key {
         format!("{VARIABLE_PREFIX}{}", self.name().replace('.', "_").to_ascii_uppercase())
     }
 
-    /// The flag, where there is one.
+    /// The flag, if there is one.
     #[must_use]
     pub fn flag(self) -> Option<&'static str> {
         match self {
@@ -209,7 +210,7 @@ impl Key {
         }
     }
 
-    /// The documented default; none where the key is not set unless someone sets it.
+    /// The documented default; none if the key has no default.
     #[must_use]
     pub fn default(self) -> Option<Value> {
         match self {
@@ -219,13 +220,13 @@ impl Key {
         }
     }
 
-    /// The words that the key takes, where they are few.
+    /// The allowed values, if there are only a few.
     #[must_use]
     pub const fn words(self) -> &'static [&'static str] {
         row(self).words
     }
 
-    /// What a configuration file is to have there, for error messages.
+    /// The type that is required in a configuration file, for error messages.
     #[must_use]
     pub fn expects(self) -> &'static str {
         use sandbox_api::LimitValue;
@@ -256,7 +257,7 @@ impl Key {
         let meaning = self.meaning();
         match (self, self.default()) {
             (Self::IoEnabled, _) | (_, None) => meaning.to_owned(),
-            // A word is listed by its own possible values; a path is printed as it is typed.
+            // clap lists an enumerated value itself; a path is printed as it is typed.
             (_, Some(Value::Text(text))) => format!("{meaning} [default: {text}]"),
             (_, Some(Value::Path(path))) => format!("{meaning} [default: {}]", path.display()),
             (_, Some(Value::Limit(value))) => format!("{meaning} [default: {value}]"),

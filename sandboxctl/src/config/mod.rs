@@ -1,9 +1,9 @@
-//! Configuration: what is set, to what, and where that was said.
+//! Configuration: the value of every setting, and its source.
 //!
-//! Layers, each over the one before: defaults, the system's file, the user's file, the project's
-//! file, environment variables, flags. `--config FILE` is trusted as the user's file is, and is
-//! the only file read. The project's file is not trusted: it may narrow and never widen
-//! ([`project`]).
+//! Layers, each overriding the one before: defaults, the system's file, the user's file, the
+//! project's file, environment variables, flags. `--config FILE` is trusted like the user's file,
+//! and is then the only file that is read. The project's file is not trusted: it may narrow and
+//! never widen ([`project`]).
 
 mod effective;
 mod file;
@@ -27,16 +27,16 @@ pub use key::{Key, VARIABLE_PREFIX};
 pub use network::Allow;
 pub use value::{Value, ValueError};
 
-/// Names the configuration file, as `--config` does.
+/// The path of the configuration file, like `--config`.
 pub const FILE_VARIABLE: &str = "SANDBOXCTL_CONFIG";
-/// What is traced to stderr, in the syntax of `tracing`'s filters.
+/// The trace filter for stderr, in the syntax of `tracing`'s filters.
 pub const LOG_VARIABLE: &str = "SANDBOXCTL_LOG";
 
-/// Who said it, from the weakest to the strongest.
+/// The layer of a setting, from the weakest to the strongest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
-    /// Nobody.
+    /// The default.
     Default,
     /// `/etc/sandboxctl/config.toml`.
     System,
@@ -50,12 +50,12 @@ pub enum Layer {
     Flag,
 }
 
-/// Where it was said.
+/// The source of a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// Nowhere.
+    /// The default.
     Default,
-    /// Nowhere, and a ceiling below the default, said there, has lowered it.
+    /// The default, lowered by a ceiling that was set here.
     Ceiling(Key, Box<Self>),
     /// In a file.
     File {
@@ -82,118 +82,118 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What a configuration cannot be.
+/// An invalid configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A file cannot be read.
     #[error("cannot read the configuration {}", .file.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// The file that `--config` names cannot be read.
+    /// The file given by `--config` cannot be read.
     #[error("{origin}")]
     Named {
-        /// Who names it.
+        /// What named it.
         origin: Origin,
-        /// Why.
+        /// The reason.
         source: Box<Self>,
     },
-    /// `--config` names no file.
+    /// The file given by `--config` does not exist.
     #[error("{origin}: no such file: {}", .file.display())]
     Missing {
-        /// Who names it.
+        /// What named it.
         origin: Origin,
-        /// Which.
+        /// The file.
         file: PathBuf,
     },
-    /// No TOML.
+    /// Invalid TOML.
     #[error("{origin}: {message}")]
     Syntax {
-        /// Where.
+        /// The position.
         origin: Origin,
         /// What is wrong.
         message: String,
     },
-    /// A key, section or variable that there is not.
+    /// An unknown key, section or variable.
     #[error("{origin}: unknown {what} '{name}'")]
     Unknown {
-        /// Where.
+        /// The position.
         origin: Origin,
         /// `key`, `section` or `variable`.
         what: &'static str,
-        /// Which.
+        /// Its name.
         name: String,
-        /// What was probably meant.
+        /// The most similar known name.
         hint: Option<String>,
     },
-    /// A value that its key does not take.
+    /// An invalid value for its key.
     #[error("{origin}: {key}")]
     Value {
-        /// Where.
+        /// The position.
         origin: Origin,
-        /// Which key.
+        /// The key.
         key: String,
         /// What is wrong.
         source: ValueError,
     },
-    /// A project's file that asks for more than it may have.
+    /// A project's file that requests more than is allowed.
     #[error("{origin}: {key}")]
     Widening {
-        /// Where.
+        /// The position.
         origin: Origin,
-        /// Which key.
+        /// The key.
         key: String,
-        /// Why not.
+        /// The reason.
         source: project::Widening,
     },
-    /// A directory, named by a file or by nobody, leads through a link.
+    /// A directory, set by a file or by default, leads through a link.
     #[error("{name}: {} is a symbolic link, which is not followed there", .link.display())]
     Link {
-        /// Who names it.
+        /// What set it.
         name: String,
         /// The link.
         link: PathBuf,
     },
-    /// A ceiling from the environment, which is the caller's.
+    /// A ceiling in an environment variable, which the caller controls.
     #[error("{origin}: a ceiling is not the caller's to set")]
     CeilingVariable {
-        /// Where.
+        /// The variable.
         origin: Origin,
     },
-    /// A list of hosts that there is not.
+    /// An unknown preset.
     #[error("{name}: there is no preset @{preset}")]
     Preset {
-        /// Who names it.
+        /// What named it.
         name: String,
-        /// Which.
+        /// Its name.
         preset: String,
-        /// Those that there are.
+        /// The existing presets.
         known: BTreeSet<String>,
     },
-    /// What can be no io dir.
+    /// An invalid io dir.
     #[error("{name}: {} {why}", .path.display())]
     IoDir {
-        /// Who names the io dir.
+        /// What set the io dir.
         name: String,
-        /// What it names.
+        /// The io dir.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
     /// A limit above its ceiling.
     #[error("{name} is {asked}, above its ceiling of {ceiling}")]
     OverCeiling {
-        /// Who sets it.
+        /// What set it.
         name: String,
         /// The limit's key.
         key: &'static str,
-        /// What it asks for.
+        /// The requested value.
         asked: String,
-        /// What it may have.
+        /// The ceiling.
         ceiling: String,
     },
 }
@@ -228,7 +228,7 @@ impl Error {
         Self::Unknown { origin: Origin::Variable(name.clone()), what: "variable", name, hint }
     }
 
-    /// The next step, where there is one to name.
+    /// The next step, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -276,8 +276,8 @@ fn sections() -> BTreeSet<String> {
     sections
 }
 
-/// The known name that is most like `name`, if any is like it: as a whole, or in its last part,
-/// for a key in the wrong section.
+/// The known name that is most similar to `name`, if any: as a whole, or in its last part, for a
+/// key in the wrong section.
 fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
     let likeness = |candidate: &str| {
@@ -293,18 +293,18 @@ fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
         .map(|(_, candidate)| candidate.as_str())
 }
 
-/// A setting in force.
+/// An effective setting.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// None where nobody sets a key that has no default.
+    /// None for a key without a default that is not set.
     pub value: Option<Value>,
-    /// Who said it.
+    /// Its layer.
     pub layer: Layer,
-    /// Where.
+    /// Its source.
     pub origin: Origin,
 }
 
-/// What the command line says.
+/// The settings of the command line.
 #[derive(Debug, Default)]
 pub struct Flags {
     /// `--config`.
@@ -314,7 +314,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Adds a setting that its own flag gives.
+    /// Adds a setting from its own flag.
     pub fn set(&mut self, key: Key, value: Option<Value>) {
         if let (Some(value), Some(flag)) = (value, key.flag()) {
             self.values.push((key, value, flag));
@@ -322,7 +322,7 @@ impl Flags {
     }
 }
 
-/// Every setting, in force.
+/// Every effective setting.
 #[derive(Debug)]
 pub struct Settings {
     settings: HashMap<Key, Setting>,
@@ -331,11 +331,11 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The settings that the files, the environment and the flags give.
+    /// The settings from the files, the environment and the flags.
     ///
     /// # Errors
     ///
-    /// [`Error`] for the first thing that is wrong.
+    /// [`Error`] for the first error.
     pub fn load(environment: &Environment, flags: Flags) -> Result<Self, Error> {
         Self::load_with_system(environment, flags, Path::new(file::SYSTEM_FILE))
     }
@@ -357,7 +357,7 @@ impl Settings {
                 Err(source @ Error::Unreadable { .. }) => {
                     return Err(Error::Named { origin, source: Box::new(source) });
                 }
-                // That names the file and the line.
+                // That error names the file and the line.
                 Err(error) => return Err(error),
             }
         } else {
@@ -387,12 +387,12 @@ impl Settings {
 
     fn set(&mut self, key: Key, mut value: Value, layer: Layer, origin: Origin) {
         match (&mut value, &self.setting(key).value) {
-            // What one layer protects, no other gives up.
+            // Protected names are added by each layer, and never removed by another.
             (Value::Names(names), Some(Value::Names(below))) if key == Key::Protected => {
                 let new = names.iter().filter(|name| !below.contains(name));
                 *names = below.iter().chain(new).cloned().collect();
             }
-            // A name that a layer gives no other meaning keeps the one below.
+            // A preset that a layer does not redefine is inherited.
             (Value::Presets(presets), Some(Value::Presets(below))) => {
                 for (name, rules) in below {
                     presets.entry(name.clone()).or_insert_with(|| rules.clone());
@@ -403,7 +403,7 @@ impl Settings {
         self.settings.insert(key, Setting { value: Some(value), layer, origin });
     }
 
-    /// Reads a file into a layer; false where it is missing.
+    /// Reads a file into a layer; false if it does not exist.
     fn read(&mut self, layer: Layer, file: &Path) -> Result<bool, Error> {
         let links = match layer {
             Layer::Project => file::Links::Refuse,
@@ -418,7 +418,7 @@ impl Settings {
     fn apply(&mut self, layer: Layer, entries: Vec<file::Entry>) -> Result<(), Error> {
         for file::Entry { key, value, origin } in entries {
             if layer == Layer::Project {
-                // A file says nothing twice, so what is in force is what the layers below say.
+                // A file has no duplicate keys, so the effective value is that of the layers below.
                 let below = self.setting(key).value.as_ref();
                 project::check(key, &value, below, self.presets()).map_err(|source| {
                     Error::Widening { origin: origin.clone(), key: key.name(), source }
@@ -441,7 +441,7 @@ impl Settings {
             if matches!(key, Key::Ceiling(_)) {
                 return Err(Error::CeilingVariable { origin: Origin::Variable(name.to_owned()) });
             }
-            // As everywhere: an empty variable is none.
+            // As usual: an empty variable counts as not set.
             if value.is_empty() {
                 continue;
             }
@@ -460,7 +460,7 @@ impl Settings {
         Ok(())
     }
 
-    /// A default that is over its ceiling is lowered to it: who sets a ceiling means that too.
+    /// Lowers a default that is over its ceiling: setting a ceiling implies that.
     fn lower_defaults(&mut self) {
         let ceiling = self.ceiling();
         for &limit in LimitKey::ALL {
@@ -489,7 +489,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// [`Error::OverCeiling`], which names who set the first that is not.
+    /// [`Error::OverCeiling`], which names the source of the first one that is not.
     pub fn allowed_limits(&self) -> Result<Limits, Error> {
         match LimitKey::ALL.iter().find_map(|&limit| self.refusal(limit)) {
             Some(refusal) => Err(refusal),
@@ -497,14 +497,14 @@ impl Settings {
         }
     }
 
-    /// The setting of a key.
+    /// The effective setting of a key.
     #[must_use]
     pub fn setting(&self, key: Key) -> &Setting {
-        // `defaults` has put every key there.
+        // `defaults` has inserted every key.
         &self.settings[&key]
     }
 
-    /// The limits in force.
+    /// The effective limits.
     #[must_use]
     pub fn limits(&self) -> Limits {
         let mut limits = Limits::default();
@@ -514,7 +514,7 @@ impl Settings {
         limits
     }
 
-    /// The ceilings in force.
+    /// The effective ceilings.
     #[must_use]
     pub fn ceiling(&self) -> Ceiling {
         let mut ceiling = Ceiling::default();
@@ -529,7 +529,7 @@ impl Settings {
             Some(Value::Limit(value)) => Some(value),
             _ => None,
         };
-        // Every value was read by its own key, so it is of the right type and large enough.
+        // Every value was parsed by its own key, so it has the right type and range.
         if let Some(value) = value {
             let set = limits.set(limit, value);
             debug_assert!(set.is_ok(), "{set:?}");

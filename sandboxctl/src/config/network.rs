@@ -1,4 +1,4 @@
-//! Hosts that programs may reach, as settings have them: rules, and names of lists of rules.
+//! Hosts that commands may reach, in settings: rules, and names of presets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use sandbox_api::hosts::{AllowRule, AllowRuleError, Allowlist};
 
-/// Named lists of rules.
+/// Presets: named lists of rules.
 pub type Presets = BTreeMap<String, Vec<AllowRule>>;
 
 /// Longest name of a preset.
@@ -21,13 +21,13 @@ pub enum Allow {
     Preset(String),
 }
 
-/// Why a text is no [`Allow`].
+/// Why a text is not a valid [`Allow`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AllowError {
-    /// It is no rule.
+    /// It is not a valid rule.
     #[error(transparent)]
     Rule(#[from] AllowRuleError),
-    /// No preset can have that name.
+    /// Invalid name of a preset.
     #[error("'{}' is no name of a preset: letters, digits, '-' and '_'", .0.escape_debug())]
     Name(String),
 }
@@ -52,7 +52,7 @@ impl fmt::Display for Allow {
     }
 }
 
-/// The name of a preset: what is a key of TOML's without quotes.
+/// Checks the name of a preset: it must be a bare TOML key.
 ///
 /// # Errors
 ///
@@ -65,11 +65,11 @@ pub fn preset_name(text: &str) -> Result<String, AllowError> {
     Ok(text.to_owned())
 }
 
-/// The rules that these entries stand for.
+/// Expands these entries to rules.
 ///
 /// # Errors
 ///
-/// The name of the first preset that there is not.
+/// The name of the first unknown preset.
 pub fn resolve<'a>(entries: &'a [Allow], presets: &Presets) -> Result<Allowlist, &'a str> {
     let mut rules: Vec<AllowRule> = Vec::new();
     for entry in entries {

@@ -1,4 +1,4 @@
-//! From the text of a variable or a flag, or from TOML, to a value.
+//! Parsing values from variables, flags and TOML.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,11 +17,11 @@ use super::network::{self, AllowError};
 use super::value::{Value, ValueError};
 
 impl Value {
-    /// Reads the value of `key` from an environment variable or a flag.
+    /// Parses the value of `key` from an environment variable or a flag.
     ///
     /// # Errors
     ///
-    /// [`ValueError`], which says what a right value looks like.
+    /// [`ValueError`], which describes a valid value.
     pub fn from_text(key: Key, text: &str) -> Result<Self, ValueError> {
         match key {
             Key::Limit(limit) | Key::Ceiling(limit) => {
@@ -92,11 +92,11 @@ impl Value {
         }
     }
 
-    /// Reads the value of `key` from a configuration file.
+    /// Parses the value of `key` from a configuration file.
     ///
     /// # Errors
     ///
-    /// [`ValueError`], which says what a right value looks like.
+    /// [`ValueError`], which describes a valid value.
     pub fn from_toml(key: Key, value: &Spanned<DeValue<'_>>) -> Result<Self, ValueError> {
         let expected = key.expects();
         let wrong_type = || ValueError::Type { expected, found: type_name(value.get_ref()) };
@@ -187,7 +187,7 @@ impl Value {
     }
 }
 
-/// A key that says in its name that it counts bytes takes a bare number of them.
+/// A key whose name says that it is in bytes accepts a bare number of them.
 fn counts_bytes(key: Key) -> bool {
     key.name().ends_with("_bytes")
 }

@@ -1,5 +1,5 @@
-//! What a project's file may say. It comes with the project, so it is not trusted: it narrows
-//! what the user, the system or the defaults allow, and never widens it.
+//! Restrictions on a project's file. It comes with the project, so it is not trusted: it may narrow
+//! what the user, the system or the defaults allow, and never widen it.
 
 use std::cmp::Reverse;
 use std::os::unix::ffi::OsStrExt;
@@ -17,69 +17,69 @@ use super::network;
 use super::network::Presets;
 use super::value::Value;
 
-/// Why a project's file may not say that.
+/// Why a project's file must not set a value.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Widening {
-    /// A key that is not a project's business.
+    /// A key that projects cannot set.
     #[error("a project's file may not set it")]
     Reserved,
-    /// More than the layers below give.
+    /// More than the layers below allow.
     #[error("a project's file may only lower it, and {value} is more than {below}")]
     Limit {
-        /// What it asks for.
+        /// The requested value.
         value: LimitValue,
-        /// What it may have.
+        /// The allowed value.
         below: LimitValue,
     },
-    /// Files for scripts where the user or the system has none.
+    /// Enables files for scripts although the user or the system has disabled them.
     #[error("a project's file may not turn on what is turned off outside it")]
     TurnsOn,
-    /// Less confinement than the user or the system wants.
+    /// Less confinement than the user or the system requires.
     #[error("a project's file may only require it")]
     Loosens,
-    /// A guest path that is not allowed below, or for reading only.
+    /// A guest path that the layers below do not allow, or only for reading.
     #[error("a project's file may not allow {path}, which is not allowed so outside it")]
     Path {
-        /// Which.
+        /// The path.
         path: String,
     },
-    /// A directory of the host that is not below one of those that are allowed below.
+    /// A host directory that is not below one that the layers below allow.
     #[error("a project's file may not allow {dir}, which is not allowed outside it")]
     Dir {
-        /// Which.
+        /// The directory.
         dir: String,
     },
-    /// An image that is not allowed below.
+    /// An image that the layers below do not allow.
     #[error("a project's file may not allow {name}, which is not allowed outside it")]
     Image {
         /// Its name, or a pattern of names.
         name: String,
     },
-    /// A registry is asked where the user or the system would ask none.
+    /// Images would be pulled although the user or the system does not allow it.
     #[error("a project's file may only say never")]
     Fetches,
-    /// A host that is not allowed below.
+    /// A host that the layers below do not allow.
     #[error("a project's file may not allow {rule}, which is not allowed outside it")]
     Host {
-        /// Its rule.
+        /// The rule.
         rule: String,
     },
-    /// A list of hosts that there is not.
+    /// An unknown preset.
     #[error("there is no preset @{name} outside the project's file")]
     Preset {
         /// Its name.
         name: String,
     },
-    /// A directory that is not the project's.
+    /// A directory outside the project.
     #[error("a project's file may only name a directory below the working directory")]
     Outside,
-    /// A directory that programs trust.
+    /// A directory that other programs trust.
     #[error("a project's file may not name a directory that begins with a dot, as .git does")]
     Hidden,
 }
 
-/// Whether a project's file may set `key` to `value`, where the layers below it say `below`, and have
+/// Whether a project's file may set `key` to `value`, if the layers below set `below` and define
 /// these presets.
 ///
 /// # Errors
@@ -105,7 +105,7 @@ pub fn check(
             Some(ConfinementPolicy::BestEffort) | None => Err(Widening::Loosens),
         },
         (Key::AllowedPaths, Value::Paths(paths), Some(Value::Paths(below))) => {
-            // What is allowed changes at the rules' paths alone: those are looked at, of both.
+            // Access changes only at the paths of rules: check those of both lists.
             let more = |place: &GuestPath| access(place, paths) > access(place, below);
             let places = paths.iter().chain(below).map(|rule| GuestPath::new(&rule.path));
             match places.flatten().find(more) {
@@ -120,7 +120,7 @@ pub fn check(
             }
         }
         (Key::AllowedImages, Value::Names(names), Some(Value::Names(below))) => {
-            // A pattern covers itself, and names without a star.
+            // A pattern covers itself, and names without `*`.
             let covered = |name: &String| {
                 below.contains(name)
                     || below.iter().any(|outer| {
@@ -137,7 +137,7 @@ pub fn check(
         (Key::Allow, Value::Hosts(entries), Some(Value::Hosts(below))) => {
             let asked = network::resolve(entries, presets)
                 .map_err(|name| Widening::Preset { name: name.to_owned() })?;
-            // A preset that nobody has made yet allows nobody.
+            // An undefined preset allows nothing.
             let known = below.iter().filter_map(|entry| {
                 network::resolve(std::slice::from_ref(entry), presets).ok()
             });
@@ -153,8 +153,8 @@ pub fn check(
                 return Err(Widening::Outside);
             }
             names.try_for_each(|part| match part {
-                // Hooks, editors' tasks, pipelines and agents' settings lie there: what is
-                // written there, others run. Any list of such names would miss some.
+                // They contain hooks, editor tasks, pipelines and agents' settings: files there are
+                // executed by other programs. Any list of such names would be incomplete.
                 Component::Normal(name) if name.as_bytes().starts_with(b".") => {
                     Err(Widening::Hidden)
                 }
@@ -162,8 +162,8 @@ pub fn check(
                 _ => Err(Widening::Outside),
             })
         }
-        // How failures are told, and how text is read, give nothing away. What is protected adds
-        // to what is protected below.
+        // How failures are reported, and how text is decoded, grants no access. Protected names are
+        // added to those below.
         (Key::IoErrors | Key::DefaultEncoding | Key::Protected, _, _) => Ok(()),
         (
             Key::Limit(_)
@@ -172,10 +172,10 @@ pub fn check(
             | Key::AllowedOutPaths
             | Key::AllowedImages
             | Key::Allow
-            // A project that gave a name another meaning would widen what others ask for by it.
+            // A project that redefines a preset would widen the requests of others that use it.
             | Key::Presets
             | Key::IoDir
-            // It protects the machine, and memory is the machine's.
+            // It protects the machine, including its memory.
             | Key::IoPrivate
             | Key::DiskReserve
             | Key::Ceiling(_)
@@ -192,7 +192,7 @@ pub fn check(
     }
 }
 
-/// Whether `value` is above `bound`: what the controller's own check says.
+/// Whether `value` is above `bound`, according to the controller's own check.
 fn is_over(limit: LimitKey, value: LimitValue, bound: LimitValue) -> bool {
     let with = |value| {
         let mut limits = Limits::default();
@@ -200,13 +200,13 @@ fn is_over(limit: LimitKey, value: LimitValue, bound: LimitValue) -> bool {
     };
     match (with(value), with(bound)) {
         (Ok(asked), Ok(bound)) => asked.check(&Ceiling(bound)).is_err(),
-        // A value that its limit does not take at all is no lower one.
+        // An invalid value of its limit does not count as lower.
         (Err(_), _) | (_, Err(_)) => true,
     }
 }
 
-/// What these rules allow at a place, from nothing to writing, as an agent sees it: the most
-/// specific rule decides, and of two with one path the narrower.
+/// The access that these rules allow at a path, from none to write, as an agent applies them: the
+/// most specific rule decides, and of two with the same path the narrower one.
 fn access(place: &GuestPath, rules: &[AllowedPath]) -> u8 {
     let rules = rules.iter().filter_map(|rule| {
         let path = GuestPath::new(&rule.path).ok()?;
@@ -220,7 +220,7 @@ fn access(place: &GuestPath, rules: &[AllowedPath]) -> u8 {
     decides.map_or(0, |(_, access)| access)
 }
 
-/// Whether a directory is another one or below it, as far as the paths alone tell.
+/// Whether a directory is another one or below it, judging only by the paths.
 fn is_below(dir: &Path, outer: &Path) -> bool {
     let parts = |path: &'_ Path| -> Vec<_> {
         path.components()
@@ -319,7 +319,7 @@ mod tests {
         let below =
             rules("[{ path = '/io', access = 'write' }, { path = '/io/keep', access = 'read' }]");
         for (project, widened) in [
-            // What is narrower below stays so, whether it is left out or gone around.
+            // A narrower rule below stays in force, whether it is omitted or bypassed.
             ("[{ path = '/io', access = 'write' }]", Some("/io/keep")),
             ("[{ path = '/io/keep/a', access = 'write' }]", Some("/io/keep/a")),
             ("[{ path = '/', access = 'read' }]", Some("/")),

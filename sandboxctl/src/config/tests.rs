@@ -8,7 +8,7 @@ use sandbox_server::registry::image_matches;
 
 use super::*;
 
-/// A machine with the four files, each as given.
+/// A machine with the four files.
 struct Machine {
     folder: tempfile::TempDir,
 }
@@ -44,7 +44,7 @@ impl Machine {
         Settings::load_with_system(&self.environment(variables), flags, &self.path("system.toml"))
     }
 
-    /// What is wrong, without this machine's folder.
+    /// The error, without this machine's directory.
     fn refused(&self, variables: &[(&str, &str)], flags: Flags) -> String {
         let error = self.load(variables, flags).unwrap_err();
         let error = crate::error::Error::from(error);
@@ -168,7 +168,7 @@ fn a_ceiling_below_the_default_lowers_it() {
     let origin = settings.setting(Key::Limit(LimitKey::Memory)).origin.to_string();
     assert!(origin.starts_with("limits.ceiling.memory, "), "{origin}");
 
-    // What somebody asks for is not lowered: that is refused, when it is used.
+    // An explicit value is not lowered: it is refused when it is used.
     let machine = Machine::new(
         "[limits.ceiling]\nmemory = \"128MiB\"\n",
         "[limits]\nmemory = \"200MiB\"\n",
@@ -190,7 +190,7 @@ fn an_io_dir_that_came_with_the_project_leads_through_no_link() {
     symlink("/etc", project.join("a")).unwrap();
     let error = io_dir(&[]).unwrap_err();
     assert!(matches!(&error, Error::Link { link, .. } if *link == project.join("a")), "{error}");
-    // What the user says in so many words is meant.
+    // An explicit value of the user counts.
     assert_eq!(io_dir(&[("SANDBOXCTL_IO_DIR", "a/b")]).unwrap(), project.join("a/b"));
 
     let machine = Machine::new("", "", "");
@@ -377,7 +377,7 @@ fn the_list_nearest_to_the_caller_counts_and_presets_add_up() {
     let variable = [("SANDBOXCTL_NETWORK_ALLOW", "[]")];
     assert_eq!(allowed(&machine, &variable, none()), said("", Layer::Environment));
 
-    // A project's list takes the place of the user's, and is a part of it.
+    // A project's list replaces the user's, and must be a part of it.
     let user = "[network]\nallow = [\"*.example\"]\n";
     let machine = Machine::new("", user, "[network]\nallow = [\"a.example\"]\n");
     assert_eq!(allowed(&machine, &[], none()), said("a.example", Layer::Project));
@@ -418,7 +418,7 @@ fn the_audits_file_is_the_users_to_name() {
     assert!(refused.contains("it is not an absolute path"), "{refused}");
 }
 
-/// The table in the documentation, made from the table of keys.
+/// The table in the documentation, generated from the table of keys.
 fn documented_table() -> String {
     let mut text =
         String::from("| key | flag | default | ceiling | meaning |\n|---|---|---|---|---|\n");

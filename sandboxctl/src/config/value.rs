@@ -15,78 +15,79 @@ use super::network::{Allow, AllowError, Presets};
 pub enum Value {
     /// A limit or a ceiling.
     Limit(LimitValue),
-    /// Yes or no.
+    /// A boolean.
     Switch(bool),
-    /// A word, an address.
+    /// A text: an enumerated value, an address.
     Text(String),
-    /// A path of the host.
+    /// A host path.
     Path(PathBuf),
-    /// Guest paths and what may be done below them.
+    /// Guest paths and the access allowed below them.
     Paths(Vec<AllowedPath>),
     /// Names of files and directories.
     Names(Vec<String>),
-    /// Directories of the host.
+    /// Host directories.
     Dirs(Vec<PathBuf>),
-    /// Hosts that programs may reach.
+    /// Hosts that commands may reach.
     Hosts(Vec<Allow>),
-    /// Named lists of such hosts.
+    /// Presets: named lists of such hosts.
     Presets(Presets),
 }
 
-/// Why a text or a TOML value is no value of its key.
+/// Why a text or a TOML value is invalid for its key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValueError {
-    /// No value of a limit.
+    /// An invalid value of a limit.
     #[error(transparent)]
     Limit(#[from] sandbox_api::LimitParseError),
-    /// No reserve of disk space.
+    /// An invalid disk reserve.
     #[error(transparent)]
     DiskReserve(#[from] sandbox_controller::DiskReserveError),
-    /// Not one of a few words.
+    /// Not one of the allowed values.
     #[error("'{text}' is not one of: {}", .words.join(", "))]
     Choice {
-        /// As it was given.
+        /// As given.
         text: String,
-        /// What it may be.
+        /// The allowed values.
         words: &'static [&'static str],
     },
-    /// Another TOML type.
+    /// The wrong TOML type.
     #[error("expected {expected}, found {found}")]
     Type {
-        /// What the key takes.
+        /// The required type.
         expected: &'static str,
-        /// What is there.
+        /// The actual type.
         found: &'static str,
     },
-    /// Nothing at all.
+    /// An empty value.
     #[error("the value is empty")]
     Empty,
-    /// Bytes of a variable that are no text.
+    /// A variable that is not UTF-8.
     #[error("it is not UTF-8 text")]
     NotUtf8,
     /// `..` in `[io] dir`.
     #[error("'..' is not allowed in it; --io-dir takes any directory")]
     Parent,
-    /// A relative path where only an absolute one says the same everywhere.
+    /// A relative path where an absolute one is required, because it would depend on the working
+    /// directory.
     #[error("it is not an absolute path")]
     Relative,
-    /// No list of allowed paths.
+    /// An invalid list of allowed paths.
     #[error("{0}")]
     Paths(String),
-    /// No list of names, or a name that is none.
+    /// An invalid list of names, or an invalid name.
     #[error("{0}")]
     Names(String),
-    /// No list of hosts, or an entry that is none.
+    /// An invalid list of hosts, or an invalid entry.
     #[error("{0}")]
     Hosts(String),
-    /// A rule that is none, or no name of a preset.
+    /// An invalid rule, or an invalid name of a preset.
     #[error(transparent)]
     Allow(#[from] AllowError),
-    /// An allowed path that is no guest path.
+    /// An allowed path that is not a valid guest path.
     #[error("'{path}' is no path in the sandbox: {source}")]
     GuestPath {
-        /// As it was given.
+        /// As given.
         path: String,
         /// What is wrong.
         source: PathError,
@@ -162,7 +163,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// As JSON: what TOML has as a string is a string here too.
+/// As JSON: TOML strings are strings here too.
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {

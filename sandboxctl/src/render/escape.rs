@@ -1,25 +1,25 @@
-//! Text of a guest on a terminal: what could steer it is shown, not obeyed.
+//! Escapes guest text for a terminal, so that control characters are shown and have no effect.
 //!
-//! A script that prints an escape sequence could clear the screen, rewrite what stands above, or
-//! colour its own line as one of ours; a direction mark turns a name around.
+//! A script that prints an escape sequence could clear the screen, overwrite earlier lines, or
+//! colour its own line like one of ours; a direction mark reverses a name.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// `text` with control characters and direction marks as `\u{1b}`; newlines and tabs stay.
+/// Shows control characters and direction marks of `text` as `\u{1b}`; newlines and tabs stay.
 #[must_use]
 pub fn escaped_text(text: &str) -> Cow<'_, str> {
     escape(text, |character| steers(character) && !matches!(character, '\n' | '\t'))
 }
 
-/// The same for text that must stay on one line: a newline is shown too.
+/// The same for text that must stay on one line: newlines are escaped too.
 #[must_use]
 pub fn escaped_line(text: &str) -> Cow<'_, str> {
     escape(text, steers)
 }
 
-/// JSON text with what `serde_json` leaves in it as it is (DEL, C1, direction marks) in JSON's
-/// own escapes, so that it is the same value.
+/// Escapes the characters in JSON text that `serde_json` leaves unescaped (DEL, C1, direction
+/// marks) as JSON does, so that the value is the same.
 #[must_use]
 pub fn json_for_terminal(json: &str) -> Cow<'_, str> {
     if !json.contains(|character| steers(character) && !matches!(character, '\n' | '\t')) {
@@ -52,7 +52,7 @@ fn escape(text: &str, shown: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Control characters (C0, DEL, C1), and the marks that change the direction of what follows.
+/// Control characters (C0, DEL, C1), and the marks that change the direction of the following text.
 fn steers(character: char) -> bool {
     character.is_control()
         || matches!(

@@ -1,4 +1,4 @@
-//! Turning values into text for people. Nothing here writes anything.
+//! Rendering values as text for people. Nothing here writes anything.
 
 mod escape;
 mod script_error;

@@ -1,4 +1,4 @@
-//! A script's error with its place in the source.
+//! A script's error with its position in the source.
 
 use std::ops::Range;
 
@@ -11,12 +11,12 @@ use super::escape::escaped_line;
 const WIDTH: usize = 120;
 
 /// The error as `error: script:3: message`, the source line with a mark under the part that the
-/// message speaks of, and the call stack where it is deeper than the place itself.
+/// message refers to, and the call stack if it is deeper than the position itself.
 #[must_use]
 pub fn script_error(error: &ScriptError, name: &str, source: &[u8], colour: bool) -> String {
     // Escaped first: the renderer shows most control characters, but not all of them.
     let message = match error.kind {
-        // It is the file that is wrong, and no line of it.
+        // The file is wrong as a whole, not one of its lines.
         ErrorKind::SourceTooLarge => format!("SCRIPT: {name}: {}", error.message),
         _ => error.message.clone(),
     };
@@ -41,7 +41,7 @@ pub fn script_error(error: &ScriptError, name: &str, source: &[u8], colour: bool
     renderer.render(&[group])
 }
 
-/// The call stack, where it is deeper than the place that the error names.
+/// The call stack, if it is deeper than the position that the error names.
 #[must_use]
 pub fn call_stack(error: &ScriptError) -> Option<&str> {
     let traceback = error.traceback.as_deref()?;
@@ -54,12 +54,12 @@ fn line_of(source: &[u8], line: u32) -> Option<String> {
     let line = source.split(|&byte| byte == b'\n').nth(index)?;
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let text = String::from_utf8_lossy(line);
-    // The byte-order mark is no part of the first line.
+    // The byte-order mark is not part of the first line.
     Some(text.trim_start_matches('\u{feff}').to_owned())
 }
 
-/// The part of `line` that `message` speaks of: a quoted name that stands there once, else all
-/// of the line that is no indentation.
+/// The part of `line` that `message` refers to: a quoted name that occurs there once, otherwise the
+/// whole line without its indentation.
 fn marked(line: &str, message: &str) -> Range<usize> {
     let quoted = message.split('\'').skip(1).step_by(2);
     for name in quoted.filter(|name| !name.is_empty()) {
@@ -73,7 +73,7 @@ fn marked(line: &str, message: &str) -> Range<usize> {
     if start < end { start..end } else { 0..line.len() }
 }
 
-/// Whether `name` at `at` is a word of its own: `x` is not in `max`.
+/// Whether `name` at `at` is a whole word: `x` is not one in `max`.
 fn stands_alone(line: &str, at: usize, name: &str) -> bool {
     let is_word = |character: char| character.is_alphanumeric() || character == '_';
     let (before, after) = (&line[..at], &line[at + name.len()..]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Rows below their headings, in columns as wide as what is in them.
+/// Rows below their headings, in columns as wide as their content.
 #[must_use]
 pub fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> String {
     let width = |column: usize| {
@@ -26,7 +26,7 @@ pub fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> Strin
     text
 }
 
-/// A size for people: `1.2 KiB`.
+/// A human-readable size: `1.2 KiB`.
 #[must_use]
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -44,7 +44,7 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// An age for people, in its largest unit: `3h`.
+/// A human-readable age, in its largest unit: `3h`.
 #[must_use]
 pub fn age(age: Duration) -> String {
     match age.as_secs() {

@@ -1,4 +1,4 @@
-//! A command line that clap refused, in clap's words: what they quote of it is escaped, as everywhere.
+//! A command line that clap refused, in clap's words: what they quote is escaped, as everywhere.
 
 use std::borrow::Cow;
 use std::error::Error as _;
@@ -8,9 +8,9 @@ use clap::error::{ContextKind, ContextValue};
 
 use super::escape::escaped_line;
 
-/// The refusal as it is printed, with clap's own styles.
+/// The error as it is printed, with clap's own styles.
 pub fn usage_error(mut error: clap::Error) -> String {
-    // A tip repeats the argument that was refused among words and styles of clap's.
+    // A tip repeats the refused argument among words and styles of clap's.
     let refused = error.get(ContextKind::InvalidArg).map(ToString::to_string);
     let quoted: Vec<_> = error
         .context()
@@ -19,7 +19,7 @@ pub fn usage_error(mut error: clap::Error) -> String {
     for (kind, value) in quoted {
         error.insert(kind, value);
     }
-    // What a value's parser says has no place among them.
+    // The message of a value's parser has no place among them.
     let reason = error.source().map(ToString::to_string).unwrap_or_default();
     let text = error.render().ansi().to_string();
     match escaped_line(&reason) {
@@ -28,7 +28,7 @@ pub fn usage_error(mut error: clap::Error) -> String {
     }
 }
 
-/// The same with what it quotes escaped, where there is something to escape.
+/// The same with its quotes escaped, if that is necessary.
 fn escaped(value: &ContextValue, refused: &Option<String>) -> Option<ContextValue> {
     let line = |text: &String| escaped_line(text).into_owned();
     match value {
@@ -43,7 +43,7 @@ fn escaped(value: &ContextValue, refused: &Option<String>) -> Option<ContextValu
             };
             Some(ContextValue::StyledStrs(tips.iter().map(tip).collect()))
         }
-        // Usage, numbers: nothing of the input is in them.
+        // Usage and numbers: they contain nothing of the input.
         _ => None,
     }
 }
@@ -105,7 +105,7 @@ mod tests {
         let mut refusals = 0;
         for case in &cases {
             let args = ["sandboxctl".to_owned()].into_iter().chain(case.iter().cloned());
-            // Some flags take any text.
+            // Some flags accept any text.
             let Err(error) = Cli::try_parse_from(args) else { continue };
             refusals += 1;
             let styled = usage_error(error);

@@ -1,4 +1,4 @@
-//! Why the registry has no sandbox to give.
+//! Errors of the registry.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 use sandbox_api::ErrorKind;
 use sandbox_controller::Error;
 
-/// A field of a [`SandboxRequest`](super::SandboxRequest), for each front end to name in its own way.
+/// A field of a [`SandboxRequest`](super::SandboxRequest). Each front end has its own names for the
+/// fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
     /// The handle.
@@ -15,11 +16,11 @@ pub enum Field {
     Image,
     /// The directory on the host.
     HostDir,
-    /// Where that is mounted in the sandbox.
+    /// The mount point in the sandbox.
     MountPath,
 }
 
-/// Why the registry has no sandbox to give.
+/// An error of the registry.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RegistryError {
     /// No sandbox has this handle.
@@ -28,7 +29,7 @@ pub enum RegistryError {
         /// The handle.
         handle: String,
     },
-    /// A field of the request has a value that no sandbox can have.
+    /// A field of the request has an invalid value.
     #[error("invalid request: {problem}")]
     Invalid {
         /// The field.
@@ -36,16 +37,16 @@ pub enum RegistryError {
         /// What is wrong with its value.
         problem: String,
     },
-    /// The handle belongs to a sandbox that was requested differently.
+    /// The handle belongs to a sandbox with a different request.
     #[error("sandbox '{handle}' is registered with another request")]
     RegisteredDifferently {
         /// The handle.
         handle: String,
     },
-    /// There is room for no other sandbox.
+    /// The maximum number of sandboxes is registered.
     #[error("{max} sandboxes are registered already")]
     Full {
-        /// How many there may be.
+        /// The maximum.
         max: usize,
     },
     /// The configuration does not allow the image.
@@ -54,15 +55,15 @@ pub enum RegistryError {
         /// The image.
         image: String,
     },
-    /// The engine has no images.
+    /// The engine does not support images.
     #[error("image '{}': {}", image.escape_debug(), source.full_message())]
     ImageUnsupported {
         /// The image.
         image: String,
-        /// What the engine said.
+        /// The engine's message.
         source: Arc<Error>,
     },
-    /// The directory cannot be one of a sandbox.
+    /// The directory cannot be used for a sandbox.
     #[error("directory '{}': {problem}", path.escape_debug())]
     HostDir {
         /// The directory, as it was requested.
@@ -70,18 +71,18 @@ pub enum RegistryError {
         /// What is wrong with it.
         problem: String,
     },
-    /// The directory has a protected name, or is below one.
+    /// The directory has a protected name, or is below one that has.
     #[error("directory '{}': a protected name", path.escape_debug())]
     HostDirProtected {
         /// The directory, as it was requested.
         path: String,
     },
-    /// The directory is below none of those that the configuration allows.
+    /// The directory is not below any of those that the configuration allows.
     #[error("directory '{}' is not allowed", path.escape_debug())]
     HostDirNotAllowed {
         /// The directory, as it was requested.
         path: String,
-        /// Those that are allowed.
+        /// The allowed directories.
         allowed: Vec<PathBuf>,
     },
     /// The launch failed because of one field.
@@ -94,7 +95,7 @@ pub enum RegistryError {
         /// Why it failed.
         source: Arc<Error>,
     },
-    /// Nobody waited for the launch any more.
+    /// All callers stopped waiting for the launch.
     #[error("the launch was cancelled")]
     LaunchCancelled,
     /// The launch panicked.
@@ -111,13 +112,13 @@ pub enum RegistryError {
         /// How it ended.
         source: Arc<Error>,
     },
-    /// The controller failed, for no reason that the request names.
+    /// The controller failed, for a reason unrelated to the request's fields.
     #[error("{}", .0.full_message())]
     Controller(Arc<Error>),
 }
 
 impl RegistryError {
-    /// What went wrong, in one word.
+    /// The error's kind.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -127,12 +128,12 @@ impl RegistryError {
             | Self::HostDir { .. } => ErrorKind::InvalidRequest,
             Self::Full { .. } => ErrorKind::Busy,
             Self::ImageNotAllowed { .. } => ErrorKind::NotAllowed,
-            // Another time it has none either.
+            // A retry does not help either.
             Self::ImageUnsupported { .. } => ErrorKind::Image,
             Self::HostDirProtected { .. } => ErrorKind::Protected,
             Self::HostDirNotAllowed { .. } => ErrorKind::Policy,
             Self::Launch { source, .. } => match source.kind() {
-                // It is the request that is wrong, not the command line.
+                // The request is wrong, not the command line.
                 ErrorKind::Usage => ErrorKind::InvalidRequest,
                 kind => kind,
             },

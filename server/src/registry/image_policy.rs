@@ -1,13 +1,14 @@
-//! Which images requests may name.
+//! The images that requests may use.
 
-/// A name of an image as it may be given, with `*` for any text without a `/`; `*` alone is any name.
+/// Matches an image name against a pattern, where `*` is any text without a `/`; `*` alone is any
+/// name.
 #[must_use]
 pub fn image_matches(pattern: &str, name: &str) -> bool {
     if pattern == "*" {
         return true;
     }
     let mut parts = pattern.split('*');
-    // There is a first part in any text.
+    // `split` always returns a first part.
     let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };
     let Some((last, middle)) =
         parts.collect::<Vec<_>>().split_last().map(|(last, middle)| (*last, middle.to_vec()))
@@ -16,7 +17,7 @@ pub fn image_matches(pattern: &str, name: &str) -> bool {
     };
     let passes = |text: &str| !text.contains('/');
     for part in middle {
-        // The earliest place leaves the most for what follows.
+        // The first match leaves the most text for the rest.
         match rest.find(part) {
             Some(at) if passes(&rest[..at]) => rest = &rest[at + part.len()..],
             _ => return false,

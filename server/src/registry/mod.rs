@@ -1,8 +1,8 @@
-//! Sandboxes by the handles that their callers gave them, whichever front end the callers use.
+//! A registry of sandboxes by the handles that their callers chose, for every front end.
 //!
-//! A handle is taken from the moment its sandbox is requested until its removal is, or until a call
-//! finds that the sandbox has ended. So calls that come between the two belong to that sandbox,
-//! whether or not it is up already.
+//! A handle is in use from the request of its sandbox until the request of its removal, or until a
+//! call finds that the sandbox has ended. Calls in between belong to that sandbox, whether or not
+//! it has started yet.
 
 mod error;
 mod image_policy;
@@ -29,49 +29,49 @@ use mount_policy::MountPolicy;
 use order::Order;
 pub(crate) use order::{Scope, Ticket};
 
-/// Sandboxes that are registered at one time.
+/// The most sandboxes that are registered at one time.
 pub const MAX_SANDBOXES: usize = 64;
 /// Longest handle.
 const MAX_HANDLE_BYTES: usize = 255;
 
-/// What the sandboxes of a registry may be.
+/// The settings of a registry's sandboxes.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What a relative host directory is relative to.
+    /// The base of relative host directories.
     pub working_directory: PathBuf,
-    /// The directories below which a sandbox's host directory may be.
+    /// The directories that may contain a sandbox's host directory.
     pub allowed_out_paths: Vec<PathBuf>,
-    /// Names that nothing may be changed under, in a sandbox and above its files.
+    /// Protected names, in a sandbox and in the path of its host directory.
     pub protected: Vec<String>,
-    /// What every sandbox is launched with, but for what its request says.
+    /// The template for launches, without what the request sets.
     pub sandbox: SandboxSpec,
     /// The limits of every sandbox.
     pub limits: Limits,
-    /// The images that requests may name, as [`image_matches`] reads them.
+    /// The images that requests may use, as patterns of [`image_matches`].
     pub allowed_images: Vec<String>,
-    /// When such an image is fetched.
+    /// When such an image is pulled.
     pub pull: Pull,
-    /// The hosts that programs may reach, in every sandbox that has some.
+    /// The hosts that commands may reach, in every sandbox that supports commands.
     pub hosts: Allowlist,
 }
 
-/// A sandbox, as its caller requests it.
+/// A caller's request for a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxRequest {
     /// The caller's name for it.
     pub handle: String,
-    /// The engine's image that programs run in.
+    /// The engine's image in which commands run.
     pub image: Option<String>,
-    /// A name to show for the container.
+    /// A display name for the container.
     pub container_name: Option<String>,
-    /// The host's directory that it sees.
+    /// The host directory that is mounted.
     pub host_dir: String,
-    /// Where that appears in it, from the root.
+    /// Its absolute mount point in the sandbox.
     pub mount_path: String,
 }
 
 impl SandboxRequest {
-    /// Checks the fields, as far as they alone tell.
+    /// Checks the fields, as far as possible without other information.
     fn check(&self) -> Result<(), RegistryError> {
         let refuse = |field, problem: &str| {
             Err(RegistryError::Invalid { field, problem: problem.to_owned() })
@@ -97,17 +97,17 @@ impl SandboxRequest {
     }
 }
 
-/// The sandboxes that are registered.
+/// The registered sandboxes.
 pub struct Registry {
     controller: Arc<Controller>,
     template: SandboxTemplate,
     mounts: MountPolicy,
     names: Mutex<Names>,
-    /// Launches and removals, which go on whoever still waits for them.
+    /// Launches and removals, which continue when their callers are gone.
     tasks: Mutex<JoinSet<()>>,
 }
 
-/// What every sandbox is launched with.
+/// The template for launches.
 struct SandboxTemplate {
     spec: SandboxSpec,
     allowed_images: Vec<String>,
@@ -141,14 +141,14 @@ impl SandboxTemplate {
 #[derive(Default)]
 struct Names {
     registered: HashMap<String, Arc<RegisteredSandbox>>,
-    /// Those that are being removed, or could not be.
+    /// Sandboxes that are being removed, or whose removal failed.
     removals: HashMap<String, Removal>,
 }
 
-/// A sandbox that is being launched, is up, or is being removed.
+/// A sandbox that is being launched, is running, or is being removed.
 pub struct RegisteredSandbox {
     request: SandboxRequest,
-    /// Whether programs run in it.
+    /// Whether it supports commands.
     supports_exec: bool,
     order: Mutex<Order>,
     state: watch::Sender<State>,
@@ -163,7 +163,7 @@ enum State {
     Failed(RegistryError),
 }
 
-/// A removal under way, or how it went.
+/// A removal in progress, or its result.
 #[derive(Clone)]
 pub struct Removal {
     sandbox: Arc<RegisteredSandbox>,
@@ -174,20 +174,20 @@ pub struct Removal {
 enum Removed {
     /// The container is gone.
     Gone,
-    /// It is not, and why.
+    /// It still exists, and why.
     Left(String),
-    /// There never was one.
+    /// It never existed.
     Never(RegistryError),
 }
 
-/// The task that launches it, and how many wait for it.
+/// The task that launches the sandbox, and the number of waiters.
 #[derive(Default)]
 struct Launch {
     task: Option<AbortHandle>,
     waiters: usize,
 }
 
-/// A caller that waits for a launch. When the last one is dropped, the launch is cancelled.
+/// A caller that waits for a launch. When the last waiter is dropped, the launch is cancelled.
 pub struct LaunchWaiter {
     registry: Arc<Registry>,
     sandbox: Arc<RegisteredSandbox>,
@@ -209,27 +209,27 @@ impl RegisteredSandbox {
         lock(&self.order).enter(scope)
     }
 
-    /// Whether programs run in it.
+    /// Whether it supports commands.
     #[must_use]
     pub const fn supports_exec(&self) -> bool {
         self.supports_exec
     }
 
-    /// Where its files are, in it.
+    /// The mount point of its files.
     #[must_use]
     pub fn mount_path(&self) -> String {
         self.request.absolute_mount_path()
     }
 
-    /// The sandbox, once it is up.
+    /// The sandbox, once it is ready.
     ///
     /// # Errors
     ///
-    /// Where the launch failed or was cancelled.
+    /// If the launch failed or was cancelled.
     pub async fn ready(&self) -> Result<Arc<Sandbox>, RegistryError> {
         let mut state = self.state.subscribe();
         let state = state.wait_for(|state| !matches!(state, State::Launching)).await;
-        // The sender is in the value itself.
+        // `self` holds the sender.
         match state.map(|state| state.clone()) {
             Ok(State::Ready(sandbox)) => Ok(sandbox),
             Ok(State::Failed(error)) => Err(error),
@@ -241,7 +241,7 @@ impl RegisteredSandbox {
         self.state.send_replace(State::Failed(RegistryError::LaunchCancelled));
     }
 
-    /// Whether it was up and has ended by itself.
+    /// Whether it was ready and has ended by itself.
     fn has_ended(&self) -> bool {
         match &*self.state.borrow() {
             State::Ready(sandbox) => sandbox.ended().is_some(),
@@ -259,7 +259,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// Where one of the allowed directories cannot be looked at.
+    /// If one of the allowed directories cannot be accessed.
     pub fn new(controller: Arc<Controller>, settings: Settings) -> io::Result<Self> {
         let Settings {
             working_directory,
@@ -288,7 +288,7 @@ impl Registry {
         tasks.spawn(task)
     }
 
-    /// The sandbox of that handle.
+    /// The sandbox with this handle.
     ///
     /// # Errors
     ///
@@ -297,11 +297,11 @@ impl Registry {
         self.names().registered.get(handle).cloned().ok_or_else(|| not_registered(handle))
     }
 
-    /// Begins to launch a sandbox, or finds the one that was launched by the same request.
+    /// Starts to launch a sandbox, or returns the one that was launched by the same request.
     ///
     /// # Errors
     ///
-    /// Where the request is not allowed, or its handle is another sandbox's.
+    /// If the request is not allowed, or its handle belongs to another sandbox.
     pub fn launch(
         self: &Arc<Self>,
         request: SandboxRequest,
@@ -358,7 +358,7 @@ impl Registry {
         let state = match launched {
             Ok(launched) => State::Ready(Arc::new(launched)),
             Err(error) => {
-                // First, so that whoever sees the failure can try again.
+                // First, so that a caller that sees the failure can retry.
                 self.names().remove(&sandbox);
                 State::Failed(error)
             }
@@ -373,7 +373,7 @@ impl Registry {
         let spec = self.template.spec(request).io_dir(io_dir);
         let launched = self.controller.launch(spec).await;
         let sandbox = launched.map_err(|error| launch_error(error, request))?;
-        // What was opened counts: a link may have come in its place since the check.
+        // Check the opened directory: a link may have replaced it since the first check.
         match sandbox.io_dir() {
             Some(io_dir) if self.mounts.allows(io_dir) => Ok(sandbox),
             _ => {
@@ -383,8 +383,8 @@ impl Registry {
         }
     }
 
-    /// An operation's failure. Where the sandbox has ended by itself, its handle becomes free, and
-    /// what is left of it is removed.
+    /// Maps an operation's error. If the sandbox has ended by itself, its handle becomes free, and
+    /// its leftovers are removed.
     pub fn failure(
         self: &Arc<Self>,
         sandbox: &Arc<RegisteredSandbox>,
@@ -400,8 +400,7 @@ impl Registry {
         RegistryError::Ended { handle, source }
     }
 
-    /// Begins to remove a sandbox, and frees its handle. One that could not be removed is tried
-    /// again.
+    /// Starts to remove a sandbox, and frees its handle. A failed removal is tried again.
     ///
     /// # Errors
     ///
@@ -422,7 +421,7 @@ impl Registry {
     }
 
     fn remove_in_background(self: &Arc<Self>, sandbox: &Arc<RegisteredSandbox>) -> Removal {
-        // Its turn among the calls is settled when this returns.
+        // Its position among the calls is fixed when this returns.
         let ticket = sandbox.enter(Scope::End);
         let (sender, outcome) = watch::channel(None);
         let (registry, removed) = (self.clone(), sandbox.clone());
@@ -450,8 +449,8 @@ impl Registry {
         outcome
     }
 
-    /// Removes every sandbox, whatever is under way in it. Gives the handles of those that could not
-    /// be removed, and why.
+    /// Removes every sandbox, whatever is in progress in it. Returns the handles of those that
+    /// could not be removed, with the reasons.
     pub async fn close(self: Arc<Self>) -> Vec<(String, String)> {
         let registered: Vec<_> =
             self.names().registered.drain().map(|(_, sandbox)| sandbox).collect();
@@ -485,11 +484,11 @@ impl Registry {
 }
 
 impl Removal {
-    /// How it went: none where the container is gone, or else why it is still there.
+    /// The result: none if the container is gone, otherwise why it still exists.
     ///
     /// # Errors
     ///
-    /// Where there never was a container, because its launch failed.
+    /// If there never was a container, because its launch failed.
     pub async fn finished(mut self) -> Result<Option<String>, RegistryError> {
         let outcome = self.outcome.wait_for(Option::is_some).await.map(|it| it.clone());
         match outcome {
@@ -502,11 +501,11 @@ impl Removal {
 }
 
 impl LaunchWaiter {
-    /// The sandbox, once it is up.
+    /// The sandbox, once it is ready.
     ///
     /// # Errors
     ///
-    /// Where the launch failed.
+    /// If the launch failed.
     pub async fn ready(self) -> Result<Arc<Sandbox>, RegistryError> {
         self.sandbox.ready().await
     }
@@ -542,7 +541,7 @@ impl Names {
     }
 }
 
-/// A failure of the launch, with the field that is the reason for it.
+/// An error of the launch, with the field that caused it.
 fn launch_error(error: Error, request: &SandboxRequest) -> RegistryError {
     let image = request.image.as_ref();
     let source = Arc::new(error);

@@ -1,9 +1,9 @@
-//! Which host directories sandboxes may have: those below directories that the configuration allows.
+//! Which host directories sandboxes may use: those below directories that the configuration allows.
 //!
-//! What counts is where a path really leads. Links are resolved before anything is compared, and
-//! comparing is by component; the directory that was opened in the end is checked again, because
-//! links can be planted in between. The names that are protected in a sandbox are so above its
-//! files too: to a sandbox over `.git`, `hooks` would be a name like any other.
+//! The resolved path is checked. Links are resolved before paths are compared, by component; the
+//! directory that was finally opened is checked again, because links can be planted in between. A
+//! sandbox's protected names also apply to the path of its host directory: in a sandbox over
+//! `.git`, `hooks` would otherwise not be protected.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,18 +13,18 @@ use sandbox_protocol::protected::{ProtectedNames, fold};
 
 use super::error::RegistryError;
 
-/// The directories below which sandboxes may have their files.
+/// The directories below which sandboxes may have their host directories.
 #[derive(Debug, Clone)]
 pub(super) struct MountPolicy {
-    /// What relative paths are relative to.
+    /// The base of relative paths.
     working_directory: PathBuf,
-    /// Without links, as they were at the start.
+    /// With links resolved when the server started.
     allowed: Vec<PathBuf>,
     protected: ProtectedNames,
 }
 
 impl MountPolicy {
-    /// Resolves the directories once, so that nobody turns one into a link later.
+    /// Resolves the directories once, so that they cannot be replaced by links later.
     pub fn new(
         working_directory: &Path,
         allowed: &[PathBuf],
@@ -42,7 +42,7 @@ impl MountPolicy {
         })
     }
 
-    /// Where a host directory really leads, if that is allowed.
+    /// The resolved path of a host directory, if it is allowed.
     pub fn check(&self, given: &str) -> Result<PathBuf, RegistryError> {
         let refuse = |problem: String| RegistryError::HostDir { path: given.to_owned(), problem };
         if given.is_empty() {
@@ -53,7 +53,7 @@ impl MountPolicy {
         }
         let joined = self.working_directory.join(given);
         let path = resolve(&joined).map_err(|error| {
-            // What is wrong elsewhere would tell what is there.
+            // The errors of other directories would reveal what exists there.
             let existing = joined.ancestors().find_map(|above| above.canonicalize().ok());
             match existing.is_some_and(|above| self.is_below_allowed(&above)) {
                 true => refuse(error.to_string()),
@@ -73,15 +73,15 @@ impl MountPolicy {
         self.allowed.iter().any(|allowed| path.starts_with(allowed))
     }
 
-    /// Whether a path without links may be a sandbox's.
+    /// Whether a resolved path may be used by a sandbox.
     pub fn allows(&self, path: &Path) -> bool {
         self.allowed
             .iter()
             .any(|allowed| path.starts_with(allowed) && !self.is_protected(allowed, path))
     }
 
-    /// Whether what lies below `allowed` in `path` is, is in, or may hold the rest of a protected
-    /// name. What the configuration itself names is its own affair.
+    /// Whether the part of `path` below `allowed` is a protected name, is inside one, or could
+    /// contain the rest of one. Names in the configured path itself are allowed.
     fn is_protected(&self, allowed: &Path, path: &Path) -> bool {
         let depth = allowed.components().count();
         let components: Vec<_> =
@@ -90,20 +90,20 @@ impl MountPolicy {
             && (self.protected.cover(&components, depth) || self.protected.begin_in(&components))
     }
 
-    /// The error for a host directory that is not allowed.
+    /// The error of a host directory that is not allowed.
     pub fn not_allowed(&self, given: &str) -> RegistryError {
         RegistryError::HostDirNotAllowed { path: given.to_owned(), allowed: self.allowed.clone() }
     }
 }
 
-/// The path without links. What is not there yet is taken as it is written.
+/// Resolves all links. The part that does not exist is used as written.
 fn resolve(path: &Path) -> io::Result<PathBuf> {
-    // Components as they are: what `..` means after a link, only the system can tell.
+    // Components are not normalised: only the OS can resolve `..` after a link.
     let mut missing: Vec<&std::ffi::OsStr> = Vec::new();
     let mut existing = path;
     loop {
         match existing.symlink_metadata() {
-            // A link that leads nowhere is there, and cannot be resolved.
+            // A dangling link exists, and cannot be resolved.
             Ok(_) => break,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -184,7 +184,7 @@ mod tests {
         symlink("sub", here.work.join("within")).unwrap();
         symlink("nowhere/x", here.work.join("dangling")).unwrap();
         fs::write(here.folder.path().join("work2/file"), "").unwrap();
-        // Whether it is there, and what it is, nobody learns.
+        // The error does not reveal whether it exists, or its type.
         for given in ["away", "away/x", "away/../work2", "away/file/x", "/etc/passwd/x"] {
             assert_eq!(here.check(&["."], given), Err(ErrorKind::Policy), "{given}");
         }
@@ -221,7 +221,7 @@ mod tests {
         for given in [".", ".git/objects", ".gitx", "hooks", ".config/x", "ssh"] {
             assert_eq!(check(".", given), Ok(()), "{given}");
         }
-        // Through a link too; and what the configuration names it allows.
+        // Also through a link; names in the configured path itself are allowed.
         fs::create_dir_all(here.work.join(".config/x")).unwrap();
         symlink(".config", here.work.join("harmless")).unwrap();
         assert_eq!(check(".", "harmless"), Err(ErrorKind::Protected));

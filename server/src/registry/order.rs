@@ -1,27 +1,27 @@
-//! What waits for what among the calls of one sandbox. Pure but for the waiting itself.
+//! The order of the calls of one sandbox: which call waits for which. Pure, except for the waiting.
 //!
-//! Calls run at the same time, and are answered in any order. So that a session can be given all
-//! at once, without waiting for answers, what depends on each other keeps the order in which it
-//! came: operations on files whose paths overlap, where one of them changes something; a script or
-//! a program after what came before it; a destroy after everything. What comes after a script does
-//! not wait for it, unless it is one too: it may take minutes.
+//! Calls run concurrently and are answered in any order. So that a client can send a whole session
+//! at once, without waiting for answers, dependent calls keep their order: file operations with
+//! overlapping paths, if one of them writes; a script or command after everything before it; a
+//! destroy after everything. Calls after a script do not wait for it, unless they are one too,
+//! because it may take minutes.
 
 use sandbox_protocol::path::GuestPath;
 use tokio::sync::watch;
 
-/// What a call is about.
+/// What a call uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// A path. An operation that is refused for its path depends on nothing.
+    /// A path. An operation that is refused for its path has no dependencies.
     Path { path: GuestPath, changes: bool },
-    /// A script or a program: any path.
+    /// A script or a command: any path.
     Script,
-    /// The end of the sandbox.
+    /// The removal of the sandbox.
     End,
 }
 
 impl Scope {
-    /// Whether a call about this waits for an earlier one about that.
+    /// Whether a call with this scope waits for an earlier one with that scope.
     fn waits_for(&self, earlier: &Self) -> bool {
         match (self, earlier) {
             (Self::End, _) | (_, Self::End) => true,
@@ -38,13 +38,13 @@ impl Scope {
     }
 }
 
-/// The calls of a sandbox that are under way.
+/// The calls of a sandbox that are in progress.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     under_way: Vec<(Scope, watch::Receiver<()>)>,
 }
 
-/// A call's turn in the order. The calls that wait for it go on when it is dropped.
+/// A call's place in the order. Calls that wait for it continue when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     before: Vec<watch::Receiver<()>>,
@@ -52,7 +52,7 @@ pub(crate) struct Ticket {
 }
 
 impl Order {
-    /// The ticket of a call that comes now.
+    /// The ticket of a new call.
     pub fn enter(&mut self, scope: Scope) -> Ticket {
         self.under_way.retain(|(_, done)| done.has_changed().is_ok());
         let before = self.under_way.iter().filter(|(earlier, _)| scope.waits_for(earlier));
@@ -67,7 +67,7 @@ impl Ticket {
     /// Waits for its turn.
     pub async fn turn(&mut self) {
         while let Some(done) = self.before.last_mut() {
-            // Nothing is ever sent: the sender's end is the news.
+            // Nothing is ever sent: the sender is dropped when the call is done.
             _ = done.changed().await;
             self.before.pop();
         }
@@ -121,7 +121,7 @@ mod tests {
             () = std::future::ready(()) => {}
         }
         drop(first);
-        // Given up before its turn came.
+        // Dropped before its turn.
         drop(second);
         third.turn().await;
         drop((third, other));

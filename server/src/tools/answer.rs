@@ -1,4 +1,4 @@
-//! What a call gives back, and how it is written as JSON.
+//! The answer to a call, and its JSON form.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::error::ToolError;
 use super::metadata::{Json, Metadata};
 
-/// What a call gives back.
+/// The answer to a call.
 pub struct Answer {
     pub(super) outcome: Result<Json, ToolError>,
-    /// What else there is to say of data.
+    /// Further metadata.
     pub(super) metadata: Metadata,
-    /// What went wrong, of a failure that the tool gives as data.
+    /// The error, if the tool returns a failure as data.
     pub(super) failure: Option<ErrorKind>,
-    /// How long the call took.
+    /// The duration of the call.
     pub(super) took: Duration,
-    /// Its share of what may be in memory, until it has been given away.
+    /// Its share of the memory for pending answers, held until it is written.
     pub(super) _held: Option<OwnedSemaphorePermit>,
 }
 
 impl Answer {
-    /// The answer to a call that was refused at once.
+    /// The answer to a call that was refused immediately.
     #[must_use]
     pub fn refused(error: ToolError) -> Self {
         Self {
@@ -37,13 +37,13 @@ impl Answer {
         }
     }
 
-    /// What went wrong, in one word, also where it is given as data.
+    /// The kind of the error, also if it is returned as data.
     #[must_use]
     pub fn failure(&self) -> Option<ErrorKind> {
         self.outcome.as_ref().err().map(|error| error.kind).or(self.failure)
     }
 
-    /// Whether the call gave data.
+    /// Whether the call returned data.
     #[must_use]
     pub const fn is_ok(&self) -> bool {
         self.outcome.is_ok()
@@ -55,7 +55,7 @@ impl Answer {
         Document { id: None, answer: self }
     }
 
-    /// The same with the id of its call first; a line that has none is answered with null.
+    /// The same with the id of its call first; null for a line without one.
     #[must_use]
     pub const fn document_with_id<'a>(&'a self, id: &'a Value) -> Document<'a> {
         Document { id: Some(id), answer: self }

@@ -1,4 +1,4 @@
-//! The arguments of a call. Decoding is strict, and names what is wrong.
+//! The arguments of a call. Decoding is strict, and errors name what is wrong.
 
 use std::fmt;
 
@@ -8,17 +8,16 @@ use serde_json::value::RawValue;
 
 use super::error::ToolError;
 
-/// The default of a flag that is on unless it is turned off.
+/// The default of a flag that is on unless it is disabled.
 pub(super) const fn yes() -> bool {
     true
 }
 
-/// Most members of the object that a tool is given: no tool takes a tenth of them, and what is held
-/// of one is longer than `"":0`.
+/// Most members of a tool's argument object: no tool has a tenth of them, and each takes more
+/// memory than the `"":0` it was read from.
 const MAX_MEMBERS: usize = 100;
 
-/// The members of an object, in their order, none of them read yet. A key that is there twice is
-/// here twice.
+/// The members of an object, in order, not yet decoded. A duplicate key is listed twice.
 pub(super) struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'a> Members<'a> {
@@ -38,7 +37,7 @@ impl<'a> Members<'a> {
         serde_path_to_error::deserialize(entries).map_err(|error| {
             let path = error.path().to_string();
             let what = position_cut(&error.into_inner().to_string());
-            // A key that is missing, unknown or there twice is named by what is wrong itself.
+            // Errors for a missing, unknown or duplicate key name the key themselves.
             let message = match path.as_str() {
                 "." => format!("{tool}: {what}"),
                 _ if what.contains(&format!("`{path}`")) => format!("{tool}: {what}"),
@@ -48,7 +47,7 @@ impl<'a> Members<'a> {
         })
     }
 
-    /// A path's bytes will do: the text beside them is for people.
+    /// The bytes of a path are sufficient: the text beside them is for people.
     pub fn complete_path(&mut self) {
         let has_bytes =
             self.0.iter().any(|(key, value)| key == "path_b64" && value.get().starts_with('"'));
@@ -57,7 +56,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Takes out the member of a key, which is there once.
+    /// Removes the member of a key, which must occur once.
     pub fn take(&mut self, tool: &str, key: &str) -> Result<&'a RawValue, ToolError> {
         let mut values = self.0.extract_if(.., |(member, _)| member == key);
         match (values.next(), values.next()) {
@@ -72,7 +71,7 @@ fn empty_text() -> &'static RawValue {
     serde_json::from_str(r#""""#).expect("it is JSON")
 }
 
-/// serde_json's message without its position, which is one in a part of the line.
+/// serde_json's message without its position, which is relative to a part of the line.
 pub(super) fn position_cut(message: &str) -> String {
     match message.rfind(" at line ") {
         Some(at) => message[..at].to_owned(),

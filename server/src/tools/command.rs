@@ -1,4 +1,4 @@
-//! `sandbox_command`: a program's run, whose output and files are reported however it ended.
+//! `sandbox_command`: runs a command, and reports its output and files however it ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::stop::{Stop, StopCause};
 use super::tool::{Arguments, Context, Output, Tool, Work};
 use crate::registry::{RegisteredSandbox, Registry, Scope, Ticket};
 
-/// How long a command may run whose caller does not say, unless scripts may not run as long.
+/// The default timeout of a command, unless the limit for scripts is lower.
 const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 
 pub(super) struct RunCommand;
@@ -70,7 +70,7 @@ pub(super) struct CommandData {
     pub timed_out: bool,
 }
 
-/// What there is to say of a command beside its output and its exit code.
+/// Details of a command beside its output and its exit code.
 #[derive(Debug, Default)]
 struct Details {
     stdout: OutputFlags,
@@ -79,16 +79,16 @@ struct Details {
     signal: Option<i32>,
     /// The files that it changed, in their final state.
     files_touched: Vec<TouchedFile>,
-    /// Files are left out.
+    /// The list of files is incomplete.
     files_touched_truncated: bool,
 }
 
-/// What of an output is in a text.
+/// How an output was converted to text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct OutputFlags {
-    /// Only the beginning.
+    /// It was truncated.
     truncated: bool,
-    /// It was not UTF-8, and the text has U+FFFD in places.
+    /// It was not UTF-8, and the text contains U+FFFD.
     lossy: bool,
 }
 
@@ -140,8 +140,8 @@ impl Tool for RunCommand {
     }
 }
 
-/// Runs a program when its turn has come. Stopped in the middle, it is cancelled, and what it had
-/// written until then is reported.
+/// Runs a command when its turn has come. If it is stopped, the command is cancelled, and its
+/// output up to then is reported.
 async fn run(
     registry: Arc<Registry>,
     registered: Arc<RegisteredSandbox>,
@@ -155,7 +155,7 @@ async fn run(
         ticket.turn().await;
         let sandbox = registered.ready().await?;
         sandbox.start_exec(command).await.map_err(|error| match error {
-            // It is a call's arguments that are wrong, not the command line's.
+            // The call's arguments are wrong, not the command line's.
             Error::Command { .. } => ToolError::invalid(error.full_message()),
             Error::OverCeiling(over) => over_ceiling("timeout", &over),
             error => registry.failure(&registered, error).into(),
@@ -164,13 +164,13 @@ async fn run(
     let ended = stop
         .ended(begun, |execution: Execution| (execution.cancel_handle(), execution.wait()))
         .await;
-    // Those that wait for it see all that it did.
+    // Calls that wait for this one see all its effects.
     drop(ticket);
     let (result, cause) = ended?;
     report(result, cause)
 }
 
-/// What is to run, by the arguments.
+/// Converts the arguments to a command.
 fn command(args: CommandArgs, limits: &Limits) -> Result<Command, ToolError> {
     let refuse = |what: String| Err(ToolError::invalid(format!("sandbox_command: {what}")));
     let CommandArgs { container_id: _, executable, args, working_directory, env_vars, timeout } =
@@ -219,7 +219,7 @@ fn report(result: ExecResult, cause: Option<StopCause>) -> Result<Output<Command
     let (exit_code, timed_out) = match &outcome {
         Outcome::Ok { .. } => (0, false),
         Outcome::Exit(_) => (outcome.exit_code().into(), false),
-        // The interface's own word for it: there is no exit code.
+        // The interface's own value: there is no exit code.
         Outcome::Timeout(_) => (-1, true),
         outcome => {
             let error = match (outcome, cause, outcome.failure()) {
@@ -243,7 +243,7 @@ fn report(result: ExecResult, cause: Option<StopCause>) -> Result<Output<Command
     Ok(output)
 }
 
-/// What every failure of a command has.
+/// The metadata of every failed command.
 fn failure_metadata(stdout: String, stderr: String, details: Details) -> Metadata {
     let mut metadata = Metadata::default();
     metadata.push("stdout", stdout);
@@ -259,7 +259,7 @@ fn hint(result: &ExecResult) -> Option<String> {
     }
 }
 
-/// An output as text. A character that was cut with the output's end is no fault of the command's.
+/// An output as text. A character that was split by truncation is not the command's error.
 fn text(mut output: Vec<u8>, truncated: bool) -> (String, OutputFlags) {
     if truncated
         && let Err(error) = std::str::from_utf8(&output)
@@ -274,8 +274,8 @@ fn text(mut output: Vec<u8>, truncated: bool) -> (String, OutputFlags) {
     (text, OutputFlags { truncated, lossy })
 }
 
-/// An output as Loopstack's `sandbox_command` gives it: without what JavaScript's `trim` takes away.
-/// Of one that was cut, the end is not the output's.
+/// An output as Loopstack's `sandbox_command` returns it: without what JavaScript's `trim` removes.
+/// The end of a truncated one is kept.
 fn trimmed(output: &str, truncated: bool) -> String {
     let is_space = |c: char| (c.is_whitespace() && c != '\u{85}') || c == '\u{feff}';
     let output = output.trim_start_matches(is_space);
@@ -291,7 +291,7 @@ mod tests {
     fn output_is_trimmed_as_javascript_does_and_never_where_it_was_cut() {
         assert_eq!(trimmed(" \t\r\na b\n\n", false), "a b");
         assert_eq!(trimmed("\u{feff}\u{a0}\u{2028}a\u{3000}\u{b}", false), "a");
-        // No white space of JavaScript's, though Unicode's.
+        // Whitespace for Unicode, but not for JavaScript.
         assert_eq!(trimmed("\u{85}a\u{200b}", false), "\u{85}a\u{200b}");
         assert_eq!(trimmed("\na\n", true), "a\n");
         assert_eq!(trimmed(" \n ", false), "");

@@ -1,4 +1,4 @@
-//! Why a call has no data.
+//! The error of a call.
 
 use sandbox_api::{ErrorKind, OverCeiling};
 use sandbox_controller::Error;
@@ -9,24 +9,24 @@ use crate::registry::{Field, RegistryError, end_reason};
 /// Longest message: it may quote what a caller wrote, which may be megabytes.
 const MAX_MESSAGE_BYTES: usize = 16 << 10;
 
-/// Why a call has no data.
+/// The error of a call.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ToolError {
-    /// What went wrong, in one word.
+    /// The kind of the error.
     pub kind: ErrorKind,
     /// One line for people.
     pub message: String,
-    /// The same call may succeed if it is made again.
+    /// Whether the same call may succeed when it is repeated.
     pub retryable: bool,
-    /// The next step, where there is one to name.
+    /// The next step, if there is one.
     pub hint: Option<String>,
-    /// What else there is to say: what a script or a command had done until then.
+    /// Further metadata: what a script or a command had done until then.
     pub(super) metadata: Metadata,
 }
 
 impl ToolError {
-    /// An error of `kind`, and no more of it.
+    /// An error of `kind` without further details.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if message.len() > MAX_MESSAGE_BYTES {
@@ -39,12 +39,12 @@ impl ToolError {
         Self { kind, message, retryable, hint: None, metadata }
     }
 
-    /// A call that cannot be understood, or that makes no sense.
+    /// A call that cannot be parsed, or is invalid.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidRequest, message)
     }
 
-    /// A call for a sandbox that there is not.
+    /// A call for a sandbox that does not exist.
     #[must_use]
     pub fn not_registered(container_id: &str) -> Self {
         Self::invalid(format!("Container '{container_id}' not registered"))
@@ -57,7 +57,7 @@ impl ToolError {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// The same error of a call that changes nothing: a timeout may be tried again.
+    /// The same error for a call that changes nothing: a timeout may be retried.
     #[must_use]
     pub(super) fn of_read_only_call(self) -> Self {
         Self { retryable: self.retryable || self.kind == ErrorKind::Timeout, ..self }
@@ -70,7 +70,7 @@ impl From<Error> for ToolError {
     }
 }
 
-/// What `sandbox_init` calls a field of its request.
+/// The argument of `sandbox_init` for a field of its request.
 const fn argument(field: Field) -> &'static str {
     match field {
         Field::Handle => "containerId",
@@ -150,7 +150,7 @@ impl From<RegistryError> for ToolError {
     }
 }
 
-/// A time limit above its ceiling; `argument` is what the tool calls it.
+/// A timeout above its ceiling; `argument` is the tool's name for it.
 pub(super) fn over_ceiling(argument: &str, over: &OverCeiling) -> ToolError {
     let OverCeiling { asked, key, ceiling } = over;
     let key = key.key();

@@ -1,14 +1,14 @@
-//! What an answer says beside its data.
+//! The metadata of an answer.
 
 use std::fmt;
 
 use serde::Serialize;
 use serde::ser::SerializeMap;
 
-/// Anything that is written as JSON.
+/// Anything that can be serialized to JSON.
 pub(super) type Json = Box<dyn erased_serde::Serialize + Send + Sync>;
 
-/// Members of an answer's `metadata`, in their order.
+/// Members of an answer's `metadata`, in order.
 #[derive(Default)]
 pub(super) struct Metadata(Vec<(&'static str, Json)>);
 
@@ -17,7 +17,7 @@ impl Metadata {
         self.0.push((key, Box::new(value)));
     }
 
-    /// Adds a member that there may be.
+    /// Adds an optional member.
     pub fn push_some(
         &mut self,
         key: &'static str,

@@ -1,6 +1,6 @@
-//! The tools for workflow steps: calls with JSON arguments, on sandboxes that are kept by name.
+//! The tools for workflow steps: calls with JSON arguments, on named sandboxes.
 //!
-//! [`Tools::call`] takes a call, whoever brings it: lines on stdin ([`stdio`]), or one command line.
+//! [`Tools::call`] starts a call of any front end: lines on stdin ([`stdio`]), or one command line.
 
 mod answer;
 mod args;
@@ -35,10 +35,10 @@ use tool::{Context, MAX_READ_BYTES, Output, Tool};
 
 use crate::registry::{Registry, Settings};
 
-/// The tool that makes a sandbox for the others.
+/// The tool that creates a sandbox for the others.
 pub const INIT: &str = Init::NAME;
 
-/// The tools, and the sandboxes that they keep.
+/// The tools, and their sandboxes.
 pub struct Tools(Context);
 
 impl Tools {
@@ -46,7 +46,7 @@ impl Tools {
     ///
     /// # Errors
     ///
-    /// Where one of the allowed directories cannot be looked at.
+    /// If one of the allowed directories cannot be accessed.
     pub fn new(controller: Arc<Controller>, settings: Settings) -> io::Result<Self> {
         Ok(Self(Context {
             limits: settings.limits,
@@ -55,9 +55,9 @@ impl Tools {
         }))
     }
 
-    /// Takes a call. Its place among the calls of its sandbox is settled when this returns, so the
-    /// order in which calls are taken counts; what it gives may be awaited at any time, beside
-    /// others.
+    /// Starts a call. Its position among the calls of its sandbox is fixed when this returns, so
+    /// the order of these calls matters; the returned futures may be awaited at any time,
+    /// concurrently.
     pub fn call(
         &self,
         tool: &str,
@@ -81,8 +81,8 @@ impl Tools {
         }
     }
 
-    /// Removes every sandbox, whatever is under way in it, and waits until that is done. Gives what
-    /// could not be removed, and why.
+    /// Removes every sandbox, whatever is in progress in it, and waits until that is done. Returns
+    /// those that could not be removed, with the reasons.
     pub async fn close(self) -> Vec<String> {
         let left = self.0.registry.close().await.into_iter();
         left.map(|(handle, why)| format!("Container '{handle}' could not be removed: {why}"))

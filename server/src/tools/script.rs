@@ -1,4 +1,4 @@
-//! `sandbox_execute_script`: a script's run, whose log and files are reported however it ended.
+//! `sandbox_execute_script`: runs a script, and reports its log and files however it ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,8 +114,8 @@ impl Tool for ExecuteScript {
     }
 }
 
-/// Runs a script when its turn has come. Stopped in the middle, it is cancelled, and what it had
-/// done until then is reported.
+/// Runs a script when its turn has come. If it is stopped, the script is cancelled, and what it had
+/// done up to then is reported.
 async fn run(
     registry: Arc<Registry>,
     registered: Arc<RegisteredSandbox>,
@@ -139,7 +139,7 @@ async fn run(
         })
     };
     let ended = stop.ended(begun, |run: Run| (run.cancel_handle(), run.wait())).await;
-    // Those that wait for it see all that it did.
+    // Calls that wait for this one see all its effects.
     drop(ticket);
     let (result, cause) = ended?;
     report(result, cause)
@@ -181,7 +181,7 @@ fn report(
     Err(ToolError { metadata, ..error })
 }
 
-/// What every failure of a script has.
+/// The metadata of every failed script.
 fn failure_metadata(
     data: ExecuteScriptData,
     logs_truncated: bool,

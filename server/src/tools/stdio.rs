@@ -1,10 +1,10 @@
-//! Calls as lines: one JSON object a line in, one a line out, in any order.
+//! Calls as lines: one JSON object per input line, one per output line, in any order.
 //!
-//! Everything is bounded. A line is read whole only up to [`MAX_LINE_BYTES`]; a longer one is
-//! answered and skipped without being kept. At most [`MAX_CALLS`] calls are under way, with
-//! [`MAX_PENDING_BYTES`] of lines between them: what comes after is not read before one of them
-//! has been answered, and an answer is under way until its line is written. So a reader who does
-//! not read holds up the calls, and fills no memory.
+//! Everything is bounded. A line is read completely only up to [`MAX_LINE_BYTES`]; a longer one is
+//! answered and skipped without being stored. At most [`MAX_CALLS`] calls are in progress, with
+//! [`MAX_PENDING_BYTES`] of lines between them: further lines are not read until one of them has
+//! been answered, and a call is in progress until its answer is written. So a client that does not
+//! read its answers delays the calls, but does not fill the memory.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,11 +26,11 @@ use super::answer::Answer;
 use super::error::ToolError;
 use super::stop::{Stop, StopCause, Stopper, stop};
 
-/// Longest line, either way, without its newline.
+/// Longest line, in both directions, without its newline.
 pub const MAX_LINE_BYTES: usize = 64 << 20;
-/// Calls under way.
+/// Most calls in progress.
 pub const MAX_CALLS: usize = 64;
-/// Bytes of the lines of calls under way.
+/// Most bytes of the lines of calls in progress.
 pub const MAX_PENDING_BYTES: usize = 2 * MAX_LINE_BYTES;
 /// Longest id.
 const MAX_ID_BYTES: usize = 1024;
@@ -38,15 +38,15 @@ const MAX_ID_BYTES: usize = 1024;
 const _: () = assert!(MAX_LINE_BYTES <= MAX_PENDING_BYTES, "any line can be accepted");
 const _: () = assert!(MAX_PENDING_BYTES <= u32::MAX as usize, "permits are counted so");
 
-/// Answers the calls that come as lines, until there are no more lines and every call that came
-/// has been answered, or until nobody takes answers any more. Interrupted, it gives up the calls
-/// under way, and gives what interrupted it.
+/// Answers the calls on the input lines, until there are no more lines and every call has been
+/// answered, or until the output is closed. When interrupted, it drops the calls in progress and
+/// returns what interrupted it.
 ///
-/// `call` is called in the order of the lines, and what it gives is awaited beside others.
+/// `call` is called in the order of the lines; its futures are awaited concurrently.
 ///
 /// # Errors
 ///
-/// Where reading or writing fails, for another reason than that the reader of the answers is gone.
+/// If reading or writing fails, except when the reader of the answers is gone.
 pub async fn serve<C, F, I>(
     input: impl AsyncBufRead + Unpin,
     output: impl AsyncWrite + Unpin + Send + 'static,
@@ -121,7 +121,7 @@ where
             }
             Request::Call { id, tool, args, timeout } => (id, tool, args, timeout),
         };
-        // Its time goes by from now on, whatever it waits for.
+        // Its timeout starts now, whatever it waits for.
         let started = Instant::now();
         let Some(stop) = server.enter(&id) else {
             let message = format!("a call with the id {id} is under way");
@@ -142,7 +142,7 @@ where
             drop(permits);
         });
     }
-    // What was accepted is answered; where nobody takes answers, it is given up.
+    // Accepted calls are answered; if the output is closed, they are dropped.
     loop {
         tokio::select! {
             biased;
@@ -157,20 +157,21 @@ where
     }
 }
 
-/// Waits for the place of a call: none is refused for want of one.
+/// Waits for a free slot: no call is refused because there is none.
 async fn permits(
     calls: &Arc<Semaphore>,
     bytes: &Arc<Semaphore>,
     length: usize,
 ) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
     let length = u32::try_from(length).ok()?;
-    // Neither is ever closed.
+    // Neither semaphore is ever closed.
     let call = calls.clone().acquire_owned().await.ok()?;
     let bytes = bytes.clone().acquire_many_owned(length).await.ok()?;
     Some((call, bytes))
 }
 
-/// The answer of a call, which is told when its time is over; a call that panics has one too.
+/// The answer of a call, which is stopped when its timeout expires; a call that panics gets an
+/// answer too.
 async fn answered(
     answer: impl Future<Output = Answer>,
     timeout: Option<Duration>,
@@ -197,7 +198,7 @@ async fn answered(
 
 struct Server<W> {
     output: tokio::sync::Mutex<W>,
-    /// Why nothing can be written any more.
+    /// Why writing has become impossible.
     failed: Mutex<Option<io::Error>>,
     has_failed: watch::Sender<bool>,
     under_way: Mutex<HashMap<String, Stopper>>,
@@ -208,13 +209,13 @@ impl<W: AsyncWrite + Unpin> Server<W> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nothing can be written any more.
+    /// Waits until writing has become impossible.
     async fn failed(&self) {
-        // Its sender is in the same value.
+        // `self` holds its sender.
         _ = self.has_failed.subscribe().wait_for(|failed| *failed).await;
     }
 
-    /// Notes a call; none where there is one of that id.
+    /// Registers a call; none if one with this id is in progress.
     fn enter(&self, id: &Value) -> Option<(Stopper, Stop)> {
         let mut under_way = self.under_way();
         let key = key(id);
@@ -227,7 +228,7 @@ impl<W: AsyncWrite + Unpin> Server<W> {
     }
 
     async fn answer(&self, id: &Value, answer: Answer) {
-        // Before its answer is seen: the id may be used again then.
+        // Before its answer can be seen: the id may be reused then.
         self.under_way().remove(&key(id));
         self.write(id, &answer).await;
     }
@@ -237,7 +238,7 @@ impl<W: AsyncWrite + Unpin> Server<W> {
     }
 
     async fn write(&self, id: &Value, answer: &Answer) {
-        // One line at a time is made and written.
+        // One line at a time is built and written.
         let mut output = self.output.lock().await;
         let line = line(id, answer);
         let written = match line {
@@ -271,12 +272,12 @@ fn line(id: &Value, answer: &Answer) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// An id as the calls under way are found by it: 1 is not "1".
+/// The key of an id among the calls in progress: 1 is not "1".
 fn key(id: &Value) -> String {
     id.to_string()
 }
 
-/// What a line asks for.
+/// The request in a line.
 enum Request<'a> {
     Call { id: Value, tool: String, args: &'a RawValue, timeout: Option<Duration> },
     Cancel(Value),
@@ -301,8 +302,8 @@ struct CancelLine<'a> {
     cancel: &'a RawValue,
 }
 
-/// The id of a line that is none otherwise, so that its caller learns of it. As it is written: a
-/// line of brackets takes a hundred times its length as a value.
+/// The id of an invalid line, so that its caller is informed. Kept unparsed: a line of brackets
+/// takes a hundred times its length as a value.
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
 struct IdLine<'a> {
@@ -313,7 +314,7 @@ struct IdLine<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Reads a line; none where it is blank.
+    /// Parses a line; none if it is blank.
     fn read(line: &'a [u8]) -> Result<Option<Self>, (Value, ToolError)> {
         let nobody = |message: String| (Value::Null, ToolError::invalid(message));
         let text = std::str::from_utf8(line)
@@ -341,9 +342,9 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Reads an id: a string or a whole number. Whatever else it is, it takes no memory.
+/// Parses an id: a string or an integer. Other values use no memory.
 fn read_id(id: Option<&RawValue>) -> Result<Value, String> {
-    // As its type tells, and no longer than it can be if every character is escaped.
+    // By its type, and no longer than it can be if every character is escaped.
     let too_long = || Err(format!("it is longer than {MAX_ID_BYTES} bytes"));
     let wrong = || "it is neither a string nor a whole number".to_owned();
     let written = id.map_or("null", RawValue::get);
@@ -370,12 +371,12 @@ enum Line {
     TooLong,
 }
 
-/// The lines of the input. A last one needs no newline.
+/// The lines of the input. The last one needs no newline.
 struct Lines<R> {
     input: R,
-    /// The line so far. Waiting for the rest may be given up and begun again.
+    /// The line so far. Reading the rest may be cancelled and resumed.
     kept: Vec<u8>,
-    /// The rest of a line that was too long is passed over.
+    /// The rest of a line that was too long is skipped.
     skipping: bool,
 }
 
@@ -400,7 +401,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
             let was_skipping = self.skipping;
             self.skipping = newline.is_none() && (was_skipping || is_too_long);
             if !was_skipping && is_too_long {
-                // At once: the rest may never come.
+                // Immediately: the rest may never arrive.
                 self.kept = Vec::new();
                 return Ok(Some(Line::TooLong));
             }

@@ -1,4 +1,4 @@
-//! How a call is ended before it is done.
+//! Stopping a call early.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use tokio::sync::watch;
 
 use super::error::ToolError;
 
-/// Why a call is ended before it is done.
+/// Why a call is stopped early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopCause {
-    /// The caller does not want it any more.
+    /// The caller cancelled it.
     Cancelled,
-    /// The time that the caller gave it is over.
+    /// The caller's timeout expired.
     TimedOut(Duration),
 }
 
@@ -32,11 +32,11 @@ impl From<StopCause> for ToolError {
     }
 }
 
-/// Ends a call.
+/// Stops the call.
 #[derive(Debug, Clone)]
 pub struct Stopper(watch::Sender<Option<StopCause>>);
 
-/// Where a call learns that it is to end.
+/// Tells a call when to stop.
 #[derive(Debug, Clone)]
 pub struct Stop(watch::Receiver<Option<StopCause>>);
 
@@ -48,7 +48,7 @@ pub fn stop() -> (Stopper, Stop) {
 }
 
 impl Stopper {
-    /// Ends the call. The first cause counts.
+    /// Stops the call. The first cause counts.
     pub fn stop(&self, cause: StopCause) {
         self.0.send_if_modified(|before| {
             let is_first = before.is_none();
@@ -59,7 +59,7 @@ impl Stopper {
 }
 
 impl Stop {
-    /// Waits until the call is to end; for ever where nobody can end it any more.
+    /// Waits until the call must stop; forever if the stopper is gone.
     pub async fn stopped(&mut self) -> StopCause {
         match self.0.wait_for(Option::is_some).await.map(|cause| *cause) {
             Ok(Some(cause)) => cause,
@@ -67,7 +67,7 @@ impl Stop {
         }
     }
 
-    /// Work that is given up when the call is to end: what it had begun is cancelled.
+    /// Runs work that is dropped when the call must stop: this cancels what it had started.
     pub(super) fn or<T: Send + 'static>(
         mut self,
         work: impl Future<Output = Result<T, ToolError>> + Send + 'static,
@@ -81,8 +81,8 @@ impl Stop {
         })
     }
 
-    /// Begins something that can be cancelled, and waits for its end. Stopped in the middle, it is
-    /// cancelled, and what it tells of its end is given with the cause.
+    /// Starts something that can be cancelled, and waits for its end. If the call is stopped, it is
+    /// cancelled, and its result is returned with the cause.
     pub async fn ended<T, R, E: Future<Output = Result<R, Error>>>(
         &mut self,
         begun: impl Future<Output = Result<T, ToolError>>,

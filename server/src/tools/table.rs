@@ -86,17 +86,17 @@ fn begin<T: Tool>(context: &Context, args: &RawValue, stop: Stop) -> Work<Json> 
     })
 }
 
-/// Checks the arguments of a call, and gives the sandbox that it is for.
+/// Checks the arguments of a call, and returns the sandbox that it is for.
 ///
 /// # Errors
 ///
-/// [`ToolError`] of kind `invalid_request`, which names what is wrong: an unknown tool, an unknown
-/// key, a missing one, a value of another type.
+/// [`ToolError`] of kind `invalid_request`, which names the cause: an unknown tool, an unknown or
+/// missing key, a value of another type.
 pub fn check(tool: &str, args: &RawValue) -> Result<String, ToolError> {
     (Entry::find(tool)?.check)(args)
 }
 
-/// A tool, as programs and models are told of it.
+/// The description of a tool for programs and models.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Description {
@@ -104,9 +104,9 @@ pub struct Description {
     pub name: &'static str,
     /// What it does.
     pub description: &'static str,
-    /// What it takes.
+    /// The schema of its arguments.
     pub input_schema: Value,
-    /// What it gives: the schema of `data`.
+    /// The schema of `data` in its result.
     pub output_schema: Value,
 }
 

@@ -1,4 +1,4 @@
-//! What a tool is.
+//! The definition of a tool.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use super::metadata::Metadata;
 use super::stop::Stop;
 use crate::registry::Registry;
 
-/// Bytes of files that are read and not answered yet; more only for a single file.
+/// Most bytes of files that are read and not yet answered; more only for a single file.
 pub(super) const MAX_READ_BYTES: usize = 64 << 20;
 const _: () = assert!(MAX_READ_BYTES <= u32::MAX as usize, "permits are counted so");
 
-/// What all calls share.
+/// The state shared by all calls.
 pub(super) struct Context {
     pub registry: Arc<Registry>,
     pub limits: Limits,
@@ -27,20 +27,20 @@ pub(super) struct Context {
     pub read_bytes: Arc<Semaphore>,
 }
 
-/// A tool: its name, what it takes and gives, and how a call of it runs.
+/// A tool: its name, its arguments and result, and how a call of it runs.
 pub(super) trait Tool: 'static {
     const NAME: &'static str;
-    /// What it does, for programs and models.
+    /// The description, for programs and models.
     const DESCRIPTION: &'static str;
     type Args: Arguments;
     type Data: Serialize + JsonSchema + Send + Sync + 'static;
 
-    /// Whether a call changes nothing, so that it may be made again whatever became of it.
+    /// Whether a call changes nothing, so that it may be repeated in any case.
     fn is_read_only(_args: &Self::Args) -> bool {
         false
     }
 
-    /// Begins a call. Its turn among the calls of its sandbox is settled when this returns.
+    /// Starts a call. Its position among the calls of its sandbox is fixed when this returns.
     fn begin(
         args: Self::Args,
         context: &Context,
@@ -53,25 +53,25 @@ pub(super) trait Tool: 'static {
     }
 }
 
-/// What a tool takes.
+/// The arguments of a tool.
 pub(super) trait Arguments: JsonSchema + Send + Sized + 'static {
-    /// Reads the members of the object that a caller gave.
+    /// Decodes the members of a caller's object.
     fn decode(tool: &str, members: Members<'_>) -> Result<Self, ToolError>;
 
     /// The sandbox that the call is for.
     fn container_id(&self) -> &str;
 }
 
-/// A call under way.
+/// A call in progress.
 pub(super) type Work<D> = BoxFuture<'static, Result<Output<D>, ToolError>>;
 
-/// What a call gives.
+/// The result of a call.
 pub(super) struct Output<D> {
     pub data: D,
     pub metadata: Metadata,
-    /// What went wrong, of a failure that the tool gives as data.
+    /// The error, if the tool returns a failure as data.
     pub failure: Option<ErrorKind>,
-    /// Held until the answer has been given away.
+    /// Held until the answer is written.
     pub held: Option<OwnedSemaphorePermit>,
 }
 

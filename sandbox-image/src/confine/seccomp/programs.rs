@@ -118,7 +118,8 @@ const SCHEDULING: [(libc::c_long, u8); 3] = [
     (libc::SYS_sched_setscheduler, 0),
 ];
 
-/// The same for calls where the argument before selects a process, a group or a user.
+/// The same for calls where the argument before selects a process, a group or a user: a user means
+/// every process.
 const PRIORITIES: [(libc::c_long, u64); 2] =
     [(libc::SYS_setpriority, libc::PRIO_USER as u64), (libc::SYS_ioprio_set, IOPRIO_WHO_USER)];
 const IOPRIO_WHO_USER: u64 = 3;

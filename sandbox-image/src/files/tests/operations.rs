@@ -1,4 +1,4 @@
-//! The operations of the controller and of scripts' `fs`: a row of their table each.
+//! The operations of the controller and of scripts' `fs`: one test per row of their table.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(super) const CREATE_NEW: WriteOptions =
     WriteOptions { mode: WriteMode::CreateNew, ..OVERWRITE };
 const WAYS: [WriteOptions; 4] = [OVERWRITE, IN_PLACE, APPEND, CREATE_NEW];
 
-/// Writes in two pieces; whether the file was made.
+/// Writes in two pieces; returns whether the file was created.
 pub(super) fn put(
     files: &Files,
     path: &str,
@@ -309,7 +309,7 @@ fn obstacle_of_a_write_is_named_and_stays() {
 #[test]
 fn a_full_disk_leaves_the_old_file_whole_and_nothing_else() {
     if !is_root() {
-        // Only root can have a file system of its own here.
+        // Only root can mount a file system here.
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -327,7 +327,7 @@ fn a_full_disk_leaves_the_old_file_whole_and_nothing_else() {
             assert_eq!(error.kind, ErrorKind::DiskFull, "{options:?}: {error}");
             assert_eq!(names(directory.path()), ["f"]);
         }
-        // There is room beside the file, but not for as much in it again.
+        // There is space beside the file, but not enough to append as much to it.
         for options in [IN_PLACE, APPEND] {
             let error = put(&files, "f", options, &full[..130 << 10]).unwrap_err();
             assert_eq!(error.kind, ErrorKind::DiskFull, "{options:?}: {error}");
@@ -569,7 +569,7 @@ fn a_list_is_cut_at_its_bounds_and_says_so() {
 
 #[test]
 fn of_a_huge_directory_the_first_entries_are_given() {
-    // With one resolver: the directory is opened once, and its size is the matter.
+    // With one resolver: the directory is opened once, and only its size matters.
     let directory = tempfile::tempdir().unwrap();
     let limits = Limits { list_entries: 1000, ..LIMITS };
     let (files, _) = Setup { limits, ..Setup::io(directory.path()) }.open();
@@ -577,7 +577,7 @@ fn of_a_huge_directory_the_first_entries_are_given() {
     fs::create_dir(&huge).unwrap();
     let here = fs::File::open(&huge).unwrap();
     for number in 0..100_000 {
-        // Links are the cheapest entries to make.
+        // Links are the cheapest entries to create.
         rustix::fs::symlinkat("x", &here, format!("{number:05}")).unwrap();
     }
     let (entries, truncated) = list(&files, "d", None, None).unwrap();
@@ -626,7 +626,7 @@ fn files_that_are_still_being_made_are_in_no_list() {
         assert_eq!((paths(&entries), truncated), (vec!["d", "d/a"], false));
         assert_eq!(files.list(b"d").unwrap(), [b"a"]);
         files.rename(b"d", b"e").unwrap();
-        // One that was left goes with its directory; neither is told.
+        // A leftover file is removed with its directory; neither is reported.
         assert_eq!(remove(&files, "e", RemoveScope::Tree).unwrap(), 3);
         let told: Vec<_> = announced.take().into_iter().map(|(path, ..)| path).collect();
         assert_eq!(told, ["/io/d/a", "/io/e/a", "/io/e/a"]);
@@ -804,7 +804,7 @@ fn a_remove_takes_what_it_is_asked_to_and_no_more() {
 fn a_tree_deeper_than_any_path_is_removed_with_few_descriptors() {
     on_both(|io, setup| {
         let (files, announced) = setup().open();
-        // Each level by descriptor, as a program would make it.
+        // Each level by descriptor, as a command would create it.
         let mut here = fs::File::open(io).unwrap();
         let name = "level-with-a-long-name-".repeat(4);
         for depth in 0..2000 {

@@ -1,4 +1,4 @@
-//! A slash at the end of a path: the one rule, for every operation.
+//! A trailing slash: the same rule for every operation.
 
 use sandbox_protocol::message::EntryKind;
 
@@ -30,7 +30,7 @@ fn open(files: &Files, path: &str, mode: OpenMode) -> Result<(), FileError> {
 
 #[test]
 fn a_slash_at_the_end_means_a_directory_to_every_operation() {
-    // What each operation says of `dir/` and of `none/`; the others are errors of all of them.
+    // The results of each operation for `dir/` and `none/`; all of them fail for the others.
     let table: [(&str, Operation, Option<ErrorKind>, Option<ErrorKind>); 20] = [
         ("read", |files, path| get(files, path, 0, None).map(drop), IS_DIRECTORY, NOT_FOUND),
         ("view", |files, path| view(files, path).map(drop), IS_DIRECTORY, NOT_FOUND),
@@ -101,7 +101,7 @@ fn a_slash_at_the_end_means_a_directory_to_every_operation() {
                 assert_eq!(found.as_ref().map(|error| error.kind), expected, "{name} {path}");
                 let shown = found.map_or(String::new(), |error| error.to_string());
                 assert!(shown.is_empty() || shown.contains(path), "{name} {path}: {shown}");
-                // The same with a dot behind the slash.
+                // The same with a dot after the slash.
                 if expected.is_some() {
                     let found = operation(&files, &format!("{path}.")).unwrap_err();
                     assert_eq!(Some(found.kind), expected, "{name} {path}.");

@@ -1,4 +1,4 @@
-//! Trees that are removed and moved: deep ones, wide ones, and those with protected names in them.
+//! Removing and moving trees: deep ones, wide ones, and those that contain protected names.
 
 use rustix::fs::{OFlags, mkdirat, openat};
 
@@ -8,7 +8,7 @@ use crate::files::remove::counted;
 use crate::files::{Absent, Existing, RemoveScope, Watch};
 use crate::stop::{StopFlag, StopReason};
 
-/// A directory in a directory, so many times, as a program would make them; the deepest one.
+/// Creates nested directories as a command would; returns the deepest one.
 fn chain(io: &Path, name: &str, depth: usize) -> fs::File {
     let mut here = fs::File::open(io).unwrap();
     for _ in 0..depth {
@@ -18,7 +18,7 @@ fn chain(io: &Path, name: &str, depth: usize) -> fs::File {
     here
 }
 
-/// What it costs to remove a tree: calls, and directories that Landlock looks at for them.
+/// The cost of removing a tree: calls, and directories that Landlock checks for them.
 fn cost(files: &Files, path: &str, entries: u64) -> (u64, u64) {
     counted::CALLS.set(0);
     counted::STEPS.set(0);
@@ -36,13 +36,14 @@ fn the_cost_of_removing_a_tree_grows_with_its_entries_however_deep_they_are() {
         };
         let (shallow, half, whole) = (deep(250), deep(500), deep(1_000));
         for (one, other, times) in [(shallow, half, 2), (half, whole, 2)] {
-            // A tenth for the rest of a depth that is no multiple of where directories are moved.
+            // A tenth more, for depths that are not a multiple of the depth at which directories
+            // are moved.
             let bound = |one: u64| one * times * 11 / 10;
             assert!(other.0 <= bound(one.0), "calls: {one:?} {other:?}");
             assert!(other.1 <= bound(one.1), "directories looked at: {one:?} {other:?}");
         }
         assert!(whole.0 <= 6 * 1_000, "{whole:?}");
-        // Beside a wide tree of as many directories.
+        // Compared with a wide tree of as many directories.
         for number in 0..1_000 {
             fs::create_dir_all(io.join(format!("w/{}/{number}", number % 10))).unwrap();
         }
@@ -63,7 +64,7 @@ fn rest_of_a_deep_tree_is_listed_and_can_be_removed() {
         let cancelled = Watch::new(stopped, std::time::Duration::from_secs(60));
         let removed = files.remove_entry(b"d", RemoveScope::Tree, Absent::Refuse, &cancelled);
         assert_eq!(kind(removed), ErrorKind::Cancelled);
-        // As a removal leaves it that was ended in the middle.
+        // As an interrupted removal leaves it.
         fs::rename(io.join("d/d/d"), io.join("d/.sandboxctl-0123456789abcdef0123456789abcdef.rm"))
             .unwrap();
         let listed: Vec<_> = files.list(b"d").unwrap();
@@ -117,7 +118,7 @@ fn a_protected_name_stops_the_removal_of_its_tree_before_anything_has_gone() {
 #[test]
 fn a_protected_name_stays_also_where_a_tree_is_too_large_to_be_looked_through() {
     on_both(|io, setup| {
-        // Deeper than any path is long, and where directories are moved up.
+        // Deeper than the longest path, and at the depth where directories are moved up.
         for depth in [31, 32, 33, 64, 65, 3_000] {
             let deepest = chain(io, "d", depth);
             mkdirat(&deepest, ".git", Mode::RWXU).unwrap();
@@ -126,7 +127,7 @@ fn a_protected_name_stays_also_where_a_tree_is_too_large_to_be_looked_through() 
                 let (files, _) = Setup { protected: vec![protected], ..setup() }.open();
                 let refused = kind(remove(&files, "d", RemoveScope::Tree));
                 assert_eq!(refused, ErrorKind::Protected, "{depth}");
-                // By its path, too long to be named at once: not only the directory itself.
+                // At every level of its path, which is too long to be named at once.
                 let mut here = fs::File::open(io).unwrap();
                 for name in std::iter::repeat_n("d", depth).chain([".git", "hooks"]) {
                     let opened = openat(&here, name, OFlags::RDONLY, Mode::empty());
@@ -156,7 +157,7 @@ fn a_protected_name_is_not_moved_by_a_directory_above_it() {
         (".git", ".git./x", ".git."),
         (".git", "git~1", "git~1"),
         (".git/hooks", ".git/hooks/x", ".git/hooks"),
-        // Not even where it looks like a file that is still being written.
+        // Not even if it looks like a file that is still being written.
         (".git", ".sandboxctl-0123456789abcdef0123456789abcdef.tmp/.git", ""),
     ] {
         on_both(|io, setup| {
@@ -175,7 +176,7 @@ fn a_protected_name_is_not_moved_by_a_directory_above_it() {
             }
             assert_eq!(announced.take(), []);
             assert_eq!(names(io), ["proj"]);
-            // The rest moves.
+            // The rest is moved.
             fs::remove_dir_all(io.join("proj").join(inner.split('/').next().unwrap())).unwrap();
             files.rename(b"proj", b"old").unwrap();
             assert_eq!(fs::read(io.join("old/f")).unwrap(), b"x");
@@ -198,7 +199,7 @@ fn a_directory_with_a_protected_name_below_is_covered_by_none() {
         ] {
             let covered = files.rename_entry(from.as_bytes(), b"proj", existing);
             assert_eq!(kind(covered), expected, "{from} {existing:?}");
-            // Nor the name itself, whatever has it.
+            // Nor the name itself, whatever its type.
             let covered = files.rename_entry(from.as_bytes(), b"proj/a/.git", existing);
             assert_eq!(kind(covered), ErrorKind::Protected, "{from} {existing:?}");
         }
@@ -223,7 +224,7 @@ fn a_directory_is_looked_through_in_one_walk() {
         }
         counted::CALLS.set(0);
         files.rename(b"top", b"moved").unwrap();
-        // Into each of 59 directories once, and out of it.
+        // Enters and leaves each of 59 directories once.
         assert!(counted::CALLS.get() <= 2 * 59, "{}", counted::CALLS.get());
         let written = announced.take().into_iter().filter(|(.., change)| *change == Change::Write);
         let mut paths: Vec<_> = written.map(|(path, ..)| path).collect();
@@ -246,7 +247,7 @@ fn a_directory_beyond_the_bounds_is_not_moved_and_the_error_says_which() {
         assert_eq!(error.kind, ErrorKind::TooLarge);
         let expected = "deep: directories are nested deeper than 64: too deep to rename";
         assert_eq!(error.to_string(), expected);
-        // Many directories in one take no more descriptors than few.
+        // Many directories in one use no more descriptors than few.
         for number in 0..2_000 {
             fs::create_dir_all(io.join(format!("wide/{number}/d"))).unwrap();
         }

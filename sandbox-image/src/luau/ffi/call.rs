@@ -1,8 +1,8 @@
-//! What a Rust function sees of the VM while a script calls it.
+//! The view of the VM that a Rust function has while a script calls it.
 //!
-//! Slots are positive stack indices or upvalues: an index without a value reads as nothing, so no
-//! [`Slot`] can be wrong enough to be unsound. Borrowed bytes borrow the [`Call`], and nothing can
-//! be pushed or popped while they live.
+//! Slots are positive stack indices or upvalues: an index without a value reads as no value, so a
+//! wrong [`Slot`] is never unsound. Borrowed bytes borrow the [`Call`], so nothing can be pushed or
+//! popped while they live.
 
 use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
@@ -16,34 +16,34 @@ use super::super::context::{Host, shown};
 use super::{AbortOnPanic, Raise, Text, shared};
 use crate::files::handle::Handle;
 
-/// The tag of a file handle's userdata: checked by the VM, impossible to forge.
+/// The tag of a file handle's userdata: checked by the VM, cannot be forged.
 pub(super) const HANDLE_TAG: c_int = 1;
-/// The tag of the light userdata that is `json.null`, the only light userdata there is.
+/// The tag of the light userdata that is `json.null`, the only light userdata in the VM.
 pub(super) const NULL_TAG: c_int = 1;
 
-/// How many values a function leaves for its caller.
+/// The number of results of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pushed(c_int);
 
-/// What a function of ours gives back.
+/// The result of one of our functions.
 pub type Results = Result<Pushed, Raise>;
 
-/// A Rust function that scripts can call. Functions and closures that capture nothing.
+/// A Rust function that scripts can call: functions and closures that capture nothing.
 pub trait Function: Fn(&mut Call<'_>) -> Results + Copy + 'static {}
 impl<F: Fn(&mut Call<'_>) -> Results + Copy + 'static> Function for F {}
 
-/// Where a value is: an argument, something that was pushed, or an upvalue.
+/// The location of a value: an argument, a pushed value, or an upvalue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot(pub(super) c_int);
 
 impl Slot {
-    /// The argument number `n`, from 1.
+    /// Argument number `n`, from 1.
     pub const fn arg(n: c_int) -> Self {
         assert!(n > 0);
         Self(n)
     }
 
-    /// The upvalue number `n`, from 1.
+    /// Upvalue number `n`, from 1.
     pub const fn upvalue(n: c_int) -> Self {
         assert!(n > 0 && n < 256);
         Self(ffi::lua_upvalueindex(n))
@@ -58,7 +58,7 @@ impl Slot {
 /// The types of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// No value: beyond the last argument.
+    /// No value: after the last argument.
     None,
     /// `nil`.
     Nil,
@@ -86,9 +86,9 @@ pub struct Call<'a> {
 unsafe extern "C-unwind" fn enter<F: Function>(state: *mut lua_State) -> c_int {
     const { assert!(size_of::<F>() == 0, "a function of the VM captures nothing") };
     let guard = AbortOnPanic;
-    // SAFETY: `F` has no bytes and is Copy, and a value of it was given when it was registered.
+    // SAFETY: `F` is zero-sized and Copy, and a value of it was given when it was registered.
     let function = unsafe { ptr::NonNull::<F>::dangling().read() };
-    // SAFETY: Luau calls with the state of the running function.
+    // SAFETY: Luau calls this with the state of the running function.
     let mut call = unsafe { Call::new(state) };
     let result = function(&mut call);
     match result {
@@ -99,7 +99,7 @@ unsafe extern "C-unwind" fn enter<F: Function>(state: *mut lua_State) -> c_int {
         Err(raise) => {
             call.push_error(raise);
             std::mem::forget(guard);
-            // SAFETY: the error is on top; every value of Rust's that owns something is gone.
+            // SAFETY: the error is on top; every Rust value that owns something has been dropped.
             unsafe { ffi::lua_error(state) }
         }
     }
@@ -108,20 +108,20 @@ unsafe extern "C-unwind" fn enter<F: Function>(state: *mut lua_State) -> c_int {
 impl<'a> Call<'a> {
     /// # Safety
     ///
-    /// `state` is a running C function's, of a `Vm` that outlives `'a`.
+    /// `state` is that of a running C function, of a `Vm` that outlives `'a`.
     pub(super) unsafe fn new(state: *mut lua_State) -> Self {
         // SAFETY: as promised.
         Self { state, host: unsafe { &shared(state).host } }
     }
 
-    /// What the functions in this VM share.
+    /// The state shared by the functions in this VM.
     pub const fn host(&self) -> &'a Host {
         self.host
     }
 
     // --- reading -----------------------------------------------------------------------------
 
-    /// How many values are there: arguments at first, then what was pushed too.
+    /// The number of values: the arguments, and what was pushed since.
     pub fn len(&self) -> c_int {
         // SAFETY: `state` is running (so for every call below: `new`'s promise).
         unsafe { ffi::lua_gettop(self.state) }
@@ -147,12 +147,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether there is no value, or nil.
+    /// Whether there is no value, or it is nil.
     pub fn is_nil(&self, slot: Slot) -> bool {
         matches!(self.kind(slot), Kind::None | Kind::Nil)
     }
 
-    /// The type's name as `typeof` gives it.
+    /// The type's name, as in `typeof`.
     pub fn type_name(&self, slot: Slot) -> String {
         // SAFETY: gives a string of the VM's, valid while the value is; copied at once.
         unsafe { CStr::from_ptr(ffi::luaL_typename(self.state, slot.0)) }
@@ -160,7 +160,7 @@ impl<'a> Call<'a> {
             .into_owned()
     }
 
-    /// Whether a value counts as true.
+    /// Whether a value is truthy.
     pub fn is_true(&self, slot: Slot) -> bool {
         // SAFETY: reads.
         unsafe { ffi::lua_toboolean(self.state, slot.0) != 0 }
@@ -173,7 +173,7 @@ impl<'a> Call<'a> {
             .then(|| unsafe { ffi::lua_tonumberx(self.state, slot.0, ptr::null_mut()) })
     }
 
-    /// A number's value, or that of a string that is a numeral.
+    /// A number's value, or that of a string that is a valid numeral.
     pub fn to_number(&self, slot: Slot) -> Option<f64> {
         let mut is_number = 0;
         // SAFETY: reads; a string stays as it is.
@@ -187,7 +187,7 @@ impl<'a> Call<'a> {
         unsafe { string_at(self.state, slot.0) }
     }
 
-    /// A string's bytes, or those of a number, which turns into a string in its slot.
+    /// A string's bytes, or those of a number, which is converted to a string in its slot.
     pub fn text(&mut self, slot: Slot) -> Option<&[u8]> {
         // SAFETY: slots are valid to read.
         match unsafe { ffi::lua_type(self.state, slot.0) } {
@@ -199,13 +199,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A table's or other object's identity.
+    /// The identity of a table or another object.
     pub fn identity(&self, slot: Slot) -> usize {
         // SAFETY: reads.
         unsafe { ffi::lua_topointer(self.state, slot.0) as usize }
     }
 
-    /// The identity of a value's metatable, 0 where it has none.
+    /// The identity of a value's metatable, 0 if it has none.
     pub fn metatable_identity(&self, slot: Slot) -> usize {
         // SAFETY: reads.
         unsafe { ffi::lua_getmetatablepointer(self.state, slot.0) as usize }
@@ -224,27 +224,27 @@ impl<'a> Call<'a> {
 
     // --- pushing -----------------------------------------------------------------------------
 
-    /// The last `count` values are the function's results.
+    /// Returns the last `count` values as the function's results.
     ///
     /// # Panics
     ///
-    /// Where there are fewer.
+    /// If there are fewer.
     pub fn results(&self, count: c_int) -> Pushed {
         assert!((0..=self.len()).contains(&count), "a function gives what it has pushed");
         Pushed(count)
     }
 
-    /// Makes room for `count` more values. Every function starts with room for 20, and every
-    /// pusher below needs it.
+    /// Reserves space for `count` more values. Every function starts with space for 20, and every
+    /// push below needs it.
     pub fn reserve(&mut self, count: c_int) -> Result<(), Raise> {
-        // SAFETY: grows the stack, or says that it is at its limit.
+        // SAFETY: grows the stack, or reports that it is at its limit.
         if unsafe { ffi::lua_checkstack(self.state, count) } == 0 {
             return Err(Raise::Error("stack overflow".to_owned()));
         }
         Ok(())
     }
 
-    /// Takes values off until `len` are left.
+    /// Pops values until `len` are left.
     pub fn truncate(&mut self, len: c_int) {
         if (0..self.len()).contains(&len) {
             // SAFETY: only ever shrinks.
@@ -283,7 +283,7 @@ impl<'a> Call<'a> {
         unsafe { ffi::lua_pushvalue(self.state, slot.0) };
     }
 
-    /// Takes the value on top and puts it in the place of another.
+    /// Pops the value on top and stores it in another slot.
     pub fn replace(&mut self, slot: Slot) {
         assert!((1..self.len()).contains(&slot.0));
         // SAFETY: both are there.
@@ -305,7 +305,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Pushes a string that `write` makes.
+    /// Pushes a string that `write` produces.
     pub fn push_text<E>(
         &mut self,
         write: impl FnOnce(&mut Text<'_>) -> Result<(), E>,
@@ -314,7 +314,7 @@ impl<'a> Call<'a> {
         E: From<Raise>,
     {
         let mut storage = MaybeUninit::uninit();
-        // SAFETY: the text never moves, and `write` has no way to touch the stack meanwhile.
+        // SAFETY: the text never moves, and `write` cannot touch the stack meanwhile.
         let mut text = unsafe { Text::new(self.state, &mut storage, &shared(self.state).memory) };
         let written = write(&mut text);
         match written {
@@ -352,7 +352,7 @@ impl<'a> Call<'a> {
         self.top()
     }
 
-    /// Takes a value, then the key below it, and sets that field.
+    /// Pops a value, then the key below it, and sets that field.
     pub fn set_pair(&mut self, table: Slot) {
         self.assert_table(table);
         assert!(self.len() >= 2);
@@ -360,14 +360,14 @@ impl<'a> Call<'a> {
         unsafe { ffi::lua_rawset(self.state, table.0) };
     }
 
-    /// Takes a value and sets the field `name` to it.
+    /// Pops a value and sets the field `name` to it.
     pub fn set_field(&mut self, table: Slot, name: &CStr) {
         self.assert_table(table);
         // SAFETY: a table, and a value to take: the table itself lies at least as high.
         unsafe { ffi::lua_rawsetfield(self.state, table.0, name.as_ptr()) };
     }
 
-    /// Takes a value and sets the element `index` to it.
+    /// Pops a value and sets the element `index` to it.
     pub fn set_element(&mut self, table: Slot, index: usize) -> Result<(), Raise> {
         self.assert_table(table);
         let index = c_int::try_from(index).map_err(|_| Raise::OutOfMemory)?;
@@ -387,11 +387,11 @@ impl<'a> Call<'a> {
     /// Pushes the element `index`, without metamethods.
     pub fn push_element(&mut self, table: Slot, index: usize) {
         self.assert_table(table);
-        // SAFETY: a table; what does not fit is no element.
+        // SAFETY: a table; an index that is out of range is no element.
         unsafe { ffi::lua_rawgeti_(self.state, table.0, c_int::try_from(index).unwrap_or(0)) };
     }
 
-    /// Pushes the next key and value of a walk that begins with 0. `None` at the end.
+    /// Pushes the next key and value of an iteration that starts with 0. `None` at the end.
     pub fn next(&mut self, table: Slot, position: c_int) -> Option<c_int> {
         self.assert_table(table);
         assert!(position >= 0);
@@ -414,7 +414,7 @@ impl<'a> Call<'a> {
         unsafe { ffi::lua_getreadonly(self.state, table.0) != 0 }
     }
 
-    /// Takes a metatable and gives it to `table`.
+    /// Pops a metatable and sets it on `table`.
     pub fn set_metatable(&mut self, table: Slot) {
         self.assert_table(table);
         self.assert_table(self.top());
@@ -422,14 +422,14 @@ impl<'a> Call<'a> {
         unsafe { ffi::lua_setmetatable(self.state, table.0) };
     }
 
-    /// Keeps the value on top for [`push_kept`](Self::push_kept), out of every script's reach.
+    /// Stores the value on top for [`push_kept`](Self::push_kept), where no script can reach it.
     pub fn keep(&mut self, name: &CStr) {
         assert!(self.len() > 0);
         // SAFETY: the registry is a table; takes one value.
         unsafe { ffi::lua_rawsetfield(self.state, ffi::LUA_REGISTRYINDEX, name.as_ptr()) };
     }
 
-    /// Pushes what was kept.
+    /// Pushes the stored value.
     pub fn push_kept(&mut self, name: &CStr) {
         // SAFETY: the registry is a table.
         unsafe { ffi::lua_rawgetfield(self.state, ffi::LUA_REGISTRYINDEX, name.as_ptr()) };
@@ -437,14 +437,14 @@ impl<'a> Call<'a> {
 
     // --- calling and collecting --------------------------------------------------------------
 
-    /// Pushes the text of a value, by its `__tostring` where it has one, which is the script's.
+    /// Pushes a value as text, using its `__tostring` if it has one, which is code of the script.
     pub fn push_display(&mut self, slot: Slot) {
         // SAFETY: as `push_nil`; may run the script and throw, which unwinds through here.
         unsafe { ffi::luaL_tolstring_(self.state, slot.0, ptr::null_mut()) };
     }
 
-    /// Calls the function below the last `arguments` values, all of which it takes, and pushes
-    /// one result. An error of a string comes back with the caller's position in front.
+    /// Calls the function below the last `arguments` values, pops all of them, and pushes one
+    /// result. A string error is returned with the caller's position in front.
     pub fn call(&mut self, arguments: c_int) -> Result<(), Raise> {
         assert!(arguments >= 0 && self.len() > arguments);
         // SAFETY: function and arguments are there.
@@ -459,19 +459,19 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Collects all garbage: forgotten handles are closed when it is back.
+    /// Collects all garbage: unreachable handles are closed when it returns.
     pub fn collect_garbage(&mut self) {
         // SAFETY: a running C function may collect.
         unsafe { super::collect(self.state, &shared(self.state).memory) };
     }
 
-    /// How many bytes the VM may still take, and so may what we build for it outside.
+    /// How many bytes the VM, or what we build for it outside, may still allocate.
     pub fn free_memory(&self) -> usize {
         // SAFETY: `new`'s promise.
         unsafe { shared(self.state) }.memory.free()
     }
 
-    /// Ends work of ours that takes long, where the run is to end.
+    /// Stops long work of ours if the run must end.
     pub fn check_stop(&self) -> Result<(), Raise> {
         if self.host.is_stopped() { Err(Raise::Stopped) } else { Ok(()) }
     }
@@ -481,20 +481,20 @@ impl<'a> Call<'a> {
 ///
 /// # Safety
 ///
-/// `state` is valid, `index` is legal there, and the value stays where it is for `'a`.
+/// `state` is valid, `index` is valid there, and the value stays in place for `'a`.
 pub(super) unsafe fn string_at<'a>(state: *mut lua_State, index: c_int) -> Option<&'a [u8]> {
     // SAFETY: as promised.
     unsafe { (ffi::lua_type(state, index) == ffi::LUA_TSTRING).then(|| text_at(state, index)) }
 }
 
-/// The bytes of a string, or of a number, which turns into a string where it is.
+/// The bytes of a string, or of a number, which is converted to a string in place.
 ///
 /// # Safety
 ///
-/// As `string_at`, and the value is one of the two.
+/// As `string_at`, and the value is a string or a number.
 unsafe fn text_at<'a>(state: *mut lua_State, index: c_int) -> &'a [u8] {
     let mut len = 0;
-    // SAFETY: as promised; gives null only for other types.
+    // SAFETY: as promised; returns null only for other types.
     unsafe {
         let data = ffi::lua_tolstring(state, index, &raw mut len);
         std::slice::from_raw_parts(data.cast(), len)

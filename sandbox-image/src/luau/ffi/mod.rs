@@ -1,17 +1,17 @@
-//! The one module with unsafe code: the Luau VM behind a safe view.
+//! The only module with unsafe code: a safe wrapper of the Luau VM.
 //!
-//! Why not mlua's safe layer: it wraps every call from a script into a protected call of its own
-//! and raises errors as userdata. Here plain Rust functions are C functions of the VM, errors are
-//! strings as `error` makes them, and the uncaught error's status is known, not guessed.
+//! mlua's safe layer is not used: it wraps every call from a script into a protected call of its
+//! own and raises errors as userdata. Here plain Rust functions are C functions of the VM, errors
+//! are strings as `error` creates them, and the status of the uncaught error is known exactly.
 //!
-//! What the safety rests on:
+//! Safety relies on the following:
 //! - Luau is built with C++ exceptions and everything here with `panic = "unwind"`. An error that
 //!   Luau throws unwinds through Rust frames as a foreign exception, and their destructors run
 //!   (`extern "C-unwind"`). So any function of [`Call`] may leave by an error of the VM, as it
 //!   may by a panic, and nothing leaks.
-//! - A Rust panic must never reach Luau's frames, which do not know it: [`AbortOnPanic`] ends the
-//!   process instead. A sandbox is for one run; nothing of value is lost.
-//! - Nothing here runs outside of a protected call except what cannot throw (said at each place).
+//! - A Rust panic must never reach Luau's frames, which cannot handle it: [`AbortOnPanic`] ends the
+//!   process instead. A sandbox is for one run, so nothing of value is lost.
+//! - Nothing here runs outside of a protected call except what cannot throw (stated at each place).
 //! - The VM never leaves its thread: [`Vm`] holds raw pointers and so is neither `Send` nor `Sync`.
 #![expect(unsafe_code, reason = "the binding to Luau's C API is here and nowhere else")]
 
@@ -37,15 +37,15 @@ pub use text::Text;
 
 use super::context::Host;
 
-/// What `getmetatable` says of the metatables that are ours.
+/// The value that `getmetatable` returns for our metatables.
 pub const LOCKED: &str = "The metatable is locked";
 
 /// The chunk's name: `=` makes it the name itself, so messages read `script:3: …`.
 const CHUNK_NAME: &CStr = c"=script";
 
-/// Luau's own corrections that are not switched on yet in this version, and that matter where a
-/// script is hostile: tables that stay whole where memory runs out in the middle of growing, and a
-/// `table.move` over a huge, empty range that would never come back.
+/// Luau's own fixes that are not yet enabled in this version, and that matter for hostile scripts:
+/// tables stay consistent if memory runs out while they grow, and a `table.move` over a huge, empty
+/// range returns.
 const CORRECTIONS: [&CStr; 4] = [
     c"LuauTableRobustOom",
     c"LuauTableArrayShrinkOrder",
@@ -53,10 +53,10 @@ const CORRECTIONS: [&CStr; 4] = [
     c"LuauTableMoveTimeoutFix",
 ];
 
-/// Frames that are shown of each end of a deep call stack.
+/// Number of frames shown of each end of a deep call stack.
 const FRAMES_AT_AN_END: usize = 10;
 
-/// What an uncaught error was.
+/// An uncaught error.
 #[derive(Debug)]
 pub enum Thrown {
     /// An allocation was refused, by the VM's own status.
@@ -65,30 +65,31 @@ pub enum Thrown {
     Error(Vec<u8>),
 }
 
-/// How a chunk ended that was run.
+/// How a chunk ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It returned so many values.
+    /// It returned this many values.
     Returned(c_int),
-    /// It yielded, which only a coroutine may.
+    /// It yielded, which only a coroutine may do.
     Yielded,
-    /// An error that is no string may be anything; see [`Call::push_outcome`].
+    /// An error that is not a string may be any value; see [`Call::push_outcome`].
     Failed,
     /// An allocation was refused.
     OutOfMemory,
 }
 
-/// What the VM may have beyond its limit once the script has run, so that we can always say how it
-/// ended.
+/// Memory that the VM may use above its limit after the script has run, so that its result can
+/// always be reported.
 const GRACE_BYTES: usize = 256 << 10;
 
-/// The allocator's books.
+/// The allocator's accounting.
 struct Memory {
     limit: Cell<usize>,
     used: Cell<usize>,
-    /// Something was refused in this run.
+    /// An allocation was refused in this run.
     refused: Cell<bool>,
-    /// Luau collects by pace, not by need: above this the interrupt collects everything.
+    /// Luau collects at a fixed pace, not on demand: above this size the interrupt collects
+    /// everything.
     collect_above: Cell<usize>,
 }
 
@@ -106,15 +107,15 @@ impl Memory {
         self.limit.get().saturating_sub(self.used.get())
     }
 
-    /// After a full collection: again when half of what is free has been used, but never so
-    /// soon that a script at its limit does nothing else.
+    /// After a full collection: collect again when half of the free memory has been used, but not
+    /// so soon that a script at its limit does nothing else.
     fn collected(&self) {
         let step = (self.free() / 2).max(self.limit.get() / 64);
         self.collect_above.set((self.used.get() + step).max(self.limit.get() / 4 * 3));
     }
 }
 
-/// What every function in the VM can reach, by the VM's callbacks.
+/// State that every function in the VM can reach, through the VM's callbacks.
 struct Shared {
     memory: Memory,
     host: Host,
@@ -122,15 +123,15 @@ struct Shared {
 
 /// A VM that runs one script.
 pub struct Vm {
-    /// Runs the script. Once that has failed, it holds the error and its frames.
+    /// Runs the script. After a failure, it holds the error and its frames.
     main: *mut lua_State,
-    /// Does our own work once the script has run. Kept alive by the registry.
+    /// Runs our own work after the script. Kept alive by the registry.
     clerk: *mut lua_State,
     shared: *mut Shared,
 }
 
 impl Vm {
-    /// A VM with Luau's standard libraries. `None` where its memory limit is too small for that.
+    /// A VM with Luau's standard libraries. `None` if its memory limit is too small for that.
     pub fn new(host: Host, memory_limit: usize) -> Option<Self> {
         static CORRECTED: Once = Once::new();
         CORRECTED.call_once(|| {
@@ -141,14 +142,14 @@ impl Vm {
         });
         let shared = Box::new(Shared { memory: Memory::new(memory_limit), host });
         let memory = &raw const shared.memory;
-        // SAFETY: `allocate` meets lua_Alloc's contract, and `memory` lives in a box that is freed
-        // after the state is closed. lua_newstate protects itself and gives null where it fails.
+        // SAFETY: `allocate` meets lua_Alloc's contract, and `memory` is in a box that is freed
+        // after the state is closed. lua_newstate runs protected and returns null on failure.
         let main = unsafe { ffi::lua_newstate(allocate, memory.cast_mut().cast()) };
         if main.is_null() {
             return None;
         }
         let mut vm = Self { main, clerk: main, shared: Box::into_raw(shared) };
-        // SAFETY: lua_callbacks gives the VM's own struct; nothing runs in the VM yet.
+        // SAFETY: lua_callbacks returns the VM's own struct; nothing runs in the VM yet.
         unsafe {
             let callbacks = ffi::lua_callbacks(main);
             (*callbacks).userdata = vm.shared.cast();
@@ -162,20 +163,20 @@ impl Vm {
         Some(vm)
     }
 
-    /// What the functions in this VM share.
+    /// The state shared by the functions in this VM.
     pub fn host(&self) -> &Host {
         // SAFETY: `shared` is valid until `drop`, and only ever borrowed immutably.
         unsafe { &(*self.shared).host }
     }
 
-    /// Whether the memory limit was met. The VM's error says so only by its status, which does not
-    /// survive a coroutine.
+    /// Whether the memory limit was reached. The VM reports it only by the error's status, which
+    /// does not survive a coroutine.
     pub fn was_out_of_memory(&self) -> bool {
         // SAFETY: as `host`.
         unsafe { (*self.shared).memory.refused.get() }
     }
 
-    /// Runs our own work in the VM; an error that is thrown in it comes back.
+    /// Runs our own work in the VM; returns an error that is thrown in it.
     pub fn protect<T>(
         &mut self,
         work: impl FnOnce(&mut Call<'_>) -> Result<T, Raise>,
@@ -198,7 +199,7 @@ impl Vm {
                     Err(raise) => {
                         call.push_error(raise);
                         std::mem::forget(guard);
-                        // SAFETY: the error is on the stack; what is left to unwind owns nothing.
+                        // SAFETY: the error is on the stack; the frames left to unwind own nothing.
                         unsafe { ffi::lua_error(state) }
                     }
                 }
@@ -227,13 +228,13 @@ impl Vm {
             // SAFETY: lua_cpcall left the error on the stack; reading a string cannot throw.
             Thrown::Error(unsafe { call::string_at(self.clerk, -1) }.unwrap_or_default().to_vec())
         };
-        // SAFETY: takes the error off again.
+        // SAFETY: pops the error.
         unsafe { ffi::lua_settop(self.clerk, 0) };
         Err(thrown)
     }
 
-    /// Makes the globals read-only, gives the script a table of its own in front of them, and
-    /// loads `bytecode`, which our own compiler made.
+    /// Makes the globals read-only, gives the script a table of its own in front of them, and loads
+    /// `bytecode`, which must come from our own compiler.
     pub fn load(&mut self, bytecode: &[u8]) -> Result<(), Thrown> {
         let clerk = self.protect(|call| call.seal())?;
         let loaded = self.protect(|call| call.load(CHUNK_NAME, bytecode));
@@ -244,7 +245,7 @@ impl Vm {
         Ok(())
     }
 
-    /// Runs the chunk that was loaded.
+    /// Runs the loaded chunk.
     pub fn run(&mut self) -> Ended {
         // SAFETY: lua_resume catches what is thrown. The function is on the main thread's stack.
         let status = unsafe { ffi::lua_resume_(self.main, ptr::null_mut(), 0) };
@@ -260,9 +261,8 @@ impl Vm {
         }
     }
 
-    /// The call stack of the script, innermost first, C functions left out; empty where the
-    /// script has returned. Of a deep one both ends. At most `max` bytes when it is encoded, whole
-    /// lines.
+    /// The call stack of the script, innermost frame first, without C functions; empty if the
+    /// script has returned. Both ends of a deep one. At most `max` bytes encoded, in whole lines.
     pub fn traceback(&self, max: usize) -> String {
         let (mut first, mut last, mut left_out) = (Vec::new(), VecDeque::new(), 0_usize);
         for level in 0.. {
@@ -297,7 +297,7 @@ impl Vm {
 
 impl Drop for Vm {
     fn drop(&mut self) {
-        // SAFETY: closes the state once; destructors of userdata run and still find `shared`,
+        // SAFETY: closes the state once; destructors of userdata run and can still use `shared`,
         // which is freed last.
         unsafe {
             ffi::lua_close(self.main);
@@ -310,7 +310,7 @@ impl Drop for Vm {
 ///
 /// # Errors
 ///
-/// What the compiler says, as `:3: …`.
+/// The compiler's message, as `:3: …`.
 pub fn compile(source: &str) -> Result<Vec<u8>, String> {
     // SAFETY: the options are Luau's defaults; the compiler reads `source` and catches its own
     // errors, which it returns as bytecode of version 0.
@@ -322,7 +322,7 @@ pub fn compile(source: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Ends the process where it is dropped by a panic; see the module's documentation. A foreign
+/// Ends the process if it is dropped by a panic; see the module's documentation. A foreign
 /// exception (an error of the VM) does not count as panicking.
 struct AbortOnPanic;
 
@@ -334,7 +334,7 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// What the VM of `state` shares. The lifetime is the caller's to bound.
+/// The shared state of the VM of `state`. The caller must bound the lifetime.
 ///
 /// # Safety
 ///
@@ -344,7 +344,7 @@ unsafe fn shared<'a>(state: *mut lua_State) -> &'a Shared {
     unsafe { &*(*ffi::lua_callbacks(state)).userdata.cast::<Shared>() }
 }
 
-/// The VM's allocator: counts, and refuses what is over the limit.
+/// The VM's allocator: counts, and refuses allocations over the limit.
 unsafe extern "C" fn allocate(
     memory: *mut c_void,
     block: *mut c_void,
@@ -352,11 +352,11 @@ unsafe extern "C" fn allocate(
     new_size: usize,
 ) -> *mut c_void {
     const ALIGN: usize = 16;
-    // SAFETY: `Vm::new` gave this pointer, and the box behind it outlives the state.
+    // SAFETY: `Vm::new` passed this pointer, and the box behind it outlives the state.
     let memory = unsafe { &*memory.cast::<Memory>() };
-    // SAFETY: Luau passes the size that the block was made with, so the layouts
-    // agree; sizes are below isize::MAX because the limit refuses others first, for frees they
-    // were accepted before; the alignment is a power of two.
+    // SAFETY: Luau passes the size that the block was allocated with, so the layouts agree; sizes
+    // are below isize::MAX because the limit refuses larger ones, and freed blocks were accepted
+    // before; the alignment is a power of two.
     unsafe {
         let old = Layout::from_size_align_unchecked(old_size, ALIGN);
         if new_size == 0 {

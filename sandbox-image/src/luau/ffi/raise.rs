@@ -1,4 +1,4 @@
-//! Raising errors, and where a script is when one is raised.
+//! Raising errors, and the script's position when one is raised.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
@@ -10,24 +10,24 @@ use sandbox_protocol::ErrorKind;
 use super::super::context::Host;
 use super::call::{Call, Kind, Slot};
 
-/// Luau's words where memory is out.
+/// Luau's message when memory is exhausted.
 pub(super) const OUT_OF_MEMORY: &str = "not enough memory";
 
-/// An error to raise: always a string, as `error` makes it.
+/// An error to raise: always a string, as `error` creates it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Raise {
     /// With the caller's position in front.
     Error(String),
-    /// The same, and remembered: uncaught, it ends the run by this kind.
+    /// The same, and remembered: if uncaught, the run ends with this kind.
     Rule(ErrorKind, String),
-    /// The VM's own words for the VM's own limit.
+    /// The VM's own message for the VM's own limit.
     OutOfMemory,
-    /// The run is to end.
+    /// The run must end.
     Stopped,
 }
 
 impl Raise {
-    /// An argument that is not there, in Luau's words.
+    /// A missing argument, in Luau's words.
     pub fn missing(argument: c_int, function: &str, expected: &str) -> Self {
         Self::Error(format!("missing argument #{argument} to '{function}' ({expected} expected)"))
     }
@@ -41,7 +41,7 @@ impl Raise {
         Self::argument(argument, function, &format!("{expected} expected, got {got}"))
     }
 
-    /// An argument that will not do, in Luau's words.
+    /// An invalid argument, in Luau's words.
     pub fn argument(argument: Slot, function: &str, problem: &str) -> Self {
         Self::Error(format!("invalid argument #{} to '{function}' ({problem})", argument.0))
     }
@@ -56,7 +56,7 @@ pub(super) struct Frame {
 }
 
 impl Call<'_> {
-    /// Pushes the string of an error. Takes the error, so that nothing is left to drop.
+    /// Pushes the string of an error. Consumes the error, so that nothing is left to drop.
     pub(super) fn push_error(&mut self, raise: Raise) {
         // SAFETY: makes room or throws; then as `push_nil`.
         unsafe { ffi::lua_rawcheckstack(self.state, 4) };
@@ -78,7 +78,7 @@ impl Call<'_> {
     }
 
     fn push_positioned(&mut self, message: &str) {
-        // SAFETY: room was made by `push_error`. Level 1 is who called the function.
+        // SAFETY: `push_error` reserved the space. Level 1 is the caller of the function.
         unsafe { ffi::luaL_where(self.state, 1) };
         self.push_string(message);
         // SAFETY: two strings are there.
@@ -93,8 +93,8 @@ impl Call<'_> {
 /// `state` is valid.
 pub(super) unsafe fn frame(state: *mut lua_State, level: c_int) -> Option<Frame> {
     let mut info = MaybeUninit::<ffi::lua_Debug>::zeroed();
-    // SAFETY: getinfo by level fills the fields that "sln" names, or gives 0; the strings are the
-    // VM's or in `info` itself, and are copied.
+    // SAFETY: getinfo by level fills the fields that "sln" names, or returns 0; the strings belong
+    // to the VM or are in `info` itself, and are copied.
     unsafe {
         if ffi::lua_getinfo(state, level, c"sln".as_ptr(), info.as_mut_ptr()) == 0 {
             return None;
@@ -115,7 +115,7 @@ pub(super) unsafe fn frame(state: *mut lua_State, level: c_int) -> Option<Frame>
 ///
 /// # Safety
 ///
-/// `state` is running and has room for one value.
+/// `state` is running and has space for one value.
 unsafe fn push_stopped(state: *mut lua_State, host: &Host) {
     let position = (0..4)
         // SAFETY: as promised.
@@ -123,7 +123,7 @@ unsafe fn push_stopped(state: *mut lua_State, host: &Host) {
         .find_map(|frame| Some(format!("{}:{}: ", frame.source, frame.line?)))
         .unwrap_or_default();
     let message = format!("{position}{}", host.stop_message());
-    // SAFETY: the VM copies the bytes; should it throw instead, unwinding drops `message`.
+    // SAFETY: the VM copies the bytes; if it throws instead, unwinding drops `message`.
     unsafe { ffi::lua_pushlstring_(state, message.as_ptr().cast(), message.len()) };
 }
 

@@ -12,7 +12,7 @@ use super::raise::{OUT_OF_MEMORY, Raise};
 use super::shared;
 use crate::files::handle::Handle;
 
-/// Closes a handle that was collected, or that is still there when the VM ends.
+/// Closes a handle that was collected, or that still exists when the VM is closed.
 unsafe extern "C" fn destroy_handle(state: *mut lua_State, data: *mut c_void) {
     // SAFETY: `push_handle` wrote the Arc, and the VM destroys a userdata once.
     let handle = unsafe { data.cast::<Arc<Mutex<Handle>>>().read() };
@@ -26,7 +26,7 @@ impl Call<'_> {
         unsafe { ffi::luaL_openlibs(self.state) };
     }
 
-    /// Takes a value and sets the global `name` to it.
+    /// Pops a value and sets the global `name` to it.
     pub fn set_global(&mut self, name: &CStr) {
         assert!(self.len() > 0);
         // SAFETY: takes one value.
@@ -40,17 +40,17 @@ impl Call<'_> {
         self.top()
     }
 
-    /// Takes a metatable for all file handles.
+    /// Pops a metatable and uses it for all file handles.
     pub fn set_handle_metatable(&mut self) {
         self.assert_table(self.top());
-        // SAFETY: a table; the destructor fits what `push_handle` makes.
+        // SAFETY: a table; the destructor matches what `push_handle` creates.
         unsafe {
             ffi::lua_setuserdatadtor(self.state, HANDLE_TAG, Some(destroy_handle));
             ffi::lua_setuserdatametatable(self.state, HANDLE_TAG);
         }
     }
 
-    /// Takes a metatable for `json.null`, whose type is called `null`.
+    /// Pops a metatable and uses it for `json.null`, whose type is called `null`.
     pub fn set_null_metatable(&mut self) {
         self.assert_table(self.top());
         self.push_null();
@@ -65,13 +65,13 @@ impl Call<'_> {
     }
 
     /// Makes libraries and globals read-only, and gives this thread globals of its own: a copy that
-    /// holds itself as `_G`, from which nothing leads to the others. Gives a thread for our own
-    /// work back, which keeps those, kept alive by the registry.
+    /// contains itself as `_G`, from which the others cannot be reached. Returns a thread for our
+    /// own work, which keeps the original globals and is kept alive by the registry.
     pub(super) fn seal(&mut self) -> Result<*mut lua_State, Raise> {
-        // SAFETY: as `push_nil`; the thread is anchored before anything else may collect it.
+        // SAFETY: as `push_nil`; the thread is anchored before anything can collect it.
         unsafe {
             ffi::luaL_sandbox(self.state, 1);
-            // Luau leaves the metatable of vectors open.
+            // Luau leaves the metatable of vectors writable.
             ffi::lua_pushvector(self.state, 0.0, 0.0, 0.0);
             if ffi::lua_getmetatable(self.state, -1) != 0 {
                 ffi::lua_setreadonly(self.state, -1, 1);
@@ -86,19 +86,19 @@ impl Call<'_> {
         }
     }
 
-    /// Loads a chunk and gives a reference to its function back.
+    /// Loads a chunk and returns a reference to its function.
     pub(super) fn load(&mut self, name: &CStr, bytecode: &[u8]) -> Result<c_int, Raise> {
         let (data, size) = (bytecode.as_ptr().cast::<c_char>(), bytecode.len());
-        // The compiler sees which globals a script sets by their names, and lets the VM take the
-        // others for constant; not by way of the table, to which only the word `_G` leads.
-        // Bytecode has every name with its length in front.
+        // The compiler detects by name which globals a script sets, and lets the VM treat the
+        // others as constant. It does not detect writes through the table, which can only be
+        // reached by the name `_G`. Bytecode stores every name with its length in front.
         let is_safe = memmem::find(bytecode, b"\x02_G").is_none();
         // SAFETY: the globals are a table.
         unsafe { ffi::lua_setsafeenv(self.state, ffi::LUA_GLOBALSINDEX, is_safe.into()) };
-        // SAFETY: the bytecode is of our own compiler.
+        // SAFETY: the bytecode comes from our own compiler.
         if unsafe { ffi::luau_load(self.state, name.as_ptr(), data, size, 0) } != 0 {
             let message = self.string(self.top()).unwrap_or(b"the chunk cannot be loaded");
-            // The loader catches the VM's own error and gives only its text.
+            // The loader catches the VM's own error and returns only its text.
             if message == OUT_OF_MEMORY.as_bytes() {
                 return Err(Raise::OutOfMemory);
             }
@@ -108,7 +108,7 @@ impl Call<'_> {
         Ok(unsafe { ffi::lua_ref(self.state, -1) })
     }
 
-    /// Pushes the value number `index` that the script's own thread holds, 0 for the last one.
+    /// Pushes value number `index` of the script's own thread, 0 for the last one.
     pub fn push_outcome(&mut self, index: c_int) {
         // SAFETY: the main thread is not running, and its values can be copied from.
         unsafe {

@@ -1,4 +1,4 @@
-//! Strings that are built in the VM's own memory, within its limit.
+//! Strings that are built in the VM's own memory, under its limit.
 
 use std::ffi::{c_char, c_void};
 use std::marker::PhantomData;
@@ -11,7 +11,7 @@ use mlua::ffi::lua_State;
 use super::Memory;
 use super::raise::Raise;
 
-/// `luaL_Strbuf` of lualib.h, whose fields the binding keeps to itself.
+/// `luaL_Strbuf` of lualib.h, whose fields are private in the binding.
 #[repr(C)]
 pub(super) struct Strbuf {
     position: *mut c_char,
@@ -23,8 +23,8 @@ pub(super) struct Strbuf {
 
 const _: () = assert!(size_of::<Strbuf>() == size_of::<ffi::luaL_Strbuf>());
 
-/// A string that grows. What was reserved exactly and filled exactly becomes the script's string
-/// without a copy.
+/// A growable string. If it is reserved and filled exactly, it becomes the script's string without
+/// a copy.
 pub struct Text<'a> {
     buffer: *mut Strbuf,
     memory: &'a Memory,
@@ -35,37 +35,38 @@ pub struct Text<'a> {
 impl<'a> Text<'a> {
     /// # Safety
     ///
-    /// `state` is a running C function's, `storage` does not move, and nothing else uses the stack
-    /// while the text lives.
+    /// `state` is that of a running C function, `storage` does not move, and nothing else uses the
+    /// stack while the text lives.
     pub(super) unsafe fn new(
         state: *mut lua_State,
         storage: &'a mut MaybeUninit<Strbuf>,
         memory: &'a Memory,
     ) -> Self {
         let buffer = storage.as_mut_ptr();
-        // SAFETY: initialises all that Luau reads of it.
+        // SAFETY: initialises everything that Luau reads of it.
         unsafe { ffi::luaL_buffinit(state, buffer.cast()) };
         Self { buffer, memory, len: 0, storage: PhantomData }
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Makes room for `more` bytes at once.
+    /// Reserves space for `more` bytes at once.
     ///
     /// # Errors
     ///
-    /// [`Raise::OutOfMemory`] where that is more than the VM may have, garbage collected.
+    /// [`Raise::OutOfMemory`] if that is more than the VM may have after a garbage collection.
     pub fn reserve(&mut self, more: usize) -> Result<(), Raise> {
-        // SAFETY: `new`'s promise; position and end lie in one block (so everywhere below).
+        // SAFETY: `new`'s promise; position and end are in one block (this holds for all uses
+        // below).
         unsafe {
             let room = (*self.buffer).end.offset_from((*self.buffer).position).cast_unsigned();
             if room >= more {
                 return Ok(());
             }
-            // Growing copies: for a moment there are both blocks.
+            // Growing copies: both blocks exist for a moment.
             let wanted = self.len.saturating_add(more);
             if wanted > self.memory.free() {
                 super::collect((*self.buffer).state, self.memory);
@@ -78,7 +79,7 @@ impl<'a> Text<'a> {
         Ok(())
     }
 
-    /// Adds bytes.
+    /// Appends bytes.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), Raise> {
         self.reserve(bytes.len())?;
         // SAFETY: there is room.
@@ -90,19 +91,19 @@ impl<'a> Text<'a> {
         Ok(())
     }
 
-    /// Has `fill` write up to `size` bytes in place; it gives back those that it wrote, from the
-    /// beginning of what it was given. Says how many.
+    /// Lets `fill` write up to `size` bytes in place; it returns those that it wrote, which must
+    /// start at the beginning of its buffer. Returns their number.
     ///
     /// # Panics
     ///
-    /// Where `fill` gives other bytes back.
+    /// If `fill` returns other bytes.
     pub fn fill<E: From<Raise>>(
         &mut self,
         size: usize,
         fill: impl for<'b> FnOnce(&'b mut [MaybeUninit<u8>]) -> Result<&'b [u8], E>,
     ) -> Result<usize, E> {
         self.reserve(size)?;
-        // SAFETY: there is room for `size` bytes, which need not be initialised.
+        // SAFETY: there is space for `size` bytes, which need not be initialised.
         let spare = unsafe {
             std::slice::from_raw_parts_mut((*self.buffer).position.cast::<MaybeUninit<u8>>(), size)
         };
@@ -110,13 +111,13 @@ impl<'a> Text<'a> {
         let filled = fill(spare)?;
         assert!(ptr::eq(filled.as_ptr(), start) && filled.len() <= size);
         let filled = filled.len();
-        // SAFETY: that many bytes behind the position are initialised.
+        // SAFETY: that many bytes after the position are initialised.
         unsafe { (*self.buffer).position = (*self.buffer).position.add(filled) };
         self.len += filled;
         Ok(filled)
     }
 
-    /// Takes `byte` off the end, where it is the last one.
+    /// Removes `byte` from the end, if it is the last one.
     pub fn drop_last(&mut self, byte: u8) {
         if self.len > 0 {
             // SAFETY: there is at least one byte before the position.
@@ -132,7 +133,7 @@ impl<'a> Text<'a> {
 
     /// Pushes the string.
     pub(super) fn finish(self) {
-        // SAFETY: `new`'s promise; room for one value was there from the start.
+        // SAFETY: `new`'s promise; there has been space for one value from the start.
         unsafe { ffi::luaL_pushresult(self.buffer.cast()) };
     }
 }

@@ -1,6 +1,6 @@
-//! `fs`: files whole, directories, and what is known of names. The same operations as the
-//! controller's, under the same rules. Failures raise, whatever `io.errors` says: standard Lua has
-//! nothing of the kind that a script could expect.
+//! `fs`: whole files, directories, and metadata. The same operations as the controller's, under the
+//! same rules. Failures always raise, whatever `io.errors` is: standard Lua has no such functions
+//! whose behaviour a script could expect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(super) fn install(call: &mut Call<'_>) {
     call.set_global(c"fs");
 }
 
-/// Ends with the run, or when the operation has had its time.
+/// Ends with the run, or when the operation times out.
 fn watch(call: &Call<'_>) -> Watch {
     let host = call.host();
     let limit = Duration::from_millis(host.limits.operation_timeout_ms);
@@ -52,7 +52,7 @@ fn read(call: &mut Call<'_>) -> Results {
     let reading = audited(call, ScriptOperation::Read, |files| files.read(&path, whole))?;
     let mut reading = reading.map_err(|error| raised(&error))?;
     call.push_text(|text| {
-        // At once, or not at all: a string that is too large costs nothing.
+        // Read at once or not at all: a string that is too large costs nothing.
         text.reserve(usize::try_from(reading.left()).unwrap_or(usize::MAX))?;
         while reading.left() > 0 {
             text.push(&reading.next(&watch)?)?;

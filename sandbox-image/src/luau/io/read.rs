@@ -10,17 +10,17 @@ use super::{
 use crate::files::OpenMode;
 use crate::files::handle::{BUFFER_BYTES, Handle, Spaces};
 
-/// Most arguments of one `lines`, which become upvalues; as many as Lua allows.
+/// Most arguments of one `lines` call, which become upvalues; the same as Lua's limit.
 const MAX_LINES_UPVALUES: u8 = 251;
 
-/// Whether a read found something, or was at the end of the file.
+/// Whether a read returned something, or was at the end of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Value,
     Nothing,
 }
 
-/// What a read looks for.
+/// What to read.
 enum Format {
     Numeral,
     Line(LineEnd),
@@ -28,7 +28,7 @@ enum Format {
     Bytes(u64),
 }
 
-/// What becomes of a line's end.
+/// Whether a line end is kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LineEnd {
     Keep,
@@ -45,9 +45,9 @@ pub(super) fn read(call: &mut Call<'_>) -> Results {
     settle(call, result)
 }
 
-/// Reads by each of the formats in turn, up to the first that finds nothing, and pushes what they
-/// find, nil for nothing; a line where there is no format. Says how many values, and whether the
-/// first is one.
+/// Reads by each format in turn, up to the first that finds nothing, and pushes the results, nil
+/// for nothing; reads a line if there is no format. Returns the number of values, and whether the
+/// first one is not nil.
 fn read_formats(
     call: &mut Call<'_>,
     handle: &mut Handle,
@@ -62,7 +62,7 @@ fn read_formats(
     let mut first = None;
     let mut count = 0;
     for format in formats {
-        // One format at a time, and each before the file is touched for it.
+        // One format at a time; each is checked before the file is read for it.
         let format = parse_format(call, Slot::arg(format))?;
         handle.start_reading()?;
         let found = push_format(call, handle, format)?;
@@ -110,7 +110,7 @@ fn push_format(call: &mut Call<'_>, handle: &mut Handle, format: Format) -> Resu
     }
 }
 
-/// Nothing at the end of the file, an empty string before it.
+/// Nil at the end of the file, an empty string before it.
 fn push_at_end(call: &mut Call<'_>, handle: &mut Handle) -> Result<Found, Failure> {
     if handle.buffered().is_empty() && handle.fill()? == 0 {
         return Ok(nothing(call));
@@ -156,8 +156,8 @@ fn push_bytes(call: &mut Call<'_>, handle: &mut Handle, count: u64) -> Result<Fo
     }
 }
 
-/// Pushes up to `max` bytes as one string, and says how many there were. One allocation, of the
-/// size that the file has at that moment, and no copy where the file does not change meanwhile.
+/// Pushes up to `max` bytes as one string, and returns their number. One allocation, of the file's
+/// current size, and no copy if the file does not change meanwhile.
 fn push_up_to(call: &mut Call<'_>, handle: &mut Handle, max: u64) -> Result<usize, Failure> {
     let host = call.host();
     let max = usize::try_from(max).unwrap_or(usize::MAX);
@@ -184,7 +184,7 @@ fn push_up_to(call: &mut Call<'_>, handle: &mut Handle, max: u64) -> Result<usiz
                     return Err(Raise::Stopped.into());
                 }
             }
-            // The file may have grown: only a read that gives nothing is its end.
+            // The file may have grown: it ends only when a read returns nothing.
             if text.len() == max || (handle.buffered().is_empty() && handle.fill()? == 0) {
                 len = text.len();
                 return Ok(());
@@ -228,7 +228,7 @@ fn without_end(line: &[u8], end: LineEnd) -> &[u8] {
     }
 }
 
-/// A line that is longer than the buffer, which is full of its beginning.
+/// A line that is longer than the buffer, which is filled with its beginning.
 fn push_long_line(call: &mut Call<'_>, handle: &mut Handle, end: LineEnd) -> Result<(), Failure> {
     let host = call.host();
     call.push_text(|text: &mut Text<'_>| {

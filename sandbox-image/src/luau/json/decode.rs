@@ -1,4 +1,4 @@
-//! JSON to values, straight into the VM: its memory limit is the limit.
+//! JSON to values, directly into the VM: its memory limit applies.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use serde_json::{Map, Value};
 use super::super::ffi::{Call, Raise, Slot};
 use super::mark_array;
 
-/// Integers beyond here are not exact any more.
+/// Integers beyond this are not exact.
 const MAX_EXACT: u64 = 1 << 53;
-/// How many values are decoded between two looks at the clock.
+/// How many values are decoded between two checks of the deadline.
 const STOP_EVERY: u32 = 1024;
 
-/// Pushes what a JSON text says.
+/// Pushes the value of a JSON text.
 pub(super) fn push_decoded(call: &mut Call<'_>, text: &[u8]) -> Result<(), Raise> {
     let invalid = |what: &dyn fmt::Display| Raise::Error(format!("invalid JSON: {what}"));
     let text = std::str::from_utf8(text).map_err(|error| invalid(&error))?;
@@ -32,7 +32,7 @@ pub(super) fn push_decoded(call: &mut Call<'_>, text: &[u8]) -> Result<(), Raise
     }
 }
 
-/// Pushes the script's `args`, read-only all the way down.
+/// Pushes the script's `args`, read-only at every level.
 pub(in super::super) fn push_args(
     call: &mut Call<'_>,
     args: &Map<String, Value>,
@@ -46,9 +46,9 @@ pub(in super::super) fn push_args(
     }
 }
 
-/// An integer of the text that no number of the VM equals. Looked for in the text, because the
-/// parser turns what is beyond 64 bits into a float without a word. The text need not be valid:
-/// what is not is refused later.
+/// Finds an integer that the VM's numbers cannot represent exactly. It searches the text, because
+/// the parser silently converts integers above 64 bits to floats. The text need not be valid:
+/// invalid text is refused later.
 fn inexact_integer(text: &str) -> Option<&str> {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -86,7 +86,7 @@ struct State<'c, 'a> {
     call: &'c mut Call<'a>,
     depth: usize,
     until_stop: u32,
-    /// The error behind serde's, where it is not about the text.
+    /// The error behind serde's, if it is not a syntax error.
     raise: Option<Raise>,
     frozen: bool,
 }
@@ -104,7 +104,7 @@ impl State<'_, '_> {
             self.until_stop = STOP_EVERY;
             self.call.check_stop().map_err(|raise| self.fail(raise))?;
         }
-        // A table, a key and a value a level.
+        // A table, a key and a value per level.
         self.call.reserve(4).map_err(|raise| self.fail(raise))
     }
 

@@ -6,34 +6,34 @@ use sandbox_protocol::limits::{MAX_VALUE_DEPTH, encoded_len};
 
 use super::super::ffi::{Call, Kind, Slot};
 
-/// Integers up to here are exact, and print as integers.
+/// Integers up to this are exact, and print as integers.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
-/// How many values are encoded between two looks at the clock.
+/// How many values are encoded between two checks of the deadline.
 const STOP_EVERY: u32 = 1024;
-/// How much of a key a path shows.
+/// How much of a key is shown in a path.
 const KEY_SHOWN: usize = 128;
 
-/// How the text is laid out.
+/// The layout of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// Without any space.
+    /// Without whitespace.
     Compact,
     /// One element a line, indented by two spaces.
     Pretty,
 }
 
-/// Why there is no JSON.
+/// Why encoding failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// A value that JSON cannot hold, with its path.
+    /// A value that JSON cannot represent, with its path.
     Value(String),
-    /// Over the limit.
+    /// The result is over the limit.
     TooLong,
-    /// The run is to end.
+    /// The run must end.
     Stopped,
 }
 
-/// The same on its way out of the value, which adds the path, innermost first.
+/// The same while it is returned through the levels, which add the path, innermost first.
 enum Stop {
     Value { what: String, path: Vec<Step> },
     TooLong,
@@ -45,7 +45,7 @@ enum Step {
     Index(usize),
 }
 
-/// Takes the value on top and encodes it. `root` is what its path begins with.
+/// Pops the value on top and encodes it. `root` is the beginning of its path.
 pub(super) fn encode(
     call: &mut Call<'_>,
     root: &str,
@@ -66,7 +66,7 @@ pub(super) fn encode_outcomes(
     count: i32,
 ) -> Result<String, Refusal> {
     let mut encoder = Encoder::new(call, limit, Layout::Compact);
-    // As if a table were around them.
+    // As if it were inside a table.
     encoder.ancestors.push(0);
     let result = encoder.outcomes(count);
     encoder.finish(result, root)
@@ -76,7 +76,7 @@ struct Encoder<'c, 'a> {
     call: &'c mut Call<'a>,
     out: Vec<u8>,
     limit: usize,
-    /// What the keys that are held will take at least, once they are written.
+    /// The least that the pending keys will take once they are written.
     promised: usize,
     layout: Layout,
     /// The tables around the value.
@@ -115,13 +115,13 @@ impl<'c, 'a> Encoder<'c, 'a> {
         }
     }
 
-    /// Whether so many bytes fit, before they are there: the limit may be one of memory.
+    /// Whether this many bytes fit, before they are written: the limit may be one of memory.
     fn room(&self, bytes: usize) -> Result<(), Stop> {
         let left = self.limit - self.promised - self.out.len();
         if bytes > left { Err(Stop::TooLong) } else { Ok(()) }
     }
 
-    /// The same for a string. A byte takes six at most, so most strings need no count.
+    /// The same for a string. A byte takes at most six, so most strings need no count.
     fn room_for(&self, text: &str) -> Result<(), Stop> {
         self.room(6 * text.len() + 2).or_else(|_| self.room(encoded_len(text) + 2))
     }
@@ -213,7 +213,7 @@ impl<'c, 'a> Encoder<'c, 'a> {
         if self.ancestors.len() == MAX_VALUE_DEPTH {
             return Err(refuse(format!("is nested deeper than {MAX_VALUE_DEPTH}")));
         }
-        // A key and a value a level, and the key that a walk pushes beside.
+        // A key and a value per level, and the key that an iteration pushes in addition.
         self.call.reserve(6).map_err(|_| refuse("is nested too deeply"))?;
         let marked = self.call.metatable_identity(table) == self.call.host().array_mark.get();
         let shape = self.shape(table)?;
@@ -231,7 +231,7 @@ impl<'c, 'a> Encoder<'c, 'a> {
         Ok(())
     }
 
-    /// What kind of table it is, in one walk over its keys.
+    /// Determines the kind of table, in one iteration over its keys.
     fn shape(&mut self, table: Slot) -> Result<Shape, Stop> {
         let base = self.call.len();
         let mut keys = Keys::default();
@@ -373,7 +373,7 @@ impl Step {
     }
 }
 
-/// What a key takes at least: itself, two quotes, a colon and a value.
+/// The least that a key takes: itself, two quotes, a colon and a value.
 const fn promise(key: &[u8]) -> usize {
     key.len() + 4
 }
@@ -388,7 +388,7 @@ fn refuse(what: impl Into<String>) -> Stop {
     Stop::Value { what: what.into(), path: Vec::new() }
 }
 
-/// Escapes exactly as the wire does. Writing to memory cannot fail.
+/// Escapes exactly as the protocol does. Writing to memory cannot fail.
 fn write_string(out: &mut Vec<u8>, text: &str) {
     _ = serde_json::to_writer(out, text);
 }

@@ -10,7 +10,7 @@ fn with_file(content: impl AsRef<[u8]>, source: &str) -> Value {
     sandbox.value(source)
 }
 
-/// What is in a file after `source` has run.
+/// The content of a file after `source` has run.
 #[track_caller]
 fn written(content: &str, source: &str) -> String {
     let sandbox = Sandbox::new();
@@ -81,7 +81,7 @@ fn formats_that_are_none_raise() {
             "local ok, e = pcall(function() io.open('f', 'w+'):read({format}) end) return e"
         );
         assert_eq!(value(&source), json!(format!("script:1: {message}")), "{format}");
-        // The format is looked at before the file.
+        // The format is checked before the file is read.
         let source = source.replace("w+", "w");
         assert_eq!(value(&source), json!(format!("script:1: {message}")), "{format}");
     }
@@ -92,7 +92,8 @@ fn formats_that_are_none_raise() {
 
 #[test]
 fn lines_are_found_across_every_buffer_border() {
-    // Lines of all lengths around the buffer's, so that ends fall on each side of a border.
+    // Lines of all lengths around the buffer's, so that line ends fall on both sides of its
+    // boundary.
     for line in [1, 2, 65_533, 65_534, 65_535, 65_536, 65_537, 131_071, 131_072, 200_000] {
         for end in ["\n", "\r\n"] {
             let content = format!("{}{end}", "x".repeat(line)).repeat(3) + "tail";
@@ -126,7 +127,7 @@ fn a_file_that_grows_is_read_to_its_new_end() {
     let source = "local w = io.open('f', 'w') local r = io.open('f') w:write('one\\n'):flush() \
                   local a, b = r:read(), r:read() w:write('two\\n'):flush() \
                   return a, b == nil, r:read(), r:read('a')";
-    // `flush` gives true and not the handle, as in Lua.
+    // `flush` returns true and not the handle, as in Lua.
     let source = source.replace("w:write('one\\n'):flush()", "w:write('one\\n') w:flush()");
     let source = source.replace("w:write('two\\n'):flush()", "w:write('two\\n') w:flush()");
     assert_eq!(value(&source), json!(["one", true, "two", ""]));
@@ -467,7 +468,7 @@ fn a_file_that_shrinks_and_grows_while_it_is_read_gives_only_what_it_held() {
             }
         });
         let _over = Over(&over);
-        // A hole reads as zeros; nothing else was ever there.
+        // A hole reads as zeros; there was never anything else.
         let lengths = sandbox.value(
             r#"
                 local lengths, count, round = {}, 0, 0
@@ -496,7 +497,7 @@ fn a_file_that_shrinks_and_grows_while_it_is_read_gives_only_what_it_held() {
 fn a_huge_sparse_file_costs_only_what_is_read_of_it() {
     let sandbox = Sandbox::new();
     let file = std::fs::File::create(sandbox.path().join("f")).unwrap();
-    // As long as the file system of the tests lets it be: tmpfs takes all, ext4 16 TiB.
+    // As long as the tests' file system allows: tmpfs any length, ext4 16 TiB.
     let length = [i64::MAX.cast_unsigned(), (1 << 44) - 4096, 1 << 40]
         .into_iter()
         .find(|&length| file.set_len(length).is_ok())

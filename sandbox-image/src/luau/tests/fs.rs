@@ -1,8 +1,8 @@
-//! `fs`: the operations behind it have their own tests; here is what a script sees of them.
+//! `fs`: the operations have their own tests; these cover what a script sees of them.
 
 use super::*;
 
-/// What `source` raises.
+/// The error that `source` raises.
 #[track_caller]
 fn raises(sandbox: &Sandbox, call: &str) -> String {
     let source =

@@ -1,4 +1,4 @@
-//! What a script finds, and what it does not.
+//! Available and missing globals.
 
 use super::*;
 
@@ -70,7 +70,7 @@ fn the_globals_are_the_scripts_own() {
         ("_G.x = 1 return x", json!(1)),
         ("x = 1 return _G.x, rawget(_G, 'x'), _G._G == _G", json!([1, 1, true])),
         ("function f() return 1 end return _G.f()", json!(1)),
-        // Luau takes globals that no script can change for constant; these it can.
+        // Luau treats globals that no script can change as constant; these can be changed.
         ("_G.tostring = function() return 'mine' end return tostring(1)", json!("mine")),
         (
             "local g = _G g.math = {abs = function() return 'mine' end} return math.abs(1)",
@@ -85,10 +85,10 @@ fn the_globals_are_the_scripts_own() {
     ] {
         assert_eq!(value(source), expected, "{source}");
     }
-    // Nothing leads from them to the globals of the VM, and those are read-only.
+    // The globals of the VM cannot be reached from them, and are read-only.
     assert_eq!(value("return getmetatable(_G), _G.io == io"), json!([null, true]));
     assert_eq!(error("_G.math.abs = 1").message, "script:1: attempt to modify a readonly table");
-    // What another run left is gone.
+    // Changes of another run are gone.
     let sandbox = Sandbox::new();
     sandbox.value("_G.x, _G.print = 1, nil");
     assert_eq!(sandbox.value("return _G.x, type(print)"), json!([null, "function"]));
@@ -165,7 +165,7 @@ fn dates_are_in_utc() {
         ),
         json!([86400, 2, "number", true, "1969", "1970"])
     );
-    // Luau has no local date of a time before 1970, and so there is none here.
+    // Luau has no local date for a time before 1970, and so there is none here.
     assert_eq!(
         value(
             "return tostring(os.date('%Y', -1)), tostring(os.date(nil, '-1')), \

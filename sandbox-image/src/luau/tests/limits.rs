@@ -38,7 +38,7 @@ fn a_stopped_run_cannot_keep_its_error() {
 #[test]
 fn our_own_long_work_ends_too() {
     for source in [
-        // A file of spaces has no number, and no end that a script could wait for.
+        // A file of spaces contains no number, and reading it would take too long to wait for.
         "local f = io.open('a', 'w+') f:write(string.rep(' ', 4e7)) while true do f:seek('set') f:read('n') end",
         "local t = {} for i = 1, 1e6 do t[i] = i end while true do json.encode(t) end",
         "local s = '[' .. string.rep('1,', 1e6) .. '1]' while true do json.decode(s) end",
@@ -84,7 +84,7 @@ fn memory_is_limited() {
 
 #[test]
 fn garbage_is_collected_before_memory_is_out() {
-    // 40 MB are alive, and 4 MB of garbage a turn: by its pace alone the collector is too late.
+    // 40 MB are live, with 4 MB of garbage per turn: at its own pace the collector is too late.
     let source = "local keep = {} for i = 1, 40 do keep[i] = string.rep('k', 1e6) .. i end \
                   for i = 1, 100 do local s = string.rep('g', 4e6) .. i end return #keep";
     assert_eq!(value(source), json!(40));
@@ -104,7 +104,7 @@ fn a_vm_that_is_too_small_to_begin_is_out_of_memory() {
     assert_eq!(sandbox.error("return 1").kind, ErrorKind::OutOfMemory);
 }
 
-/// Every allocation fails once, somewhere: nothing may break, only end.
+/// Every allocation fails once: the script may only end, and nothing may break.
 #[test]
 fn running_out_of_memory_anywhere_ends_cleanly() {
     let source = "local f = io.open('a', 'w+') f:write('abc\\n', 12, '\\n') f:seek('set') \
@@ -132,7 +132,7 @@ fn running_out_of_memory_anywhere_ends_cleanly() {
 
 #[test]
 fn a_script_at_its_memory_limit_still_says_how_it_ended() {
-    // What is left is less than what telling the error takes.
+    // Less memory is left than reporting the error takes.
     let source = "local t, ok = {}, true local e = 'my own words' \
                   while ok do ok = pcall(table.insert, t, {}) end \
                   while pcall(buffer.create, 16) do table.insert(t, 1) end error(e, 0)";
@@ -215,20 +215,21 @@ fn an_uncaught_refusal_of_the_sandbox_ends_the_run_by_its_kind() {
         ("io.lines('link/x')", ErrorKind::Symlink),
         ("io.open('fifo', 'w')", ErrorKind::SpecialFile),
         ("fs.read('f')", ErrorKind::TooLarge),
-        // Failures of the system.
+        // OS errors.
         ("io.open('none')", ErrorKind::Runtime),
         ("fs.stat('f/')", ErrorKind::Runtime),
         ("io.open('f'):write('x')", ErrorKind::Runtime),
         ("fs.remove('none')", ErrorKind::Runtime),
     ] {
         assert_eq!(sandbox.error(call).kind, kind, "{call}");
-        // By the error itself: passed on it is the same, and its words alone are not.
+        // By the error itself: it is the same when passed on; a string with the same words alone is
+        // not.
         let passed_on = format!("assert(pcall(function() {call} end))");
         assert_eq!(sandbox.error(&passed_on).kind, kind, "{call}");
         let told = format!("local _, e = pcall(function() {call} end) error('so: ' .. e)");
         assert_eq!(sandbox.error(&told).kind, ErrorKind::Runtime, "{call}");
     }
-    // However many are caught, a limit is not forgotten for them.
+    // A limit is not forgotten, however many errors are caught.
     sandbox.limits.write_bytes = 1;
     let many = "local _, limit = pcall(function() fs.write('a', 'xx') end) \
                 for i = 1, 1000 do pcall(io.open, '../' .. i) end error(limit, 0)";

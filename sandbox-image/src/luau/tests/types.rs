@@ -1,4 +1,4 @@
-//! The declarations that `sandboxctl types` prints are what the VM has: no more, no less.
+//! The declarations that `sandboxctl types` prints match the VM exactly.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const DECLARATIONS: &str = include_str!("../../../../docs/src/reference/sandbox.d.luau");
 
-/// What Luau itself brings, apart from `os` and `print`, which are declared.
+/// Luau's own globals, apart from `os` and `print`, which are declared.
 const STANDARD: [&str; 28] = [
     "_G",
     "_VERSION",
@@ -49,7 +49,7 @@ fn declared() -> BTreeSet<String> {
     let mut inside = String::new();
     for line in DECLARATIONS.lines() {
         if line.starts_with("export type ") {
-            // What a type has, no table of the machine does.
+            // Fields of a type are not in any table of the VM.
             inside.clear();
         } else if let Some(rest) = line.strip_prefix("declare extern type ") {
             inside = format!("{}:", name(rest));
@@ -83,7 +83,7 @@ fn the_declarations_are_what_the_vm_has() {
     let found: BTreeSet<String> = serde_json::from_value(value(source)).unwrap();
     let standard = STANDARD.into_iter().chain(["vector", "xpcall"]).map(str::to_owned).collect();
     let ours: BTreeSet<String> = found.difference(&standard).cloned().collect();
-    // These are there where programs are: `tests/session/exec.rs` looks at them.
+    // These exist if commands are supported: `tests/session/exec.rs` checks them.
     let of_programs = ["process", "process.exec"].map(str::to_owned).into();
     assert_eq!(declared(), ours.union(&of_programs).cloned().collect());
 }

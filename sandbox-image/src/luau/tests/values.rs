@@ -76,7 +76,7 @@ fn values_outside_json_are_refused_with_their_path() {
         let error = error(source);
         assert_eq!((error.kind, error.message.as_str()), (ErrorKind::ResultNotJson, message));
     }
-    // Of a long key the beginning will do.
+    // A long key is cut.
     let error = error("return {[string.rep('k', 129)] = print}");
     let shown = format!("result[\"{}…\"] is a function, which JSON cannot hold", "k".repeat(128));
     assert_eq!(error.message, shown);

@@ -1,4 +1,4 @@
-//! `fs batch`: operations as data, a JSON object a line, and an envelope a line.
+//! `fs batch`: operations as data, one JSON object per line, and one envelope per line.
 
 use std::io;
 use std::io::Write;
@@ -18,10 +18,10 @@ use crate::input;
 use crate::output::Output;
 use crate::render::json_for_terminal;
 
-/// The longest line: content travels in it, and all of it is held in memory.
+/// The longest line: it contains content, and all of it is held in memory.
 const MAX_LINE_BYTES: usize = 64 << 20;
 
-/// Operations to come.
+/// Pending operations.
 pub struct Batch {
     lines: LineSource,
     what: String,
@@ -45,8 +45,8 @@ impl Batch {
         Ok(Self { lines, what, keep_going: args.keep_going })
     }
 
-    /// Does them in order. What nobody reads the results of is done too, as a script's run goes on
-    /// where nobody reads what it prints.
+    /// Performs them in order, also if nothing reads the results, as a script's run continues if
+    /// nothing reads its output.
     pub async fn perform(mut self, sandbox: &Sandbox, output: &Output) -> Result<Report, Error> {
         let mut is_read = true;
         let mut code = 0;
@@ -67,7 +67,7 @@ impl Batch {
             if code == 0 {
                 code = exit_code(kind);
             }
-            // Nothing can be done in a sandbox that is gone.
+            // No operation is possible in a sandbox that is gone.
             if !self.keep_going || kind == ErrorKind::AgentLost {
                 break;
             }
@@ -86,7 +86,7 @@ fn refusal(number: u64, why: &str) -> Envelope {
     Envelope::failed(Duration::ZERO, error.document())
 }
 
-/// Writes an envelope to stdout, on one line. False where nobody reads it any more.
+/// Writes an envelope to stdout, on one line. Returns false if the reader is gone.
 async fn print_envelope(envelope: &Envelope, output: &Output) -> Result<bool, Error> {
     let mut json =
         serde_json::to_string(envelope).map_err(|error| Error::Stdout { source: error.into() })?;
@@ -94,8 +94,8 @@ async fn print_envelope(envelope: &Envelope, output: &Output) -> Result<bool, Er
     if output.stdout_is_terminal() {
         json = json_for_terminal(&json).into_owned();
     }
-    // Not here, where a reader that does not read would hold up a signal. At once, so that nothing
-    // comes in between.
+    // Not on this thread, where a blocked reader would delay signals. In one write, so that nothing
+    // is written in between.
     let write = move || {
         let mut stdout = io::stdout().lock();
         stdout.write_all(json.as_bytes()).and_then(|()| stdout.flush())

@@ -1,4 +1,4 @@
-//! `fs cp`: a file from the host into the sandbox, or out of it.
+//! `fs cp`: copies a file from the host into the sandbox, or out of it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -20,7 +20,7 @@ use crate::input;
 use crate::output::Output;
 use crate::target::Target;
 
-/// A copy whose host's side is open.
+/// A copy with its host side open.
 pub struct Copy<'a> {
     from: From<'a>,
     to: To<'a>,
@@ -37,7 +37,7 @@ enum To<'a> {
     Host { target: Target, path: PathBuf },
 }
 
-/// What `--json` tells of it: both sides as `cp` takes them.
+/// The `--json` report: both sides as `cp` accepts them.
 #[derive(Debug, Serialize)]
 struct Copied {
     from: String,
@@ -52,7 +52,7 @@ impl OperationStats for Copied {
 }
 
 impl<'a> Copy<'a> {
-    /// Opens what is the host's. Nothing changes yet.
+    /// Opens the host side. Nothing changes yet.
     pub fn prepare(from: &'a Side, to: &'a Side) -> Result<Self, Error> {
         if !matches!((from, to), (Side::Sandbox(_), _) | (_, Side::Sandbox(_))) {
             return Err(Error::usage("TO", "neither of the two is in the sandbox")
@@ -116,7 +116,8 @@ impl<'a> Copy<'a> {
                 let sink = target.writer().and_then(Sink::new);
                 let sink = sink.map_err(|error| failed(&what, error))?;
                 if !pour(&mut reader, sink, &mut progress, &what).await? {
-                    // Only a part of the file is there: of a stdout that is enough, not of a copy.
+                    // Only part of the file was copied: that is acceptable for stdout, but not for
+                    // a copy.
                     return Err(failed(&what, io::ErrorKind::BrokenPipe.into()));
                 }
                 target.finish().map_err(|error| failed(&what, error))?;
@@ -136,7 +137,7 @@ impl<'a> Copy<'a> {
                 while let Some(piece) = piece(&mut reader).await? {
                     progress.add(piece.len());
                     if writer.write_all(&piece).await.is_err() {
-                        // It takes no more; why, its end says.
+                        // It accepts no more; its end returns the reason.
                         break;
                     }
                 }
@@ -150,7 +151,7 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// How far a copy out of the sandbox is. The size is asked for only where someone sees it.
+/// The progress of a copy out of the sandbox. The size is queried only if it is displayed.
 async fn progress_of(sandbox: &Sandbox, path: &OsStr, output: &Output) -> Result<Progress, Error> {
     if !output.shows_progress() {
         return Ok(Progress::hidden());
@@ -159,7 +160,7 @@ async fn progress_of(sandbox: &Sandbox, path: &OsStr, output: &Output) -> Result
     Ok(Progress::shown(output, Some(size)))
 }
 
-/// The guest path to write to: a directory gets a file of that name.
+/// The guest path to write to: in a directory, a file with the source's name.
 async fn inside(sandbox: &Sandbox, path: &OsStr, name: Option<&OsStr>) -> Result<Vec<u8>, Error> {
     let mut path = path.as_bytes().to_vec();
     let Some(name) = name else { return Ok(path) };
@@ -174,7 +175,8 @@ async fn inside(sandbox: &Sandbox, path: &OsStr, name: Option<&OsStr>) -> Result
     Ok(path)
 }
 
-/// The last name of a guest path; none of one that ends in a mount's root, or here.
+/// The last component of a guest path; none if it ends in a mount's root, or in the working
+/// directory.
 fn last_name(path: &[u8]) -> Option<OsString> {
     let end = path.iter().rposition(|&byte| byte != b'/')? + 1;
     let path = &path[..end];
@@ -185,7 +187,7 @@ fn last_name(path: &[u8]) -> Option<OsString> {
     }
 }
 
-/// Whether a path of the host is a directory's, there or not.
+/// Whether a host path denotes a directory, existing or not.
 fn names_directory(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/") || path.is_dir()
 }

@@ -1,8 +1,8 @@
-//! `fs`: file operations on an io dir, in one sandbox for the command.
+//! `fs`: file operations on an io dir, in a sandbox of the command's own.
 //!
-//! What is wrong on the host's side is told before an engine is asked. Then the sandbox comes up,
-//! while stdin is read ahead; one operation is done, or many; and how it went is text, or with
-//! `--json` an envelope, also where our side failed.
+//! Errors of the host side are reported before an engine is contacted. Then the sandbox starts,
+//! while stdin is read ahead; one operation or several are performed; and the result is printed as
+//! text, or with `--json` as an envelope, also for errors of our side.
 
 mod batch;
 mod copy;
@@ -41,10 +41,10 @@ use crate::error::Error;
 use crate::signals::Signals;
 use crate::{input, signals};
 
-/// Most bytes of a text to replace, or to put there: they travel in one message.
+/// Most bytes of a text to replace, or of its replacement: they are sent in one message.
 const MAX_EDIT_BYTES: u64 = 1 << 20;
 
-/// The longest piece that is asked of a reader.
+/// The longest piece that is read at once.
 const PIECE_BYTES: usize = 64 << 10;
 
 pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
@@ -59,7 +59,7 @@ pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
     block_on(session.run(config, spec, work))
 }
 
-/// What of the arguments has stdin.
+/// Which argument uses stdin.
 fn stdin(command: &FsCommand) -> Option<&'static str> {
     match command {
         FsCommand::Write(WriteArgs { content: None, .. }) => Some("fs write without --content"),
@@ -69,7 +69,7 @@ fn stdin(command: &FsCommand) -> Option<&'static str> {
     }
 }
 
-/// What is to be done, with all that it needs of the host.
+/// What to do, with everything that it needs from the host.
 enum Work<'a> {
     Read(&'a ReadArgs),
     Write(&'a WriteArgs, Content),
@@ -84,18 +84,18 @@ enum Work<'a> {
     Batch(Batch),
 }
 
-/// What is written to a file.
+/// The content to write to a file.
 enum Content {
-    /// That.
+    /// This content.
     Bytes(Vec<u8>),
-    /// What comes.
+    /// The input, unchanged.
     Stream(Source),
-    /// What the text stands for that comes.
+    /// The input, decoded.
     Text(Source, Encoding),
 }
 
 impl<'a> Work<'a> {
-    /// Reads and opens what it takes of the host.
+    /// Reads and opens what it needs from the host.
     fn prepare(args: &'a FsArgs) -> Result<Self, Error> {
         Ok(match &args.command {
             FsCommand::Read(args) => Self::Read(args),
@@ -148,7 +148,7 @@ impl Content {
     }
 }
 
-/// A text of `edit`: as it is given, or all of a file.
+/// A text of `edit`: given directly, or the content of a file.
 fn edited(text: Option<&str>, file: Option<&Path>, flag: &str) -> Result<String, Error> {
     let Some(file) = file else { return Ok(text.unwrap_or_default().to_owned()) };
     let unusable = |why: &str| Error::usage(flag.to_owned(), format!("{}: {why}", file.display()));
@@ -162,7 +162,7 @@ fn edited(text: Option<&str>, file: Option<&Path>, flag: &str) -> Result<String,
     String::from_utf8(text).map_err(|_| unusable("it is not UTF-8 text"))
 }
 
-/// One command, from the engine to its end.
+/// One command, from connecting to the engine to the result.
 struct Session<'a> {
     context: &'a Context<'a>,
     args: &'a FsArgs,
@@ -172,11 +172,11 @@ struct Session<'a> {
 impl Session<'_> {
     async fn run(&self, config: Config, spec: SandboxSpec, work: Work<'_>) -> Result<u8, Error> {
         let mut signals = Signals::listen()?;
-        // A stdout that nobody reads would else be waited for.
+        // Otherwise a stdout that is not read would be waited for.
         let _insistence = signals::insist()?;
         let controller = self.context.connect(config, &mut signals).await?;
         let ended = self.sandbox(&controller, &mut signals, spec, work).await;
-        // The result is out; what is left to remove does not hold it up.
+        // The result is printed; cleanup does not delay it.
         self.context.close(controller, &mut signals).await;
         ended
     }
@@ -191,19 +191,18 @@ impl Session<'_> {
         let sandbox =
             launch::launch(self.context, self.settings, controller, signals, spec).await?;
         let started = Instant::now();
-        // What a signal ends is dropped: a write that is not whole, a file of the host's that is
-        // not either.
+        // A signal drops it: an incomplete write, or an incomplete host file, is discarded.
         let done = signals.guard(self.perform(&sandbox, work)).await.and_then(|done| done);
         let reported = self.report(started, done);
-        // What was reported is done; that its container could not be removed yet is worth a word
-        // and changes nothing.
+        // The reported result is final; a container that could not be removed yet is reported and
+        // does not change it.
         if let Ok(Err(error)) = signals.guard(sandbox.close()).await {
             self.context.output.notice(&error.full_message());
         }
         reported
     }
 
-    /// Shows how it went, and gives the exit code.
+    /// Prints the result, and returns the exit code.
     fn report(&self, started: Instant, done: Result<Report, Error>) -> Result<u8, Error> {
         let output = self.context.output;
         let report = match done {
@@ -217,7 +216,8 @@ impl Session<'_> {
                 } else {
                     output.failure(&document.message, document.hint.as_deref());
                 }
-                // Where it cannot be told, that is not 1, which says that nothing is there.
+                // If it cannot be determined, the exit code is not 1, which means that nothing
+                // exists.
                 return Ok(match (&self.args.command, error.exit_code()) {
                     (FsCommand::Exists { .. }, 1) => 2,
                     (_, code) => code,
@@ -350,10 +350,10 @@ impl Session<'_> {
     }
 }
 
-/// The next step after a failure, in the words of this command line, where they are others than
-/// those of the library.
+/// The next step after a failure, in the terms of this command line, if they differ from those of
+/// the library.
 fn hint(command: &FsCommand, error: &Error) -> Option<String> {
-    // What is wrong on the host's side is none of the sandbox's rules.
+    // Errors of the host side do not concern the sandbox's rules.
     let Error::Controller(error) = error else { return None };
     let hint = match (error.kind(), command) {
         (ErrorKind::IsDirectory, FsCommand::Rm { .. }) => "-r removes it with all that is in it",
@@ -382,10 +382,10 @@ fn hint(command: &FsCommand, error: &Error) -> Option<String> {
     Some(hint.to_owned())
 }
 
-/// The text of stdin, which stands for content in an encoding.
+/// The text on stdin, which encodes the content.
 async fn text_of(source: Source, encoding: Encoding, settings: &Settings) -> Result<String, Error> {
     let largest = settings.limits().max_file_size;
-    // No encoding has more than two bytes of text for one of a file's, and there may be line ends.
+    // No encoding has more than two bytes of text per byte of content, and there may be line ends.
     let most = largest.as_u64().saturating_mul(3).saturating_add(1024);
     let text = source.all(most).await.map_err(|source| failed("stdin", source))?;
     if text.len() as u64 > most {
@@ -397,7 +397,7 @@ async fn text_of(source: Source, encoding: Encoding, settings: &Settings) -> Res
         refused(ErrorKind::Encoding, reason)
     })?;
     Ok(match encoding {
-        // Programs that write them end them, and divide them into lines.
+        // Programs that produce such text add a final newline, and wrap lines.
         Encoding::Base64 | Encoding::Hex => text.replace(['\n', '\r'], ""),
         _ => text,
     })
@@ -420,7 +420,8 @@ async fn piece(reader: &mut FileReader) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// Copies a file to `sink`, until its end or until nobody takes it any more. Whether all was taken.
+/// Copies a file to `sink`, until its end or until the sink is closed. Returns whether all was
+/// copied.
 async fn pour(
     reader: &mut FileReader,
     mut sink: Sink,
@@ -436,7 +437,7 @@ async fn pour(
     still_read(sink.finish().await, what)
 }
 
-/// Copies all of `source` into a file that is being written, but does not end it.
+/// Copies all of `source` into a file that is being written, without finishing it.
 async fn fill(
     writer: &mut FileWriter,
     source: &mut Source,
@@ -446,14 +447,14 @@ async fn fill(
     while let Some(piece) = source.next().await.map_err(|source| failed(what, source))? {
         progress.add(piece.len());
         if writer.write_all(&piece).await.is_err() {
-            // It takes no more; why, its end says.
+            // It accepts no more; its end returns the reason.
             return Ok(());
         }
     }
     Ok(())
 }
 
-/// Whether there is still a reader. That there is none is no error: the rest is not written.
+/// Whether there is still a reader. If there is none, that is no error: the rest is not written.
 fn still_read(put: io::Result<()>, what: &str) -> Result<bool, Error> {
     match put {
         Ok(()) => Ok(true),
@@ -462,12 +463,12 @@ fn still_read(put: io::Result<()>, what: &str) -> Result<bool, Error> {
     }
 }
 
-/// Content on the host's side cannot be read or written any further.
+/// Content on the host side cannot be read or written any further.
 fn failed(what: &str, source: io::Error) -> Error {
     Error::Content { what: what.to_owned(), source }
 }
 
-/// What is refused as the sandbox would refuse it.
+/// An error that the sandbox would return as well.
 fn refused(kind: ErrorKind, message: impl AsRef<str>) -> Error {
     ControllerError::Operation { source: WireError::new(kind, message) }.into()
 }

@@ -1,4 +1,4 @@
-//! How far a transfer is, for whoever sits at a terminal.
+//! The progress of a transfer, on a terminal.
 
 use std::time::{Duration, Instant};
 
@@ -6,21 +6,21 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::output::Output;
 
-/// A transfer that takes longer is worth a bar.
+/// A transfer that takes longer gets a progress bar.
 const SLOW: Duration = Duration::from_millis(500);
 
-/// Counts the bytes of a transfer. Where it takes its time a bar on stderr shows them, which goes
-/// away with it.
+/// Counts the bytes of a transfer. If it is slow, a bar on stderr shows the progress, and is
+/// removed on drop.
 #[derive(Debug)]
 pub struct Progress {
     since: Instant,
     bytes: u64,
-    /// None where there is no one to see it.
+    /// None without a terminal.
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
-    /// Of `total` bytes, where that is known; shown where there is someone to see it.
+    /// A transfer of `total` bytes, if known; displayed on a terminal.
     pub fn shown(output: &Output, total: Option<u64>) -> Self {
         let bar = output.shows_progress().then(|| bar(total));
         Self { since: Instant::now(), bytes: 0, bar }
@@ -31,19 +31,19 @@ impl Progress {
         Self { since: Instant::now(), bytes: 0, bar: None }
     }
 
-    /// So many more are through.
+    /// Adds transferred bytes.
     pub fn add(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
         if let Some(bar) = &self.bar {
             if bar.is_hidden() && self.since.elapsed() > SLOW {
                 bar.set_draw_target(ProgressDrawTarget::stderr());
             }
-            // From the start on, so that it knows how fast it goes.
+            // Counts from the start, so that the speed is correct.
             bar.set_position(self.bytes);
         }
     }
 
-    /// How many are through.
+    /// The number of transferred bytes.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -59,7 +59,7 @@ impl Drop for Progress {
 
 /// Not drawn yet.
 fn bar(total: Option<u64>) -> ProgressBar {
-    // Checked by a test: a template that is none would leave the default.
+    // A test checks it: an invalid template would leave the default.
     let style = ProgressStyle::with_template(template(total))
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ");

@@ -1,4 +1,4 @@
-//! How an operation went: data for JSON, text for people.
+//! The result of an operation: data for JSON, text for people.
 
 use std::fmt::Write as _;
 
@@ -14,26 +14,26 @@ use crate::error::Error;
 use crate::output::Output;
 use crate::render::{escaped_line, escaped_text, table};
 
-/// What is told of an operation that is done.
+/// The report of a completed operation.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// For JSON; `None` where all is told already.
+    /// For JSON; `None` if everything has been printed.
     pub data: Option<OperationOutput>,
     /// For stdout, without JSON.
     pub text: Vec<u8>,
-    /// Beside it.
+    /// A notice in addition.
     pub notice: Option<String>,
     /// The exit code.
     pub code: u8,
 }
 
 impl Report {
-    /// All is told already.
+    /// Everything has been printed.
     pub fn done() -> Self {
         Self::default()
     }
 
-    /// Without JSON there is nothing to tell.
+    /// Without JSON there is nothing to print.
     pub fn silent(data: &(impl OperationStats + Serialize)) -> Result<Self, Error> {
         let unusable = |source| ControllerError::Operation { source };
         Ok(Self { data: Some(OperationOutput::new(data).map_err(unusable)?), ..Self::default() })
@@ -48,7 +48,7 @@ impl Report {
     }
 }
 
-/// `read`: the content, as it is.
+/// `read`: the content, unchanged.
 pub fn read(read: &ReadData, output: &Output) -> Result<Report, Error> {
     let text = match output.stdout_is_terminal() {
         true => escaped_text(&read.content).into_owned(),
@@ -57,13 +57,13 @@ pub fn read(read: &ReadData, output: &Output) -> Result<Report, Error> {
     Ok(Report::silent(read)?.text(text))
 }
 
-/// `view`, which only JSON asks for.
+/// `view`, which is used only with JSON.
 pub fn view(view: &ViewData) -> Result<Report, Error> {
     Report::silent(view)
 }
 
-/// `ls`: a name a line, or a table. Names in a directory below are given with their path from the
-/// one that is listed.
+/// `ls`: one name per line, or a table. Names in subdirectories are printed with their path
+/// relative to the listed directory.
 pub fn list(list: &ListData, long: bool, output: &Output) -> Result<Report, Error> {
     let text = if long {
         table_of(list).into_bytes()
@@ -80,12 +80,12 @@ pub fn list(list: &ListData, long: bool, output: &Output) -> Result<Report, Erro
     Ok(Report { notice, ..report })
 }
 
-/// For a terminal: names that cannot steer it.
+/// For a terminal: names with control characters escaped.
 fn lines_of(list: &ListData) -> String {
     list.entries.iter().map(|entry| format!("{}\n", escaped_line(shown(list, entry)))).collect()
 }
 
-/// For a pipe: names as they are.
+/// For a pipe: names unchanged.
 fn bytes_of(list: &ListData) -> Vec<u8> {
     let base = bytes(&list.path, list.path_b64.as_ref());
     let mut text = Vec::new();
@@ -114,11 +114,11 @@ fn table_of(list: &ListData) -> String {
 }
 
 fn shown<'a>(list: &ListData, entry: &'a Entry) -> &'a str {
-    // A lossy base is no lossy path's start where it was cut in the middle of a character.
+    // A lossy base is not a prefix of a lossy path if it ends in the middle of a character.
     std::str::from_utf8(below(list.path.as_bytes(), entry.path.as_bytes())).unwrap_or(&entry.name)
 }
 
-/// A path from the directory that it is below.
+/// A path relative to the directory above it.
 fn below<'a>(base: &[u8], path: &'a [u8]) -> &'a [u8] {
     match path.strip_prefix(base) {
         Some(rest) => rest.strip_prefix(b"/").unwrap_or(rest),
@@ -130,7 +130,7 @@ fn bytes<'a>(text: &'a str, base64: Option<&'a Base64>) -> &'a [u8] {
     base64.map_or(text.as_bytes(), |base64| &base64.0)
 }
 
-/// `stat`: a line each.
+/// `stat`: one line each.
 pub fn stat(stat: &StatData, output: &Output) -> Result<Report, Error> {
     let mut text = String::new();
     let person = |name: &str, number: u32| match name == number.to_string() {

@@ -1,4 +1,4 @@
-//! What is told of a run: its log as it comes, and how it ended.
+//! The report of a run: its log as it arrives, and its result.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use crate::input::ScriptSource;
 use crate::output::Output;
 use crate::render;
 
-/// Tells of a run.
+/// Prints a run.
 pub struct Report<'a> {
     pub output: &'a Output,
-    /// One document at the end, and nothing before.
+    /// A single document at the end.
     pub json: bool,
     /// The script.
     pub script: &'a ScriptSource,
-    /// The working directory, from which files are named.
+    /// The working directory, the base of printed file names.
     pub here: &'a Path,
 }
 

@@ -49,7 +49,7 @@ impl FileTool for Delete {
         let options = RemoveOptions { recursive: args.recursive, force: args.force };
         let removed = sandbox.remove(args.path(), options).await?;
         let (path, path_b64) = (removed.path, removed.path_b64);
-        // As `rm -f` does; what was not there is an error without force.
+        // Like `rm -f`; a path that does not exist is an error without force.
         let data = DeleteData { path, path_b64, deleted: true };
         Ok(OperationOutput { items: Some(removed.entries), ..data.into() })
     }

@@ -87,8 +87,8 @@ fn name(path: &[u8]) -> (String, Option<Base64>) {
     to_wire(path.rsplit(|&byte| byte == b'/').next().unwrap_or_default())
 }
 
-/// The type as `stat` writes it before the permissions. Nobody has said what a FIFO, a socket or a
-/// device is exactly.
+/// The type as `stat` writes it before the permissions. The types FIFO, socket and device are not
+/// distinguished.
 const fn type_letter(kind: EntryKind) -> char {
     match kind {
         EntryKind::File => '-',

@@ -1,4 +1,4 @@
-//! `sandbox_filesystem`: any operation, in an envelope that says whether it was done.
+//! `sandbox_filesystem`: any operation, with an envelope that reports whether it succeeded.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -56,7 +56,7 @@ impl Entry {
         }
     }
 
-    /// What the operation's own tool takes, and the operation's name.
+    /// The members of the operation's own tool, and the operation's name.
     fn input_schema(&self) -> Value {
         let mut schema = (self.input_schema)();
         if let Some(schema) = schema.as_object_mut() {
@@ -95,7 +95,7 @@ pub(in crate::tools) struct FilesystemArgs {
     pub(super) operation: Box<dyn AnyOperation>,
 }
 
-/// The arguments of an operation, whichever it is.
+/// The arguments of any operation.
 pub(super) trait AnyOperation: fmt::Debug + Send {
     fn begin(self: Box<Self>, context: &Context) -> Result<OperationWork<Json>, ToolError>;
 }
@@ -223,7 +223,7 @@ impl Tool for Filesystem {
     }
 }
 
-/// The envelope. That an operation failed is data here.
+/// The envelope. A failed operation is returned as data.
 fn render(
     outcome: Result<OperationOutput<Json>, OperationError>,
 ) -> Result<Output<FilesystemData>, ToolError> {

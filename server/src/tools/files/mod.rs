@@ -1,6 +1,6 @@
-//! The tools for files, one operation each, which `sandbox_filesystem` has too.
+//! The file tools. Each is one operation, which `sandbox_filesystem` also supports.
 //!
-//! Where Loopstack's tools say less than the library knows, so does the data.
+//! If Loopstack's tools return less than the library reports, so does the data.
 
 mod create_directory;
 mod delete;

@@ -1,4 +1,4 @@
-//! What an operation on files is, and how a call of one runs.
+//! File operations: their definition, and how a call of one runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::super::stop::Stop;
 use super::super::tool::{Arguments, Context, MAX_READ_BYTES, Output, Tool, Work};
 use crate::registry::{RegisteredSandbox, Scope};
 
-/// A tool that is one operation on files.
+/// A tool for one file operation.
 pub(in crate::tools) trait FileTool: 'static {
     const NAME: &'static str;
-    /// What it does, for programs and models.
+    /// The description, for programs and models.
     const DESCRIPTION: &'static str;
     /// Its name in `sandbox_filesystem`.
     const OPERATION: &'static str;
@@ -28,7 +28,7 @@ pub(in crate::tools) trait FileTool: 'static {
     type Args: FileArguments;
     type Data: Serialize + JsonSchema + Send + Sync + 'static;
 
-    /// Bytes that its data may have; `max_file_size` is the limit of a file. None where they are few.
+    /// The most bytes of its data; `max_file_size` is the limit of a file. None if it returns few.
     fn data_bytes(_args: &Self::Args, _max_file_size: u64) -> Option<u64> {
         None
     }
@@ -39,9 +39,9 @@ pub(in crate::tools) trait FileTool: 'static {
     ) -> impl Future<Output = Result<OperationOutput<Self::Data>, Error>> + Send;
 }
 
-/// What an operation on files takes.
+/// The arguments of a file operation.
 pub(in crate::tools) trait FileArguments: Arguments + fmt::Debug {
-    /// The path's bytes, as they were given.
+    /// The path's bytes, as given.
     fn path(&self) -> &[u8];
 }
 
@@ -88,14 +88,14 @@ macro_rules! file_arguments {
 }
 pub(super) use file_arguments;
 
-/// What an operation gives.
+/// The result of an operation.
 pub(in crate::tools) struct OperationOutput<D> {
     pub data: D,
-    /// Of a list: there is more.
+    /// For a list: there are more entries.
     pub truncated: Option<bool>,
     pub bytes_written: Option<u64>,
     pub items: Option<u64>,
-    /// Held until the answer has been given away.
+    /// Held until the answer is written.
     pub held: Option<OwnedSemaphorePermit>,
 }
 
@@ -105,9 +105,9 @@ impl<D> From<D> for OperationOutput<D> {
     }
 }
 
-/// Why an operation gives nothing.
+/// Why an operation failed.
 pub(super) enum OperationError {
-    /// The sandbox is not there, or is there no more.
+    /// The sandbox does not exist, or has ended.
     Sandbox(ToolError),
     /// The operation was refused, or failed.
     Operation(ToolError),
@@ -123,13 +123,13 @@ impl From<OperationError> for ToolError {
 
 pub(super) type OperationWork<D> = BoxFuture<'static, Result<OperationOutput<D>, OperationError>>;
 
-/// Begins an operation. Its turn among the calls of its sandbox is settled when this returns.
+/// Starts an operation. Its position among the calls of its sandbox is fixed when this returns.
 pub(super) fn begin<T: FileTool>(
     args: T::Args,
     context: &Context,
 ) -> Result<OperationWork<T::Data>, ToolError> {
     let registered = context.registry.find(args.container_id())?;
-    // A path that is none depends on nothing: it is refused.
+    // An invalid path has no dependencies: it is refused.
     let scope = scope(args.path(), T::CHANGES_FILES, &registered);
     let ticket = scope.map(|scope| registered.enter(scope));
     let (registry, read_bytes) = (context.registry.clone(), context.read_bytes.clone());
@@ -153,21 +153,21 @@ pub(super) fn begin<T: FileTool>(
     }))
 }
 
-/// What a call is about.
+/// What a call uses.
 fn scope(path: &[u8], changes: bool, sandbox: &RegisteredSandbox) -> Option<Scope> {
     let mount = GuestPath::new(sandbox.mount_path()).ok()?;
     let path = GuestPath::resolve(path, &mount, Some(&mount)).ok()?.path;
     Some(Scope::Path { path, changes })
 }
 
-/// Waits until what a read may give fits among what has not been answered yet.
+/// Waits until the data that a read may return fits into the memory for pending answers.
 async fn hold(available: Arc<Semaphore>, bytes: u64) -> Option<OwnedSemaphorePermit> {
     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(MAX_READ_BYTES as u32);
-    // It is never closed.
+    // The semaphore is never closed.
     available.acquire_many_owned(bytes).await.ok()
 }
 
-/// An operation as a tool of its own.
+/// Each operation is a tool of its own.
 impl<T: FileTool> Tool for T {
     const NAME: &'static str = T::NAME;
     const DESCRIPTION: &'static str = T::DESCRIPTION;

@@ -1,4 +1,4 @@
-//! What the tools for files take.
+//! The arguments of the file tools.
 
 use super::create_directory::CreateDirectoryArgs;
 use super::delete::DeleteArgs;
@@ -14,7 +14,7 @@ fn args<T: Tool>(json: &str) -> Result<T::Args, String> {
     decode::<T>(serde_json::from_str(json).unwrap()).map_err(|error| error.message)
 }
 
-/// What an operation reads of its members, by its own tool and by `sandbox_filesystem`.
+/// The arguments that an operation decodes, in its own tool and in `sandbox_filesystem`.
 struct Decoded {
     operation: &'static str,
     alone: fn(&str) -> (Vec<u8>, String),

@@ -1,4 +1,4 @@
-//! Lines and calls, with a tool that does what its arguments say.
+//! Lines and calls, with a test tool that does what its arguments say.
 
 use super::*;
 use crate::tools::metadata::Metadata;
@@ -44,7 +44,7 @@ async fn served(
     Ok(())
 }
 
-/// A server under way, and both ends of it.
+/// A running server, and both ends of it.
 struct Running {
     input: Option<WriteHalf<DuplexStream>>,
     output: BufReader<ReadHalf<DuplexStream>>,
@@ -74,7 +74,7 @@ impl Running {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:.100}"))
     }
 
-    /// Says that no more lines come, and gives the answers that still do.
+    /// Closes the input, and returns the remaining answers.
     async fn end(mut self) -> Vec<Value> {
         let mut input = self.input.take().unwrap();
         input.shutdown().await.unwrap();
@@ -85,7 +85,7 @@ impl Running {
     }
 }
 
-/// All answers to an input that is there at once.
+/// All answers to an input that is available at once.
 async fn answers(input: &[u8]) -> Vec<Value> {
     let (near, far) = tokio::io::duplex(64 << 10);
     let input = input.to_vec();
@@ -164,7 +164,8 @@ async fn a_line_that_is_no_call_is_answered_and_the_next_one_is_read() {
 
 #[tokio::test]
 async fn an_id_that_is_none_is_never_made_a_value() {
-    // As a value either would be refused for its depth, after it had been built up to there.
+    // As a value either would be refused for its depth, but only after it had been built up to
+    // there.
     let deep = "[".repeat(1000) + &"]".repeat(1000);
     let lines =
         format!("{{\"id\": {deep}, \"tool\": \"say\", \"args\": \"x\"}}\n{{\"cancel\": {deep}}}\n");
@@ -260,7 +261,7 @@ async fn answers_come_in_any_order_and_a_call_can_be_cancelled() {
     running.call("slow", "wait", json!({})).await;
     running.call("quick", "say", json!("x")).await;
     assert_eq!(running.next().await["id"], "quick");
-    // Of a call that has been answered, and of none.
+    // For a call that has been answered, and for an unknown one.
     running.send("{\"cancel\": \"quick\"}\n{\"cancel\": \"nobody\"}\n").await;
     running.send("{\"cancel\": \"slow\"}\n").await;
     let answer = running.next().await;
@@ -280,7 +281,7 @@ async fn an_id_is_free_again_once_its_call_has_been_answered() {
     assert_eq!(running.next().await["metadata"]["kind"], "cancelled");
     running.call("a", "say", json!("x")).await;
     assert_eq!(running.next().await["data"]["content"], "x");
-    // A number is another id than its text.
+    // A number and its text are different ids.
     running.send("{\"id\": 1, \"tool\": \"wait\", \"args\": 0}\n").await;
     running.call("1", "say", json!("text")).await;
     assert_eq!(running.next().await["id"], "1");
@@ -312,8 +313,8 @@ async fn a_reader_who_does_not_read_holds_up_the_input() {
     let call = |id: usize| format!("{}\n", json!({"id": id, "tool": "large", "args": 10_000}));
     let input: String = (0..CALLS).map(call).collect();
     let mut sent = 0;
-    // Answers that nobody takes fill what is between us, and then no more lines are read: far
-    // fewer than there are.
+    // Answers that are not read fill the pipe, and then no more lines are read: far fewer than
+    // there are.
     let mut stdin = running.input.take().unwrap();
     let idle = Duration::from_secs(1);
     while let Ok(written) = tokio::time::timeout(idle, stdin.write(&input.as_bytes()[sent..])).await
@@ -343,7 +344,7 @@ async fn a_reader_who_is_gone_ends_everything() {
     let mut near = output.into_inner().unsplit(input.unwrap());
     near.write_all(b"{\"id\": \"c\", \"tool\": \"say\", \"args\": \"x\"}\n").await.unwrap();
     drop(near);
-    // `a` is given up, which would wait for ever.
+    // `a` is dropped; it would wait forever.
     task.await.unwrap().unwrap();
 }
 
