@@ -451,24 +451,24 @@ struct Pages {
     most: u64,
     /// How long a name may be, in bytes.
     longest: usize,
-    listed: Mutex<ContainerSummary>,
+    listed: Mutex<ListedEntries>,
 }
 
 #[derive(Default)]
-struct ContainerSummary {
+struct ListedEntries {
     entries: Vec<message::Entry>,
     /// Entries that no operation could name: no path is so long.
     beyond: u64,
 }
 
-impl ContainerSummary {
+impl ListedEntries {
     const fn count(&self) -> u64 {
         self.entries.len() as u64 + self.beyond
     }
 }
 
 impl Pages {
-    fn lock(&self) -> std::sync::MutexGuard<'_, ContainerSummary> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ListedEntries> {
         self.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
