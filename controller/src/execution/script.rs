@@ -484,19 +484,7 @@ impl ExecutionDriver {
             Ok(answer) => over_its_limit(&answer.end).map_or(Ok(()), |what| Err(what.to_owned())),
             Err(_) => Ok(()),
         };
-        let passed = async {
-            match monitor {
-                Some(monitor) => monitor.passed().await,
-                None => std::future::pending().await,
-            }
-        };
-        let overrun = async {
-            match monitor {
-                Some(monitor) => monitor.overrun().await,
-                None => std::future::pending().await,
-            }
-        };
-        Ok(match self.ending.answer(reply, kill_at, passed, overrun, check).await {
+        Ok(match self.ending.answer(reply, kill_at, monitor, check).await {
             Ok(Some(Ok(answer))) => Ok(Some(Answer::new(answer, &inner, &self.limits))),
             Ok(Some(Err(source))) => Err(Error::Refused { source }),
             Ok(None) => Ok(None),

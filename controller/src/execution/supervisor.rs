@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::execution::judge::{AgentReport, Evidence, KillReason};
+use crate::io_dir::write_monitor::WriteMonitor;
 use crate::sandbox::Inner;
 use crate::session::{CallError, Reply, SessionEnd};
 use crate::step::Step;
@@ -115,16 +116,27 @@ impl Supervisor {
     }
 
     /// Waits for the answer; `None` where there will be none. Whatever ends it, the agent says
-    /// nothing of it any more when this returns. `passed` ends when a limit is passed, which ends
-    /// it; `overrun` ends when asking was not enough; `check` says what in an answer no honest agent says.
+    /// nothing of it any more when this returns. A limit that the `monitor` sees passed ends it, and
+    /// kills it where asking was not enough; `check` refuses what no honest agent answers.
     pub async fn answer<T>(
         &mut self,
         mut reply: Reply<T>,
         mut kill_at: Instant,
-        passed: impl Future<Output = ScriptError>,
-        overrun: impl Future<Output = ()>,
+        monitor: Option<&WriteMonitor>,
         check: impl Fn(&Self, &Result<T, WireError>) -> Result<(), String>,
     ) -> Result<Option<Result<T, WireError>>, Error> {
+        let passed = async {
+            match monitor {
+                Some(monitor) => monitor.passed().await,
+                None => std::future::pending().await,
+            }
+        };
+        let overrun = async {
+            match monitor {
+                Some(monitor) => monitor.overrun().await,
+                None => std::future::pending().await,
+            }
+        };
         let (mut passed, mut overrun) = (std::pin::pin!(passed), std::pin::pin!(overrun));
         let mut is_overrun = false;
         loop {

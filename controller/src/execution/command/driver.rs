@@ -195,18 +195,6 @@ impl ExecutionDriver {
                 ending.is_cancelled() || inner.is_closing(),
             )
         };
-        let passed = async {
-            match monitor {
-                Some(monitor) => monitor.passed().await,
-                None => std::future::pending().await,
-            }
-        };
-        let overrun = async {
-            match monitor {
-                Some(monitor) => monitor.overrun().await,
-                None => std::future::pending().await,
-            }
-        };
         let unwanted = async {
             tokio::time::sleep_until(deadline + UNWANTED_AFTER).await;
             for (number, _) in &flows {
@@ -216,7 +204,7 @@ impl ExecutionDriver {
         };
         Ok(tokio::select! {
             biased;
-            answer = self.ending.answer(reply, kill_at, passed, overrun, check) => answer,
+            answer = self.ending.answer(reply, kill_at, monitor, check) => answer,
             () = unwanted => unreachable!("it never ends"),
         })
     }

@@ -138,7 +138,7 @@ impl Execution {
     /// side failed in the middle of it: [`Outcome::Error`](sandbox_api::Outcome::Error).
     pub async fn wait(mut self) -> Result<ExecResult, Error> {
         self.stdin = None;
-        let mut kept = [HeldResources::default(), HeldResources::default()];
+        let mut kept = [CapturedOutput::default(), CapturedOutput::default()];
         while let Some((stream, piece)) = self.next_output().await {
             kept[stream as usize].take(&piece, self.collected);
         }
@@ -207,12 +207,12 @@ impl Drop for Execution {
 
 /// The beginning of an output.
 #[derive(Debug, Default)]
-struct HeldResources {
+struct CapturedOutput {
     bytes: Vec<u8>,
     truncated: bool,
 }
 
-impl HeldResources {
+impl CapturedOutput {
     fn take(&mut self, piece: &[u8], most: usize) {
         let room = most.saturating_sub(self.bytes.len()).min(piece.len());
         self.bytes.extend_from_slice(&piece[..room]);
