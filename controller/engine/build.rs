@@ -79,7 +79,7 @@ const INPUTS: &[&str] = &[
     "sandbox-image",
     "dirfd",
     "protocol",
-    "controller/helper",
+    "controller/engine/helper",
 ];
 
 fn main() {

@@ -7,7 +7,7 @@ use std::io;
 use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -70,18 +70,20 @@ pub struct SealedOnce<B> {
     name: &'static CStr,
     bytes: B,
     program: OnceLock<SealedProgram>,
+    copying: Mutex<()>,
 }
 
 impl<B: AsRef<[u8]>> SealedOnce<B> {
     pub const fn new(name: &'static CStr, bytes: B) -> Self {
-        Self { name, bytes, program: OnceLock::new() }
+        Self { name, bytes, program: OnceLock::new(), copying: Mutex::new(()) }
     }
 
+    /// The program; whoever asks while another copies it waits for that copy.
     pub fn get(&self) -> io::Result<&SealedProgram> {
+        let _copying = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(program) = self.program.get() {
             return Ok(program);
         }
-        // Of two who are the first one's is dropped.
         let program = SealedProgram::new(self.name, self.bytes.as_ref())?;
         Ok(self.program.get_or_init(|| program))
     }

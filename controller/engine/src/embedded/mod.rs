@@ -15,6 +15,7 @@ mod seccomp;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
@@ -54,7 +55,7 @@ pub struct EmbeddedEngine {
     roots: RootCache,
     helpers: Helpers,
     /// What helpers execute in containers.
-    agent: SealedOnce<Agent>,
+    agent: Arc<SealedOnce<Agent>>,
     swap: Swap,
     /// Containers that this process made and has not removed.
     live: Mutex<HashMap<String, Arc<Live>>>,
@@ -77,14 +78,12 @@ impl EmbeddedEngine {
         }
         let data_dir = DataDir::open(&config.data_dir)?;
         let helpers = Helpers::new(data_dir.path().to_owned());
-        let agent = SealedOnce::new(c"sandbox-agent", agent.clone());
-        match ahead {
-            Prewarm::Start => {
-                helpers.start_ahead();
-                // While the helper begins. Where it fails, making a container says why.
-                _ = agent.get();
-            }
-            Prewarm::Wait => {}
+        let agent = Arc::new(SealedOnce::new(c"sandbox-agent", agent.clone()));
+        if ahead == Prewarm::Start {
+            let agent = agent.clone();
+            // Two copies of megabytes, side by side. Where one fails, making a container says why.
+            thread::spawn(move || _ = agent.get());
+            helpers.start_ahead();
         }
         let path = config.data_dir.display();
         Ok(Self {
