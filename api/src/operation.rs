@@ -392,7 +392,7 @@ impl Envelope {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sandbox_protocol::path::written;
+    use sandbox_protocol::WireString;
 
     fn refusal(json: &str) -> String {
         let error = Operation::from_json(json).unwrap_err();
@@ -421,7 +421,9 @@ mod tests {
     #[test]
     fn bytes_of_a_path_stand_alone_or_beside_its_text() {
         let stat = |json: &str| match Operation::from_json(json).unwrap() {
-            Operation::Stat(Stat { path, path_b64 }) => written(&path, path_b64.as_ref()).to_vec(),
+            Operation::Stat(Stat { path, path_b64 }) => {
+                WireString::from_parts(path, path_b64).into_bytes()
+            }
             other => panic!("{other:?}"),
         };
         assert_eq!(stat(r#"{"operation":"stat","path_b64":"Yf8="}"#), b"a\xff");
@@ -431,8 +433,8 @@ mod tests {
         let Operation::Rename(rename) = Operation::from_json(rename).unwrap() else {
             panic!("another one")
         };
-        assert_eq!(written(&rename.from, rename.from_b64.as_ref()), b"a\xff");
-        assert_eq!(written(&rename.to, rename.to_b64.as_ref()), b"b\xff");
+        assert_eq!(WireString::from_parts(rename.from, rename.from_b64).as_bytes(), b"a\xff");
+        assert_eq!(WireString::from_parts(rename.to, rename.to_b64).as_bytes(), b"b\xff");
     }
 
     #[test]

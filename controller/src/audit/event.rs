@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use sandbox_api::{millis, time};
 use sandbox_protocol::Base64;
-use sandbox_protocol::path::{MAX_PATH_BYTES, to_wire};
+use sandbox_protocol::WireString;
+use sandbox_protocol::path::MAX_PATH_BYTES;
 use serde::{Serialize, Serializer};
 
 use crate::error::Error;
@@ -122,7 +123,8 @@ impl<'a> Event<'a> {
         let names = [self.path, self.to, self.program];
         let [(path, path_b64), (to, to_b64), (program, program_b64)] = names.map(|name| {
             let Some(name) = name else { return (None, None) };
-            let (text, bytes) = to_wire(&name[..name.len().min(MAX_PATH_BYTES)]);
+            let name = WireString::new(&name[..name.len().min(MAX_PATH_BYTES)]);
+            let (text, bytes) = name.into_parts();
             (Some(text), bytes)
         });
         encode(&Line {

@@ -261,8 +261,7 @@ impl NotificationHandler for Record {
             return Err(format!("a refusal by no rule ({})", refused.kind));
         }
         // What is not UTF-8 has at most three bytes of text for each.
-        if written(&refused.path, refused.path_b64.as_ref()).len() > MAX_PATH_BYTES
-            || refused.path.len() > 3 * MAX_PATH_BYTES
+        if refused.path.as_bytes().len() > MAX_PATH_BYTES || refused.path.len() > 3 * MAX_PATH_BYTES
         {
             return Err("a refused path over its limit".to_owned());
         }

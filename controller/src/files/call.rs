@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sandbox_api::files::OperationStats;
 use sandbox_protocol::message::{Call, Cancel, Touched};
-use sandbox_protocol::path::{GuestPath, to_wire};
+use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::{Base64, ErrorKind, WireError};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
@@ -67,8 +67,8 @@ impl OperationCall {
     }
 
     /// The path as the wire has it.
-    pub fn wire(&self) -> (String, Option<Base64>) {
-        to_wire(&self.path)
+    pub fn wire(&self) -> WireString {
+        WireString::new(&self.path)
     }
 
     /// The normalised path, where the written one leads to one.
@@ -111,26 +111,19 @@ impl OperationCall {
     }
 
     /// The agent's answer names what was asked for: anything else is a breach.
-    pub fn checked(
-        &self,
-        path: &str,
-        path_b64: Option<&Base64>,
-    ) -> Result<(String, Option<Base64>), Error> {
-        self.checked_as(self.resolved(), path, path_b64)
+    pub fn checked(&self, path: &WireString) -> Result<(String, Option<Base64>), Error> {
+        self.checked_as(self.resolved(), path)
     }
 
     /// As [`checked`](Self::checked), for another path than the first.
     pub fn checked_as(
         &self,
         expected: Option<GuestPath>,
-        path: &str,
-        path_b64: Option<&Base64>,
+        path: &WireString,
     ) -> Result<(String, Option<Base64>), Error> {
         match expected {
-            Some(expected)
-                if sandbox_protocol::path::written(path, path_b64) == expected.as_bytes() =>
-            {
-                Ok(expected.to_wire())
+            Some(expected) if path.as_bytes() == expected.as_bytes() => {
+                Ok(path.clone().into_parts())
             }
             _ => Err(self.breach("an answer about another path")),
         }

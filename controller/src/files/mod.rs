@@ -24,9 +24,7 @@ use sandbox_api::{Encoding, EncodingError};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_VIEW_BYTES};
 use sandbox_protocol::media::image_type;
 use sandbox_protocol::message::{Page, ViewContent};
-use sandbox_protocol::path::{
-    GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, PathError, to_wire, written,
-};
+use sandbox_protocol::path::{GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, PathError};
 use sandbox_protocol::{Base64, ErrorKind, WireError, message};
 
 use self::call::OperationCall;
@@ -57,7 +55,7 @@ impl Sandbox {
         let mut reading = self.reading(path.as_ref(), options.offset, options.limit).await?;
         let read = async {
             let content = reading.rest().await?;
-            let (path, path_b64) = reading.path()?.to_wire();
+            let (path, path_b64) = WireString::from(&reading.path()?).into_parts();
             let mime_type = mime_type(&content).to_owned();
             let bytes = content.len() as u64;
             let content = encoding.decode(content).map_err(|error| refused(&path, &error))?;
@@ -186,12 +184,12 @@ impl Sandbox {
         count: NonZeroU64,
     ) -> Result<EditData, Error> {
         let under_way = self.begin("edit", path.as_ref());
-        let (path, path_b64) = under_way.wire();
+        let path = under_way.wire();
         let (old, new, count) = (old.to_owned(), new.to_owned(), count.get());
         let result = async {
-            let request = message::Edit { path, path_b64, old, new, count };
+            let request = message::Edit { path, old, new, count };
             let reply = under_way.change(request).await?;
-            let (path, path_b64) = under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+            let (path, path_b64) = under_way.checked(&reply.path)?;
             Ok(EditData { path, path_b64, replacements: reply.replacements })
         }
         .await;
@@ -224,11 +222,11 @@ impl Sandbox {
         options: MkdirOptions,
     ) -> Result<MkdirData, Error> {
         let under_way = self.begin("mkdir", path.as_ref());
-        let (path, path_b64) = under_way.wire();
+        let path = under_way.wire();
         let result = async {
-            let request = message::Mkdir { path, path_b64, parents: options.parents };
+            let request = message::Mkdir { path, parents: options.parents };
             let reply = under_way.change(request).await?;
-            let (path, path_b64) = under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+            let (path, path_b64) = under_way.checked(&reply.path)?;
             Ok(MkdirData { path, path_b64, created: reply.created })
         }
         .await;
@@ -248,12 +246,12 @@ impl Sandbox {
         options: RemoveOptions,
     ) -> Result<RemoveData, Error> {
         let under_way = self.begin("remove", path.as_ref());
-        let (path, path_b64) = under_way.wire();
+        let path = under_way.wire();
         let RemoveOptions { recursive, force } = options;
         let result = async {
-            let request = message::Remove { path, path_b64, recursive, force };
+            let request = message::Remove { path, recursive, force };
             let reply = under_way.change(request).await?;
-            let (path, path_b64) = under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+            let (path, path_b64) = under_way.checked(&reply.path)?;
             Ok(RemoveData { path, path_b64, removed: reply.removed, entries: reply.entries })
         }
         .await;
@@ -267,10 +265,10 @@ impl Sandbox {
     /// As of every operation, also where it cannot be told: a link on the way, a path outside.
     pub async fn exists(&self, path: impl AsRef<[u8]>) -> Result<ExistsData, Error> {
         let under_way = self.begin("exists", path.as_ref());
-        let (path, path_b64) = under_way.wire();
+        let path = under_way.wire();
         let result = async {
-            let reply = under_way.ask(message::Exists { path, path_b64 }).await?;
-            let (path, path_b64) = under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+            let reply = under_way.ask(message::Exists { path }).await?;
+            let (path, path_b64) = under_way.checked(&reply.path)?;
             Ok(ExistsData { path, path_b64, exists: reply.kind.is_some(), kind: reply.kind })
         }
         .await;
@@ -284,10 +282,10 @@ impl Sandbox {
     /// As of every operation.
     pub async fn stat(&self, path: impl AsRef<[u8]>) -> Result<StatData, Error> {
         let under_way = self.begin("stat", path.as_ref());
-        let (path, path_b64) = under_way.wire();
+        let path = under_way.wire();
         let result = async {
-            let reply = under_way.ask(message::Stat { path, path_b64 }).await?;
-            let (path, path_b64) = under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+            let reply = under_way.ask(message::Stat { path }).await?;
+            let (path, path_b64) = under_way.checked(&reply.path)?;
             let (owner, group) = self.inner().owner_names(reply.uid, reply.gid).await;
             Ok(StatData {
                 path,
@@ -321,20 +319,13 @@ impl Sandbox {
         options: RenameOptions,
     ) -> Result<RenameData, Error> {
         let under_way = self.begin("rename", from.as_ref()).to(to.as_ref());
-        let (from, from_b64) = under_way.wire();
-        let (wire_to, wire_to_b64) = to_wire(to.as_ref());
+        let (from, wire_to) = (under_way.wire(), WireString::new(&to));
         let result = async {
-            let request = message::Rename {
-                from,
-                from_b64,
-                to: wire_to,
-                to_b64: wire_to_b64,
-                overwrite: options.overwrite,
-            };
+            let request = message::Rename { from, to: wire_to, overwrite: options.overwrite };
             let reply = under_way.change(request).await?;
-            let (from, from_b64) = under_way.checked(&reply.from, reply.from_b64.as_ref())?;
+            let (from, from_b64) = under_way.checked(&reply.from)?;
             let expected = self.inner().resolve(to.as_ref());
-            let (to, to_b64) = under_way.checked_as(expected, &reply.to, reply.to_b64.as_ref())?;
+            let (to, to_b64) = under_way.checked_as(expected, &reply.to)?;
             Ok(RenameData { from, from_b64, to, to_b64 })
         }
         .await;
@@ -362,9 +353,9 @@ impl Sandbox {
 impl OperationCall {
     async fn view(&mut self, options: ViewOptions) -> Result<ViewData, Error> {
         let inner = self.inner().clone();
-        let (path, path_b64) = self.wire();
+        let path = self.wire();
         let ViewOptions { offset, limit } = options;
-        let request = |stream| message::View { path, path_b64, offset, limit, stream };
+        let request = |stream| message::View { path, offset, limit, stream };
         let most = inner.limits.max_file_size.as_u64();
         let (reply, mut incoming) = self.within(inner.session().receive(most, request)).await?;
         let reply = self.answer_to(reply);
@@ -373,7 +364,7 @@ impl OperationCall {
             content.extend_from_slice(&piece);
         }
         let reply = reply.answer().await?;
-        let (path, path_b64) = self.checked(&reply.path, reply.path_b64.as_ref())?;
+        let (path, path_b64) = self.checked(&reply.path)?;
         let view = match reply.content {
             ViewContent::Text(window) => {
                 if !content.is_empty() {
@@ -409,17 +400,17 @@ impl OperationCall {
 
     async fn list(&self, options: ListOptions) -> Result<ListData, Error> {
         let inner = self.inner();
-        let (path, path_b64) = self.wire();
+        let path = self.wire();
         let max_depth = if options.recursive { options.max_depth } else { Some(1) };
         let limits = inner.limits.for_agent();
         let most = options.limit.unwrap_or(limits.list_entries).min(limits.list_entries);
         // A name, and what stands between two.
         let longest = (MAX_COMPONENT_BYTES + 1) * usize::try_from(limits.list_depth).unwrap_or(1);
         let pages = Arc::new(Pages { most, longest, listed: Mutex::default() });
-        let request = message::List { path, path_b64, max_depth, limit: options.limit };
+        let request = message::List { path, max_depth, limit: options.limit };
         let reply = self.within(inner.session().begin(request, Some(pages.clone()))).await?;
         let reply = self.answer_to(reply).answer().await?;
-        let (path, path_b64) = self.checked(&reply.path, reply.path_b64.as_ref())?;
+        let (path, path_b64) = self.checked(&reply.path)?;
         let top = self.resolved().ok_or_else(|| self.breach("a list of no path"))?;
         let listed = std::mem::take(&mut *pages.lock());
         if reply.entries != listed.count() {
@@ -428,7 +419,7 @@ impl OperationCall {
         let mut truncated = reply.truncated || listed.beyond > 0;
         let mut entries = Vec::with_capacity(listed.entries.len());
         for entry in listed.entries {
-            let below = written(&entry.name, entry.name_b64.as_ref());
+            let below = entry.name.as_bytes();
             let path = match GuestPath::new([top.as_bytes(), below].join(&b'/')) {
                 Ok(path) if !below.is_empty() && path.strip_prefix(&top) == Some(below) => path,
                 Err(PathError::TooLong) => {
@@ -437,8 +428,8 @@ impl OperationCall {
                 }
                 _ => return Err(self.breach("an entry outside of its list")),
             };
-            let (name, name_b64) = to_wire(path.name());
-            let (path, path_b64) = path.to_wire();
+            let (name, name_b64) = WireString::new(path.name()).into_parts();
+            let (path, path_b64) = WireString::from(&path).into_parts();
             let message::Entry { kind, size, modified, .. } = entry;
             entries.push(Entry { name, name_b64, path, path_b64, kind, size, modified });
         }
@@ -451,24 +442,24 @@ struct Pages {
     most: u64,
     /// How long a name may be, in bytes.
     longest: usize,
-    listed: Mutex<ContainerSummary>,
+    listed: Mutex<ListedEntries>,
 }
 
 #[derive(Default)]
-struct ContainerSummary {
+struct ListedEntries {
     entries: Vec<message::Entry>,
     /// Entries that no operation could name: no path is so long.
     beyond: u64,
 }
 
-impl ContainerSummary {
+impl ListedEntries {
     const fn count(&self) -> u64 {
         self.entries.len() as u64 + self.beyond
     }
 }
 
 impl Pages {
-    fn lock(&self) -> std::sync::MutexGuard<'_, ContainerSummary> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ListedEntries> {
         self.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -482,12 +473,8 @@ impl NotificationHandler for Pages {
         if listed.count() + page.entries.len() as u64 > self.most {
             return Err("more entries than were asked for".to_owned());
         }
-        for mut entry in page.entries {
-            if entry.name_b64.is_some() {
-                // For people; it is made again, of the bytes.
-                entry.name = String::new();
-            }
-            match written(&entry.name, entry.name_b64.as_ref()).len() {
+        for entry in page.entries {
+            match entry.name.as_bytes().len() {
                 length if length > self.longest => {
                     return Err("an entry with a name that is too long".to_owned());
                 }

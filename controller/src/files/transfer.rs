@@ -43,8 +43,8 @@ impl Reading {
         let inner = under_way.inner();
         let most = inner.limits.max_file_size.as_u64();
         let most = limit.map_or(most, |limit| limit.min(most));
-        let (path, path_b64) = under_way.wire();
-        let request = |stream| message::Read { path, path_b64, offset, limit, stream };
+        let path = under_way.wire();
+        let request = |stream| message::Read { path, offset, limit, stream };
         let begun = under_way.within(inner.session().receive(most, request)).await;
         let (reply, incoming) = match begun {
             Ok(begun) => begun,
@@ -76,7 +76,7 @@ impl Reading {
         }
         let Some(answer) = self.answer.take() else { return Ok(None) };
         let reply = answer.answer().await?;
-        self.under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+        self.under_way.checked(&reply.path)?;
         if reply.bytes != self.bytes {
             return Err(self.under_way.breach("a file of another length"));
         }
@@ -158,9 +158,9 @@ impl Writing {
     /// Announces the content.
     pub async fn start(under_way: OperationCall, options: WriteOptions) -> Result<Self, Error> {
         let inner = under_way.inner();
-        let (path, path_b64) = under_way.wire();
+        let path = under_way.wire();
         let WriteOptions { mode, parents, atomic } = options;
-        let request = |stream| message::Write { path, path_b64, mode, parents, atomic, stream };
+        let request = |stream| message::Write { path, mode, parents, atomic, stream };
         let sink = Arc::new(Changes(inner.clone()));
         let begun = under_way.within(inner.session().send(Some(sink), request)).await;
         match begun {
@@ -206,7 +206,7 @@ impl Writing {
             Some(answer) => answer.answer().await?,
             None => return Err(self.under_way.breach("a write that was answered twice")),
         };
-        let (path, path_b64) = self.under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+        let (path, path_b64) = self.under_way.checked(&reply.path)?;
         let (bytes_written, created) = (reply.bytes_written, reply.created);
         if bytes_written != self.bytes {
             return Err(self.under_way.breach("a write of another length"));

@@ -46,8 +46,8 @@ struct Changes {
 impl TouchedPaths {
     /// Takes what the agent says; an error is a breach.
     pub fn take(&mut self, touched: &Touched, mount: Option<&GuestPath>) -> Result<(), String> {
-        let Touched { path, path_b64, existed, change, .. } = touched;
-        let path = GuestPath::from_wire(path, path_b64.as_ref())
+        let Touched { path, existed, change, .. } = touched;
+        let path = GuestPath::new(path)
             .map_err(|error| format!("a changed path that is none: {error}"))?;
         let is_inside =
             |mount: &GuestPath| path.strip_prefix(mount).is_some_and(|it| !it.is_empty());

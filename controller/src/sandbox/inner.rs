@@ -162,10 +162,10 @@ impl Inner {
 
     /// Takes note that a rule kept the script of the run `run_id` from a path.
     pub fn refused(&self, run_id: &str, refused: &Refused) {
-        let Refused { operation, path, path_b64, kind, .. } = refused;
+        let Refused { operation, path, kind, .. } = refused;
         self.audit().record(&Event {
             by: By::Script,
-            path: Some(written(path, path_b64.as_ref())),
+            path: Some(path.as_bytes()),
             outcome: kind.as_str(),
             ..Event::new(run_id, operation.as_str())
         });

@@ -48,14 +48,14 @@ async fn protocol_breach_ends_the_session() {
     };
     let touched = |request| {
         let (path, change) = ("/io/a".to_owned(), Change::Write);
-        note(FromAgent::Touched(Touched { request, path, path_b64: None, existed: false, change }))
+        note(FromAgent::Touched(Touched { request, path, existed: false, change }))
     };
     let refused = |request| {
         note(FromAgent::Refused(Refused {
             request,
             operation: ScriptOperation::Read,
             path: "..".to_owned(),
-            path_b64: None,
+
             kind: ErrorKind::PathEscape,
         }))
     };

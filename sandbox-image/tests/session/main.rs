@@ -683,7 +683,7 @@ fn each_rule_that_keeps_a_script_from_a_path_is_told_once() {
     agent.notes.clear();
     agent.run("pcall(io.open, 'hidden/f')").unwrap();
     assert_eq!(agent.notes, expected[..1]);
-    let stat = sandbox_protocol::message::Stat { path: "hidden".into(), path_b64: None };
+    let stat = sandbox_protocol::message::Stat { path: "hidden".into() };
     assert_eq!(agent.call(stat).unwrap_err().kind(), ErrorKind::NotAllowed);
     assert_eq!(agent.notes.len(), 1);
 }

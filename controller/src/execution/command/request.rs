@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sandbox_api::millis;
 use sandbox_protocol::limits::MAX_COMMAND_BYTES;
-use sandbox_protocol::message::{self, Variable, Word};
+use sandbox_protocol::message::{self, Variable};
 
 use crate::error::Error;
 use crate::session::ConsoleStreams;
@@ -142,16 +142,22 @@ impl Command {
         let refuse = |reason: String| Err(Error::Command { reason });
         let command = match self.what {
             What::Program { program, args } => {
-                let args = args.iter().map(Word::new).collect();
-                message::Command::Program(message::Program { program: Word::new(program), args })
+                let args = args.iter().map(WireString::new).collect();
+                message::Command::Program(message::Program {
+                    program: WireString::new(program),
+                    args,
+                })
             }
-            What::Shell(line) => message::Command::Shell(Word::new(line)),
+            What::Shell(line) => message::Command::Shell(WireString::new(line)),
         };
-        let cwd = self.cwd.as_deref().or(workdir.map(str::as_bytes)).map(Word::new);
+        let cwd = self.cwd.as_deref().or(workdir.map(str::as_bytes)).map(WireString::new);
         let env: Vec<Variable> = self
             .env
             .iter()
-            .map(|(name, value)| Variable { name: Word::new(name), value: Word::new(value) })
+            .map(|(name, value)| Variable {
+                name: WireString::new(name),
+                value: WireString::new(value),
+            })
             .collect();
         if let Some(variable) = env.iter().find(|variable| {
             let name = variable.name.as_bytes();

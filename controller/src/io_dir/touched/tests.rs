@@ -14,7 +14,7 @@ fn io() -> GuestPath {
 }
 
 fn touched(path: &str, existed: bool, change: Change) -> Touched {
-    Touched { request: 1, path: path.to_owned(), path_b64: None, existed, change }
+    Touched { request: 1, path: path.into(), existed, change }
 }
 
 fn look(dir: &Path, announced: &[(&str, bool, Change)]) -> Vec<(String, FileOp, u64)> {
@@ -199,8 +199,8 @@ fn names_are_sorted_and_bytes_survive() {
     fs::write(dir.path().join("a"), "").unwrap();
     let mut seen = TouchedPaths::default();
     for path in [&b"/io/b"[..], b"/io/\xff", b"/io/a"] {
-        let (path, path_b64) = GuestPath::new(path).unwrap().to_wire();
-        let touched = Touched { request: 1, path, path_b64, existed: false, change: Change::Write };
+        let path = WireString::new(path);
+        let touched = Touched { request: 1, path, existed: false, change: Change::Write };
         seen.take(&touched, Some(&io())).unwrap();
     }
     let root = fs::File::open(dir.path()).unwrap();

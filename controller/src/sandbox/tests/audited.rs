@@ -155,7 +155,7 @@ async fn each_operation_of_the_callers_has_its_line_however_it_ends() {
         while let Some((id, request)) = agent.agent.request().await {
             match request {
                 Request::Exists(_) => {
-                    let reply = ExistsReply { path: "/io/a".into(), path_b64: None, kind: None };
+                    let reply = ExistsReply { path: "/io/a".into(), kind: None };
                     agent.agent.answer(id, reply).await;
                 }
                 Request::Rename(_) => {

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use sandbox_api::{ExecResult, FileOp, Pull, RootFs, SandboxSpec, Script, TouchedSource};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_CHUNK_BYTES};
-use sandbox_protocol::message::{
-    CancelReply, Chunk, Credit, Exec, ExecEnd, ExecReply, ExecStop, Word,
-};
+use sandbox_protocol::message::{CancelReply, Chunk, Credit, Exec, ExecEnd, ExecReply, ExecStop};
 use sandbox_protocol::{Base64, ErrorKind, ToAgent, WireError, message};
 use tokio::io::AsyncWriteExt;
 
@@ -114,7 +112,7 @@ async fn a_command_reaches_the_agent_as_it_was_given_and_its_output_comes_back()
         .timeout(Duration::from_millis(1500));
     let (result, _world) = run(command, async |mut agent: Scripted, _| {
         let mut program = Program::asked(&mut agent).await;
-        let word = |text: &[u8]| Word::new(text);
+        let word = |text: &[u8]| WireString::new(text);
         assert_eq!(
             program.exec.command,
             message::Command::Program(message::Program {

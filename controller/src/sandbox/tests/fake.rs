@@ -381,14 +381,16 @@ impl Scripted {
 
     pub async fn touched(&mut self, path: &str, change: Change) {
         let (request, path) = (self.run, path.to_owned());
-        let (path_b64, existed) = (None, false);
-        self.notify(FromAgent::Touched(Touched { request, path, path_b64, existed, change })).await;
+        let existed = false;
+        self.notify(FromAgent::Touched(Touched { request, path: path.into(), existed, change }))
+            .await;
     }
 
     pub async fn refused(&mut self, path: &str, bytes: Option<Vec<u8>>, kind: ErrorKind) {
-        let (request, path, path_b64) = (self.run, path.to_owned(), bytes.map(Base64));
+        let request = self.run;
+        let path = bytes.map_or_else(|| path.into(), WireString::from);
         let operation = ScriptOperation::Read;
-        let refused = Refused { request, operation, path, path_b64, kind };
+        let refused = Refused { request, operation, path, kind };
         self.notify(FromAgent::Refused(refused)).await;
     }
 

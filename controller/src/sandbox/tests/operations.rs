@@ -30,7 +30,6 @@ fn credit(stream: u32, bytes: u64) -> Line {
 fn page(request: u64, names: &[&str]) -> Line {
     let entry = |name: &&str| Entry {
         name: (*name).to_owned(),
-        name_b64: None,
         kind: EntryKind::File,
         size: 1,
         modified: None,
@@ -48,15 +47,15 @@ fn refusal(id: u64, kind: ErrorKind) -> Line {
 }
 
 fn read_reply(id: u64, path: &str, bytes: u64) -> Line {
-    reply(id, ReadReply { path: path.into(), path_b64: None, bytes, size: bytes })
+    reply(id, ReadReply { path: path.into(), bytes, size: bytes })
 }
 
 fn write_reply(id: u64, bytes_written: u64) -> Line {
-    reply(id, WriteReply { path: "/io/a".into(), path_b64: None, bytes_written, created: true })
+    reply(id, WriteReply { path: "/io/a".into(), bytes_written, created: true })
 }
 
 fn list_reply(id: u64, path: &str, entries: u64) -> Line {
-    reply(id, ListReply { path: path.into(), path_b64: None, entries, truncated: false })
+    reply(id, ListReply { path: path.into(), entries, truncated: false })
 }
 
 /// The stream that a request opens.
@@ -249,10 +248,10 @@ async fn a_write_that_contradicts_itself_ends_the_sandbox() {
             ]
         }),
         ("a change outside the mounts", |request, _| {
-            let (path, path_b64) = ("/etc/passwd".to_owned(), None);
+            let path = "/etc/passwd";
             let (existed, change) = (true, Change::Write);
             vec![
-                FromAgent::Touched(Touched { request, path, path_b64, existed, change })
+                FromAgent::Touched(Touched { request, path: path.into(), existed, change })
                     .encode()
                     .unwrap(),
             ]
@@ -311,8 +310,8 @@ async fn an_operation_that_nobody_waits_for_is_cancelled_and_its_place_is_free_a
         }
         assert!(asked.is_empty());
         let (id, _) = agent.agent.request().await.unwrap();
-        let (path, path_b64, kind) = ("/io/a".to_owned(), None, None);
-        agent.agent.answer(id, ExistsReply { path, path_b64, kind }).await;
+        let (path, kind) = ("/io/a".into(), None);
+        agent.agent.answer(id, ExistsReply { path, kind }).await;
         agent.rest().await;
     });
     let sandbox = world.launch().await.unwrap();
@@ -395,7 +394,7 @@ async fn a_rename_is_answered_about_both_of_its_paths() {
             };
             assert!(!overwrite);
             let (from, to) = ("/io/a".to_owned(), to.to_owned());
-            let reply = RenameReply { from, from_b64: None, to, to_b64: None };
+            let reply = RenameReply { from: from.into(), to: to.into() };
             agent.agent.answer(id, reply).await;
             while agent.agent.message().await.is_some() {}
         })
@@ -413,8 +412,8 @@ async fn a_sandbox_that_is_asked_nothing_ends_at_its_idle_limit_and_says_so() {
         while let Some((id, request)) = agent.agent.request().await {
             match request {
                 Request::Exists(_) => {
-                    let (path, path_b64, kind) = ("/io/a".to_owned(), None, None);
-                    agent.agent.answer(id, ExistsReply { path, path_b64, kind }).await;
+                    let (path, kind) = ("/io/a".into(), None);
+                    agent.agent.answer(id, ExistsReply { path, kind }).await;
                 }
                 Request::Run(_) => {
                     tokio::time::sleep(Duration::from_secs(25)).await;
