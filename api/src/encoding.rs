@@ -1,4 +1,4 @@
-//! How bytes of files are written as text, and back. Nothing is replaced, nothing trimmed.
+//! Encodings of file content as text. Nothing is replaced or trimmed in either direction.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,37 +7,37 @@ use base64::engine::general_purpose::STANDARD;
 use base64::{DecodeError, Engine as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// An encoding of content: which text stands for which bytes.
+/// An encoding of file content as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Encoding {
-    /// The bytes are UTF-8. Written `utf8` too.
+    /// UTF-8. `utf8` is accepted too.
     #[default]
     Utf8,
-    /// The text is base64 (standard alphabet, padded).
+    /// Base64 (standard alphabet, padded).
     Base64,
-    /// The text is two hexadecimal digits a byte, in lower case; read in either.
+    /// Two hexadecimal digits per byte: written in lower case, read in either case.
     Hex,
-    /// ISO 8859-1: every byte is the character of its number.
+    /// ISO 8859-1: every byte is the character with that code point.
     Latin1,
-    /// UTF-16, low byte first; a byte-order mark is a character like any other.
+    /// UTF-16, little-endian; a byte-order mark is a character like any other.
     Utf16Le,
-    /// UTF-16, high byte first.
+    /// UTF-16, big-endian; likewise.
     Utf16Be,
-    /// Bytes below 128.
+    /// ASCII: bytes below 128.
     Ascii,
 }
 
-/// Content does not fit an encoding.
+/// The content does not fit the encoding.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the content is not {encoding}: {reason}")]
 pub struct EncodingError {
-    /// Which.
+    /// The encoding.
     pub encoding: Encoding,
-    /// Where, and what is wrong.
+    /// What is wrong, and where.
     pub reason: String,
 }
 
-/// A word that is no [`Encoding`].
+/// The name of an unknown [`Encoding`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown encoding '{0}': it is one of {words}", words = Encoding::words())]
 pub struct UnknownEncoding(pub String);
@@ -54,7 +54,7 @@ impl Encoding {
         Self::Ascii,
     ];
 
-    /// Its word.
+    /// Its name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -76,11 +76,11 @@ impl Encoding {
         EncodingError { encoding: self, reason: reason.into() }
     }
 
-    /// The text that stands for a file's bytes.
+    /// Decodes the bytes of a file to text.
     ///
     /// # Errors
     ///
-    /// [`EncodingError`] where no text does.
+    /// [`EncodingError`] if the bytes are not valid in this encoding.
     pub fn decode(self, bytes: Vec<u8>) -> Result<String, EncodingError> {
         let at = |index: usize| self.error(format!("byte {index} of it"));
         match self {
@@ -115,11 +115,11 @@ impl Encoding {
         Ok(text)
     }
 
-    /// The bytes that a text stands for.
+    /// Encodes text to bytes.
     ///
     /// # Errors
     ///
-    /// [`EncodingError`] where the text stands for none.
+    /// [`EncodingError`] if the text cannot be encoded.
     pub fn encode(self, text: &str) -> Result<Vec<u8>, EncodingError> {
         match self {
             Self::Utf8 => Ok(text.as_bytes().to_vec()),
@@ -156,7 +156,7 @@ impl Encoding {
     }
 }
 
-/// Why a text is no base64. What is before an odd byte are digits, a character each.
+/// Why a text is not base64. Everything before an odd byte is digits, one character each.
 fn no_base64(error: &DecodeError) -> String {
     match error {
         DecodeError::InvalidByte(index, _) => format!("character {} is no digit", index + 1),

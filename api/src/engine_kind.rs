@@ -1,21 +1,21 @@
-//! Which engine runs containers.
+//! Kinds of engines.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Which engine it is.
+/// A kind of engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineKind {
-    /// A Docker Engine, or Podman's socket.
+    /// A Docker Engine, or Podman through its Docker-compatible socket.
     Docker,
-    /// No daemon: the containers are ours.
+    /// The embedded engine: no daemon, sandboxctl runs the containers itself.
     Embedded,
 }
 
 impl EngineKind {
-    /// The word in results.
+    /// Its name in results.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -31,15 +31,15 @@ impl fmt::Display for EngineKind {
     }
 }
 
-/// What an engine is, and why it was taken.
+/// An engine, and why it was chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineInfo {
-    /// Which engine.
+    /// The kind of engine.
     pub kind: EngineKind,
-    /// Where it is, such as `unix:///var/run/docker.sock`.
+    /// Its endpoint, such as `unix:///var/run/docker.sock`.
     pub endpoint: String,
-    /// What named the endpoint: `--host`, `DOCKER_HOST`, a context, a usual socket.
+    /// What named the endpoint: `--host`, `DOCKER_HOST`, a Docker context, or a default socket.
     pub why: String,
-    /// Why it was not another engine, in one line.
+    /// Why another engine was not chosen, in one line.
     pub notice: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What failed, as data: what documents, databases and brokers keep of it.
+//! Failures as plain data, for result documents, databases and brokers.
 
 use sandbox_protocol::message::ScriptError;
 use sandbox_protocol::{ErrorKind, WireError};
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 /// [`ExecDocument`](crate::ExecDocument).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What went wrong, in one word.
+    /// The error's kind.
     pub kind: ErrorKind,
-    /// One line for people.
+    /// A one-line message.
     pub message: String,
-    /// The script's line.
+    /// The line of the script where it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
     /// The script's call stack.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traceback: Option<String>,
-    /// The next step.
+    /// A suggested next step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
 impl Failure {
-    /// For a failure of the caller's own, such as a flag that is none.
+    /// A failure of the caller's own, such as an unknown flag.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>, hint: Option<String>) -> Self {
         Self { kind, message: message.into(), line: None, traceback: None, hint }
@@ -38,7 +38,7 @@ impl From<ScriptError> for Failure {
     }
 }
 
-/// As the failure of a file operation.
+/// The failure of a file operation.
 impl From<WireError> for Failure {
     fn from(error: WireError) -> Self {
         let hint = operation_hint(error.kind()).map(str::to_owned);
@@ -46,12 +46,12 @@ impl From<WireError> for Failure {
     }
 }
 
-/// The exit code of a command that ends by an error of this kind.
+/// The exit code of a process that ends with an error of this kind.
 #[must_use]
 pub const fn exit_code(kind: ErrorKind) -> u8 {
     use ErrorKind as Kind;
     match kind {
-        // What was asked for failed, or the script did.
+        // The requested operation or the script failed.
         Kind::NotFound
         | Kind::AlreadyExists
         | Kind::IsDirectory
@@ -87,12 +87,12 @@ pub const fn exit_code(kind: ErrorKind) -> u8 {
         Kind::CommandNotFound => 127,
         Kind::Cancelled => 130,
         Kind::Killed => 137,
-        // Our side: engine, image, internal.
+        // Internal failures: engine, image and others.
         _ => 125,
     }
 }
 
-/// What to do about a file operation that ended by such an error, where there is something.
+/// A suggested next step for a file operation that failed with this error, if there is one.
 #[must_use]
 pub const fn operation_hint(kind: ErrorKind) -> Option<&'static str> {
     Some(match kind {

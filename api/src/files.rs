@@ -1,7 +1,7 @@
-//! What file operations take and give.
+//! Options and results of file operations.
 //!
-//! Every `path` in data is the normalised guest path. Where a path or name is not UTF-8 it is lossy,
-//! and `path_b64` or `name_b64` has its bytes.
+//! Every `path` in a result is the normalised guest path. If a path or name is not UTF-8, it is
+//! lossy, and `path_b64` or `name_b64` has its bytes.
 
 use sandbox_protocol::Base64;
 use serde::{Deserialize, Serialize, Serializer};
@@ -10,25 +10,25 @@ use super::encoding::Encoding;
 use crate::time::rfc3339;
 pub use sandbox_protocol::message::{EntryKind, Timestamp, TruncatedBy, WriteMode};
 
-/// How to `Sandbox::read`.
+/// Options of `Sandbox::read`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReadOptions {
-    /// As what the content is given; `None` for the sandbox's
+    /// The encoding of the content; `None` for the sandbox's
     /// [default](crate::SandboxSpec::default_encoding).
     pub encoding: Option<Encoding>,
-    /// The first byte; beyond the end there is nothing.
+    /// The offset of the first byte; past the end of the file, the content is empty.
     pub offset: u64,
-    /// How many bytes at most; `None` for all.
+    /// The maximum number of bytes; `None` for all.
     pub limit: Option<u64>,
 }
 
-/// The lines to `Sandbox::view`.
+/// The lines that `Sandbox::view` returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ViewOptions {
-    /// The first line, from 1.
+    /// The first line, counted from 1.
     pub offset: u64,
-    /// How many; `None` for as many as a view may have (2,000 lines, 50 KiB).
+    /// The maximum number of lines; `None` for the maximum of a view (2,000 lines, 50 KiB).
     pub limit: Option<u64>,
 }
 
@@ -38,15 +38,15 @@ impl Default for ViewOptions {
     }
 }
 
-/// How to `Sandbox::write`.
+/// Options of `Sandbox::write`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// What becomes of a file that is there; it is replaced by default.
+    /// What happens to an existing file; by default it is overwritten.
     pub mode: WriteMode,
-    /// Whether missing directories on the way are made, as they are by default.
+    /// Whether to create missing parent directories; true by default.
     pub parents: bool,
-    /// For [`WriteMode::Overwrite`]: whether a new file takes the old one's place, as it does by
-    /// default, so that every reader sees one of the two whole.
+    /// For [`WriteMode::Overwrite`]: whether to replace the old file by a new one, so that every
+    /// reader sees either of the two whole; true by default.
     pub atomic: bool,
 }
 
@@ -56,21 +56,21 @@ impl Default for WriteOptions {
     }
 }
 
-/// How to `Sandbox::list`.
+/// Options of `Sandbox::list`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ListOptions {
-    /// Whether directories in it are looked into.
+    /// Whether to descend into subdirectories.
     pub recursive: bool,
-    /// How deep, from 1 for the directory alone; `None` for as deep as the sandbox's limit.
+    /// The maximum depth, where 1 is the directory alone; `None` for the sandbox's limit.
     pub max_depth: Option<u64>,
-    /// How many entries; `None` for as many as the limit.
+    /// The maximum number of entries; `None` for the sandbox's limit.
     pub limit: Option<u64>,
 }
 
-/// How to `Sandbox::mkdir`.
+/// Options of `Sandbox::mkdir`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MkdirOptions {
-    /// Whether missing directories on the way are made, as they are by default.
+    /// Whether to create missing parent directories; true by default.
     pub parents: bool,
 }
 
@@ -80,23 +80,23 @@ impl Default for MkdirOptions {
     }
 }
 
-/// How to `Sandbox::remove`.
+/// Options of `Sandbox::remove`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RemoveOptions {
-    /// Whether a directory goes with all that is in it.
+    /// Whether to remove a directory with its contents.
     pub recursive: bool,
-    /// Whether nothing there is no error.
+    /// Whether to ignore a nonexistent path.
     pub force: bool,
 }
 
-/// How to `Sandbox::rename`.
+/// Options of `Sandbox::rename`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RenameOptions {
-    /// Whether something that has the new name is replaced.
+    /// Whether to replace an existing file or directory at the new path.
     pub overwrite: bool,
 }
 
-/// What `read` gives.
+/// The result of `read`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReadData {
     /// The file.
@@ -104,18 +104,18 @@ pub struct ReadData {
     /// The path's bytes, where they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// The content, in the encoding.
+    /// The content, as text in `encoding`.
     pub content: String,
     /// The encoding.
     pub encoding: Encoding,
-    /// How many bytes of the file it is.
+    /// The number of bytes that were read.
     pub bytes: u64,
-    /// `image/png`, `image/jpeg`, `image/gif` or `image/webp` by the first bytes; else `text/plain`
-    /// for UTF-8, and `application/octet-stream`.
+    /// `image/png`, `image/jpeg`, `image/gif` or `image/webp`, by the first bytes; otherwise
+    /// `text/plain` for UTF-8, and `application/octet-stream` for the rest.
     pub mime_type: String,
 }
 
-/// What `view` gives.
+/// The result of `view`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum ViewData {
@@ -125,7 +125,7 @@ pub enum ViewData {
     Image(ImageView),
 }
 
-/// Lines of a text.
+/// Lines of a text file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TextView {
     /// The file.
@@ -135,18 +135,18 @@ pub struct TextView {
     pub path_b64: Option<Base64>,
     /// The lines, exactly as they are in the file.
     pub text: String,
-    /// The number of the first line that is shown, from 1.
+    /// The number of the first line in `text`, counted from 1.
     pub first_line: u64,
-    /// How many lines are shown.
+    /// The number of lines in `text`.
     pub output_lines: u64,
-    /// How many lines the file has.
+    /// The number of lines in the file.
     pub total_lines: u64,
-    /// There is more of the file behind `text`.
+    /// Whether the file continues after `text`.
     pub truncated: bool,
-    /// What ended the text before its end.
+    /// The limit that cut `text`.
     pub truncated_by: Option<TruncatedBy>,
-    /// What to tell a reader where there is more: `[Showing lines 1-2000 of 5000. Use offset=2001
-    /// to continue.]`.
+    /// What to print after a truncated text: `[Showing lines 1-2000 of 5000. Use offset=2001 to
+    /// continue.]`.
     pub footer: Option<String>,
 }
 
@@ -158,7 +158,7 @@ pub struct ImageView {
     /// The path's bytes, where they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// The image; in JSON as base64.
+    /// The bytes of the image; base64 in JSON.
     pub content: Base64,
     /// Its MIME type.
     pub mime_type: String,
@@ -166,7 +166,7 @@ pub struct ImageView {
     pub bytes: u64,
 }
 
-/// What `write` gives.
+/// The result of `write`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WriteData {
     /// The file.
@@ -174,13 +174,13 @@ pub struct WriteData {
     /// The path's bytes, where they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// How many bytes the content had.
+    /// The size of the content in bytes.
     pub bytes_written: u64,
-    /// Whether there was no such file before.
+    /// Whether the file did not exist before.
     pub created: bool,
 }
 
-/// What `edit` gives.
+/// The result of `edit`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EditData {
     /// The file.
@@ -188,11 +188,11 @@ pub struct EditData {
     /// The path's bytes, where they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// How many were replaced.
+    /// The number of replacements.
     pub replacements: u64,
 }
 
-/// What `list` gives.
+/// The result of `list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ListData {
     /// The directory.
@@ -200,13 +200,13 @@ pub struct ListData {
     /// The path's bytes, where they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// What is in it, sorted by path, a directory before what is in it.
+    /// The entries, sorted by path; a directory comes before its contents.
     pub entries: Vec<Entry>,
-    /// There are more.
+    /// Whether there are more entries.
     pub truncated: bool,
 }
 
-/// An entry of a list.
+/// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Entry {
     /// Its name: the last component of its path.
@@ -219,17 +219,17 @@ pub struct Entry {
     /// The path's bytes, where they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// What it is.
+    /// Its kind.
     #[serde(rename = "type")]
     pub kind: EntryKind,
     /// Its size in bytes.
     pub size: u64,
-    /// When its content changed last; in JSON by RFC 3339.
+    /// When its content was last modified; RFC 3339 in JSON.
     #[serde(serialize_with = "time")]
     pub modified: Option<Timestamp>,
 }
 
-/// What `mkdir` gives.
+/// The result of `mkdir`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MkdirData {
     /// The directory.
@@ -237,48 +237,48 @@ pub struct MkdirData {
     /// The path's bytes, where they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// False where the directory was there.
+    /// Whether the directory was created; false if it existed.
     pub created: bool,
 }
 
-/// What `remove` gives.
+/// The result of `remove`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RemoveData {
-    /// What was removed.
+    /// The removed path.
     pub path: String,
     /// The path's bytes, where they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// False only with `force` and nothing there.
+    /// Whether something was removed; false only if `force` is set and nothing existed.
     pub removed: bool,
-    /// How many entries went, the named one included.
+    /// The number of removed entries, including the given path itself.
     pub entries: u64,
 }
 
-/// What `exists` gives.
+/// The result of `exists`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExistsData {
-    /// The name.
+    /// The path.
     pub path: String,
     /// The path's bytes, where they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// Whether something has it. A dangling link is there, as a link.
+    /// Whether the path exists. A dangling symbolic link exists, as a link.
     pub exists: bool,
-    /// What is there.
+    /// The kind of the entry, if it exists.
     #[serde(rename = "type")]
     pub kind: Option<EntryKind>,
 }
 
-/// What `stat` gives.
+/// The result of `stat`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StatData {
-    /// The name.
+    /// The path.
     pub path: String,
     /// The path's bytes, where they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<Base64>,
-    /// What it is.
+    /// The kind of the entry.
     #[serde(rename = "type")]
     pub kind: EntryKind,
     /// Its size in bytes.
@@ -287,41 +287,41 @@ pub struct StatData {
     pub permissions: String,
     /// Its permissions in octal: `0755`.
     pub mode: String,
-    /// Its owner, by number.
+    /// The uid of its owner.
     pub uid: u32,
-    /// Its group, by number.
+    /// The gid of its group.
     pub gid: u32,
-    /// Its owner by name, where this machine knows one; else the number.
+    /// The name of its owner if the host knows one, otherwise the uid.
     pub owner: String,
-    /// Its group by name, where this machine knows one; else the number.
+    /// The name of its group if the host knows one, otherwise the gid.
     pub group: String,
-    /// When its content changed last; in JSON by RFC 3339.
+    /// When its content was last modified; RFC 3339 in JSON.
     #[serde(serialize_with = "time")]
     pub modified: Option<Timestamp>,
-    /// When it was read last, as far as the file system keeps that.
+    /// When it was last read, if the filesystem records that.
     #[serde(serialize_with = "time")]
     pub accessed: Option<Timestamp>,
-    /// When it was made, where the file system keeps that.
+    /// When it was created, if the filesystem records that.
     #[serde(serialize_with = "time")]
     pub created: Option<Timestamp>,
 }
 
-/// What `rename` gives.
+/// The result of `rename`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RenameData {
-    /// The old name.
+    /// The old path.
     pub from: String,
     /// Its bytes, where they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_b64: Option<Base64>,
-    /// The new name.
+    /// The new path.
     pub to: String,
     /// Its bytes, where they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to_b64: Option<Base64>,
 }
 
-/// A time as RFC 3339 writes it, in UTC: `2026-11-22T06:11:28.5Z`; `None` where it can write none.
+/// A time in RFC 3339, in UTC: `2026-11-22T06:11:28.5Z`; `None` if RFC 3339 cannot represent it.
 #[must_use]
 pub fn time_text(time: Timestamp) -> Option<String> {
     rfc3339(time.seconds, time.nanoseconds)
@@ -331,13 +331,13 @@ fn time<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok,
     time.and_then(time_text).serialize(serializer)
 }
 
-/// What an operation's data says of its extent.
+/// How much an operation read, wrote or touched, by its result.
 pub trait OperationStats {
-    /// Bytes of content.
+    /// The number of bytes of content.
     fn bytes(&self) -> Option<u64> {
         None
     }
-    /// Entries, or places.
+    /// The number of entries or replacements.
     fn items(&self) -> Option<u64> {
         None
     }

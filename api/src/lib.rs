@@ -1,5 +1,5 @@
-//! What callers ask of sandboxes and what they get, as plain data: limits, specs, scripts, file
-//! operations, results. Command lines, servers, workers and clients all speak it.
+//! The types of sandboxctl's requests and results, as plain data: limits, specs, scripts, file
+//! operations, results. Used by command lines, servers, workers and clients.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Limits and their ceilings: one table of keys, flags, defaults and ceilings, which the
-//! configuration, the documentation and the error messages all read.
+//! Limits and their ceilings: one table of keys, flags, defaults and ceilings, used by the
+//! configuration, the documentation and the error messages.
 
 use std::fmt;
 use std::num::{IntErrorKind, NonZeroU32};
@@ -16,19 +16,19 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Entries of one list.
+/// The maximum number of entries of one list.
 const LIST_ENTRIES: u64 = 10_000;
-/// Bytes of a command's collected output that are kept, a stream.
+/// The maximum number of bytes that are kept of each output stream of a command.
 const COLLECTED_BYTES: u64 = 1_000_000;
-/// Processor time beyond the deadline, in seconds.
+/// Processor time allowed beyond the deadline, in seconds.
 const SPARE_CPU_SECONDS: u64 = 5;
 
-/// A number of bytes. Written with a unit: `10B`, `64KiB`, `10MB`, `1GiB`.
+/// A number of bytes, written with a unit: `10B`, `64KiB`, `10MB`, `1GiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(u64);
 
 impl ByteSize {
-    /// That many bytes.
+    /// A size of this many bytes.
     #[must_use]
     pub const fn b(bytes: u64) -> Self {
         Self(bytes)
@@ -41,7 +41,7 @@ impl ByteSize {
     }
 }
 
-/// Exact: the largest binary unit that divides it.
+/// Exact: uses the largest binary unit that divides the number.
 impl fmt::Display for ByteSize {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self.0 {
@@ -60,7 +60,7 @@ impl FromStr for ByteSize {
 
     fn from_str(text: &str) -> Result<Self, LimitParseError> {
         let bad = || LimitParseError::Size { text: text.to_owned() };
-        // The unit is not optional: a bare number is the mistake that this type is for.
+        // The unit is required: this type exists to reject bare numbers.
         if !text.trim_end().ends_with(['b', 'B']) {
             return Err(bad());
         }
@@ -68,33 +68,33 @@ impl FromStr for ByteSize {
     }
 }
 
-/// Processors, in thousandths: `1.5` is one and a half.
+/// A number of processors, in thousandths: `1.5` is one and a half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cpus(NonZeroU32);
 
 impl Cpus {
-    /// That many thousandths of a processor.
+    /// This many thousandths of a processor.
     #[must_use]
     pub const fn from_thousandths(thousandths: NonZeroU32) -> Self {
         Self(thousandths)
     }
 
-    /// Thousandths of a processor.
+    /// The number in thousandths of a processor.
     #[must_use]
     pub const fn thousandths(self) -> u32 {
         self.0.get()
     }
 
-    /// Billionths of a processor, as container engines count.
+    /// The number in billionths of a processor, as container engines count.
     #[must_use]
     pub const fn nano_cpus(self) -> i64 {
         self.0.get() as i64 * 1_000_000
     }
 
-    /// The processors of this machine.
+    /// The number of processors of this machine.
     #[must_use]
     pub fn of_this_machine() -> Self {
-        // The standard library reads a dozen files for it each time.
+        // The standard library reads a dozen files for this on each call.
         static COUNT: LazyLock<u32> = LazyLock::new(|| {
             std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
         });
@@ -126,51 +126,51 @@ impl FromStr for Cpus {
     }
 }
 
-/// A text that is no value of its limit.
+/// A text is not a valid value of its limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitParseError {
     /// Not a size.
     #[error("'{text}' is not a size with a unit, such as 10B, 64KiB, 10MB or 1GiB")]
     Size {
-        /// As it was given.
+        /// The text as given.
         text: String,
     },
     /// Not a duration.
     #[error("'{text}' is not a duration with a unit, such as 300ms, 30s or 10m")]
     Time {
-        /// As it was given.
+        /// The text as given.
         text: String,
     },
     /// Not a number of processors.
     #[error("'{text}' is not a number of processors above 0, such as 0.5 or 2")]
     Cpus {
-        /// As it was given.
+        /// The text as given.
         text: String,
     },
     /// Not a count.
     #[error("'{text}' is not a whole number above 0")]
     Count {
-        /// As it was given.
+        /// The text as given.
         text: String,
     },
-    /// More than can be counted.
+    /// Too large to be represented.
     #[error("'{text}' is too large")]
     TooLarge {
-        /// As it was given.
+        /// The text as given.
         text: String,
     },
-    /// Nothing could run under it.
+    /// Too small: nothing could run under this limit.
     #[error("'{value}' is less than the smallest that works, {smallest}")]
     TooSmall {
-        /// As it was given.
+        /// The value as given.
         value: String,
-        /// The smallest value that works.
+        /// The smallest valid value.
         smallest: String,
     },
 }
 
-/// The value of a limit, whichever its type.
+/// The value of a limit, of any type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitValue {
     /// A duration.
@@ -183,7 +183,7 @@ pub enum LimitValue {
     Count(u64),
 }
 
-/// Prints what [`LimitKey::parse`] reads.
+/// Prints the format that [`LimitKey::parse`] reads.
 impl fmt::Display for LimitValue {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -195,7 +195,7 @@ impl fmt::Display for LimitValue {
     }
 }
 
-/// A field of [`Limits`]: how it is read from text, compared, and written in the result document.
+/// A field of [`Limits`]: parsed from text, compared, and serialized in the result document.
 trait Field: Copy {
     fn value(self) -> LimitValue;
     fn from_value(value: LimitValue) -> Option<Self>;
@@ -282,7 +282,8 @@ const fn nonzero(count: u32) -> NonZeroU32 {
 macro_rules! limits {
     ($($(#[$doc:meta])* $variant:ident, $field:ident: $kind:ty, $key:literal, $flag:expr,
         $default:expr, [$ceiling:expr], $smallest:expr;)+) => {
-        /// The limits of a sandbox. Every one is always set; the default is the documented one.
+        /// The limits of a sandbox. Every limit is always set, to the documented default if nothing
+        /// else.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct Limits {
             $($(#[$doc])* pub $field: $kind,)+
@@ -317,17 +318,17 @@ macro_rules! limits {
                 match self { $(Self::$variant => $key,)+ }
             }
 
-            /// The command line's flag, where there is one.
+            /// The command-line flag, if there is one.
             #[must_use]
             pub const fn flag(self) -> Option<&'static str> {
                 match self { $(Self::$variant => $flag,)+ }
             }
 
-            /// Reads a value of this limit.
+            /// Parses a value of this limit.
             ///
             /// # Errors
             ///
-            /// [`LimitParseError`], which says what a right value looks like.
+            /// [`LimitParseError`], which describes a valid value.
             pub fn parse(self, text: &str) -> Result<LimitValue, LimitParseError> {
                 let value = match self {
                     $(Self::$variant => <$kind as Field>::parse(text)?.value(),)+
@@ -341,17 +342,17 @@ macro_rules! limits {
         }
 
         impl Limits {
-            /// The value of one limit.
+            /// Returns the value of a limit.
             #[must_use]
             pub fn get(&self, key: LimitKey) -> LimitValue {
                 match key { $(LimitKey::$variant => self.$field.value(),)+ }
             }
 
-            /// Sets one limit.
+            /// Sets the value of a limit.
             ///
             /// # Errors
             ///
-            /// [`LimitParseError`] where the value is of another limit's type or too small.
+            /// [`LimitParseError`] if the value has the type of another limit or is too small.
             pub fn set(&mut self, key: LimitKey, value: LimitValue) -> Result<(), LimitParseError> {
                 let value = key.at_least_smallest(value, || value.to_string())?;
                 match key {
@@ -368,10 +369,10 @@ limits! {
     /// The run's deadline.
     Timeout, timeout: Duration, "limits.timeout", Some("--timeout"),
         Duration::from_secs(30), [Duration::from_secs(600)], Duration::from_millis(1);
-    /// The deadline of one file operation.
+    /// The deadline of a file operation.
     OperationTimeout, operation_timeout: Duration, "filesystem.timeout", None,
         Duration::from_secs(5), [Duration::from_secs(300)], Duration::from_millis(1);
-    /// Memory of the container. Docker takes no less than 6 MiB; the agent wants room beside.
+    /// Memory of the container. Docker requires at least 6 MiB; the agent needs some in addition.
     Memory, memory: ByteSize, "limits.memory", Some("--memory"),
         ByteSize(256 * MIB), [ByteSize(4 * GIB)], ByteSize(16 * MIB);
     /// Memory of the Luau VM.
@@ -381,43 +382,44 @@ limits! {
     Cpus, cpus: Cpus, "limits.cpus", Some("--cpus"),
         Cpus(nonzero(1000)).min(Cpus::of_this_machine()), [Cpus::of_this_machine()],
         Cpus(nonzero(10));
-    /// Processes and threads. The agent has a handful of threads itself.
+    /// Processes and threads. The agent itself uses a few threads.
     Pids, pids: NonZeroU32, "limits.pids", Some("--pids"),
         nonzero(64), [nonzero(4096)], nonzero(16);
-    /// Bytes written to files, overwritten or not.
+    /// Bytes written to files, including overwritten bytes.
     MaxWrite, max_write: ByteSize, "io.max_bytes", Some("--max-write"),
         ByteSize(52_428_800), [ByteSize(GIB)], ByteSize(0);
-    /// Files and directories made.
+    /// Created files and directories.
     Entries, entries: NonZeroU32, "limits.entries", None,
         nonzero(10_000), [nonzero(1_000_000)], nonzero(1);
-    /// Size of a file that one operation reads or writes whole.
+    /// Size of a file that an operation reads or writes whole.
     MaxFileSize, max_file_size: ByteSize, "filesystem.max_file_size", Some("--max-file-size"),
         ByteSize(10 * MIB), [ByteSize(GIB)], ByteSize(0);
-    /// How deep a recursive list goes, from 1 for the directory alone.
+    /// Depth of a recursive list, where 1 is the directory alone.
     ListDepth, list_depth: NonZeroU32, "filesystem.max_depth", None,
         nonzero(10), [nonzero(100)], nonzero(1);
-    /// File handles open at one time.
+    /// Simultaneously open file handles.
     OpenHandles, open_handles: NonZeroU32, "io.max_open_handles", None,
         nonzero(64), [nonzero(1024)], nonzero(1);
-    /// Encoded bytes of all log entries of a run.
+    /// Encoded size of all log entries of a run, in bytes.
     LogBytes, log_bytes: ByteSize, "limits.log_bytes", None,
         ByteSize(MIB), [ByteSize(64 * MIB)], ByteSize(0);
     /// Log entries of a run.
     LogLines, log_lines: NonZeroU32, "limits.log_lines", None,
         nonzero(10_000), [nonzero(1_000_000)], nonzero(1);
-    /// Bytes of the programs' `/tmp`, which is memory. A file system of none would have no limit.
+    /// Size in bytes of the commands' `/tmp`, which is in memory. A tmpfs of size 0 would have no
+    /// limit.
     Tmpfs, tmpfs: ByteSize, "limits.tmpfs", Some("--tmpfs-size"),
         ByteSize(64 * MIB), [ByteSize(4 * GIB)], ByteSize(MIB);
     /// Bytes of a command's streamed output.
     OutputBytes, output_bytes: ByteSize, "limits.output_bytes", None,
         ByteSize(GIB), [ByteSize(64 * GIB)], ByteSize(0);
-    /// Connections of programs to the hosts they may reach, refused ones counted.
+    /// Connections of commands to allowed hosts; refused ones count too.
     Connections, connections: NonZeroU32, "network.connections", None,
         nonzero(10_000), [nonzero(1_000_000)], nonzero(1);
-    /// Bytes of all these connections, both ways together.
+    /// Bytes over all these connections, both directions together.
     NetworkBytes, network_bytes: ByteSize, "network.max_bytes", None,
         ByteSize(4 * GIB), [ByteSize(1024 * GIB)], ByteSize(0);
-    /// Time to resolve a name and to be answered there.
+    /// DNS and connect timeout.
     ConnectTimeout, connect_timeout: Duration, "network.connect_timeout", None,
         Duration::from_secs(10), [Duration::from_secs(300)], Duration::from_millis(1);
     /// Idle timeout of a connection.
@@ -426,19 +428,19 @@ limits! {
 }
 
 impl LimitKey {
-    /// The limit with this configuration key.
+    /// Returns the limit with this configuration key.
     #[must_use]
     pub fn from_key(key: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|limit| limit.key() == key)
     }
 
-    /// The documented default.
+    /// Its documented default.
     #[must_use]
     pub fn default_value(self) -> LimitValue {
         Limits::default().get(self)
     }
 
-    /// The documented default ceiling.
+    /// Its documented default ceiling.
     #[must_use]
     pub fn default_ceiling(self) -> LimitValue {
         Ceiling::default().0.get(self)
@@ -470,7 +472,7 @@ impl LimitKey {
     }
 }
 
-/// Whether `value` is more than `bound`. Values of two types are never compared.
+/// Whether `value` is above `bound`. Values of different types never are.
 fn is_over(value: LimitValue, bound: LimitValue) -> bool {
     match (value, bound) {
         (LimitValue::Time(value), LimitValue::Time(bound)) => value > bound,
@@ -481,24 +483,24 @@ fn is_over(value: LimitValue, bound: LimitValue) -> bool {
     }
 }
 
-/// What a caller may raise the limits to.
+/// The maximum values that a caller may set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ceiling(pub Limits);
 
-/// A limit that is above its ceiling.
+/// A limit is above its ceiling.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{} is {asked}, above its ceiling of {ceiling}", .key.flag().unwrap_or(.key.key()))]
 pub struct OverCeiling {
-    /// Which limit.
+    /// The limit.
     pub key: LimitKey,
-    /// What was asked for.
+    /// The requested value.
     pub asked: String,
-    /// What may be asked for.
+    /// The maximum.
     pub ceiling: String,
 }
 
 impl Limits {
-    /// Whether every limit is within its ceiling.
+    /// Checks that every limit is within its ceiling.
     ///
     /// # Errors
     ///
@@ -514,29 +516,29 @@ impl Limits {
         }
     }
 
-    /// The most processor time that a run can take: its deadline's on every processor that it
-    /// has, and a little to start and to end.
+    /// The maximum processor time of a run: its time limit on each of its processors, plus some
+    /// time to start and end.
     pub fn most_cpu(&self) -> Duration {
         let processors = u64::from(self.cpus.thousandths()).div_ceil(1000);
         let seconds = self.timeout.as_secs().saturating_add(SPARE_CPU_SECONDS);
         Duration::from_secs(seconds.saturating_mul(processors))
     }
 
-    /// The same, each lowered to its ceiling where it is above it.
+    /// The same limits, each lowered to its ceiling if above it.
     #[must_use]
     pub fn lowered(mut self, ceiling: &Ceiling) -> Self {
         for &key in LimitKey::ALL {
             let highest = ceiling.0.get(key);
             if is_over(self.get(key), highest) {
-                // A ceiling's values are of the limits' own types, and large enough.
+                // The ceiling's value has the right type and is large enough.
                 _ = self.set(key, highest);
             }
         }
         self
     }
 
-    /// The part that the agent enforces. What stays free of the disk is set at launch, where the file
-    /// system is known.
+    /// The limits that the agent enforces. The disk reserve is set at launch, when the filesystem
+    /// is known.
     pub fn for_agent(&self) -> message::Limits {
         message::Limits {
             vm_memory_bytes: self.vm_memory.0,
@@ -558,12 +560,12 @@ impl Limits {
     }
 }
 
-/// Whole milliseconds, as many as fit.
+/// Whole milliseconds, saturating.
 pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// As the result document has them: plain numbers, the unit in the name.
+/// As in the result document: plain numbers, with the unit in the name.
 impl Serialize for Limits {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;

@@ -13,48 +13,49 @@ use crate::failure::Failure;
 pub enum Outcome {
     /// The script returned, or the command ended with code 0.
     Ok {
-        /// The script's result, as JSON; of a command null.
+        /// The script's result, as JSON; null for a command.
         result: Box<RawValue>,
     },
     /// An uncaught error, a syntax error, or a result that is not JSON.
     ScriptError(ScriptError),
-    /// An uncaught limit error, or a kill by a limit.
+    /// An uncaught limit error, or a kill because of a limit.
     Limit(ScriptError),
-    /// The deadline, whoever enforced it.
+    /// The deadline, enforced by the agent or by the controller.
     Timeout(ScriptError),
-    /// The caller ended it.
+    /// The caller cancelled it.
     Cancelled {
-        /// Why.
+        /// The cause.
         cause: CancelCause,
     },
-    /// The container was killed, and not by us.
+    /// The container was killed, but not by the controller.
     Killed {
         /// By whom.
         by: KilledBy,
     },
-    /// The agent broke the protocol or vanished.
+    /// The agent broke the protocol or disappeared.
     AgentLost {
         /// What is known.
         detail: String,
     },
-    /// The command ended otherwise than with code 0.
+    /// The command exited with a code other than 0, or was ended by a signal.
     Exit(Exit),
-    /// Our side failed while it ran: nobody can say how it ended.
+    /// The controller or the engine failed while it ran, so how it ended is unknown.
     Error {
         /// What failed.
         failure: Failure,
-        /// The exit code of a command that ends by it, which its kind alone does not tell.
+        /// The exit code of a process that ends with this failure. It cannot be derived from the
+        /// failure's kind alone.
         exit_code: u8,
     },
 }
 
-/// Who killed a container that we did not kill.
+/// Who killed a container that the controller did not kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KilledBy {
-    /// Somebody outside.
+    /// Another process.
     Outside,
-    /// Somebody outside, or the kernel because memory had run out: the engine does not tell.
+    /// Another process, or the kernel for lack of memory: the engine does not report which.
     OutsideOrMemory,
 }
 
@@ -68,7 +69,7 @@ pub enum Exit {
     Signal(u8),
 }
 
-/// Why a caller ended a run.
+/// Why a caller cancelled a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CancelCause {
@@ -78,11 +79,11 @@ pub enum CancelCause {
     Terminate,
     /// SIGHUP.
     Hangup,
-    /// Another reason of the caller's.
+    /// Another reason.
     Caller,
 }
 
-/// The word for an [`Outcome`], or for a [`Failure`] before there was a run.
+/// The status of an [`Outcome`], or of a [`Failure`] before a run began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -107,7 +108,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The word in the result document.
+    /// Its name in the result document.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -131,8 +132,8 @@ impl std::fmt::Display for Status {
 }
 
 impl Outcome {
-    /// The same, where it was found afterwards that a limit was passed: what ended by itself ended
-    /// beyond its limit.
+    /// Applies a limit that was found afterwards to be exceeded: a run that ended by itself becomes
+    /// [`Outcome::Limit`].
     pub fn beyond(self, limit: Option<ScriptError>) -> Self {
         match (self, limit) {
             (Self::Ok { .. } | Self::Exit(_) | Self::ScriptError(_), Some(limit)) => {
@@ -142,7 +143,7 @@ impl Outcome {
         }
     }
 
-    /// The word for it.
+    /// Its status.
     #[must_use]
     pub const fn status(&self) -> Status {
         match self {
@@ -158,7 +159,7 @@ impl Outcome {
         }
     }
 
-    /// The exit code of a command that ends by it.
+    /// The exit code of a process that ends with this outcome.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -177,7 +178,7 @@ impl Outcome {
         }
     }
 
-    /// What went wrong; `None` where nothing did, and for a command's own exit code.
+    /// The failure; `None` if there is none, and for a command's own exit code.
     #[must_use]
     pub fn failure(&self) -> Option<ScriptError> {
         match self {
@@ -210,7 +211,7 @@ impl Outcome {
     }
 }
 
-/// A failure of this kind, its message cut to what the wire carries.
+/// A failure of this kind, with its message cut to the maximum length of the wire format.
 #[must_use]
 pub fn failure(kind: ErrorKind, message: impl AsRef<str>) -> ScriptError {
     let message = cut_encoded(message.as_ref(), MAX_MESSAGE_BYTES).to_owned();

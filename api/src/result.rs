@@ -1,5 +1,5 @@
-//! What a run leaves: the result for programs, and the document `sandboxctl.result/1` for
-//! everyone else.
+//! Results of runs and commands: the types of the library, and the documents `sandboxctl.result/1`
+//! and `sandboxctl.exec/1`.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -18,116 +18,115 @@ use crate::engine_kind::EngineKind;
 use crate::limits::{LimitKey, Limits};
 use crate::outcome::{Outcome, Status};
 
-/// The name of the form of a script's result document.
+/// The schema name of a script's result document.
 pub const RESULT_SCHEMA: &str = "sandboxctl.result/1";
 
-/// The name of the form of a command's result document.
+/// The schema name of a command's result document.
 pub const EXEC_SCHEMA: &str = "sandboxctl.exec/1";
 
-/// What a run leaves, however it ended.
+/// The result of a run, however it ended.
 #[derive(Debug, Clone)]
 pub struct RunResult {
-    /// The run's id, unique: its sandbox's, and from the second run on a number behind it.
+    /// The unique run id: the sandbox's id, with a number appended from the second run on.
     pub id: String,
     /// How it ended.
     pub outcome: Outcome,
-    /// Its log, as far as the limits allow; of killed runs too.
+    /// Its log, within the limits; also for killed runs.
     pub logs: Vec<LogEntry>,
-    /// Entries were left out, and the last one says why; or some were cut, and say so.
+    /// Entries were omitted, and the last one says why; or some were cut, and say so.
     pub logs_truncated: bool,
-    /// The files that it changed.
+    /// The files it changed.
     pub files_touched: FilesTouched,
     /// The engine it ran on.
     pub engine: EngineKind,
-    /// Why it was not another one, where the choice was not the usual one.
+    /// Why another engine was not chosen, if the choice was not the default.
     pub engine_notice: Option<String>,
     /// The io dir on the host, absolute.
     pub io_dir: Option<PathBuf>,
     /// The limits it ran under.
     pub limits: Limits,
-    /// What it used.
+    /// The resources it used.
     pub usage: Usage,
-    /// What confined the agent beyond its container.
+    /// The confinement of the agent beyond its container.
     pub confinement: Confinement,
-    /// The agent told how it ended, before its own end.
+    /// The agent reported how the run ended, before the agent itself ended.
     pub answered: bool,
 }
 
 impl RunResult {
-    /// The exit code of a command that ends by it.
+    /// The exit code of a process that ends with this result.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         self.outcome.exit_code()
     }
 
-    /// The next step, where there is one to name: of a limit, the setting that raises it.
+    /// A suggested next step, if there is one: for a limit, the setting that raises it.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
-        // An agent that could still tell was not killed: its VM was full.
+        // An agent that could still report was not killed: the VM's memory was exhausted.
         let memory = if self.answered { LimitKey::VmMemory } else { LimitKey::Memory };
         hint(&self.outcome, memory)
     }
 }
 
-/// What a command leaves, however it ended.
+/// The result of a command, however it ended.
 #[derive(Debug, Clone)]
 pub struct ExecResult {
-    /// The command's id, unique: its sandbox's, and from the second run or command on a number
-    /// behind it.
+    /// The unique id of the command: the sandbox's id, with a number appended from the second run
+    /// or command on.
     pub id: String,
-    /// How it ended. The exit code of whoever passes it on is [`Outcome::exit_code`].
+    /// How it ended. [`Outcome::exit_code`] is the exit code of a process that forwards it.
     pub outcome: Outcome,
-    /// The program's own exit code; `None` where a signal ended it, or nobody knows.
+    /// The command's own exit code; `None` if it was ended by a signal, or if it is unknown.
     pub exit_code: Option<i32>,
-    /// The signal that ended the program; `None` where none did, or nobody knows. 9 where it was
-    /// killed for a limit or a cancel.
+    /// The signal that ended the command; `None` if none did, or if it is unknown. 9 if it was
+    /// killed because of a limit or a cancel.
     pub signal: Option<i32>,
-    /// The beginning of its output, without what
-    /// `next_output` gave.
+    /// The beginning of its stdout, without the output that `next_output` returned.
     pub stdout: Vec<u8>,
-    /// The beginning of its error output, likewise.
+    /// The beginning of its stderr, likewise.
     pub stderr: Vec<u8>,
-    /// There was more output than `stdout` keeps.
+    /// There was more output than `stdout` contains.
     pub stdout_truncated: bool,
-    /// There was more error output than `stderr` keeps.
+    /// There was more output than `stderr` contains.
     pub stderr_truncated: bool,
-    /// The files that were changed while it ran, by it or by others.
+    /// The files that changed while it ran, whoever changed them.
     pub files_touched: FilesTouched,
     /// The engine it ran on.
     pub engine: EngineKind,
-    /// Why it was not another one, where the choice was not the usual one.
+    /// Why another engine was not chosen, if the choice was not the default.
     pub engine_notice: Option<String>,
     /// The io dir on the host, absolute.
     pub io_dir: Option<PathBuf>,
     /// The limits it ran under.
     pub limits: Limits,
-    /// What it used.
+    /// The resources it used.
     pub usage: Usage,
-    /// What confined it beyond its container.
+    /// Its confinement beyond its container.
     pub confinement: Confinement,
 }
 
 impl ExecResult {
-    /// Whether it ended otherwise than with code 0.
+    /// Whether it did not exit with code 0.
     #[must_use]
     pub const fn failed(&self) -> bool {
         !matches!(self.outcome, Outcome::Ok { .. })
     }
 
-    /// Whether its time was up.
+    /// Whether it exceeded its time limit.
     #[must_use]
     pub const fn timed_out(&self) -> bool {
         matches!(self.outcome, Outcome::Timeout(_))
     }
 
-    /// The next step, where there is one to name: of a limit, the setting that raises it.
+    /// A suggested next step, if there is one: for a limit, the setting that raises it.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         hint(&self.outcome, LimitKey::Memory)
     }
 }
 
-/// The next step after such an end. `memory` is the limit that ran out where memory did.
+/// A suggested next step for this outcome. `memory` is the limit to name if memory ran out.
 fn hint(outcome: &Outcome, memory: LimitKey) -> Option<String> {
     let kind = match outcome {
         Outcome::Error { failure, .. } => return failure.hint.clone(),
@@ -152,21 +151,21 @@ fn hint(outcome: &Outcome, memory: LimitKey) -> Option<String> {
 /// An entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Who made it.
+    /// Its origin.
     pub level: LogLevel,
-    /// Its text, which may have several lines.
+    /// Its text, possibly of several lines.
     pub text: String,
-    /// It was not UTF-8, and `text` has U+FFFD in places.
+    /// It was not UTF-8, and `text` contains U+FFFD.
     pub lossy: bool,
     /// It was longer and was cut; `text` ends with a mark that says so.
     pub cut: bool,
 }
 
-/// The end of an entry that was cut.
+/// The suffix of an entry that was cut.
 const CUT: &str = "… [cut]";
 
 impl LogEntry {
-    /// The entry as it is shown to people and in documents: that of `warn` is marked.
+    /// The entry as shown to people and in documents: entries of `warn` are marked.
     #[must_use]
     pub fn line(&self) -> Cow<'_, str> {
         match self.level {
@@ -176,14 +175,14 @@ impl LogEntry {
     }
 }
 
-/// Who made a log entry.
+/// The origin of a log entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LogLevel {
     /// The script's `print`.
     Print,
     /// The script's `warn`.
     Warn,
-    /// We: entries were left out.
+    /// The controller: entries were omitted.
     Truncated,
 }
 
@@ -205,7 +204,7 @@ impl From<message::Log> for LogEntry {
 /// The files that a run changed, in their final state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FilesTouched {
-    /// Sorted by name, each once.
+    /// Sorted by name, without duplicates.
     pub files: Vec<TouchedFile>,
     /// How they were found.
     pub source: TouchedSource,
@@ -214,7 +213,8 @@ pub struct FilesTouched {
 }
 
 impl FilesTouched {
-    /// What a scan found, and what was observed beside: a file that was made and removed again.
+    /// Merges a scan with observed changes, which include files that were created and removed
+    /// again.
     pub fn with(mut self, observed: Self) -> Self {
         let known: HashSet<Vec<u8>> = self.files.iter().map(|file| file.path().to_vec()).collect();
         let others = observed.files.into_iter().filter(|file| !known.contains(file.path()));
@@ -229,10 +229,10 @@ impl FilesTouched {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TouchedSource {
-    /// The agent named each path before it changed it; we looked at each.
+    /// The agent announced each path before it changed it; the controller then checked each.
     #[default]
     Observed,
-    /// A walk before and one after.
+    /// Scans before and after the run.
     Scan,
 }
 
@@ -244,14 +244,14 @@ pub struct TouchedFile {
     /// The name's bytes, where they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name_b64: Option<Base64>,
-    /// What became of it.
+    /// The kind of change.
     pub op: FileOp,
-    /// Its size now; 0 where it is gone.
+    /// Its current size; 0 if it was removed.
     pub bytes: u64,
 }
 
 impl TouchedFile {
-    /// What became of the file at this path, relative to the io dir.
+    /// A change of the file at this path, relative to the io dir.
     pub fn new(path: &[u8], op: FileOp, bytes: u64) -> Self {
         let name = String::from_utf8_lossy(path).into_owned();
         let is_exact = name.as_bytes() == path;
@@ -259,26 +259,26 @@ impl TouchedFile {
         Self { name, name_b64, op, bytes }
     }
 
-    /// Its path's bytes.
+    /// The bytes of its path.
     pub fn path(&self) -> &[u8] {
         self.name_b64.as_ref().map_or(self.name.as_bytes(), |exact| &exact.0)
     }
 }
 
-/// What became of a file.
+/// How a file changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileOp {
-    /// Made or overwritten.
+    /// Created or overwritten.
     Write,
-    /// It existed, and was only appended to.
+    /// It existed before, and was only appended to.
     Append,
-    /// Gone; also where the run made it itself.
+    /// Removed; also if the run itself created it.
     Remove,
 }
 
 impl FileOp {
-    /// The word in documents.
+    /// Its name in documents.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -289,21 +289,21 @@ impl FileOp {
     }
 }
 
-/// What a run used. `None` is what nobody can know any more.
+/// The resources that a run used. `None` means unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Usage {
-    /// From the agent's taking the script to its end.
+    /// From when the agent accepted the script until it ended.
     pub wall_ms: u64,
     /// Processor time.
     pub cpu_ms: Option<u64>,
-    /// Largest resident size, of the sandbox so far.
+    /// The maximum resident set size, over the sandbox's life so far.
     pub peak_memory_bytes: Option<u64>,
     /// Bytes written to files.
     pub written_bytes: Option<u64>,
 }
 
-/// The document of `--json`: one for every way a run can end, our own failures included; see
-/// [`failed`](Self::failed) for those before there was a run.
+/// The document of `--json`, for every way a run can end, including failures of sandboxctl itself;
+/// see [`failed`](Self::failed) for those before the run began.
 #[derive(Debug, Serialize)]
 pub struct ResultDocument<'a> {
     schema: &'static str,
@@ -326,14 +326,14 @@ pub struct ResultDocument<'a> {
     confinement: Option<&'a Confinement>,
 }
 
-/// The document of `exec --json`: one for every way a command can end, our own failures included;
-/// see [`failed`](Self::failed) for those before there was a command.
+/// The document of `exec --json`, for every way a command can end, including failures of sandboxctl
+/// itself; see [`failed`](Self::failed) for those before the command began.
 #[derive(Debug, Serialize)]
 pub struct ExecDocument<'a> {
     schema: &'static str,
     id: Option<&'a str>,
     status: Status,
-    /// The program's own, as `signal`: never one of ours.
+    /// The exit code of the command itself, like `signal`: never one of sandboxctl.
     exit_code: Option<i32>,
     signal: Option<i32>,
     failed: bool,
@@ -357,22 +357,22 @@ pub struct ExecDocument<'a> {
     confinement: Option<&'a Confinement>,
 }
 
-/// How a document has what a command wrote.
+/// The encoding of a command's output in the document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 enum OutputEncoding {
     /// As text.
     #[serde(rename = "utf-8")]
     Utf8,
-    /// It is no text, or it is none where it was cut.
+    /// The output is not text, or not where it was cut.
     #[serde(rename = "base64")]
     Base64,
 }
 
-/// Output as text, where it is that.
+/// The output as text, if it is UTF-8; otherwise as base64.
 fn text(output: &[u8], truncated: bool) -> (Cow<'_, str>, OutputEncoding) {
     let text = match std::str::from_utf8(output) {
         Ok(text) => Some(text),
-        // Cut in the middle of a character: what is left of that is no loss to a text.
+        // Cut within a character: the partial character is dropped.
         Err(error) if truncated && error.error_len().is_none() => {
             std::str::from_utf8(&output[..error.valid_up_to()]).ok()
         }
@@ -420,7 +420,7 @@ impl<'a> From<&'a ExecResult> for ExecDocument<'a> {
 }
 
 impl ExecDocument<'_> {
-    /// Where our side failed, and nothing ran.
+    /// The document of a failure before anything ran.
     #[must_use]
     pub const fn failed(error: Failure) -> Self {
         Self {
@@ -451,10 +451,10 @@ impl ExecDocument<'_> {
     }
 }
 
-/// The status of what never began.
+/// The status of a request that did not begin.
 const fn status_of(error: &Failure) -> Status {
     match error.kind {
-        // A caller who gives up before there is a run has cancelled.
+        // A caller that gives up before the run begins has cancelled it.
         ErrorKind::Cancelled => Status::Cancelled,
         _ => Status::Error,
     }
@@ -500,7 +500,7 @@ impl<'a> From<&'a RunResult> for ResultDocument<'a> {
 }
 
 impl ResultDocument<'_> {
-    /// Where our side failed, and nothing ran.
+    /// The document of a failure before anything ran.
     #[must_use]
     pub const fn failed(error: Failure, exit_code: u8) -> Self {
         Self {
@@ -538,7 +538,7 @@ mod tests {
             ("\u{20ac}".as_bytes(), false, ("\u{20ac}", OutputEncoding::Utf8)),
             (b"\xff", false, ("/w==", OutputEncoding::Base64)),
             (b"\xffa", true, ("/2E=", OutputEncoding::Base64)),
-            // The half of a character at the end: only a cut makes it one.
+            // An incomplete character at the end: valid only in truncated output.
             (b"a\xe2\x82", true, ("a", OutputEncoding::Utf8)),
             (b"a\xe2\x82", false, ("YeKC", OutputEncoding::Base64)),
         ] {

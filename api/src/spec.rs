@@ -1,4 +1,4 @@
-//! What a caller asks for: a sandbox, and a script to run in it.
+//! Specifications: a sandbox, and a script to run in it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,15 +13,16 @@ use crate::encoding::Encoding;
 use crate::hosts::Allowlist;
 use crate::limits::Limits;
 
-/// How long a sandbox may live at most.
+/// The default maximum lifetime of a sandbox.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(3600);
 
-/// How long nothing may be asked of a sandbox that is kept.
+/// The recommended idle timeout of a sandbox that is kept open.
 pub const DEFAULT_IDLE_LIMIT: Duration = Duration::from_secs(600);
 
-/// Names whose files others run or trust: shells, editors, version control, package managers and
-/// agents read them wherever they find them. [`SandboxSpec::protected`] takes them where a sandbox
-/// works on somebody's own files; none is protected unless it is asked for.
+/// File names that other programs execute or trust: shells, editors, version control, package
+/// managers and agents read such files wherever they find them. Pass this list to
+/// [`SandboxSpec::protected`] if a sandbox works on a user's own files; no name is protected by
+/// default.
 pub const DEFAULT_PROTECTED: &[&str] = &[
     // Shells, logins.
     ".bash_aliases",
@@ -48,12 +49,12 @@ pub const DEFAULT_PROTECTED: &[&str] = &[
     ".zprofile",
     ".zshenv",
     ".zshrc",
-    // What starts by itself.
+    // Programs that start automatically.
     ".config/autostart",
     ".config/environment.d",
     ".config/systemd",
     ".local/bin",
-    // Keys, and where they are used.
+    // Keys, and files that configure their use.
     ".aws",
     ".docker",
     ".gnupg",
@@ -62,7 +63,7 @@ pub const DEFAULT_PROTECTED: &[&str] = &[
     ".ssh",
     // Version control.
     ".config/git",
-    // Its hooks and its config run programs; a file of that name can lead to another config.
+    // Its hooks and its config run programs; a file of that name can point to another config.
     ".git",
     ".gitconfig",
     ".gitmodules",
@@ -70,7 +71,7 @@ pub const DEFAULT_PROTECTED: &[&str] = &[
     ".hgrc",
     ".husky",
     ".pre-commit-config.yaml",
-    // Pipelines.
+    // CI pipelines.
     ".circleci",
     ".forgejo",
     ".gitea",
@@ -117,41 +118,41 @@ pub const DEFAULT_PROTECTED: &[&str] = &[
     ".gemini",
     ".mcp.json",
     ".windsurf",
-    // Ours.
+    // sandboxctl's own.
     "sandboxctl.toml",
     ".config/sandboxctl",
 ];
 
-/// A part of a [`SandboxSpec`] or a [`Script`] that cannot be used: its caller's mistake.
+/// A part of a [`SandboxSpec`] or a [`Script`] is invalid: the caller's mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// A protected name is none.
+    /// A protected name is invalid.
     #[error("cannot protect '{name}': {reason}")]
     ProtectedName {
-        /// As it was given.
+        /// The name as given.
         name: String,
-        /// What is wrong.
+        /// What is wrong with it.
         reason: &'static str,
     },
-    /// An argument for the script that no script can be given.
+    /// An argument that cannot be passed to a script.
     #[error("the script's argument '{what}' cannot be used: {reason}")]
     Args {
-        /// Which.
+        /// Which argument.
         what: String,
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
     },
-    /// Arguments for the script that are too long.
+    /// The script's arguments are too large.
     #[error("the script's arguments are longer than {max} bytes of JSON")]
     ArgsTooLarge {
-        /// The most that fits.
+        /// The maximum size in bytes.
         max: usize,
     },
 }
 
 impl SpecError {
-    /// The next step, where there is one to name.
+    /// A suggested next step, if there is one.
     #[must_use]
     pub const fn hint(&self) -> Option<&'static str> {
         match self {
@@ -161,96 +162,96 @@ impl SpecError {
     }
 }
 
-/// A sandbox to launch. Every limit is set; without an [`io_dir`](Self::io_dir) it has no files.
+/// A sandbox to launch. Every limit is set. Without an [`io_dir`](Self::io_dir) it has no files.
 #[derive(Debug, Clone)]
 pub struct SandboxSpec {
-    /// What its file system is made from.
+    /// The root filesystem.
     pub root: RootFs,
-    /// The host's directory that is its io dir.
+    /// The io dir on the host.
     pub io_dir: Option<PathBuf>,
-    /// No files at all.
+    /// Whether the sandbox has no files at all.
     pub io_is_off: bool,
-    /// An io dir of its own, in memory.
+    /// Whether the sandbox has a private io dir, in memory.
     pub io_is_private: bool,
-    /// Where the io dir appears.
+    /// The guest path of the io dir.
     pub mount_path: String,
-    /// What relative paths are relative to; `None` for the io dir's root.
+    /// The working directory, to which relative paths are resolved; `None` for the io dir.
     pub workdir: Option<String>,
-    /// Its read-only inputs.
+    /// The read-only inputs.
     pub inputs: Vec<Input>,
-    /// Its limits, all of them.
+    /// The limits, all of them.
     pub limits: Limits,
     /// How `io` reports OS errors.
     pub io_errors: IoErrors,
-    /// Guest path prefixes that may be used; `None` for the mounts.
+    /// The guest path prefixes that may be used; `None` for the mounts.
     pub allowed_paths: Option<Vec<AllowedPath>>,
-    /// Names that refuse writes.
+    /// File names that may not be written.
     pub protected: Vec<String>,
-    /// Who it runs as; `None` for the io dir's owner.
+    /// The user it runs as; `None` for the owner of the io dir.
     pub user: Option<User>,
-    /// How long it may live at most.
+    /// The maximum lifetime.
     pub lifetime: Duration,
-    /// How long nothing may be asked of it.
+    /// The idle timeout.
     pub idle_limit: Option<Duration>,
-    /// The encoding of reads and writes that name none.
+    /// The encoding of reads and writes that do not specify one.
     pub default_encoding: Encoding,
-    /// What it is for.
+    /// Whether it serves one run or many.
     pub lifespan: Lifespan,
-    /// What its container is called in lists.
+    /// The name of its container in lists.
     pub container_name: Option<String>,
-    /// Which hosts commands may reach.
+    /// The hosts that commands may reach.
     pub allow: Allowlist,
 }
 
-/// What a sandbox's file system is made from.
+/// The root filesystem of a sandbox.
 ///
-/// Programs run in any but [`Builtin`](Self::Builtin), beside scripts.
+/// All but [`Builtin`](Self::Builtin) support commands as well as scripts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum RootFs {
-    /// The sandbox image, which has no programs: scripts and files alone.
+    /// The built-in sandbox image, which contains no programs: scripts and file operations only.
     #[default]
     Builtin,
-    /// An image of the engine's.
+    /// An image of the engine.
     Image {
-        /// Its name, with a tag or a digest, or its id.
+        /// Its name with a tag or a digest, or its id.
         reference: String,
-        /// When it is fetched from its registry.
+        /// When to pull it.
         pull: Pull,
     },
-    /// A directory of the host, which is never written to. The embedded engine's alone.
+    /// A directory on the host, which is never written to. Embedded engine only.
     Directory(PathBuf),
-    /// A tar of an image, as `docker save` writes it or as an OCI layout. The embedded engine's
-    /// alone.
+    /// A tar archive of an image: the format of `docker save`, or an OCI layout. Embedded engine
+    /// only.
     Archive(PathBuf),
 }
 
 impl RootFs {
-    /// Whether there can be programs.
+    /// Whether commands can run in it.
     #[must_use]
     pub const fn supports_exec(&self) -> bool {
         !matches!(self, Self::Builtin)
     }
 }
 
-/// When an image is fetched from its registry.
+/// When to pull an image from its registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Pull {
-    /// Where the engine does not have it.
+    /// If the engine does not have it.
     #[default]
     Missing,
-    /// Not at all: the engine has it, or the launch fails.
+    /// Never: if the engine does not have it, the launch fails.
     Never,
-    /// Each time.
+    /// At every launch.
     Always,
 }
 
-/// What a sandbox is for.
+/// How many runs a sandbox serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Lifespan {
     /// Any number of runs, one at a time.
     #[default]
     ManyRuns,
-    /// One run, which also bounds the processor time of its whole life.
+    /// One run. Its limit of processor time then applies to the whole life of the sandbox.
     OneRun,
 }
 
@@ -286,15 +287,15 @@ impl SandboxSpec {
         Self::default()
     }
 
-    /// What its file system is made from; the sandbox image by default.
+    /// Sets the root filesystem; the built-in sandbox image by default.
     #[must_use]
     pub fn root(mut self, root: RootFs) -> Self {
         self.root = root;
         self
     }
 
-    /// The host's directory that scripts read and write. Made if it is missing, and then removed
-    /// again where a sandbox leaves it empty.
+    /// Sets the directory on the host that scripts read and write. It is created if it is missing,
+    /// and removed again if a sandbox leaves it empty.
     #[must_use]
     pub fn io_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.io_dir = Some(dir.into());
@@ -303,9 +304,9 @@ impl SandboxSpec {
         self
     }
 
-    /// An io dir of its own, in memory, in place of one of the host's: as large as may be written,
-    /// which the kernel keeps, and gone with the sandbox. What is in it counts against the memory
-    /// limit. Only the embedded engine makes one.
+    /// Uses a private io dir in memory instead of a directory on the host. The kernel limits its
+    /// size to the write limit, and it disappears with the sandbox. Its content counts against the
+    /// memory limit. Embedded engine only.
     #[must_use]
     pub fn private_io_dir(mut self) -> Self {
         self.io_dir = None;
@@ -314,7 +315,7 @@ impl SandboxSpec {
         self
     }
 
-    /// No files at all: a sandbox with inputs is refused then.
+    /// Disables files entirely: a sandbox with inputs is then refused.
     #[must_use]
     pub fn no_io(mut self) -> Self {
         self.io_dir = None;
@@ -323,58 +324,58 @@ impl SandboxSpec {
         self
     }
 
-    /// Where the io dir appears; `/io` by default.
+    /// Sets the guest path of the io dir; `/io` by default.
     #[must_use]
     pub fn mount_path(mut self, path: impl Into<String>) -> Self {
         self.mount_path = path.into();
         self
     }
 
-    /// What relative paths are relative to; the io dir's root by default.
+    /// Sets the working directory, to which relative paths are resolved; the io dir by default.
     #[must_use]
     pub fn workdir(mut self, path: impl Into<String>) -> Self {
         self.workdir = Some(path.into());
         self
     }
 
-    /// One more read-only input.
+    /// Adds a read-only input.
     #[must_use]
     pub fn input(mut self, input: Input) -> Self {
         self.inputs.push(input);
         self
     }
 
-    /// The limits, all of them.
+    /// Sets all limits.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// How `io` reports OS errors.
+    /// Sets how `io` reports OS errors.
     #[must_use]
     pub fn io_errors(mut self, io_errors: IoErrors) -> Self {
         self.io_errors = io_errors;
         self
     }
 
-    /// Guest path prefixes that may be used; by default the mounts, each with its access.
+    /// Sets the guest path prefixes that may be used; by default the mounts, each with its access.
     #[must_use]
     pub fn allowed_paths(mut self, paths: Vec<AllowedPath>) -> Self {
         self.allowed_paths = Some(paths);
         self
     }
 
-    /// Names that refuse writes wherever they stand, such as `.bashrc` or `.git/hooks`, whatever
-    /// their case; none by default. [`DEFAULT_PROTECTED`] is a list of them.
+    /// Sets file names that may not be written anywhere, such as `.bashrc` or `.git/hooks`,
+    /// compared without case; none by default. [`DEFAULT_PROTECTED`] is a recommended list.
     #[must_use]
     pub fn protected(mut self, names: Vec<String>) -> Self {
         self.protected = names;
         self
     }
 
-    /// Whether this can be a name of [`protected`](Self::protected): one component, or several
-    /// with `/` between them. A launch checks it too.
+    /// Checks a name for [`protected`](Self::protected): it must be one path component, or several
+    /// separated by `/`. A launch checks it too.
     ///
     /// # Errors
     ///
@@ -395,58 +396,58 @@ impl SandboxSpec {
         Ok(())
     }
 
-    /// Who to run as; by default the io dir's owner.
+    /// Sets the user to run as; by default the owner of the io dir.
     #[must_use]
     pub fn user(mut self, user: Option<User>) -> Self {
         self.user = user;
         self
     }
 
-    /// How long the sandbox may live at most; [`DEFAULT_LIFETIME`] by default.
+    /// Sets the maximum lifetime of the sandbox; [`DEFAULT_LIFETIME`] by default.
     #[must_use]
     pub fn lifetime(mut self, lifetime: Duration) -> Self {
         self.lifetime = lifetime;
         self
     }
 
-    /// How long nothing may be asked of the sandbox before it ends; by default only its lifetime
-    /// bounds that. [`DEFAULT_IDLE_LIMIT`] is what a sandbox that is kept for others should have.
+    /// Sets the idle timeout, after which a sandbox without requests ends; none by default. Use
+    /// [`DEFAULT_IDLE_LIMIT`] for a sandbox that is kept open for other callers.
     #[must_use]
     pub fn idle_limit(mut self, limit: Option<Duration>) -> Self {
         self.idle_limit = limit;
         self
     }
 
-    /// The encoding of `Sandbox::read` and of operations as data, where
-    /// they name none; UTF-8 by default.
+    /// Sets the encoding of `Sandbox::read` and of [`Operation`](crate::Operation)s that do not
+    /// specify one; UTF-8 by default.
     #[must_use]
     pub fn default_encoding(mut self, encoding: Encoding) -> Self {
         self.default_encoding = encoding;
         self
     }
 
-    /// What to call the container where containers are listed: its label `sandboxctl.name`.
+    /// Sets the name of the container in lists of containers: its label `sandboxctl.name`.
     #[must_use]
     pub fn container_name(mut self, name: impl Into<String>) -> Self {
         self.container_name = Some(name.into());
         self
     }
 
-    /// What the sandbox is for; [`Lifespan::ManyRuns`] by default.
+    /// Sets how many runs the sandbox serves; [`Lifespan::ManyRuns`] by default.
     #[must_use]
     pub fn lifespan(mut self, lifespan: Lifespan) -> Self {
         self.lifespan = lifespan;
         self
     }
 
-    /// Whether there can be programs in it.
+    /// Whether commands can run in it.
     #[must_use]
     pub const fn supports_exec(&self) -> bool {
         self.root.supports_exec()
     }
 
-    /// Which hosts programs may reach. None by default. Without programs a list of any is an error of
-    /// the launch: a script itself reaches none ever.
+    /// Sets the hosts that commands may reach; none by default. A launch fails if the list is not
+    /// empty and the sandbox does not support commands: scripts have no network.
     #[must_use]
     pub fn allow(mut self, hosts: Allowlist) -> Self {
         self.allow = hosts;
@@ -459,34 +460,34 @@ impl SandboxSpec {
 pub struct Input {
     /// Its name below `/in`.
     pub name: String,
-    /// What it is.
+    /// Its content.
     pub source: InputSource,
 }
 
-/// What an [`Input`] is.
+/// The content of an [`Input`].
 #[derive(Debug, Clone)]
 pub enum InputSource {
-    /// A file or directory of the host.
+    /// A file or directory on the host.
     Path(PathBuf),
     /// Bytes, which appear as a file.
     Bytes(Vec<u8>),
 }
 
 impl Input {
-    /// A file or a directory of the host.
+    /// An input from a file or directory on the host.
     #[must_use]
     pub fn path(source: impl Into<PathBuf>, name: impl Into<String>) -> Self {
         Self { name: name.into(), source: InputSource::Path(source.into()) }
     }
 
-    /// Bytes, which appear as a file. They are spooled below the controller's state folder for
-    /// the life of the sandbox.
+    /// An input from bytes, which appear as a file. They are stored below the controller's state
+    /// directory for the life of the sandbox.
     #[must_use]
     pub fn bytes(name: impl Into<String>, content: Vec<u8>) -> Self {
         Self { name: name.into(), source: InputSource::Bytes(content) }
     }
 
-    /// The name that an input of `source` has where none is given: its last component.
+    /// The default name of an input from `source`: its last path component.
     #[must_use]
     pub fn default_name(source: &Path) -> Option<&str> {
         source.file_name().and_then(|name| name.to_str())
@@ -496,29 +497,29 @@ impl Input {
 /// A script to run.
 #[derive(Debug, Clone, Default)]
 pub struct Script {
-    /// Its text.
+    /// Its source code.
     pub source: Vec<u8>,
     /// Its `args`.
     pub args: Map<String, Value>,
-    /// How long it may run; `None` for the sandbox's limit.
+    /// Its time limit; `None` for the sandbox's limit.
     pub timeout: Option<Duration>,
 }
 
 impl Script {
-    /// A script of this text.
+    /// A script with this source code.
     #[must_use]
     pub fn new(source: impl Into<Vec<u8>>) -> Self {
         Self { source: source.into(), args: Map::new(), timeout: None }
     }
 
-    /// The script's `args`.
+    /// Sets the script's `args`.
     #[must_use]
     pub fn args(mut self, args: Map<String, Value>) -> Self {
         self.args = args;
         self
     }
 
-    /// How long it may run, in place of the sandbox's [`Limits::timeout`] and under the same
+    /// Sets the time limit, in place of the sandbox's [`Limits::timeout`] and under the same
     /// ceiling.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -526,14 +527,15 @@ impl Script {
         self
     }
 
-    /// Whether these `args` can be given to a script. A run checks it too, before it begins.
+    /// Checks whether a script accepts these `args`. A run checks them too, before it begins.
     ///
     /// # Errors
     ///
-    /// [`SpecError`] for what is too long, too deep, or no number of Luau's.
+    /// [`SpecError`] if they are too large, too deeply nested, or contain a number that Luau cannot
+    /// represent.
     pub fn check_args(args: &Map<String, Value>) -> Result<(), SpecError> {
         for (key, value) in args {
-            // The arguments themselves are a level.
+            // The arguments themselves are one level.
             check_value(value, 1)
                 .map_err(|reason| SpecError::Args { what: format!("args.{key}"), reason })?;
         }
@@ -545,10 +547,10 @@ impl Script {
     }
 }
 
-/// Integers beyond here are not exact any more.
+/// Larger integers are not exact in a double.
 const MAX_EXACT: u64 = 1 << 53;
 
-/// By the agent's own rules, so that nothing of the caller's is blamed on the script.
+/// Applies the agent's own rules, so that a mistake of the caller is not reported as the script's.
 fn check_value(value: &Value, depth: usize) -> Result<(), String> {
     let below: Vec<&Value> = match value {
         Value::Null | Value::Bool(_) | Value::String(_) => return Ok(()),

@@ -1,22 +1,22 @@
-//! Points in time, as people and programs read them: RFC 3339, in UTC.
+//! Points in time, formatted in RFC 3339, in UTC.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// The time so many seconds and nanoseconds after the beginning of 1970, with as many digits of
-/// the second as it has. None where it is no time that RFC 3339 can write: a year outside of 0 to
-/// 9999, or more nanoseconds than a second has. A hostile agent may say any.
+/// Formats a time since the Unix epoch, with as many digits of the second as it has. `None` if RFC
+/// 3339 cannot represent it: a year outside of 0 to 9999, or a second or more of nanoseconds. A
+/// hostile agent may send any value.
 pub fn rfc3339(seconds: i64, nanoseconds: u32) -> Option<String> {
     if nanoseconds >= 1_000_000_000 {
         return None;
     }
-    // A fraction counts onwards from its second, before 1970 too.
+    // The fraction counts forwards from its second, before 1970 too.
     let since = SignedDuration::new(seconds, nanoseconds.cast_signed());
     let text = Timestamp::from_duration(since).ok()?.to_string();
-    // The library can write years before 0, with a sign, which RFC 3339 cannot.
+    // The library can format years before 0, with a sign; RFC 3339 cannot.
     (!text.starts_with('-')).then_some(text)
 }
 
-/// The clock's time, to the millisecond: every one is written with three digits.
+/// The current time in milliseconds, always with three digits.
 pub fn now() -> String {
     format!("{:.3}", Timestamp::now())
 }

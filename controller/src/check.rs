@@ -1,4 +1,4 @@
-//! `check`: does a script compile? Asked of the agent itself, without a container.
+//! `check`: whether a script compiles, tested by the agent itself, without a container.
 
 use std::io;
 use std::process::Stdio;
@@ -13,16 +13,16 @@ use tokio::process::Command;
 
 use crate::error::Error;
 
-/// A compiler that takes longer has met a script that was made to hold it up.
+/// A compiler that takes longer was given a script that was written to stall it.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// Whether a script compiles; `Some` says why not. The agent runs on this machine, with its own
-/// limits on time and memory, confined as in a sandbox, and runs nothing of the script.
+/// Checks whether a script compiles; `Some` has the error. The agent runs on this machine, with its
+/// own limits of time and memory, confined as in a sandbox, and executes nothing of the script.
 ///
 /// # Errors
 ///
-/// [`Error::Check`] where the agent could not be run, [`Error::Unconfined`] where it could not
-/// confine itself as the policy wants.
+/// [`Error::Check`] if the agent could not be run, [`Error::Unconfined`] if it could not confine
+/// itself as the policy requires.
 pub async fn check_script(
     source: &[u8],
     agent: &AgentSource,
@@ -42,10 +42,10 @@ pub async fn check_script(
     }
 }
 
-/// What the agent said.
+/// The agent's answer.
 enum Answer {
     Checked(CheckReply),
-    /// It could not confine itself, and why.
+    /// The agent could not confine itself, and why.
     Unconfined(String),
 }
 
@@ -74,7 +74,7 @@ async fn run(source: &[u8], agent: &Agent, confinement: ConfinementPolicy) -> io
     let stdout = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
     let stderr = child.stderr.take().ok_or(io::ErrorKind::BrokenPipe)?;
     let feed = async {
-        // One that ends early says why on stderr.
+        // An agent that exits early reports the reason on stderr.
         _ = stdin.write_all(source).await;
         drop(stdin);
     };

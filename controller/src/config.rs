@@ -1,5 +1,5 @@
-//! What a controller is told. Plain data: the library reads no environment, home or terminal, so
-//! the caller gathers what those say.
+//! The configuration of a controller. Plain data: the library reads no environment variables, home
+//! directory or terminal, so the caller collects what they contain.
 
 use std::path::PathBuf;
 
@@ -9,32 +9,33 @@ use sandbox_protocol::argv::ConfinementPolicy;
 
 use crate::io_dir::disk::DiskReserve;
 
-/// What a controller is told.
+/// The configuration of a controller.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Which engine, and where.
+    /// The engine to use, and where it is.
     pub engine: EngineConfig,
-    /// What a sandbox's limits may be raised to.
+    /// The ceilings of a sandbox's limits.
     pub ceiling: Ceiling,
-    /// This user's folder for locks and caches: the runtime directory's `sandboxctl`. Made if it
-    /// is missing; one that is another user's, or has another mode than 0700, is refused. All
-    /// controllers of one user share one.
+    /// This user's directory for locks and caches: `sandboxctl` in the runtime directory. It is
+    /// created if it is missing; a directory of another user, or with a mode other than 0700, is
+    /// refused. All controllers of a user share one.
     pub state_dir: PathBuf,
     /// The agent to use.
     pub agent: AgentSource,
-    /// What happens where an agent cannot confine itself as it should.
+    /// What to do if an agent cannot confine itself as required.
     pub confinement: ConfinementPolicy,
-    /// Whether what dead controllers left is removed.
+    /// Whether to remove leftovers of crashed controllers.
     pub sweep: Sweep,
-    /// The file that each operation, run and refusal is written to, a JSON line each: appended to,
-    /// or made for its owner alone. A FIFO must have its reader. `None`: nothing is.
+    /// The audit file, which receives a JSON line for each operation, run and refusal. It is
+    /// appended to, or created with access for its owner only. A FIFO must have a reader. `None`:
+    /// no audit.
     pub audit: Option<PathBuf>,
-    /// How much space sandboxes leave free on the file system of their io dir.
+    /// The disk reserve: how much space sandboxes leave free on the filesystem of their io dir.
     pub disk_reserve: DiskReserve,
 }
 
 impl Config {
-    /// The defaults, with the state in `state_dir`.
+    /// The default configuration with this state directory.
     #[must_use]
     pub fn new(state_dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -50,13 +51,12 @@ impl Config {
     }
 }
 
-/// Whether a controller removes by itself what dead ones left.
+/// Whether a controller removes leftovers of crashed controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sweep {
-    /// In the background, from the connection on and every 30 s: right for whoever launches
-    /// sandboxes.
+    /// In the background, when it connects and every 30 s: for callers that launch sandboxes.
     #[default]
     Regularly,
-    /// It does not: right for whoever only looks.
+    /// Never: for callers that only inspect.
     Never,
 }

@@ -1,4 +1,4 @@
-//! The controller: an engine, the sandboxes on it, and what is kept between them.
+//! The controller: an engine, the sandboxes on it, and the state they share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,22 +28,22 @@ use crate::sandbox::context::Shared;
 use crate::sandbox::owner::Owners;
 use crate::step::Step;
 
-/// One piece of a stream of an image.
+/// The chunk size of an image stream.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// How long the end of a controller waits for its first look at leftovers.
+/// How long closing a controller waits for its first sweep.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// An engine, and the sandboxes on it.
+/// A connection to an engine, which launches and owns sandboxes.
 pub struct Controller {
     shared: Arc<Shared>,
     sweeper: Option<Sweeper>,
 }
 
-/// Removes what dead controllers left, in the background, until it is dropped.
+/// Removes leftovers of crashed controllers in the background, until it is dropped.
 struct Sweeper {
     task: JoinHandle<()>,
-    /// Held until it has looked once.
+    /// Held until the first sweep is done.
     first: Arc<Mutex<()>>,
 }
 
@@ -55,8 +55,8 @@ impl Sweeper {
         Self { task: tokio::spawn(sweep), first }
     }
 
-    /// Waits until it has looked once: what was left is to be gone after one command, however
-    /// short. Not for long: an engine that is slow ends what it was asked for by itself.
+    /// Waits for the first sweep, so that even a short command removes leftovers. The wait is
+    /// bounded: a slow engine completes the requests it has by itself.
     async fn looked(&self) {
         _ = tokio::time::timeout(SWEEP_PATIENCE, self.first.lock()).await;
     }
@@ -75,12 +75,12 @@ impl fmt::Debug for Controller {
 }
 
 impl Controller {
-    /// Finds an engine, and with [`Sweep::Regularly`] begins to remove what dead controllers left
-    /// on it.
+    /// Connects to an engine, and with [`Sweep::Regularly`] starts to remove leftovers of crashed
+    /// controllers.
     ///
     /// # Errors
     ///
-    /// [`Error`] where none answers, or the configuration is wrong.
+    /// [`Error`] if no engine responds, or if the configuration is invalid.
     pub async fn connect(config: Config) -> Result<Self, Error> {
         let audit = config.audit.as_deref().map_or(Ok(Audit::off()), Audit::open)?;
         let boot_id = state_dir::boot_id()?;
@@ -118,28 +118,28 @@ impl Controller {
         Self { shared, sweeper }
     }
 
-    /// The engine, and why it was taken.
+    /// The engine, and why it was chosen.
     #[must_use]
     pub fn engine(&self) -> &EngineInfo {
         self.shared.engine.info()
     }
 
-    /// What the engine says of itself.
+    /// What the engine reports about itself.
     ///
     /// # Errors
     ///
-    /// [`Error`] where the engine fails.
+    /// [`Error`] if the engine fails.
     pub async fn engine_facts(&self) -> Result<EngineFacts, Error> {
         step(Step::Connect, self.shared.engine.facts()).await
     }
 
-    /// Makes ready what a sandbox is made from: its image is fetched or built, its archive unpacked,
-    /// as [`launch`](Self::launch) would do, with words for people while that lasts. Every launch of
-    /// what comes back is from just that.
+    /// Prepares the root filesystem of a sandbox: pulls or builds its image, or unpacks its
+    /// archive, as [`launch`](Self::launch) would, and reports progress for people. Every launch of
+    /// the returned value uses exactly this root filesystem.
     ///
     /// # Errors
     ///
-    /// [`Error`] where it cannot be had.
+    /// [`Error`] if the root filesystem cannot be prepared.
     pub async fn prepare(
         &self,
         spec: SandboxSpec,
@@ -153,13 +153,13 @@ impl Controller {
     ///
     /// # Errors
     ///
-    /// [`Error`]; nothing of the guest's has run then.
+    /// [`Error`]; no guest code has run in this case.
     pub async fn launch(&self, sandbox: impl Into<PreparedSandbox>) -> Result<Sandbox, Error> {
         Sandbox::launch(self.shared.clone(), sandbox).await
     }
 
-    /// Whether a sandbox can be launched at once, as far as is known: else the image is looked for
-    /// first, and may have to be built.
+    /// Whether a sandbox can probably be launched at once. Otherwise the image is looked up first,
+    /// and may have to be built.
     #[must_use]
     pub fn knows_its_image(&self) -> bool {
         self.shared.engine.images().is_none_or(Images::is_known)
@@ -170,11 +170,11 @@ impl Controller {
         engine.images().ok_or_else(|| Error::NoImages { engine: engine.info().kind })
     }
 
-    /// Builds the sandbox image. `progress` gets the engine's lines.
+    /// Builds the sandbox image. `progress` receives the engine's output lines.
     ///
     /// # Errors
     ///
-    /// [`Error`] where the engine fails.
+    /// [`Error`] if the engine fails.
     pub async fn image_build(
         &self,
         rebuild: Rebuild,
@@ -189,11 +189,11 @@ impl Controller {
         self.image(&id).await
     }
 
-    /// The sandbox images that the engine has, newest first; none on an engine that needs none.
+    /// Lists the engine's sandbox images, newest first; empty on an engine that needs none.
     ///
     /// # Errors
     ///
-    /// [`Error`] where the engine fails.
+    /// [`Error`] if the engine fails.
     pub async fn image_list(&self) -> Result<Vec<ImageInfo>, Error> {
         match self.shared.engine.images() {
             Some(images) => step(Step::List, images.list()).await,
@@ -208,11 +208,11 @@ impl Controller {
         Ok(image.ok_or_else(unknown)?)
     }
 
-    /// Removes sandbox images, and gives those that went.
+    /// Removes sandbox images, and returns the removed ones.
     ///
     /// # Errors
     ///
-    /// [`Error`] where an id names no image or several, and nothing is removed then; or the
+    /// [`Error`] if an id matches no image or several, in which case nothing is removed, or if the
     /// engine fails.
     pub async fn image_remove(&self, which: ImageSelector) -> Result<Vec<ImageInfo>, Error> {
         let chosen = which.choose(self.image_list().await?)?;
@@ -222,18 +222,18 @@ impl Controller {
         Ok(chosen)
     }
 
-    /// Writes the current sandbox image as a tar, building it first where it is missing.
+    /// Writes the current sandbox image as a tar archive, building it first if it is missing.
     ///
     /// # Errors
     ///
-    /// [`Error`] where the engine or the writer fails.
+    /// [`Error`] if the engine or the writer fails.
     pub async fn image_save(
         &self,
         mut writer: impl AsyncWrite + Send + Unpin,
     ) -> Result<ImageInfo, Error> {
         let (id, mut pieces) = step(Step::Image, self.images()?.save()).await?;
         let failed = |source| Error::ImageStream { action: "save", source };
-        // Each piece has the time of a step: the whole may be slow.
+        // The time limit applies to each chunk: the whole transfer may be slow.
         while let Some(piece) = step(Step::Image, async { pieces.next().await.transpose() }).await?
         {
             writer.write_all(&piece).await.map_err(failed)?;
@@ -246,7 +246,7 @@ impl Controller {
     ///
     /// # Errors
     ///
-    /// [`Error`] where the engine or the reader fails, or the image is none of ours.
+    /// [`Error`] if the engine or the reader fails, or if the image is not a sandbox image.
     pub async fn image_load(
         &self,
         reader: impl AsyncRead + Send + Unpin + 'static,
@@ -269,8 +269,8 @@ impl Controller {
         step(Step::Connect, self.shared.engine.user_mapping()).await
     }
 
-    /// Waits until everything that is to be removed is, and tells what became of the audit, where
-    /// there is one. A file that takes nothing is not waited for beyond 2 s.
+    /// Waits until all sandboxes are removed, and reports the state of the audit, if there is one.
+    /// Waits at most 2 s for an audit file that accepts no data.
     pub async fn close(self) -> Option<AuditReport> {
         if let Some(sweeper) = self.sweeper {
             sweeper.looked().await;

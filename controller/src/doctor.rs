@@ -1,4 +1,4 @@
-//! `doctor`: what is in the way of a sandbox on this machine, and how to get it out of the way.
+//! `doctor`: diagnoses the environment and suggests fixes.
 
 use std::path::{Path, PathBuf};
 
@@ -19,33 +19,33 @@ use crate::sandbox::confinement::{LEAST_LANDLOCK, kernel_landlock};
 use crate::sandbox::user::container_user;
 use crate::sandbox::{Sandbox, confinement};
 
-/// The oldest API that has all that a sandbox needs.
+/// The oldest API version that has everything a sandbox needs.
 const OLDEST_API: (u32, u32) = (1, 41);
-/// Free space below which a run of the default limits may fill the disk.
+/// Free space below which a run with the default limits may fill the disk.
 const LITTLE_SPACE: u64 = 256 << 20;
 
-/// How a check went.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckStatus {
-    /// As it should be.
+    /// Everything is fine.
     Ok,
-    /// Sandboxes work, with less than there could be.
+    /// Sandboxes work, with restrictions.
     Warn,
     /// Sandboxes do not work.
     Fail,
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// Its name, which stays the same.
+    /// Its name, which is stable.
     pub id: &'static str,
-    /// How it went.
+    /// Its result.
     pub status: CheckStatus,
-    /// What was seen.
+    /// What was found.
     pub detail: String,
-    /// What to do about it.
+    /// How to fix it.
     pub fix: Option<String>,
 }
 
@@ -67,16 +67,16 @@ impl Check {
     }
 }
 
-/// Looks at all that a sandbox needs, an engine and an io dir among it. Without an engine, at the
-/// rest. It builds the sandbox image where it is missing, and runs a script in a sandbox.
-/// `io_is_private`: sandboxes with programs are to have a private io dir.
+/// Diagnoses everything that a sandbox needs, including the engine and an io dir; without an
+/// engine, the rest. It builds the sandbox image if it is missing, and runs a script in a sandbox.
+/// `io_is_private`: sandboxes with commands are to have a private io dir.
 pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool) -> Vec<Check> {
     let mut checks = Vec::new();
     let state_dir = config.state_dir.clone();
     let reserve = config.disk_reserve;
     let limits = Limits::default().lowered(&config.ceiling);
     let data_dir = config.engine.embedded.data_dir.clone();
-    // Nobody's operation.
+    // The diagnosis is not to be audited.
     let config = Config { audit: None, ..config };
     match Controller::connect(config).await {
         Ok(controller) => {
@@ -102,7 +102,7 @@ pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool)
     checks
 }
 
-/// What the engine says of itself, judged. Pure.
+/// Judges what the engine reports about itself. Pure.
 fn judge_engine(kind: EngineKind, facts: &EngineFacts) -> [Check; 4] {
     let EngineFacts { version, api_version, kernel, .. } = facts;
     let detail = match kind {
@@ -163,7 +163,7 @@ async fn image(controller: &Controller) -> Check {
     }
 }
 
-/// An image's id, as far as people need it.
+/// The abbreviated id of an image.
 fn short(id: &str) -> String {
     id.trim_start_matches("sha256:").chars().take(12).collect()
 }
@@ -173,7 +173,7 @@ async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Check {
         Ok(mapping) => mapping,
         Err(error) => return Check::error("identity", &error),
     };
-    // One that is missing is made by its first run, and is this user's then.
+    // A missing one is created by its first run, and then belongs to this user.
     let me = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let owner = match io_dir.filter(|dir| dir.exists()).map(IoDir::open) {
         Some(Ok(io_dir)) => io_dir.owner(),
@@ -197,7 +197,7 @@ async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Check {
     }
 }
 
-/// What holds a private io dir's size.
+/// What enforces the size of a private io dir.
 fn private_io(kind: EngineKind, limits: &Limits) -> Check {
     let id = "private_io";
     let size = limits.max_write;
@@ -213,7 +213,7 @@ fn private_io(kind: EngineKind, limits: &Limits) -> Check {
     }
 }
 
-/// A sandbox, from beginning to end.
+/// Runs a sandbox from start to end.
 async fn probe(controller: &Controller, io_dir: Option<&Path>, limits: Limits) -> Vec<Check> {
     let mut spec = SandboxSpec::new().lifespan(Lifespan::OneRun).limits(limits);
     if let Some(io_dir) = io_dir {
@@ -261,7 +261,7 @@ async fn probe(controller: &Controller, io_dir: Option<&Path>, limits: Limits) -
     checks
 }
 
-/// Whether files that programs keep without a name can be counted here.
+/// Whether unnamed files of commands can be counted on this machine.
 async fn unnamed_files(sandbox: &Sandbox) -> Check {
     let id = "unnamed_files";
     let inner = sandbox.inner();
@@ -284,8 +284,8 @@ async fn unnamed_files(sandbox: &Sandbox) -> Check {
     }
 }
 
-/// Which UNIX sockets programs reach, as the agent says in a sandbox that could run some: made from
-/// the sandbox image, or from an empty directory where there are no images.
+/// Which UNIX sockets commands can reach, as reported by the agent in a sandbox that supports
+/// commands: made from the sandbox image, or from an empty directory if the engine has no images.
 async fn unix_sockets(controller: &Controller, limits: Limits, data_dir: &Path) -> Check {
     const ID: &str = "unix_sockets";
     let spec = SandboxSpec::new().lifespan(Lifespan::OneRun).limits(limits);
@@ -330,7 +330,8 @@ fn judge_unix_sockets(unix_sockets: UnixSockets) -> Check {
     }
 }
 
-/// This kernel's features. The engine's is another one where the engine is in a virtual machine.
+/// The features of this kernel. The engine's kernel is another one if the engine runs in a virtual
+/// machine.
 fn kernel() -> Check {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy();
@@ -359,7 +360,7 @@ fn kernel() -> Check {
 }
 
 fn free_space(id: &'static str, path: &Path, reserve: DiskReserve) -> Check {
-    // Of what is there already: the rest is made on the same filesystem.
+    // The nearest existing ancestor: the rest is created on the same filesystem.
     let there: PathBuf = std::path::absolute(path)
         .unwrap_or_else(|_| path.to_owned())
         .ancestors()

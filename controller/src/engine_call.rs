@@ -1,4 +1,4 @@
-//! Calls to the engine, each within its time limit.
+//! Calls to the engine, each with its time limit.
 
 use sandbox_engine::EngineError;
 

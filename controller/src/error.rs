@@ -1,4 +1,4 @@
-//! What can fail on our side. What the guest did is no error: it is an
+//! Errors of the controller and the engine. What the guest did is not an error but an
 //! [`Outcome`](sandbox_api::Outcome).
 
 use std::io;
@@ -15,82 +15,82 @@ use sandbox_protocol::path::PathError;
 use crate::Step;
 use crate::mounts::refusal::MountRefusal;
 
-/// What can fail on our side.
+/// An error of the controller or the engine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No engine can be used.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Something was to be done with an image, and the engine needs none.
+    /// An image operation on an engine that needs no images.
     #[error("the {engine} engine has no images: it runs the agent itself")]
     NoImages {
-        /// Which.
+        /// The engine.
         engine: EngineKind,
     },
-    /// The engine failed, or did not answer in time.
+    /// The engine failed, or did not respond in time.
     #[error("{step} failed")]
     Engine {
-        /// What was being done.
+        /// The step during which it failed.
         step: Step,
         /// What happened.
         #[source]
         source: EngineError,
     },
-    /// The sandbox ended before it was ready: nothing of the guest's ran.
+    /// The sandbox failed to start: no guest code ran.
     #[error("sandbox failed to start: {detail}")]
     StartFailed {
         /// What is known.
         detail: String,
     },
-    /// The agent is confined by less than the policy wants: nothing of the guest's ran.
+    /// The agent's confinement is weaker than the policy requires: no guest code ran.
     #[error("required confinement is not in effect: {detail}")]
     Unconfined {
         /// What is missing, and why.
         detail: String,
     },
-    /// The agent in the image is not this controller's.
+    /// The agent in the image is not the one of this controller.
     #[error("the agent in the image does not fit this controller: {reason}")]
     AgentMismatch {
-        /// What it said.
+        /// What the agent reported.
         reason: String,
     },
-    /// The agent's file cannot be used.
+    /// The agent's file is unusable.
     #[error(transparent)]
     Agent(#[from] AgentError),
-    /// A part of a spec or a script cannot be used.
+    /// A part of a spec or a script is invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// A limit is above its ceiling.
     #[error(transparent)]
     OverCeiling(#[from] OverCeiling),
-    /// The io dir cannot be used.
+    /// The io dir is unusable.
     #[error("cannot use {} as the io dir: {reason}", .path.display())]
     IoDir {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
     },
-    /// Something of the host that a sandbox may not have mounted.
+    /// A file or directory on the host may not be mounted in a sandbox.
     #[error("cannot use {} as {what}", .path.display())]
     MountRefused {
-        /// What it was to be: `the io dir`.
+        /// Its role: `the io dir`.
         what: String,
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// Why it is refused.
         #[source]
         source: MountRefusal,
     },
-    /// Something that a sandbox has mounted cannot stay so: the sandbox was ended.
+    /// A mount of the sandbox may not continue to exist: the sandbox was ended.
     #[error("the sandbox was ended: {what} {} cannot stay mounted", .path.display())]
     MountLost {
-        /// What it is: `the io dir`.
+        /// Its role: `the io dir`.
         what: String,
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// Why it is refused.
         #[source]
         source: MountRefusal,
     },
@@ -107,59 +107,59 @@ pub enum Error {
         /// The io dir.
         path: PathBuf,
     },
-    /// The container would run as a user that is refused.
+    /// The container would run as a user that is not allowed.
     #[error("refusing to run the sandbox as {uid}:{gid}: {reason}")]
     User {
         /// The uid.
         uid: u32,
         /// The gid.
         gid: u32,
-        /// Why not.
+        /// Why it is refused.
         reason: String,
     },
-    /// An input cannot be used.
+    /// An input is unusable.
     #[error("cannot use the input '{name}': {reason}")]
     Input {
         /// Its name.
         name: String,
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
     },
-    /// A guest path is none.
+    /// A guest path is invalid.
     #[error("{what} '{path}' is not usable: {source}")]
     GuestPath {
-        /// Which setting it is.
+        /// The setting that has it.
         what: &'static str,
-        /// As it was given.
+        /// The path as given.
         path: String,
-        /// What is wrong.
+        /// What is wrong with it.
         #[source]
         source: PathError,
     },
-    /// The io dir would be in, or hide, a path that every sandbox has.
+    /// The io dir would be inside, or hide, a path that every sandbox has.
     #[error("the io dir cannot be at {path}: {taken} is the sandbox's own")]
     MountTaken {
-        /// Where it was to be.
+        /// The requested guest path.
         path: String,
-        /// The sandbox's path.
+        /// The path that every sandbox has.
         taken: String,
     },
-    /// A working directory outside the mounts.
+    /// The working directory is outside the mounts.
     #[error("the working directory {workdir} is outside the mounts")]
     WorkdirOutside {
         /// The directory.
         workdir: String,
     },
-    /// A list of hosts for a sandbox without programs.
+    /// Allow rules for a sandbox that does not support commands.
     #[error("hosts require an image: scripts have no network")]
     EgressUnsupported,
-    /// An io dir in memory cannot be made.
+    /// An io dir in memory cannot be created.
     #[error("cannot make a private io dir: {reason}")]
     PrivateIoDir {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A rule about paths for a sandbox whose programs would not be held by it.
+    /// A path rule that commands in this sandbox could not be held to.
     #[error(
         "{rule} cannot be enforced for commands, which write to all of the io dir and read all inputs"
     )]
@@ -167,10 +167,10 @@ pub enum Error {
         /// The configuration key of the rule.
         rule: &'static str,
     },
-    /// The state folder cannot be used.
+    /// The state directory is unusable.
     #[error("cannot use the state folder {}", .path.display())]
     State {
-        /// The file or folder.
+        /// The file or directory.
         path: PathBuf,
         /// What is wrong.
         #[source]
@@ -190,32 +190,32 @@ pub enum Error {
         /// What is known.
         detail: String,
     },
-    /// A file operation was refused, or failed, in the sandbox.
+    /// A file operation was refused or failed in the sandbox.
     #[error(transparent)]
     Operation {
         /// What went wrong.
         source: sandbox_protocol::WireError,
     },
-    /// The agent refused a request of ours.
+    /// The agent refused a request.
     #[error("the agent refused a request: {source}")]
     Refused {
-        /// Its answer.
+        /// The agent's answer.
         #[source]
         source: sandbox_protocol::WireError,
     },
-    /// A command that cannot be given to a sandbox.
+    /// A command is invalid.
     #[error("cannot use the command: {reason}")]
     Command {
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
     },
-    /// The sandbox has no programs.
+    /// The sandbox does not support commands.
     #[error("this sandbox has no programs: it is made from the sandbox image")]
     ExecUnsupported,
-    /// A program did not begin: nothing of it ran.
+    /// A command failed to start: nothing of it ran.
     #[error(transparent)]
     ExecFailed {
-        /// Why, as the sandbox says it.
+        /// The reason that the sandbox gave.
         source: sandbox_protocol::WireError,
     },
     /// `check` could not run the agent.
@@ -225,7 +225,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// An id does not name one sandbox image.
+    /// An id does not identify exactly one sandbox image.
     #[error(transparent)]
     ImageId(#[from] ImageIdError),
     /// A stream of an image cannot be read or written.
@@ -240,7 +240,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What went wrong, in one word.
+    /// The error's kind.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -286,22 +286,22 @@ impl Error {
         }
     }
 
-    /// The exit code of a command that ends by this error.
+    /// The exit code of a process that ends with this error.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::ExecFailed { source } => match source.kind() {
-                // The sandbox cannot do it, whatever is asked.
+                // The sandbox cannot do it, whatever the request.
                 ErrorKind::Busy | ErrorKind::Internal => 125,
                 kind @ (ErrorKind::NotExecutable | ErrorKind::CommandNotFound) => exit_code(kind),
-                // Its working directory, its words: what the caller gave.
+                // The working directory or the arguments that the caller gave.
                 _ => 2,
             },
             error => exit_code(error.kind()),
         }
     }
 
-    /// The next step, where there is one to name.
+    /// A suggested next step, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
@@ -321,7 +321,7 @@ impl Error {
                 ..
             } => return hint.map(str::to_owned),
             Self::Operation { source } => return operation_hint(source.kind()).map(str::to_owned),
-            // There is no sandbox then that something could be left of.
+            // In this step there is no sandbox yet that could leave anything behind.
             Self::Engine {
                 step: Step::Connect | Step::Image | Step::Programs | Step::RemoveImage | Step::List,
                 ..
@@ -416,7 +416,7 @@ impl Error {
     }
 }
 
-/// Our side failed while something ran.
+/// The controller or the engine failed while something ran.
 impl From<Error> for Outcome {
     fn from(error: Error) -> Self {
         Outcome::Error { exit_code: error.exit_code(), failure: Failure::from(&error) }

@@ -1,5 +1,5 @@
-//! Points of a sandbox's life at which a test can hold the controller, to look at what there is
-//! then, and to kill it. Without the feature `failpoints`, which no release has, there are none.
+//! Points of a sandbox's life at which a test can pause the controller, to inspect the state or to
+//! kill it. Without the feature `failpoints`, which no release enables, they do nothing.
 
 use crate::step::Step;
 
@@ -9,24 +9,24 @@ use crate::step::Step;
 pub(crate) enum Point {
     /// Before a call to the engine.
     Before(Step),
-    /// After a call to the engine that went well.
+    /// After a successful call to the engine.
     After(Step),
-    /// The controller has its lock file.
+    /// The controller has created its lock file.
     Registered,
-    /// Io dir and inputs are open: made, and spooled.
+    /// Io dir and inputs are open: created or spooled.
     Opened,
-    /// The agent has greeted, and its mounts are proved.
+    /// The agent has answered `hello`, and its mounts are verified.
     Greeted,
-    /// A run was asked for.
+    /// A run was requested.
     Asked,
     /// A run was answered.
     Answered,
-    /// Everything is removed but the lock file.
+    /// Everything is removed except the lock file.
     Closed,
 }
 
-/// Waits for ever where the variable `SANDBOX_FAILPOINT` names this point: it is the path of a
-/// file, which is made then, and its name the point's, such as `Before(Create)`.
+/// Waits for ever if the variable `SANDBOX_FAILPOINT` names this point: its value is the path of a
+/// file, which is created then, and whose name is the point's, such as `Before(Create)`.
 #[cfg(feature = "failpoints")]
 pub(crate) async fn failpoint(point: Point) {
     let Some(path) = std::env::var_os("SANDBOX_FAILPOINT").map(std::path::PathBuf::from) else {

@@ -1,5 +1,5 @@
-//! What holds whatever the bytes are: the body of the fuzz target `tls`. It panics where
-//! it does not.
+//! The property that holds for any bytes: the body of the fuzz target `tls`. It panics if the
+//! property is violated.
 //!
 //! Compiled for `fuzz/`, and for this crate's tests, which replay the corpus.
 

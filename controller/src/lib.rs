@@ -14,8 +14,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The library reads no environment, home directory or terminal: [`Config`] says it all.
-//! What a script did is data, an [`Outcome`](sandbox_api::Outcome); an [`Error`] means that our side failed.
+//! The library reads no environment variables, home directory or terminal: [`Config`] has all of
+//! its configuration. What a script did is data, an [`Outcome`](sandbox_api::Outcome); an [`Error`]
+//! means that the controller or the engine failed.
 
 #![deny(unsafe_code)]
 

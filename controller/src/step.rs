@@ -6,17 +6,17 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Step {
-    /// Asking an engine whether it is there, and what it is.
+    /// Connecting to an engine and identifying it.
     Connect,
     /// Finding or building the sandbox image.
     Image,
-    /// Fetching, unpacking or looking at what programs run in.
+    /// Pulling, unpacking or inspecting the root filesystem that commands run in.
     Programs,
-    /// Making the container.
+    /// Creating the container.
     Create,
-    /// Attaching to its stdin and stdout.
+    /// Attaching to the container's stdin and stdout.
     Attach,
-    /// Starting it.
+    /// Starting the container.
     Start,
     /// The agent's answer to `hello`.
     Hello,
@@ -24,13 +24,13 @@ pub enum Step {
     Configure,
     /// The agent's answer to `shutdown`.
     Shutdown,
-    /// Killing it.
+    /// Killing the container.
     Kill,
-    /// Waiting for its end.
+    /// Waiting for the container to exit.
     Exit,
-    /// Reading how it ended.
+    /// Reading how the container exited.
     Evidence,
-    /// Removing it.
+    /// Removing the container.
     Remove,
     /// Removing an image.
     RemoveImage,
@@ -39,7 +39,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// What is being done, as messages say it.
+    /// Its name in messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -61,13 +61,13 @@ impl Step {
         }
     }
 
-    /// How long the step may take. Generous: an engine under load is slow, not dead.
+    /// The time limit of the step. It is generous: an engine under load is slow, not dead.
     #[must_use]
     pub const fn time_limit(self) -> Duration {
         let seconds = match self {
             Self::Connect => return sandbox_engine::CONNECT_TIMEOUT,
             Self::Image => 120,
-            // A registry far away, an image of gigabytes.
+            // A slow registry, an image of gigabytes.
             Self::Programs => 1800,
             Self::Create | Self::Start | Self::Remove | Self::RemoveImage => 30,
             Self::Attach | Self::Hello | Self::Configure | Self::Kill | Self::Exit => 10,

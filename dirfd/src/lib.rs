@@ -1,6 +1,5 @@
-//! Files by directory descriptors, for the agent and for the host's side alike: paths opened
-//! beneath a directory, the identity of what was opened, directories of one user alone, and names
-//! that nobody can guess.
+//! File access by directory descriptors, for the agent and for the host: opening paths beneath a
+//! directory, the identity of files, private directories, and random names.
 
 #![forbid(unsafe_code)]
 

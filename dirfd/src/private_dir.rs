@@ -1,18 +1,20 @@
-//! Directories of one user alone.
+//! Directories that only one user can access.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 
-/// Creates a directory that this user alone may enter, with its missing parents, or finds it so.
+/// Creates a directory that only this user may access, with its missing parents, or checks an
+/// existing one.
 ///
 /// # Errors
 ///
-/// Where it cannot be created, or what is there is no directory, another user's, or open to others.
+/// If it cannot be created, or if what exists is not a directory, belongs to another user, or is
+/// accessible to others.
 pub fn create_private_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    // Created or found: either way it is judged as it is now, and a link is none.
+    // Created or existing, it is checked in its current state, and a link is refused.
     let metadata = fs::symlink_metadata(path)?;
     let why = if !metadata.is_dir() {
         "it is no directory"

@@ -1,4 +1,4 @@
-//! Names that nobody can guess.
+//! Unpredictable names.
 
 /// Lower-case hexadecimal.
 #[must_use]
@@ -14,13 +14,13 @@ pub fn hex(bytes: &[u8]) -> String {
 ///
 /// # Panics
 ///
-/// Where the kernel has no such call at all.
+/// If the kernel has no `getrandom`.
 #[must_use]
 pub fn random_hex<const N: usize>() -> String {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {
-        // It fails only where it is interrupted, or the kernel has no such call at all.
+        // It only fails if it is interrupted, or if the kernel does not have it.
         match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
             Ok(count) => filled += count,
             Err(rustix::io::Errno::INTR) => {}

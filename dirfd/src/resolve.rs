@@ -1,5 +1,5 @@
 //! The two ways to open a path beneath a directory. Both give the same guarantees: no symbolic link
-//! anywhere, nothing outside the directory, no other file system.
+//! anywhere in the path, nothing outside the directory, no other filesystem.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use rustix::io::{Errno, Result};
 /// How paths are opened beneath a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolver {
-    /// One `openat2` with `RESOLVE_BENEATH` and its like.
+    /// A single `openat2` with `RESOLVE_BENEATH` and related flags.
     Openat2,
-    /// Component by component with `O_NOFOLLOW`, where the kernel has no `openat2`.
+    /// Component by component with `O_NOFOLLOW`, if the kernel has no `openat2`.
     Walk,
 }
 
@@ -32,12 +32,12 @@ pub struct Root<'a> {
 pub enum Directory<'a> {
     /// The root.
     Root(BorrowedFd<'a>),
-    /// A directory that was opened.
+    /// A directory that was opened beneath it.
     Inside(OwnedFd),
 }
 
 impl Directory<'_> {
-    /// The same directory once more.
+    /// Duplicates the handle.
     pub fn try_clone(&self) -> Result<Self> {
         match self {
             Self::Root(fd) => Ok(Self::Root(*fd)),
@@ -55,13 +55,14 @@ impl AsFd for Directory<'_> {
     }
 }
 
-/// Opens a directory once more, to name things in it.
+/// Reopens a directory, to access entries in it.
 pub fn again(directory: BorrowedFd<'_>) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     retry(|| openat(directory, ".", flags, Mode::empty()))
 }
 
-/// Which resolver this kernel has. A filter that refuses `openat2` counts as a kernel without.
+/// The resolver that this kernel supports. A seccomp filter that denies `openat2` counts as a
+/// kernel without it.
 pub fn probe(root: BorrowedFd<'_>) -> Resolver {
     match retry(|| by_openat2(root, b".", OFlags::PATH | OFlags::DIRECTORY)) {
         Ok(_) => Resolver::Openat2,
@@ -70,17 +71,17 @@ pub fn probe(root: BorrowedFd<'_>) -> Resolver {
 }
 
 impl<'a> Root<'a> {
-    /// A directory, with the resolver that this process can use.
+    /// A root directory, with the resolver that this process can use.
     ///
     /// # Errors
     ///
-    /// Where the directory does not tell what it is.
+    /// If `fstat` fails on the directory.
     pub fn new(fd: BorrowedFd<'a>) -> Result<Self> {
         Ok(Self { fd, dev: fstat(fd)?.st_dev, resolver: probe(fd) })
     }
 
-    /// Opens `relative`: components joined by single slashes, none of them `.` or `..`; empty for
-    /// the root. A symbolic link anywhere is `ELOOP`, another file system `EXDEV`.
+    /// Opens `relative`: components separated by single slashes, none of them `.` or `..`; empty
+    /// for the root. A symbolic link anywhere is `ELOOP`, another filesystem `EXDEV`.
     pub fn open(&self, relative: &[u8], flags: OFlags) -> Result<OwnedFd> {
         let relative = if relative.is_empty() { b"." } else { relative };
         retry(|| match self.resolver {
@@ -89,7 +90,7 @@ impl<'a> Root<'a> {
         })
     }
 
-    /// The directory `relative`, only to name things in it.
+    /// Opens the directory `relative`, only to access entries in it.
     pub fn directory(&self, relative: &[u8]) -> Result<Directory<'a>> {
         if relative.is_empty() {
             return Ok(Directory::Root(self.fd));
@@ -97,19 +98,19 @@ impl<'a> Root<'a> {
         self.open(relative, OFlags::PATH | OFlags::DIRECTORY).map(Directory::Inside)
     }
 
-    /// Opens a name in another directory of this mount, under the same rules. Not by `openat2`,
-    /// which answers `EXDEV` also where what it has opened is moved elsewhere in the mount: for one
-    /// component there is nothing that it would do better.
+    /// Opens an entry of another directory of this mount, under the same rules. Not with `openat2`,
+    /// which returns `EXDEV` also if the opened directory is moved elsewhere in the mount: for a
+    /// single component it has no advantage.
     pub fn child(&self, directory: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd> {
         retry(|| self.step(directory, name, flags))
     }
 
-    /// Looks at `relative`, named as in [`open`](Self::open), which must not be empty. A symbolic
-    /// link as the last component is looked at itself.
+    /// Returns the metadata of `relative`, which is as in [`open`](Self::open) but must not be
+    /// empty. A symbolic link as the last component is not followed.
     ///
     /// # Errors
     ///
-    /// As of `open`, but for that link.
+    /// As of `open`, except for that link.
     pub fn stat(&self, relative: &[u8]) -> Result<Stat> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
         fstat(match self.resolver {
@@ -130,8 +131,8 @@ impl<'a> Root<'a> {
 
     /// Opens one component.
     fn step(&self, directory: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd> {
-        // With O_PATH a link itself is opened, and with O_DIRECTORY too it is ENOTDIR like any
-        // file: leave that flag out, so that fstat can tell the two apart.
+        // With O_PATH a link itself is opened, and together with O_DIRECTORY it gives ENOTDIR like
+        // any file: omit that flag, so that fstat can distinguish the two.
         let opens_link = flags.contains(OFlags::PATH | OFlags::NOFOLLOW);
         let path_only = flags.contains(OFlags::PATH);
         let open_flags = if path_only { flags - OFlags::DIRECTORY } else { flags };
@@ -152,7 +153,7 @@ impl<'a> Root<'a> {
     }
 }
 
-/// The path to the parent, and the last component.
+/// Splits a path into its parent and its last component.
 pub fn split(relative: &[u8]) -> (&[u8], &[u8]) {
     match relative.iter().rposition(|&byte| byte == b'/') {
         Some(slash) => (&relative[..slash], &relative[slash + 1..]),
@@ -160,20 +161,21 @@ pub fn split(relative: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Only to name an error.
+/// Only used to choose the error.
 fn is_link(directory: BorrowedFd<'_>, name: &[u8]) -> bool {
     rustix::fs::statat(directory, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
 }
 
 fn by_openat2(root: BorrowedFd<'_>, relative: &[u8], flags: OFlags) -> Result<OwnedFd> {
-    // O_NOFOLLOW only where the link itself is wanted: it would turn the last component's ELOOP into
-    // ENOTDIR beside O_DIRECTORY, and RESOLVE_NO_SYMLINKS refuses that link already.
+    // O_NOFOLLOW only if the link itself is requested: with O_DIRECTORY it would turn the last
+    // component's ELOOP into ENOTDIR, and RESOLVE_NO_SYMLINKS already refuses that link.
     let resolve = ResolveFlags::BENEATH
         | ResolveFlags::NO_SYMLINKS
         | ResolveFlags::NO_MAGICLINKS
         | ResolveFlags::NO_XDEV;
-    // EAGAIN: a rename somewhere raced with the lookup, so that the kernel cannot vouch for it.
+    // EAGAIN: a rename somewhere raced with the lookup, so that the kernel cannot guarantee the
+    // result.
     for _ in 0..64 {
         match openat2(root, relative, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -183,8 +185,8 @@ fn by_openat2(root: BorrowedFd<'_>, relative: &[u8], flags: OFlags) -> Result<Ow
     Err(Errno::AGAIN)
 }
 
-/// Repeats an operation that failed in a way that passes: eight times at most, with pauses that
-/// double from a millisecond, and no longer than a second in all.
+/// Retries an operation that failed with a transient error: at most eight times, with pauses that
+/// double from a millisecond, and for no longer than a second in total.
 pub fn retry<T>(mut operation: impl FnMut() -> Result<T>) -> Result<T> {
     let mut pause = Duration::from_millis(1);
     let mut first_failure = None;

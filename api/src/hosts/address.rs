@@ -1,35 +1,36 @@
-//! Which addresses are nobody's to reach by a name: those that lead into this machine, its networks
-//! or its cloud, and those that lead nowhere.
+//! Special addresses, which a connection by host name may not reach: addresses of this machine, its
+//! networks or its cloud, and addresses that are not routed.
 //!
-//! The prefixes are IANA's special-purpose registries, written out, because the standard library's
-//! `is_global` is not stable; and what clouds have put elsewhere. Of IPv6 the one block in which
-//! addresses are given out is let through, not the rest kept out.
+//! The prefixes are IANA's special-purpose registries, written out because the standard library's
+//! `is_global` is not stable, plus the addresses that cloud providers use elsewhere. For IPv6, only
+//! the one block of allocated global addresses is allowed, instead of a list of blocks that are
+//! not.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Why an address is not reached.
+/// Why an address is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Special {
     /// This machine.
     Loopback,
-    /// A network of somebody's own.
+    /// A private network.
     Private,
-    /// Between a provider and its customers.
+    /// The shared network between a provider and its customers (carrier-grade NAT).
     Shared,
-    /// This link.
+    /// The local link.
     LinkLocal,
-    /// What tells a cloud's machines who they are, secrets included.
+    /// A cloud's instance metadata service, which hands out credentials.
     Metadata,
-    /// Many receivers.
+    /// Multicast.
     Multicast,
-    /// Nobody: `0.0.0.0` means this machine to many systems.
+    /// No address: many systems treat `0.0.0.0` as this machine.
     Unspecified,
-    /// Documentation, benchmarks, protocols, the future.
+    /// Reserved: documentation, benchmarks, protocols, future use.
     Reserved,
 }
 
 impl Special {
-    /// With its article, for messages.
+    /// Its name with an article, for messages.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Loopback => "a loopback address",
@@ -43,19 +44,19 @@ impl Special {
         }
     }
 
-    /// Whether nobody can be there at all, so that no rule may name it.
+    /// Whether no host can have such an address, so that no rule may contain it.
     pub const fn is_nobody(self) -> bool {
         matches!(self, Self::Multicast | Self::Unspecified)
     }
 }
 
 const V4: &[([u8; 4], u32, Special)] = &[
-    // Before the blocks that hold them.
+    // Before the blocks that contain them.
     ([169, 254, 169, 254], 32, Special::Metadata),
-    // Alibaba Cloud's and Oracle Cloud's.
+    // Alibaba Cloud and Oracle Cloud.
     ([100, 100, 100, 200], 32, Special::Metadata),
     ([192, 0, 0, 192], 32, Special::Metadata),
-    // Azure's, in the middle of what is public.
+    // Azure, in the middle of a public block.
     ([168, 63, 129, 16], 32, Special::Metadata),
     ([255, 255, 255, 255], 32, Special::Multicast),
     ([0, 0, 0, 0], 8, Special::Unspecified),
@@ -76,14 +77,14 @@ const V4: &[([u8; 4], u32, Special)] = &[
 ];
 
 const V6: &[([u16; 8], u32, Special)] = &[
-    // Amazon's and Google's.
+    // Amazon and Google.
     ([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254], 128, Special::Metadata),
     ([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128, Special::Metadata),
     ([0, 0, 0, 0, 0, 0, 0, 0], 128, Special::Unspecified),
     ([0, 0, 0, 0, 0, 0, 0, 1], 128, Special::Loopback),
-    // NAT64 of a network's own.
+    // NAT64 with a network-specific prefix (RFC 8215).
     ([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48, Special::Private),
-    // Protocols: Teredo, ORCHID and the like.
+    // Protocol assignments: Teredo, ORCHID and the like.
     ([0x2001, 0, 0, 0, 0, 0, 0, 0], 23, Special::Reserved),
     ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32, Special::Reserved),
     ([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20, Special::Reserved),
@@ -93,7 +94,7 @@ const V6: &[([u16; 8], u32, Special)] = &[
     ([0xff00, 0, 0, 0, 0, 0, 0, 0], 8, Special::Multicast),
 ];
 
-/// Why this address is not reached unless it is listed itself; `None` where it is anybody's.
+/// Why this address is refused unless it is listed explicitly; `None` for a public address.
 pub fn special(address: IpAddr) -> Option<Special> {
     match address {
         IpAddr::V4(address) => special_v4(address),
@@ -122,7 +123,7 @@ fn special_v6(address: Ipv6Addr) -> Option<Special> {
     found.or((!is_given_out).then_some(Special::Reserved))
 }
 
-/// The IPv4 address that a packet to this one ends at: v4-mapped, NAT64 (RFC 6052) and 6to4.
+/// The IPv4 address that a packet to this address reaches: v4-mapped, NAT64 (RFC 6052) and 6to4.
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let join = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
     match address.segments() {
@@ -203,13 +204,13 @@ mod tests {
             ("::", Some(Unspecified)),
             ("::1", Some(Loopback)),
             ("::2", Some(Reserved)),
-            // An IPv4 address in the old way.
+            // Deprecated notation of an IPv4 address.
             ("::127.0.0.1", Some(Reserved)),
             ("::ffff:127.0.0.1", Some(Loopback)),
             ("::ffff:10.0.0.1", Some(Private)),
             ("::ffff:169.254.169.254", Some(Metadata)),
             ("::ffff:8.8.8.8", None),
-            // Translated, by SIIT.
+            // IPv4-translated (SIIT).
             ("::ffff:0:127.0.0.1", Some(Reserved)),
             ("64:ff9b::127.0.0.1", Some(Loopback)),
             ("64:ff9b::169.254.169.254", Some(Metadata)),
@@ -257,7 +258,7 @@ mod tests {
             ] {
                 prop_assert_eq!(special(wrapped.into()), special(inner.into()));
             }
-            // And what the standard library does know agrees.
+            // The stable methods of the standard library agree.
             let known = inner.is_private() || inner.is_loopback() || inner.is_link_local()
                 || inner.is_multicast() || inner.is_unspecified() || inner.is_documentation()
                 || inner.is_broadcast();

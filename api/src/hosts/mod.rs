@@ -1,8 +1,9 @@
-//! The list of hosts that programs may reach, and what a host is, however it is written.
+//! The list of hosts that commands may reach, and the normalisation of hosts.
 //!
-//! Names are compared after IDNA's mapping to lower-case ASCII, without the last dot. What ends in a
-//! number is an address, in any of the notations that C libraries take (`0x7f.1`, `2130706433`), or
-//! nothing. What was compared is what is then resolved and dialled: nothing is read twice.
+//! Names are compared after IDNA mapping to lower-case ASCII, without the trailing dot. A host
+//! whose last label is a number is an address, in any notation that C libraries accept (`0x7f.1`,
+//! `2130706433`), or it is invalid. The normalised form that was compared is the one that is
+//! resolved and dialled: no text is parsed twice.
 
 mod address;
 
@@ -13,22 +14,22 @@ use std::str::FromStr;
 pub use self::address::Special;
 use self::address::special;
 
-/// Ports of a rule that names none: HTTP's and HTTPS's.
+/// The ports of a rule without a port: HTTP and HTTPS.
 const USUAL_PORTS: [u16; 2] = [80, 443];
-/// Longest name and label of DNS.
+/// The maximum length of a DNS name, and of a label.
 const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 
-/// A host: a name, or an address.
+/// A host: a name or an address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
-    /// ASCII, lower case, without a last dot.
+    /// ASCII, lower case, without a trailing dot.
     Name(String),
-    /// Never an IPv4 address in IPv6's clothes.
+    /// Never an IPv4-mapped IPv6 address.
     Address(IpAddr),
 }
 
-/// What is no host.
+/// A text is not a host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{}' is neither a host name nor an address", .0.escape_debug())]
 pub struct NoHost(String);
@@ -40,11 +41,11 @@ impl FromStr for Host {
         let refuse = || NoHost(text.chars().take(MAX_NAME + 2).collect());
         let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
         if let Some(inner) = inner.or_else(|| text.contains(':').then_some(text)) {
-            // Without zones: a link is nobody's to choose.
+            // Zones are not accepted: a guest may not choose a link.
             let address: Ipv6Addr = inner.parse().map_err(|_| refuse())?;
             return Ok(Self::Address(IpAddr::V6(address).to_canonical()));
         }
-        // `url` would decode it: it reads hosts of URLs, where this is none.
+        // `url` would decode it, because it parses hosts of URLs; this text is not one.
         if text.contains('%') {
             return Err(refuse());
         }
@@ -58,8 +59,8 @@ impl FromStr for Host {
     }
 }
 
-/// Whether DNS can hold it, and a host can have it: no label begins or ends with a hyphen (RFC 1123). The
-/// underscore is no host's by the book, and many have it.
+/// Whether DNS allows the name and a host can have it: no label begins or ends with a hyphen (RFC
+/// 1123). Underscores are not allowed in host names by the standards, but are common.
 fn is_name(name: &str) -> bool {
     name.len() <= MAX_NAME
         && name.split('.').all(|label| {
@@ -80,7 +81,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// Where a program wants to go.
+/// The target of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The host.
@@ -90,7 +91,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// The rule that allows it, and nothing more than its host's web where that is what it is.
+    /// A rule that allows it: its host on this port, or on both 80 and 443 if the port is one of
+    /// them.
     pub fn rule(&self) -> AllowRule {
         let host = Pattern::Exactly(self.host.clone());
         let ports =
@@ -105,8 +107,9 @@ impl fmt::Display for Target {
     }
 }
 
-/// A rule of the list: `HOST` or `HOST:PORT`. `HOST` is a name, `*.` and a name (its subdomains, at any
-/// depth, and not itself), or an address (IPv6 with a port in brackets). Without a port it allows 80 and 443.
+/// A rule of the allow list: `HOST` or `HOST:PORT`. `HOST` is a name, `*.` and a name (its
+/// subdomains at any depth, but not the name itself), or an address (IPv6 with a port in brackets).
+/// Without a port it allows 80 and 443.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AllowRule {
     host: Pattern,
@@ -116,7 +119,7 @@ pub struct AllowRule {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Pattern {
     Exactly(Host),
-    /// Of the subdomains of this name.
+    /// The subdomains of this name.
     Below(String),
 }
 
@@ -126,25 +129,25 @@ enum Ports {
     One(u16),
 }
 
-/// Why a text is no [`AllowRule`].
+/// Why a text is not an [`AllowRule`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllowRuleError {
-    /// It is a URL, or a part of one.
+    /// It is a URL, or part of one.
     #[error("'{0}' is a URL: a rule is HOST or HOST:PORT, and allows all of the host")]
     Url(String),
-    /// The port.
+    /// The port is invalid.
     #[error("'{0}' is no port: 1 to 65535")]
     Port(String),
-    /// A star where it means nothing.
+    /// A misplaced star.
     #[error(
         "'{0}': a star stands only at the beginning, for the subdomains of a name: *.example.org"
     )]
     Star(String),
-    /// The host.
+    /// The host is invalid.
     #[error("'{0}' is neither a host name nor an address")]
     Host(String),
-    /// An address at which nobody can be.
+    /// An address that no host can have.
     #[error("{0} is {1}, which nobody can be reached at")]
     Nobody(IpAddr, &'static str),
 }
@@ -202,7 +205,7 @@ impl FromStr for AllowRule {
     }
 }
 
-/// Digits alone: `u16` would take a plus.
+/// Digits only: `u16` would accept a plus sign.
 fn parse_port(text: &str) -> Option<u16> {
     let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|&port| is_digits && port != 0)
@@ -234,7 +237,7 @@ impl Ports {
 }
 
 impl AllowRule {
-    /// Whether everything that `other` allows at this port is allowed by this rule too.
+    /// Whether this rule allows everything that `other` allows at this port.
     fn covers(&self, other: &Pattern, port: u16) -> bool {
         let host = match (&self.host, other) {
             (known, Pattern::Exactly(host)) => known.matches(host),
@@ -266,7 +269,7 @@ fn is_below(name: &str, parent: &str) -> bool {
     name.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.'))
 }
 
-/// The hosts that programs may reach. Empty: none.
+/// The hosts that commands may reach; none if empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Allowlist(Vec<AllowRule>);
 
@@ -283,15 +286,15 @@ impl Allowlist {
         &self.0
     }
 
-    /// Whether it allows all that the rule allows: with that rule it would allow nothing more.
+    /// Whether the list already allows everything that the rule allows.
     #[must_use]
     pub fn covers(&self, rule: &AllowRule) -> bool {
         let covers = |port| self.0.iter().any(|known| known.covers(&rule.host, port));
         rule.ports.as_slice().iter().all(|&port| covers(port))
     }
 
-    /// What `NO_PROXY` is to say: the sandbox's own loopback, but not what the list names of it, which is
-    /// the host's.
+    /// The value of `NO_PROXY`: the sandbox's own loopback addresses, except those in the list,
+    /// which mean the host's.
     #[must_use]
     pub fn no_proxy(&self) -> String {
         let own = ["localhost", "127.0.0.1", "::1"];
@@ -303,12 +306,12 @@ impl Allowlist {
         left.join(",")
     }
 
-    /// Whether a rule allows it.
+    /// Whether a rule allows the target.
     pub fn allows(&self, target: &Target) -> bool {
         self.0.iter().any(|rule| rule.allows(target))
     }
 
-    /// Whether this address may be dialled for a target that the list allows, and why not.
+    /// Whether this address may be dialled for an allowed target; if not, why.
     pub fn check(&self, address: IpAddr, port: u16) -> Result<(), Special> {
         let address = address.to_canonical();
         match special(address) {
@@ -405,7 +408,8 @@ mod tests {
             ("a-b.sub.example", 443, yes),
             ("ok.example]", 443, none),
             ("http://ok.example", 443, none),
-            // Other dots and letters that mean the same name to IDNA; and letters that only look so.
+            // Other dots and letters that IDNA maps to the same name, and letters that only look
+            // alike.
             ("ok。example", 443, yes),
             ("ｏｋ.example", 443, yes),
             ("ok\u{ad}.example", 443, yes),
@@ -440,7 +444,7 @@ mod tests {
             ("localhost", 80, no),
             ("localhost.", 8080, yes),
             ("localhost.localdomain", 8080, no),
-            // Addresses, in every notation.
+            // Addresses, in all notations.
             ("10.0.0.5", 80, yes),
             ("10.0.0.5.", 80, yes),
             ("10.0.0.6", 80, no),
@@ -495,7 +499,7 @@ mod tests {
             ("2001:db8::6", 443, no),
             ("192.0.2.7", 22, yes),
             ("192.0.2.7", 443, no),
-            // A name is no address, though it may have that address.
+            // A name does not match an address rule, though it may resolve to that address.
             ("localhost", 9000, no),
         ] {
             let found = allowed(&list, host, port).map_err(|_| ());
@@ -646,7 +650,7 @@ mod tests {
         }
     }
 
-    /// Rules and hosts that often have to do with one another.
+    /// Rules and hosts that often overlap.
     fn some_host() -> impl Strategy<Value = String> {
         proptest::sample::select(vec!["a", "b.a", "c.b.a", "b", "x-a", "127.0.0.1", "10.0.0.1"])
             .prop_map(str::to_owned)
@@ -672,7 +676,7 @@ mod tests {
             if list.covers(&rule) && rule.allows(&target) {
                 prop_assert!(list.allows(&target));
             }
-            // Each of its own is covered.
+            // The list covers each of its own rules.
             prop_assert!(list.rules().iter().all(|rule| list.covers(rule)));
         }
 

@@ -1,4 +1,4 @@
-//! The agent's program: the one that this library carries, or a file in its place.
+//! The agent's executable: embedded in this library, or read from a file.
 
 use std::fs;
 use std::path::Path;
@@ -11,14 +11,14 @@ use crate::error::AgentError;
 
 include!(concat!(env!("OUT_DIR"), "/programs.rs"));
 
-/// An agent to use. Cheap to clone.
+/// The agent to use. Cheap to clone.
 #[derive(Debug, Clone)]
 pub enum Agent {
-    /// The one that was built with this crate.
+    /// The agent that was built with this crate.
     Embedded,
-    /// That of a file.
+    /// An agent from a file.
     File {
-        /// The program.
+        /// The executable.
         bytes: Arc<[u8]>,
         /// Its digest, in hex.
         sha256: Arc<str>,
@@ -26,11 +26,11 @@ pub enum Agent {
 }
 
 impl Agent {
-    /// Reads the agent that is to be used.
+    /// Loads the agent to use.
     ///
     /// # Errors
     ///
-    /// [`AgentError`] for a file that cannot be read, or is no program.
+    /// [`AgentError`] if the file cannot be read, or is not an executable.
     pub fn open(source: &AgentSource) -> Result<Self, AgentError> {
         match source {
             AgentSource::Embedded => Ok(Self::Embedded),
@@ -49,7 +49,7 @@ impl Agent {
         Ok(Self::File { bytes: bytes.into(), sha256 })
     }
 
-    /// The program.
+    /// The executable.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         match self {

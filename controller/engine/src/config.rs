@@ -1,36 +1,36 @@
-//! Which engine is used, and where it is: as the caller says it.
+//! The configuration of the engine: which one, and where it is.
 
 use std::path::{Path, PathBuf};
 
-/// Which engine, and where.
+/// The configuration of the engine.
 #[derive(Debug, Clone, Default)]
 pub struct EngineConfig {
-    /// Which engine.
+    /// The kind of engine.
     pub kind: EngineChoice,
-    /// Where Docker is looked for.
+    /// Where to look for Docker.
     pub docker: DockerEndpoint,
-    /// The OCI runtime that Docker is to use, such as `runsc`.
+    /// The OCI runtime for Docker to use, such as `runsc`.
     pub runtime: Option<String>,
-    /// The id, tag or digest of an image to use in place of the one that is built. It must be a
-    /// sandbox image with this very agent.
+    /// The id, tag or digest of an image to use instead of the built-in one. It must be a sandbox
+    /// image with exactly this agent.
     pub image: Option<String>,
-    /// The embedded engine's.
+    /// The configuration of the embedded engine.
     pub embedded: EmbeddedConfig,
 }
 
-/// What the embedded engine is told.
+/// The configuration of the embedded engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddedConfig {
-    /// Where it keeps its containers: root's alone, and on a mount that programs can be started
-    /// from. Made where it is missing.
+    /// The data directory: only root may have access, and it must not be on a noexec mount. It is
+    /// created if it is missing.
     pub data_dir: PathBuf,
 }
 
 impl EmbeddedConfig {
-    /// Where the data is unless somebody says otherwise.
+    /// The default data directory.
     pub const DATA_DIR: &'static str = "/var/lib/sandboxctl";
 
-    /// Where there is an empty directory, from the engine's start on.
+    /// The path of an empty directory, which exists once the engine was started.
     pub fn empty_root(data_dir: &Path) -> PathBuf {
         data_dir.join("empty")
     }
@@ -45,20 +45,20 @@ impl Default for EmbeddedConfig {
 /// Which engine to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum EngineChoice {
-    /// Docker where it is there.
+    /// Docker if it is available, otherwise the embedded engine.
     #[default]
     Auto,
-    /// A Docker Engine, or Podman's socket.
+    /// A Docker Engine, or Podman through its Docker-compatible socket.
     Docker,
-    /// No daemon: the containers are ours.
+    /// The embedded engine: no daemon, sandboxctl runs the containers itself.
     Embedded,
 }
 
 impl EngineChoice {
-    /// All of them.
+    /// All choices.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Docker, Self::Embedded];
 
-    /// The word in the configuration.
+    /// Its name in the configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -86,16 +86,17 @@ impl std::str::FromStr for EngineChoice {
     }
 }
 
-/// A word that is no [`EngineChoice`].
+/// The name of an unknown [`EngineChoice`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no engine: auto, docker or embedded")]
 pub struct UnknownEngine(pub String);
 
-/// Where Docker is looked for, in the order of the docker command line: `host`, `env_host`,
-/// `env_context`, the current context of `config_dir`, then the `sockets`, each pinged.
+/// Where to look for Docker, in the order of the Docker CLI: `host`, `env_host`, `env_context`, the
+/// current context of `config_dir`, then the `sockets`, each of which is pinged.
 #[derive(Debug, Clone, Default)]
 pub struct DockerEndpoint {
-    /// One that the caller names, and what names it, for people: `--host`, a key with its file.
+    /// An endpoint that the caller names, and what named it, for people: `--host`, or a key with
+    /// its file.
     pub host: Option<(String, String)>,
     /// `DOCKER_HOST`.
     pub env_host: Option<String>,
@@ -103,17 +104,17 @@ pub struct DockerEndpoint {
     pub env_context: Option<String>,
     /// `DOCKER_CONFIG`, or `~/.docker`.
     pub config_dir: Option<PathBuf>,
-    /// `DOCKER_TLS_VERIFY` is set. TLS is not supported: an endpoint over TCP is refused then.
+    /// Whether `DOCKER_TLS_VERIFY` is set. TLS is not supported: a TCP endpoint is then refused.
     pub env_tls_verify: bool,
-    /// The usual sockets, such as `/var/run/docker.sock`.
+    /// The default sockets, such as `/var/run/docker.sock`.
     pub sockets: Vec<PathBuf>,
 }
 
 /// The agent to use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentSource {
-    /// The one that was built with this library.
+    /// The agent that was built with this library.
     Embedded,
-    /// A file: a static program.
+    /// A file: a static executable.
     File(PathBuf),
 }

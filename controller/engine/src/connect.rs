@@ -1,4 +1,4 @@
-//! Which engine is used, and which are there.
+//! Selects an engine, and finds the available ones.
 
 use std::fs;
 use std::path::Path;
@@ -11,15 +11,16 @@ use crate::agent::Agent;
 use crate::config::{AgentSource, EngineChoice, EngineConfig};
 use crate::error::ConnectError;
 
-/// Why it is not Docker, in one line.
+/// Why Docker was not chosen, in one line.
 const NOTICE: &str = "no Docker or Podman socket is there: using the embedded engine";
 
-/// The engine that the configuration asks for. `auto` is Docker; the embedded one only where
-/// nobody has named anything of Docker's, nothing of it is there, and this user could use the other.
+/// Connects to the configured engine. `auto` is Docker; the embedded engine is chosen only if no
+/// Docker endpoint is configured, no Docker socket exists, and this user can use the embedded
+/// engine.
 ///
 /// # Errors
 ///
-/// [`ConnectError`] where it cannot be used.
+/// [`ConnectError`] if the engine cannot be used.
 pub async fn connect(
     engine: &EngineConfig,
     agent: &AgentSource,
@@ -40,11 +41,11 @@ pub async fn connect(
     }
 }
 
-/// The engine that is named; with `auto` every one that is there.
+/// Connects to the configured engine; with `auto` to every available one.
 ///
 /// # Errors
 ///
-/// [`ConnectError`] where one cannot be used.
+/// [`ConnectError`] if one cannot be used.
 pub async fn reach(
     engine: &EngineConfig,
     agent: &AgentSource,
@@ -66,13 +67,13 @@ pub async fn reach(
     }
 }
 
-/// Whether nobody has named anything of Docker's, and there is none.
+/// Whether no Docker endpoint is configured and no Docker socket exists.
 fn nothing_is_dockers(engine: &EngineConfig) -> Result<bool, ConnectError> {
     Ok(engine.runtime.is_none() && engine.image.is_none() && docker::is_absent(&engine.docker)?)
 }
 
-/// The embedded engine has neither a runtime nor an image to choose. Somebody who asks for gVisor
-/// must not be given less without a word.
+/// The embedded engine supports neither another runtime nor another image. A user who asks for
+/// gVisor must not silently get less.
 fn nothing_is_asked_of_docker(engine: &EngineConfig) -> Result<(), ConnectError> {
     match (&engine.runtime, &engine.image) {
         (Some(_), _) => Err(ConnectError::DockerOnly { what: "runtime" }),
@@ -121,7 +122,7 @@ mod tests {
         by_host.docker.env_host = Some("unix:///nowhere/docker.sock".into());
         let mut by_flag = nothing.clone();
         by_flag.docker.host = Some(("tcp://host:1".into(), "--host".into()));
-        // Nobody answers there; that is an error to tell.
+        // Nothing listens there; that error must be reported.
         fs::write(&socket, "").unwrap();
         for engine in [by_runtime, by_image, by_host, by_flag, nothing] {
             assert!(!nothing_is_dockers(&engine).unwrap(), "{engine:?}");

@@ -1,4 +1,4 @@
-//! What can fail of an engine.
+//! Errors of engines.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,54 +11,54 @@ use sandbox_rootfs::RootfsError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// No engine answered.
+    /// No engine responded.
     #[error("no container engine answers: {}", list_tried(.tried))]
     NoEngine {
-        /// What was tried, in order.
+        /// The endpoints that were tried, in order.
         tried: Vec<Tried>,
     },
-    /// The embedded engine cannot be used here.
+    /// The embedded engine cannot be used on this machine.
     #[error("the embedded engine cannot be used")]
     Embedded(#[source] EmbeddedProblem),
-    /// Something was asked of the embedded engine that only Docker has.
+    /// The embedded engine does not support a setting that only Docker has.
     #[error("the embedded engine takes no {what}: engine.{what} is for Docker")]
     DockerOnly {
-        /// The key, in `engine`.
+        /// The configuration key, in `engine`.
         what: &'static str,
     },
-    /// The endpoint that was named cannot be used.
+    /// The configured endpoint cannot be used.
     #[error("cannot use the endpoint of {why}: {reason}")]
     Endpoint {
-        /// What names it: `--host`, `DOCKER_HOST`, a context.
+        /// What named it: `--host`, `DOCKER_HOST`, a context.
         why: String,
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
     },
-    /// Docker's context cannot be read, or names no engine.
+    /// The Docker context cannot be read, or has no endpoint.
     #[error("cannot use {why}: {reason}")]
     Context {
-        /// Which, and what names it.
+        /// The context, and what named it.
         why: String,
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
     },
-    /// The agent's file cannot be used.
+    /// The agent's file is unusable.
     #[error(transparent)]
     Agent(#[from] AgentError),
 }
 
-/// The agent's file cannot be used.
+/// The agent's file is unusable.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use the agent {}", .path.display())]
 pub struct AgentError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The I/O error.
     pub source: io::Error,
 }
 
 impl ConnectError {
-    /// What went wrong, in one word.
+    /// The error's kind.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -70,7 +70,7 @@ impl ConnectError {
         }
     }
 
-    /// The next step.
+    /// A suggested next step.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
@@ -94,7 +94,7 @@ impl ConnectError {
 }
 
 impl AgentError {
-    /// The next step.
+    /// A suggested next step.
     pub const HINT: &'static str = "SANDBOX_AGENT must name a static sandbox-agent program";
 }
 
@@ -102,71 +102,71 @@ impl AgentError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// It did not answer in time.
+    /// The engine did not respond in time.
     #[error("no answer within {}", humantime::format_duration(*.after))]
     TimedOut {
-        /// How long it was given.
+        /// The time limit.
         after: Duration,
     },
-    /// The connection to it failed.
+    /// The connection to the engine failed.
     #[error("{0}")]
     Connection(String),
-    /// It refused, in its own words.
+    /// The engine refused the request, with this message.
     #[error("{0}")]
     Refused(String),
-    /// What it was asked about is not there, in its own words.
+    /// The engine did not find the object, with this message.
     #[error("{0}")]
     NotFound(String),
-    /// There is no sandbox image to make a container from, or none any more: prepare one.
+    /// There is no sandbox image to create a container from, or not any more: prepare one.
     #[error("there is no sandbox image")]
     ImageMissing,
-    /// What was named for programs cannot be used, or not by this engine.
+    /// The given root filesystem cannot be used, or not by this engine.
     #[error("{reason}")]
     UnusableRoot {
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
-        /// The next step, where there is one.
+        /// A suggested next step, if there is one.
         hint: Option<&'static str>,
     },
-    /// An image that is not the sandbox image.
+    /// An image is not the sandbox image.
     #[error("{which} {reason}")]
     UnusableImage {
-        /// Which: `engine.image 'alpine'`.
+        /// What named it, and its name: `engine.image 'alpine'`.
         which: String,
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// An image for programs that cannot be had, or used.
+    /// An image for commands cannot be pulled or used.
     #[error("the image '{reference}' {reason}")]
     ProgramImage {
-        /// As the caller named it.
+        /// The name that the caller gave.
         reference: String,
         /// What is wrong.
         reason: String,
-        /// The next step, where there is one.
+        /// A suggested next step, if there is one.
         hint: Option<&'static str>,
     },
-    /// An image archive that cannot be unpacked.
+    /// An image archive cannot be unpacked.
     #[error("cannot use the image archive {}", path.display())]
     Archive {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: Box<RootfsError>,
     },
-    /// It answered with something that we do not understand.
+    /// Unexpected response from the engine.
     #[error("unexpected response from the engine: {0}")]
     UnexpectedResponse(String),
 }
 
-/// An endpoint that was tried, and what came of it.
+/// An endpoint that was tried, and the result.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Tried {
     /// The endpoint, such as `unix:///var/run/docker.sock`.
     pub endpoint: String,
-    /// What names it: `--host`, `DOCKER_HOST`, a context, a usual socket.
+    /// What named it: `--host`, `DOCKER_HOST`, a Docker context, or a default socket.
     pub why: String,
-    /// What came of it.
+    /// The result of the attempt.
     pub outcome: String,
 }
 
@@ -185,36 +185,36 @@ fn list_tried(tried: &[Tried]) -> String {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EmbeddedProblem {
-    /// It makes namespaces, mounts and control groups.
+    /// It needs root to create namespaces, mounts and cgroups.
     #[error("it needs root")]
     NotRoot,
-    /// Its data directory.
+    /// The data directory is unusable.
     #[error("cannot use {}", path.display())]
     DataDir {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// No program can be started from its data directory.
+    /// The data directory is on a noexec mount.
     #[error("{} is on a mount that allows no programs (noexec)", path.display())]
     NoExec {
-        /// Which.
+        /// Its path.
         path: PathBuf,
     },
-    /// Limits cannot be kept.
+    /// Limits cannot be enforced.
     #[error("control groups cannot be used: {problem}")]
     Cgroups {
-        /// Why.
+        /// The reason.
         problem: String,
     },
-    /// A file of the kernel's cannot be read.
+    /// A file in `/proc` cannot be read.
     #[error("cannot read /proc")]
     Proc(#[source] io::Error),
 }
 
 impl EmbeddedProblem {
-    /// What to do about it.
+    /// How to fix it.
     #[must_use]
     pub const fn hint(&self) -> &'static str {
         match self {

@@ -1,25 +1,25 @@
-//! How containers end, and what they used: as the engine saw it.
+//! Exit evidence and resource usage of containers, as reported by the engine.
 
 use std::time::Duration;
 
-/// What the engine saw of a container's end.
+/// The engine's evidence of a container's exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ExitEvidence {
-    /// The exit code; `None` where the engine does not tell.
+    /// The exit code; `None` if the engine does not report it.
     pub code: Option<i64>,
-    /// Whether the kernel killed something in it for want of memory.
-    /// `None` where the engine does not tell.
+    /// Whether the kernel killed a process in it because memory ran out. `None` if the engine does
+    /// not report it.
     pub oom_killed: Option<bool>,
-    /// Somebody else has removed it: nothing else is known.
+    /// Someone else has removed the container: nothing else is known.
     pub removed: bool,
 }
 
-/// What a container used in its whole life.
+/// The resources that a container used over its whole life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContainerUsage {
-    /// Processor time of all that ran in it.
+    /// The processor time of all of its processes.
     pub cpu: Duration,
-    /// The most memory that its cgroup had at one time, in bytes.
+    /// The peak memory usage of its cgroup, in bytes.
     pub peak_memory: u64,
 }
 

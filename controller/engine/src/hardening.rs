@@ -1,10 +1,11 @@
-//! What every container gets, whichever engine makes it: the part of the hardening that varies
-//! with nothing. Engines only translate it.
+//! The part of the hardening that is the same for all containers on all engines. Engines only
+//! translate it.
 
-/// Paths that look empty: the usual ones of container engines, and what tells of the host's hardware,
-/// disks, boot, drivers and load besides. Not among them is what programs look for: how much memory
-/// and how many processors there are, and how busy they are (`meminfo`, `vmstat`, `cpuinfo`, `stat`,
-/// `loadavg`, `uptime`), the kernel's version and settings (`/proc/sys`), and their own processes.
+/// Masked paths, which appear empty: the usual ones of container engines, and those that reveal the
+/// host's hardware, disks, boot, drivers and load. Paths that programs need are not masked: the
+/// amount of memory, the number of processors and their load (`meminfo`, `vmstat`, `cpuinfo`,
+/// `stat`, `loadavg`, `uptime`), the kernel's version and settings (`/proc/sys`), and their own
+/// processes.
 pub const MASKED_PATHS: &[&str] = &[
     "/proc/acpi",
     "/proc/asound",
@@ -38,7 +39,7 @@ pub const MASKED_PATHS: &[&str] = &[
     "/proc/mtrr",
     "/proc/pagetypeinfo",
     "/proc/partitions",
-    // Anybody may write to it, and each line has the kernel watch the whole host's load.
+    // Writable for every user, and each line makes the kernel monitor the load of the whole host.
     "/proc/pressure",
     "/proc/sched_debug",
     "/proc/schedstat",
@@ -68,16 +69,16 @@ pub const MASKED_PATHS: &[&str] = &[
     "/sys/power",
 ];
 
-/// Paths that nothing can be written to.
+/// Read-only paths.
 pub const READONLY_PATHS: &[&str] = &["/proc/sys", "/proc/sysrq-trigger"];
 
-/// What a container with programs is called, from within.
+/// The hostname inside a container that supports commands.
 pub const HOSTNAME: &str = "sandbox";
 
-/// Bytes of memory that its programs may share by name, in `/dev/shm`.
+/// The size in bytes of `/dev/shm`, the shared memory of its commands.
 pub const SHM_BYTES: u64 = 16 << 20;
 
-/// A file that programs expect and that says nothing of the host.
+/// A file that programs expect and that reveals nothing about the host.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemFile {
     pub name: &'static str,
@@ -85,8 +86,7 @@ pub struct SystemFile {
     pub content: &'static str,
 }
 
-/// They stand in place of the image's own. Those of images are often empty, for an engine to put
-/// its own there.
+/// They replace the image's own files, which are often empty placeholders for an engine's.
 pub const SYSTEM_FILES: &[SystemFile] = &[
     SystemFile {
         name: "hosts",
@@ -97,18 +97,17 @@ pub const SYSTEM_FILES: &[SystemFile] = &[
     SystemFile {
         name: "resolv.conf",
         path: "/etc/resolv.conf",
-        // Who asks all the same asks the loopback, where nobody answers. Not for long then.
+        // A query would go to the loopback, where nothing answers: fail fast.
         content: "# A sandbox has no name server.\noptions timeout:1 attempts:1\n",
     },
     SystemFile { name: "hostname", path: "/etc/hostname", content: "sandbox\n" },
 ];
 
-/// Where memory is short, a sandbox goes first.
+/// If memory is short on the host, sandboxes are killed first.
 pub const OOM_SCORE_ADJ: i32 = 1000;
 
-/// The system calls that may be made in a sandbox that runs scripts, by the agent and by the
-/// runtime that starts it. What is not here fails with EPERM; [`CLONE`] and [`CLONE3`] have rules
-/// of their own.
+/// The system calls allowed in a sandbox that runs scripts, for the agent and for the runtime that
+/// starts it. Others fail with EPERM; [`CLONE`] and [`CLONE3`] have separate rules.
 pub const ALLOWED_SYSCALLS: &[&[&str]] = &[
     // Files, always beneath a dirfd; open, stat and the like only for the runtime that starts the
     // agent.
@@ -225,7 +224,7 @@ pub const ALLOWED_SYSCALLS: &[&[&str]] = &[
         "timerfd_create",
         "timerfd_settime",
     ],
-    // Who and where am I, and the agent's own confinement.
+    // Process and user ids, and the agent's own confinement.
     &[
         "arch_prctl",
         "capget",
@@ -253,12 +252,13 @@ pub const ALLOWED_SYSCALLS: &[&[&str]] = &[
     ],
 ];
 
-/// Allowed where none of [`CLONE_NAMESPACES`] is among its flags, its first argument: threads,
-/// not namespaces.
+/// Allowed if its first argument, the flags, contains none of [`CLONE_NAMESPACES`]: threads, but no
+/// namespaces.
 pub const CLONE: &str = "clone";
 /// `CLONE_NEWNS`, `NEWCGROUP`, `NEWUTS`, `NEWIPC`, `NEWUSER`, `NEWPID`, `NEWNET`.
 pub const CLONE_NAMESPACES: u64 = 0x7e02_0000;
-/// Fails with ENOSYS: its flags cannot be looked at, and the C library takes `clone` then.
+/// Fails with ENOSYS: a filter cannot inspect its flags, and the C library then falls back to
+/// `clone`.
 pub const CLONE3: &str = "clone3";
 
 #[cfg(test)]
@@ -312,7 +312,8 @@ mod tests {
             "setuid",
             "open_by_handle_at",
             "personality",
-            // Counted for the user on the whole host, whose other programs would have none left.
+            // Timers count against the user's limit on the whole host, so other programs could run
+            // out of them.
             "timer_create",
             "chroot",
             "pivot_root",

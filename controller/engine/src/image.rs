@@ -1,32 +1,32 @@
-//! The sandbox image, as callers see it.
+//! The sandbox image, as seen by callers.
 
 use std::time::SystemTime;
 
 use sandbox_api::EngineKind;
 use serde::{Serialize, Serializer};
 
-/// A sandbox image that an engine has.
+/// A sandbox image of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ImageInfo {
-    /// The engine's id of it.
+    /// The engine's id of the image.
     pub id: String,
-    /// Which engine has it.
+    /// The kind of engine that has it.
     pub engine: EngineKind,
-    /// The sha256 of the agent in it; empty where its label is missing.
+    /// The sha256 of the agent in it; empty if the label is missing.
     pub agent: String,
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     #[serde(serialize_with = "unix_seconds")]
     pub created: SystemTime,
     /// Its size in bytes.
     pub size: u64,
-    /// Whether it is the one that this controller uses.
+    /// Whether this controller uses it.
     pub current: bool,
 }
 
-/// Which image to remove.
+/// The images to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageSelector {
-    /// Those with these ids, or starts of ids.
+    /// The images with these ids, or id prefixes.
     Ids(Vec<String>),
     /// All but the current one.
     Stale,
@@ -34,21 +34,21 @@ pub enum ImageSelector {
     All,
 }
 
-/// The shortest start of an id that is taken for one.
+/// The minimum length of an id prefix.
 const MIN_ID: usize = 4;
 
-/// An id does not name one sandbox image.
+/// An id does not identify exactly one sandbox image.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot use the image id '{which}': {reason}")]
 pub struct ImageIdError {
-    /// As it was given.
+    /// The id as given.
     pub which: String,
-    /// What is wrong.
+    /// What is wrong with it.
     pub reason: &'static str,
 }
 
 impl ImageSelector {
-    /// What it selects of `images`: every id must name one of them.
+    /// Selects from `images`: every id must match exactly one of them.
     pub fn choose(self, images: Vec<ImageInfo>) -> Result<Vec<ImageInfo>, ImageIdError> {
         let ids = match self {
             Self::All => return Ok(images),
@@ -64,7 +64,7 @@ impl ImageSelector {
                 (None, _) => "no image has it",
                 (Some(_), Some(_)) => "several images have it",
                 (Some(image), None) => {
-                    // Named twice, it is removed once.
+                    // If given twice, it is removed once.
                     if !chosen.contains(image) {
                         chosen.push(image.clone());
                     }
@@ -77,26 +77,26 @@ impl ImageSelector {
     }
 }
 
-/// The id without the name of its hash.
+/// The id without the prefix of its hash algorithm.
 fn bare(id: &str) -> &str {
     id.strip_prefix("sha256:").unwrap_or(id)
 }
 
-/// Whether an image that is there already is built again.
+/// Whether to rebuild an existing image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rebuild {
-    /// Only where it is missing.
+    /// Build it only if it is missing.
     IfMissing,
-    /// In any case.
+    /// Always build it.
     Always,
 }
 
-/// Seconds since 1970, as the documents have times.
+/// Serializes seconds since 1970, the time format of the documents.
 pub fn unix_seconds<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(seconds(*time))
 }
 
-/// Seconds since 1970; 0 for what is before.
+/// Seconds since 1970; 0 for earlier times.
 pub fn seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

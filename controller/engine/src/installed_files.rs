@@ -1,5 +1,5 @@
-//! Files that containers are made with, where an engine takes nothing but files: the agent and what
-//! goes with it, each in a private folder of ours by its digest.
+//! Files to mount into containers, for engines that only accept files: the agent and its
+//! companions, each in a private directory under its digest.
 
 use std::fs::{File, Metadata, Permissions};
 use std::io::{Read as _, Write as _};
@@ -13,22 +13,21 @@ use rustix::io::Errno;
 
 use crate::agent::Agent;
 
-/// How long a file that nobody uses any more is kept: some controller of another version may have
-/// been started with it.
+/// How long an unused file is kept: a controller of another version may still use it.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// How long a process that is being started may keep a program open.
+/// How long a process that is being started may keep an executable open.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// What is compared at a time.
+/// How much is compared at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The mode of a program that any user may start.
+/// The mode of an executable for all users.
 const PROGRAM: u32 = 0o555;
-/// The mode of a file that any user may read.
+/// The mode of a file that all users may read.
 pub(super) const TEXT: u32 = 0o444;
 
-/// A file that containers are made with.
+/// A file to mount into containers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InstalledFile<'a> {
     pub name: &'static str,
@@ -48,12 +47,12 @@ pub(super) fn agent(agent: &Agent) -> InstalledFile<'_> {
     }
 }
 
-/// The path of a part in a private folder, where it is written if it is missing, or anything else than
-/// it must be: by its content, each time. Who can enter the folder is its caller's business.
+/// Returns the path of a file in a private directory. It is written if it is missing or wrong; its
+/// content is compared each time. Who can access the directory is the caller's responsibility.
 pub(super) fn install(folder: &Path, part: &InstalledFile<'_>) -> io::Result<PathBuf> {
     let path = folder.join(format!("{}-{}", part.name, part.sha256));
     if let Some(there) = intact(&path, part) {
-        // It is in use: whoever tidies up sees that.
+        // Marks it as in use for the cleanup.
         if there.modified()?.elapsed().is_ok_and(|age| age > KEPT / 2) {
             File::open(&path)?.set_modified(SystemTime::now())?;
         }
@@ -64,8 +63,8 @@ pub(super) fn install(folder: &Path, part: &InstalledFile<'_>) -> io::Result<Pat
     Ok(path)
 }
 
-/// The part that is there, where it is this user's and has its mode and its content. Compared with
-/// what it must be, which takes less time than a digest and says the same.
+/// Opens the existing file, if it belongs to this user and has the right mode and content.
+/// Comparing the content is faster than a digest, and just as reliable.
 fn intact(path: &Path, part: &InstalledFile<'_>) -> Option<Metadata> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
@@ -77,7 +76,7 @@ fn intact(path: &Path, part: &InstalledFile<'_>) -> Option<Metadata> {
     (is_ours && has_content(&mut file, part.bytes).ok()?).then_some(there)
 }
 
-/// Whether that is what a file has from here to its end.
+/// Whether the file has this content from the current position to its end.
 fn has_content(file: &mut File, mut expected: &[u8]) -> io::Result<bool> {
     let mut piece = vec![0; PIECE_BYTES];
     loop {
@@ -91,15 +90,15 @@ fn has_content(file: &mut File, mut expected: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// Under its name only once it is whole. One that somebody else has put there meanwhile stays: a
-/// file that has lost its name cannot be mounted any more by whoever has opened it.
+/// Renamed to its name only once it is complete. If someone else has created the file meanwhile,
+/// theirs stays: a file that was unlinked can no longer be mounted by a process that has it open.
 fn write(folder: &Path, path: &Path, part: &InstalledFile<'_>) -> io::Result<()> {
     let unfinished = folder.join(format!("part-{}", sandbox_dirfd::random_hex::<8>()));
     let written = (|| {
         let mut file =
             File::options().write(true).create_new(true).mode(0o600).open(&unfinished)?;
         file.write_all(part.bytes)?;
-        // Not by the mode that it is opened with: the umask may take from that.
+        // Not with the mode at creation, from which the umask may remove bits.
         file.set_permissions(Permissions::from_mode(part.mode))?;
         close(file, &unfinished)?;
         match rustix::fs::renameat_with(CWD, &unfinished, CWD, path, RenameFlags::NOREPLACE) {
@@ -114,9 +113,9 @@ fn write(folder: &Path, path: &Path, part: &InstalledFile<'_>) -> io::Result<()>
     written
 }
 
-/// Closes a program for good: one that is open for writing cannot be started (`ETXTBSY`), and a
-/// process that another thread is just starting has a copy of every descriptor until its exec. A
-/// lock is free only when the last copy is closed.
+/// Closes an executable for good: one that is open for writing cannot be started (`ETXTBSY`), and a
+/// process that another thread is just starting has a copy of every descriptor until its exec. The
+/// lock is only released when the last copy is closed.
 fn close(file: File, path: &Path) -> io::Result<()> {
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     drop(file);
@@ -130,7 +129,7 @@ fn close(file: File, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes programs of other versions that nobody has started for long, and parts of them.
+/// Removes executables of other versions that were not used for a long time, and incomplete files.
 fn forget_unused(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let modified = entry.metadata().and_then(|metadata| metadata.modified());
@@ -161,13 +160,13 @@ mod tests {
         fs::write(&path, "").unwrap();
         install(dir.path(), &AGENT).unwrap();
         assert_eq!(fs::read(&path).unwrap(), AGENT.bytes);
-        // Of the same size and mode, as somebody makes it who wants it to be executed.
+        // Of the same size and mode, like one made by an attacker who wants it to be executed.
         fs::remove_file(&path).unwrap();
         fs::write(&path, "#!/x").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(PROGRAM)).unwrap();
         install(dir.path(), &AGENT).unwrap();
         assert_eq!(fs::read(&path).unwrap(), AGENT.bytes);
-        // A link to something that is right now.
+        // A link to a file that is currently correct.
         fs::rename(&path, dir.path().join("other")).unwrap();
         std::os::unix::fs::symlink(dir.path().join("other"), &path).unwrap();
         install(dir.path(), &AGENT).unwrap();
@@ -193,7 +192,7 @@ mod tests {
         let mut file =
             File::options().write(true).create_new(true).mode(0o755).open(&path).unwrap();
         io::copy(&mut File::open("/bin/true").unwrap(), &mut file).unwrap();
-        // What a child has between its fork and its exec.
+        // The descriptor that a child has between its fork and its exec.
         let copy = file.try_clone().unwrap();
         let busy = std::process::Command::new(&path).status().unwrap_err();
         assert_eq!(busy.kind(), io::ErrorKind::ExecutableFileBusy);

@@ -1,8 +1,8 @@
-//! The only seam between the controller and what runs containers.
+//! The interface between the controller and container engines.
 //!
-//! An engine makes hardened containers from a [`ContainerSpec`], which is plain data and says
-//! everything; it decides nothing about sandboxes. Every call may hang or fail: time limits and
-//! what to do then are the caller's business.
+//! An engine creates hardened containers from a [`ContainerSpec`], which is plain data and
+//! complete; it makes no decisions about sandboxes. Every call may hang or fail: time limits and
+//! recovery are the caller's responsibility.
 
 #![deny(unsafe_code)]
 
@@ -48,43 +48,43 @@ pub use image::{ImageIdError, ImageInfo, ImageSelector, Rebuild, seconds, unix_s
 pub use sandbox_rootfs::{Progress, RootfsError};
 pub use sealed::SealedProgram;
 
-/// How long an engine may take to say that it is there.
+/// How long an engine may take to respond to the first request.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What an engine says of itself when it is asked, for `doctor`.
+/// What an engine reports about itself, for `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct EngineFacts {
     /// Its name and version, such as `Docker Engine 20.10.24`.
     pub version: String,
-    /// The API's version.
+    /// The version of its API.
     pub api_version: String,
-    /// The kernel under it.
+    /// The version of its kernel.
     pub kernel: String,
-    /// 1 or 2, and the driver: `2 (systemd)`.
+    /// The cgroup version and driver: `2 (systemd)`.
     pub cgroups: String,
-    /// Features that it names: `seccomp`, `apparmor`.
+    /// Security features: `seccomp`, `apparmor`.
     pub security: Vec<String>,
-    /// OCI runtimes that it has.
+    /// The names of its OCI runtimes.
     pub runtimes: Vec<String>,
-    /// Limits that it takes without enforcing them: `memory`, `swap`, `cpus`, `pids`.
+    /// Limits that it accepts without enforcing them: `memory`, `swap`, `cpus`, `pids`.
     pub missing_limits: Vec<String>,
-    /// Processors of its machine.
+    /// The number of processors of its machine.
     pub cpus: u32,
 }
 
-/// How the engine maps the users of containers to those of the host.
+/// How the engine maps the users of containers to users of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UserMapping {
-    /// As they are.
+    /// Unchanged.
     #[default]
     Identity,
-    /// The container's root is the host's user `owner`, and no other host user is in it.
+    /// The container's root is the host user `owner`; no other host user is mapped.
     Rootless {
         /// The host user who runs the engine.
         owner: u32,
     },
-    /// The container's users are the host's from `base` on.
+    /// The container's users are mapped to the host's, starting at this uid and gid.
     Remapped {
         /// The first uid.
         uid: u32,
@@ -93,110 +93,110 @@ pub enum UserMapping {
     },
 }
 
-/// A container to be made: plain data, everything said.
+/// A container to create: plain data, and complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerSpec {
-    /// Its name, by which it can be removed even if the answer to its creation was lost.
+    /// Its name, by which it can be removed even if the response to its creation was lost.
     pub name: String,
     /// Labels, by which it is found again.
     pub labels: Vec<(String, String)>,
-    /// The agent's arguments, but for its user.
+    /// The agent's arguments, except its user.
     pub args: AgentArgs,
-    /// Who it is in the container.
+    /// Its user in the container.
     pub user: User,
     /// Bind mounts.
     pub mounts: Vec<Bind>,
-    /// Directories in them that an empty one covers, by their paths in the container.
+    /// Directories in the mounts to be covered by an empty one, by their paths in the container.
     pub hidden: Vec<String>,
-    /// Bytes of memory, swap included.
+    /// The memory limit in bytes, including swap.
     pub memory: u64,
-    /// Billionths of a processor.
+    /// The CPU limit in billionths of a processor.
     pub nano_cpus: i64,
-    /// Processes and threads.
+    /// The limit of processes and threads.
     pub pids: u32,
-    /// Resource limits: name and value, hard and soft.
+    /// Resource limits: a name and a value for both the hard and the soft limit.
     pub ulimits: Vec<(&'static str, i64)>,
-    /// What it has for programs; `None` in the sandbox image, which has none.
+    /// What it needs to run commands; `None` for the sandbox image, which contains no programs.
     pub programs: Option<Programs>,
 }
 
 impl ContainerSpec {
-    /// The agent's command line after its name. It is told which user it is to be and what is mounted
-    /// inside its mounts, and ends where the engine did otherwise.
+    /// The agent's command line, without its name. It tells the agent the expected user and mounts;
+    /// the agent exits if the engine did something else.
     pub fn agent_args(&self) -> Vec<String> {
         let (user, hidden) = (Some(self.user), self.hidden.clone());
         AgentArgs { user, hidden, ..self.args.clone() }.to_args()
     }
 }
 
-/// What a container has where programs run in it.
+/// The settings of a container in which commands run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Programs {
-    /// Its file system, into which the agent is mounted.
+    /// Its root filesystem, into which the agent is mounted.
     pub root: ProgramRoot,
-    /// The environment that they begin with, `NAME=VALUE` each: the image's.
+    /// The initial environment of commands, each `NAME=VALUE`: the image's.
     pub env: Vec<String>,
-    /// Bytes of `/tmp`.
+    /// The size of `/tmp` in bytes.
     pub tmpfs_bytes: u64,
-    /// Files and directories of `/tmp`.
+    /// The maximum number of files and directories in `/tmp`.
     pub tmpfs_inodes: u64,
 }
 
-/// The file system of a container that programs run in.
+/// The root filesystem of a container in which commands run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProgramRoot {
-    /// An image of the engine's.
+    /// An image of the engine.
     Image {
         /// Its id.
         id: String,
-        /// What the caller calls it.
+        /// The name that the caller gave.
         reference: String,
-        /// Paths at which the image wants folders to be written to. It gets none.
+        /// The paths of the volumes that the image declares. They are not created.
         volumes: Vec<String>,
     },
     /// A directory.
     Directory(Source),
 }
 
-/// A [`RootFs`] as the engine has it.
+/// A [`RootFs`] that the engine has prepared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepared {
-    /// The file system.
+    /// The root filesystem.
     pub root: ProgramRoot,
-    /// `NAME=VALUE` each.
+    /// The environment, each `NAME=VALUE`.
     pub env: Vec<String>,
-    /// Where the image's programs begin; empty where it does not say.
+    /// The image's working directory; empty if it does not set one.
     pub workdir: String,
 }
 
-/// A bind mount: private, not recursive, never made where its source is missing.
+/// A bind mount: private, not recursive; a missing source is never created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bind {
-    /// What is mounted.
+    /// The source.
     pub source: Source,
-    /// The path in the container.
+    /// The target path in the container.
     pub target: String,
-    /// Whether it can be written to.
+    /// Whether it is read-only.
     pub read_only: bool,
 }
 
 /// A file or directory on the host.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// Its path, for an engine that takes no more.
+    /// Its path, for an engine that accepts only paths.
     pub path: String,
-    /// The thing itself, whatever becomes of the path.
+    /// The opened file, whatever its path leads to by now.
     pub file: Arc<OwnedFd>,
 }
 
 impl Source {
-    /// A mount of a sandbox's own, which is at no path of the host's.
+    /// A private mount of a sandbox, without a path on the host.
     pub fn private(mount: Arc<OwnedFd>) -> Self {
-        // No path of the host's is relative.
+        // No path of a source on the host is relative.
         Self { path: "the private io dir".to_owned(), file: mount }
     }
 
-    /// Whether it is such a mount: it is mounted itself, and not a copy of it.
+    /// Whether it is a private mount, which is mounted itself instead of a copy of it.
     pub fn is_private(&self) -> bool {
         !self.path.starts_with('/')
     }
@@ -212,14 +212,14 @@ impl Eq for Source {}
 
 #[cfg(test)]
 impl From<&str> for Source {
-    /// A path where nothing need be: for engines that are only asked what they would do.
+    /// A path that need not exist, for tests of an engine's configuration.
     fn from(path: &str) -> Self {
         let file = std::fs::File::open("/").expect("it is there");
         Self { path: path.to_owned(), file: Arc::new(file.into()) }
     }
 }
 
-/// A container's stdio.
+/// The stdio of a container.
 pub struct Attached {
     /// Its stdin.
     pub input: Pin<Box<dyn AsyncWrite + Send>>,
@@ -233,122 +233,123 @@ impl fmt::Debug for Attached {
     }
 }
 
-/// A piece of a container's output.
+/// A chunk of a container's output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Of its stdout.
+    /// From stdout.
     Stdout(Bytes),
-    /// Of its stderr.
+    /// From stderr.
     Stderr(Bytes),
 }
 
-/// A container that an engine has.
+/// A container in an engine's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerSummary {
-    /// The engine's id of it.
+    /// The engine's id of the container.
     pub id: String,
-    /// What its maker named it.
+    /// The name given at its creation.
     pub name: String,
     /// Its labels.
     pub labels: Vec<(String, String)>,
-    /// Whether it is running now.
+    /// Whether it is running.
     pub running: bool,
-    /// When it was made.
+    /// When it was created.
     pub created: SystemTime,
 }
 
-/// What runs containers.
+/// A container engine.
 #[async_trait]
 pub trait Engine: Send + Sync {
-    /// What it is, and why it was taken.
+    /// The engine's kind and endpoint, and why it was chosen.
     fn info(&self) -> &EngineInfo;
 
-    /// What it says of itself.
+    /// What the engine reports about itself.
     async fn facts(&self) -> Result<EngineFacts, EngineError>;
 
-    /// How it most likely maps users, without asking it.
+    /// The likely user mapping, without asking the engine.
     fn likely_user_mapping(&self) -> UserMapping;
 
-    /// How it maps users. Asked for once, so cheap later.
+    /// The user mapping. Queried once, so later calls are cheap.
     async fn user_mapping(&self) -> Result<UserMapping, EngineError>;
 
-    /// Its clock.
+    /// The engine's time.
     async fn clock(&self) -> Result<SystemTime, EngineError>;
 
-    /// The sandbox images that it has; `None` where it needs none.
+    /// Its sandbox images; `None` if it needs none.
     fn images(&self) -> Option<&dyn Images>;
 
-    /// Makes sure that containers can be made from `root`; `None` from the sandbox image, of which
-    /// nothing need be known. `progress` gets lines for people.
+    /// Ensures that containers can be created from `root`; `None` for the sandbox image, which
+    /// needs no preparation. `progress` receives lines for people.
     async fn prepare(
         &self,
         root: &RootFs,
         progress: Progress<'_>,
     ) -> Result<Option<Prepared>, EngineError>;
 
-    /// Makes a container that is not started yet; it is [listed](Self::list) from here on.
-    /// [`EngineError::ImageMissing`] where the engine must be [prepared](Self::prepare) first.
+    /// Creates a container without starting it; from here on it is in the [list](Self::list).
+    /// Returns [`EngineError::ImageMissing`] if the engine must be [prepared](Self::prepare) first.
     async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError>;
 
-    /// Kills and removes a container, by name or id, whoever made it. It is no error where it is
-    /// not there.
+    /// Kills and removes a container by name or id, whoever created it. Ignores a nonexistent one.
     async fn remove(&self, container: &str) -> Result<(), EngineError>;
 
-    /// The containers with this label, ended ones too.
+    /// Lists the containers with this label, including exited ones.
     async fn list(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError>;
 
-    /// Removes what it keeps beside containers and is of no use to anybody any more.
+    /// Removes what the engine stores besides containers and is no longer needed.
     async fn tidy(&self) {}
 }
 
-/// A container that was made. Dropping it removes nothing: its name does, by
-/// [`Engine::remove`].
+/// A created container. Dropping this does not remove it: [`Engine::remove`] does, by its name.
 #[async_trait]
 pub trait Container: Send + Sync {
-    /// The engine's id of it.
+    /// The engine's id of the container.
     fn id(&self) -> &str;
 
-    /// Attaches to it, before it is started.
+    /// Attaches to the container, before it is started.
     async fn attach(&self) -> Result<Attached, EngineError>;
 
-    /// Starts it.
+    /// Starts the container.
     async fn start(&self) -> Result<(), EngineError>;
 
-    /// Waits for its end, once it has been started; at once where it has ended, so that it may be
-    /// called at any time and misses nothing.
+    /// Waits for the started container to exit. Returns at once if it has already exited, so it can
+    /// be called at any time and misses nothing.
     async fn wait(&self) -> Result<(), EngineError>;
 
-    /// Kills it. It is no error where it has ended.
+    /// Kills the container. Ignores one that has exited.
     async fn kill(&self) -> Result<(), EngineError>;
 
-    /// How it ended; `None` where it still runs.
+    /// How it exited; `None` if it is still running.
     async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError>;
 
-    /// The number of its first process on the engine's machine, where the engine tells and it runs.
+    /// The pid of its first process on the engine's machine, if the engine reports it and it is
+    /// running.
     async fn init_pid(&self) -> Option<u32>;
 
-    /// What it used in its whole life, where the engine counts that. Its end is waited for.
+    /// The resources it used over its whole life, if the engine measures them. Waits for it to
+    /// exit.
     async fn usage(&self) -> Option<ContainerUsage>;
 
-    /// This moment, for [`ran_out_of_memory`](Self::ran_out_of_memory). It costs next to nothing.
+    /// The current state, for [`ran_out_of_memory`](Self::ran_out_of_memory). It costs almost
+    /// nothing.
     fn oom_baseline(&self) -> OomBaseline;
 
-    /// Whether the kernel has killed something in it for want of memory since then; `None` where the
-    /// engine does not tell.
+    /// Whether the kernel has killed a process in it because memory ran out since then; `None` if
+    /// the engine does not report it.
     async fn ran_out_of_memory(&self, since: OomBaseline) -> Option<bool>;
 }
 
-/// A moment of a container's life.
+/// The state of a container at one moment, to compare with later.
 #[derive(Debug, Clone, Copy)]
 pub struct OomBaseline {
-    /// By our clock.
+    /// The controller's time.
     pub time: SystemTime,
-    /// What was killed in it for want of memory until then, where that is counted.
+    /// The number of OOM kills in it so far, if they are counted.
     pub oom_kills: Option<u64>,
 }
 
 impl OomBaseline {
-    /// Now, of a container whose kills nobody counts.
+    /// The current time, for a container whose OOM kills are not counted.
     pub fn now() -> Self {
         Self { time: SystemTime::now(), oom_kills: None }
     }
@@ -357,28 +358,29 @@ impl OomBaseline {
 /// The sandbox images of an engine that needs one to make containers.
 #[async_trait]
 pub trait Images: Send + Sync {
-    /// Whether containers can be made without a look for the image, as far as is known.
+    /// Whether containers can probably be created without a lookup of the image.
     fn is_known(&self) -> bool;
 
-    /// Builds the image, also where there is one, and gives its id. `progress` gets the engine's
-    /// lines.
+    /// Builds the image, even if one exists, and returns its id. `progress` receives the engine's
+    /// output lines.
     async fn build(&self, progress: Progress<'_>) -> Result<String, EngineError>;
 
-    /// All sandbox images, newest first.
+    /// Lists all sandbox images, newest first.
     async fn list(&self) -> Result<Vec<ImageInfo>, EngineError>;
 
-    /// Removes one. It is no error where it is not there.
+    /// Removes an image. Ignores a nonexistent one.
     async fn remove(&self, id: &str) -> Result<(), EngineError>;
 
-    /// The current image's id, and its tar. Built first where it is missing.
+    /// Returns the current image's id and its tar archive, building the image first if it is
+    /// missing.
     async fn save(&self) -> Result<(String, ImageTar), EngineError>;
 
-    /// Loads what [`save`](Self::save) gave, and gives its id.
+    /// Loads an archive that [`save`](Self::save) returned, and returns its id.
     async fn load(&self, tar: BoxStream<'static, io::Result<Bytes>>)
     -> Result<String, EngineError>;
 }
 
-/// The pieces of an image's tar.
+/// The chunks of an image's tar archive.
 pub type ImageTar = BoxStream<'static, Result<Bytes, EngineError>>;
 
 #[cfg(test)]
@@ -388,7 +390,7 @@ pub(crate) mod testing {
 
     use super::{Bind, ContainerSpec};
 
-    /// A container with something in every field.
+    /// A container with a value in every field.
     pub fn spec() -> ContainerSpec {
         ContainerSpec {
             name: "sandboxctl-1".into(),

@@ -1,5 +1,5 @@
-//! Programs of ours that are executed from memory: no file of theirs is anywhere, and nobody can
-//! change what is sealed, its maker neither.
+//! Sealed executables in memory: they exist in no directory, and nobody can modify them, not even
+//! the process that created them.
 
 use std::ffi::CStr;
 use std::fs::{File, Permissions};
@@ -12,22 +12,22 @@ use std::sync::OnceLock;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
-/// Nothing of it changes any more, nor these seals.
+/// Prevents all changes of the content and of these seals.
 const SEALS: SealFlags =
     SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
 
-/// A program in memory, sealed.
+/// A sealed executable in memory.
 #[derive(Debug)]
 pub struct SealedProgram(OwnedFd);
 
 impl SealedProgram {
-    /// The program of these bytes. `name` is what the kernel shows in place of its path.
+    /// Seals an executable with this content. `name` is what the kernel shows in place of its path.
     pub fn new(name: &CStr, bytes: &[u8]) -> io::Result<Self> {
         let mut file = File::from(memory(name)?);
         file.write_all(bytes)?;
-        // Any user's container executes it, and none needs to write to it.
+        // It is executed by users of any container, and none needs to write to it.
         file.set_permissions(Permissions::from_mode(0o555))?;
-        // That its mode stays is a seal of newer kernels'. It is not what protects it.
+        // The seal of the mode exists only in newer kernels. It is not what protects the content.
         match rustix::fs::fcntl_add_seals(&file, SEALS | SealFlags::EXEC) {
             Err(Errno::INVAL) => rustix::fs::fcntl_add_seals(&file, SEALS)?,
             sealed => sealed?,
@@ -35,7 +35,7 @@ impl SealedProgram {
         Ok(Self(file.into()))
     }
 
-    /// The path by which this process, and one that it forks, executes it.
+    /// The path by which this process, and its forked children, can execute it.
     pub fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.0.as_raw_fd())
     }
@@ -47,11 +47,11 @@ impl AsFd for SealedProgram {
     }
 }
 
-/// A file in memory that may be executed, at no descriptor of a program's standard streams.
+/// Creates a memfd that may be executed, with a descriptor above those of the standard streams.
 fn memory(name: &CStr) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let made = match rustix::fs::memfd_create(name, flags | MemfdFlags::EXEC) {
-        // Before Linux 6.3 all may be executed.
+        // Before Linux 6.3 every memfd may be executed.
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
         made => made,
     };
@@ -64,7 +64,7 @@ fn memory(name: &CStr) -> io::Result<OwnedFd> {
     Ok(if made.as_raw_fd() < 3 { rustix::io::fcntl_dupfd_cloexec(&made, 3)? } else { made })
 }
 
-/// A program that is put into memory when it is first needed, once.
+/// An executable that is put into memory when it is first needed, once.
 #[derive(Debug)]
 pub struct SealedOnce<B> {
     name: &'static CStr,
@@ -81,7 +81,7 @@ impl<B: AsRef<[u8]>> SealedOnce<B> {
         if let Some(program) = self.program.get() {
             return Ok(program);
         }
-        // Of two who are the first one's is dropped.
+        // If two threads do this at once, the result of one is dropped.
         let program = SealedProgram::new(self.name, self.bytes.as_ref())?;
         Ok(self.program.get_or_init(|| program))
     }
@@ -103,7 +103,7 @@ mod tests {
             let error = result.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
         };
-        // Even by root, and by a descriptor that its maker still has.
+        // Not even by root with a descriptor that its creator still has.
         refused(rustix::io::pwrite(&program, b"#!/bin/sh", 0).map(|_| ()).map_err(io::Error::from));
         refused(rustix::fs::ftruncate(&program, 0).map_err(io::Error::from));
         if let Ok(mut file) = open(File::options().write(true)) {

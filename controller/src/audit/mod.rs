@@ -1,11 +1,11 @@
 //! The audit: one JSON line for each operation, appended to a file.
 //!
-//! A thread of its own writes, so that a file that is slow, stuck or full never holds up what is
-//! audited. Between the two is a queue with bounds; what does not fit in it is lost, and so is
-//! what cannot be written. Losses are counted, told in the file as soon as it takes a line again,
-//! and told at the end by [`AuditReport`].
+//! A separate thread writes, so that a slow, stuck or full file never delays the audited operation.
+//! Between the two is a bounded queue; lines that do not fit, or that cannot be written, are lost.
+//! Losses are counted, recorded in the file as soon as it accepts a line again, and reported at the
+//! end by [`AuditReport`].
 //!
-//! One write call a line, with `O_APPEND`: several processes may share a file.
+//! Each line is one write call with `O_APPEND`: several processes may share a file.
 
 mod event;
 
@@ -30,30 +30,31 @@ pub(crate) use self::event::{By, Connection, Event, OK, outcome};
 use self::event::{Lost, encode};
 use crate::error::Error;
 
-/// Lines that wait to be written.
+/// The maximum number of queued lines.
 const MAX_LINES: usize = 16_384;
-/// Bytes of lines that wait to be written: a path can be all control characters.
+/// The maximum number of bytes of queued lines: a path can consist of control characters, which are
+/// escaped.
 const MAX_BYTES: usize = 8 << 20;
-/// How long an end waits for a file that takes nothing.
+/// How long closing waits for a file that accepts no data.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a writer that waits for its file looks whether it still should.
+/// How often a writer that waits for its file checks whether to continue.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What became of an audit.
+/// The final state of an audit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditReport {
-    /// Where it is.
+    /// Its file.
     pub file: PathBuf,
-    /// Lines that were written, without those that tell of losses.
+    /// The number of written lines, without those that record losses.
     pub written: u64,
-    /// Lines that were not.
+    /// The number of lost lines.
     pub lost: u64,
-    /// What was wrong with the file first, if anything was.
+    /// The first problem with the file, if there was any.
     pub failure: Option<String>,
 }
 
-/// The audit of a controller, or none. Dropped: what waits is written, for as long as an end
-/// waits.
+/// The audit of a controller, or none. When it is dropped, queued lines are still written, within
+/// the timeout of closing.
 #[derive(Debug)]
 pub(crate) struct Audit(Option<Arc<Queue>>);
 
@@ -72,8 +73,8 @@ impl Audit {
         Self(None)
     }
 
-    /// Opens the file, or makes it, for its owner alone. No file is waited for: a FIFO must have
-    /// its reader.
+    /// Opens the file, or creates it with access for its owner only. It never blocks: a FIFO must
+    /// have a reader.
     pub fn open(file: &Path) -> Result<Self, Error> {
         let refuse = |reason: String| Error::Audit { path: file.to_owned(), reason };
         let path = std::path::absolute(file).map_err(|error| refuse(error.to_string()))?;
@@ -106,12 +107,12 @@ impl Audit {
         Ok(Self(Some(queue)))
     }
 
-    /// Whether the file lies below this directory of the host, by any name that leads there: what
-    /// can write there could change it.
+    /// The file's path, if it is below this directory of the host by any name: a sandbox that can
+    /// write there could change it.
     pub fn lies_in(&self, directory: Identity) -> Option<&Path> {
         let path = &self.0.as_ref()?.path;
         let parent = path.parent()?;
-        // As it is written, and what it leads to where that is a link.
+        // As given, and its target if it is a link.
         let places = [parent.canonicalize(), path.canonicalize()];
         let is_in_it = places.iter().flatten().any(|place| {
             place.ancestors().any(|above| {
@@ -123,15 +124,15 @@ impl Audit {
         is_in_it.then_some(path)
     }
 
-    /// Records an event. It never waits.
+    /// Records an event. It never blocks.
     pub fn record(&self, event: &Event<'_>) {
         if let Some(queue) = &self.0 {
             queue.add(event.line());
         }
     }
 
-    /// Waits until all is written that waits, but not for a file that takes nothing, and tells
-    /// what became of it all.
+    /// Waits until all queued lines are written, with a timeout for a file that accepts no data,
+    /// and reports the result.
     pub async fn flush(&self) -> Option<AuditReport> {
         let queue = self.0.as_ref()?;
         queue.lock().retry = true;
@@ -161,40 +162,40 @@ impl Audit {
     }
 }
 
-/// Between those who record and the one who writes.
+/// The queue between the recorders and the writer.
 #[derive(Debug)]
 struct Queue {
     path: PathBuf,
     state: Mutex<State>,
-    /// There is something to do for the writer.
+    /// There is work for the writer.
     added: Condvar,
-    /// There is nothing more to do for it.
+    /// There is no more work for the writer.
     is_idle: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     lines: VecDeque<Vec<u8>>,
-    /// Of the lines.
+    /// The size of the queued lines.
     bytes: usize,
-    /// One that was taken from the lines is being written.
+    /// Whether a line that was taken from the queue is being written.
     is_writing: bool,
     written: u64,
     lost: u64,
-    /// Of the lost: those that the file does not tell of yet.
+    /// Lost lines that are not recorded in the file yet.
     untold: u64,
-    /// The file did not take the last line.
+    /// Whether the last write failed.
     is_failing: bool,
-    /// Tell of losses though the file did not take the last line.
+    /// Whether to record losses although the last write failed.
     retry: bool,
     failure: Option<String>,
-    /// No more will come, since then.
+    /// When closing began, after which there are no new lines.
     ending: Option<Instant>,
 }
 
 impl State {
-    /// Whether there are losses to tell of. A file that fails is left alone until there is a line
-    /// to write.
+    /// Whether there are losses to record. A file that fails is not written to until there is a
+    /// line to write.
     fn has_to_tell(&self) -> bool {
         self.untold > 0 && (!self.is_failing || self.retry)
     }
@@ -215,7 +216,7 @@ impl State {
 
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is whole between any two statements that can panic.
+        // The state is consistent between any two statements that can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -232,11 +233,11 @@ impl Queue {
     }
 }
 
-/// The thread that writes.
+/// The writer thread.
 struct Writer {
     queue: Arc<Queue>,
     file: File,
-    /// The file took half a line, and no more.
+    /// Whether the file ends with an incomplete line.
     is_torn: bool,
 }
 
@@ -253,7 +254,7 @@ impl Writer {
                 state = queue.added.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            // Losses come first: they are older than most of what waits.
+            // Losses come first: they are older than most of the queue.
             if state.untold > 0 {
                 let count = state.untold;
                 state.retry = false;
@@ -263,7 +264,7 @@ impl Writer {
                 state = queue.lock();
                 state.is_failing = result.is_err();
                 match result {
-                    // More may have been lost since.
+                    // More may have been lost meanwhile.
                     Ok(()) => state.untold -= count,
                     Err(error) => state.fail(&error),
                 }
@@ -271,7 +272,7 @@ impl Writer {
             let Some(line) = state.lines.pop_front() else { continue };
             state.bytes -= line.len();
             if state.is_failing && state.untold > 0 {
-                // It did not take the few bytes above.
+                // The file did not even accept the few bytes above.
                 state.lose_one();
                 continue;
             }
@@ -291,7 +292,8 @@ impl Writer {
         }
     }
 
-    /// Writes a line whole. What a file that was full has of a line gets a line of its own.
+    /// Writes a whole line. If the file was full and has part of an earlier line, that part is
+    /// ended with a newline first.
     fn write(&mut self, mut line: Vec<u8>) -> io::Result<()> {
         if self.is_torn {
             line.insert(0, b'\n');
@@ -314,7 +316,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until the file takes more; not for ever, once no more will come.
+    /// Waits until the file accepts more data; with a timeout while closing.
     fn wait(&self) -> io::Result<()> {
         loop {
             let ending = self.queue.lock().ending;

@@ -90,7 +90,7 @@ fn a_path_is_bounded_and_steers_no_terminal() {
     assert!(text.iter().all(|byte| (b' '..=b'~').contains(byte)), "only what is visible");
     let line: Value = serde_json::from_slice(text).unwrap();
     assert!(path.starts_with(line["path"].as_str().unwrap().trim_end_matches('\u{fffd}')));
-    // What is no control character stays as it is.
+    // Other characters are unchanged.
     assert!(String::from_utf8(write("/io/Zoë ☃".as_bytes()).line()).unwrap().contains("Zoë ☃"));
 }
 
@@ -155,7 +155,7 @@ async fn a_reader_that_reads_nothing_holds_up_nothing_and_losses_are_told() {
     assert_eq!(report.written + report.lost, count);
     assert!(report.lost > count / 2, "{report:?}");
 
-    // It reads at last.
+    // The reader finally reads.
     let read = std::thread::spawn(move || {
         let mut text = String::new();
         let mut lost = 0;

@@ -1,4 +1,5 @@
-//! What a connection begins with: whether some server would read it as the beginning of TLS or SSL.
+//! Classifies the first bytes of a connection: whether some server would read them as the beginning
+//! of TLS or SSL.
 //!
 //! Servers differ in what they accept before, or in place of, a TLS record with a ClientHello:
 //!
@@ -7,10 +8,10 @@
 //! - GnuTLS: record versions from 0.0 on; NSS: SSLv2's record header of three bytes too;
 //! - front ends such as HAProxy and nginx: a header of the PROXY protocol before it.
 //!
-//! None of these can carry a server name that a [guard](super::sni) could check. So only what none of
-//! them would accept counts as another protocol.
+//! None of these can carry a server name that a [guard](super::sni) could check. So only data that
+//! none of these servers would accept counts as another protocol.
 
-/// Most bytes that a decision needs.
+/// The maximum number of bytes that a decision needs.
 pub(super) const DECISIVE: usize = 12;
 
 /// TLS's content types: change_cipher_spec, alert, handshake, application_data, heartbeat.
@@ -18,8 +19,8 @@ const CONTENT_TYPES: std::ops::RangeInclusive<u8> = 0x14..=0x18;
 const HANDSHAKE: u8 = 0x16;
 
 const SSL2_CLIENT_HELLO: u8 = 1;
-/// Set in the first byte of SSLv2's record header of two bytes. In that of three, the padding's length
-/// included, it is not set, and the next bit is a reserved one.
+/// Set in the first byte of an SSLv2 record header of two bytes. In a header of three bytes, which
+/// includes the padding length, it is not set, and the next bit is reserved.
 const SSL2_SHORT_HEADER: u8 = 0x80;
 const SSL2_RESERVED: u8 = 0x40;
 const SSL2_LONG_HEADER_BYTES: usize = 3;
@@ -29,21 +30,21 @@ const SSL2_HELLO_HEAD: usize = 9;
 /// Headers of the PROXY protocol, versions 1 and 2.
 const PROXY_HEADERS: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
 
-/// What the first bytes of a connection are.
+/// A classification of the first bytes of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Beginning {
-    /// A record of TLS's handshake, which is to be read as one.
+    /// A TLS handshake record, to be parsed as one.
     Handshake,
-    /// Some server would go on with it as TLS or SSL, and it has no server name to check.
+    /// Some server would accept it as TLS or SSL, but it has no server name to check.
     Ambiguous,
-    /// Another protocol, to every server.
+    /// Another protocol, for every server.
     Other,
-    /// Not enough for any server to go by.
+    /// Too short for any server to decide.
     TooShort,
 }
 
 impl Beginning {
-    /// Classifies the first bytes: all that have come, up to [`DECISIVE`].
+    /// Classifies the first bytes: all that have arrived, up to [`DECISIVE`].
     pub fn of(first: &[u8]) -> Self {
         match first {
             [] => Self::TooShort,
@@ -60,7 +61,7 @@ impl Beginning {
         }
     }
 
-    /// Of two readings: what either of them rules out is out.
+    /// Combines two readings: what either of them rules out is ruled out.
     const fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::Ambiguous, _) | (_, Self::Ambiguous) => Self::Ambiguous,
@@ -70,7 +71,7 @@ impl Beginning {
     }
 }
 
-/// The message's type is all that servers look at.
+/// Servers look only at the message type.
 const fn ssl2_short_header(first: &[u8]) -> Beginning {
     match first {
         [_, _, SSL2_CLIENT_HELLO, ..] => Beginning::Ambiguous,
@@ -79,8 +80,8 @@ const fn ssl2_short_header(first: &[u8]) -> Beginning {
     }
 }
 
-/// A byte is not enough here: it stands at the same place in every login to MySQL. Servers that accept
-/// this form hold the lengths of its parts against that of the record.
+/// One byte is not enough to decide: every MySQL login has it at the same position. Servers that
+/// accept this form check the lengths of its parts against that of the record.
 fn ssl2_long_header(first: &[u8]) -> Beginning {
     match first {
         [_, _, _, kind, ..] if *kind != SSL2_CLIENT_HELLO => Beginning::Other,
@@ -133,7 +134,7 @@ pub(super) mod tests {
         ]
     }
 
-    /// What is seen as it comes, byte by byte, and how many bytes that took.
+    /// Classifies byte by byte; returns the result and how many bytes it took.
     fn decided(bytes: &[u8]) -> (Beginning, usize) {
         (0..=bytes.len().min(DECISIVE))
             .map(|length| (Beginning::of(&bytes[..length]), length))
@@ -190,7 +191,7 @@ pub(super) mod tests {
             assert_eq!(beginning, Beginning::Other, "{protocol}");
             assert!(length <= DECISIVE, "{protocol}");
         }
-        // Half a message of one waits for the rest of it.
+        // Half of a message waits for the rest.
         assert_eq!(decided(b"\x05\x01\0"), (Beginning::TooShort, 3), "SOCKS5");
         assert_eq!(decided(b"\n"), (Beginning::TooShort, 1));
     }

@@ -1,4 +1,4 @@
-//! The connections of one sandbox, and what they may use.
+//! The connections of a sandbox, and their limits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,17 +11,17 @@ use tokio_util::task::TaskTracker;
 use super::resolve::Resolve;
 use crate::audit::Event;
 
-/// What the connections of a sandbox may use, in its whole life. At one time there are
-/// [`MAX_TUNNELS`](sandbox_protocol::limits::MAX_TUNNELS) at most.
+/// The limits of a sandbox's connections over its whole life. At most
+/// [`MAX_TUNNELS`](sandbox_protocol::limits::MAX_TUNNELS) are open at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EgressLimits {
-    /// Connections, those that are refused counted.
+    /// The number of connections, including refused ones.
     pub connections: u64,
-    /// Bytes, both ways together.
+    /// The number of bytes, both directions together.
     pub bytes: ByteSize,
-    /// Time to resolve a name and to be answered there.
+    /// DNS and connect timeout.
     pub connect_timeout: Duration,
-    /// Time in which no byte comes or goes, until a connection is given up.
+    /// Idle timeout of a connection.
     pub idle_timeout: Duration,
 }
 
@@ -36,7 +36,7 @@ impl From<&Limits> for EgressLimits {
     }
 }
 
-/// Takes the line of each connection for the audit.
+/// Records the audit line of each connection.
 type Record = Box<dyn Fn(&Event<'_>) + Send + Sync>;
 
 /// The connections of one sandbox.
@@ -47,7 +47,7 @@ pub(crate) struct Egress {
     /// The sandbox's id.
     pub(super) sandbox_id: String,
     pub(super) record: Record,
-    /// The connections that are not over.
+    /// The open connections.
     pub(super) tasks: TaskTracker,
     pub(super) opened: AtomicU64,
     pub(super) spent: AtomicU64,
@@ -73,19 +73,20 @@ impl Egress {
         }
     }
 
-    /// Waits until every connection is over and has its line, but no longer than this. They end with
-    /// the session: where its agent still lives, so may they.
+    /// Waits until every connection is closed and has its audit line, but at most for this time.
+    /// Connections end with the session; if its agent is still alive, they may be too.
     pub async fn settle(&self, patience: Duration) {
         self.tasks.close();
         _ = timeout(patience, self.tasks.wait()).await;
     }
 
-    /// Counts a connection; whether it is still within the limit.
+    /// Counts a connection; returns whether it is still within the limit.
     pub(super) fn count_connection(&self) -> bool {
         self.opened.fetch_add(1, Ordering::Relaxed) < self.limits.connections
     }
 
-    /// Counts bytes that are about to be passed on; whether they are still within the limit.
+    /// Counts bytes that are about to be forwarded; returns whether they are still within the
+    /// limit.
     pub(super) fn spend(&self, bytes: usize) -> bool {
         let before = self.spent.fetch_add(bytes as u64, Ordering::Relaxed);
         before.saturating_add(bytes as u64) <= self.limits.bytes.as_u64()

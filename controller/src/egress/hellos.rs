@@ -1,4 +1,4 @@
-//! ClientHellos of real programs for the name `ok.example`, in hexadecimal.
+//! ClientHellos of real clients for the name `ok.example`, in hexadecimal.
 
 pub(super) const REAL: &[(&str, &str)] = &[
     (

@@ -1,10 +1,10 @@
-//! Egress: which hosts programs in a sandbox may reach, and the connections to them.
+//! Egress: which hosts commands in a sandbox may reach, and the connections to them.
 //!
-//! The sandbox has no network. A program's connection comes as a tunnel through the agent, and
-//! everything about it is decided here, by a name that the agent only passes on: whether the list has
-//! it ([`sandbox_api::hosts`]), what its addresses are and whether they may be dialled, and whether what
-//! the program says is for that name ([`sni`], [`first_bytes`]). The agent may be as hostile as any program: it gains
-//! nothing by it.
+//! The sandbox has no network. A command's connection arrives as a tunnel through the agent, and
+//! everything about it is decided here, based on a host name that the agent merely forwards:
+//! whether the allow list contains the name ([`sandbox_api::hosts`]), whether its addresses may be
+//! dialled, and whether the data that the command sends is for that name ([`sni`],
+//! [`first_bytes`]). The agent may be as hostile as any command: that gains it nothing.
 
 mod first_bytes;
 mod gate;

@@ -1,10 +1,9 @@
-//! Names to addresses.
+//! Name resolution.
 //!
-//! The system's resolver is asked, as every other program of this machine asks it: `/etc/hosts`,
-//! split DNS of a VPN and the like hold for the sandbox as for its user. A resolver of our own would be
-//! a second truth, and a large dependency. It blocks a thread for as long as it likes, hence the
-//! bounds: of one sandbox, and of all together, whose places a lookup that was given up keeps until
-//! it ends.
+//! It uses the system's resolver, like every other program of this machine: `/etc/hosts`, split DNS
+//! of a VPN and the like apply to the sandbox as to its user. A separate resolver would be a second
+//! source of truth, and a large dependency. A lookup blocks a thread for an unbounded time, hence
+//! the limits per sandbox and for all sandboxes together; an abandoned lookup counts until it ends.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -13,20 +12,20 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::Semaphore;
 
-/// Lookups under way at one time, of one sandbox.
+/// The maximum number of concurrent lookups of a sandbox.
 const LOOKUPS: usize = 4;
-/// And of all together: far less than the threads that tokio has for what blocks.
+/// The maximum for all sandboxes together: far fewer than tokio's blocking threads.
 const ALL_LOOKUPS: usize = 64;
 static ALL: Semaphore = Semaphore::const_new(ALL_LOOKUPS);
 
-/// Gives the addresses of names.
+/// Resolves names to addresses.
 #[async_trait]
 pub(crate) trait Resolve: Send + Sync {
-    /// The addresses of a name, the best first. It may take for ever.
+    /// The addresses of a name, best first. It may never complete.
     async fn lookup(&self, name: &str) -> io::Result<Vec<IpAddr>>;
 }
 
-/// The machine's own resolver.
+/// The system's resolver.
 pub(crate) struct SystemResolver {
     places: Arc<Semaphore>,
 }
@@ -45,7 +44,7 @@ impl Resolve for SystemResolver {
         let name = name.to_owned();
         let found = tokio::task::spawn_blocking(move || {
             let _places = (place, shared);
-            // A port must be given, and comes back.
+            // A port is required, and returned unchanged.
             (name.as_str(), 0).to_socket_addrs().map(|found| found.map(|at| at.ip()).collect())
         });
         found.await.map_err(io::Error::other)?

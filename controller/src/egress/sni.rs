@@ -1,14 +1,15 @@
-//! What a program says inside its connection must be for the host that it named: the server name in
-//! TLS.
+//! Checks that the server name in a connection's TLS handshake is the host that the command
+//! requested.
 //!
-//! A [`Guard`] stands between a program and the host. It reads the ClientHello, however it is cut into
-//! packets and records, holds it back until the name in it is known to be right, and then lets
-//! everything pass. A server may ask for a second ClientHello (HelloRetryRequest), which may name
-//! another host: so what follows the first one is looked at until the server's answer says that none
-//! will come. A name that is encrypted (ECH) cannot be looked at, and is refused.
+//! A [`Guard`] is between a command and the host. It parses the ClientHello, however it is split
+//! into packets and records, holds it back until its name is known to be right, and then forwards
+//! everything. A server may request a second ClientHello (HelloRetryRequest), which may name
+//! another host: so the data after the first one is checked until the server's answer shows that
+//! there will be none. An encrypted name (ECH) cannot be checked, and is refused.
 //!
-//! Where another protocol than TLS may be spoken too, its [first bytes](super::first_bytes) must be such
-//! that no server goes on with them as TLS: a ClientHello that the guard does not see is never passed.
+//! Where another protocol than TLS is allowed too, its [first bytes](super::first_bytes) must be
+//! such that no server accepts them as TLS: a ClientHello that the guard does not recognise is
+//! never forwarded.
 //!
 //! ```text
 //!            another protocol, where one may be      server: no retry
@@ -17,7 +18,7 @@
 //!     └────▶ Hello ── the right name ─▶ Between ── server: retry ─▶ Hello, again
 //! ```
 //!
-//! Pure, and bounded: it holds no more than [`MAX_HELD`], and reads each byte once.
+//! Pure, and bounded: it holds at most [`MAX_HELD`], and reads each byte once.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -26,15 +27,15 @@ use sandbox_api::hosts::Host;
 
 use super::first_bytes::{Beginning, DECISIVE};
 
-/// Longest ClientHello. Those of today have 0.3 to 2 KiB; tickets make longer ones.
+/// The maximum size of a ClientHello. Today's have 0.3 to 2 KiB; tickets make them longer.
 const MAX_HELLO: usize = 64 << 10;
-/// Most bytes that are held back for one, records' headers included.
+/// The maximum number of bytes held back for one, including record headers.
 const MAX_HELD: usize = 128 << 10;
-/// The port on which nothing but TLS is spoken to a name.
+/// The port on which a name may only be reached with TLS.
 const HTTPS: u16 = 443;
 
 const RECORD_HEADER: usize = 5;
-/// Longest record that is not encrypted, and longest that is, in any version.
+/// The maximum size of an unencrypted record, and of an encrypted one, in any version.
 const MAX_PLAIN_RECORD: usize = 1 << 14;
 const MAX_RECORD: usize = (1 << 14) + 2048;
 const CHANGE_CIPHER_SPEC: u8 = 20;
@@ -42,7 +43,7 @@ const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
 const MAJOR_VERSION: u8 = 3;
-/// TLS 1.3's. Records have SSL 3.0's to TLS 1.2's, for want of a better.
+/// TLS 1.3. For compatibility, record headers have the versions of SSL 3.0 to TLS 1.2.
 const MAX_MINOR_VERSION: u8 = 4;
 
 const CLIENT_HELLO: u8 = 1;
@@ -57,44 +58,44 @@ const RETRY: [u8; 32] = [
 
 const SERVER_NAME: u16 = 0;
 const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
-/// ECH's forerunner.
+/// The predecessor of ECH.
 const ENCRYPTED_SERVER_NAME: u16 = 0xffce;
 
-/// Why what a program says is not passed on.
+/// Why a command's data is not forwarded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TlsRefusal {
-    /// Something else than TLS, to a name's port for HTTPS.
+    /// Something other than TLS, to the HTTPS port of a name.
     #[error("only TLS is passed to port 443 of a name")]
     NoTls,
-    /// No ClientHello, and what a server may go on with as if it were one.
+    /// Not a ClientHello, but some servers would accept it as one.
     #[error(
         "the first bytes are no TLS ClientHello, and some servers would read them as TLS or SSL"
     )]
     Ambiguous,
-    /// No ClientHello that anybody could read.
+    /// An unparsable ClientHello.
     #[error("a malformed TLS ClientHello")]
     Malformed,
-    /// No name.
+    /// A ClientHello without a server name.
     #[error("TLS without a server name (SNI)")]
     NoName,
-    /// Another name.
+    /// Another server name.
     #[error("TLS for another server name (SNI) than the connection's")]
     OtherName(String),
-    /// A name that cannot be read.
+    /// An encrypted server name.
     #[error("TLS with an encrypted server name (ECH)")]
     Encrypted,
 }
 
-/// Stands between a program and the host that it named.
+/// Checks the data that a command sends to the requested host.
 #[derive(Debug)]
 pub(crate) struct Guard {
     host: Host,
-    /// Nothing but TLS.
+    /// Whether only TLS is allowed.
     tls_only: bool,
     phase: Phase,
-    /// What came and may not go yet.
+    /// Received data that may not be forwarded yet.
     held: Vec<u8>,
-    /// How much of it has been read.
+    /// How much of it has been parsed.
     read: usize,
     server: Server,
 }
@@ -102,33 +103,33 @@ pub(crate) struct Guard {
 #[derive(Debug)]
 enum Phase {
     Start {
-        /// What has come, and gone: too little to know what it is.
+        /// Data that was received and forwarded: too short to classify.
         first: Vec<u8>,
     },
     Hello {
         hello: Handshake,
         is_second: bool,
     },
-    /// After the first ClientHello: so much of a record is still to pass.
+    /// After the first ClientHello: this much of a record is still to be forwarded.
     Between {
         left: usize,
     },
     Open,
 }
 
-/// What the server has said.
+/// What the server has answered.
 #[derive(Debug)]
 enum Server {
-    /// Too little.
+    /// Too little to tell.
     Begun(Handshake),
-    /// Send another ClientHello.
+    /// A request for another ClientHello.
     Retries,
     /// Anything else.
     GoesOn,
 }
 
 impl Guard {
-    /// A guard of a connection to this host.
+    /// A guard for a connection to this host.
     pub fn new(host: Host, port: u16) -> Self {
         let tls_only = port == HTTPS && matches!(host, Host::Name(_));
         let server = Server::Begun(Handshake::new(Side::Server, SERVER_HELLO_HEAD));
@@ -136,8 +137,9 @@ impl Guard {
         Self { host, tls_only, phase, held: Vec::new(), read: 0, server }
     }
 
-    /// Takes what the program says, and gives what may go to the host now. Where it
-    /// [waits](Self::is_waiting) it is to be given nothing more until the server has been heard.
+    /// Handles data from the command, and returns what may be forwarded to the host now. While it
+    /// [waits](Self::is_waiting), it must be given nothing more until there is data from the
+    /// server.
     pub fn client(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>, TlsRefusal> {
         if self.held.is_empty() {
             self.held = bytes;
@@ -158,7 +160,7 @@ impl Guard {
                         _ if self.tls_only => return Err(TlsRefusal::NoTls),
                         Beginning::Ambiguous => return Err(TlsRefusal::Ambiguous),
                         Beginning::Other => self.phase = Phase::Open,
-                        // It is too short for the server too: nothing need be held back.
+                        // It is too short for the server too: nothing needs to be held back.
                         Beginning::TooShort => {
                             self.read = self.held.len();
                             return Ok(self.release());
@@ -182,7 +184,7 @@ impl Guard {
                             self.phase =
                                 if *is_second { Phase::Open } else { Phase::Between { left: 0 } };
                         }
-                        // Another message, or more of them in the last record.
+                        // Another message, or several in the last record.
                         Some(_) => return Err(TlsRefusal::Malformed),
                     }
                 }
@@ -208,7 +210,7 @@ impl Guard {
                             let hello = Handshake::new(Side::Client, 4);
                             self.phase = Phase::Hello { hello, is_second: true };
                         }
-                        // It may be a second ClientHello, or not: the server will tell.
+                        // It may be a second ClientHello or not: the server's answer will tell.
                         (_, HANDSHAKE) => return Ok(self.release()),
                         _ => return Err(TlsRefusal::Malformed),
                     },
@@ -223,7 +225,7 @@ impl Guard {
         }
     }
 
-    /// Looks at what the server says. It is passed on in any case.
+    /// Handles data from the server, which is forwarded in any case.
     pub fn server(&mut self, bytes: &[u8]) {
         let Server::Begun(hello) = &mut self.server else { return };
         let is_other = hello.feed(bytes).is_none()
@@ -236,14 +238,14 @@ impl Guard {
         }
     }
 
-    /// Call at the end of what the server says: no HelloRetryRequest will come.
+    /// Must be called at the end of the server's data: there will be no HelloRetryRequest.
     pub fn server_ended(&mut self) {
         if matches!(self.server, Server::Begun(_)) {
             self.server = Server::GoesOn;
         }
     }
 
-    /// Whether what it holds depends on what the server says next.
+    /// Whether the held data depends on what the server sends next.
     pub fn is_waiting(&self) -> bool {
         let rest = &self.held[self.read..];
         matches!(self.phase, Phase::Between { left: 0 })
@@ -251,7 +253,8 @@ impl Guard {
             && rest.len() >= RECORD_HEADER
     }
 
-    /// Call at the end of what the program says: what is held is whole, or never will be.
+    /// Must be called at the end of the command's data: the held data is complete, or never will
+    /// be.
     pub fn finish(&mut self) -> Result<Vec<u8>, TlsRefusal> {
         match self.phase {
             Phase::Start { .. } | Phase::Between { .. } | Phase::Open => {
@@ -268,28 +271,28 @@ impl Guard {
     }
 }
 
-/// The beginning of a handshake, put together from its records.
+/// The beginning of a handshake, reassembled from its records.
 #[derive(Debug)]
 struct Handshake {
     header: [u8; RECORD_HEADER],
-    /// How much of the header has come.
+    /// The number of received header bytes.
     have: usize,
-    /// How much of the record has not come.
+    /// The number of bytes of the record still to come.
     left: usize,
     message: Vec<u8>,
-    /// How much is wanted.
+    /// The number of required bytes.
     need: usize,
     by: Side,
-    /// How much of an alert's record has not come.
+    /// The number of bytes of an alert record still to come.
     skip: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
-    /// What is not as it must be is refused.
+    /// Refuses malformed data.
     Client,
-    /// What is not as it must be opens the guard: so an alert before the answer is passed over, and the
-    /// version in a record's header does not matter.
+    /// Opens the guard on malformed data: so an alert before the answer is skipped, and the version
+    /// in a record header does not matter.
     Server,
 }
 
@@ -299,7 +302,8 @@ impl Handshake {
         Self { header, have: 0, left: 0, message: Vec::new(), need, by, skip: 0 }
     }
 
-    /// Reads up to what is wanted, and says how much that was; `None` where it is no handshake.
+    /// Parses up to the required bytes, and returns how many bytes that consumed; `None` if it is
+    /// not a handshake.
     fn feed(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut rest = bytes;
         while self.message.len() < self.need && !rest.is_empty() {
@@ -339,7 +343,7 @@ impl Handshake {
         Some(bytes.len() - rest.len())
     }
 
-    /// What is wanted, once it is there.
+    /// The required bytes, once they have arrived.
     fn message(&self) -> Option<&[u8]> {
         (self.message.len() == self.need).then_some(&self.message)
     }
@@ -349,14 +353,14 @@ impl Handshake {
     }
 }
 
-/// Holds the name in a ClientHello against the host.
+/// Compares the server name in a ClientHello with the host.
 fn check(hello: &[u8], host: &Host) -> Result<(), TlsRefusal> {
     let hello = read_hello(hello).ok_or(TlsRefusal::Malformed)?;
     if hello.is_encrypted {
         return Err(TlsRefusal::Encrypted);
     }
     match (hello.name, host) {
-        // TLS has no names for addresses.
+        // TLS has no server names for addresses.
         (None, Host::Address(_)) => Ok(()),
         (None, Host::Name(_)) => Err(TlsRefusal::NoName),
         // On the wire a name is ASCII.
@@ -377,7 +381,7 @@ struct ClientHello<'a> {
     is_encrypted: bool,
 }
 
-/// Reads the body of a ClientHello; `None` where a byte of it is not where it should be.
+/// Parses the body of a ClientHello; `None` if it is malformed.
 fn read_hello(body: &[u8]) -> Option<ClientHello<'_>> {
     let mut rest = body;
     let version_and_random = take(&mut rest, 2 + 32)?;
@@ -409,7 +413,7 @@ fn read_hello(body: &[u8]) -> Option<ClientHello<'_>> {
     rest.is_empty().then_some(hello)
 }
 
-/// One name, of the one kind there is.
+/// A single name, of the only existing type.
 fn read_server_name(data: &[u8]) -> Option<&[u8]> {
     let mut rest = data;
     let mut list = take_vector(&mut rest, 2)?;
@@ -428,7 +432,7 @@ fn take_number(rest: &mut &[u8], bytes: usize) -> Option<usize> {
     Some(take(rest, bytes)?.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte)))
 }
 
-/// Bytes with their length before them.
+/// A vector with its length prefix.
 fn take_vector<'a>(rest: &mut &'a [u8], length_bytes: usize) -> Option<&'a [u8]> {
     let length = take_number(rest, length_bytes)?;
     take(rest, length)

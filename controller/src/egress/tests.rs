@@ -1,5 +1,5 @@
-//! The agent's proxy and the controller's end, joined by a socket as they are by a container's stdio,
-//! with servers on the loopback. Names are those of a resolver of the tests' own.
+//! The agent's proxy and the controller's end, connected by a socket in place of a container's
+//! stdio, with servers on the loopback. Names are resolved by a resolver of the tests.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -27,15 +27,15 @@ use super::sni::tests::client_hello;
 use crate::session::testing::{FakeAgent, pipe};
 use crate::session::{ConnectHandler, Session, SessionEnd};
 
-/// No test waits longer for anything.
+/// The timeout of every wait in a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// What is asked for and what is told, by those who are asked and told.
+/// What the resolver was asked, and what the audit recorded.
 #[derive(Default)]
 struct Seen {
     lookups: Mutex<Vec<String>>,
-    /// The audit's lines: target, outcome, reason.
+    /// The audit lines: target, outcome, reason.
     audit: Mutex<Vec<(String, String, String)>>,
 }
 
@@ -83,23 +83,23 @@ fn default_limits() -> EgressLimits {
     EgressLimits::from(&Limits::default())
 }
 
-/// What the agent says goes into its end of the socket.
+/// Writes the agent's messages to its end of the socket.
 struct Mouth(Mutex<UnixStream>);
 
 impl FrameSender for Mouth {
     fn send(&self, message: &FromAgent<'_>) {
-        // At the end of a test nobody listens.
+        // At the end of a test the socket may be closed.
         _ = self.0.lock().unwrap().write_all(&message.encode().unwrap());
     }
 }
 
-/// A sandbox of nothing but its proxy, and its controller.
+/// A sandbox that consists only of its proxy, and its controller.
 struct World {
     proxy: SocketAddr,
     seen: Arc<Seen>,
     session: Session,
     egress: Arc<Egress>,
-    /// Ends all the rest when it goes.
+    /// Dropping it ends everything else.
     runtime: tokio::runtime::Runtime,
 }
 
@@ -147,7 +147,7 @@ impl World {
         client
     }
 
-    /// All that is answered to these bytes.
+    /// The whole answer to these bytes.
     fn answer(&self, request: &[u8]) -> String {
         let mut client = self.client();
         client.write_all(request).unwrap();
@@ -160,7 +160,7 @@ impl World {
         self.answer(format!("CONNECT {target} HTTP/1.1\r\n\r\n").as_bytes())
     }
 
-    /// The audit's lines, once there are so many.
+    /// The audit lines, once there are this many.
     fn audit(&self, count: usize) -> Vec<(String, String, String)> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -174,7 +174,7 @@ impl World {
     }
 }
 
-/// Hands on what the controller says.
+/// Delivers the controller's messages.
 fn hear(mut socket: UnixStream, proxy: &Proxy) {
     let mut decoder = FrameDecoder::new();
     let mut buffer = vec![0; 64 << 10];
@@ -203,7 +203,7 @@ fn read_head(client: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// A server on the loopback that serves every connection so, each in a thread of its own.
+/// A server on the loopback that serves every connection like this, each in a separate thread.
 fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -222,7 +222,7 @@ fn rules(name: &str, port: u16) -> Vec<String> {
     vec![format!("{name}:{port}"), format!("127.0.0.1:{port}")]
 }
 
-/// Bytes that are nowhere the same, from this place of theirs on.
+/// Non-repeating bytes, starting at this position.
 fn fill(buffer: &mut [u8], from: u64) {
     for (place, byte) in (from..).zip(buffer) {
         let mixed = (place / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -267,7 +267,7 @@ fn a_hundred_megabytes_come_byte_exact_and_one_who_reads_nothing_holds_up_nobody
         let mut which = [0];
         client.read_exact(&mut which).unwrap();
         let (unused, mine) = (AtomicU64::new(0), counter.clone());
-        // One that is never read breaks off in the end.
+        // A connection that is never read is aborted in the end.
         _ = write_bytes(&mut client, TOTAL, if which == [1] { &mine } else { &unused });
     });
     let world = World::new(&rules("ok.example", port));
@@ -277,11 +277,11 @@ fn a_hundred_megabytes_come_byte_exact_and_one_who_reads_nothing_holds_up_nobody
     let mut eager = world.connect(&target);
     eager.write_all(&[2]).unwrap();
     assert_eq!(read_bytes(&mut eager, &AtomicU64::new(0)), TOTAL);
-    // A hundred megabytes have passed the lazy one by. What is kept of its own is two socket buffers
-    // and the windows.
+    // A hundred megabytes have overtaken the slow connection. Only two socket buffers and the
+    // windows of its own data are buffered.
     let kept = stuck.load(Ordering::SeqCst);
     assert!(kept < TOTAL / 3, "{kept} bytes wait for who does not read");
-    // And it comes when it is wanted.
+    // And it arrives when it is read.
     let mut start = vec![0; 1 << 20];
     lazy.read_exact(&mut start).unwrap();
     let mut expected = vec![0; 1 << 20];
@@ -407,7 +407,7 @@ fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
             answer.starts_with("HTTP/1.1 403 Forbidden\r\n") && answer.contains(words),
             "{answer}"
         );
-        // What only our side's resolver knows stays there.
+        // What only the host's resolver knows stays on the host.
         assert!(!answer.contains("10.1.2.3") && !answer.contains("127.0.0.1"), "{answer}");
     }
     let audit = world.audit(unlisted.len() + 5);
@@ -456,7 +456,7 @@ fn tls_goes_to_the_name_of_the_connection_alone() {
     assert_eq!(echo, hello);
     for name in ["evil.example", "ok.example.evil", "a.ok.example"] {
         let mut client = world.connect(&target);
-        // It may be reset before all of it is written.
+        // The connection may be reset before everything is written.
         _ = client_hello(name).chunks(7).try_for_each(|piece| client.write_all(piece));
         let error = client.read_to_end(&mut Vec::new()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{name}");
@@ -492,7 +492,7 @@ fn a_server_that_speaks_first_is_answered_in_its_own_protocol() {
     let mut echo = String::new();
     client.read_to_string(&mut echo).unwrap();
     assert_eq!(echo, "EHLO me\r\n");
-    // Whoever spoke first: what begins TLS is for the name.
+    // Whoever sends first: data that begins TLS must be for the name.
     for start in [&client_hello("evil.example")[..], &[21, 3, 1, 0, 2, 1, 0]] {
         let mut client = greeted();
         _ = client.write_all(start);
@@ -507,7 +507,7 @@ fn a_hello_that_drips_is_idle() {
     let limits = EgressLimits { idle_timeout: Duration::from_millis(100), ..default_limits() };
     let world = World::with_limits(&rules("ok.example", port), limits);
     let mut client = world.connect(&format!("ok.example:{port}"));
-    // The longest that there is, a byte at a time, and a while between them.
+    // The longest possible one, a byte at a time, with pauses in between.
     client.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     let hello = [&[22, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff][..], &[0; 0x3ffc]].concat();
     let deadline = Instant::now() + PATIENCE;
@@ -541,12 +541,12 @@ fn a_break_on_one_side_is_none_on_the_other() {
     });
     let world = World::new(&rules("ok.example", port));
     let target = format!("ok.example:{port}");
-    // The server's is an error to the program, not an end.
+    // A reset by the server is an error for the client, not a normal end.
     let mut client = world.connect(&target);
     client.write_all(&[1]).unwrap();
     let error = client.read_to_end(&mut Vec::new()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-    // And the program's to the server.
+    // And a reset by the client is one for the server.
     let mut client = world.connect(&target);
     client.write_all(&[2]).unwrap();
     client.read_exact(&mut [0]).unwrap();
@@ -567,7 +567,7 @@ fn connections_end_with_their_session_and_nobody_waits_for_their_lines_in_vain()
     let world = World::new(&rules("ok.example", port));
     let mut open: Vec<_> = (0..5).map(|_| world.connect(&format!("ok.example:{port}"))).collect();
     open.iter_mut().for_each(|client| client.read_exact(&mut [0]).unwrap());
-    // They are open for as long as the session is: whoever waits gives up.
+    // They are open for as long as the session is: the wait times out.
     let settle = |patience| world.runtime.block_on(world.egress.settle(patience));
     settle(Duration::from_millis(20));
     assert_eq!(world.audit(0), []);
@@ -586,7 +586,7 @@ fn connections_end_with_their_session_and_nobody_waits_for_their_lines_in_vain()
 fn a_plain_request_is_one_connection_to_one_host() {
     let port = server(|mut client| {
         let head = read_head(&mut client);
-        // A server that would go on, and says so.
+        // A server that would accept it, and says so.
         let length = head.len();
         write!(
             client,
@@ -619,7 +619,7 @@ fn a_plain_request_is_one_connection_to_one_host() {
              Connection: close\r\n\r\n"
         )
     );
-    // Another host, as a connection of its own, is a decision of its own.
+    // A request for another host is another connection, with its own decision.
     let answer = world.answer(b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
     assert!(answer.ends_with("--allow evil.example\n"), "{answer}");
@@ -638,7 +638,7 @@ fn socks_goes_the_same_way() {
     let world = World::new(&rules("ok.example", port));
     let ask = |host: &[u8], port: u16| {
         let mut client = world.client();
-        // The greeting and the request at once, as some do.
+        // The greeting and the request at once, as some clients send them.
         let request = [&[5, 1, 0, 5, 1, 0][..], host, &port.to_be_bytes()].concat();
         client.write_all(&request).unwrap();
         let mut answer = Vec::new();
@@ -746,7 +746,7 @@ async fn protocol_breach_about_a_tunnel_ends_the_session() {
         let SessionEnd::Breach(detail) = session.ended().await else { panic!("{what}") };
         assert!(detail.contains(words), "{what}: {detail}");
     }
-    // Where nobody may connect, to ask is a breach.
+    // Without allow rules, a connection request is a breach.
     let (attached, mut agent) = pipe();
     let session = Session::start(attached, None).unwrap();
     agent.send(never()).await;
@@ -764,7 +764,7 @@ async fn a_tunnel_keeps_its_place_until_both_have_said_their_last_word() {
         assert_eq!((reason, tunnel), (ClosedReason::Refused, FIRST_TUNNEL));
         agent.send(close()).await;
     }
-    // The agent's last word first.
+    // The agent closes first.
     agent.send(connect(FIRST_TUNNEL, "never.example")).await;
     agent.send(close()).await;
     let Some(ToAgent::Closed(closed)) = agent.message().await else { panic!() };
@@ -772,7 +772,7 @@ async fn a_tunnel_keeps_its_place_until_both_have_said_their_last_word() {
     agent.send(connect(FIRST_TUNNEL, "evil.example")).await;
     assert!(matches!(agent.message().await, Some(ToAgent::Closed(_))));
     assert!(session.end().is_none());
-    // Without the agent's it is not free.
+    // Until the agent closes it, the tunnel still counts.
     agent.send(connect(FIRST_TUNNEL, "evil.example")).await;
     assert!(matches!(session.ended().await, SessionEnd::Breach(_)));
 }
@@ -787,13 +787,13 @@ async fn an_agent_that_sends_more_than_its_credit_ends_the_session() {
     let ask = Connect { tunnel: FIRST_TUNNEL, host: "127.0.0.1".into(), port };
     agent.send(frame(FromAgent::Connect(ask))).await;
     assert!(matches!(agent.message().await, Some(ToAgent::Connected(_))));
-    // A server that reads nothing: what its socket takes is given back as credit, no more.
+    // A server that reads nothing: only what its socket buffers is returned as credit.
     let _server = listener.accept().await.unwrap();
     let mut credit = INITIAL_CREDIT;
     let mut sent = 0;
     let mut seq = 0;
     let end = loop {
-        // All that was granted so far, in honest pieces; then one more.
+        // All the credit so far, in honest chunks; then one more.
         let is_over = sent + MAX_CHUNK_BYTES as u64 > credit;
         if is_over
             && let Ok(message) =

@@ -1,4 +1,4 @@
-//! One connection, from the program's wish to its end.
+//! A connection, from the request to its end.
 //!
 //! ```text
 //!   wish ─▶ the list ─▶ resolve ─▶ the addresses ─▶ dial ─▶ bytes both ways ─▶ end
@@ -6,8 +6,8 @@
 //!             └───────────┴────────────┴──────────────┴────────────┴──▶ closed, with why
 //! ```
 //!
-//! A name that the list does not have is not resolved: nothing is asked of anybody for it. What is
-//! dialled is the very addresses that were looked at. Each end has a line in the audit.
+//! A name that is not in the allow list is not resolved: no DNS query is sent for it. The dialled
+//! addresses are exactly the ones that were checked. Each connection has an audit line.
 
 use std::io;
 use std::net::IpAddr;
@@ -31,13 +31,13 @@ use super::sni::{Guard, TlsRefusal};
 use crate::audit::{By, Connection, Event};
 use crate::session::{Received, Tunnel};
 
-/// Addresses of a name that are dialled.
+/// The maximum number of addresses of a name that are dialled.
 const MAX_ADDRESSES: usize = 8;
-/// How long an address has before the next one is dialled beside it (RFC 8305).
+/// How long to wait for an address before the next one is dialled in parallel (RFC 8305).
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// Why a connection was not made, or broke off. What is shown to the program has no address of our
-/// side's networks in it.
+/// Why a connection was refused or aborted. Messages to the command contain no addresses of the
+/// host's networks.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
@@ -74,7 +74,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// What the wire says.
+    /// The reason on the wire.
     const fn reason(&self) -> ClosedReason {
         match self {
             Self::NoHost(_)
@@ -89,7 +89,7 @@ impl Failure {
         }
     }
 
-    /// What the audit says.
+    /// The outcome in the audit.
     const fn outcome(&self) -> &'static str {
         match self.reason() {
             ClosedReason::Done => "ok",
@@ -102,10 +102,10 @@ impl Failure {
     }
 }
 
-/// What is known of a connection, for its line in the audit.
+/// The facts about a connection for its audit line.
 #[derive(Default)]
 struct Account {
-    /// As the rules have it, or as the program wrote it.
+    /// Normalised, or as the command wrote it.
     target: String,
     address: Option<IpAddr>,
     bytes: AtomicU64,
@@ -159,13 +159,13 @@ async fn conduct(
     tunnel.connected().await.map_err(|_| Failure::Program)?;
     let result = relay(egress, tunnel, &target, &mut stream, &account.bytes).await;
     if result.is_err() {
-        // What breaks off here must not look like an end there.
+        // An abort on the tunnel must not look like a normal end to the host.
         _ = stream.set_zero_linger();
     }
     result
 }
 
-/// Resolves, looks at the addresses, and dials.
+/// Resolves the name, checks the addresses, and dials.
 async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
     let addresses = match &target.host {
         Host::Address(address) => vec![*address],
@@ -180,7 +180,7 @@ async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
             found
         }
     };
-    // One bad address is enough: whoever answers for the name may mean no good.
+    // One bad address is enough: whoever operates the name's DNS may be malicious.
     for &address in &addresses {
         egress
             .list
@@ -197,7 +197,7 @@ async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
     let stream = first(dials)
         .await
         .map_err(|source| Failure::Unreachable { target: target.clone(), source })?;
-    // A service that listens on all of this machine's addresses has public ones too.
+    // A service that listens on all of this machine's addresses also listens on public ones.
     let is_ours = match (stream.local_addr(), stream.peer_addr()) {
         (Ok(local), Ok(peer)) => {
             let listed =
@@ -209,12 +209,12 @@ async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
     if is_ours {
         return Err(Failure::ThisMachine { target: target.clone() });
     }
-    // Chunks are written whole as they come.
+    // Chunks are written whole as they arrive.
     _ = stream.set_nodelay(true);
     Ok(stream)
 }
 
-/// The first one that is connected, or the last one's error.
+/// The first one that connects, or the last one's error.
 async fn first(
     mut dials: FuturesUnordered<impl Future<Output = io::Result<TcpStream>>>,
 ) -> io::Result<TcpStream> {
@@ -228,7 +228,7 @@ async fn first(
     Err(last)
 }
 
-/// Passes bytes on, both ways, until both have ended.
+/// Forwards bytes in both directions until both have ended.
 async fn relay(
     egress: &Egress,
     tunnel: &Tunnel,
@@ -259,15 +259,15 @@ struct Relay<'a> {
     tunnel: &'a Tunnel,
     target: &'a Target,
     guard: Mutex<Guard>,
-    /// The server has said something that the guard waited for.
+    /// The server has sent data that the guard was waiting for.
     heard: Notify,
     bytes: &'a AtomicU64,
-    /// Bytes were passed on since the watch last looked.
+    /// Whether bytes were forwarded since the last idle check.
     moved: AtomicBool,
 }
 
 impl Relay<'_> {
-    /// From the program to the host.
+    /// From the command to the host.
     async fn upload(&self, mut writer: WriteHalf<'_>) -> Result<(), Failure> {
         loop {
             let received = self.tunnel.receive().await.map_err(|_| Failure::Program)?;
@@ -276,7 +276,7 @@ impl Relay<'_> {
             self.count(count)?;
             let mut passed = self.guarded(|guard| guard.client(bytes))?;
             loop {
-                // What is held back is nothing that went: a ClientHello that drips is idle too.
+                // Held-back bytes do not count as forwarded: a slowly sent ClientHello is idle too.
                 if !passed.is_empty() {
                     writer.write_all(&passed).await.map_err(|_| Failure::Peer)?;
                     self.moved.store(true, Ordering::Relaxed);
@@ -291,12 +291,12 @@ impl Relay<'_> {
         }
         let rest = self.guarded(Guard::finish)?;
         writer.write_all(&rest).await.map_err(|_| Failure::Peer)?;
-        // Where the other end is gone already there is nobody to tell.
+        // If the other end is already gone, there is nobody to tell.
         _ = writer.shutdown().await;
         Ok(())
     }
 
-    /// From the host to the program.
+    /// From the host to the command.
     async fn download(&self, mut reader: ReadHalf<'_>) -> Result<(), Failure> {
         let mut buffer = vec![0; MAX_CHUNK_BYTES];
         loop {
@@ -321,10 +321,10 @@ impl Relay<'_> {
         }
     }
 
-    /// Ends where nothing was passed on for too long.
+    /// Completes when nothing was forwarded for too long.
     async fn watch(&self) -> Failure {
         let limit = self.egress.limits.idle_timeout;
-        // A look at every half: given up between one and one and a half.
+        // Checks at every half of the timeout: it fires between one and one and a half timeouts.
         let mut quiet = 0;
         let mut at = Instant::now();
         while quiet < 2 {
@@ -344,7 +344,7 @@ impl Relay<'_> {
         &self,
         act: impl FnOnce(&mut Guard) -> Result<T, TlsRefusal>,
     ) -> Result<T, Failure> {
-        // A guard that panicked is not asked again: its relay ends with it.
+        // A guard that panicked is not used again: its relay ends with it.
         let mut guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
         act(&mut guard).map_err(|refusal| Failure::Tls(refusal, self.target.clone()))
     }

@@ -1,8 +1,9 @@
-//! How a run ended: from evidence to [`Outcome`]. Pure.
+//! Derives the [`Outcome`] of a run from the evidence. Pure.
 //!
-//! A result is never better than its evidence. The agent's answer stands where there is one; else
-//! what we did (cancel, kill at the deadline); else what the engine saw (out of memory, a kill
-//! from outside); else the agent is lost. A missing exit code is never a success.
+//! An outcome is never better than its evidence. If the agent answered, its answer decides;
+//! otherwise what the controller did (cancel, kill at the deadline); otherwise what the engine saw
+//! (out of memory, a kill from outside); otherwise the agent is lost. A missing exit code is never
+//! a success.
 
 use std::time::Duration;
 
@@ -15,52 +16,52 @@ use serde_json::value::RawValue;
 use crate::error::Error;
 use crate::mounts::MountLost;
 
-/// The agent's word of how something ended.
+/// The agent's report of how a script or a command ended.
 #[derive(Debug)]
 pub(crate) enum AgentReport {
     /// A script.
     Script(RunEnd),
-    /// A program.
+    /// A command.
     Program {
         end: ExecEnd,
-        /// Why the agent killed it, where it did.
+        /// Why the agent killed it, if it did.
         stopped: Option<ExecStop>,
-        /// Memory ran out in the sandbox while it ran, by the engine's word.
+        /// According to the engine, memory ran out in the sandbox while it ran.
         out_of_memory: bool,
     },
-    /// A program that did not begin.
+    /// A command that failed to start.
     ExecFailed(WireError),
 }
 
-/// What is known when a run is over.
+/// The evidence at the end of a run.
 #[derive(Debug)]
 pub(crate) struct Evidence {
-    /// What ended: `script` or `program`, for the message.
+    /// What ended, for the message: `script` or `program`.
     pub what: &'static str,
-    /// The agent's answer, where it gave one.
+    /// The agent's answer, if there was one.
     pub answer: Option<AgentReport>,
-    /// The caller's cancel, where there was one before the end.
+    /// The caller's cancel, if there was one before the end.
     pub cancel: Option<CancelCause>,
-    /// The limit that we saw it pass.
+    /// The limit that the controller saw it exceed.
     pub limit: Option<ScriptError>,
-    /// Why we killed the container, where we did.
+    /// Why the controller killed the container, if it did.
     pub our_kill: Option<KillReason>,
-    /// What the engine saw of the container's end, where it ended and could be asked.
+    /// The engine's evidence of the container's exit, if it exited and the engine could be asked.
     pub exit: Option<ExitEvidence>,
     /// The time limit, for the message.
     pub timeout: Duration,
     /// The container's memory limit, for the message.
     pub memory: sandbox_api::ByteSize,
-    /// The limit of a program's output, for the message.
+    /// The limit of a command's output, for the message.
     pub output_bytes: sandbox_api::ByteSize,
     /// The last lines that the agent wrote to stderr.
     pub stderr: String,
 }
 
-/// Why we killed a container.
+/// Why the controller killed a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KillReason {
-    /// The run's deadline and its grace had passed.
+    /// The deadline and its grace period had passed.
     Deadline,
     /// The caller cancelled, and the agent did not end the run in time.
     Cancel,
@@ -68,28 +69,28 @@ pub(crate) enum KillReason {
     Breach(String),
     /// The sandbox's lifetime was over.
     Lifetime,
-    /// Something was mounted below what the sandbox has.
+    /// A mount appeared below one of the sandbox's mounts.
     MountLost(MountLost),
 }
 
-/// The signal that nobody can catch.
+/// The signal that cannot be caught.
 pub(crate) const SIGKILL: u8 = 9;
-/// 128 + SIGSYS: a system call that the seccomp profile forbids.
+/// 128 + SIGSYS: a system call that the seccomp profile denies.
 const BAD_SYSTEM_CALL: i64 = 159;
 
 impl Evidence {
-    /// The truth, as far as it is known.
+    /// The outcome, as far as the evidence proves it.
     pub(crate) fn judge(mut self) -> Outcome {
         match &self.our_kill {
             Some(KillReason::Breach(detail)) => {
                 return Outcome::AgentLost { detail: with_stderr(detail, &self.stderr) };
             }
-            // Whatever it says: it may have worked where nobody looks.
+            // Whatever the agent reports: it may have worked on files that nobody checks.
             Some(KillReason::MountLost(lost)) => return Error::from(lost.clone()).into(),
             _ => {}
         }
         if let Some(limit) = self.limit.take() {
-            // Whatever it says: it is over its limit.
+            // Whatever the agent reports: the limit was exceeded.
             return Outcome::Limit(limit);
         }
         match self.answer.take() {
@@ -174,10 +175,10 @@ impl Evidence {
     }
 }
 
-/// Of a program that did not begin.
+/// The outcome of a command that failed to start.
 fn judge_beginning(source: WireError) -> Outcome {
     match source.kind() {
-        // It was too large for the sandbox.
+        // The command was too large for the sandbox's memory.
         ErrorKind::OutOfMemory => Outcome::Limit(failure(ErrorKind::OutOfMemory, &source.message)),
         ErrorKind::CommandNotFound
         | ErrorKind::NotExecutable

@@ -1,4 +1,4 @@
-//! What runs in a sandbox: scripts and commands, what ends them, and how they ended.
+//! Execution of scripts and commands in a sandbox: their supervision and their outcomes.
 
 pub(crate) mod command;
 pub(crate) mod judge;

@@ -1,5 +1,5 @@
-//! What ends a script or a program: the agent's answer, the deadline, a cancel, a limit that we
-//! watch, or the loss of the agent. What conducts either is the same; it is here.
+//! Supervision shared by scripts and commands, which end by the agent's answer, the deadline, a
+//! cancel, a limit that the controller watches, or the loss of the agent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::sandbox::Inner;
 use crate::session::{CallError, Reply, SessionEnd};
 use crate::step::Step;
 
-/// How long a container may go on after its agent's stdout has ended.
+/// How long a container may continue after its agent's stdout has ended.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Ends a script or a program from anywhere.
+/// Cancels a script or a command from anywhere.
 #[derive(Debug, Clone)]
 pub struct CancelHandle(Arc<watch::Sender<Cancelled>>);
 
-/// What was asked of something by cancelling it.
+/// The cancel requests so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cancelled {
-    /// The first cause.
+    /// The cause of the first one.
     cause: Option<CancelCause>,
-    /// More than once: do not wait for the agent.
+    /// There was more than one: do not wait for the agent.
     at_once: bool,
 }
 
@@ -38,7 +38,7 @@ impl CancelHandle {
         Self(Arc::new(watch::Sender::new(Cancelled::default())))
     }
 
-    /// Ends it. A second call does not wait for the agent: the container is killed at once.
+    /// Cancels it. A second call does not wait for the agent: it kills the container at once.
     pub fn cancel(&self, cause: CancelCause) {
         self.0.send_modify(|cancelled| match cancelled.cause {
             None => cancelled.cause = Some(cause),
@@ -47,25 +47,25 @@ impl CancelHandle {
     }
 }
 
-/// How a request was taken.
+/// The result of sending a request.
 pub(crate) enum Begun<T> {
-    /// It is under way.
+    /// The agent accepted it.
     UnderWay(T),
-    /// There will be no answer, or nobody can say how it ended.
+    /// There will be no answer, or how it ended is unknown.
     Lost(Result<(), Error>),
 }
 
-/// The end of a script or a program, as far as it is known.
+/// Supervises a script or a command, and collects the evidence of how it ended.
 pub(crate) struct Supervisor {
-    /// What ends: `script` or `program`.
+    /// What is supervised, for messages: `script` or `program`.
     what: &'static str,
     pub inner: Arc<Inner>,
     cancelled: watch::Receiver<Cancelled>,
-    /// How long after its deadline, or after a cancel, an agent may take to answer before the
+    /// How long after its deadline, or after a cancel, the agent may take to answer before the
     /// container is killed.
     grace: Duration,
     cancel: Option<CancelCause>,
-    /// The limit that it went over, as we saw it.
+    /// The limit that the controller saw it exceed.
     limit: Option<ScriptError>,
     our_kill: Option<KillReason>,
 }
@@ -86,11 +86,11 @@ impl Supervisor {
         self.cancel.is_some() || self.limit.is_some()
     }
 
-    /// Makes the request.
+    /// Sends the request.
     ///
     /// # Errors
     ///
-    /// Where it could not be made: nothing has run.
+    /// If the request could not be sent: nothing has run.
     pub async fn begin<T>(
         &mut self,
         request: impl Future<Output = Result<T, CallError>>,
@@ -103,7 +103,7 @@ impl Supervisor {
                 Err(CallError::Over) => Ok(Begun::Lost(self.lost().await)),
                 Err(error) => Err(error.into()),
             },
-            // An agent that leaves requests unanswered takes no more of them.
+            // An agent that does not answer requests accepts no more of them.
             Ok(()) = self.cancelled.changed() => {
                 self.cancel = self.cancelled.borrow_and_update().cause;
                 Ok(Begun::Lost(self.give_up(KillReason::Cancel).await))
@@ -114,9 +114,10 @@ impl Supervisor {
         }
     }
 
-    /// Waits for the answer; `None` where there will be none. Whatever ends it, the agent says
-    /// nothing of it any more when this returns. `passed` ends when a limit is passed, which ends
-    /// it; `overrun` ends when asking was not enough; `check` says what in an answer no honest agent says.
+    /// Waits for the answer; `None` if there will be none. When this returns, the agent sends
+    /// nothing more about this request. `passed` completes when a limit is exceeded, which ends the
+    /// request; `overrun` completes when the agent did not end it after that; `check` names what an
+    /// honest agent would not send in an answer.
     pub async fn answer<T>(
         &mut self,
         mut reply: Reply<T>,
@@ -159,7 +160,7 @@ impl Supervisor {
     }
 
     fn ask_to_cancel(&self, id: u64) {
-        // In a task of its own: an agent that does not read must not keep us from its kill.
+        // In a separate task: an agent that does not read must not delay the kill.
         let (inner, grace) = (self.inner.clone(), self.grace);
         tokio::spawn(async move {
             let call = inner.session().call(Cancel { id });
@@ -169,13 +170,13 @@ impl Supervisor {
         });
     }
 
-    /// Kills it: what was waited for will not come.
+    /// Kills the container: the awaited event will not happen.
     pub async fn give_up(&mut self, our_kill: KillReason) -> Result<(), Error> {
         self.our_kill = Some(our_kill);
         self.inner.kill().await
     }
 
-    /// The session is over, and an answer will not come.
+    /// The session has ended, so there will be no answer.
     async fn lost(&mut self) -> Result<(), Error> {
         if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
             return self.give_up(KillReason::Breach(detail)).await;
@@ -186,7 +187,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The answer has come, or the session is over without it.
+    /// The answer has arrived, or the session has ended without it.
     async fn settle<T>(
         &mut self,
         answer: Result<T, CallError>,
@@ -207,7 +208,8 @@ impl Supervisor {
         }
     }
 
-    /// Kills, and takes what the agent had said before, perhaps its answer.
+    /// Kills the container, and reads what the agent had already sent, which may include its
+    /// answer.
     async fn drain_after_kill<T>(
         &mut self,
         reply: &mut Reply<T>,
@@ -241,7 +243,7 @@ impl Supervisor {
         }
     }
 
-    /// How it ended; and what it used, where only the engine can tell any more.
+    /// Determines how it ended, and its resource usage if only the engine can still report it.
     pub async fn judge(
         &mut self,
         answer: Option<AgentReport>,
@@ -255,7 +257,7 @@ impl Supervisor {
         }
         let cancel = self.cancel.or(self.inner.is_closing().then_some(CancelCause::Caller));
         let by_us = self.our_kill.is_some() || cancel.is_some();
-        // The engine's word is asked for only where it decides.
+        // The engine is asked only if its evidence decides.
         let exit = match answer {
             None if !by_us => self.exit().await?,
             _ => None,
@@ -291,7 +293,7 @@ impl Supervisor {
         Ok(evidence.judge())
     }
 
-    /// What the engine saw of the container's end, after the agent ended without an answer.
+    /// The engine's evidence of the container's exit, after the agent ended without an answer.
     async fn exit(&mut self) -> Result<Option<ExitEvidence>, Error> {
         match tokio::time::timeout(EXIT_TIMEOUT, self.inner.exited()).await {
             Ok(exit) => exit,

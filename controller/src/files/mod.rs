@@ -1,11 +1,12 @@
-//! File operations on a sandbox: the calls, what they take and give, and the same as data.
+//! File operations on a sandbox: the methods, and operations given as data.
 //!
-//! The agent does them, under the path rules, policies and limits that bind scripts too. Here is
-//! what is the controller's: encodings, the streams' ends, the deadline of each, and that nothing a
-//! hostile agent answers is taken for more than it can be.
+//! The agent performs them, under the same path rules, policies and limits as scripts. This module
+//! has the controller's part: encodings, streams, deadlines, and checks of the answers, which may
+//! come from a hostile agent.
 //!
-//! Any number may be awaited at once on one [`Sandbox`]; 16 are under way at a time.
-//! One whose future is dropped is cancelled; where it only waited for its answer, it may be done.
+//! Any number of operations may be awaited at once on one [`Sandbox`]; 16 are in progress at a
+//! time. Dropping the future of an operation cancels it; if it was only waiting for the answer, the
+//! operation may have completed.
 
 mod call;
 mod perform;
@@ -34,18 +35,19 @@ use crate::error::Error;
 use crate::sandbox::Sandbox;
 use crate::session::NotificationHandler;
 
-/// Each takes a path as a script writes one: relative to the working directory, `~/…`, or absolute
-/// under a mount. Its bytes are any but NUL.
+/// Every method takes a path in the syntax of scripts: relative to the working directory, `~/…`, or
+/// absolute under a mount. A path is bytes without NUL.
 ///
-/// Each fails with [`Error::Operation`] where the sandbox refuses it or it fails there, which
-/// changes nothing unless it says so; and with [`Error::Ended`] where the sandbox is gone.
+/// Every method fails with [`Error::Operation`] if the operation is refused or fails in the
+/// sandbox, which changes nothing unless documented otherwise; and with [`Error::Ended`] if the
+/// sandbox has ended.
 impl Sandbox {
     /// Reads a file, or a range of it, as text in an encoding.
     ///
     /// # Errors
     ///
-    /// As of every operation; `too_large` for more than `filesystem.max_file_size`, `encoding` for
-    /// content that is not in the encoding.
+    /// The errors of every operation; `too_large` above `filesystem.max_file_size`, `encoding` if
+    /// the content does not fit the encoding.
     pub async fn read(
         &self,
         path: impl AsRef<[u8]>,
@@ -65,11 +67,11 @@ impl Sandbox {
         reading.end(read)
     }
 
-    /// Reads a file, or a range of it: from `offset` on, `limit` bytes or to the end.
+    /// Reads a file, or a range of it: `limit` bytes from `offset`, or up to the end.
     ///
     /// # Errors
     ///
-    /// As of [`read`](Self::read), without an encoding.
+    /// Those of [`read`](Self::read), except `encoding`.
     pub async fn read_bytes(
         &self,
         path: impl AsRef<[u8]>,
@@ -81,11 +83,11 @@ impl Sandbox {
         reading.end(content)
     }
 
-    /// Reads a file piece by piece, in bounded memory however large it is.
+    /// Reads a file in chunks, with bounded memory for a file of any size.
     ///
     /// # Errors
     ///
-    /// As of [`read_bytes`](Self::read_bytes). What fails later is an error of the reader.
+    /// Those of [`read_bytes`](Self::read_bytes). Later failures are errors of the reader.
     pub async fn reader(
         &self,
         path: impl AsRef<[u8]>,
@@ -95,12 +97,12 @@ impl Sandbox {
         self.reading(path.as_ref(), offset, limit).await.map(FileReader::new)
     }
 
-    /// Gives a window of a file for people and models: lines of UTF-8 text, or an image.
+    /// Returns a range of a file for people and models: lines of UTF-8 text, or an image.
     ///
     /// # Errors
     ///
-    /// As of every operation; `invalid_request` for a window past the end, `encoding` for what is
-    /// neither text nor an image.
+    /// The errors of every operation; `invalid_request` for a range past the end, `encoding` if the
+    /// content is neither text nor an image.
     pub async fn view(
         &self,
         path: impl AsRef<[u8]>,
@@ -111,11 +113,11 @@ impl Sandbox {
         under_way.end(result)
     }
 
-    /// Writes a file: all of `content`, or on any error nothing.
+    /// Writes a file: all of `content`, or nothing on any error.
     ///
     /// # Errors
     ///
-    /// As of every operation; `too_large`, `write_limit`, `too_many_files`, `disk_full`,
+    /// The errors of every operation; `too_large`, `write_limit`, `too_many_files`, `disk_full`,
     /// `already_exists`.
     pub async fn write(
         &self,
@@ -128,14 +130,13 @@ impl Sandbox {
         writing.end(written)
     }
 
-    /// Writes the bytes that a text stands for in an encoding; `None` is the sandbox's
-    /// [default](sandbox_api::SandboxSpec::default_encoding). Every front end that is given text comes
-    /// here, so that a text that stands for nothing is a write that failed, with its line in the
-    /// audit.
+    /// Writes text in an encoding; `None` is the sandbox's
+    /// [default](sandbox_api::SandboxSpec::default_encoding). Every front end that accepts text
+    /// calls this, so that text that cannot be encoded is a failed write, with its audit line.
     ///
     /// # Errors
     ///
-    /// As of [`write`](Self::write); `encoding` for a text that is not in the encoding.
+    /// Those of [`write`](Self::write); `encoding` if the text cannot be encoded.
     pub async fn write_text(
         &self,
         path: impl AsRef<[u8]>,
@@ -157,12 +158,12 @@ impl Sandbox {
         }
     }
 
-    /// Writes a file piece by piece, in bounded memory however large it is. Nothing changes before
+    /// Writes a file in chunks, with bounded memory for a file of any size. Nothing changes before
     /// [`FileWriter::finish`].
     ///
     /// # Errors
     ///
-    /// As of [`write`](Self::write), some of which only the writer meets.
+    /// Those of [`write`](Self::write), some of which only the writer returns.
     pub async fn writer(
         &self,
         path: impl AsRef<[u8]>,
@@ -171,11 +172,12 @@ impl Sandbox {
         self.writing(path.as_ref(), options).await.map(FileWriter::new)
     }
 
-    /// Replaces text in a UTF-8 file where it is there exactly `count` times.
+    /// Replaces text in a UTF-8 file if it occurs exactly `count` times.
     ///
     /// # Errors
     ///
-    /// As of every operation; `invalid_request` for another count. The file is then unchanged.
+    /// The errors of every operation; `invalid_request` for another number of occurrences. The file
+    /// is then unchanged.
     pub async fn edit(
         &self,
         path: impl AsRef<[u8]>,
@@ -200,7 +202,7 @@ impl Sandbox {
     ///
     /// # Errors
     ///
-    /// As of every operation. What is over a limit is no error but `truncated`.
+    /// The errors of every operation. Exceeding a limit is not an error: `truncated` reports it.
     pub async fn list(
         &self,
         path: impl AsRef<[u8]>,
@@ -211,11 +213,11 @@ impl Sandbox {
         under_way.end(result)
     }
 
-    /// Makes a directory; one that is there already is fine.
+    /// Creates a directory; an existing one is not an error.
     ///
     /// # Errors
     ///
-    /// As of every operation; `already_exists` where something else is there.
+    /// The errors of every operation; `already_exists` if something else is at the path.
     pub async fn mkdir(
         &self,
         path: impl AsRef<[u8]>,
@@ -233,13 +235,13 @@ impl Sandbox {
         under_way.end(result)
     }
 
-    /// Removes a file, a symbolic link itself, an empty directory; with `recursive` a directory
-    /// with all that is in it.
+    /// Removes a file, a symbolic link (not its target) or an empty directory; with `recursive` a
+    /// directory with its contents.
     ///
     /// # Errors
     ///
-    /// As of every operation; `not_empty` for a directory without `recursive`. An error in the
-    /// middle of a directory leaves the part that was not removed.
+    /// The errors of every operation; `not_empty` for a directory without `recursive`. An error
+    /// partway through a directory leaves the entries that were not yet removed.
     pub async fn remove(
         &self,
         path: impl AsRef<[u8]>,
@@ -258,11 +260,12 @@ impl Sandbox {
         under_way.end(result)
     }
 
-    /// Says whether something has a name, and what.
+    /// Tests whether a path exists, and what it is.
     ///
     /// # Errors
     ///
-    /// As of every operation, also where it cannot be told: a link on the way, a path outside.
+    /// The errors of every operation; also if the test is impossible, because of a link on the way
+    /// or a path outside the mounts.
     pub async fn exists(&self, path: impl AsRef<[u8]>) -> Result<ExistsData, Error> {
         let under_way = self.begin("exists", path.as_ref());
         let path = under_way.wire();
@@ -275,11 +278,11 @@ impl Sandbox {
         under_way.end(result)
     }
 
-    /// Says what is known of a name. A link is told of itself.
+    /// Returns the metadata of a path. It does not follow a link.
     ///
     /// # Errors
     ///
-    /// As of every operation.
+    /// The errors of every operation.
     pub async fn stat(&self, path: impl AsRef<[u8]>) -> Result<StatData, Error> {
         let under_way = self.begin("stat", path.as_ref());
         let path = under_way.wire();
@@ -307,11 +310,11 @@ impl Sandbox {
         under_way.end(result)
     }
 
-    /// Gives a name to what has another one, within one mount. A link is renamed itself.
+    /// Moves or renames within one mount. It does not follow a link.
     ///
     /// # Errors
     ///
-    /// As of every operation; `already_exists` without `overwrite`.
+    /// The errors of every operation; `already_exists` without `overwrite`.
     pub async fn rename(
         &self,
         from: impl AsRef<[u8]>,
@@ -404,7 +407,7 @@ impl OperationCall {
         let max_depth = if options.recursive { options.max_depth } else { Some(1) };
         let limits = inner.limits.for_agent();
         let most = options.limit.unwrap_or(limits.list_entries).min(limits.list_entries);
-        // A name, and what stands between two.
+        // A name and a separator.
         let longest = (MAX_COMPONENT_BYTES + 1) * usize::try_from(limits.list_depth).unwrap_or(1);
         let pages = Arc::new(Pages { most, longest, listed: Mutex::default() });
         let request = message::List { path, max_depth, limit: options.limit };
@@ -437,10 +440,10 @@ impl OperationCall {
     }
 }
 
-/// The entries of a list as they come.
+/// Collects the entries of a list as they arrive.
 struct Pages {
     most: u64,
-    /// How long a name may be, in bytes.
+    /// The maximum length of a name in bytes.
     longest: usize,
     listed: Mutex<ListedEntries>,
 }
@@ -448,7 +451,7 @@ struct Pages {
 #[derive(Default)]
 struct ListedEntries {
     entries: Vec<message::Entry>,
-    /// Entries that no operation could name: no path is so long.
+    /// The number of entries whose paths are too long for any operation.
     beyond: u64,
 }
 
@@ -486,7 +489,7 @@ impl NotificationHandler for Pages {
     }
 }
 
-/// What content is, by its bytes.
+/// The MIME type of the content, by its bytes.
 fn mime_type(content: &[u8]) -> &'static str {
     image_type(content).unwrap_or_else(|| match std::str::from_utf8(content) {
         Ok(_) => "text/plain",
@@ -494,7 +497,7 @@ fn mime_type(content: &[u8]) -> &'static str {
     })
 }
 
-/// Content that is not in its encoding.
+/// The error for content that does not fit its encoding.
 fn refused(path: &str, error: &EncodingError) -> Error {
     let message = format!("{path}: {error}");
     Error::Operation { source: WireError::new(ErrorKind::Encoding, message) }

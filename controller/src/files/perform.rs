@@ -1,4 +1,4 @@
-//! Operations that are given as data.
+//! File operations given as data.
 
 use sandbox_api::Failure;
 use sandbox_api::files::{
@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::sandbox::Sandbox;
 
 impl Sandbox {
-    /// Performs an operation that was given as data. How it went, an error too, is in the envelope.
+    /// Performs an operation given as data. The envelope has the result or the error.
     pub async fn perform(&self, operation: Operation) -> Envelope {
         let started = Instant::now();
         let result = self.output_of(operation).await;

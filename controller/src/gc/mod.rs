@@ -1,4 +1,4 @@
-//! Nothing is left: removals under way, what live controllers hold, sweeps of what dead ones left.
+//! Cleanup: removals in progress, the locks of live controllers, and leftovers of crashed ones.
 
 pub(crate) mod pending;
 pub(crate) mod reap;

@@ -1,4 +1,4 @@
-//! Work that must be done before the process ends, and that nobody should wait for until then.
+//! Background work that must be completed before the process exits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,16 +9,16 @@ use tokio::task::JoinSet;
 
 use crate::error::Error;
 
-/// Removals under way.
+/// Removals in progress.
 pub(crate) struct Cleanup {
-    /// Of the runtime that connected: values may be dropped outside of it.
+    /// The runtime that connected: values may be dropped outside of it.
     runtime: Handle,
     tasks: Mutex<JoinSet<()>>,
     has_failed: Arc<AtomicBool>,
 }
 
 impl Cleanup {
-    /// Nothing to do yet. Call it in the runtime that is to do it.
+    /// No work yet. Must be called in the runtime that is to do the work.
     pub fn new() -> Self {
         Self { runtime: Handle::current(), tasks: Mutex::default(), has_failed: Arc::default() }
     }
@@ -27,7 +27,7 @@ impl Cleanup {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does `work` in the background; what comes back tells how it went, to whom it interests.
+    /// Does `work` in the background; the returned receiver reports the result.
     pub fn spawn(
         &self,
         work: impl Future<Output = Result<(), Error>> + Send + 'static,
@@ -50,12 +50,12 @@ impl Cleanup {
         receiver
     }
 
-    /// Something may be left that this process cannot remove.
+    /// Records that something may remain that this process cannot remove.
     pub fn leave_for_the_next_command(&self) {
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for everything, and says whether nothing is left.
+    /// Waits for all work, and returns whether everything was removed.
     pub async fn finish(&self) -> bool {
         loop {
             let mut tasks = std::mem::take(&mut *self.tasks());

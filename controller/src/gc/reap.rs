@@ -1,9 +1,9 @@
-//! Second line of defence against leaks: finding and removing what dead controllers left.
+//! The second line of defence against leaks: finds and removes leftovers of crashed controllers.
 //!
-//! Every container has labels that say which controller made it (`instance`), on which boot of
-//! which machine and for which user (`host`), and when its longest possible life ends
-//! (`expires`). What carries this host's label and an instance whose [lock](crate::gc::state_dir) is free
-//! is left over; so is what is long past its end. No lock file means unknown.
+//! Every container has labels with the controller that created it (`instance`), the boot of the
+//! machine and the user (`host`), and the end of its maximum lifetime (`expires`). A container with
+//! this host's label and an instance whose [lock](crate::gc::state_dir) is free is a leftover; so
+//! is one that is long past its expiry. A missing lock file means unknown.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,18 +25,18 @@ const LABEL_HOST: &str = "sandboxctl.host";
 const LABEL_EXPIRES: &str = "sandboxctl.expires";
 const LABEL_NAME: &str = "sandboxctl.name";
 
-/// How often a controller that goes on living looks.
+/// The interval at which a running controller sweeps.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
-/// What is known of a sandbox's container and its controller.
+/// The state of a sandbox's container and its controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SandboxState {
-    /// Its controller lives.
+    /// Its controller is alive.
     Running,
-    /// Its controller is dead, or its longest life is over: to be removed.
+    /// Its controller is dead, or its maximum lifetime is over: to be removed.
     Leftover,
-    /// Whether its controller lives cannot be told: another user's, or of another machine.
+    /// Whether its controller is alive is unknown: it is another user's, or on another machine.
     Unknown,
 }
 
@@ -45,72 +45,72 @@ pub enum SandboxState {
 pub struct SandboxSummary {
     /// The sandbox's id.
     pub id: String,
-    /// Which engine has its container.
+    /// The kind of engine that has its container.
     pub engine: EngineKind,
-    /// The engine's id of it.
+    /// The engine's id of the container.
     pub container: String,
-    /// The controller that made it.
+    /// The id of the controller that created it.
     pub instance: String,
-    /// What is known of it.
+    /// Its state.
     pub state: SandboxState,
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     #[serde(serialize_with = "unix_seconds")]
     pub created: SystemTime,
-    /// When its longest possible life ends, in seconds since 1970.
+    /// When its maximum lifetime ends, in seconds since 1970.
     #[serde(serialize_with = "unix_seconds")]
     pub expires: SystemTime,
 }
 
-/// How `gc` works.
+/// Options of `gc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GcOptions {
-    /// Whether anything is removed.
+    /// Whether to remove anything.
     pub mode: GcMode,
-    /// What is removed.
+    /// What to remove.
     pub force: Force,
 }
 
-/// Whether anything is removed.
+/// Whether to remove anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GcMode {
-    /// Only say what would be.
+    /// Only report what would be removed.
     DryRun,
     /// Remove.
     #[default]
     Remove,
 }
 
-/// What is removed.
+/// What to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Force {
-    /// Leftovers.
+    /// Leftovers only.
     #[default]
     No,
-    /// Leftovers and what is unknown.
+    /// Leftovers, and containers of unknown state.
     Yes,
 }
 
 /// What `gc` did, or would do.
 #[derive(Debug, PartialEq, Eq, Default, Serialize)]
 pub struct GcReport {
-    /// What was removed, or would be.
+    /// What was removed, or would be removed.
     pub removed: Vec<SandboxSummary>,
-    /// What was left alone.
+    /// What was kept.
     pub kept: Vec<SandboxSummary>,
     /// What could not be removed, and why.
     pub failed: Vec<GcFailure>,
 }
 
-/// A leftover that could not be removed.
+/// A container that could not be removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GcFailure {
-    /// Which.
+    /// The sandbox.
     pub sandbox: SandboxSummary,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Looks after what is left of sandboxes, on every engine that they may be on.
+/// Finds and removes leftovers of sandboxes, on every engine where there may be some.
 pub struct Reaper {
     engines: Vec<Arc<dyn Engine>>,
     state: StateDir,
@@ -124,12 +124,12 @@ impl std::fmt::Debug for Reaper {
 }
 
 impl Reaper {
-    /// Reaches the engine that the configuration names; where it names none, every engine that
-    /// is there. It removes nothing by itself.
+    /// Connects to the engine that the configuration names, or if it names none, to every available
+    /// engine. This alone removes nothing.
     ///
     /// # Errors
     ///
-    /// [`Error`] where an engine that is named, or whose socket is there, does not answer.
+    /// [`Error`] if an engine that is named, or whose socket exists, does not respond.
     pub async fn connect(config: &Config) -> Result<Self, Error> {
         let state = StateDir::open(&config.state_dir, &boot_id()?)?;
         Ok(Self {
@@ -139,11 +139,11 @@ impl Reaper {
         })
     }
 
-    /// The containers of sandboxes that the engines have, oldest first.
+    /// Lists the containers of sandboxes on all engines, oldest first.
     ///
     /// # Errors
     ///
-    /// [`Error`] where an engine fails.
+    /// [`Error`] if an engine fails.
     pub async fn ps(&self) -> Result<Vec<SandboxSummary>, Error> {
         let mut found = Vec::new();
         for engine in &self.engines {
@@ -153,12 +153,12 @@ impl Reaper {
         Ok(found)
     }
 
-    /// Removes what dead controllers left.
+    /// Removes leftovers of crashed controllers.
     ///
     /// # Errors
     ///
-    /// [`Error`] where an engine cannot list; the others are looked after before. What cannot be
-    /// removed is in the report.
+    /// [`Error`] if an engine cannot list its containers, after the other engines are done. A
+    /// container that cannot be removed is in the report.
     pub async fn gc(&self, options: GcOptions) -> Result<GcReport, Error> {
         let mut whole = GcReport::default();
         let mut failure = None;
@@ -197,17 +197,17 @@ pub(crate) fn labels(
     .into()
 }
 
-/// What to call a sandbox's container. It says nothing of whose it is.
+/// The label with the name of a sandbox's container. It does not identify the owner.
 pub(crate) fn label_of_name(name: String) -> (String, String) {
     (LABEL_NAME.to_owned(), name)
 }
 
-/// All sandboxes' containers that an engine has, oldest first.
+/// Lists the containers of all sandboxes on an engine, oldest first.
 async fn survey(state: &StateDir, engine: &dyn Engine) -> Result<Vec<SandboxSummary>, Error> {
     let listed = step(Step::List, engine.list(LABEL_INSTANCE)).await?;
     let labels: Vec<Labels> = listed.into_iter().filter_map(Labels::read).collect();
     let here = SystemTime::now();
-    // The engine's clock is a round trip, and only matters where something may have expired.
+    // The engine's clock costs a round trip, and only matters if something may have expired.
     let now = if labels.iter().any(|labels| labels.is_expired(here)) {
         step(Step::List, engine.clock()).await?
     } else {
@@ -227,7 +227,7 @@ async fn survey(state: &StateDir, engine: &dyn Engine) -> Result<Vec<SandboxSumm
     Ok(found)
 }
 
-/// Removes what is left over on an engine, and with [`Force::Yes`] what is unknown.
+/// Removes leftovers on an engine, and with [`Force::Yes`] also containers of unknown state.
 pub(crate) async fn gc(
     state: &StateDir,
     engine: &dyn Engine,
@@ -264,8 +264,8 @@ pub(crate) async fn gc(
     Ok(report)
 }
 
-/// Removes what dead controllers left on an engine, at once and from then on regularly. What fails
-/// is tried again the next time, and is no failure of this controller's.
+/// Removes leftovers of crashed controllers on an engine, at once and then regularly. A failure is
+/// retried the next time, and is not an error of this controller.
 pub(crate) async fn sweep(state: StateDir, engine: Arc<dyn Engine>, first: impl Send) {
     let mut first = Some(first);
     let mut times = tokio::time::interval(SWEEP_EVERY);
@@ -283,7 +283,7 @@ pub(crate) async fn sweep(state: StateDir, engine: Arc<dyn Engine>, first: impl 
     }
 }
 
-/// A container's labels, read.
+/// The parsed labels of a container.
 #[derive(Debug, Clone)]
 struct Labels {
     sandbox: String,
@@ -295,9 +295,9 @@ struct Labels {
 }
 
 impl Labels {
-    /// `None` where they are not what a controller writes: then it is not ours to judge. Labels
-    /// alone prove nothing: whoever makes an image gives them to every container of it. A name
-    /// comes from whoever makes the container.
+    /// `None` if they are not in the format that a controller writes: then the container is not
+    /// sandboxctl's to judge. Labels alone prove nothing: every container of an image has the
+    /// image's labels. The name is set by whoever creates the container.
     fn read(listed: ContainerSummary) -> Option<Self> {
         let mut labels: HashMap<String, String> = listed.labels.into_iter().collect();
         let expires: u64 = labels.get(LABEL_EXPIRES)?.parse().ok()?;
@@ -319,7 +319,7 @@ impl Labels {
     }
 }
 
-/// What becomes of a container. `now` is by the engine's clock.
+/// Decides the state of a container. `now` is the engine's time.
 fn decide(labels: &Labels, host: &str, lock: Lock, now: SystemTime) -> SandboxState {
     if labels.is_expired(now) {
         return SandboxState::Leftover;
@@ -360,10 +360,10 @@ mod tests {
             ("other", Lock::Held, 10_001, Unknown),
             ("other", Lock::Free, 10_001, Unknown),
             ("other", Lock::Missing, 10_001, Unknown),
-            // Past its end, but not long.
+            // Past its expiry, but not for long.
             ("me", Lock::Held, 9_400, Running),
             ("other", Lock::Missing, 9_400, Unknown),
-            // Long past its end: whoever made it.
+            // Long past its expiry, whoever created it.
             ("me", Lock::Held, 9_399, Leftover),
             ("other", Lock::Missing, 9_399, Leftover),
         ] {
@@ -395,7 +395,7 @@ mod tests {
             bad.labels[index].1 = value.into();
             assert!(Labels::read(bad).is_none(), "{value}");
         }
-        // An image's labels are every container's that is made from it.
+        // Every container of an image has the image's labels.
         assert!(
             Labels::read(ContainerSummary { name: "database".into(), ..good.clone() }).is_none()
         );

@@ -1,7 +1,7 @@
-//! This user's state folder: which controllers live, and what they keep between commands.
+//! This user's state directory: which controllers are alive, and what they keep between commands.
 //!
-//! Every controller holds a lock on a file of its own here; the kernel lets go of it however the
-//! controller ends. The file's content is the engine that its containers are on.
+//! Every controller holds a lock on a file of its own in it; the kernel releases the lock however
+//! the controller ends. The file contains the endpoint of the engine that its containers are on.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,38 +19,38 @@ use crate::io_dir::created;
 const LOCK_SUFFIX: &str = "lock";
 const SPOOL_SUFFIX: &str = "spool";
 const MADE_SUFFIX: &str = "made";
-/// What is being written, before it has its name.
+/// The suffix of a file that is being written, before it is renamed.
 const PART_SUFFIX: &str = "part";
-/// How long what a dead controller left is kept, for an engine that may still be making what that
-/// controller asked for; and how long a file may be half written.
+/// How long the lock file of a dead controller is kept, because the engine may still be creating a
+/// container for it; and how long a file may be incomplete.
 pub(crate) const GRACE: Duration = Duration::from_secs(600);
-/// After which what nobody used is not kept any more: caches, and the files of dead controllers
-/// whose engine is gone too.
+/// After this time, unused files are removed: caches, and the files of dead controllers whose
+/// engine is gone too.
 const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The state folder.
+/// The state directory.
 #[derive(Debug, Clone)]
 pub(crate) struct StateDir {
     path: PathBuf,
     instances: PathBuf,
-    /// This boot of this machine, and this user.
+    /// Identifies this boot of this machine, and this user.
     host: String,
 }
 
-/// What the lock of an instance says.
+/// The state of an instance's lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lock {
-    /// The instance lives.
+    /// The instance is alive.
     Held,
-    /// It is dead.
+    /// The instance is dead.
     Free,
-    /// It was never one of this state folder, or it is gone altogether.
+    /// There is no such instance in this state directory, or not any more.
     Missing,
 }
 
 impl StateDir {
-    /// Makes the folder where it is missing. What lies in it decides which containers are
-    /// removed, so it must be this user's alone.
+    /// Creates the directory if it is missing. Its content decides which containers are removed, so
+    /// only this user may have access.
     pub fn open(path: &Path, boot_id: &str) -> Result<Self, Error> {
         let instances = path.join("instances");
         for folder in [path, &instances] {
@@ -61,25 +61,25 @@ impl StateDir {
         Ok(Self { path: path.to_owned(), instances, host: format!("{boot_id}:{uid}") })
     }
 
-    /// The name of this boot of this machine, and this user.
+    /// Identifies this boot of this machine, and this user.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// Whether an instance lives.
+    /// Whether an instance is alive.
     pub fn lock_of(&self, instance: &str) -> Lock {
-        // A label is anybody's word: only what can be one of our names is looked up.
+        // A label can contain anything: only a valid name is looked up.
         if instance.is_empty() || !instance.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Lock::Missing;
         }
         try_lock(&self.file(instance, LOCK_SUFFIX))
     }
 
-    /// Removes what is of no use to anybody any more. `is_done` says of a dead instance, by its id
-    /// and its engine's endpoint, whether it surely has no containers.
+    /// Removes files that are no longer needed. `is_done` returns whether a dead instance, given by
+    /// its id and its engine's endpoint, certainly has no containers.
     ///
-    /// The lock of an instance that died a moment ago stays for a while: the engine may still be
-    /// making a container for it. What it was given as input goes at once: it may be secret, and
+    /// The lock file of a recently dead instance is kept for a while: the engine may still be
+    /// creating a container for it. Its spooled inputs are removed at once: they may be secret, and
     /// large.
     pub fn tidy(&self, is_done: impl Fn(&str, &str) -> bool) {
         for path in entries(&self.instances) {
@@ -118,7 +118,7 @@ impl StateDir {
     }
 }
 
-/// A controller, as others see it: a locked file in the state folder.
+/// A controller as seen by others: a locked file in the state directory.
 #[derive(Debug)]
 pub(crate) struct Instance {
     id: String,
@@ -128,11 +128,11 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Registers a new one, whose containers are at `endpoint`.
+    /// Registers a new instance, whose containers are on the engine at `endpoint`.
     pub fn register(state: StateDir, endpoint: &str) -> Result<Self, Error> {
         let id = sandbox_dirfd::random_hex::<8>();
         let path = state.file(&id, LOCK_SUFFIX);
-        // Locked before it has its name: nobody ever sees it free.
+        // Locked before it gets its name, so that nobody ever sees it unlocked.
         let lock = (|| {
             let part = state.file(&id, PART_SUFFIX);
             let mut lock = fs::File::create_new(&part)?;
@@ -153,21 +153,21 @@ impl Instance {
         &self.state
     }
 
-    /// Where this instance spools what sandboxes are to read.
+    /// The directory where this instance spools inputs.
     pub fn spool_dir(&self) -> PathBuf {
         self.state.file(&self.id, SPOOL_SUFFIX)
     }
 
-    /// Where this instance records which folders it made.
+    /// The directory where this instance records the directories it created.
     pub fn made_dir(&self) -> PathBuf {
         self.state.file(&self.id, MADE_SUFFIX)
     }
 
-    /// Forgets the instance: nothing of it is left anywhere.
+    /// Unregisters the instance, and removes everything it has here.
     pub fn unregister(&self) {
         _ = fs::remove_dir_all(self.spool_dir());
-        // Of folders that another sandbox of ours used when theirs ended. What somebody else uses
-        // still, the next sweep looks at.
+        // Directories that another sandbox of this instance was still using when their own sandbox
+        // ended. The next sweep handles those that others still use.
         created::reap(&self.made_dir());
         _ = fs::remove_file(self.state.file(&self.id, LOCK_SUFFIX));
     }
@@ -189,7 +189,7 @@ fn text(name: Option<&std::ffi::OsStr>) -> Option<&str> {
     name.and_then(|name| name.to_str())
 }
 
-/// Since it was last written; nothing where that cannot be told.
+/// The time since it was last written; zero if that is unknown.
 fn age(path: &Path) -> Duration {
     let modified = fs::symlink_metadata(path).and_then(|metadata| metadata.modified());
     modified.ok().and_then(|modified| modified.elapsed().ok()).unwrap_or_default()
@@ -197,7 +197,7 @@ fn age(path: &Path) -> Duration {
 
 fn try_lock(path: &Path) -> Lock {
     match fs::File::open(path) {
-        // Shared: two who ask at the same time both learn the truth.
+        // Shared, so that two concurrent checks both get the right answer.
         Ok(file) => match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
             Ok(()) => Lock::Free,
             Err(Errno::WOULDBLOCK) => Lock::Held,

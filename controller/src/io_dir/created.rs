@@ -1,8 +1,8 @@
-//! Folders that were made for an io dir, which go again where they stay empty: also where the
-//! controller that made them was killed, so what was made is recorded.
+//! Directories that were created for an io dir, and are removed if they stay empty. They are
+//! recorded, so that they are removed even if the controller was killed.
 //!
-//! Several sandboxes may use one io dir, and only one of them has made it. Each holds a shared
-//! lock on it for as long as it uses it, so that nobody removes it under another.
+//! Several sandboxes may use one io dir, but only one has created it. Each of them holds a shared
+//! lock on it, so that none removes it while another uses it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,58 +14,59 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// A folder that was made, as others can find it again.
+/// A created directory, as it is recorded for other processes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Recorded {
     path: PathBuf,
     identity: Identity,
 }
 
-/// It and no other that has its path since.
+/// Identifies this directory, and not another one that has its path later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     device: (u32, u32),
     inode: u64,
-    /// When it was made, in seconds and nanoseconds, by its filesystem: inodes are used again.
+    /// When it was created according to its filesystem, in seconds and nanoseconds: inode numbers
+    /// are reused.
     born: Option<(i64, u32)>,
 }
 
-/// A folder that was made.
+/// A created directory.
 #[derive(Debug)]
 struct Folder {
-    /// The one that it was made in. Held, so that whatever the names above come to mean, no other
-    /// is removed in its place.
+    /// Its parent directory. Held open, so that no other directory is removed in its place,
+    /// whatever the path leads to later.
     parent: OwnedFd,
     name: OsString,
     identity: Identity,
 }
 
-/// Folders that were made.
+/// The directories that were created for an io dir.
 #[derive(Debug)]
 pub(crate) struct CreatedDirs {
     /// Outermost first.
     folders: Vec<Folder>,
-    /// The same.
+    /// The same directories, as recorded.
     recorded: Vec<Recorded>,
-    /// Where they are recorded.
+    /// The file that records them.
     record: Option<PathBuf>,
 }
 
-/// What came of a removal.
+/// The result of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Removal {
-    /// There is nothing to remove any more, or something is in it.
+    /// Nothing is left to remove, or the directory is not empty.
     Done,
-    /// Somebody uses it.
+    /// The directory is in use.
     InUse,
 }
 
-/// To reach a folder. What is there may be reached through links: that is the caller's own word.
+/// To reach a directory. Links in its path are followed: the caller chose the path.
 const REACH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl CreatedDirs {
-    /// Makes a folder and those above it, where they are missing, each by the descriptor of the
-    /// one before, and records in `records` which.
+    /// Creates a directory and its missing parents, each by the descriptor of its parent, and
+    /// records them in `records`.
     pub fn make(path: &Path, records: &Path) -> io::Result<Self> {
         let is_missing = |folder: &&Path| {
             let found = fs::symlink_metadata(folder);
@@ -87,7 +88,7 @@ impl CreatedDirs {
         let Some(above) = missing.first().and_then(|first| first.parent()) else { return Ok(()) };
         let mut parent = rustix::fs::open(above, REACH, Mode::empty())?;
         for (path, name) in missing.iter().filter_map(|path| Some((path, path.file_name()?))) {
-            // Where another run was quicker it is that one's to remove.
+            // If another run was faster, removing it is that run's responsibility.
             let is_new = match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
                 Ok(()) => true,
                 Err(Errno::EXIST) => false,
@@ -113,13 +114,13 @@ impl CreatedDirs {
             .record
             .get_or_insert_with(|| records.join(sandbox_dirfd::random_hex::<8>()))
             .clone();
-        // Written beside it, so that no record is ever half of one.
+        // Written to a temporary file, so that no record is ever incomplete.
         let part = record.with_extension("part");
         fs::write(&part, serde_json::to_vec(&self.recorded)?)?;
         fs::rename(part, record)
     }
 
-    /// Removes those that are empty and that nobody uses.
+    /// Removes the empty ones that are not in use.
     pub fn remove_if_empty(&self) {
         if remove(&self.folders) == Removal::Done
             && let Some(record) = &self.record
@@ -129,7 +130,8 @@ impl CreatedDirs {
     }
 }
 
-/// Removes what a dead controller made, by its records, and those that are of no use any more.
+/// Removes directories that a dead controller created, by its records, and records that are no
+/// longer needed.
 pub(crate) fn reap(records: &Path) {
     for entry in fs::read_dir(records).into_iter().flatten().flatten() {
         let record = entry.path();
@@ -144,7 +146,7 @@ pub(crate) fn reap(records: &Path) {
 }
 
 impl Recorded {
-    /// `None` where it is gone, or where there is no telling what is at its path by now.
+    /// `None` if it is gone, or if it is unclear what is at its path now.
     fn reach(self) -> Option<Folder> {
         self.identity.born?;
         let parent = rustix::fs::open(self.path.parent()?, REACH, Mode::empty()).ok()?;
@@ -175,8 +177,8 @@ impl Identity {
 }
 
 impl Folder {
-    /// Removes it if it is still where it was made, empty, and nobody uses it. What has come there
-    /// since the look is removed only if it is an empty directory.
+    /// Removes the directory if it is still at its path, empty, and not in use. If another one was
+    /// put there after the check, it is only removed if it is an empty directory.
     fn remove(&self) -> Removal {
         if Identity::look(self.parent.as_fd(), &self.name).as_ref() != Ok(&self.identity) {
             return Removal::Done;
@@ -197,19 +199,20 @@ impl Folder {
     }
 }
 
-/// Says that a folder is in use, for as long as what comes back lives; `None` where that cannot be
-/// said of it.
+/// Marks a directory as in use, for as long as the returned descriptor is open; `None` if it cannot
+/// be marked.
 ///
 /// # Errors
 ///
-/// Where somebody has removed it.
+/// If the directory was removed.
 pub(crate) fn hold(folder: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(fd) = rustix::fs::openat(folder, ".", flags, Mode::empty()) else {
-        // One that we may not list: whoever made it could not look whether it is empty either.
+        // It is not readable for this user, so whoever created it could not check whether it is
+        // empty either.
         return Ok(None);
     };
-    // Whoever removes it holds its lock for a moment only; a longer one is none of ours.
+    // A remover holds the exclusive lock only for a moment; a longer lock is not sandboxctl's.
     let mut is_held = false;
     for _ in 0..TRIES {
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
@@ -226,13 +229,13 @@ pub(crate) fn hold(folder: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
     Ok(is_held.then_some(fd))
 }
 
-/// Ends what [`hold`] says. Closing the descriptor alone would not, while a process that another
-/// thread is just starting has a copy of it.
+/// Releases a lock of [`hold`]. Closing the descriptor alone would not, while a process that
+/// another thread is just starting has a copy of it.
 pub(crate) fn let_go(held: &OwnedFd) {
     _ = rustix::fs::flock(held, FlockOperation::Unlock);
 }
 
-/// How often a lock is asked for that others hold for moments.
+/// How often to retry a lock that others hold only briefly.
 const TRIES: usize = 100;
 
 #[cfg(test)]
@@ -253,7 +256,7 @@ mod tests {
         fn make(&self, name: &str) -> CreatedDirs {
             CreatedDirs::make(&self.path(name), &self.path("records")).unwrap()
         }
-        /// Holds it, as a sandbox that uses it does.
+        /// Holds it, like a sandbox that uses it.
         fn held(&self, name: &str) -> OwnedFd {
             let fd = fs::File::open(self.path(name)).unwrap();
             hold(fd.as_fd()).unwrap().unwrap()
@@ -281,7 +284,7 @@ mod tests {
         let place = Place::new();
         let made = place.make("a");
         fs::remove_dir(place.path("a")).unwrap();
-        // Its inode may well be the same.
+        // It may well have the same inode number.
         fs::create_dir(place.path("a")).unwrap();
         made.remove_if_empty();
         assert!(place.path("a").exists());

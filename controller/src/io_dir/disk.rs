@@ -1,4 +1,4 @@
-//! What a file system has left, and how much of it programs may not take.
+//! Free space of a filesystem, and the disk reserve.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -8,26 +8,26 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sandbox_api::{ByteSize, LimitParseError};
 
-/// The largest reserve that is kept unless somebody says otherwise.
+/// The maximum of the default reserve.
 const MOST_BY_DEFAULT: u64 = 1 << 30;
-/// The part of a file system that is kept where that is less: a twentieth.
+/// The default reserve of a smaller filesystem: a twentieth.
 const PART_BY_DEFAULT: u64 = 20;
 
-/// How much space sandboxes leave free on the file system of the io dir, whoever fills it.
+/// How much space sandboxes leave free on the filesystem of the io dir, whoever else fills it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DiskReserve {
-    /// 1 GiB or 5 % of the file system, whichever is smaller: a small disk can still be worked on.
+    /// 1 GiB or 5 % of the filesystem, whichever is smaller, so that a small disk remains usable.
     #[default]
     Auto,
-    /// That many bytes.
+    /// This many bytes.
     Bytes(ByteSize),
 }
 
 impl DiskReserve {
-    /// The word for [`Auto`](Self::Auto).
+    /// The name of [`Auto`](Self::Auto).
     pub const AUTO: &'static str = "auto";
 
-    /// The bytes that stay free on a file system of that size.
+    /// The number of bytes to leave free on a filesystem of this size.
     #[must_use]
     pub fn of(self, size: u64) -> u64 {
         match self {
@@ -46,11 +46,11 @@ impl fmt::Display for DiskReserve {
     }
 }
 
-/// A text that is no [`DiskReserve`].
+/// A text is not a valid [`DiskReserve`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is neither auto nor a size with a unit, such as 512MiB or 1GiB")]
 pub struct DiskReserveError {
-    /// As it was given.
+    /// The text as given.
     text: String,
 }
 
@@ -67,21 +67,21 @@ impl FromStr for DiskReserve {
     }
 }
 
-/// What a file system has left.
+/// The free space of a filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct FreeSpace {
-    /// Bytes that nobody has taken, those reserved for root among them: by these its use is followed.
+    /// Free bytes, including those reserved for root: used to track usage.
     pub bytes: u64,
-    /// Bytes that users without privileges may take.
+    /// Free bytes that unprivileged users may use.
     pub available: u64,
-    /// Files and directories that can still be made; none where it does not count them.
+    /// Free inodes; 0 if the filesystem does not count them.
     pub inodes: u64,
-    /// Bytes of the whole file system.
+    /// The size of the filesystem in bytes.
     pub size: u64,
 }
 
 impl FreeSpace {
-    /// Of the file system that `file` is on. It costs microseconds on a local one.
+    /// The free space of the filesystem that `file` is on. It takes microseconds on a local one.
     pub fn of(file: impl AsFd) -> Result<Self, Errno> {
         let stat = rustix::fs::fstatvfs(file)?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
@@ -94,16 +94,16 @@ impl FreeSpace {
     }
 }
 
-/// Whether what a file system has left is known on this machine, in its kernel's memory.
+/// Whether a filesystem's free space is known locally, in this kernel's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Locality {
     Local,
-    /// It may have to ask another machine, or another program.
+    /// It may have to ask another machine, or another process.
     Unknown,
 }
 
 impl Locality {
-    /// Of the file system that `file` is on.
+    /// The locality of the filesystem that `file` is on.
     pub fn of(file: impl AsFd) -> Self {
         rustix::fs::fstatfs(file).map_or(Self::Unknown, |stat| Self::of_type(stat.f_type as u32))
     }
@@ -117,19 +117,19 @@ impl Locality {
     }
 }
 
-/// Whether a file system may be asked on a thread that others wait for.
+/// Whether a filesystem may be asked on a thread that others wait for.
 #[derive(Debug)]
 pub(crate) struct Promptness {
     locality: Locality,
-    /// Whether the last answer came at once.
+    /// Whether the last answer was immediate.
     is_prompt: bool,
 }
 
 impl Promptness {
-    /// Longer than any answer from memory, shorter than what others would feel.
+    /// Longer than any answer from memory, but too short for others to notice.
     const AT_ONCE: Duration = Duration::from_millis(1);
 
-    /// Nothing is known of its answers yet.
+    /// Without any measurement so far.
     pub const fn new(locality: Locality) -> Self {
         Self { locality, is_prompt: false }
     }
@@ -138,7 +138,7 @@ impl Promptness {
         self.is_prompt && self.locality == Locality::Local
     }
 
-    /// Takes how long the last answer took.
+    /// Records how long the last answer took.
     pub fn answered(&mut self, cost: Duration) {
         self.is_prompt = cost < Self::AT_ONCE;
     }
@@ -156,7 +156,7 @@ mod tests {
         {
             assert_eq!(DiskReserve::Auto.of(size), expected, "{size}");
         }
-        // One that somebody chose is as large as they said.
+        // An explicit reserve is used as given.
         assert_eq!(DiskReserve::Bytes(ByteSize::b(3 * GIB)).of(GIB), 3 * GIB);
     }
 

@@ -1,4 +1,4 @@
-//! Inputs on the host: opened once, held, and never found by path again.
+//! Inputs on the host: opened once, held open, and never looked up by path again.
 
 use std::collections::HashSet;
 use std::os::fd::AsRawFd;
@@ -17,14 +17,14 @@ use crate::error::Error;
 /// An input that is ready to be mounted.
 #[derive(Debug)]
 pub(crate) struct OpenInput {
-    /// What an engine mounts. Held, so that its identity is not given to another file.
+    /// The source of the mount. Held open, so that no other file can get its inode number.
     pub source: Source,
     pub identity: Identity,
-    /// `None` where it is the caller's own file.
+    /// `None` if it is the caller's own file.
     pub spool: Option<Spool>,
 }
 
-/// A file with an input's bytes. Removed when dropped.
+/// A file with the bytes of an input. Removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Spool(PathBuf);
 
@@ -77,7 +77,7 @@ fn open_input(source: InputSource, spool_dir: &Path) -> io::Result<OpenInput> {
         FileType::Directory => {}
         other => return Err(io::Error::other(format!("it is a {}", kind_name(other)))),
     }
-    // Whether it can be read is known only by opening it.
+    // Only opening it tells whether it is readable.
     let readable = format!("/proc/self/fd/{}", fd.as_raw_fd());
     fs::File::open(readable)?;
     let source = path.to_str().ok_or_else(|| io::Error::other("its path is not UTF-8"))?;
@@ -103,7 +103,7 @@ fn spool(folder: &Path, content: &[u8]) -> io::Result<Spool> {
     use std::os::unix::fs::OpenOptionsExt as _;
     fs::create_dir_all(folder)?;
     let path = folder.join(sandbox_dirfd::random_hex::<8>());
-    // Readable by the sandbox's user; the folders above keep everyone else out.
+    // Readable for the sandbox's user; the directories above deny access to everyone else.
     let mut file = fs::File::options().write(true).create_new(true).mode(0o444).open(&path)?;
     let spool = Spool(path);
     file.write_all(content)?;

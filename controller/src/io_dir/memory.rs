@@ -1,6 +1,7 @@
-//! A private io dir: a file system in memory that nobody else sees, as large as may be written, gone
-//! with its sandbox. The kernel keeps its size and its number of entries, those of the sandbox. It is
-//! watched all the same, as any other: a run's own limits may be lower, and what is changed is listed.
+//! A private io dir: a tmpfs with the sandbox's write limit as its size, which only the sandbox
+//! sees and which disappears with it. The kernel enforces the sandbox's limits of its size and
+//! number of entries. It is monitored like any other io dir all the same: a run's own limits may be
+//! lower, and changes are listed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,11 +20,11 @@ use sandbox_protocol::User;
 use super::IoDir;
 use crate::error::Error;
 
-/// The largest page that a kernel has by default.
+/// The largest default page size of a kernel.
 const LARGEST_PAGE: u64 = 64 << 10;
 
 impl IoDir {
-    /// Makes one for `owner`. Only root can; from Linux 5.2 on.
+    /// Creates one for `owner`. Requires root and Linux 5.2.
     pub fn in_memory(limits: &Limits, owner: User) -> Result<Self, Error> {
         let refuse = |error: io::Error| Error::PrivateIoDir { reason: error.to_string() };
         let owner = (owner.uid(), owner.gid());
@@ -40,13 +41,13 @@ impl IoDir {
     }
 }
 
-/// A mount that is attached nowhere yet.
+/// Creates a detached mount.
 fn mount(limits: &Limits, (uid, gid): (u32, u32)) -> io::Result<OwnedFd> {
     let file_system = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    // The kernel rounds up to whole pages, and a size of 0 would be none at all.
+    // The kernel rounds up to whole pages, and a size of 0 would mean no limit.
     let size = (limits.max_write.as_u64() / LARGEST_PAGE).max(1) * LARGEST_PAGE;
     let size = size.to_string();
-    // The root is one itself.
+    // The root directory counts as an entry.
     let entries = u64::from(limits.entries.get()).saturating_add(1).to_string();
     let (uid, gid) = (uid.to_string(), gid.to_string());
     for (option, value) in [

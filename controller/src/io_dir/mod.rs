@@ -1,4 +1,4 @@
-//! The io dir on the host: opened once, held, and never found by path again.
+//! The io dir on the host: opened once, held open, and never looked up by path again.
 
 pub(crate) mod created;
 pub(crate) mod disk;
@@ -27,22 +27,22 @@ use crate::io_dir::created::{CreatedDirs, hold};
 /// An open io dir.
 #[derive(Debug)]
 pub(crate) struct IoDir {
-    /// Absolute, without links.
+    /// Absolute, without symbolic links.
     path: PathBuf,
     source: Source,
     identity: Identity,
     owner: (u32, u32),
-    /// Says to others that it is in use.
+    /// A shared lock, which tells others that it is in use.
     hold: Mutex<Option<OwnedFd>>,
-    /// What was made for it.
+    /// The directories that were created for it.
     made: Option<CreatedDirs>,
 }
 
-/// How often an io dir is looked for that others remove at the same time.
+/// How often to retry opening an io dir that others remove at the same time.
 const TRIES: usize = 100;
 
 impl IoDir {
-    /// Opens the io dir, makes it where it is missing, and records in `records` what was made.
+    /// Opens the io dir, creating it if it is missing, and records in `records` what was created.
     pub fn make(given: &Path, records: &Path) -> Result<Self, Error> {
         let refuse = |reason: String| Error::IoDir { path: given.to_owned(), reason };
         let path = absolute(given).map_err(refuse)?;
@@ -54,7 +54,7 @@ impl IoDir {
                 Err(reason) if tries == TRIES || is_something_else(&path) => {
                     return Err(refuse(reason));
                 }
-                // Perhaps another run had made it, and removes it as we come.
+                // Another run may have created it, and may be removing it right now.
                 Err(_) => std::thread::yield_now(),
             }
         }
@@ -75,10 +75,10 @@ impl IoDir {
         }
     }
 
-    /// Opens an io dir that is there.
+    /// Opens an existing io dir.
     ///
-    /// A link as the last component is refused: the default io dir lies in the working directory,
-    /// which may be somebody else's repository, with a link to anywhere in it.
+    /// A symbolic link as the last component is refused: the default io dir is in the working
+    /// directory, which may be someone else's repository, containing a link to anywhere.
     pub fn open(given: &Path) -> Result<Self, Error> {
         let refuse = |reason: String| Error::IoDir { path: given.to_owned(), reason };
         absolute(given).and_then(|path| Self::open_at(&path)).map_err(refuse)
@@ -115,12 +115,12 @@ impl IoDir {
         &self.path
     }
 
-    /// Where it is on the host; `None` of a private one, which is nowhere.
+    /// Its path on the host; `None` if it is private, because then it has none.
     pub fn host_path(&self) -> Option<&Path> {
         Some(&*self.path).filter(|_| !self.source.is_private())
     }
 
-    /// What an engine mounts.
+    /// The source of its mount.
     pub fn source(&self) -> &Source {
         &self.source
     }
@@ -133,7 +133,7 @@ impl IoDir {
         self.owner
     }
 
-    /// Writes a file that only the io dir's owner can read, and whose content nobody can guess.
+    /// Writes a file with unpredictable content that only the io dir's owner can read.
     pub fn write_nonce(&self) -> Result<Nonce<'_>, Errno> {
         let name = format!(".sandboxctl-{}", sandbox_dirfd::random_hex::<8>());
         let content = sandbox_dirfd::random_hex::<16>();
@@ -144,7 +144,8 @@ impl IoDir {
         let (uid, gid) = self.owner;
         let owner = (Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(gid)));
         if rustix::fs::fchown(&file, owner.0, owner.1).is_err() {
-            // Not root, and not the owner: the sandbox can only read it as one of the others.
+            // Neither root nor the owner: the sandbox can only read it with the permissions of
+            // others.
             rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
         }
         let mut rest = nonce.content.as_bytes();
@@ -155,7 +156,8 @@ impl IoDir {
         Ok(nonce)
     }
 
-    /// Ends the use of the io dir. What was made for it and is empty goes.
+    /// Ends the use of the io dir. Directories that were created for it are removed if they are
+    /// empty.
     pub fn release(&self) {
         if let Some(held) = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take() {
             created::let_go(&held);
@@ -170,7 +172,7 @@ fn is_something_else(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| !found.is_dir())
 }
 
-/// The path without what would lead elsewhere, before anything is made there.
+/// Normalises the path before anything is created there, so that it cannot lead elsewhere.
 fn absolute(given: &Path) -> Result<PathBuf, String> {
     if given.as_os_str().is_empty() {
         return Err("the path is empty".to_owned());
@@ -178,12 +180,12 @@ fn absolute(given: &Path) -> Result<PathBuf, String> {
     if given.to_str().is_none() {
         return Err("its path is not UTF-8".to_owned());
     }
-    // Collected from its components: a slash at the end would follow a link.
+    // Collected from its components: a trailing slash would follow a link.
     let path = std::path::absolute(given).map_err(|error| error.to_string())?;
     Ok(path.components().collect())
 }
 
-/// A file whose content only somebody who sees the io dir can tell. Removed when dropped.
+/// A file whose content is known only to someone who sees the io dir. Removed when dropped.
 pub(crate) struct Nonce<'a> {
     io_dir: &'a IoDir,
     pub name: String,

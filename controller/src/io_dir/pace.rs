@@ -1,9 +1,9 @@
-//! When to look at an io dir again. Pure.
+//! When to scan an io dir again. Pure.
 //!
-//! A look costs as much as there is to be walked, so it is followed by a rest. What the file system has
-//! left costs microseconds to ask: as long as less is gone since the last look than the programs may
-//! still take, no limit of theirs was passed meanwhile; as soon as that much is gone, it is time for a
-//! look, whoever has taken it.
+//! The cost of a scan is proportional to the number of entries, so it is followed by a rest. The
+//! free space of the filesystem takes microseconds to check: as long as less space is gone since
+//! the last scan than commands may still use, none of their limits can have been exceeded; as soon
+//! as that much is gone, it is time for a scan, whoever used the space.
 
 use std::time::Duration;
 
@@ -11,27 +11,30 @@ use tokio::time::Instant;
 
 use crate::io_dir::disk::{DiskReserve, FreeSpace};
 
-/// How far apart two looks begin at least, and at most where they cost little.
+/// The minimum interval between the starts of two scans, and the maximum if they are cheap.
 const SOONEST: Duration = Duration::from_millis(100);
 const LATEST: Duration = Duration::from_secs(2);
-/// A look is followed by a rest of so many times what it took: one processor's 5 % ...
+/// The rest after a scan, as a multiple of its duration: 5 % of one CPU ...
 const REST: u32 = 19;
-/// ... or, where something is gone since and that would be longer than [`LATEST`], a quarter of it.
+/// ... or a quarter of a CPU, if space is gone since then and the rest would be longer than
+/// [`LATEST`].
 const SHORT_REST: u32 = 3;
-/// A look that the free space asks for follows the last one after as long as that took. Where such looks
-/// find nothing, since others write, the rest is doubled each time, up to so many times what one took ...
+/// A scan that the free space triggers comes no sooner after the last one than that one took. If
+/// such scans find nothing, because others write, the rest is doubled each time, up to this
+/// multiple of a scan's duration ...
 const MOST_FRUITLESS: u32 = 16;
-/// ... and only while no more than this is gone beyond what the programs may take: whoever wastes
-/// looks to hide behind that rest gets no more by it.
+/// ... but only while at most this much is gone beyond what the commands may use: a command that
+/// triggers useless scans to benefit from that rest gains no more than this.
 const SLACK: (u64, u64) = (32 << 20, 1000);
-/// How often the file system is asked: as often as programs could take all that they may, or all that
-/// need not stay free, at so many bytes a second, within these bounds.
+/// The interval of free space checks: short enough that commands that write at this many bytes per
+/// second can use up neither their limit nor the space above the reserve in between, within these
+/// bounds.
 const FASTEST: u64 = 4 << 30;
 const IDLE_TICK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
-/// The same, where it is seen how quickly space goes.
+/// The minimum interval, if the rate of the loss is known.
 const LEAST_TICK: Duration = Duration::from_millis(1);
 
-/// What programs may still take before one of their limits is passed, and of how much.
+/// How much commands may still use before one of their limits is exceeded, and of how much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Room {
     pub bytes: u64,
@@ -41,44 +44,44 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Nothing more at all: it is to be looked at as soon as can be.
+    /// Nothing more: the next scan is due as soon as possible.
     pub const NONE: Self = Self { bytes: 0, most_bytes: 1, entries: 0, most_entries: 1 };
 
-    /// The part that is left.
+    /// The remaining fraction.
     fn share(&self) -> f64 {
         let part = |left: u64, most: u64| (left as f64 / most.max(1) as f64).min(1.0);
         part(self.bytes, self.most_bytes).min(part(self.entries, self.most_entries))
     }
 }
 
-/// What a look has found.
+/// The result of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// That the sandbox has, or may have, more than at the look before.
+    /// The sandbox uses, or may use, more than at the previous scan.
     Growth,
     Nothing,
 }
 
-/// How looks and questions follow each other.
+/// Schedules scans and free space checks.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// When the last look ended, how long it took, and what was left then.
+    /// When the last scan ended, how long it took, and the free space then.
     looked: Instant,
     took: Duration,
     space: Option<FreeSpace>,
-    /// The last question's time and answer.
+    /// The time and the result of the last check.
     asked: (Instant, Option<FreeSpace>),
     tick: Duration,
-    /// What must stay free.
+    /// The disk reserve.
     reserve: DiskReserve,
-    /// Whether the free space asked for the look that is due, and how long the rest before such a look
-    /// is, as a multiple of what the last one took.
+    /// Whether the free space triggered the scan that is due, and the rest before such a scan, as a
+    /// multiple of the last one's duration.
     is_urgent: bool,
     urgent_rest: u32,
 }
 
 impl Pace {
-    /// Somebody has looked just now.
+    /// After a scan that has just ended.
     pub fn new(now: Instant, space: Option<FreeSpace>, reserve: DiskReserve) -> Self {
         Self {
             looked: now,
@@ -92,12 +95,12 @@ impl Pace {
         }
     }
 
-    /// How long to wait until the file system is asked again.
+    /// How long to wait until the next free space check.
     pub const fn tick(&self) -> Duration {
         self.tick
     }
 
-    /// Takes the file system's answer, which took `cost`: whether it is time for a look.
+    /// Records a free space check that took `cost`; returns whether a scan is due.
     pub fn is_due(
         &mut self,
         now: Instant,
@@ -114,7 +117,7 @@ impl Pace {
         let idle = Duration::from_nanos(nanos);
         self.tick = idle.clamp(IDLE_TICK.0, IDLE_TICK.1);
         if lately > 0 {
-            // Half of the way, so that the end is met within little.
+            // Half of the remaining time, so that the end is hit closely.
             let left = room.bytes.saturating_sub(bytes) as f64 / lately as f64;
             let until = (now - self.asked.0).as_secs_f64() * left / 2.0;
             self.tick = self.tick.min(Duration::from_secs_f64(until.min(1.0))).max(LEAST_TICK);
@@ -137,17 +140,17 @@ impl Pace {
         }
     }
 
-    /// How long the last look took.
+    /// How long the last scan took.
     pub const fn last_took(&self) -> Duration {
         self.took
     }
 
-    /// What is gone since the last look.
+    /// How much is gone since the last scan.
     pub fn gone(&self, space: Option<FreeSpace>) -> u64 {
         gone(self.space, space).0
     }
 
-    /// A look is over.
+    /// Records the end of a scan.
     pub fn looked(
         &mut self,
         started: Instant,
@@ -164,17 +167,17 @@ impl Pace {
     }
 }
 
-/// Bytes and inodes that are gone from one answer to the next.
+/// Bytes and inodes that are gone between two checks.
 fn gone(before: Option<FreeSpace>, now: Option<FreeSpace>) -> (u64, u64) {
     let (Some(before), Some(now)) = (before, now) else { return (0, 0) };
     (before.bytes.saturating_sub(now.bytes), before.inodes.saturating_sub(now.inodes))
 }
 
-/// How long to wait after a look that took so long, by what was left then and is left now.
+/// How long to wait after a scan of this duration, given the free space then and now.
 fn rest(took: Duration, space: [Option<FreeSpace>; 2], room: Room) -> Duration {
     let longest = (took * REST).max(SOONEST);
     let shorter = |part| longest.min(LATEST).mul_f64(part).max(took * SHORT_REST).max(IDLE_TICK.0);
-    // One that counts no inodes tells late what is taken, too: Btrfs.
+    // A filesystem that counts no inodes also reports used space late: Btrfs.
     let [Some(_), Some(FreeSpace { inodes: 1.., .. })] = space else {
         return shorter(room.share());
     };
@@ -184,7 +187,7 @@ fn rest(took: Duration, space: [Option<FreeSpace>; 2], room: Room) -> Duration {
     }
 }
 
-/// The part of what programs may still take that they cannot have taken where so much is gone.
+/// The fraction of what commands may still use that they cannot have used, given how much is gone.
 fn untouched((bytes, inodes): (u64, u64), room: Room) -> f64 {
     let part = |gone: u64, room: u64| 1.0 - (gone as f64 / room.max(1) as f64).min(1.0);
     part(bytes, room.bytes).min(part(inodes, room.entries))
@@ -210,7 +213,7 @@ mod tests {
             |millis, now| rest(Duration::from_millis(millis), [space, now], ROOM).as_millis();
         let idle = |millis| after(millis, space);
         assert_eq!([idle(0), idle(1), idle(20), idle(100)], [100, 100, 380, 1900]);
-        // One processor's 5 % for as long as nothing is gone; then at most a quarter.
+        // 5 % of one CPU for as long as nothing is gone; then at most a quarter.
         assert_eq!([idle(200), idle(2000)], [3800, 38_000]);
         for now in [left((10 << 30) - 1, 1000), left(10 << 30, 999), left(10 << 30, 0), None] {
             assert_eq!([after(200, now), after(2000, now)], [2000, 6000], "{now:?}");
@@ -223,13 +226,13 @@ mod tests {
         let near = Room { bytes: 5 << 20, entries: 10, ..ROOM };
         let after = |now| rest(Duration::from_millis(1), [space, now], near).as_millis();
         assert_eq!(after(space), 100);
-        // Where something is gone: by what is left of the limit, or of what is left.
+        // If space is gone: by the remaining part of the limit, or of the free space.
         assert_eq!(after(left((10 << 30) - (1 << 20), 1000)), 80);
         assert_eq!(after(left((10 << 30) - (5 << 20) + 1, 1000)), 10);
         assert_eq!(after(left(10 << 30, 991)), 10);
-        // A file system that tells nothing, or counts no inodes.
+        // A filesystem that reports nothing, or counts no inodes.
         assert_eq!([after(None), after(left(10 << 30, 0))], [10, 10]);
-        // Far from a limit, others that write make no look come sooner.
+        // Far from a limit, other writers do not trigger earlier scans.
         let far = rest(Duration::from_millis(1), [space, left(9 << 30, 1)], ROOM);
         assert_eq!(far.as_millis(), 100);
     }
@@ -240,7 +243,7 @@ mod tests {
         let after = |millis| begun + Duration::from_millis(millis);
         let (before, now) = (left(10 << 30, 1000), left((10 << 30) - (50 << 20), 1000));
         let mut pace = Pace::new(begun, before, NONE);
-        // The rest before an urgent look, in multiples of the 10 ms that the last one took.
+        // The rest before a triggered scan, in multiples of the 10 ms that the last one took.
         let rest = |pace: &mut Pace, space| {
             pace.looked = after(0);
             (0..).find(|&it| pace.is_due(after(it * 10), Duration::ZERO, space, ROOM)).unwrap()
@@ -250,7 +253,7 @@ mod tests {
             assert_eq!(rest(&mut pace, now), expected);
             pace.looked(begun, after(10), before, Found::Nothing);
         }
-        // Nobody hides behind that: what goes beyond it is looked for as soon as ever.
+        // It cannot be used to hide: a loss beyond it triggers a scan as soon as ever.
         assert_eq!(rest(&mut pace, left((10 << 30) - (82 << 20), 1000)), 1);
         assert_eq!(rest(&mut pace, left((10 << 30) - (81 << 20), 1000)), 16);
         pace.looked(begun, after(10), before, Found::Growth);
@@ -291,11 +294,11 @@ mod tests {
         assert!(due(left((10 << 30) - (50 << 20), 1000), ROOM));
         assert!(due(left(10 << 30, 900), ROOM));
         assert!(due(left(10 << 30, 1000), Room::NONE));
-        // What others free meanwhile, and a file system that tells nothing, leave it to the clock.
+        // If others free space meanwhile, or the filesystem reports nothing, the schedule decides.
         assert!(!due(left(11 << 30, 2000), ROOM) && !due(None, ROOM));
         let mut pace = Pace::new(begun, None, NONE);
         assert!(pace.is_due(after(100), Duration::ZERO, None, ROOM));
-        // One that took long is not followed at once by another.
+        // A long scan is not followed by another at once.
         let mut pace = Pace::new(begun, left(10 << 30, 1000), NONE);
         pace.looked(begun, after(30), left(10 << 30, 1000), Found::Nothing);
         assert!(!pace.is_due(after(50), Duration::ZERO, left(0, 0), ROOM));
@@ -317,7 +320,7 @@ mod tests {
         assert_eq!(tick(49 << 20, 0, ROOM), 1);
         assert_eq!(tick(0, 0, Room { bytes: 0, ..ROOM }), 5);
         assert_eq!(tick(0, 0, Room { bytes: 1 << 40, ..ROOM }), 250);
-        // One that answers slowly, over a network, is not asked all the time.
+        // A slow filesystem, over a network, is not asked all the time.
         assert_eq!(tick(49 << 20, 20_000, ROOM), 380);
     }
 }

@@ -1,4 +1,4 @@
-//! Which paths of the host are which in the sandbox. Pure: no file is looked at.
+//! Maps paths of the host to guest paths and back. Pure: no file is accessed.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use sandbox_protocol::path::GuestPath;
 
-/// The mounts: where they are in the sandbox and on the host.
+/// The guest path and the host path of each mount.
 #[derive(Debug)]
 pub(crate) struct PathMap(Vec<(GuestPath, PathBuf)>);
 
@@ -15,7 +15,7 @@ impl PathMap {
         Self(mounts.collect())
     }
 
-    /// Where a path of the host is in the sandbox, by the mount whose path there is the longest.
+    /// The guest path of a host path, by the mount with the longest host path.
     pub fn guest(&self, host: &Path) -> Option<GuestPath> {
         if !host.is_absolute() || host.components().any(|part| part == Component::ParentDir) {
             return None;
@@ -28,7 +28,7 @@ impl PathMap {
             .try_fold(guest.clone(), |path, part| path.join(part.as_os_str().as_bytes()).ok())
     }
 
-    /// Where a guest path is on the host, by the mount whose guest path is the longest.
+    /// The host path of a guest path, by the mount with the longest guest path.
     pub fn host(&self, guest: &GuestPath) -> Option<PathBuf> {
         let below = self.0.iter().filter_map(|(mount, root)| {
             Some((mount.components().count(), root, guest.strip_prefix(mount)?))

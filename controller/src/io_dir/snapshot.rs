@@ -1,9 +1,8 @@
-//! Walks of the io dir: what programs changed in it, and how much there is.
+//! Scans of the io dir: what commands changed in it, and how much it contains.
 //!
-//! Programs write without the agent, so nobody announces what they change: it is found by a walk
-//! before and one after. Every walk goes by dirfds from the io dir's own, through no link and into
-//! nothing that is mounted, and ends at a bound on its entries, its depth and its time; one that was
-//! cut short says so.
+//! Commands write without the agent, so nobody announces their changes: a scan before and one after
+//! finds them. A scan uses dirfds starting at the io dir's own, follows no link and enters no
+//! mount, and ends at a maximum number of entries, depth and time; it reports if it was cut short.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
@@ -15,64 +14,64 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use sandbox_api::{FileOp, FilesTouched, TouchedFile, TouchedSource};
 
-/// Directories in each other that a walk enters. Each holds a descriptor.
+/// The maximum directory depth of a scan. Each level holds a descriptor.
 pub(crate) const MAX_DEPTH: usize = 128;
-/// Entries that a walk counts at most.
+/// The maximum number of entries that a scan counts.
 const MAX_ENTRIES: u64 = 2_000_000;
-/// Bytes of all paths that a walk remembers.
+/// The maximum number of bytes of all paths that a scan remembers.
 const MAX_PATH_BYTES: usize = 16 << 20;
-/// Files that are listed.
+/// The maximum number of listed files.
 const MAX_FILES: usize = 10_000;
-/// How long a walk may take.
+/// The maximum duration of a scan.
 const LONGEST: Duration = Duration::from_secs(10);
-/// The largest block that a file system allocates at once.
+/// The largest block that a filesystem allocates at once.
 const LARGEST_BLOCK: u64 = 64 << 10;
-/// How often it looks at the clock.
+/// How many entries are scanned between two checks of the clock.
 const ENTRIES_A_LOOK: u64 = 256;
 
-/// What an io dir takes of its file system.
+/// How much of its filesystem an io dir uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct DiskUsage {
-    /// Bytes of files that are allocated, those of a file with several names once.
+    /// Allocated bytes of files; a file with several names counts once.
     pub bytes: u64,
-    /// Files, directories and whatever else has a name.
+    /// Files, directories and all other entries.
     pub entries: u64,
 }
 
-/// How far a walk came.
+/// How much of the io dir a scan covered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ScanCoverage {
-    /// To everything.
+    /// Everything.
     All,
-    /// Not into what it may not read, and is another user's.
+    /// Everything except another user's directories that it may not read.
     Readable,
-    /// Not into a directory that the io dir's owner cannot read, and so nobody but root, who can write
-    /// to it all the same.
+    /// Everything except a directory that its owner, the io dir's owner, can write to but not read,
+    /// so that only root could scan it.
     Hidden,
-    /// Not below [`MAX_DEPTH`].
+    /// Everything except what is below [`MAX_DEPTH`].
     Deep,
-    /// To its last entry, or the end of its time.
+    /// Up to the maximum number of entries, or the time limit.
     Cut,
 }
 
-/// What was where.
+/// The files at the time of a scan.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    /// By their paths below the io dir. Without directories.
+    /// By their paths relative to the io dir. Without directories.
     files: HashMap<Box<[u8]>, Fingerprint>,
-    /// Whether `files` has all of them.
+    /// Whether `files` is complete.
     is_whole: bool,
     pub extent: DiskUsage,
-    /// Whether `extent` is all of it.
+    /// Whether `extent` is complete.
     pub reach: ScanCoverage,
 }
 
-/// By what a change of a file is known.
+/// Detects a change of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fingerprint {
     dev: u64,
     ino: u64,
-    /// Of a regular file; 0 of what is none.
+    /// The size of a regular file; 0 for other types.
     size: u64,
     modified: (i64, u64),
     changed: (i64, u64),
@@ -92,7 +91,7 @@ impl Fingerprint {
 }
 
 impl Snapshot {
-    /// Walks `root`, and remembers at most `most` paths. It may take long on a slow file system.
+    /// Scans `root`, and remembers at most `most` paths. It may take long on a slow filesystem.
     pub fn take(root: impl AsFd, most: u64) -> Self {
         let mut files = HashMap::new();
         let (mut is_whole, mut bytes) = (true, 0);
@@ -112,8 +111,8 @@ impl Snapshot {
         Self { files, is_whole, extent, reach }
     }
 
-    /// What is another in `after`. Where one of the two walks was cut short, a file that only the
-    /// other one met is not listed: it may have been there all the time.
+    /// The differences between this scan and `after`. If one of them was cut short, a file that
+    /// only the other one found is not listed: it may have existed all the time.
     pub fn changes(&self, after: &Self) -> FilesTouched {
         let mut files: Vec<(&[u8], FileOp, u64)> = Vec::new();
         for (path, mark) in &after.files {
@@ -137,19 +136,20 @@ impl Snapshot {
     }
 }
 
-/// Measures what is in `root`, as far as `most` entries.
+/// Measures the content of `root`, up to `most` entries.
 pub(crate) fn measure(root: impl AsFd, most: u64) -> (DiskUsage, ScanCoverage) {
     walk(root, most.min(MAX_ENTRIES), |_, _, _| {})
 }
 
-/// A directory that is open, for as long as one in it is still to be walked.
+/// A directory that is open for as long as a subdirectory of it is still to be scanned.
 struct Folder {
     fd: OwnedFd,
     path: Vec<u8>,
     depth: usize,
 }
 
-/// Shows `see` every entry of `root`, by its folder's path and its name, and counts them.
+/// Calls `see` with the directory path and the name of every entry of `root`, and counts the
+/// entries.
 fn walk(
     root: impl AsFd,
     most: u64,
@@ -163,8 +163,8 @@ fn walk(
         _ => ScanCoverage::Readable,
     };
     let mut linked = HashSet::new();
-    // What is still to be walked: a directory in an open one. Names only, so that it takes little
-    // however long the paths are.
+    // Directories still to be scanned, each in an open directory. Only names are kept, so that it
+    // uses little memory however long the paths are.
     let mut waiting: Vec<(Option<Rc<Folder>>, Box<CStr>)> = vec![(None, c".".into())];
     while let Some((parent, name)) = waiting.pop() {
         let parent_fd = parent.as_ref().map_or(root.as_fd(), |parent| parent.fd.as_fd());
@@ -172,7 +172,7 @@ fn walk(
         let opened = opened.and_then(|fd| Dir::read_from(&fd).map(|entries| (fd, entries)));
         let (fd, entries) = match opened {
             Ok(opened) => opened,
-            // Gone since, or something is mounted there.
+            // Removed meanwhile, or something is mounted there.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => continue,
             Err(errno) => {
                 let stat = rustix::fs::statat(parent_fd, &*name, AtFlags::SYMLINK_NOFOLLOW);
@@ -197,7 +197,7 @@ fn walk(
             }
             let stat = match rustix::fs::statat(&folder.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
-                // Gone since.
+                // Removed meanwhile.
                 Err(Errno::NOENT) => continue,
                 Err(errno) => {
                     reach = reach.max(unread(rustix::fs::fstat(&folder.fd), errno));
@@ -227,18 +227,18 @@ fn walk(
     (extent, reach)
 }
 
-/// What a file takes: what is allocated of its size, or more where more is allocated than its last
-/// block explains.
+/// The disk usage of a file: the allocated part of its size, or more if more is allocated than its
+/// last block explains.
 pub(crate) fn bytes_of(stat: &Stat) -> u64 {
-    // Their types are the platform's.
+    // Their types depend on the platform.
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
     let block = u64::try_from(stat.st_blksize).unwrap_or(0).clamp(512, LARGEST_BLOCK);
     if allocated < size.saturating_add(block) { size.min(allocated) } else { allocated }
 }
 
-/// What the names in a directory take beyond its first block: a file system may keep that when they
-/// are gone.
+/// How much a directory's entries use beyond its first block: a filesystem may keep that space when
+/// the entries are removed.
 fn bytes_of_names(stat: &Stat) -> u64 {
     let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
     let block = u64::try_from(stat.st_blksize).unwrap_or(0);
@@ -252,13 +252,13 @@ fn below(folder: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Opens a directory in `parent`.
+/// Opens a subdirectory of `parent`.
 fn open(parent: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags =
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     match rustix::fs::openat2(&parent, name, flags, Mode::empty(), resolve) {
-        // One component, so nothing else can be in its way than itself.
+        // A single component, so nothing else can be in its path.
         Err(Errno::NOSYS) => {
             let folder = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
             let device = |fd| rustix::fs::fstat(fd).map(|stat| stat.st_dev);

@@ -26,7 +26,7 @@ fn a_missing_io_dir_is_made_and_removed_again_if_it_is_empty() {
 fn a_process_that_is_just_being_started_keeps_no_io_dir_in_use() {
     let dir = tempfile::tempdir().unwrap();
     let io_dir = IoDir::make(&dir.path().join("a"), &dir.path().join("records")).unwrap();
-    // What a child has between its fork and its exec.
+    // The descriptor that a child has between its fork and its exec.
     let child = io_dir.hold.lock().unwrap().as_ref().unwrap().try_clone().unwrap();
     io_dir.release();
     assert!(!dir.path().join("a").exists());
@@ -47,7 +47,7 @@ fn created_directories_are_removed_and_not_their_replacements() {
     assert!(at("outside/b").is_dir() && at("a").is_symlink());
     assert!(!at("moved/b").exists() && at("moved").is_dir());
 
-    // Another empty directory stands there, or a link to one.
+    // Another empty directory is there, or a link to one.
     fs::remove_file(at("a")).unwrap();
     for replace in [
         (|at| fs::create_dir(at).unwrap()) as fn(&Path),
@@ -81,7 +81,7 @@ fn a_nonce_that_was_swapped_is_removed_by_its_name_alone() {
     assert!(!path.is_symlink());
     assert_eq!(fs::read_to_string(outside.path().join("secret")).unwrap(), "secret");
 
-    // A directory is not what was made there.
+    // A directory is not the file that was created there.
     let nonce = io_dir.write_nonce().unwrap();
     let path = dir.path().join(&nonce.name);
     fs::remove_file(&path).unwrap();
@@ -113,7 +113,7 @@ fn runs_that_share_an_io_dir_never_lose_it_under_each_other() {
             });
         }
     });
-    // What one left because another used it then, the next sweep removes.
+    // A directory that was kept because another sandbox used it is removed by the next sweep.
     created::reap(&records);
     assert!(!path.exists() && !records.exists());
 }

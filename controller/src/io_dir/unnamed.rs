@@ -1,10 +1,10 @@
-//! Files without a name that the processes of a sandbox keep: open, or mapped, and removed from every
-//! directory. No walk of the io dir meets them, and they take its file system's space all the same.
+//! Unnamed files of a sandbox's processes: open or mapped, but removed from every directory. No
+//! scan of the io dir finds them, but they use space of its filesystem all the same.
 //!
-//! The controller looks for itself, in `/proc` of its own machine, and asks the agent nothing: whoever
-//! writes may have taken the agent over. It sees them where the engine is on its kernel and it is root,
-//! or the user that the programs are. What it cannot see it says, so that the file system's free space
-//! can be asked instead.
+//! The controller itself looks for them in its machine's `/proc`, without asking the agent, which a
+//! hostile command may have taken over. It can see them if the engine is on this kernel and the
+//! controller is root or the user that the commands run as. It reports what it cannot see, so that
+//! the filesystem's free space can be checked instead.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -18,34 +18,35 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::io_dir::snapshot::bytes_of;
 
-/// How long one look may take. A sandbox may have thousands of threads with a thousand files each.
+/// The maximum duration of a check. A sandbox may have thousands of threads with a thousand files
+/// each.
 const LONGEST: Duration = Duration::from_secs(1);
-/// How often those are looked for that started while others were stopped.
+/// How often to look for processes that started while others were being stopped.
 const STOP_ROUNDS: usize = 8;
-/// Where control groups are mounted.
+/// Where cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// The processes of a container that this machine shows.
+/// The processes of a container, if this machine shows them.
 #[derive(Debug)]
 pub(crate) struct Processes {
-    /// The agent's.
+    /// The agent's pid.
     init: u32,
     /// Their line in `/proc/PID/cgroup`.
     group: String,
-    /// The file that lists its threads.
+    /// The file that lists the threads of the cgroup.
     threads: PathBuf,
 }
 
-/// Programs that are stopped. Dropped, they continue.
+/// Stopped processes of commands. Dropping this continues them.
 #[derive(Debug, Default)]
 pub(crate) struct Stopped {
     programs: Vec<(u32, OwnedFd)>,
-    /// Whether none was left that ran.
+    /// Whether no running process was left.
     is_complete: bool,
 }
 
 impl Stopped {
-    /// Whether they stand still, all of them: one may have a timer that continues it.
+    /// Whether all of them remained stopped: a timer may have continued one.
     pub fn stood_still(&self) -> bool {
         self.is_complete && self.programs.iter().all(|&(pid, _)| has_stopped(pid) != Some(false))
     }
@@ -59,37 +60,37 @@ impl Drop for Stopped {
     }
 }
 
-/// Whether a process is stopped; `None` where it is gone.
+/// Whether a process is stopped; `None` if it has exited.
 fn has_stopped(pid: u32) -> Option<bool> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let name_ends = stat.iter().rposition(|&byte| byte == b')')?;
     stat.get(name_ends + 2).map(|state| matches!(state, b'T' | b'Z' | b'X'))
 }
 
-/// What there is besides the files with names.
+/// Usage in addition to that of named files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Unnamed {
-    /// What files without a name take.
+    /// The disk usage of unnamed files.
     pub bytes: u64,
-    /// How many they are.
+    /// The number of unnamed files.
     pub entries: u64,
-    /// Whether a process keeps, or may keep, what cannot be measured: descriptors in flight in a
-    /// socket's queue, or everything of a process that nobody may look into.
+    /// Whether a process holds, or may hold, something that cannot be measured: descriptors in
+    /// flight in a socket's queue, or anything if the process cannot be inspected.
     pub has_unseen: bool,
 }
 
-/// How closely to look.
+/// How thorough a check is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// At open files.
+    /// Open files.
     Open,
-    /// At mapped ones and at what is in flight too.
+    /// Also mapped files, and descriptors in flight.
     Everything,
 }
 
 impl Processes {
     /// The processes of the container with the id `container`, of which `init` is the first. `None`
-    /// where that process is not here, or another one has its number here.
+    /// if that process is not on this machine, or if its pid here belongs to another process.
     pub fn of(init: u32, container: &str) -> Option<Self> {
         let groups = fs::read_to_string(format!("/proc/{init}/cgroup")).ok()?;
         let (group, threads) = groups
@@ -100,8 +101,8 @@ impl Processes {
         Some(Self { init, group: group.to_owned(), threads })
     }
 
-    /// Bytes that all of them have written so far, with those of the children that they have waited
-    /// for, by calls and by mappings; 0 where the kernel does not count them.
+    /// How many bytes all of them have written so far with system calls and mappings, including
+    /// children that they have waited for; 0 if the kernel does not count them.
     pub fn written(&self) -> u64 {
         let counts = |pid: u32| fs::read_to_string(format!("/proc/{pid}/io")).ok();
         let count = |line: &str| -> u64 {
@@ -112,12 +113,12 @@ impl Processes {
         all.flat_map(|text| text.lines().map(count).collect::<Vec<_>>()).sum()
     }
 
-    /// Stops the programs, not the agent, so that none writes while the io dir is walked. One that its
-    /// own parent has stopped is left as it is.
+    /// Stops the commands' processes, but not the agent, so that nothing writes while the io dir is
+    /// scanned. A process that its own parent has stopped is left as it is.
     pub fn stop(&self) -> Stopped {
         let mut stopped = Stopped::default();
         let mut met = HashSet::from([self.init]);
-        // Who is not stopped yet may start others.
+        // A process that is not stopped yet may start others.
         for _ in 0..STOP_ROUNDS {
             let mut new: Vec<u32> = self.processes();
             new.retain(|&pid| met.insert(pid));
@@ -133,7 +134,8 @@ impl Processes {
 
     fn stop_one(&self, pid: u32) -> Option<OwnedFd> {
         let opened = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
-        // The number may be another's by now; what is opened stays the one that is asked about here.
+        // The pid may have been reused; the file that is opened stays that of the process checked
+        // here.
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         if has_stopped(pid)? || !groups.lines().any(|line| line == self.group) {
             return None;
@@ -146,9 +148,9 @@ impl Processes {
         numbers(&self.threads.with_file_name("cgroup.procs")).unwrap_or_default()
     }
 
-    /// What they keep on the file system `dev`.
+    /// The unnamed files that they hold on the filesystem `dev`.
     pub fn unnamed(&self, dev: u64, depth: Depth) -> Unnamed {
-        // A container that has ended keeps nothing.
+        // A container that has ended holds nothing.
         let threads = numbers(&self.threads).unwrap_or_default();
         let mut search = Search {
             dev,
@@ -157,7 +159,7 @@ impl Processes {
             met: HashSet::new(),
             found: Unnamed::default(),
         };
-        // It hides itself from programs, and so from whoever is their user.
+        // The agent hides itself from commands, and thereby from a controller of the same user.
         let agent: HashSet<u32> = self.threads_of_agent().collect();
         for thread in threads {
             match search.visit(thread) {
@@ -179,8 +181,8 @@ impl Processes {
     }
 }
 
-/// Where the threads of a group are listed, by a line of `/proc/PID/cgroup`. Threads, not processes:
-/// one may have files of its own.
+/// The files that list the threads of a cgroup, given a line of `/proc/PID/cgroup`. Threads instead
+/// of processes, because a thread may have its own descriptor table.
 fn files_of_threads(line: &str) -> impl Iterator<Item = PathBuf> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, group) = (fields.next(), fields.next());
@@ -203,7 +205,7 @@ struct Search {
     dev: u64,
     depth: Depth,
     deadline: Instant,
-    /// Inodes without a name.
+    /// The inodes of unnamed files found so far.
     met: HashSet<u64>,
     found: Unnamed,
 }
@@ -218,7 +220,7 @@ impl Search {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            // Through the link to the open file itself.
+            // Follows the link to the open file itself.
             let stat = match rustix::fs::statat(&folder, name, AtFlags::empty()) {
                 Ok(stat) => stat,
                 Err(Errno::NOENT) => continue,
@@ -238,7 +240,7 @@ impl Search {
         for link in ["exe", "cwd", "root"] {
             match rustix::fs::stat(format!("/proc/{thread}/{link}")) {
                 Ok(stat) => self.meet(&stat),
-                // The agent's thread that begins one, or a thread that ends.
+                // A thread of the agent that is starting a command, or a thread that is exiting.
                 Err(Errno::NOENT | Errno::SRCH) => {}
                 Err(errno) => return Err(errno),
             }
@@ -261,7 +263,7 @@ impl Search {
             }
             match rustix::fs::stat(format!("/proc/{thread}/map_files/{range}")) {
                 Ok(stat) => self.meet(&stat),
-                // Unmapped since.
+                // Unmapped meanwhile.
                 Err(Errno::NOENT) => {}
                 // Only root may follow it.
                 Err(_) => self.found.has_unseen = true,
@@ -271,7 +273,7 @@ impl Search {
     }
 
     fn meet(&mut self, stat: &Stat) {
-        // Directories and links too: a removed directory keeps what its names took.
+        // Directories and links too: a removed directory keeps the space of its entries.
         let is_removed = stat.st_nlink == 0 && stat.st_dev == self.dev;
         if is_removed && self.met.insert(stat.st_ino) {
             self.found.bytes = self.found.bytes.saturating_add(bytes_of(stat));
@@ -280,13 +282,14 @@ impl Search {
     }
 }
 
-/// Whether a socket's `fdinfo` says that descriptors wait in its queue.
+/// Whether a socket's `fdinfo` reports descriptors in its queue.
 fn has_descriptors_in_flight(info: &str) -> bool {
     let mut counts = info.lines().filter_map(|line| line.strip_prefix("scm_fds:"));
     counts.any(|count| count.trim() != "0")
 }
 
-/// The range and the inode of a mapping of a file on `dev` that was removed, by its line in `maps`.
+/// The address range and the inode of a mapping of a removed file on `dev`, from its line in
+/// `maps`.
 fn removed_mapping(line: &[u8], dev: u64) -> Option<(&str, u64)> {
     let line = line.strip_suffix(b" (deleted)")?;
     let mut fields = line.splitn(6, |&byte| byte == b' ').take(5).map(std::str::from_utf8);
@@ -306,7 +309,7 @@ mod tests {
 
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-    /// This process's own.
+    /// A check of this process itself.
     fn search(dev: u64, depth: Depth) -> Unnamed {
         let mut search = Search {
             dev,
@@ -335,7 +338,7 @@ mod tests {
             found: Unnamed::default(),
         };
         let mut look = || {
-            // This file alone: other tests have files of their own.
+            // Only this file: other tests have their own.
             for number in [number, again.as_raw_fd()] {
                 let stat = rustix::fs::stat(format!("/proc/self/fd/{number}")).unwrap();
                 assert_eq!(stat.st_ino, ino);
@@ -412,12 +415,12 @@ mod tests {
             }
             false
         };
-        // A number that belongs to somebody outside is left alone.
+        // The pid of a process outside is left alone.
         assert!(group("0::/elsewhere").stop().programs.is_empty());
         let processes = group(groups.lines().next().unwrap());
         let stopped = processes.stop();
         assert!(settles(true) && stopped.stood_still());
-        // Whoever is stopped already is not ours to continue.
+        // A process that was already stopped is not continued.
         assert!(processes.stop().programs.is_empty());
         let written = processes.written();
         std::thread::sleep(Duration::from_millis(20));
@@ -445,7 +448,7 @@ mod tests {
             )))
         );
         assert!(paths("").is_empty());
-        // It can be looked at, whatever it has.
+        // It can be inspected, whatever it holds.
         let dev = rustix::fs::stat("/tmp").unwrap().st_dev;
         let (open, all) = (search(dev, Depth::Open), search(dev, Depth::Everything));
         assert!(!open.has_unseen && all.bytes < u64::MAX);

@@ -1,10 +1,11 @@
-//! How an io dir grows while programs run, and what they changed in it when they have ended.
+//! Monitors how an io dir grows while commands run, and finds what they changed.
 //!
-//! What a program writes nobody counts: its limits on writing are held by looking. A [`Watcher`], one
-//! for all that runs in a sandbox at a time, measures the io dir again and again: what has a name, by a
-//! walk, and what has none any more ([`unnamed`](crate::io_dir::unnamed)). Between two looks it asks the file
-//! system what is left, which costs microseconds, and looks at once where so much is gone that the limit
-//! may be passed ([`pace`](crate::io_dir::pace)). Whoever runs compares with what was there before it began.
+//! Nobody counts what a command writes, so write limits are enforced by scanning. A [`Watcher`],
+//! one for everything that runs in a sandbox at a time, measures the io dir again and again: named
+//! files by a scan, and [unnamed files](crate::io_dir::unnamed). Between two scans it checks the
+//! filesystem's free space, which takes microseconds, and scans at once if so much space is gone
+//! that a limit may be exceeded ([`pace`](crate::io_dir::pace)). Each run compares the result with
+//! the state before it began.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -24,54 +25,55 @@ use crate::io_dir::pace::{Found, Pace, Room};
 use crate::io_dir::snapshot::{DiskUsage, MAX_DEPTH, ScanCoverage, Snapshot, measure};
 use crate::io_dir::unnamed::{Depth, Processes, Stopped, Unnamed};
 
-/// How long a walk is waited for. It ends by itself before, unless its file system hangs.
+/// How long to wait for a scan. It ends by itself before that, unless its filesystem hangs.
 const LOOK: Duration = Duration::from_secs(30);
-/// Paths that are remembered, for each entry that may be made.
+/// How many paths are remembered for each entry that may be created.
 const KNOWN_PER_ENTRY: u64 = 10;
-/// Bytes and entries by which the io dir may grow in a sandbox's whole life, where one run may not
-/// make it grow more: those of the agent's own count.
+/// How much the io dir may grow over a sandbox's whole life if a single run has no lower limit: the
+/// same as the agent's own limits.
 const LIFE: DiskUsage = DiskUsage { bytes: LIFETIME_WRITE_BYTES, entries: LIFETIME_ENTRIES };
-/// What others may write at the same time, where the file system's free space is all that can be asked.
+/// How much others may write at the same time, if the filesystem's free space is the only evidence.
 const OTHERS: u64 = 64 << 20;
-/// What a program may write after its end was asked for, before its container is killed: at least this.
+/// How much a command may at least write after it was asked to end, before its container is killed.
 const OVERRUN: u64 = 64 << 20;
-/// Entries of an io dir in which a walk takes so long that programs are stopped for one that may find a
-/// limit passed.
+/// The number of entries of an io dir above which commands are stopped during a scan that may find
+/// a limit exceeded, because such a scan takes long.
 const MANY_ENTRIES: u64 = 5000;
-/// The same, of the last look: processes with many descriptors make one long too.
+/// The same, for the duration of the last scan: processes with many descriptors also make a scan
+/// long.
 const LONG_LOOK: Duration = Duration::from_millis(10);
-/// How often the file system is asked during a look at so many.
+/// The interval of free space checks during such a scan.
 const STOP_TICK: Duration = Duration::from_millis(5);
 
-/// How soon they are looked for again where they are not found, and at last.
+/// The initial and the maximum interval of retries if the processes are not found.
 const FIND_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
-/// The sandbox's, once somebody has found them.
+/// The sandbox's processes, once they were found.
 type FoundProcesses = Arc<OnceCell<Processes>>;
 
-/// Where a sandbox's programs write.
+/// The state of the directory that a sandbox's commands write to.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBaseline {
-    /// What was there before the first of them.
+    /// The usage before the first of them.
     first: OnceLock<DiskUsage>,
-    /// Alive while somebody runs.
+    /// Alive while something runs.
     watcher: Mutex<Weak<Watcher>>,
     processes: FoundProcesses,
 }
 
-/// What is watched, and how.
+/// What is monitored, and how.
 pub(crate) struct Watched {
     pub io_dir: Arc<IoDir>,
     pub container: Arc<dyn Container>,
     pub reserve: DiskReserve,
 }
 
-/// Somebody who runs in a sandbox with programs.
+/// Monitors the writes of a run in a sandbox that supports commands.
 #[derive(Debug)]
 pub(crate) struct WriteMonitor {
     io_dir: Arc<IoDir>,
     limits: Limits,
-    /// `None` where that could not be found out.
+    /// `None` if it could not be measured.
     before: Option<Before>,
 }
 
@@ -80,26 +82,26 @@ struct Before {
     snapshot: Arc<Snapshot>,
     baseline: Baseline,
     watcher: Arc<Watcher>,
-    /// Known to the watcher for as long as this is there.
+    /// Known to the watcher for as long as this exists.
     bounds: Arc<Bounds>,
 }
 
-/// What later looks are compared with.
+/// The state that later scans are compared with.
 #[derive(Debug, Clone, Copy)]
 struct Baseline {
-    /// Of what had names and of what had none.
+    /// The usage of named and unnamed files.
     extent: DiskUsage,
-    /// Of what had names, alone.
+    /// The usage of named files alone.
     named: DiskUsage,
     /// Whether that is known well enough to tell what was added.
     is_measured: bool,
-    /// Before the first of the sandbox's programs.
+    /// The usage before the sandbox's first command.
     first: DiskUsage,
     space: Option<FreeSpace>,
     reserve: DiskReserve,
 }
 
-/// Where somebody's limits end, as absolute figures.
+/// The limits of a run as absolute numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bounds {
     /// Of the io dir.
@@ -109,26 +111,27 @@ struct Bounds {
     most: DiskUsage,
 }
 
-/// One look at an io dir.
+/// The result of a scan of the io dir.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
-    /// With what has no name.
+    /// Including unnamed files.
     extent: DiskUsage,
     reach: ScanCoverage,
     unnamed: DiskUsage,
-    /// Whether the sandbox keeps what cannot be measured; and whether it did at the look before.
+    /// Whether the sandbox holds something that cannot be measured, now and at the previous scan.
     unseen: bool,
     was_unseen: bool,
-    /// What the file system has lost, and no file that was met explains, since nothing was unseen.
+    /// How much space the filesystem has lost that the files found do not explain, since the last
+    /// time when nothing was unseen.
     unexplained: u64,
-    /// Whether nothing was met twice: the file system has lost as much as was met, or the programs stood
-    /// still.
+    /// Whether no file was counted twice: the filesystem has lost as much space as was found, or
+    /// the commands were stopped.
     is_backed: bool,
     space: Option<FreeSpace>,
 }
 
 impl WriteMonitor {
-    /// Looks at the io dir before anything runs.
+    /// Scans the io dir before anything runs.
     pub async fn begin(baseline: &WriteBaseline, watched: Watched, limits: Limits) -> Self {
         let io_dir = watched.io_dir.clone();
         let taken = snapshot(&io_dir, &limits).await;
@@ -136,7 +139,7 @@ impl WriteMonitor {
             let reserve = watched.reserve;
             let now = Reading::new(snapshot.extent, snapshot.reach, space);
             let watcher = baseline.watcher(watched, now, locality);
-            // Of others who run already.
+            // Those of other runs in progress.
             let unnamed = watcher.measured.borrow().unnamed;
             let now = Reading { unnamed, ..Reading::new(snapshot.extent, snapshot.reach, space) };
             let extent = now.with_named((snapshot.extent, snapshot.reach)).extent;
@@ -162,8 +165,8 @@ impl WriteMonitor {
         Self { io_dir, limits, before }
     }
 
-    /// Why nothing may run: programs would write where nobody looks, as much as they like, or there is
-    /// no space that they may take. An earlier one may have made it so.
+    /// Why nothing may run: commands could write without limit where it cannot be measured, or
+    /// there is no space that they may use. An earlier command may have caused this.
     pub fn refusal(&self) -> Option<ScriptError> {
         let before = self.before.as_ref()?;
         let refuse = |kind, why| Some(failure(kind, format!("nothing was started: {why}")));
@@ -174,8 +177,8 @@ impl WriteMonitor {
         refuse(ErrorKind::DiskFull, too_little(space?, reserve)?)
     }
 
-    /// Waits until the io dir has grown by more than the limits allow, or its file system has less
-    /// space left than must stay free: for ever, where that cannot be told.
+    /// Waits until the io dir has grown beyond the limits, or its filesystem has less free space
+    /// than the reserve: for ever, if that cannot be measured.
     pub async fn passed(&self) -> ScriptError {
         let Some(before) = &self.before else { return std::future::pending().await };
         let mut measured = before.watcher.measured.subscribe();
@@ -186,11 +189,12 @@ impl WriteMonitor {
             let reading = *measured.borrow_and_update();
             let Some(limit) = before.baseline.passed(&reading, &self.limits) else { continue };
             let limit = match limit.kind {
-                // The file system itself says so.
+                // The filesystem itself reports this.
                 ErrorKind::DiskFull => limit,
                 ErrorKind::WriteLimit if reading.is_backed => limit,
                 _ => {
-                    // A walk may meet twice what moves under it: two of them are believed.
+                    // A scan may count files twice that are moved meanwhile: two results are
+                    // believed.
                     let most = before.bounds.entries.saturating_add(1);
                     let Some(again) = look(&self.io_dir, most).await else { continue };
                     let again = reading.with_named(again);
@@ -205,8 +209,7 @@ impl WriteMonitor {
         }
     }
 
-    /// Waits until the sandbox has taken much more than it had when its end was asked for: it is not
-    /// ended by asking.
+    /// Waits until the sandbox uses much more than when it was asked to end: asking was not enough.
     pub async fn overrun(&self) {
         let Some(before) = &self.before else { return std::future::pending().await };
         let mut measured = before.watcher.measured.subscribe();
@@ -217,7 +220,7 @@ impl WriteMonitor {
         }
     }
 
-    /// Looks at the io dir after the end: what was changed, and the limit that it has passed.
+    /// Scans the io dir after the end: returns the changes, and the limit that was exceeded.
     pub async fn end(self) -> (FilesTouched, Option<ScriptError>) {
         let unknown = FilesTouched {
             source: TouchedSource::Scan,
@@ -238,7 +241,7 @@ impl WriteMonitor {
 }
 
 impl Reading {
-    /// Of what has names, alone.
+    /// Of named files alone.
     const fn new(extent: DiskUsage, reach: ScanCoverage, space: Option<FreeSpace>) -> Self {
         Self {
             extent,
@@ -252,16 +255,16 @@ impl Reading {
         }
     }
 
-    /// What it has found since the one before.
+    /// What it has found compared with the previous one.
     const fn found_since(&self, last: &Self) -> Found {
         let has_grown = self.extent.bytes > last.extent.bytes
             || self.extent.entries > last.extent.entries
-            // What is kept where nobody can measure it may be the sandbox's.
+            // Unmeasurable usage may be the sandbox's.
             || self.unseen && self.unexplained > last.unexplained;
         if has_grown { Found::Growth } else { Found::Nothing }
     }
 
-    /// The same, with this walk's figures of what has names.
+    /// The same, with this scan's numbers of named files.
     fn with_named(self, (named, reach): (DiskUsage, ScanCoverage)) -> Self {
         let extent = DiskUsage {
             bytes: named.bytes.saturating_add(self.unnamed.bytes),
@@ -272,13 +275,13 @@ impl Reading {
 }
 
 impl Baseline {
-    /// The same, to be compared with a walk alone: what others keep without a name was there before, and
-    /// would make room for as much.
+    /// The same, to be compared with a scan alone: unnamed files of others existed before, and
+    /// would allow the same amount to be written.
     const fn of_names(self) -> Self {
         Self { extent: self.named, ..self }
     }
 
-    /// By how much the free space has fallen since then.
+    /// By how much the free space has decreased since then.
     fn fallen(&self, now: &Reading) -> u64 {
         let (Some(before), Some(now)) = (self.space, now.space) else { return 0 };
         before.bytes.saturating_sub(now.bytes)
@@ -311,7 +314,8 @@ impl Baseline {
                 over(self.first, now.extent, now.reach, most.or(LIFE), " in the sandbox's life")
             })
             .or_else(|| {
-                // Nobody can say how much it is; the file system can say how much is gone.
+                // The amount cannot be measured; the filesystem's free space shows how much is
+                // gone.
                 let grown = now.extent.bytes.saturating_sub(self.extent.bytes);
                 let gone = grown.saturating_add(now.unexplained);
                 let hides =
@@ -329,13 +333,13 @@ impl Baseline {
 }
 
 impl DiskUsage {
-    /// The larger of both, each.
+    /// The maximum of both, field by field.
     fn or(self, other: Self) -> Self {
         Self { bytes: self.bytes.max(other.bytes), entries: self.entries.max(other.entries) }
     }
 }
 
-/// That less space is left than must stay free.
+/// Whether less space is free than the reserve.
 fn too_little(space: FreeSpace, reserve: DiskReserve) -> Option<String> {
     let reserve = reserve.of(space.size);
     (space.available < reserve).then(|| {
@@ -344,7 +348,7 @@ fn too_little(space: FreeSpace, reserve: DiskReserve) -> Option<String> {
     })
 }
 
-/// The limit that growth has passed.
+/// The limit that the growth has exceeded.
 fn over(
     before: DiskUsage,
     now: DiskUsage,
@@ -365,7 +369,7 @@ fn over(
     Some(failure(ErrorKind::TooManyFiles, unseen(reach)?))
 }
 
-/// What keeps a walk from what programs can write to.
+/// What prevents a scan from seeing everything that commands can write to.
 fn unseen(reach: ScanCoverage) -> Option<String> {
     match reach {
         ScanCoverage::All | ScanCoverage::Readable | ScanCoverage::Cut => None,
@@ -392,11 +396,11 @@ impl WriteBaseline {
     }
 }
 
-/// Measures an io dir for as long as somebody has it.
+/// Measures an io dir for as long as it has users.
 #[derive(Debug)]
 struct Watcher {
     measured: watch::Sender<Reading>,
-    /// Of all who run.
+    /// The bounds of all runs in progress.
     bounds: Arc<Mutex<Vec<Weak<Bounds>>>>,
     tasks: [AbortHandle; 2],
 }
@@ -415,7 +419,7 @@ impl Watcher {
         let find = {
             let (processes, wanted) = (processes.clone(), wanted.clone());
             async move {
-                // To ask an engine takes longer than many a program.
+                // Asking an engine takes longer than many commands run.
                 wanted.notified().await;
                 found(&processes, || find_processes(&*container)).await;
             }
@@ -452,8 +456,8 @@ impl Drop for Watcher {
     }
 }
 
-/// Sets `cell` to what `find` finds, and asks again where that is nothing: an engine that is busy once
-/// must not leave a sandbox's files without names uncounted for ever.
+/// Sets `cell` to the result of `find`, and retries as long as there is none: an engine that is
+/// busy once must not leave a sandbox's unnamed files uncounted for ever.
 async fn found<T, F: Future<Output = Option<T>>>(cell: &OnceCell<T>, find: impl Fn() -> F) {
     let mut pause = FIND_AGAIN.0;
     while cell.get_or_try_init(|| async { find().await.ok_or(()) }).await.is_err() {
@@ -462,14 +466,14 @@ async fn found<T, F: Future<Output = Option<T>>>(cell: &OnceCell<T>, find: impl 
     }
 }
 
-/// The processes of a container, where they are to be seen.
+/// The processes of a container, if they are visible.
 pub(crate) async fn find_processes(container: &dyn Container) -> Option<Processes> {
     let init = tokio::time::timeout(LOOK, container.init_pid()).await.ok()??;
     let container = container.id().to_owned();
     spawn_blocking(move || Processes::of(init, &container)).await.ok()?
 }
 
-/// What a watcher does.
+/// The task of a watcher.
 struct Watch {
     pace: Pace,
     io_dir: Arc<IoDir>,
@@ -478,9 +482,9 @@ struct Watch {
     processes: FoundProcesses,
     has_found: bool,
     ledger: Ledger,
-    /// What the processes had written at the last look.
+    /// How many bytes the processes had written at the last scan.
     written: u64,
-    /// Told when the processes are to be found.
+    /// Notified when the processes are to be found.
     wanted: Arc<Notify>,
     bounds: Arc<Mutex<Vec<Weak<Bounds>>>>,
     measured: watch::Sender<Reading>,
@@ -496,12 +500,12 @@ impl Watch {
             let bounds = self.all_bounds();
             let unexplained = self.ledger.unexplained(last.extent, space);
             let left = room(&bounds, last.extent);
-            // With what is met, it may be more than the limit.
+            // Together with what was found, it may exceed the limit.
             let is_suspicious = unexplained >= left.bytes;
             let just_found = !std::mem::replace(&mut self.has_found, self.processes.initialized())
                 && self.has_found;
             let room = match just_found || last.unseen && is_suspicious {
-                // What is kept unseen is believed when it was met twice.
+                // Unseen usage is believed after two consecutive scans.
                 true => Room::NONE,
                 false => left,
             };
@@ -521,7 +525,7 @@ impl Watch {
             let most = most.saturating_add(1);
             let (looked, stood_still) = tokio::select! {
                 looked = self.look(depth, most) => (looked, false),
-                // They continue when the look is over.
+                // They continue after the scan.
                 stopped = self.stop_programs(last.extent.entries, left.bytes) => {
                     let looked = self.look(depth, most).await;
                     (looked, stopped.stood_still())
@@ -553,7 +557,7 @@ impl Watch {
         bounds.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// What is left, and how long the answer took.
+    /// The free space, and how long the answer took.
     async fn free_space(&mut self) -> (Option<FreeSpace>, Duration) {
         let io_dir = self.io_dir.clone();
         let ask = move || {
@@ -561,7 +565,7 @@ impl Watch {
             let space = FreeSpace::of(io_dir.fd()).ok();
             (space, asked.elapsed())
         };
-        // Another thread costs many times as much as the question.
+        // Another thread costs many times as much as the call.
         let (space, cost) = match self.promptness.is_inline() {
             true => ask(),
             false => in_time(spawn_blocking(ask)).await.unwrap_or((None, LOOK)),
@@ -570,9 +574,9 @@ impl Watch {
         (space, cost)
     }
 
-    /// Stops the programs when, before or during a look, as much is gone as they may still write and they
-    /// may have written it: they could write many times as much in the time that a look at many entries
-    /// takes. Otherwise for ever.
+    /// Stops the commands when, before or during a scan, as much space is gone as they may still
+    /// write and they may have written it: during a scan of many entries they could write many
+    /// times as much. Otherwise never completes.
     async fn stop_programs(&self, entries: u64, left: u64) -> Stopped {
         let is_short = entries < MANY_ENTRIES && self.pace.last_took() < LONG_LOOK;
         if is_short || !self.promptness.is_inline() {
@@ -593,12 +597,13 @@ impl Watch {
         }
     }
 
-    /// Looks at files with and without names.
+    /// Scans named and unnamed files.
     async fn look(&self, depth: Depth, most: u64) -> Option<Look> {
         let (io_dir, processes) = (self.io_dir.clone(), self.processes.clone());
         in_time(spawn_blocking(move || {
             let written = processes.get().map_or(0, Processes::written);
-            // First: what loses its name meanwhile is counted once, or by the next look.
+            // Before the scan of named files: a file that is unlinked meanwhile is counted once, or
+            // by the next scan.
             let unnamed = match processes.get() {
                 Some(processes) => processes.unnamed(io_dir.identity().dev, depth),
                 None => Unnamed::default(),
@@ -610,18 +615,18 @@ impl Watch {
     }
 }
 
-/// What one look has met.
+/// The findings of a scan.
 struct Look {
     unnamed: Unnamed,
     named: (DiskUsage, ScanCoverage),
-    /// What was left after it.
+    /// The free space after it.
     space: Option<FreeSpace>,
-    /// What the processes had written before it.
+    /// How many bytes the processes had written before it.
     written: u64,
 }
 
-/// Whether what is gone of the free space is in files that were met. What these take and what is left make
-/// one sum for as long as nobody else writes and nothing is hidden.
+/// Checks whether the lost free space is explained by the files found. Their usage and the free
+/// space have a constant sum for as long as nobody else writes and nothing is hidden.
 #[derive(Debug)]
 struct Ledger {
     highest: u64,
@@ -633,30 +638,31 @@ impl Ledger {
         Self { highest: now.extent.bytes.saturating_add(left) }
     }
 
-    /// What is gone, by a later answer of the file system.
+    /// How much is unexplained, given a later value of the free space.
     fn unexplained(&self, met: DiskUsage, space: Option<FreeSpace>) -> u64 {
         let Some(space) = space else { return 0 };
         self.highest.saturating_sub(met.bytes.saturating_add(space.bytes))
     }
 
-    /// Whether at least as much is gone as is met more: what a walk met twice is not.
+    /// Whether at least as much space is gone as additional usage was found: files counted twice
+    /// use no space.
     fn backs(&self, met: DiskUsage, space: Option<FreeSpace>) -> bool {
         space.is_some_and(|space| met.bytes.saturating_add(space.bytes) <= self.highest)
     }
 
-    /// What is gone by a look, before and after which so much was left. One that is clear has shown
-    /// that nothing is hidden, so what is gone is others'.
+    /// Records a scan, with the free space before and after it. A clear one has shown that nothing
+    /// is hidden, so that any other loss is of others.
     fn enter(&mut self, met: DiskUsage, space: [Option<FreeSpace>; 2], is_clear: bool) -> u64 {
         let [Some(before), Some(after)] = space else { return 0 };
         let sum = |left: u64| met.bytes.saturating_add(left);
-        // Files may have come or gone during the look.
+        // Files may have been created or removed during the scan.
         let (least, most) = (before.bytes.min(after.bytes), before.bytes.max(after.bytes));
         self.highest = if is_clear { sum(least) } else { self.highest.max(sum(least)) };
         self.highest.saturating_sub(sum(most))
     }
 }
 
-/// What all of them may still take.
+/// How much all of them may still write.
 fn room(all: &[Arc<Bounds>], now: DiskUsage) -> Room {
     let left = |bounds: &Arc<Bounds>| Room {
         bytes: bounds.bytes.saturating_add(1).saturating_sub(now.bytes),

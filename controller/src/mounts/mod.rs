@@ -1,13 +1,13 @@
-//! What a sandbox has mounted of the host, and what else is mounted there.
+//! Checks of the directories that a sandbox mounts from the host, and of other mounts below them.
 //!
-//! A bind mount shows a sandbox one file system alone. What the host has mounted below, it does not
-//! see: it works in the directory underneath, where nobody else looks, and by removing or replacing
-//! that directory it detaches the host's mount. Nothing in the sandbox can tell such a directory from
-//! another one, so the controller looks: a mount point below is refused at the launch, and one that
-//! appears later ends the sandbox. Refused as well are places whose content decides what the host
-//! does: pseudo file systems, devices, and the controller's own folders.
+//! A bind mount shows a sandbox a single filesystem. It does not show what the host has mounted
+//! below it: the sandbox would work in the directory underneath the host's mount, which nobody
+//! looks at, and could detach that mount by removing or replacing the directory. Nothing inside the
+//! sandbox can recognise such a directory, so the controller checks: a mount point below is refused
+//! at the launch, and one that appears later ends the sandbox. It also refuses places whose content
+//! affects the host: pseudo filesystems, devices, and the controller's own directories.
 //!
-//! Everything is compared by its [`Location`](table::Location) in a file system, not by its path: a
+//! Everything is compared by its [`Location`](table::Location) in a filesystem, not by its path: a
 //! bind mount or a link gives the same directory another path.
 
 mod policy;
@@ -32,32 +32,32 @@ pub(crate) use self::watch::MountWatch;
 use crate::error::Error;
 use crate::mounts::policy::refused;
 
-/// How often a table that says nothing certain is read again before a sandbox is ended for it: a
-/// reading can fail, or fall in the middle of a change.
+/// How often an inconclusive table is read again before a sandbox is ended because of it: a read
+/// can fail, or race with a change.
 const READ_ATTEMPTS: u32 = 5;
 
-/// The mounts of one sandbox: checked as it is launched, watched for as long as it lives.
+/// The mounts of one sandbox: checked at the launch, and watched during its life.
 #[derive(Debug)]
 pub(crate) struct MountGuard {
     watch: MountWatch,
     folders: OwnFolders,
-    /// `None` before the first look: a sandbox that has nothing of the host needs no mount table.
+    /// `None` before the first check: a sandbox without mounts of the host needs no mount table.
     rules: Option<Rules>,
     watched: Vec<Watched>,
     hidden: Vec<String>,
 }
 
-/// What is refused, and how it changes.
+/// The rules, and the changes of the table.
 #[derive(Debug)]
 struct Rules {
     policy: MountPolicy,
     changes: MountChanges,
 }
 
-/// A file or directory that a sandbox has.
+/// A mounted file or directory.
 #[derive(Debug)]
 struct Watched {
-    /// As messages name it: `the io dir`.
+    /// Its name in messages: `the io dir`.
     what: String,
     path: PathBuf,
     file: Arc<OwnedFd>,
@@ -65,7 +65,7 @@ struct Watched {
     mount: u64,
 }
 
-/// A mount of a sandbox that cannot stay.
+/// A mount of a sandbox that must not continue to exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountLost {
     what: String,
@@ -91,16 +91,16 @@ impl MountGuard {
         Ok(&self.rules.insert(rules).policy)
     }
 
-    /// Refuses a place for a directory that may have to be made.
+    /// Refuses a path at which a directory may have to be created.
     pub fn check_path(&mut self, what: &str, path: &Path) -> Result<(), Error> {
         if path.as_os_str().is_empty() {
-            // Nothing is made there: who would make it says so.
+            // Nothing is created there: the creation itself reports the error.
             return Ok(());
         }
         self.policy()?.check_path(path).map_err(|reason| refused(what, path, reason))
     }
 
-    /// Refuses what must not be mounted at the guest path `target`, and watches the rest.
+    /// Checks a source for the guest path `target`: refuses it, or watches it.
     pub fn add(
         &mut self,
         what: &str,
@@ -114,13 +114,13 @@ impl MountGuard {
         Ok(())
     }
 
-    /// Refuses what no sandbox may be made from.
+    /// Refuses a directory that no sandbox may use as its root.
     pub fn add_root(&mut self, source: &Source) -> Result<(), Error> {
         let below = MountPointsBelow::Harmless;
         self.check("the root directory", source, "", Access::Read, below).map(|_mount| ())
     }
 
-    /// Gives the id of its mount.
+    /// Returns the id of its mount.
     fn check(
         &mut self,
         what: &str,
@@ -140,15 +140,15 @@ impl MountGuard {
         Ok(opened.mount)
     }
 
-    /// The guest paths of the controller's own folders, in what a sandbox may only read.
+    /// The guest paths of the controller's own directories within read-only mounts.
     pub fn hidden(&self) -> Vec<String> {
         self.hidden.clone()
     }
 
-    /// Waits until a mount cannot stay.
+    /// Waits until a mount must not continue to exist.
     pub async fn lost(self) -> MountLost {
         let Self { rules, watched, .. } = self;
-        // The rules, with a table of their own, were the launch's.
+        // The rules, with their own table, were only for the launch.
         let changes = rules.map(|Rules { changes, policy: _ }| changes);
         match changes {
             Some(changes) if !watched.is_empty() => lost(changes, &watched).await,
@@ -157,13 +157,13 @@ impl MountGuard {
     }
 }
 
-/// Waits until one of these cannot stay mounted.
+/// Waits until one of these must not stay mounted.
 async fn lost(mut changes: MountChanges, watched: &[Watched]) -> MountLost {
     let mut attempts = 0;
     loop {
         let table = changes.next().await;
         let mut lost: Vec<_> = watched.iter().filter_map(|watched| watched.check(&table)).collect();
-        // What is certain first.
+        // Certain findings first.
         lost.sort_by_key(|lost| !lost.is_certain());
         match lost.into_iter().next() {
             None => attempts = 0,
@@ -189,7 +189,7 @@ impl Watched {
 }
 
 impl MountLost {
-    /// Whether another look could not tell otherwise.
+    /// Whether reading the table again could not change the result.
     const fn is_certain(&self) -> bool {
         !matches!(self.reason, MountRefusal::NotListed | MountRefusal::Unknown { .. })
     }
@@ -249,7 +249,7 @@ mod tests {
         for (bad, reason) in bad {
             let (made_up, changes) = MadeUp::new();
             let mut lost = std::pin::pin!(lost(changes, &watched));
-            // One good look in between, and the count begins anew.
+            // One successful read in between resets the counter.
             for attempts in [READ_ATTEMPTS, READ_ATTEMPTS] {
                 for _ in 0..attempts {
                     made_up.publish(bad());
@@ -283,7 +283,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_sandbox_with_nothing_of_the_host_needs_no_mount_table() {
-        // Neither could be located: it would be refused if anything were looked at.
+        // Neither can be located: it would be refused if it were checked.
         let folder = PathBuf::from("/proc/self/fd/999999/x");
         let folders = OwnFolders { state_dir: folder.clone(), data_dir: folder };
         let mut guard = MountGuard::new(&MountWatch::default(), &folders);
@@ -312,7 +312,7 @@ mod tests {
         assert!(table.upgrade().is_none());
     }
 
-    /// Looks at it once.
+    /// Polls it once.
     async fn poll_once<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Poll<T> {
         std::future::poll_fn(|context| Poll::Ready(std::pin::Pin::new(&mut *future).poll(context)))
             .await

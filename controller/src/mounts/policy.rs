@@ -1,4 +1,4 @@
-//! Which files and directories of the host no sandbox has mounted.
+//! The files and directories of the host that no sandbox may mount.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use super::refusal::{DEVICES, MountRefusal};
 use super::table::{Located, Location, MountTable, Opened};
 use crate::error::Error;
 
-/// File systems that are interfaces of the kernel, or of the host's services, and hold no files: who
-/// reads there learns of the host, who writes there changes it. Of `hugetlbfs` no limit of a sandbox
-/// counts the memory. What stores files (tmpfs, overlay, FUSE and those of a network too) may be
-/// mounted.
+/// Filesystems that are interfaces of the kernel or of the host's services, and do not store files:
+/// reading them reveals the host's state, and writing to them changes it. The memory of `hugetlbfs`
+/// does not count against any limit of a sandbox. Filesystems that store files (including tmpfs,
+/// overlay, FUSE and network filesystems) may be mounted.
 const PSEUDO_FILE_SYSTEMS: &[&str] = &[
     "autofs",
     "binder",
@@ -45,16 +45,17 @@ const PSEUDO_FILE_SYSTEMS: &[&str] = &[
     "xenfs",
 ];
 
-/// The folders of a controller, which may not be there yet.
+/// The directories of a controller, which may not exist yet.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnFolders {
-    /// Locks, records, caches, programs: the runtime directory's.
+    /// Locks, records, caches, programs: in the runtime directory.
     pub state_dir: PathBuf,
-    /// The embedded engine's, also where another one is in use: what is there is executed as root.
+    /// The embedded engine's data directory, even if another engine is in use: its files are
+    /// executed as root.
     pub data_dir: PathBuf,
 }
 
-/// The rules, as of one moment.
+/// The rules, for one state of the mount table.
 #[derive(Debug)]
 pub(super) struct MountPolicy {
     table: Arc<MountTable>,
@@ -69,12 +70,12 @@ struct OwnFolder {
     location: Location,
 }
 
-/// What becomes of a directory with mount points below it.
+/// How to treat a directory with mount points below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MountPointsBelow {
-    /// It is refused.
+    /// Refuse it.
     Refused,
-    /// It is the lower layer of an overlay, which is never written to.
+    /// Allow it: it is the lower layer of an overlay, which is never written to.
     Harmless,
 }
 
@@ -99,13 +100,13 @@ impl MountPolicy {
         &self.table
     }
 
-    /// Refuses a place where nothing may be made.
+    /// Refuses a path at which nothing may be created.
     pub fn check_path(&self, path: &Path) -> Result<(), MountRefusal> {
         self.check_place(&place(&self.table, path)?)
     }
 
-    /// Refuses what may not be mounted. Gives what a sandbox must not see of it: the paths below it
-    /// of our own folders.
+    /// Refuses a source that may not be mounted. Returns what a sandbox must not see of it: the
+    /// paths of the controller's own directories below it.
     pub fn check(
         &self,
         opened: Opened<'_>,
@@ -118,7 +119,7 @@ impl MountPolicy {
         for OwnFolder { name, path, location } in &self.own {
             let Some(rest) = located.location.path_to(location) else { continue };
             match rest.to_str() {
-                // Of what is not there nothing can be seen.
+                // A nonexistent directory has nothing to see.
                 Some(_) if access == Access::Read && !path.is_dir() => {}
                 Some(rest) if access == Access::Read => hidden.push(rest),
                 _ => {
@@ -151,7 +152,7 @@ impl MountPolicy {
     }
 }
 
-/// Refuses something open below which anything is mounted.
+/// Refuses an open file or directory below which anything is mounted.
 pub(super) fn check_mounts(table: &MountTable, opened: Opened<'_>) -> Result<(), MountRefusal> {
     check_below(table, &locate(table, opened)?)
 }
@@ -175,7 +176,7 @@ fn check_below(table: &MountTable, located: &Located<'_>) -> Result<(), MountRef
     }
 }
 
-/// What is not mounted, as an error.
+/// The error of a refused mount.
 pub(super) fn refused(what: &str, path: &Path, source: MountRefusal) -> Error {
     Error::MountRefused { what: what.to_owned(), path: path.to_owned(), source }
 }
@@ -194,7 +195,7 @@ mod tests {
     }
 
     impl Host {
-        /// `own/state` is there, `own/data` is not.
+        /// `own/state` exists, `own/data` does not.
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             fs::create_dir_all(dir.path().join("own/state/instances")).unwrap();
@@ -256,7 +257,7 @@ mod tests {
             assert!(matches!(refused, MountRefusal::ParentOfOwnFolder { .. }), "{refused}");
         }
         assert_eq!(host.check("own", Access::Read), Ok(vec!["state".to_owned()]));
-        // What is not there could still be made by whoever may write.
+        // Someone with write access could still create the missing directory.
         fs::rename(host.path("own/state"), host.path("other/state")).unwrap();
         assert_eq!(host.check("own", Access::Read), Ok(Vec::new()));
         host.check("own", Access::Write).unwrap_err();

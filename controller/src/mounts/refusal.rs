@@ -1,54 +1,54 @@
-//! Why something of the host is not mounted.
+//! Why a file or directory of the host may not be mounted.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Where the device nodes are: often a plain tmpfs.
+/// The directory of the device nodes: often a plain tmpfs.
 pub(super) const DEVICES: &str = "/dev";
 
-/// Why something of the host is not mounted.
+/// Why a file or directory of the host may not be mounted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountRefusal {
-    /// Something is mounted below it. A sandbox would work in the directory underneath, where nobody
-    /// looks, and by removing or replacing that directory it would detach the mount.
+    /// Something is mounted below it. A sandbox would work in the directory underneath, which
+    /// nobody looks at, and could detach the mount by removing or replacing that directory.
     #[error("{} is a mount point below it", .mount_point.display())]
     MountPoint {
-        /// Where, on the host.
+        /// The mount point on the host.
         mount_point: PathBuf,
     },
-    /// It is an interface of the kernel.
+    /// It is on a pseudo filesystem, an interface of the kernel.
     #[error("it is on a pseudo file system ({fs_type})")]
     PseudoFileSystem {
-        /// Which, such as `proc`.
+        /// The type of the filesystem, such as `proc`.
         fs_type: String,
     },
-    /// It is among the host's device nodes.
+    /// It is one of the host's device nodes.
     #[error("it is in {DEVICES}, among the host's devices")]
     Devices,
-    /// It is in a folder of the controller's own.
+    /// It is in one of the controller's own directories.
     #[error("it is in the {name} {}", .folder.display())]
     OwnFolder {
         /// `state folder` or `data directory`.
         name: &'static str,
-        /// Where that is.
+        /// The path of that directory.
         folder: PathBuf,
     },
-    /// A folder of the controller's own is in it, and it could be changed there.
+    /// It contains one of the controller's own directories, which could be changed there.
     #[error("the {name} {} is in it", .folder.display())]
     ParentOfOwnFolder {
         /// `state folder` or `data directory`.
         name: &'static str,
-        /// Where that is.
+        /// The path of that directory.
         folder: PathBuf,
     },
-    /// It is on no mount that this process sees.
+    /// It is on no mount that this process can see.
     #[error("it is on a mount that this process's mount table does not list")]
     NotListed,
-    /// Where it is cannot be found out.
+    /// Its location cannot be determined.
     #[error("cannot look at its mount: {reason}")]
     Unknown {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -58,7 +58,7 @@ impl MountRefusal {
         Self::Unknown { reason: error.to_string() }
     }
 
-    /// What to do about it.
+    /// How to fix it.
     #[must_use]
     pub fn hint(&self) -> String {
         let hint = match self {

@@ -1,4 +1,4 @@
-//! What is mounted where, as this process sees it: `/proc/self/mountinfo`.
+//! The mount table as this process sees it: `/proc/self/mountinfo`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,23 +12,23 @@ use rustix::fs::{Mode, OFlags};
 
 pub(super) const MOUNTINFO: &str = "/proc/self/mountinfo";
 
-/// A file or directory by its place in its file system. Bind mounts give one directory many paths on
-/// the host, and links more: it has one location.
+/// A file or directory by its place in its filesystem. Bind mounts give one directory many paths on
+/// the host, and links even more, but it has one location.
 ///
-/// In their order, by components, what is below a directory comes right after it.
+/// Locations are ordered by path components: those below a directory come right after it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Location {
     device: Device,
-    /// From the root of the file system, whatever of it is mounted.
+    /// The path from the root of the filesystem, even if only a part of it is mounted.
     path: PathBuf,
 }
 
-/// `major:minor` of a file system: `st_dev` is another one for each subvolume.
+/// The `major:minor` of a filesystem. `st_dev` differs for each subvolume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Device(u32, u32);
 
 impl Location {
-    /// The path from here to `other`, where that is the same directory or lies below it.
+    /// The relative path from here to `other`, if that is the same directory or below it.
     pub fn path_to<'a>(&self, other: &'a Self) -> Option<&'a Path> {
         if self.device != other.device {
             return None;
@@ -37,7 +37,7 @@ impl Location {
     }
 
     fn below(&self, path: &Path) -> Self {
-        // Joined with nothing, a path would end in a slash.
+        // Joining an empty path would append a slash.
         let path =
             if path.as_os_str().is_empty() { self.path.clone() } else { self.path.join(path) };
         Self { device: self.device, path }
@@ -48,9 +48,10 @@ impl Location {
 #[derive(Debug)]
 #[cfg_attr(test, derive(PartialEq, Eq))]
 pub(super) struct MountTable {
-    /// By their ids.
+    /// The mounts by their ids.
     mounts: BTreeMap<u64, Mount>,
-    /// The ids of the mounts by what they sit on. Of those on one directory, any.
+    /// The ids of the mounts by the location that they cover. If several cover one directory, any
+    /// of them.
     points: BTreeMap<Location, u64>,
 }
 
@@ -58,44 +59,44 @@ pub(super) struct MountTable {
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     parent: u64,
-    /// What of its file system is mounted.
+    /// The part of its filesystem that is mounted.
     root: Location,
-    /// Where, for this process.
+    /// The mount point as seen by this process.
     point: PathBuf,
-    /// `None` where the line ends before it: the mount is one all the same.
+    /// `None` if the line ends before it: the mount counts all the same.
     fs_type: Option<String>,
 }
 
-/// Something open, and what it was opened on.
+/// An open file or directory, and the mount it was opened on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Opened<'a> {
     pub file: BorrowedFd<'a>,
-    /// The mount's id, which no link and no later mount changes.
+    /// The mount's id, which neither a link nor a later mount changes.
     pub mount: u64,
 }
 
 impl<'a> Opened<'a> {
-    /// Looks up the mount. That takes a descriptor, for a moment.
+    /// Looks up the mount, which briefly needs a descriptor.
     pub fn new(file: BorrowedFd<'a>) -> io::Result<Self> {
         Ok(Self { file, mount: mount_id(file)? })
     }
 }
 
-/// A file or directory, and what it is on.
+/// The location of a file or directory, and its filesystem.
 #[derive(Debug)]
 pub(super) struct Located<'a> {
     pub location: Location,
-    /// Such as `ext4`.
+    /// The type, such as `ext4`.
     pub fs_type: &'a str,
 }
 
 impl MountTable {
-    /// From the text that the kernel gives.
+    /// Parses the kernel's text.
     pub fn parse(text: &[u8]) -> io::Result<Self> {
         let lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         let mounts = lines.map(|line| {
-            // Nothing that a mount is called by its maker leads here. Without its numbers and paths
-            // it could be anywhere, below whatever a sandbox has.
+            // No name that the creator of a mount chooses can cause this error. Without its numbers
+            // and paths the mount could be anywhere, including below a sandbox's mounts.
             parse_line(line).ok_or_else(|| {
                 let line = String::from_utf8_lossy(line).into_owned();
                 io::Error::new(io::ErrorKind::InvalidData, format!("unknown format: {line}"))
@@ -106,8 +107,8 @@ impl MountTable {
         Ok(Self { points: points.collect(), mounts })
     }
 
-    /// Where something open is. `None` where its mount is not in the table: it is another
-    /// namespace's, was unmounted, or is outside of this process's root.
+    /// The location of an open file or directory. `None` if its mount is not in the table: it
+    /// belongs to another namespace, was unmounted, or is outside of this process's root.
     pub fn locate(&self, opened: Opened<'_>) -> io::Result<Option<Located<'_>>> {
         let Some(mount) = self.mounts.get(&opened.mount) else { return Ok(None) };
         let path = fs::read_link(format!("/proc/self/fd/{}", opened.file.as_raw_fd()))?;
@@ -118,7 +119,8 @@ impl MountTable {
         Ok(Some(Located { location: mount.root.below(rest), fs_type }))
     }
 
-    /// The same of a path, whose links are followed. What is missing of it is where it would be.
+    /// The location of a path, following links. The missing part of a path is located where it
+    /// would be created.
     pub fn locate_path(&self, path: &Path) -> io::Result<Option<Located<'_>>> {
         let path = std::path::absolute(path)?;
         for existing in path.ancestors() {
@@ -134,8 +136,9 @@ impl MountTable {
         Ok(None)
     }
 
-    /// A mount point below a directory, by its path on the host. It counts wherever it was made: a
-    /// mount sits on a directory of the file system, and goes with that for all who see it.
+    /// A mount point below a directory, by its path on the host. It counts through whichever path
+    /// it was mounted: a mount covers a directory of the filesystem, for everyone who sees that
+    /// directory.
     pub fn mount_point_below(&self, directory: &Location) -> Option<&Path> {
         let behind = (Bound::Excluded(directory), Bound::Unbounded);
         let (next, id) = self.points.range::<Location, _>(behind).next()?;
@@ -145,7 +148,7 @@ impl MountTable {
 }
 
 impl Mount {
-    /// The directory that it sits on, or the file.
+    /// The location of the directory or file that it covers.
     fn sits_on(&self, mounts: &BTreeMap<u64, Self>) -> Option<Location> {
         let parent = mounts.get(&self.parent)?;
         let rest = self.point.strip_prefix(&parent.point).ok()?;
@@ -153,8 +156,8 @@ impl Mount {
     }
 }
 
-/// `27 1 254:0 /root /point options [tags…] - type source options`. Whoever mounts chooses the bytes
-/// of the paths, and with FUSE of the type.
+/// `27 1 254:0 /root /point options [tags…] - type source options`. The user who mounts chooses the
+/// bytes of the paths, and with FUSE those of the type.
 fn parse_line(line: &[u8]) -> Option<(u64, Mount)> {
     fn number<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
         std::str::from_utf8(field).ok()?.parse().ok()
@@ -170,7 +173,7 @@ fn parse_line(line: &[u8]) -> Option<(u64, Mount)> {
     Some((id, Mount { parent, root, point, fs_type }))
 }
 
-/// Undoes the kernel's `\040`: three octal digits for a blank, a tab, a newline, a backslash, `#`.
+/// Decodes the kernel's `\040`: three octal digits for a space, a tab, a newline, a backslash, `#`.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -190,7 +193,7 @@ fn unescape(field: &[u8]) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// `statx` gives it from Linux 5.8 on; this does on older kernels too.
+/// `statx` returns it from Linux 5.8 on; this works on older kernels too.
 fn mount_id(file: BorrowedFd<'_>) -> io::Result<u64> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"));
@@ -256,7 +259,7 @@ mod tests {
         let odd = table.mount_point_below(&location("8:1", "/home/u")).unwrap();
         assert!(odd.starts_with("/home/u"), "{odd:?}");
         assert_eq!(table.mounts[&22].point.as_os_str().as_bytes(), b"/home/u/\xff ");
-        // Of one without a type it is known where it sits; what is on it is refused.
+        // The location of a mount without a type is known; a file on it is refused.
         assert_eq!(point(&table, "8:1", "/srv").as_deref(), Some("/srv/m"));
         let dir = tempfile::tempdir().unwrap();
         let opened = fs::File::open(dir.path()).unwrap();
@@ -279,11 +282,12 @@ mod tests {
              27 20 8:1 /self /self rw - ext4 /dev/a rw\n",
         );
         assert_eq!(point(&mounts, "8:1", "/srv/io").as_deref(), Some("/srv/io/m"));
-        // Made below another mount of the same directory.
+        // Mounted below another mount of the same directory.
         assert_eq!(point(&mounts, "8:1", "/data").as_deref(), Some("/b/x/m"));
         // Of the same device, below a bind mount of a directory in it.
         assert_eq!(point(&mounts, "8:1", "/data/x/sub").as_deref(), Some("/home/s/same"));
-        // On it or beside it is not below it; where its own directories are mounted is elsewhere.
+        // A mount on the directory itself or beside it is not below it; a mount of one of its
+        // subdirectories elsewhere is not below it either.
         for (device, path) in [
             ("8:1", "/srv/io/m"),
             ("8:1", "/srv/i"),
@@ -323,12 +327,12 @@ mod tests {
         let opened = Opened::new(opened.as_fd()).unwrap();
         assert_eq!(table.locate(opened).unwrap().unwrap().location, there);
         assert_eq!(table.locate_path(Path::new("/proc/1")).unwrap().unwrap().fs_type, "proc");
-        // What no mount of ours has: a pipe.
+        // A pipe is on no mount of this process.
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
         assert!(table.locate(Opened::new(pipe.as_fd()).unwrap()).unwrap().is_none());
     }
 
-    /// What [`MountTable::mount_point_below`] says, without an order of anything.
+    /// The result of [`MountTable::mount_point_below`], computed without any ordering.
     fn points_below(table: &MountTable, directory: &Location) -> Vec<PathBuf> {
         let is_below = |mount: &&Mount| {
             let sits_on = mount.sits_on(&table.mounts);
@@ -361,7 +365,7 @@ mod tests {
         }
     }
 
-    /// A path of few names, some of which sort before a slash and begin as others do.
+    /// A path of few names, some of which sort before a slash and are prefixes of others.
     fn place() -> impl Strategy<Value = String> {
         let name = prop_oneof![Just("a"), Just("a-"), Just("a!b"), Just("b")];
         vec(name, 0..4).prop_map(|names| format!("/{}", names.join("/")))

@@ -13,13 +13,13 @@ use tokio::task::AbortHandle;
 
 use super::table::{MOUNTINFO, MountTable};
 
-/// Between one reading of the table and the next: what comes in between is one change.
+/// The minimum interval between two reads of the table: changes within it count as one.
 const READ_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The mount table at its last change. `None` before the first one.
+/// The mount table after the last change. `None` before the first one.
 type Latest = Option<Result<Arc<MountTable>, Arc<io::Error>>>;
 
-/// Watches the mount table for as long as somebody wants to know of it, once for all who do.
+/// Watches the mount table for as long as there are subscribers, once for all of them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MountWatch(Arc<Mutex<Weak<Watcher>>>);
 
@@ -29,28 +29,28 @@ struct Watcher {
     task: AbortHandle,
 }
 
-/// What reads the table.
+/// Reads the table.
 #[derive(Debug)]
 struct Reader {
-    /// Open for as long as it is watched: to read it again takes no descriptor, of which there may be
-    /// none left. Locked, because readings that overlap would tear lines.
+    /// Open for as long as it is watched: to read it again needs no new descriptor, of which there
+    /// may be none left. Locked, because overlapping reads would tear lines.
     mountinfo: Mutex<Arc<File>>,
     latest: watch::Sender<Latest>,
-    /// That somebody wants it read without a change.
+    /// A request to read the table without a change.
     again: Notify,
 }
 
-/// Changes from the subscription on.
+/// The changes since the subscription.
 #[derive(Debug)]
 pub(super) struct MountChanges {
     latest: watch::Receiver<Latest>,
     reader: Arc<Reader>,
-    /// It ends with the last of these.
+    /// Watching ends when the last of these is dropped.
     _watcher: Option<Arc<Watcher>>,
 }
 
 impl MountWatch {
-    /// The table of this moment. Every change from now on is seen.
+    /// The current table. All later changes are reported.
     pub(super) fn subscribe(&self) -> io::Result<(Arc<MountTable>, MountChanges)> {
         let mut watcher = lock(&self.0);
         let watcher = match watcher.upgrade() {
@@ -64,7 +64,7 @@ impl MountWatch {
         let reader = watcher.shared.clone();
         let mountinfo = lock(&reader.mountinfo);
         let table = Arc::new(read(&mountinfo)?);
-        // What was published until now is older than this, what will be is not.
+        // What was published until now is older than this table; what is published later is not.
         let latest = reader.latest.subscribe();
         drop(mountinfo);
         Ok((table, MountChanges { latest, reader, _watcher: Some(watcher) }))
@@ -79,8 +79,8 @@ impl Watcher {
     fn start() -> io::Result<Self> {
         let mountinfo = Arc::new(File::open(MOUNTINFO)?);
         let reader = Arc::new(Reader::new(mountinfo.clone()));
-        // The kernel compares with the moment at which it was opened: nothing between now and the
-        // task's first look is missed. It says so by POLLPRI and POLLERR.
+        // The kernel compares with the moment at which the file was opened: no change before the
+        // task's first poll is missed. It reports changes as POLLPRI and POLLERR.
         let changes = AsyncFd::with_interest(mountinfo, Interest::PRIORITY)?;
         let shared = reader.clone();
         let task = tokio::spawn(async move {
@@ -93,7 +93,7 @@ impl Watcher {
                     },
                     () = reader.again.notified() => {}
                 }
-                // A table can be long.
+                // The table can be long.
                 let reader = reader.clone();
                 if tokio::task::spawn_blocking(move || reader.publish()).await.is_err() {
                     return;
@@ -125,7 +125,7 @@ impl Reader {
 }
 
 impl MountChanges {
-    /// The table after the next change, or after several.
+    /// Waits for the table after the next change, or after several.
     pub async fn next(&mut self) -> Result<Arc<MountTable>, Arc<io::Error>> {
         while self.latest.changed().await.is_ok() {
             if let Some(table) = &*self.latest.borrow_and_update() {
@@ -136,13 +136,13 @@ impl MountChanges {
         std::future::pending().await
     }
 
-    /// Has the table read again in a moment, whether it changes or not.
+    /// Requests another read of the table soon, whether it changes or not.
     pub fn read_again(&self) {
         self.reader.again.notify_one();
     }
 }
 
-/// The table from its beginning.
+/// Reads the table from its beginning.
 fn read(mountinfo: &File) -> io::Result<MountTable> {
     let mut text = Vec::new();
     let mut part = vec![0; 64 << 10];
@@ -160,7 +160,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Changes that a test makes up.
+/// Changes made up by a test.
 #[cfg(test)]
 pub(super) struct MadeUp(Arc<Reader>);
 
@@ -172,12 +172,12 @@ impl MadeUp {
         (Self(reader.clone()), MountChanges { latest, reader, _watcher: None })
     }
 
-    /// Says that the table is this now.
+    /// Publishes a table.
     pub fn publish(&self, table: io::Result<MountTable>) {
         self.0.latest.send_replace(Some(table.map(Arc::new).map_err(Arc::new)));
     }
 
-    /// Waits until somebody wants it read again.
+    /// Waits until another read is requested.
     pub async fn is_asked_again(&self) {
         self.0.again.notified().await;
     }

@@ -1,16 +1,17 @@
-//! Whether what confines an agent is what the policy wants: judged here too, before anything of the
-//! guest's runs, and not left to the agent alone.
+//! Checks that an agent's confinement meets the policy. The controller checks it too, before any
+//! guest code runs, and does not rely on the agent alone.
 
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{Confinement, UnixSockets};
 
 use crate::error::Error;
 
-/// The oldest Landlock that counts: the one before it forbids renames between directories.
+/// The minimum Landlock ABI: version 1 forbids renames between directories.
 pub(crate) const LEAST_LANDLOCK: u32 = 2;
 
-/// Refuses a sandbox whose agent is confined by less than the policy wants. `kernel_landlock` is
-/// what the agent's kernel has, where that is known from outside.
+/// Refuses a sandbox whose agent's confinement is weaker than the policy requires.
+/// `kernel_landlock` is the Landlock ABI of the agent's kernel, if it is known independently of the
+/// agent.
 ///
 /// # Errors
 ///
@@ -47,12 +48,11 @@ pub(crate) fn check(
     Err(Error::Unconfined { detail })
 }
 
-/// The version of Landlock that this process's kernel has; `None` without, or where it may not be
-/// asked.
+/// The Landlock ABI of this process's kernel; `None` if it has none, or if the call is not allowed.
 pub(crate) fn kernel_landlock() -> Option<u32> {
     const CREATE_RULESET_VERSION: u32 = 1;
     #[expect(unsafe_code, reason = "neither rustix nor the landlock crate asks only that")]
-    // SAFETY: with a null pointer, size 0 and this flag the call reads no memory and makes
+    // SAFETY: with a null pointer, size 0 and this flag the call reads no memory and creates
     // nothing: it returns the version, or -1.
     let abi = unsafe {
         libc::syscall(
@@ -65,7 +65,7 @@ pub(crate) fn kernel_landlock() -> Option<u32> {
     u32::try_from(abi).ok()
 }
 
-/// What the layers are, in one line for people.
+/// Describes the layers of confinement in one line.
 pub(crate) fn describe(confinement: &Confinement) -> String {
     let Confinement { no_new_privileges, undumpable, landlock_abi, seccomp, unix_sockets, missing } =
         confinement;
@@ -88,7 +88,7 @@ pub(crate) fn describe(confinement: &Confinement) -> String {
     parts.join(", ")
 }
 
-/// Which UNIX sockets programs can connect to.
+/// Describes which UNIX sockets commands can connect to.
 pub(crate) const fn describe_unix_sockets(unix_sockets: UnixSockets) -> &'static str {
     match unix_sockets {
         UnixSockets::None => "no UNIX sockets",

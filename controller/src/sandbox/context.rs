@@ -1,4 +1,4 @@
-//! What a controller and its sandboxes have in common.
+//! State that a controller shares with its sandboxes.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::mounts::{MountWatch, OwnFolders};
 use crate::sandbox::owner::Owners;
 use crate::step::Step;
 
-/// What a controller and its sandboxes have in common.
+/// State that a controller shares with its sandboxes.
 pub(crate) struct Shared {
     pub engine: Arc<dyn Engine>,
     pub instance: Instance,
@@ -28,13 +28,13 @@ pub(crate) struct Shared {
     pub audit: Audit,
     pub owners: Owners,
     pub disk_reserve: DiskReserve,
-    /// What no sandbox has mounted.
+    /// Directories that no sandbox may mount.
     pub folders: OwnFolders,
     pub mount_watch: MountWatch,
 }
 
 impl Shared {
-    /// What stays free where an io dir is. The host's disk has nothing to do with one in memory.
+    /// The disk reserve of an io dir. The host's disk does not matter for a private one, in memory.
     pub fn reserve_for(&self, io_dir: &IoDir) -> DiskReserve {
         match io_dir.host_path() {
             Some(_) => self.disk_reserve,
@@ -42,7 +42,7 @@ impl Shared {
         }
     }
 
-    /// Makes sure that containers can be made from `root`.
+    /// Ensures that containers can be created from `root`.
     pub async fn prepare(
         &self,
         root: &RootFs,

@@ -1,4 +1,4 @@
-//! What is under way in a sandbox, and since when nothing is.
+//! Tracks the activity in a sandbox, and how long it has been idle.
 
 use std::time::Duration;
 
@@ -8,31 +8,31 @@ use tokio::time::Instant;
 #[derive(Debug, Clone, Copy)]
 struct State {
     under_way: usize,
-    /// When that changed last.
+    /// When the activity last changed.
     since: Instant,
 }
 
-/// What is under way.
+/// The number of activities in progress.
 #[derive(Debug)]
 pub(crate) struct Activity(watch::Sender<State>);
 
-/// Something that is under way, until it is dropped.
+/// An activity, in progress until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Active(watch::Sender<State>);
 
 impl Activity {
-    /// Nothing yet.
+    /// No activity yet.
     pub fn new() -> Self {
         Self(watch::Sender::new(State { under_way: 0, since: Instant::now() }))
     }
 
-    /// Something begins.
+    /// Begins an activity.
     pub fn begin(&self) -> Active {
         count(&self.0, |under_way| under_way + 1);
         Active(self.0.clone())
     }
 
-    /// Waits until nothing has been under way for so long; for ever where that never is.
+    /// Completes when the sandbox has been idle for `limit`; never, if that does not happen.
     pub fn idle(&self, limit: Duration) -> impl Future<Output = ()> + Send + use<> {
         let mut states = self.0.subscribe();
         async move {

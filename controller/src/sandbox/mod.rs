@@ -1,8 +1,9 @@
-//! A sandbox's life: create, attach, start, hello, requests, shutdown, exit evidence, remove.
+//! The life of a sandbox: create, attach, start, hello, requests, shutdown, exit evidence, remove.
 //!
-//! Every step has its own time limit ([`Step::time_limit`]). What was started is owned by
-//! [`RemovalGuard`], whose end removes it; what even that cannot remove (the process was killed, the
-//! engine is gone) carries labels by which the next command does ([`reap`](crate::gc::reap)).
+//! Every step has its own time limit ([`Step::time_limit`]). [`RemovalGuard`] owns the started
+//! resources and removes them when it is dropped. If even that is impossible (the process was
+//! killed, the engine is gone), the container's labels allow the next command to remove it
+//! ([`reap`](crate::gc::reap)).
 
 pub(crate) mod confinement;
 pub(crate) mod context;
@@ -30,8 +31,8 @@ use crate::error::Error;
 use crate::io_dir::IoDir;
 use crate::sandbox::removal::Attempt;
 
-/// A sandbox: one container, which serves it alone. Dropped without [`close`](Self::close): killed
-/// and removed.
+/// A sandbox: one container, used by this sandbox alone. Dropping it without [`close`](Self::close)
+/// kills and removes the container.
 pub struct Sandbox {
     inner: Arc<Inner>,
 }
@@ -43,41 +44,41 @@ impl fmt::Debug for Sandbox {
 }
 
 impl Sandbox {
-    /// Its id, which is also in its container's labels and name.
+    /// The sandbox's id, which its container's labels and name contain.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.inner.id
     }
 
-    /// The engine's id of its container.
+    /// The engine's id of the container.
     #[must_use]
     pub fn container_id(&self) -> &str {
         self.inner.container.id()
     }
 
-    /// Its io dir on the host, absolute; `None` of one that is private.
+    /// The io dir on the host, absolute; `None` if it is private.
     #[must_use]
     pub fn io_dir(&self) -> Option<&Path> {
         self.inner.io_dir().and_then(IoDir::host_path)
     }
 
-    /// What confines the agent beyond its container.
+    /// The confinement of the agent beyond its container.
     #[must_use]
     pub fn confinement(&self) -> &Confinement {
         &self.inner.confinement
     }
 
-    /// Where a file or directory of the host appears in the sandbox; `None` where it does not, or
-    /// its path is relative or has `..` in it. The path is not looked at: what is there may be a
-    /// link, or nothing.
+    /// The guest path of a file or directory on the host; `None` if it is outside the mounts, or if
+    /// the path is relative or contains `..`. The path is not accessed: it may be a link, or not
+    /// exist.
     #[must_use]
     pub fn guest_path(&self, host: impl AsRef<Path>) -> Option<GuestPath> {
         self.inner.path_map.guest(host.as_ref())
     }
 
-    /// Where a guest path, written as operations take it, is on the host; `None` where that is
-    /// outside the mounts. What is there belongs to the guest: open it only if you would open what
-    /// any script may have put there.
+    /// The host path of a guest path in the syntax of file operations; `None` if it is outside the
+    /// mounts. The guest controls what is there: open it only if you would open a file that any
+    /// script may have created.
     #[must_use]
     pub fn host_path(&self, guest: impl AsRef<[u8]>) -> Option<PathBuf> {
         self.inner.path_map.host(&self.inner.resolve(guest.as_ref())?)
@@ -87,18 +88,18 @@ impl Sandbox {
         &self.inner
     }
 
-    /// Why nothing can be asked of it any more; `None` as long as it is not known to have ended.
+    /// Why the sandbox accepts no more requests; `None` as long as it is not known to have ended.
     #[must_use]
     pub fn ended(&self) -> Option<Error> {
         self.inner.ended()
     }
 
-    /// Ends it: the agent is told, the container is removed. A run that is under way is cancelled.
-    /// Asked again, it tries again where the container could not be removed.
+    /// Ends the sandbox: tells the agent, and removes the container. A run in progress is
+    /// cancelled. If the container could not be removed, another call tries again.
     ///
     /// # Errors
     ///
-    /// [`Error`] where the container could not be removed. The next command will.
+    /// [`Error`] if the container could not be removed. The next command will remove it.
     pub async fn close(&self) -> Result<(), Error> {
         self.inner.close().await
     }

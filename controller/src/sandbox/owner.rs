@@ -1,4 +1,4 @@
-//! Names of users and groups, as this machine knows them.
+//! Names of users and groups on this machine.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use nix::unistd::{Gid, Group, Uid, User};
 use tokio::sync::OnceCell;
 
-/// How long a directory of users on the network may take.
+/// How long a lookup may take: a user directory on the network can be slow.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long what was found is believed. A look takes a thread and reads two files, which is more
-/// than the rest of a `stat`.
+/// How long a result is cached. A lookup needs a thread and reads two files, which is more than the
+/// rest of a `stat`.
 const FRESH: Duration = Duration::from_secs(30);
-/// Owners that are known at one time. The files of a sandbox have one, or a few.
+/// The maximum number of cached owners. The files of a sandbox have one, or a few.
 const MAX_KNOWN: usize = 64;
 
 /// A uid and a gid.
@@ -20,25 +20,26 @@ type Ids = (u32, u32);
 /// Their names.
 type Names = (String, String);
 
-/// Since when names are known, or being looked for.
+/// Since when names are cached or being looked up.
 type Known = (Instant, Arc<OnceCell<Names>>);
 
-/// The names that were asked for lately.
+/// A cache of recently requested names.
 #[derive(Default)]
 pub(crate) struct Owners(Mutex<HashMap<Ids, Known>>);
 
 impl Owners {
-    /// The names of a user and a group; their numbers where nobody names them, or not in time.
+    /// The names of a user and a group; their numbers if they have no names, or if the lookup is
+    /// too slow.
     pub async fn names(&self, uid: u32, gid: u32) -> Names {
         let ids = (uid, gid);
-        // Whoever asks at the same time waits for the same look.
+        // Concurrent callers wait for the same lookup.
         self.known(ids, Instant::now()).get_or_init(|| look_up(ids)).await.clone()
     }
 
     fn known(&self, ids: Ids, now: Instant) -> Arc<OnceCell<Names>> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MAX_KNOWN && !known.contains_key(&ids) {
-            // Rare, so that nothing finer is worth its while.
+            // Rare, so clearing the whole cache is good enough.
             known.clear();
         }
         let (since, names) = known.entry(ids).or_insert_with(|| (now, Arc::default()));

@@ -1,4 +1,4 @@
-//! From what a caller asks for to what the engine and the agent are told. Pure.
+//! Translates a spec into the configurations of the container and the agent. Pure.
 
 use sandbox_api::hosts::Allowlist;
 use sandbox_api::{Lifespan, SandboxSpec};
@@ -10,28 +10,29 @@ use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
 
 use crate::error::Error;
 
-/// What the container has already.
+/// Paths that the container already has.
 const RESERVED: &[&str] =
     &["/proc", "/sys", "/dev", "/etc", sandbox_protocol::argv::INJECTED_AGENT];
-/// In memory, where programs run.
+/// In memory, if the sandbox supports commands.
 const TMP: &str = "/tmp";
-/// Descriptors of the agent that are neither an open handle of a script nor of a mount.
+/// Descriptors of the agent that are neither a script's open handles nor mounts.
 const SPARE_DESCRIPTORS: i64 = 62;
-/// Descriptors of a mount: that of a file has one of its directory besides.
+/// Descriptors per mount: the mount of a file also has one for its directory.
 const MOUNT_DESCRIPTORS: usize = 2;
-/// Of a program, as many as most systems give it.
+/// Descriptors of a command: the default of most systems.
 const PROGRAM_DESCRIPTORS: i64 = 1024;
-/// Files and directories of `/tmp`. The memory of each counts against the container's.
+/// The maximum number of files and directories in `/tmp`. The memory of each counts against the
+/// container's.
 const TMPFS_INODES: u64 = 65_536;
-/// No file of a sandbox grows beyond it. The agent's own count is far lower; this is behind it.
+/// The maximum size of any file of a sandbox, as a backstop. The agent's own limit is far lower.
 const MAX_FILE_BYTES: i64 = 64 << 30;
 
-/// Where everything is in the sandbox.
+/// The guest paths of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Where the io dir is; `None` without one.
+    /// The guest path of the io dir; `None` without one.
     pub io: Option<GuestPath>,
-    /// Where the inputs are, in order.
+    /// The guest paths of the inputs, in order.
     pub inputs: Vec<GuestPath>,
     pub args: AgentArgs,
     pub configure: Configure,
@@ -66,7 +67,7 @@ impl Plan {
         if let Some(io) = &io {
             let reserved = RESERVED.iter().map(|path| guest("a reserved path", path));
             let others = reserved.chain([Ok(inputs_root)]);
-            // Beneath it there is room; what covers it takes it from the programs.
+            // An io dir beneath `/tmp` is fine; one that covers it would hide it from commands.
             let tmp =
                 spec.root.supports_exec().then(|| guest("a reserved path", TMP)).transpose()?;
             for other in others.chain(tmp.map(Ok)) {
@@ -119,7 +120,8 @@ impl Plan {
         });
         let configure = Configure {
             limits: message::Limits {
-                // It counts over the whole life of the agent, so only where that is one run.
+                // It counts over the whole life of the agent, so it applies only if that is one
+                // run.
                 cpu_seconds: (spec.lifespan == Lifespan::OneRun)
                     .then(|| spec.limits.most_cpu().as_secs()),
                 ..spec.limits.for_agent()
@@ -147,7 +149,7 @@ impl Plan {
         Ok(Self { io, inputs, args, configure })
     }
 
-    /// The container, for the same `spec`. `sources` are what is mounted, in order.
+    /// The container for the same `spec`. `sources` are the sources of its mounts, in order.
     pub fn container(
         &self,
         spec: &SandboxSpec,
@@ -169,8 +171,8 @@ impl Plan {
             .saturating_add(SPARE_DESCRIPTORS);
         let (descriptors, file_bytes) = match self.args.mode {
             Mode::Exec => {
-                // One byte beyond what may be written: it is by that byte that a look at the io dir
-                // knows that a file has met this bound.
+                // One byte more than may be written: that byte tells the io dir scan that a file
+                // has reached this bound.
                 let beyond = limits.max_write.as_u64().saturating_add(1);
                 let most = beyond.max(limits.max_file_size.as_u64());
                 let most = i64::try_from(most).unwrap_or(i64::MAX);
@@ -179,7 +181,8 @@ impl Plan {
             Mode::Script | Mode::Check => (scripts_need, MAX_FILE_BYTES),
         };
         let ulimits = vec![
-            // One byte, not none: of 0 a kernel takes no notice that hands dumps to a program.
+            // One byte, not zero: the kernel ignores a limit of 0 when it pipes core dumps to a
+            // program.
             ("core", 1),
             ("nofile", descriptors),
             ("fsize", file_bytes),
@@ -207,8 +210,8 @@ impl Plan {
     }
 }
 
-/// Rules about paths are held by the agent's own operations. Programs make their own calls, and the
-/// kernel's rules for them know mounts alone: what cannot be held is not promised.
+/// The agent's own operations enforce path rules. Commands make their own system calls, for which
+/// the kernel's rules only know mounts: a rule that cannot be enforced is refused.
 fn check_rules_for_programs(spec: &SandboxSpec, mounts: &[Mount]) -> Result<(), Error> {
     let refuse = |rule| Err(Error::RuleForPrograms { rule });
     let can_write = mounts.iter().any(|mount| mount.access == Access::Write);
@@ -221,7 +224,7 @@ fn check_rules_for_programs(spec: &SandboxSpec, mounts: &[Mount]) -> Result<(), 
     Ok(())
 }
 
-/// The proxy, where the list has anybody on it.
+/// The proxy, if there are allow rules.
 fn proxy(mode: Mode, list: &Allowlist) -> Result<Option<Proxy>, Error> {
     match mode {
         _ if list.rules().is_empty() => Ok(None),

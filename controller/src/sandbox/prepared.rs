@@ -1,38 +1,38 @@
-//! A sandbox whose file system the engine has ready.
+//! A sandbox whose root filesystem is ready.
 
 use std::path::PathBuf;
 
 use sandbox_api::{RootFs, SandboxSpec};
 use sandbox_engine::Prepared;
 
-/// A sandbox to launch, and its file system as the engine has it. From
-/// [`Controller::prepare`](crate::Controller::prepare), for any number of launches; from a
-/// [`SandboxSpec`] alone it is made ready at each launch.
+/// A sandbox to launch, with its root filesystem prepared by the engine.
+/// [`Controller::prepare`](crate::Controller::prepare) returns one for any number of launches; one
+/// converted from a [`SandboxSpec`] is prepared at each launch.
 #[derive(Debug, Clone)]
 pub struct PreparedSandbox {
     pub(crate) spec: SandboxSpec,
-    /// `None` where the launch makes it ready.
+    /// `None` if the launch prepares it.
     pub(crate) prepared: Option<Prepared>,
     pub(crate) root_owner: RootOwner,
 }
 
-/// Who has the directory that is a sandbox's file system.
+/// The owner of the directory that is a sandbox's root filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RootOwner {
-    /// The caller: it must be one that may be mounted.
+    /// The caller: it must be a directory that may be mounted.
     Caller,
     /// The engine, in its data directory.
     Engine,
 }
 
 impl PreparedSandbox {
-    /// A sandbox on a directory of the engine's own.
+    /// A sandbox on a directory that the engine owns.
     pub(crate) fn on_engine_directory(spec: SandboxSpec, directory: PathBuf) -> Self {
         let spec = spec.root(RootFs::Directory(directory));
         Self { root_owner: RootOwner::Engine, ..spec.into() }
     }
 
-    /// What was asked for.
+    /// The spec of the sandbox.
     #[must_use]
     pub const fn spec(&self) -> &SandboxSpec {
         &self.spec

@@ -1,4 +1,4 @@
-//! What is left of a sandbox, and its removal: by its owner's will, or when its last owner is dropped.
+//! Removal of a sandbox's resources: on request, or when its last owner is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,24 +17,25 @@ use crate::io_dir::inputs::OpenInput;
 use crate::sandbox::context::Shared;
 use crate::step::Step;
 
-/// How long the engine may take to say how a container ended whose agent left a request unanswered.
+/// How long the engine may take to report how a container exited whose agent left a request
+/// unanswered.
 pub(super) const EVIDENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What there is to remove of a sandbox, and what is kept until then.
+/// Owns the resources of a sandbox that must be removed, and what must be kept until then.
 pub(crate) struct RemovalGuard {
     shared: Arc<Shared>,
     /// The sandbox's id.
     id: String,
-    /// The container's name: its id is not known before it is made.
+    /// The container's name: its id is unknown before it is created.
     name: String,
-    /// Its programs' connections, where it may have any.
+    /// The connections of its commands, if it may have any.
     egress: Option<Arc<Egress>>,
-    /// Held while the container is being made.
+    /// Held while the container is being created.
     creating: Arc<tokio::sync::Mutex<()>>,
     removal: Arc<watch::Sender<Removal>>,
 }
 
-/// How far the removal is.
+/// The state of the removal.
 #[derive(Debug)]
 enum Removal {
     Pending(HeldResources),
@@ -47,13 +48,13 @@ enum Removal {
 /// Which attempt at a removal to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attempt {
-    /// The first alone: whoever cannot tell how it went does not try again.
+    /// Only the first: for a caller that cannot learn the result and so does not retry.
     First,
-    /// Another one too, where the last one failed.
+    /// Also another one, if the last one failed.
     Any,
 }
 
-/// What the container uses of the host.
+/// Resources of the host that the container uses.
 #[derive(Debug)]
 pub(super) struct HeldResources {
     pub io_dir: Option<Arc<IoDir>>,
@@ -80,15 +81,15 @@ impl RemovalGuard {
         Self { shared, id, name, egress, creating: Arc::default(), removal }
     }
 
-    /// Makes the container. In a task of its own: whoever gives up on the launch in the middle
-    /// leaves a container to remove, not one that comes into being after its removal.
+    /// Creates the container. In a separate task: if the caller gives up during the launch, there
+    /// is a container to remove, not one that appears after its removal.
     pub(super) async fn create(&self, spec: ContainerSpec) -> Result<Arc<dyn Container>, Error> {
         let creating = self.creating.clone().lock_owned().await;
         let shared = self.shared.clone();
         let task = tokio::spawn(async move {
             let create = || step(Step::Create, shared.engine.create(&spec));
             let result = match create().await {
-                // Removed since it was last seen.
+                // The image was removed since it was last seen.
                 Err(Error::Engine { source: EngineError::ImageMissing, .. }) => {
                     match shared.prepare(&RootFs::Builtin, &mut |_| {}).await {
                         Ok(_) => create().await,
@@ -98,7 +99,7 @@ impl RemovalGuard {
                 result => result,
             };
             if let Err(Error::Engine { source: EngineError::TimedOut { .. }, .. }) = &result {
-                // It may still come into being.
+                // The engine may still create it.
                 shared.cleanup.leave_for_the_next_command();
             }
             drop(creating);
@@ -111,8 +112,8 @@ impl RemovalGuard {
         })
     }
 
-    /// Removes the container in the background, which [`Controller::close`] waits for; what comes
-    /// back tells how it went. `None` where that is under way or done already.
+    /// Removes the container in the background, which [`Controller::close`] waits for; the returned
+    /// receiver reports the result. `None` if the removal is in progress or done.
     ///
     /// [`Controller::close`]: crate::Controller::close
     pub(super) fn remove(&self, attempt: Attempt) -> Option<oneshot::Receiver<Result<(), Error>>> {
@@ -139,7 +140,7 @@ impl RemovalGuard {
             drop(creating.lock().await);
             let result = step(Step::Remove, shared.engine.remove(&name)).await;
             if let Some(egress) = egress {
-                // Their lines come before the one of the sandbox's end.
+                // Their audit lines precede the line of the sandbox's end.
                 egress.settle(EVIDENCE_TIMEOUT).await;
             }
             shared.audit.record(&Event {
@@ -147,7 +148,7 @@ impl RemovalGuard {
                 duration: Some(started.elapsed()),
                 ..Event::new(&id, "close")
             });
-            // Only now: the container had it mounted.
+            // Not earlier: the container had it mounted.
             drop(kept);
             removal.send_replace(if result.is_ok() { Removal::Gone } else { Removal::Left });
             result
@@ -155,7 +156,7 @@ impl RemovalGuard {
         Some(self.shared.cleanup.spawn(work))
     }
 
-    /// Waits for a removal that is under way, and says whether nothing is left.
+    /// Waits for a removal in progress, and returns whether everything was removed.
     pub(super) async fn are_gone(&self) -> bool {
         let mut removal = self.removal.subscribe();
         let settled = removal.wait_for(|removal| !matches!(removal, Removal::UnderWay)).await;

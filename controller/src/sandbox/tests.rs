@@ -1,4 +1,4 @@
-//! Sandboxes on a scripted engine with a scripted agent: every way that either can fail.
+//! Sandboxes on a scripted engine with a scripted agent: every way in which either can fail.
 
 mod audited;
 mod exec;
@@ -97,7 +97,7 @@ async fn an_agent_that_says_nothing_is_killed_a_second_after_the_deadline() {
     assert_eq!(result.exit_code(), 124);
     let took = before.elapsed();
     assert!(took >= Duration::from_secs(31) && took < Duration::from_secs(34), "{took:?}");
-    // Nothing that was said before is lost; what nobody can know is null.
+    // What the agent sent before is not lost; unknown values are null.
     assert_eq!(result.logs[0].text, "before");
     assert_eq!(result.files_touched.files.len(), 1);
     assert_eq!(result.files_touched.files[0].bytes, 5);
@@ -125,7 +125,7 @@ async fn usage_of_a_killed_agent_comes_from_the_engine() {
         }
         let result = sandbox.run(Script::new("long")).await.unwrap();
         assert_eq!(result.outcome.status(), Status::Timeout);
-        // What the container used in its whole life is no later run's.
+        // The container's usage over its whole life is not reported for a later run.
         let Usage { cpu_ms, peak_memory_bytes, written_bytes, .. } = result.usage;
         assert_eq!((cpu_ms, peak_memory_bytes), expected, "after {earlier} runs");
         assert_eq!(written_bytes, None);
@@ -262,7 +262,7 @@ async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
                     agent.agent.answer(id, RunReply { end, logs_truncated: false, usage }).await;
                 }
                 "two answers" => {
-                    // Of the greeting, which was answered long ago.
+                    // The id of `hello`, which was answered long ago.
                     agent.agent.answer(0, ShutdownReply {}).await;
                 }
                 "another request" => {
@@ -318,7 +318,7 @@ async fn an_agent_that_answers_before_anything_is_asked_runs_nothing() {
     let error = sandbox.run(Script::new("x")).await.unwrap_err();
     assert!(matches!(error, Error::Ended { .. }), "{error}");
     assert!(error.to_string().contains("no request (id 0)"), "{error}");
-    // In a task of its own.
+    // In a separate task.
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(world.fake.calls().contains(&"kill"));
 }
@@ -514,7 +514,7 @@ async fn an_engine_that_dies_in_the_middle_is_our_failure() {
     assert!(failure.message.contains("the engine died"), "{}", failure.message);
     assert!(result.hint().is_some());
     assert!(sandbox.close().await.is_err());
-    // What could not be removed is found by its labels: the instance keeps its file.
+    // A container that could not be removed is found by its labels: the instance keeps its file.
     assert!(!world.shared.cleanup.finish().await);
 }
 
@@ -527,7 +527,7 @@ async fn a_sandbox_that_could_not_be_removed_is_when_it_is_asked_for_again() {
     let removals = || world.fake.calls().iter().filter(|&&call| call == "remove").count();
     let sandbox = world.launch().await.unwrap();
     let (one, other) = tokio::join!(sandbox.close(), sandbox.close());
-    // Neither is told what is not so.
+    // Neither caller is told that the removal succeeded.
     assert!(one.is_err() && other.is_err());
     assert_eq!(removals(), 2);
     assert!(sandbox.ended().is_some());
@@ -669,7 +669,7 @@ async fn a_sandbox_ends_with_its_lifetime() {
 
 #[tokio::test(start_paused = true)]
 async fn an_engine_that_sees_another_directory_is_told_by_the_nonce() {
-    // Another kernel's numbers, and the same directory.
+    // Another kernel's inode numbers, and the same directory.
     let answers = |sees_it: bool| {
         let io: Arc<Mutex<PathBuf>> = Arc::default();
         let place = io.clone();
@@ -704,7 +704,7 @@ async fn an_agent_that_answers_no_cancel_is_killed_when_it_has_no_place_left_for
         while let Some((id, request)) = agent.agent.request().await {
             match request {
                 Request::Run(_) => run = id,
-                // The run is answered, the cancel never: its place stays taken.
+                // The run is answered, the cancel never: its permit stays taken.
                 Request::Cancel(_) => agent.returned(run, "null").await,
                 Request::Hello(_) | Request::Shutdown(_) => {}
                 other => panic!("{other:?}"),
@@ -753,7 +753,7 @@ async fn an_input_that_is_another_file_than_the_one_opened_is_refused() {
     }
 }
 
-/// What the results of runs say was used, where their agent says so one after another.
+/// The usage in the results of consecutive runs whose agent reports these values.
 async fn told_of(says: &'static [(u64, u64, u64)]) -> Vec<(Option<u64>, Option<u64>, Option<u64>)> {
     let world = greeted(async move |mut agent: Scripted, _| {
         for &(cpu_ms, peak_memory_bytes, written_bytes) in says {
@@ -784,7 +784,7 @@ async fn impossible_usage_is_not_reported() {
     assert_eq!(told_of(&[MOST]).await, [(Some(35_000), Some(272 << 20), Some(50 << 20))]);
     assert_eq!(told_of(&[MORE]).await, [(None, None, None)]);
     assert_eq!(told_of(&[ALL]).await, [(None, None, None)]);
-    // A kernel that does not tell.
+    // A kernel that does not report it.
     assert_eq!(told_of(&[(0, 0, 0)]).await, [(Some(0), None, Some(0))]);
 }
 
@@ -826,7 +826,7 @@ async fn a_limit_over_its_ceiling_is_refused_before_anything_is_made() {
     assert_eq!(world.fake.calls(), Vec::<&str>::new());
 }
 
-/// A container of a controller that is dead, or alive.
+/// A container of a controller that is dead or alive.
 fn container_of(instance: &Instance, id: &str) -> ContainerSummary {
     let created = SystemTime::now();
     let labels = reap::labels(instance, id, created + Duration::from_secs(3600));
@@ -851,7 +851,7 @@ async fn leftovers_go_at_once_and_every_half_minute_until_the_controller_ends() 
     let lists = || world.fake.calls().iter().filter(|&&call| call == "list").count();
     world.fake.listed.lock().unwrap().extend([leftover.clone(), container_of(&live, "lives")]);
 
-    // However short its life, a controller looks once.
+    // However short its life, a controller sweeps once.
     let controller = Controller::new(world.shared.clone(), Sweep::Regularly);
     controller.close().await;
     assert_eq!((listed(), lists()), (vec!["lives".to_owned()], 1));
@@ -866,7 +866,7 @@ async fn leftovers_go_at_once_and_every_half_minute_until_the_controller_ends() 
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert_eq!(lists(), 3);
 
-    // One that only looks at images and the like removes nothing.
+    // A controller that only inspects removes nothing.
     world.fake.listed.lock().unwrap().push(leftover);
     Controller::new(world.shared.clone(), Sweep::Never).close().await;
     assert_eq!(lists(), 3);

@@ -1,20 +1,20 @@
-//! Who a sandbox runs as.
+//! The user that a sandbox runs as.
 
 use sandbox_engine::UserMapping;
 use sandbox_protocol::User;
 
 use crate::error::Error;
 
-/// The user of a sandbox without an io dir: a number that nobody has. It is below 65534, so that
-/// engines whose users are mapped have it, and in no range that systemd or a distribution gives
-/// out.
+/// The user of a sandbox without an io dir: an unassigned id. It is below 65534, so that engines
+/// with user namespaces map it, and outside every range that systemd or a distribution assigns.
 const NO_IO_USER: User = match User::new(60_700, 60_700) {
     Ok(user) => user,
     Err(_) => panic!("it is not -1"),
 };
-/// "nobody": on some hosts it has the disk's reserved blocks, and it owns what has no owner.
+/// "nobody": on some hosts it may use the disk's reserved blocks, and it owns files without an
+/// owner.
 const NOBODY: u32 = 65_534;
-/// Users that a remapping engine maps, one by one.
+/// The number of users that a remapping engine maps, one by one.
 const REMAPPED_USERS: u32 = 65_536;
 
 /// The uid and gid of the container.
@@ -79,7 +79,7 @@ mod tests {
             (rootless, me, None, Some((0, 0))),
             (rootless, Some((1001, 100)), None, None),
             (rootless, None, None, Some((60_700, 60_700))),
-            // What a kernel reads as "unchanged", by whatever way it comes.
+            // Values that the kernel reads as "unchanged", however they arrive.
             (UserMapping::Identity, Some((u32::MAX, 0)), None, None),
             (UserMapping::Identity, Some((0, u32::MAX)), None, None),
             (UserMapping::Identity, Some((65_535, 65_535)), None, None),

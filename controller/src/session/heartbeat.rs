@@ -1,9 +1,9 @@
-//! Heartbeats: how an agent knows that its controller is alive where the end of its stdin cannot
-//! tell, because an engine's shim holds it open, or the controller is only stopped.
+//! Heartbeats: they tell the agent that its controller is alive, where an open stdin does not,
+//! because an engine's shim holds it open, or because the controller is merely stopped.
 //!
-//! They are written by one thread for all sessions of the process, and not by a task: a runtime may
-//! be one that its owner drives now and then (`block_on` for each call), or keeps busy with work of
-//! its own, and such a controller is alive. The thread lives as long as there are sessions.
+//! One thread sends them for all sessions of the process, instead of a task: the runtime may only
+//! be driven now and then (`block_on` for each call) or be busy with other work, and such a
+//! controller is alive. The thread lives as long as there are sessions.
 
 use std::io;
 use std::pin::Pin;
@@ -14,15 +14,15 @@ use sandbox_protocol::HEARTBEAT;
 use sandbox_protocol::limits::HEARTBEAT_INTERVAL;
 use tokio::io::AsyncWrite;
 
-/// An agent's stdin. Whoever writes a line holds it until the line is written.
+/// An agent's stdin, locked while a line is being written.
 pub(super) type Input = Arc<tokio::sync::Mutex<Pin<Box<dyn AsyncWrite + Send>>>>;
 
 type WeakInput = Weak<tokio::sync::Mutex<Pin<Box<dyn AsyncWrite + Send>>>>;
 
-/// The sessions that get heartbeats; `None` where there is no thread.
+/// The sessions that receive heartbeats; `None` if there is no thread.
 static SESSIONS: Mutex<Option<Vec<WeakInput>>> = Mutex::new(None);
 
-/// Begins to send heartbeats, until the input is dropped.
+/// Starts to send heartbeats, until the input is dropped.
 pub(super) fn begin(input: &Input) -> io::Result<()> {
     let mut sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(sessions) = &mut *sessions {
@@ -47,11 +47,11 @@ fn send() {
     }
 }
 
-/// Sends one, and never waits; whether there may be another one.
+/// Sends a heartbeat without blocking; returns whether to continue.
 fn beat(input: &Input) -> bool {
-    // A line is being written: its bytes tell the same.
+    // A line is being written: its bytes serve the same purpose.
     let Ok(mut input) = input.try_lock() else { return true };
-    // Nobody needs to be woken: one that does not fit now is behind bytes that are not read yet.
+    // No waker is needed: if the heartbeat does not fit now, there are unread bytes before it.
     let mut context = Context::from_waker(Waker::noop());
     match input.as_mut().poll_write(&mut context, HEARTBEAT) {
         Poll::Ready(Ok(_)) => {
@@ -81,7 +81,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let (attached, agent) = pipe();
         let session = runtime.block_on(async { Session::start(attached, None).unwrap() });
-        // On a runtime of its own: the session's has nobody to drive it now.
+        // On a separate runtime: the session's is not being driven now.
         let other = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut agent = agent;
         let line = other.block_on(async {
@@ -123,7 +123,8 @@ mod tests {
         let mut got = vec![0; 4];
         agent.read_exact(&mut got).await.unwrap();
         assert_eq!(got, b"\n\n\n\n");
-        // Whoever writes next is woken by the reader, not lost with the heartbeat that did not fit.
+        // The reader wakes the next writer; the wake-up is not lost with the heartbeat that did not
+        // fit.
         for _ in 0..5 {
             assert!(beat(&input));
         }

@@ -1,12 +1,13 @@
 //! The session with the agent: JSON-RPC over a container's stdio.
 //!
-//! The agent is hostile as soon as anything of the guest's has run. Every line, id, wait and total
-//! is bounded; what no honest agent sends (an unknown id, a second answer, more log than its
-//! limit, a path outside the mounts, a chunk of no stream) is a breach that ends the session.
+//! The agent must be considered hostile as soon as any guest code has run. Every line, id, wait and
+//! total is bounded; whatever an honest agent does not send (an unknown id, a second answer, more
+//! log than its limit, a path outside the mounts, a chunk of an unknown stream) is a breach that
+//! ends the session.
 //!
-//! One task reads and never waits for anything but the agent; one task writes, and a thread beside
-//! it tells the agent that we are alive ([`heartbeat`]). What a run leaves
-//! (log and changed paths) is collected as it comes, so that a killed agent loses none of it.
+//! One task reads, and waits for nothing but the agent; one task writes, and a thread sends the
+//! agent heartbeats ([`heartbeat`]). The log and the changed paths of a run are collected as they
+//! arrive, so that nothing is lost if the agent is killed.
 
 mod heartbeat;
 mod streams;
@@ -34,50 +35,51 @@ pub(crate) use self::streams::{Fin, Flow, Incoming, Outgoing};
 use self::tunnels::Tunnels;
 pub(crate) use self::tunnels::{ConnectHandler, Received, Tunnel};
 
-/// Lines that wait for the agent to read. With the bound on requests it is never full for long.
+/// The maximum number of lines waiting for the agent to read. Since requests are bounded, it is
+/// never full for long.
 const OUTGOING_LINES: usize = 2 * MAX_IN_FLIGHT;
-/// What is worth a write of its own.
+/// The minimum size that is worth a separate write.
 const ONE_WRITE: usize = 8 << 10;
-/// What is kept of the agent's stderr: its last bytes.
+/// How many bytes of the agent's stderr are kept: the last ones.
 const STDERR_TAIL: usize = 4 << 10;
 
-/// Where lines to the agent go, for as long as the session holds it open.
+/// The queue of lines to the agent, for as long as the session holds it open.
 type WeakLines = mpsc::WeakSender<Vec<u8>>;
 
-/// Why a session is over.
+/// Why a session ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SessionEnd {
-    /// The agent's stdout ended, or the connection to it was cut.
+    /// The agent's stdout ended, or the connection to it was lost.
     Eof,
     /// The agent broke the protocol.
     Breach(String),
 }
 
-/// A request could not be answered.
+/// A request was not answered.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     /// The agent refused it.
     #[error(transparent)]
     Refused(#[from] WireError),
-    /// The session is over; [`Session::ended`] says why.
+    /// The session has ended; [`Session::ended`] returns why.
     #[error("the session is over")]
     Over,
-    /// It is too large for the wire.
+    /// The request is too large for the wire.
     #[error("a request is too large: {0}")]
     TooLarge(sandbox_protocol::frame::FrameError),
 }
 
-/// Takes what the agent says of a request before its answer. An error is a breach.
+/// Handles the agent's notifications about a request. An error is a breach.
 pub(crate) trait NotificationHandler: Send + Sync {
     /// An entry of the log.
     fn log(&self, log: Log) -> Result<(), String> {
         Err(format!("a log entry of no run (id {})", log.request))
     }
-    /// A path is about to change.
+    /// A path is about to be changed.
     fn touched(&self, touched: Touched) -> Result<(), String> {
         Err(format!("a changed path of a request that changes none (id {})", touched.request))
     }
-    /// A script was kept from a path.
+    /// A script was denied access to a path.
     fn refused(&self, refused: Refused) -> Result<(), String> {
         Err(format!("a refusal of no run (id {})", refused.request))
     }
@@ -91,7 +93,7 @@ pub(crate) trait NotificationHandler: Send + Sync {
 pub(crate) struct Session {
     outgoing: mpsc::Sender<Vec<u8>>,
     in_flight: Arc<Semaphore>,
-    /// PathMap of `cancel` and `shutdown`, which must not wait for what they are to end.
+    /// Permits of `cancel` and `shutdown`, which must not wait for the requests they end.
     control: Arc<Semaphore>,
     shared: Arc<Shared>,
 }
@@ -99,8 +101,8 @@ pub(crate) struct Session {
 struct Shared {
     state: Mutex<State>,
     end: watch::Sender<Option<SessionEnd>>,
-    /// Where connections are asked for, and what is said of them goes out. Weak: stdin ends with the
-    /// session.
+    /// Handles connection requests and sends the replies. Weak: stdin is closed when the session
+    /// ends.
     gate: Option<(Arc<dyn ConnectHandler>, WeakLines)>,
 }
 
@@ -113,29 +115,29 @@ struct State {
     stderr: Vec<u8>,
 }
 
-/// Decodes the answer and hands it on; an error is a breach.
+/// Decodes the answer and delivers it; an error is a breach.
 type Deliver = Box<dyn FnOnce(Result<&RawValue, WireError>) -> Result<(), String> + Send>;
 
 struct Pending {
     deliver: Deliver,
-    /// What the agent says of it meanwhile.
+    /// Handles the agent's notifications meanwhile.
     sink: Option<Arc<dyn NotificationHandler>>,
-    /// The streams that it opened.
+    /// The streams that the request opened.
     streams: Vec<u32>,
     _permit: OwnedSemaphorePermit,
 }
 
-/// A permit for one of the requests in flight.
+/// A permit for one request in flight.
 pub(crate) struct InFlightPermit(OwnedSemaphorePermit);
 
-/// Our ends of a program's three streams.
+/// The controller's ends of a command's three streams.
 pub(crate) struct Console {
     pub stdin: Option<Outgoing>,
     pub stdout: Incoming,
     pub stderr: Incoming,
 }
 
-/// The numbers of a program's streams.
+/// The numbers of a command's streams.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConsoleStreams {
     pub stdin: Option<u32>,
@@ -143,18 +145,19 @@ pub(crate) struct ConsoleStreams {
     pub stderr: u32,
 }
 
-/// An answer that is on its way.
+/// The pending answer to a request.
 pub(crate) struct Reply<T> {
     /// The request's id.
     pub id: u64,
     answer: oneshot::Receiver<Result<T, WireError>>,
-    /// There will be none.
+    /// Whether there will be no answer.
     is_lost: bool,
     end: watch::Receiver<Option<SessionEnd>>,
 }
 
 impl<T> Reply<T> {
-    /// Waits for it. Cancel-safe. Where there will be none, why is known when this returns.
+    /// Waits for the answer. Cancel-safe. If there will be none, the reason is known when this
+    /// returns.
     pub async fn wait(&mut self) -> Result<T, CallError> {
         if !self.is_lost {
             match (&mut self.answer).await {
@@ -162,19 +165,20 @@ impl<T> Reply<T> {
                 Err(_) => self.is_lost = true,
             }
         }
-        // An answer that was no answer is dropped a moment before the session ends for it.
+        // The sender of an invalid answer is dropped a moment before the session ends because of
+        // it.
         _ = self.end.wait_for(Option::is_some).await;
         Err(CallError::Over)
     }
 }
 
 impl Session {
-    /// Starts a session on a container's stdio. The gate gets what programs want to connect to;
-    /// without one that is a breach.
+    /// Starts a session on a container's stdio. `gate` handles the connection requests of commands;
+    /// without one they are a breach.
     ///
     /// # Errors
     ///
-    /// Where the thread of the heartbeats cannot be had: the agent would end itself before long.
+    /// If the heartbeat thread cannot be started: the agent would soon end itself.
     pub fn start(attached: Attached, gate: Option<Arc<dyn ConnectHandler>>) -> io::Result<Self> {
         let (outgoing, lines) = mpsc::channel(OUTGOING_LINES);
         let shared = Arc::new(Shared {
@@ -187,8 +191,8 @@ impl Session {
         heartbeat::begin(&input)?;
         let write = write(input, lines);
         tokio::spawn(async move {
-            // With the session's end the whole connection must go, also where the agent takes no
-            // more: an engine whose output nobody reads can be stuck with that container.
+            // When the session ends, the whole connection must be closed, even if the agent reads
+            // no more: an engine whose output is not read can block on that container.
             tokio::select! {
                 () = write => {}
                 _ = end.wait_for(Option::is_some) => {}
@@ -199,8 +203,8 @@ impl Session {
         Ok(Self { outgoing, in_flight: places(), control: places(), shared })
     }
 
-    /// Makes a request and waits for its answer. It waits for as long as it takes: the caller
-    /// has the time limit.
+    /// Sends a request and waits for its answer, without a time limit: that is the caller's
+    /// responsibility.
     pub async fn call<C: Call>(&self, params: C) -> Result<C::Reply, CallError>
     where
         C::Reply: Send + 'static,
@@ -208,7 +212,7 @@ impl Session {
         self.begin(params, None).await?.wait().await
     }
 
-    /// Makes a request. The `sink` gets what the agent says of it meanwhile.
+    /// Sends a request. `sink` receives the agent's notifications about it.
     pub async fn begin<C: Call>(
         &self,
         params: C,
@@ -221,7 +225,7 @@ impl Session {
         self.begin_at(permit, params, sink).await
     }
 
-    /// Makes a request with a permit.
+    /// Sends a request with a permit.
     pub async fn begin_at<C: Call>(
         &self,
         permit: InFlightPermit,
@@ -235,7 +239,7 @@ impl Session {
         self.open(permit, sink, open).await.map(|(reply, ())| reply)
     }
 
-    /// Makes a request that opens a stream, on which the agent sends `most` bytes at most.
+    /// Sends a request that opens a stream, on which the agent sends at most `most` bytes.
     pub async fn receive<C: Call>(
         &self,
         most: u64,
@@ -252,7 +256,7 @@ impl Session {
         self.open(permit, None, open).await
     }
 
-    /// Makes a request that opens a stream, on which we send.
+    /// Sends a request that opens a stream, on which the controller sends.
     pub async fn send<C: Call>(
         &self,
         sink: Option<Arc<dyn NotificationHandler>>,
@@ -269,8 +273,8 @@ impl Session {
         self.open(permit, sink, open).await
     }
 
-    /// Makes a request for a program, with its streams: the agent sends `most` bytes at most on both
-    /// outputs together.
+    /// Sends a request for a command with its streams: the agent sends at most `most` bytes on both
+    /// output streams together.
     pub async fn converse<C: Call>(
         &self,
         permit: InFlightPermit,
@@ -307,13 +311,13 @@ impl Session {
         Outgoing::new(streams.outgoing(), self.outgoing.clone(), self.shared.clone())
     }
 
-    /// Waits until one more request may be in flight.
+    /// Waits until another request may be in flight.
     pub async fn acquire_permit<C: Call>(&self) -> Result<InFlightPermit, CallError> {
         let places = if C::IS_CONTROL { &self.control } else { &self.in_flight };
         places.clone().acquire_owned().await.map(InFlightPermit).map_err(|_| CallError::Over)
     }
 
-    /// Grants a stream more than was consumed of it: what nobody takes is kept.
+    /// Returns credit for the consumed bytes of a stream: unconsumed ones stay buffered.
     pub async fn advance(&self, stream: u32, bytes: u64) {
         let Ok(slot) = self.outgoing.reserve().await else { return };
         let credit = self.shared.lock().streams.advance(stream, bytes);
@@ -322,7 +326,8 @@ impl Session {
         }
     }
 
-    /// Makes the request that `make` gives, with the streams that it opens and our ends of them.
+    /// Sends the request that `make` returns, and returns the controller's ends of the streams that
+    /// it opens.
     async fn open<C: Call, T>(
         &self,
         InFlightPermit(permit): InFlightPermit,
@@ -332,7 +337,7 @@ impl Session {
     where
         C::Reply: Send + 'static,
     {
-        // Whoever gives up on the request before this has not made it.
+        // A caller that gives up before this point has not sent the request.
         let slot = self.outgoing.reserve().await.map_err(|_| CallError::Over)?;
         let (sender, answer) = oneshot::channel();
         let deliver: Deliver = Box::new(move |answer| {
@@ -344,7 +349,7 @@ impl Session {
                 }
                 Err(error) => Err(error),
             };
-            // Nobody may be waiting any more.
+            // The caller may be gone.
             _ = sender.send(answer);
             Ok(())
         });
@@ -372,17 +377,17 @@ impl Session {
         Ok((Reply { id, answer, is_lost: false, end }, end_of_stream))
     }
 
-    /// Ends the session: what the agent said contradicts itself.
+    /// Ends the session: the agent's messages contradict each other.
     pub fn breach(&self, detail: impl Into<String>) {
         self.shared.finish(SessionEnd::Breach(detail.into()));
     }
 
-    /// Waits for the end of the session, and says why it ended.
+    /// Waits for the end of the session, and returns the reason.
     pub async fn ended(&self) -> SessionEnd {
         self.subscribe_end().await
     }
 
-    /// As [`ended`](Self::ended), without the session.
+    /// Like [`ended`](Self::ended), without borrowing the session.
     pub fn subscribe_end(&self) -> impl Future<Output = SessionEnd> + Send + use<> {
         let mut end = self.shared.end.subscribe();
         async move {
@@ -391,12 +396,12 @@ impl Session {
         }
     }
 
-    /// Why the session is over, where it is.
+    /// Why the session has ended, if it has.
     pub fn end(&self) -> Option<SessionEnd> {
         self.shared.end.borrow().clone()
     }
 
-    /// The last that the agent wrote to stderr, as text.
+    /// The last bytes of the agent's stderr, as text.
     pub fn stderr(&self) -> String {
         let text = String::from_utf8_lossy(&self.shared.lock().stderr).into_owned();
         cut_encoded(text.trim(), 2 * STDERR_TAIL).to_owned()
@@ -405,11 +410,11 @@ impl Session {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is whole between any two statements that can panic.
+        // The state is consistent between any two statements that can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a line; an error is a breach.
+    /// Handles a line; an error is a breach.
     fn take(self: &Arc<Self>, line: &str) -> Result<(), String> {
         match FromAgent::decode(line).map_err(|error| error.to_string())? {
             FromAgent::Reply { id, result } => {
@@ -459,13 +464,13 @@ impl Shared {
 
     fn finish(&self, end: SessionEnd) {
         let mut state = self.lock();
-        // Under the lock: no request is added after this. The first end is the one that counts.
+        // Under the lock: no request is added after this. The first end counts.
         self.end.send_if_modified(|known| {
             let is_first = known.is_none();
             known.get_or_insert(end);
             is_first
         });
-        // Whoever waits for an answer, or for a stream, hears that there is none.
+        // Tells everyone waiting for an answer or a stream that there will be none.
         state.pending.clear();
         state.streams.clear();
         state.tunnels.clear();
@@ -492,7 +497,7 @@ async fn read(mut output: impl StreamExt<Item = io::Result<Output>> + Unpin, sha
                 tracing::debug!(%error, "the connection to the agent was cut");
                 break SessionEnd::Eof;
             }
-            // A killed agent may leave half a line: that is no breach.
+            // A killed agent may leave an incomplete line: that is not a breach.
             None => break SessionEnd::Eof,
         }
     };
@@ -508,20 +513,20 @@ fn take_lines(decoder: &mut FrameDecoder, shared: &Arc<Shared>) -> Result<(), St
 
 async fn write(input: heartbeat::Input, mut lines: mpsc::Receiver<Vec<u8>>) {
     while let Some(mut line) = lines.recv().await {
-        // One write for a frame, or for some that wait together: a request and its content. The
-        // reader finds out why an agent does not take it.
+        // One write per frame, or for several that are queued together: a request and its content.
+        // If the agent does not read it, the reader notices why.
         while line.len() < ONE_WRITE
             && let Ok(next) = lines.try_recv()
         {
             line.extend_from_slice(&next);
         }
-        // Held for whole lines: a heartbeat never comes into the middle of one.
+        // Held for whole lines, so that a heartbeat never interrupts one.
         let mut input = input.lock().await;
         if input.write_all(&line).await.is_err() || input.flush().await.is_err() {
             return;
         }
     }
-    // The session is dropped: the agent's sign to leave.
+    // The session is dropped: this tells the agent to exit.
     _ = input.lock().await.shutdown().await;
 }
 
@@ -568,7 +573,7 @@ pub(crate) mod testing {
     }
 
     impl FakeAgent {
-        /// The next request; `None` where stdin has ended.
+        /// The next request; `None` if stdin is closed.
         pub async fn request(&mut self) -> Option<(u64, Request)> {
             match self.message().await? {
                 ToAgent::Request { id, request } => Some((id, request)),
@@ -576,7 +581,7 @@ pub(crate) mod testing {
             }
         }
 
-        /// The next message that is no heartbeat; `None` where stdin has ended.
+        /// The next message other than a heartbeat; `None` if stdin is closed.
         pub async fn message(&mut self) -> Option<ToAgent> {
             loop {
                 let mut line = String::new();

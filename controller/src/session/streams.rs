@@ -1,8 +1,8 @@
-//! The byte streams of a session: the content that `chunk` and `credit` carry.
+//! The byte streams of a session: content sent as `chunk`, with flow control by `credit`.
 //!
-//! What comes is put in a queue that the credit bounds, so the task that reads the agent waits for
-//! nobody; credit goes back when the consumer takes a piece. What goes waits for credit, or for the
-//! end of its stream: the answer to its request, however that comes.
+//! Incoming data is put in a queue that the credit bounds, so the task that reads the agent's
+//! messages never blocks; credit is returned when the consumer takes a piece. Outgoing data waits
+//! for credit, or for the end of its stream: the answer to its request, however that arrives.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,19 +23,19 @@ pub(super) struct Streams {
     open: HashMap<u32, Open>,
 }
 
-/// Our end of an open stream.
+/// The controller's end of an open stream.
 #[derive(Debug)]
 enum Open {
     /// The agent sends.
     Incoming {
         window: ReceiveWindow,
-        /// How many more bytes an honest agent sends at most, on all streams that share it.
+        /// How many more bytes an honest agent may send, on all streams that share this counter.
         left: Arc<AtomicU64>,
         flow: Arc<Flow>,
-        /// Bounded by the credit. Nobody may be there to take it any more.
+        /// Bounded by the credit. The consumer may be gone.
         pieces: mpsc::UnboundedSender<Vec<u8>>,
     },
-    /// We send.
+    /// The controller sends.
     Outgoing {
         window: SendWindow,
         /// There is credit, or the stream has ended.
@@ -43,7 +43,7 @@ enum Open {
     },
 }
 
-/// What has come on a stream.
+/// What has been received on a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     bytes: AtomicU64,
@@ -51,12 +51,12 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// How many bytes.
+    /// The number of bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the agent has said that there is no more.
+    /// Whether the agent has sent the end of the stream.
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }
@@ -66,7 +66,7 @@ impl Streams {
     fn number(&mut self) -> u32 {
         loop {
             let number = self.next;
-            // Those above are the agent's.
+            // Higher numbers are the agent's.
             self.next = (self.next + 1) % FIRST_TUNNEL;
             if !self.open.contains_key(&number) {
                 return number;
@@ -74,8 +74,8 @@ impl Streams {
         }
     }
 
-    /// Opens a stream on which the agent sends, at most as many bytes as are `left` to it and to those
-    /// that share that.
+    /// Opens a stream on which the agent sends, at most `left` bytes together with the other
+    /// streams that share that counter.
     pub fn incoming(
         &mut self,
         left: Arc<AtomicU64>,
@@ -87,7 +87,7 @@ impl Streams {
         (number, receiver, flow)
     }
 
-    /// Grants what was not consumed yet, where the stream goes on.
+    /// Returns credit for consumed bytes, if the stream continues.
     pub fn advance(&mut self, number: u32, bytes: u64) -> Option<Credit> {
         match self.open.get_mut(&number) {
             Some(Open::Incoming { window, .. }) if !window.is_ended() => {
@@ -97,7 +97,7 @@ impl Streams {
         }
     }
 
-    /// Opens a stream on which we send.
+    /// Opens a stream on which the controller sends.
     pub fn outgoing(&mut self) -> (u32, Arc<Notify>) {
         let number = self.number();
         let changed = Arc::new(Notify::new());
@@ -122,7 +122,7 @@ impl Streams {
         }
     }
 
-    /// Takes a chunk; an error is a breach.
+    /// Handles a chunk; an error is a breach.
     pub fn chunk(&mut self, chunk: Chunk) -> Result<(), String> {
         let number = chunk.stream;
         let Some(Open::Incoming { window, left, flow, pieces }) = self.open.get_mut(&number) else {
@@ -130,7 +130,7 @@ impl Streams {
         };
         window.receive(&chunk).map_err(|error| error.to_string())?;
         if chunk.data.0.is_empty() && !chunk.last {
-            // No credit and no limit would ever end them.
+            // Neither credit nor a limit would ever end them.
             return Err(format!("an empty chunk that is not the last one ({number})"));
         }
         let bytes = chunk.data.0.len() as u64;
@@ -142,13 +142,13 @@ impl Streams {
         flow.bytes.fetch_add(bytes, Ordering::Relaxed);
         flow.has_ended.store(chunk.last, Ordering::Relaxed);
         if !chunk.data.0.is_empty() {
-            // Nobody may want it any more.
+            // The consumer may be gone.
             _ = pieces.send(chunk.data.0);
         }
         Ok(())
     }
 
-    /// Takes a grant; an error is a breach.
+    /// Handles a grant of credit; an error is a breach.
     pub fn credit(&mut self, credit: Credit) -> Result<(), String> {
         match self.open.get_mut(&credit.stream) {
             Some(Open::Outgoing { window, changed }) => {
@@ -166,7 +166,7 @@ pub(crate) struct Incoming {
     number: u32,
     pieces: mpsc::UnboundedReceiver<Vec<u8>>,
     flow: Arc<Flow>,
-    /// Bytes that were taken, and for which no credit was given yet.
+    /// Consumed bytes for which no credit was returned yet.
     owed: u64,
     lines: mpsc::Sender<Vec<u8>>,
     shared: Arc<Shared>,
@@ -185,13 +185,13 @@ impl Incoming {
         self.number
     }
 
-    /// What has come, taken or not.
+    /// What has been received, consumed or not.
     pub const fn flow(&self) -> &Arc<Flow> {
         &self.flow
     }
 
-    /// The next piece; `None` where the stream has ended, for which the answer says why.
-    /// Cancel-safe: credit for a piece is given when the next one is asked for.
+    /// Waits for the next piece; `None` if the stream has ended, for which the answer has the
+    /// reason. Cancel-safe: credit for a piece is returned when the next one is requested.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         if self.owed >= CREDIT_STEP
             && let Ok(slot) = self.lines.reserve().await
@@ -202,14 +202,14 @@ impl Incoming {
                 slot.send(line);
             }
         }
-        // Where no credit could be sent the session is over, which the answer tells.
+        // If no credit could be sent, the session has ended, which the answer reports.
         let piece = self.pieces.recv().await?;
         self.owed += piece.len() as u64;
         Some(piece)
     }
 }
 
-/// The producer's end of a stream on which we send.
+/// The producer's end of a stream on which the controller sends.
 pub(crate) struct Outgoing {
     number: u32,
     changed: Arc<Notify>,
@@ -217,16 +217,16 @@ pub(crate) struct Outgoing {
     shared: Arc<Shared>,
 }
 
-/// What comes after the bytes that are sent.
+/// What follows the bytes in a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fin {
-    /// More of them.
+    /// More data.
     More,
-    /// The end of the stream, with the last of them.
+    /// Nothing: the stream ends with this chunk.
     Nothing,
 }
 
-/// The stream ended before everything was sent: the answer says why.
+/// The stream ended before everything was sent: the answer has the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ended;
 
@@ -243,8 +243,8 @@ impl Outgoing {
         self.number
     }
 
-    /// Sends as much of `data` as one chunk takes, once there is credit, and says how much that
-    /// was.
+    /// Sends as much of `data` as fits in one chunk, once there is credit, and returns how much
+    /// that was.
     pub async fn send(&mut self, data: &[u8], then: Fin) -> Result<usize, Ended> {
         loop {
             let chunk = match self.shared.lock().streams.open.get_mut(&self.number) {

@@ -1,9 +1,10 @@
-//! Tunnels: connections of programs in the sandbox, as the wire has them.
+//! Tunnels: connections of commands in the sandbox, on the wire.
 //!
-//! What the agent says is held against the rules here, by the task that reads it, and kept until the
-//! connection's own task takes it. What comes is bounded by its credit in bytes, however small its
-//! pieces are; numbers are bounded too, for a tunnel has its place until both sides have said their
-//! last word. Who may connect where is not known here: that is the [`ConnectHandler`]'s.
+//! The task that reads the agent's messages checks them against the rules of the protocol, and
+//! stores the bytes until the connection's own task receives them. The bytes are bounded by credit,
+//! however small the chunks are; the number of tunnels is bounded too, and a tunnel counts until
+//! both sides have closed it. Which hosts may be reached is decided by the [`ConnectHandler`], not
+//! here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,9 +21,9 @@ use tokio_util::sync::CancellationToken;
 use super::streams::Ended;
 use super::{Shared, WeakLines};
 
-/// Decides about connections, and makes them.
+/// Decides about connections, and establishes them.
 pub(crate) trait ConnectHandler: Send + Sync {
-    /// Takes a tunnel over, in a task of its own: it is called by the one that reads the agent.
+    /// Serves a tunnel, in a separate task: the caller is the task that reads the agent's messages.
     fn open(self: Arc<Self>, tunnel: Tunnel, connect: Connect);
 }
 
@@ -30,25 +31,25 @@ pub(crate) trait ConnectHandler: Send + Sync {
 #[derive(Debug, Default)]
 pub(super) struct Tunnels(HashMap<u32, Open>);
 
-/// A tunnel on which at least one side has not said its last word.
+/// A tunnel that at least one side has not closed.
 #[derive(Debug)]
 struct Open {
     incoming: ReceiveWindow,
     outgoing: SendWindow,
-    /// What came and was not taken.
+    /// Received bytes that were not consumed yet.
     arrived: Vec<u8>,
-    /// What was taken and not given credit for yet.
+    /// Consumed bytes for which no credit was returned yet.
     owed: u64,
     has_arrived: Arc<Notify>,
     has_credit: Arc<Notify>,
-    /// The agent's last word, or the session's end.
+    /// The agent has closed it, or the session has ended.
     broken: CancellationToken,
     is_connected: bool,
     is_closed: bool,
 }
 
 impl Tunnels {
-    /// Takes a chunk; an error is a breach.
+    /// Handles a chunk; an error is a breach.
     pub fn chunk(&mut self, chunk: &Chunk) -> Result<(), String> {
         let number = chunk.stream;
         let open =
@@ -61,7 +62,7 @@ impl Tunnels {
         Ok(())
     }
 
-    /// Takes a grant; an error is a breach.
+    /// Handles a grant of credit; an error is a breach.
     pub fn credit(&mut self, credit: &Credit) -> Result<(), String> {
         let number = credit.stream;
         let open =
@@ -71,7 +72,7 @@ impl Tunnels {
         Ok(())
     }
 
-    /// Takes the agent's last word on a tunnel; an error is a breach.
+    /// Handles the agent's close of a tunnel; an error is a breach.
     pub fn close(&mut self, close: Close) -> Result<(), String> {
         let number = close.tunnel;
         let open = self.0.get(&number).filter(|open| !open.broken.is_cancelled());
@@ -90,13 +91,13 @@ impl Tunnels {
         }
     }
 
-    /// One that the agent may say something of: connected, and not closed by it.
+    /// A tunnel on which the agent may send: connected, and not closed by the agent.
     fn talking(&mut self, number: u32) -> Option<&mut Open> {
         self.0.get_mut(&number).filter(|open| open.is_connected && !open.broken.is_cancelled())
     }
 }
 
-/// Our end of a tunnel. Whoever has it says its last word by [`close`](Self::close).
+/// The controller's end of a tunnel. Its owner must close it with [`close`](Self::close).
 pub(crate) struct Tunnel {
     number: u32,
     has_arrived: Arc<Notify>,
@@ -106,17 +107,17 @@ pub(crate) struct Tunnel {
     shared: Arc<Shared>,
 }
 
-/// What came on a tunnel.
+/// An event received on a tunnel.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     /// Bytes.
     Bytes(Vec<u8>),
-    /// The end: the program sends no more.
+    /// End of stream: the command sends no more.
     End,
 }
 
 impl Tunnel {
-    /// Opens the tunnel that the agent asks for, and gives it to the gate; an error is a breach.
+    /// Opens a tunnel that the agent requested, and passes it to the handler; an error is a breach.
     pub(super) fn open(shared: &Arc<Shared>, connect: Connect) -> Result<(), String> {
         let number = connect.tunnel;
         let Some((gate, lines)) = &shared.gate else {
@@ -160,18 +161,18 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Ends when the agent has said its last word, or the session is over.
+    /// Completes when the agent has closed the tunnel, or the session has ended.
     pub async fn broken(&self) {
         self.broken.cancelled().await;
     }
 
-    /// Says that the connection is there.
+    /// Reports that the connection is established.
     pub async fn connected(&self) -> Result<(), Ended> {
         self.with(|open| open.is_connected = true)?;
         self.say(&ToAgent::Connected(Connected { tunnel: self.number })).await
     }
 
-    /// Waits for what the program sends. What is taken is to be [given back](Self::consumed).
+    /// Waits for data from the command. The consumer must return [credit](Self::consumed) for it.
     pub async fn receive(&self) -> Result<Received, Ended> {
         loop {
             let received = self.with(|open| match std::mem::take(&mut open.arrived) {
@@ -185,11 +186,11 @@ impl Tunnel {
         }
     }
 
-    /// Gives credit for what was received and has gone on.
+    /// Returns credit for received bytes that were forwarded.
     pub async fn consumed(&self, bytes: u64) -> Result<(), Ended> {
         let credit = self.with(|open| {
             open.owed += bytes;
-            // Nothing more comes that needs it.
+            // No more bytes will come that need it.
             let is_due = open.owed >= CREDIT_STEP && !open.incoming.is_ended();
             is_due.then(|| open.incoming.consumed(std::mem::take(&mut open.owed)))
         })?;
@@ -199,7 +200,7 @@ impl Tunnel {
         }
     }
 
-    /// Sends all of `data`, as credit comes.
+    /// Sends all of `data`, as credit allows.
     pub async fn send(&self, mut data: &[u8]) -> Result<(), Ended> {
         while !data.is_empty() {
             let chunk = self.with(|open| {
@@ -218,13 +219,13 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Says that nothing more follows.
+    /// Reports the end of the stream.
     pub async fn finish(&self) -> Result<(), Ended> {
         let chunk = self.with(|open| open.outgoing.chunk(Vec::new(), true))?;
         self.say(&ToAgent::Chunk(chunk.map_err(|_| Ended)?)).await
     }
 
-    /// Our last word.
+    /// Closes the controller's side.
     pub async fn close(self, reason: ClosedReason, message: &str) {
         {
             let open = &mut self.shared.lock().tunnels.0;
@@ -237,7 +238,7 @@ impl Tunnel {
         }
         let message = cut_encoded(message, MAX_CLOSED_MESSAGE_BYTES).to_owned();
         let closed = Closed { tunnel: self.number, reason, message };
-        // Where it cannot be said the session is over.
+        // If it cannot be sent, the session has ended.
         _ = self.say(&ToAgent::Closed(closed)).await;
     }
 

@@ -1,7 +1,7 @@
-//! What goes into an image that is not ours: the agent, and the few files that every program expects
-//! and that the engine does not make where a container has no network. All are mounted read-only
-//! from this user's state folder, so the engine must see that. Nobody else may enter the folder, and
-//! what is in it is compared with what must be before each container.
+//! Files to mount into a user's image: the agent, and the few files that every program expects but
+//! that the engine does not create for a container without a network. All are mounted read-only
+//! from this user's state directory, so the engine must be able to see it. No other user may access
+//! the directory, and its content is verified before each container.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use crate::agent::Agent;
 use crate::error::EngineError;
 use crate::installed_files::{self, InstalledFile, TEXT};
 
-/// The parts, where they are kept.
+/// The directory where the files are kept.
 pub(super) struct Parts {
     agent: Agent,
     folder: PathBuf,
 }
 
-/// A file of ours in a container.
+/// A file to mount into a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Injected {
     pub source: String,
@@ -33,8 +33,8 @@ impl Parts {
         Self { agent, folder: state_dir.join("programs") }
     }
 
-    /// Everything, written where it is missing or not what it must be. The agent is the first, at a
-    /// name of this container's alone: no image has anything there.
+    /// Installs all files, writing those that are missing or wrong. The agent is the first, at a
+    /// path that is unique to this container: no image has anything there.
     pub async fn install(self: &Arc<Self>) -> Result<Vec<Injected>, EngineError> {
         let parts = self.clone();
         let installed = tokio::task::spawn_blocking(move || parts.install_now()).await;

@@ -1,30 +1,30 @@
-//! What is remembered of an engine between commands.
+//! Facts about an engine that are cached between commands.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the names of caches begin with.
+/// The prefix of the names of cache files.
 pub const CACHE_PREFIX: &str = "image-";
 
-/// A text that is remembered between commands, where that can be. Only speed is lost without it.
+/// A text that is cached between commands, if possible. Without it, only speed is lost.
 #[derive(Debug)]
 pub struct Cache(PathBuf);
 
 impl Cache {
-    /// The cache called `key` in the state folder at `state_dir`.
+    /// The cache with this key in the state directory `state_dir`.
     pub fn new(state_dir: &Path, key: &str) -> Self {
         Self(state_dir.join(format!("{CACHE_PREFIX}{key}")))
     }
 
-    /// What was remembered.
+    /// Reads the cached text.
     #[must_use]
     pub fn read(&self) -> Option<String> {
         fs::read_to_string(&self.0).ok().filter(|text| !text.is_empty())
     }
 
-    /// Remembers this.
+    /// Caches this text.
     pub fn write(&self, text: &str) {
-        // Renamed into place, so that no other process reads half of it.
+        // Renamed into place, so that no other process reads an incomplete file.
         let part = self.0.with_extension(std::process::id().to_string());
         let written = fs::write(&part, text).and_then(|()| fs::rename(&part, &self.0));
         if let Err(error) = written {
@@ -32,7 +32,7 @@ impl Cache {
         }
     }
 
-    /// Forgets it.
+    /// Removes the cached text.
     pub fn remove(&self) {
         _ = fs::remove_file(&self.0);
     }

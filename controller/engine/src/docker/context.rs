@@ -1,5 +1,5 @@
-//! Docker's contexts: which one is current, and which endpoint it names. Read-only; the format is
-//! the docker command line's.
+//! Docker contexts: the current one, and its endpoint. Read-only; the format is that of the Docker
+//! CLI.
 
 use std::path::Path;
 use std::{fs, io};
@@ -7,10 +7,10 @@ use std::{fs, io};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-/// Name of the context that is no context: the usual socket.
+/// The name of the built-in context, which stands for the default socket.
 pub(super) const DEFAULT_CONTEXT: &str = "default";
 
-// Only the fields that matter; both files have many more, and grow.
+// Only the relevant fields; both files have many more, and newer versions add some.
 #[derive(Deserialize)]
 struct ConfigFile {
     #[serde(default, rename = "currentContext")]
@@ -34,15 +34,15 @@ struct Endpoint {
     host: String,
 }
 
-/// What a context says.
+/// The endpoint of a context.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ContextEndpoint {
     pub host: String,
-    /// It has TLS material.
+    /// Whether it has TLS material.
     pub tls: bool,
 }
 
-/// The current context of `config.json`; `None` where there is none, or it is the default one.
+/// The current context of `config.json`; `None` if there is none, or if it is the default one.
 pub(super) fn current(config_dir: &Path) -> Result<Option<String>, String> {
     let path = config_dir.join("config.json");
     let Some(text) = read(&path)? else { return Ok(None) };

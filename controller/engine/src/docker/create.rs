@@ -1,5 +1,5 @@
-//! From a [`ContainerSpec`] to Docker's words: a pure function, so that every setting of the
-//! hardening table is tested by itself.
+//! Translates a [`ContainerSpec`] into a Docker request: a pure function, so that every setting of
+//! the hardening table can be tested separately.
 
 use std::collections::HashMap;
 
@@ -19,38 +19,39 @@ use crate::hardening::{
 };
 use crate::{Bind, ContainerSpec, Programs};
 
-/// Whose seccomp profile a container gets. There is no third way: never none.
+/// The seccomp profile of a container. There is always one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seccomp {
-    /// Ours, which is smaller and quicker to load.
+    /// The profile of sandboxctl, which is smaller and faster to load.
     Ours,
-    /// The engine's default. Podman takes a profile only as a file of its own.
+    /// The engine's default. Podman accepts a profile only as a separate file.
     EnginesDefault,
 }
 
 pub(super) const TMP: &str = "/tmp";
 
-/// Covers a directory. Where an image wants a volume too, which the engine would otherwise make, on the
-/// host's disk and to be written to: a volume that is read-only must have a name, and so would outlive us.
+/// The options of a tmpfs that covers a directory, including the volumes that an image declares.
+/// The engine would otherwise create those on the host's disk, writable: a read-only volume must
+/// have a name, and so would outlive the container.
 pub(super) const EMPTY: &str = "ro,nosuid,nodev,noexec,size=4k";
 
-/// What a container is made from.
+/// The image of a container.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum From<'a> {
     /// The sandbox image, by its id.
     Own(&'a str),
-    /// An image with programs, by its id.
+    /// A user's image, in which commands run, by its id.
     Foreign {
         image: &'a str,
-        /// Where it wants folders to be written to.
+        /// The volumes that the image declares.
         volumes: &'a [String],
         programs: &'a Programs,
-        /// What is mounted into it besides: the agent first, which is what starts.
+        /// The files to mount into it: the agent, which is what starts, comes first.
         injected: &'a [Injected],
     },
 }
 
-/// The body of the request that makes the container.
+/// The body of the request that creates the container.
 pub(super) fn body(
     spec: &ContainerSpec,
     from: From<'_>,
@@ -66,7 +67,7 @@ pub(super) fn body(
     }
 }
 
-/// What there is in every container.
+/// The settings of every container.
 fn hardened(
     spec: &ContainerSpec,
     from: From<'_>,
@@ -80,19 +81,19 @@ fn hardened(
     let mut security_opt = vec!["no-new-privileges".to_owned()];
     match seccomp {
         Seccomp::Ours => security_opt.push(format!("seccomp={}", profile())),
-        // Podman ignores `MaskedPaths`, and takes them so.
+        // Podman ignores `MaskedPaths`, and accepts them in this form.
         Seccomp::EnginesDefault => security_opt.push(format!("mask={}", MASKED_PATHS.join(":"))),
     }
     let memory = i64::try_from(spec.memory).unwrap_or(i64::MAX);
     let texts = |list: &[&str]| Some(list.iter().map(|&text| text.to_owned()).collect());
     ContainerCreateBody {
         image: Some(image.to_owned()),
-        // The agent's: it is the entrypoint.
+        // The agent's arguments: the agent is the entrypoint.
         cmd: Some(spec.agent_args()),
         user: Some(spec.user.to_string()),
-        // A terminal would turn the container's bytes into the heads of frames.
+        // A terminal would turn the container's output into frame headers.
         tty: Some(false),
-        // Stdin ends with the connection: the agent's sign that its controller is gone.
+        // Stdin is closed with the connection: that tells the agent that its controller is gone.
         open_stdin: Some(true),
         stdin_once: Some(true),
         attach_stdin: Some(true),
@@ -120,7 +121,7 @@ fn hardened(
                 .then(|| spec.hidden.iter().map(|path| (path.clone(), EMPTY.to_owned())).collect()),
             masked_paths: texts(MASKED_PATHS),
             readonly_paths: texts(READONLY_PATHS),
-            // What the guest prints is not kept on the host's disk.
+            // The guest's output is not logged to the host's disk.
             log_config: Some(HostConfigLogConfig {
                 typ: Some("none".to_owned()),
                 config: Some(HashMap::new()),
@@ -130,7 +131,7 @@ fn hardened(
                 name: Some(RestartPolicyNameEnum::NO),
                 maximum_retry_count: None,
             }),
-            // How it ended must be there to be read: we remove it ourselves.
+            // The exit evidence must remain readable: the controller removes the container.
             auto_remove: Some(false),
             init: Some(false),
             runtime: runtime.map(str::to_owned),
@@ -140,8 +141,8 @@ fn hardened(
     }
 }
 
-/// What there is besides where programs run: nothing of the image's own settings holds but its
-/// environment.
+/// The additional settings of a container in which commands run: of the image's own settings only
+/// the environment applies.
 fn with_programs(
     mut body: ContainerCreateBody,
     spec: &ContainerSpec,
@@ -150,7 +151,7 @@ fn with_programs(
     injected: &[Injected],
 ) -> ContainerCreateBody {
     body.entrypoint = Some(injected.iter().take(1).map(|agent| agent.target.clone()).collect());
-    // The image's may be missing, and would be made.
+    // The image's may not exist, and would be created.
     body.working_dir = Some("/".to_owned());
     body.hostname = Some(HOSTNAME.to_owned());
     // It would run programs beside the agent.
@@ -163,14 +164,14 @@ fn with_programs(
     let Programs { tmpfs_bytes, tmpfs_inodes, .. } = programs;
     let tmp = (
         TMP.to_owned(),
-        // The owner is told because the engine takes the mode of the image's `/tmp`, whatever we
-        // say: one that nobody else could write to.
+        // The engine uses the mode of the image's `/tmp`, whatever the request says. In case that
+        // denies writes to all but the owner, the user is made the owner.
         format!(
             "exec,nosuid,nodev,size={tmpfs_bytes},nr_inodes={tmpfs_inodes},mode=1777,uid={uid},\
              gid={gid}"
         ),
     );
-    // There is none where we have something ourselves.
+    // Not at a path that has a mount of the request.
     let is_ours = |path: &str| {
         path == TMP
             || spec.mounts.iter().any(|bind| bind.target == path)
@@ -184,8 +185,8 @@ fn with_programs(
     body
 }
 
-/// Why a container cannot be made with a volume at this path; `None` where it can. The engine makes
-/// what a mount is put on, and that must not be in a mount of ours.
+/// Why a container with a volume at this path cannot be created; `None` if it can. The engine
+/// creates mount points, and that must not happen inside one of the sandbox's mounts.
 pub(super) fn refuse_volume(path: &str, spec: &ContainerSpec) -> Option<String> {
     let ours = spec.mounts.iter().map(|bind| &*bind.target);
     let system = SYSTEM_FILES.iter().map(|file| file.path);
@@ -197,7 +198,7 @@ pub(super) fn refuse_volume(path: &str, spec: &ContainerSpec) -> Option<String> 
     Some(format!("wants a volume at {path}, where the sandbox has its {hit}"))
 }
 
-/// The system call filter for programs in Docker's words.
+/// The seccomp profile for commands in Docker's format.
 fn programs_profile() -> Value {
     let personality = PERSONALITIES.map(|value| {
         json!({
@@ -214,7 +215,7 @@ fn programs_profile() -> Value {
     profile
 }
 
-/// The system call filter for scripts in Docker's words.
+/// The seccomp profile for scripts in Docker's format.
 fn scripts_profile() -> Value {
     profile(json!([
         {"names": ALLOWED_SYSCALLS.concat(), "action": "SCMP_ACT_ALLOW"},
@@ -252,10 +253,10 @@ fn mount(bind: &Bind) -> Mount {
     Mount { read_only: Some(bind.read_only), ..bind_mount(&bind.source.path, &bind.target) }
 }
 
-/// Read-only.
+/// A read-only bind mount.
 fn bind_mount(source: &str, target: &str) -> Mount {
     Mount {
-        // Not `Binds`: those make a missing source, and `:ro` there loses nosuid and nodev.
+        // Not `Binds`: that creates a missing source, and its `:ro` loses nosuid and nodev.
         typ: Some(MountType::BIND),
         source: Some(source.to_owned()),
         target: Some(target.to_owned()),
@@ -275,7 +276,7 @@ mod tests {
     use crate::ProgramRoot;
     use crate::testing::spec;
 
-    /// What goes over the wire, without what is not set.
+    /// The request as sent, without unset fields.
     fn json() -> Value {
         fn strip(value: &mut Value) {
             if let Value::Object(map) = value {
@@ -426,7 +427,7 @@ mod tests {
         }
     }
 
-    /// As [`json`], for an image that wants to write to these folders.
+    /// Like [`json`], for an image that declares these volumes.
     fn with_programs(volumes: &[&str]) -> Value {
         let volumes: Vec<String> = volumes.iter().map(|&path| path.to_owned()).collect();
         let (source, target) = ("/run/x/agent".to_owned(), "/.sandbox-0123".to_owned());

@@ -1,4 +1,4 @@
-//! Where Docker is, found the way the docker command line finds it.
+//! Finds Docker's endpoint the same way as the Docker CLI.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -10,10 +10,10 @@ use crate::error::ConnectError;
 const FORWARD: &str = "which sandboxctl does not speak; forward the socket instead: \
                        ssh -L /tmp/docker.sock:/var/run/docker.sock HOST";
 
-/// An endpoint that can be connected to.
+/// An endpoint to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Endpoint {
-    /// A socket.
+    /// A UNIX socket.
     Unix(PathBuf),
     /// `host:port`, without TLS.
     Tcp(String),
@@ -28,7 +28,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// An endpoint and what names it.
+/// An endpoint, and what named it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub endpoint: Endpoint,
@@ -37,7 +37,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Whether it is a socket whose file is not there. One that cannot be looked at may be.
+    /// Whether it is a socket that does not exist. One that cannot be checked may exist.
     pub fn is_missing(&self) -> bool {
         let Endpoint::Unix(path) = &self.endpoint else { return false };
         let kind = path.metadata().map_err(|error| error.kind());
@@ -45,16 +45,16 @@ impl Candidate {
     }
 }
 
-/// What is to be tried.
+/// The endpoints to try.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Candidates {
-    /// Something names one: it and no other.
+    /// Only this one, because it was named explicitly.
     Named(Candidate),
-    /// Nothing does: the usual sockets, in order.
+    /// The default sockets, in order, because none was named.
     Usual(Vec<Candidate>),
 }
 
-/// The endpoints to try.
+/// Determines the endpoints to try.
 pub(super) fn find(config: &DockerEndpoint) -> Result<Candidates, ConnectError> {
     let set = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
     if let Some((host, why)) = &config.host
@@ -99,7 +99,7 @@ pub(super) fn find(config: &DockerEndpoint) -> Result<Candidates, ConnectError> 
     }
 }
 
-// No message repeats an address that is refused: it may have a password in it.
+// Messages do not repeat the address that is refused: it may contain a password.
 fn named(host: &str, why: String, tls: bool) -> Result<Candidates, ConnectError> {
     let refuse = |reason: String| ConnectError::Endpoint { why: why.clone(), reason };
     let endpoint = match host.split_once("://") {
@@ -130,7 +130,7 @@ fn named(host: &str, why: String, tls: bool) -> Result<Candidates, ConnectError>
         }
         Some(("ssh", _)) => return Err(refuse(format!("it is over SSH, {FORWARD}"))),
         Some((scheme, _)) => return Err(refuse(format!("'{scheme}://' is not known"))),
-        // The docker command line takes a bare host:port too, but not a path.
+        // The Docker CLI also accepts host:port without a scheme, but not a path.
         None => return Err(refuse("it is neither unix:///… nor tcp://host:port".to_owned())),
     };
     Ok(Candidates::Named(Candidate { endpoint, why }))

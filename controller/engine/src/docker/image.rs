@@ -1,10 +1,10 @@
-//! The sandbox image on Docker: loaded from an [archive](super::image_tar) of our own, found again
-//! by its label.
+//! The sandbox image on Docker: loaded from an [archive](super::image_tar) that sandboxctl creates,
+//! and found again by its label.
 //!
-//! Nothing is pulled, and neither tag nor label is trusted: an image is looked into before it is
-//! used, and containers are made from its id. The id is remembered in the state folder, which
-//! saves a round trip a run; an engine that does not know it any more says so when a container is
-//! to be made.
+//! Nothing is pulled, and neither tag nor label is trusted: an image is inspected before it is
+//! used, and containers are created from its id. The id is cached in the state directory, which
+//! saves a round trip per run; if the engine no longer has the image, it reports that when a
+//! container is to be created.
 
 use std::collections::HashMap;
 use std::io;
@@ -31,15 +31,15 @@ use crate::docker::cache::Cache;
 use crate::error::EngineError;
 use crate::image::ImageInfo;
 
-/// An untagged image is dangling, and `docker image prune` takes it.
+/// Untagged images are dangling, and `docker image prune` would remove them.
 const REPOSITORY: &str = "sandboxctl/agent";
 
 /// The image that this controller uses.
 pub(super) struct Image {
     recipe: Recipe,
-    /// The id, as far as it is known.
+    /// The id, if it is known.
     id: Mutex<Option<String>>,
-    /// Where it is remembered.
+    /// The cache of the id.
     cache: Cache,
 }
 
@@ -55,7 +55,7 @@ impl Image {
         &self.recipe.digest[..12]
     }
 
-    /// The id, as far as it is remembered. It may be gone since.
+    /// The cached id. The image may have been removed since.
     pub fn remembered(&self) -> Option<String> {
         self.id().clone()
     }
@@ -64,7 +64,7 @@ impl Image {
         self.id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There is no such image any more.
+    /// Removes the id of a missing image from the cache.
     pub fn forget(&self, id: &str) {
         let mut known = self.id();
         if known.as_deref() == Some(id) {
@@ -78,7 +78,7 @@ impl Image {
         self.cache.write(id);
     }
 
-    /// The image's id: found by its label, or built.
+    /// Returns the image's id: found by its label, or built.
     pub async fn ensure(&self, docker: &Docker) -> Result<String, EngineError> {
         match self.find(docker).await? {
             Some(id) => {
@@ -91,7 +91,7 @@ impl Image {
 
     async fn find(&self, docker: &Docker) -> Result<Option<String>, EngineError> {
         let label = format!("{LABEL_IMAGE}={}", self.recipe.digest);
-        // The label is only a claim, of whoever made the image.
+        // Whoever built the image may have set the label: it is only a claim.
         for image in list_by_label(docker, &label).await? {
             match self.verify(docker, &image.id, "it").await {
                 Ok(id) => return Ok(Some(id)),
@@ -101,7 +101,7 @@ impl Image {
         Ok(None)
     }
 
-    /// Makes it, also where there is one. Two processes that do so at once both succeed.
+    /// Builds the image, even if one exists. Two processes may do so concurrently.
     pub async fn build(
         &self,
         docker: &Docker,
@@ -113,8 +113,8 @@ impl Image {
         self.load_from(docker, pieces, "what was built", progress).await
     }
 
-    /// The id of the image called so, where it is this controller's image. `which` is what
-    /// messages call it.
+    /// The id of the image with this name, if it is this controller's image. `which` is its name in
+    /// messages.
     pub async fn verify(
         &self,
         docker: &Docker,
@@ -135,7 +135,8 @@ impl Image {
 
     pub async fn list(&self, docker: &Docker) -> Result<Vec<ImageInfo>, EngineError> {
         let images = list_by_label(docker, LABEL_IMAGE).await?;
-        // Of those that are alike the one that a run would take is in use: the others are stale.
+        // Among identical images, the one that a run would use is current, and the others are
+        // stale.
         let current = match self.remembered() {
             Some(id) if images.iter().any(|image| image.id == id) => Some(id),
             _ => self.find(docker).await?,
@@ -162,13 +163,13 @@ impl Image {
         Ok(())
     }
 
-    /// The image `id` as a tar.
+    /// The image `id` as a tar archive.
     pub async fn save(
         &self,
         docker: &Docker,
         id: &str,
     ) -> Result<impl Stream<Item = Result<Bytes, EngineError>> + use<>, EngineError> {
-        // It is asked for by its tag, or the tag would not be in the tar.
+        // Requested by its tag, because otherwise the archive would not contain the tag.
         let tag = self.tag();
         let options = TagImageOptionsBuilder::new().repo(REPOSITORY).tag(tag).build();
         docker.tag_image(id, Some(options)).await.map_err(engine_error)?;
@@ -177,7 +178,7 @@ impl Image {
         Ok(docker.export_image(&name).map(|piece| piece.map_err(engine_error)))
     }
 
-    /// Loads what [`save`](Self::save) wrote.
+    /// Loads an archive written by [`save`](Self::save).
     pub async fn load(
         &self,
         docker: &Docker,
@@ -186,8 +187,8 @@ impl Image {
         self.load_from(docker, tar, "what was loaded", &mut |_| {}).await
     }
 
-    /// That the image is there afterwards says nothing, it may have been before: the engine must
-    /// say that it loaded it. `which` is what messages call it.
+    /// That the image exists afterwards proves nothing, because it may have existed before: the
+    /// engine must report that it loaded it. `which` is its name in messages.
     async fn load_from(
         &self,
         docker: &Docker,
@@ -209,8 +210,8 @@ impl Image {
                     text.lines().filter(|line| !line.trim().is_empty()).for_each(&mut *progress);
                     loaded.extend(text.lines().filter_map(loaded_name).map(str::to_owned));
                 }
-                // The decoder can fail on what is left at the end, after all went well: what the
-                // engine says that it loaded decides.
+                // The decoder can fail on trailing data after everything succeeded: what the engine
+                // reported as loaded decides.
                 Err(error) => failure = engine_error(error),
             }
         }
@@ -227,7 +228,8 @@ impl Image {
     }
 }
 
-/// What the engine says it loaded: `Loaded image: NAME`, or `Loaded image ID: sha256:…`.
+/// The image that the engine reports as loaded: `Loaded image: NAME`, or `Loaded image ID:
+/// sha256:…`.
 fn loaded_name(line: &str) -> Option<&str> {
     let (what, name) = line.trim().split_once(": ")?;
     what.starts_with("Loaded image").then_some(name)
@@ -238,7 +240,7 @@ async fn list_by_label(docker: &Docker, label: &str) -> Result<Vec<ImageSummary>
     let filters = HashMap::from([("label", vec![label])]);
     let options = ListImagesOptionsBuilder::new().filters(&filters).build();
     let mut listed = docker.list_images(Some(options.clone())).await;
-    // Podman looks at each by itself, and gives up where one was removed meanwhile.
+    // Podman inspects each image separately, and fails if one was removed meanwhile.
     for _ in 0..3 {
         match &listed {
             Err(bollard::errors::Error::DockerResponseServerError {

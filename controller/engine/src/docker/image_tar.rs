@@ -1,9 +1,9 @@
-//! The sandbox image as an archive that an engine loads (`docker load`): made here, byte by byte,
-//! from the Dockerfile and the agent.
+//! The sandbox image as an archive for `docker load`: created here, byte by byte, from the
+//! Dockerfile and the agent.
 //!
-//! No engine builds anything, so there is nothing to leave half built: an image comes with its
-//! labels or not at all. And what must be in it is known beforehand, so that an image that claims
-//! to be ours can be held to it.
+//! No engine builds anything, so an image cannot be half built: it is loaded with its labels or not
+//! at all. And its content is known in advance, so that an image that claims to be the sandbox
+//! image can be verified.
 
 use std::sync::OnceLock;
 use std::time::SystemTime;
@@ -20,23 +20,22 @@ use crate::agent::Agent;
 pub(super) const LABEL_IMAGE: &str = "sandboxctl.image";
 /// The sha256 of the agent alone.
 pub(super) const LABEL_AGENT: &str = "sandboxctl.agent";
-/// What an engine's default environment may be. It says nothing to the agent.
+/// An engine's default environment. It has no effect on the agent.
 const USUAL_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What the image is to be.
+/// The expected content of the image.
 pub(super) struct Recipe {
     agent: Agent,
-    /// Where the agent is in it, and the image's entrypoint.
+    /// The path of the agent in the image, which is its entrypoint.
     path: &'static str,
     /// The value of [`LABEL_IMAGE`].
     pub digest: String,
-    /// The digest of the one layer, once somebody asked.
+    /// The digest of the only layer, once it was needed.
     layer: OnceLock<String>,
 }
 
 impl Recipe {
-    /// The image of this Dockerfile, which copies the agent and names it as the entrypoint, and
-    /// does nothing else.
+    /// The image of this Dockerfile, which must only copy the agent and set it as the entrypoint.
     pub fn new(dockerfile: &'static str, agent: Agent) -> Self {
         let path = agent_path(dockerfile).expect("a test reads the Dockerfile");
         let digest = sandbox_dirfd::hex(
@@ -48,7 +47,7 @@ impl Recipe {
         Self { agent, path, digest, layer: OnceLock::new() }
     }
 
-    /// The archive, with an image of this tag, made at this time.
+    /// The archive of an image with this tag and creation time.
     pub fn archive(&self, tag: &str, created: SystemTime) -> Bytes {
         let layer = self.layer();
         let layer_digest = self.digest_of(|| layer.clone());
@@ -76,8 +75,8 @@ impl Recipe {
         ])
     }
 
-    /// Whether that is what an image holds: by the digests of its layers, which engines go by, and
-    /// by every setting that containers get from an image.
+    /// Whether an image has exactly this content: checks the digests of its layers, by which
+    /// engines identify them, and every setting that containers inherit from an image.
     pub fn is_that_of(&self, image: &ImageInspect) -> bool {
         let layers = image.root_fs.as_ref().and_then(|root| root.layers.as_deref());
         let (Some([layer]), Some(config)) = (layers, &image.config) else { return false };
@@ -99,12 +98,12 @@ impl Recipe {
             && matches!(config.working_dir.as_deref(), None | Some("" | "/"))
     }
 
-    /// The layer's digest, for which the layer is made only where nobody asked before.
+    /// The layer's digest. The layer is only created if the digest is not known yet.
     fn digest_of(&self, layer: impl FnOnce() -> Bytes) -> &str {
         self.layer.get_or_init(|| sandbox_dirfd::hex(&Sha256::digest(layer())))
     }
 
-    /// The image's one layer.
+    /// The image's only layer.
     fn layer(&self) -> Bytes {
         let path = self.path.trim_start_matches('/');
         let folders: Vec<String> =
@@ -116,7 +115,7 @@ impl Recipe {
     }
 }
 
-/// Where the Dockerfile puts the agent; `None` where it does anything else.
+/// The path where the Dockerfile puts the agent; `None` if it does anything else.
 fn agent_path(dockerfile: &'static str) -> Option<&'static str> {
     let mut lines = dockerfile.lines().map(str::trim);
     let mut next = || lines.find(|line| !line.is_empty() && !line.starts_with('#'));
@@ -130,20 +129,20 @@ fn agent_path(dockerfile: &'static str) -> Option<&'static str> {
     (entrypoint == [path] && next().is_none()).then_some(path)
 }
 
-/// This machine's architecture in the words of images.
+/// The name of this machine's architecture in images.
 fn architecture() -> &'static str {
     const NAMES: [(&str, &str); 2] = [("x86_64", "amd64"), ("aarch64", "arm64")];
     let here = std::env::consts::ARCH;
     NAMES.iter().find(|(name, _)| *name == here).map_or(here, |(_, name)| name)
 }
 
-/// What is in a tar.
+/// An entry of a tar archive.
 enum Entry<'a> {
     Folder,
     File(u32, &'a [u8]),
 }
 
-/// Without a time and an owner of this machine: the same entries are the same bytes.
+/// Without times and owners of this machine: the same entries give the same bytes.
 fn tar(entries: &[(&str, Entry<'_>)]) -> Bytes {
     let mut tar = tar::Builder::new(Vec::new());
     for (name, entry) in entries {
@@ -189,7 +188,7 @@ mod tests {
         files
     }
 
-    /// What an engine would say of the image in an archive.
+    /// An engine's report about the image in an archive.
     fn inspected(archive: &[u8]) -> ImageInspect {
         let files = read(archive);
         let manifest: Value = serde_json::from_slice(&files["manifest.json"].1).unwrap();

@@ -1,12 +1,12 @@
-//! Symbolic links in images that are not ours: no mount's target may lead through one.
+//! Symbolic links in users' images: no mount target may lead through one.
 //!
-//! What makes a container's mounts follows the links of its image, into a mount that is there already
-//! too: what it makes to mount on is then made in the io dir, by root, before the agent could look. So
-//! every component of every target is looked at before. In a container of the same image without any
-//! mount, which is never started: an engine asked about a path of one that has mounts (Docker 20.10)
-//! makes them first, through those very links.
+//! The OCI runtime follows the links of the image when it creates a container's mounts, even into
+//! an earlier mount: a mount point could then be created in the io dir, by root, before the agent
+//! could check anything. So every component of every target is checked beforehand, in a container
+//! of the same image without any mount, which is never started: an engine that is asked about a
+//! path in a container with mounts (Docker 20.10) sets these up first, through those very links.
 //!
-//! An image's content does not change, so what was seen of one is remembered by its id.
+//! The content of an image does not change, so the result is cached by its id.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -28,18 +28,18 @@ use crate::docker::cache::Cache;
 use crate::error::EngineError;
 use crate::hardening::SYSTEM_FILES;
 
-/// What engines mount by themselves, beside what they are asked for.
+/// Mounts that engines add by themselves.
 const ENGINES_OWN: &[&str] = &["/dev/mqueue", "/dev/pts", "/dev/shm", "/proc", "/sys/fs/cgroup"];
-/// The bit of a symbolic link in a mode as the engine writes it: that of Go's `fs.FileMode`.
+/// The bit of a symbolic link in a mode reported by the engine: that of Go's `fs.FileMode`.
 const MODE_SYMLINK: u32 = 1 << 27;
-/// Paths of one image that are remembered; the mounts of a sandbox have some dozen.
+/// The maximum number of cached paths of an image; the mounts of a sandbox have some dozen.
 const MAX_REMEMBERED: usize = 256;
 
-/// What stands at a path of an image.
+/// What a path of an image is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Component {
-    /// Nothing: what the engine makes there is the container's own.
+    /// Nothing: what the engine creates there belongs to the container.
     Missing,
     /// A directory or a file.
     Plain,
@@ -47,17 +47,17 @@ enum Component {
     Link,
 }
 
-/// What is known of an image, by path.
+/// The checked paths of an image.
 type Paths = BTreeMap<String, Component>;
 
-/// What is known of the images of an engine.
+/// The checked paths of the images of an engine.
 pub(super) struct Links {
     endpoint: String,
     state_dir: PathBuf,
     images: Mutex<HashMap<String, Paths>>,
 }
 
-/// A path of an image that is a symbolic link, and the mount whose target leads through it.
+/// A path of an image that is a symbolic link, and the mount target that leads through it.
 #[derive(Debug, PartialEq, Eq)]
 struct Link {
     path: String,
@@ -70,9 +70,9 @@ impl Links {
         Self { endpoint, state_dir, images: Mutex::default() }
     }
 
-    /// Why no container may be made from an image, where a mount's target leads through a link of it.
-    /// It is looked into by a container of `spec`'s own name, so that whoever removes that one removes
-    /// this one.
+    /// Refuses an image if a mount target leads through one of its links. The image is inspected in
+    /// a container with the name of `spec`, so that whoever removes the container of that name also
+    /// removes this one.
     pub async fn refuse(
         &self,
         docker: &Docker,
@@ -126,8 +126,8 @@ impl Links {
     }
 }
 
-/// Where something is mounted in a container of an image. The agent's place is not among them: it is a
-/// name at the root that no image can know.
+/// The mount targets in a container of an image. The agent's path is not included: it is a name in
+/// the root directory that no image can predict.
 fn targets(volumes: &[String], spec: &ContainerSpec) -> Vec<String> {
     let ours = spec.mounts.iter().map(|bind| &*bind.target);
     let system = SYSTEM_FILES.iter().map(|file| file.path);
@@ -135,14 +135,14 @@ fn targets(volumes: &[String], spec: &ContainerSpec) -> Vec<String> {
     ours.chain(volumes.iter().map(String::as_str)).chain(others).map(str::to_owned).collect()
 }
 
-/// A path and all that are above it but the root, from the top.
+/// A path and all of its parents except the root, from the top.
 fn components(path: &str) -> impl Iterator<Item = &str> {
     let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
     ends.filter(|at| *at > 0).map(|at| &path[..at])
 }
 
-/// The first component of which nothing is known and that counts: beneath what is missing nothing is,
-/// and beneath a link nothing is looked for.
+/// The first unchecked component that matters: there is nothing below a missing one, and no need to
+/// look below a link.
 fn first_unknown<'a>(known: &Paths, targets: &'a [String]) -> Option<&'a str> {
     targets.iter().find_map(|target| {
         let beyond = components(target).find(|path| known.get(*path) != Some(&Component::Plain))?;
@@ -157,7 +157,7 @@ fn first_link(known: &Paths, targets: &[String]) -> Option<Link> {
     })
 }
 
-/// A container of the image without a mount, for nobody to start.
+/// Creates a container of the image without a mount, which is never started.
 async fn create_bare(
     docker: &Docker,
     image: &str,
@@ -173,7 +173,7 @@ async fn create_bare(
         network_disabled: Some(true),
         host_config: Some(HostConfig {
             network_mode: Some("none".to_owned()),
-            // Else the engine would make volumes. These are mounted at a start.
+            // Otherwise the engine would create volumes. These are only mounted at a start.
             tmpfs: Some(volumes.iter().map(|path| (path.clone(), EMPTY.to_owned())).collect()),
             ..HostConfig::default()
         }),
@@ -182,7 +182,7 @@ async fn create_bare(
     docker.create_container(Some(options), body).await.map_err(engine_error).map(|_| ())
 }
 
-/// Looks at every component that counts.
+/// Checks every component that matters.
 async fn look(
     docker: &Docker,
     container: &str,
@@ -194,7 +194,7 @@ async fn look(
         let asked = docker.get_container_archive_info(container, Some(options)).await;
         let component = match asked.map_err(engine_error) {
             Ok(stat) if stat.file_mode & MODE_SYMLINK != 0 => Component::Link,
-            // Podman follows what it finds, and says where that led.
+            // Podman follows links, and reports the target.
             Ok(stat) if !stat.link_target.is_empty() && stat.link_target != path => Component::Link,
             Ok(_) => Component::Plain,
             Err(EngineError::NotFound(_)) => Component::Missing,

@@ -1,4 +1,5 @@
-//! Docker Engine from API 1.41 on, or Podman's socket. The only place that knows bollard.
+//! Docker Engine from API 1.41 on, or Podman's compatible socket. The only module that uses
+//! bollard.
 
 mod agent_mount;
 pub mod cache;
@@ -53,36 +54,36 @@ use crate::{
     ImageTar, Images, OomBaseline, Output, Prepared, ProgramRoot, Programs, Progress, UserMapping,
 };
 
-/// For bollard, in seconds. Every call has a shorter limit of ours around it, so this is only
-/// there because there must be one.
+/// For bollard, in seconds. Every call has a shorter time limit, so this is only set because
+/// bollard requires one.
 const CLIENT_TIMEOUT: u64 = 3600;
 
-/// What is kept of an engine's message, in encoded bytes.
+/// The maximum length of an engine's message, in encoded bytes.
 const MAX_ENGINE_WORDS: usize = 1 << 10;
 
-/// How long after a container's end the engine may take to say that memory had run out.
+/// How long after a container's exit the engine may take to report that memory had run out.
 const LATE_NEWS: Duration = Duration::from_millis(500);
 
 /// A Docker Engine.
 pub struct DockerEngine {
     docker: Docker,
     info: EngineInfo,
-    /// The host user who runs the engine, as far as its socket tells.
+    /// The host user who runs the engine, if its socket tells.
     socket_owner: Option<u32>,
     system: OnceCell<SystemInfo>,
     image: Image,
-    /// What goes into images of others.
+    /// The files to mount into users' images.
     parts: Arc<Parts>,
-    /// Where those have links.
+    /// The symbolic links of these images.
     links: Links,
-    /// An image to use in place of ours.
+    /// An image to use instead of the built-in one.
     other_image: Option<String>,
     runtime: Option<String>,
     refuses_our_seccomp: AtomicBool,
 }
 
 impl DockerEngine {
-    /// Finds an engine that answers.
+    /// Finds an engine that responds.
     pub async fn connect(
         config: &EngineConfig,
         agent: Agent,
@@ -132,7 +133,7 @@ impl DockerEngine {
     }
 
     async fn system(&self) -> Result<&SystemInfo, EngineError> {
-        // Its own time limit: whoever else asks waits for this question's end.
+        // With its own time limit: concurrent callers wait for this query.
         let after = CONNECT_TIMEOUT;
         let ask = async || match tokio::time::timeout(after, self.docker.info()).await {
             Ok(answer) => answer.map_err(engine_error),
@@ -141,7 +142,7 @@ impl DockerEngine {
         self.system.get_or_try_init(ask).await
     }
 
-    /// A container of an image that is not ours.
+    /// Creates a container of a user's image.
     async fn create_foreign(
         &self,
         programs: &Programs,
@@ -183,7 +184,7 @@ impl DockerEngine {
     ) -> Result<String, EngineError> {
         if !self.refuses_our_seccomp.load(Ordering::Relaxed) {
             match self.create_with(from, spec, Seccomp::Ours).await {
-                // Podman takes the profile's text for the name of a file.
+                // Podman interprets the profile's text as a file name.
                 Err(EngineError::Refused(message)) if message.contains("seccomp") => {
                     tracing::info!("the engine takes no seccomp profile: its own is in force");
                     self.refuses_our_seccomp.store(true, Ordering::Relaxed);
@@ -214,7 +215,7 @@ impl DockerEngine {
         Ok(created.id)
     }
 
-    /// Podman ignores the runtime that a request names, and takes its own without a word.
+    /// Podman ignores the runtime of a request, and silently uses its default.
     async fn verify_runtime(&self, container: &str, name: &str) -> Result<(), EngineError> {
         let inspect = stopped_is_exited(self.docker.inspect_container(container, None).await)?;
         match inspect.host_config.and_then(|host| host.runtime) {
@@ -226,8 +227,9 @@ impl DockerEngine {
     }
 }
 
-/// Ends a container by `call`, and again where somebody has paused it: no signal reaches it
-/// before it goes on. Podman refuses what ends just then: it has ended when it is asked again.
+/// Stops a container with `call`, and unpauses it if it is paused: a paused container receives no
+/// signal. Podman refuses the call if the container is just exiting: a retry finds that it has
+/// exited.
 async fn even_if_paused<F>(
     docker: &Docker,
     container: &str,
@@ -252,7 +254,7 @@ where
     }
 }
 
-/// Whether nobody names an endpoint and there is none: no usual socket's file.
+/// Whether no endpoint is configured and no default socket exists.
 pub fn is_absent(config: &DockerEndpoint) -> Result<bool, ConnectError> {
     Ok(match endpoint::find(config)? {
         Candidates::Named(_) => false,
@@ -264,7 +266,7 @@ pub fn is_absent(config: &DockerEndpoint) -> Result<bool, ConnectError> {
 async fn reach(endpoint: &Endpoint) -> Result<Docker, EngineError> {
     let docker = match endpoint {
         Endpoint::Unix(path) => {
-            // bollard's errors do not tell a missing socket from a forbidden one.
+            // bollard's errors do not distinguish a missing socket from a forbidden one.
             tokio::net::UnixStream::connect(path).await.map_err(|error| {
                 EngineError::Connection(match error.kind() {
                     io::ErrorKind::NotFound => "there is no such socket".to_owned(),
@@ -309,7 +311,8 @@ fn engine_error(error: bollard::errors::Error) -> EngineError {
             EngineError::TimedOut { after: Duration::from_secs(CLIENT_TIMEOUT) }
         }
         error => {
-            // The outer messages ("client error (Connect)") say little, the innermost most.
+            // The outer messages ("client error (Connect)") are vague, the innermost is the most
+            // specific.
             let mut innermost: &dyn std::error::Error = &error;
             while let Some(source) = innermost.source() {
                 innermost = source;
@@ -319,13 +322,13 @@ fn engine_error(error: bollard::errors::Error) -> EngineError {
     }
 }
 
-/// Podman's containers are `stopped` before they are `exited`, which is no state of Docker's: such
-/// an answer is read again.
+/// Podman's containers are `stopped` before they are `exited`, which is not a state in Docker: such
+/// a response is parsed again.
 fn stopped_is_exited<T: DeserializeOwned>(
     answer: Result<T, bollard::errors::Error>,
 ) -> Result<T, EngineError> {
     match answer {
-        // Neither can be within a string: the quotes would be escaped there.
+        // Neither can occur inside a string: the quotes would be escaped there.
         Err(bollard::errors::Error::JsonDataError { contents, .. })
             if contents.contains(r#""stopped""#) =>
         {
@@ -349,10 +352,10 @@ fn not_an_image() -> EngineError {
     }
 }
 
-/// Nothing to do where it is so already.
+/// Ignores errors that mean that there was nothing to do.
 fn unless_gone(result: Result<(), bollard::errors::Error>) -> Result<(), EngineError> {
     match result {
-        // 404: not there; 409: not running, or its removal is under way; 304: as it is.
+        // 404: nonexistent; 409: not running, or being removed; 304: unchanged.
         Err(bollard::errors::Error::DockerResponseServerError {
             status_code: 404 | 409 | 304,
             ..
@@ -401,7 +404,7 @@ impl Engine for DockerEngine {
     fn likely_user_mapping(&self) -> UserMapping {
         match (self.system.get(), self.socket_owner) {
             (Some(system), owner) => user_mapping(system, owner).unwrap_or_default(),
-            // A socket of a user's own is that of an engine of the user's own.
+            // A socket that a user owns belongs to a rootless engine of that user.
             (None, Some(owner @ 1..)) => UserMapping::Rootless { owner },
             (None, Some(0) | None) => UserMapping::Identity,
         }
@@ -448,7 +451,7 @@ impl Engine for DockerEngine {
         } else {
             let image = self.image.remembered().ok_or(EngineError::ImageMissing)?;
             match self.create_from(From::Own(&image), spec).await {
-                // The image was removed since, or another engine answers at this endpoint.
+                // The image was removed since, or another engine listens at this endpoint.
                 Err(EngineError::NotFound(_)) => {
                     self.image.forget(&image);
                     return Err(EngineError::ImageMissing);
@@ -486,7 +489,7 @@ impl Engine for DockerEngine {
     }
 }
 
-/// A container of a Docker Engine's.
+/// A container of a Docker Engine.
 struct DockerContainer {
     docker: Docker,
     id: String,
@@ -511,7 +514,7 @@ impl Container for DockerContainer {
             match piece {
                 LogOutput::StdOut { message } => Ok(Output::Stdout(message)),
                 LogOutput::StdErr { message } => Ok(Output::Stderr(message)),
-                // What is no whole frame of the engine's: the connection was cut.
+                // Not a whole frame of the engine: the connection was cut.
                 LogOutput::StdIn { .. } | LogOutput::Console { .. } => {
                     Err(io::ErrorKind::UnexpectedEof.into())
                 }
@@ -528,7 +531,7 @@ impl Container for DockerContainer {
         let options = WaitContainerOptionsBuilder::new().condition("not-running").build();
         let mut answers = Box::pin(self.docker.wait_container(&self.id, Some(options)));
         match answers.next().await {
-            // bollard calls any code but 0 an error.
+            // bollard treats any exit code other than 0 as an error.
             Some(Ok(_) | Err(bollard::errors::Error::DockerContainerWaitError { .. })) => Ok(()),
             Some(Err(error)) => match engine_error(error) {
                 EngineError::NotFound(_) => Ok(()),
@@ -583,7 +586,7 @@ impl Container for DockerContainer {
     }
 
     async fn usage(&self) -> Option<ContainerUsage> {
-        // Of a container that has ended it tells none.
+        // For an exited container it reports none.
         None
     }
 
@@ -592,7 +595,7 @@ impl Container for DockerContainer {
     }
 
     async fn ran_out_of_memory(&self, since: OomBaseline) -> Option<bool> {
-        // It says when by its own clock.
+        // The engine reports the time by its own clock.
         let asked = SystemTime::now();
         let theirs = clock(&self.docker).await.ok()?;
         let since = on_their_clock(since.time, asked, theirs, SystemTime::now());
@@ -601,11 +604,11 @@ impl Container for DockerContainer {
 }
 
 impl DockerContainer {
-    /// Whether the engine was told that it ran out of memory. Its record of the container says so
-    /// only where that came before the news of its end, and under load it comes after. `None` where
-    /// it is an engine that is never told.
+    /// Whether the engine was notified that the container ran out of memory. The container's state
+    /// says so only if that notification came before that of its exit, and under load it comes
+    /// after. `None` if the engine never gets such notifications.
     async fn has_run_out_of_memory(&self, since: Option<SystemTime>) -> Option<bool> {
-        // Podman looks for the news in the wrong folder until 5.0.
+        // Podman watches the wrong directory for these notifications before 5.0.
         let engine = self.docker.version().await.unwrap_or_default();
         let version = engine.version.unwrap_or_default();
         let podman = engine.components.iter().flatten().any(|part| part.name == "Podman Engine");
@@ -614,7 +617,7 @@ impl DockerContainer {
             return None;
         }
         let filters = HashMap::from([("container", vec![&*self.id]), ("event", vec!["oom"])]);
-        // Of the past, or the beginning of time: what has happened is told first.
+        // In the past, or at the epoch: past events are returned first.
         let since = since.and_then(|since| since.duration_since(SystemTime::UNIX_EPOCH).ok());
         let since = since.unwrap_or_default();
         let since = format!("{}.{:09}", since.as_secs(), since.subsec_nanos());
@@ -657,8 +660,8 @@ impl Images for DockerEngine {
     }
 }
 
-/// A time of ours by a clock that showed `theirs` between two times of ours. A clock that may be right
-/// is taken to be.
+/// Converts a local time to the engine's clock, which showed `theirs` between two local times. If
+/// the clocks may agree, they are assumed to.
 fn on_their_clock(
     time: SystemTime,
     before: SystemTime,
@@ -680,7 +683,7 @@ async fn clock(docker: &Docker) -> Result<SystemTime, EngineError> {
     rfc3339(&text).ok_or_else(|| EngineError::UnexpectedResponse(format!("the time '{text}'")))
 }
 
-/// The engine writes a slash before a name, and one between names of links.
+/// The engine puts a slash before a name, and one between the names of links.
 fn own_name(names: &[String]) -> &str {
     let mut names = names.iter().filter_map(|name| name.strip_prefix('/'));
     names.find(|name| !name.contains('/')).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Images fetched from their registries, by the engine. Without a password of anybody's.
+//! Pulls images from registries, with the engine. Without credentials.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,10 +12,11 @@ use super::engine_error;
 use crate::Progress;
 use crate::error::EngineError;
 
-/// How long the engine may say nothing while it fetches. It says much, but for a layer's check.
+/// How long the engine may report nothing during a pull. It reports often, except while it verifies
+/// a layer.
 const SILENCE: Duration = Duration::from_secs(300);
 
-/// Has the engine fetch an image. Dropped, it is given up by the engine too.
+/// Pulls an image. Dropping the future also cancels the pull in the engine.
 pub(super) async fn pull(
     docker: &Docker,
     reference: &str,
@@ -56,7 +57,7 @@ pub(super) async fn pull(
     }
 }
 
-/// The next step after the engine's words for a failure. They are a registry's too, and differ.
+/// A suggested next step for the engine's error message. It may come from the registry, and varies.
 fn hint(why: &str) -> &'static str {
     let why = why.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| why.contains(word));
@@ -70,8 +71,8 @@ fn hint(why: &str) -> &'static str {
     }
 }
 
-/// The repository, and the tag or digest; none of an id. Without a tag an engine would fetch them
-/// all.
+/// The repository, and the tag or digest; `None` for an id. Without a tag an engine would pull all
+/// tags.
 fn split(reference: &str) -> Option<(&str, &str)> {
     if reference.starts_with("sha256:") {
         return None;
@@ -81,7 +82,7 @@ fn split(reference: &str) -> Option<(&str, &str)> {
         None => (reference, None),
     };
     let last = name.rfind('/').map_or(0, |slash| slash + 1);
-    // A colon before the last slash is a port's.
+    // A colon before the last slash belongs to a port.
     let (name, tag) = match name[last..].rfind(':') {
         Some(colon) => (&name[..last + colon], Some(&name[last + colon + 1..])),
         None => (name, None),
@@ -89,19 +90,20 @@ fn split(reference: &str) -> Option<(&str, &str)> {
     Some((name, digest.or(tag).unwrap_or("latest")))
 }
 
-/// Which layers are there already.
+/// Which layers are complete.
 #[derive(Debug, Default)]
 struct Layers(BTreeMap<String, bool>);
 
 impl Layers {
-    /// Takes what the engine says; gives how many are there, of how many, where that is news.
+    /// Handles a progress message; returns the number of complete layers and of all layers, if it
+    /// changed.
     fn take(&mut self, info: CreateImageInfo) -> Option<(usize, usize)> {
         let (Some(id), Some(status)) = (info.id, info.status) else { return None };
         let done = match status.as_str() {
             "Pull complete" | "Already exists" => true,
             "Pulling fs layer" | "Waiting" | "Downloading" | "Verifying Checksum"
             | "Download complete" | "Extracting" => false,
-            // Of the image as a whole.
+            // About the image as a whole.
             _ => return None,
         };
         let before = self.0.insert(id, done);

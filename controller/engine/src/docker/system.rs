@@ -1,4 +1,4 @@
-//! What a Docker Engine says of itself and its machine, read. Pure.
+//! Interprets what a Docker Engine reports about itself and its machine. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,7 +7,7 @@ use bollard::models::SystemInfo;
 use crate::UserMapping;
 use crate::error::EngineError;
 
-/// A time with an offset, as Go prints one.
+/// A time with an offset, in Go's format.
 pub(super) fn rfc3339(text: &str) -> Option<SystemTime> {
     if text.ends_with('Z') {
         return humantime::parse_rfc3339(text).ok();
@@ -24,7 +24,7 @@ pub(super) fn rfc3339(text: &str) -> Option<SystemTime> {
     }
 }
 
-/// `name=seccomp,profile=default` says `seccomp`.
+/// `name=seccomp,profile=default` gives `seccomp`.
 pub(super) fn security_names(system: &SystemInfo) -> Vec<String> {
     let options = system.security_options.iter().flatten();
     options
@@ -33,7 +33,7 @@ pub(super) fn security_names(system: &SystemInfo) -> Vec<String> {
         .collect()
 }
 
-/// Limits that the engine takes without enforcing them.
+/// Limits that the engine accepts without enforcing them.
 pub(super) fn missing_limits(system: &SystemInfo) -> Vec<String> {
     [
         ("memory", system.memory_limit),
@@ -62,7 +62,7 @@ pub(super) fn user_mapping(
         };
     }
     if has("userns") {
-        // The engine's folder is named after the first uid and gid of the mapping:
+        // The engine's directory is named after the first uid and gid of the mapping:
         // /var/lib/docker/100000.100000.
         let root = system.docker_root_dir.as_deref().unwrap_or_default();
         let ids = root.rsplit('/').next().and_then(|name| name.split_once('.'));

@@ -1,4 +1,4 @@
-//! Images that are not ours, for programs: found by whatever name, used by their ids.
+//! Users' images, in which commands run: found by any name, and used by their ids.
 
 use bollard::Docker;
 use bollard::models::ImageInspect;
@@ -8,7 +8,7 @@ use super::engine_error;
 use crate::error::EngineError;
 use crate::{Prepared, ProgramRoot, Progress};
 
-/// The image of this name or id: as the engine has it, or fetched.
+/// Finds the image with this name or id, or pulls it.
 pub(super) async fn find(
     docker: &Docker,
     reference: &str,
@@ -23,7 +23,7 @@ pub(super) async fn find(
     let inspect = async || match docker.inspect_image(reference).await.map_err(engine_error) {
         Ok(image) => Ok(Some(image)),
         Err(EngineError::NotFound(_)) => Ok(None),
-        // What can be no name of an image is refused by those words, and by none of a registry's.
+        // An invalid image name is refused with that message, which comes from no registry.
         Err(EngineError::Refused(why)) => Err(EngineError::ProgramImage {
             reference: reference.to_owned(),
             reason: format!("cannot be looked at: {why}"),
@@ -53,7 +53,7 @@ pub(super) async fn find(
     })
 }
 
-/// What is to be known of an image; the reason why not where a sandbox cannot be made from it.
+/// The required facts about an image; the reason if a sandbox cannot be made from it.
 fn prepared(reference: &str, image: ImageInspect) -> Result<Prepared, String> {
     let platform = |os: &str, architecture: &str| format!("{os}/{architecture}");
     let is = platform(
@@ -77,14 +77,14 @@ fn prepared(reference: &str, image: ImageInspect) -> Result<Prepared, String> {
     })
 }
 
-/// What images call the processor that the agent is for.
+/// The name of the agent's architecture in images.
 const ARCHITECTURE: &str = match std::env::consts::ARCH.as_bytes() {
     b"x86_64" => "amd64",
     b"aarch64" => "arm64",
     _ => std::env::consts::ARCH,
 };
 
-/// A path as the engine takes it, whatever the image writes.
+/// Normalises a path of the image for the engine.
 fn normalised(path: &str) -> String {
     let mut names = Vec::new();
     for name in path.split('/') {

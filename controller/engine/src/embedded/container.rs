@@ -32,30 +32,30 @@ use crate::{
     SYSTEM_FILES, Source,
 };
 
-/// What is read of a container's output at once.
+/// How much of a container's output is read at once.
 const PIECE_BYTES: usize = 64 << 10;
-/// A sender that is quicker than its reader is not woken for every piece.
+/// Large enough that a sender that is faster than its reader is not woken for every piece.
 const PIPE_BYTES: usize = 256 << 10;
 /// How long a helper may take to remove its container.
 const REMOVAL: Duration = Duration::from_secs(15);
 
-/// A container that a helper made.
+/// A container that a helper created.
 pub(super) struct Live {
     name: String,
-    /// One question at a time.
+    /// One request at a time.
     helper: tokio::sync::Mutex<Helper>,
-    /// Of its first process. It can be read when that has ended.
+    /// Of its first process. It becomes readable when that has exited.
     pidfd: AsyncFd<OwnedFd>,
     groups: Groups,
-    /// Until somebody attaches.
+    /// `Some` until attached.
     stdio: Mutex<Option<Stdio>>,
-    /// What its root is made from, which others leave alone for as long as this is open.
+    /// The directory of its root filesystem, which others leave alone for as long as this is open.
     _root: Option<Arc<OwnedFd>>,
-    /// Kept: the control groups go.
+    /// Cached: the cgroups are removed.
     evidence: OnceCell<ExitEvidence>,
 }
 
-/// Our ends of its standard streams.
+/// The controller's ends of its standard streams.
 struct Stdio {
     input: pipe::Sender,
     output: pipe::Receiver,
@@ -63,7 +63,7 @@ struct Stdio {
 }
 
 impl Live {
-    /// Makes a container that waits to be started. `record` is locked.
+    /// Creates a container that waits to be started. `record` is locked.
     pub async fn create(
         spec: &ContainerSpec,
         record: File,
@@ -76,7 +76,7 @@ impl Live {
             let (request, root) = root_of(programs, spec)?;
             helper.send(&request, &borrowed([&root])).await?;
         }
-        // Before anything is made: the library's own errors lose their causes.
+        // Before anything is created: the library's own errors lose their causes.
         for bind in &spec.mounts {
             let mount = open_mount(&bind.source)?;
             let Bind { target, read_only, .. } = bind;
@@ -122,7 +122,7 @@ impl Live {
         })
     }
 
-    /// Kills and removes it, by its helper.
+    /// Kills and removes the container, through its helper.
     pub async fn remove(&self) -> Result<(), EngineError> {
         let ask = async {
             let mut helper = self.helper.lock().await;
@@ -136,7 +136,7 @@ impl Live {
         }
     }
 
-    /// Ends the helper, which did not do what it was asked; its container dies with it.
+    /// Kills the helper, which did not do what was requested; its container dies with it.
     pub fn give_up(&self) {
         _ = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
         if let Ok(helper) = self.helper.try_lock() {
@@ -154,7 +154,8 @@ impl Live {
         let answer = self.helper.lock().await.call(&Request::Wait, &[]).await;
         let code = match answer {
             Ok((Reply::Exited { code }, _)) => Some(code),
-            // The helper was killed from outside, and took the container along: nobody can say.
+            // The helper was killed from outside, and the container with it: the exit status is
+            // unknown.
             _ => None,
         };
         let usage = self.groups.usage();
@@ -166,7 +167,7 @@ impl Live {
     }
 }
 
-/// What the engine keeps, and the caller gets.
+/// The handle that the caller gets, while the engine keeps the container itself.
 pub(super) struct Handle(pub Arc<Live>);
 
 #[async_trait]
@@ -195,7 +196,7 @@ impl Container for Handle {
     }
 
     async fn kill(&self) -> Result<(), EngineError> {
-        // The kernel kills all others of its process namespace with it.
+        // The kernel kills all other processes of its PID namespace with it.
         match rustix::process::pidfd_send_signal(self.0.pidfd.get_ref(), Signal::KILL) {
             Ok(()) | Err(Errno::SRCH) => Ok(()),
             Err(error) => Err(ours(&error.into())),
@@ -235,7 +236,7 @@ fn ours(error: &io::Error) -> EngineError {
     EngineError::Refused(error.to_string())
 }
 
-/// What a container with programs is made from, as its helper is told it.
+/// The root filesystem of a container that supports commands, as a request to its helper.
 fn root_of(programs: &Programs, spec: &ContainerSpec) -> Result<(Request, OwnedFd), EngineError> {
     let Programs { root: ProgramRoot::Directory(root), tmpfs_bytes, tmpfs_inodes, .. } = programs
     else {
@@ -251,8 +252,8 @@ fn root_of(programs: &Programs, spec: &ContainerSpec) -> Result<(Request, OwnedF
     Ok((request, open_mount(root)?))
 }
 
-/// A detached copy of a mount's source: what was opened is what is mounted, whatever became of its
-/// path.
+/// A detached copy of a mount's source: the opened file is mounted, whatever its path leads to by
+/// now.
 fn open_mount(source: &Source) -> Result<OwnedFd, EngineError> {
     if source.is_private() {
         return source.file.try_clone().map_err(|error| ours(&error));
@@ -277,10 +278,10 @@ enum End {
     Write,
 }
 
-/// A pipe: the end that is ours, which never blocks, and the container's.
+/// A pipe: the controller's end, which is non-blocking, and the container's.
 fn pipe_for(ours: End) -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    // More is quicker, and no more than that.
+    // A larger pipe is only an optimisation, so errors are ignored.
     _ = rustix::pipe::fcntl_setpipe_size(&write, PIPE_BYTES);
     let (ours, theirs) = match ours {
         End::Read => (read, write),
@@ -322,8 +323,8 @@ mod tests {
     use crate::embedded::records::Records;
     use crate::testing::spec;
 
-    /// Has a helper make a container with this program as its agent, from a configuration that is no
-    /// more what the engine wrote.
+    /// Makes a helper create a container with this program as its agent, from a configuration that
+    /// differs from the one the engine wrote.
     async fn make(
         data_dir: &Path,
         program: &SealedProgram,
@@ -355,14 +356,14 @@ mod tests {
     #[tokio::test]
     async fn process_that_is_not_the_user_that_was_asked_for_never_becomes_the_agent() {
         if !rustix::process::geteuid().is_root() {
-            // Nobody else has this engine.
+            // Only root can use this engine.
             return;
         }
         let dir = tempfile::tempdir().unwrap();
         let program = SealedProgram::new(c"agent", &std::fs::read("/bin/true").unwrap()).unwrap();
         make(dir.path(), &program, |_| {}).await.unwrap();
         for id in ["uid", "gid"] {
-            // What the kernel reads as "unchanged": the helper's own, root.
+            // The value that the kernel reads as "unchanged": the helper's own user, root.
             let change = |config: &mut Value| config["process"]["user"][id] = u32::MAX.into();
             let error = make(dir.path(), &program, change).await.unwrap_err();
             assert!(matches!(error, EngineError::Refused(_)), "{error}");

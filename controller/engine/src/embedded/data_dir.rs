@@ -1,9 +1,9 @@
-//! The data directory: root's alone, on a mount that programs can be started from.
+//! The data directory: accessible only to root, on a mount without noexec.
 //!
-//! `containers/` has the [records](super::records), `roots/` the [images](sandbox_rootfs) that were
-//! unpacked, and `mnt/` is where helpers mount what they make, each in a mount namespace of its own:
-//! on the host it is always empty. So is `empty/`, which `doctor` makes a sandbox from. No program of
-//! ours is in it.
+//! `containers/` has the [records](super::records), `roots/` the unpacked [images](sandbox_rootfs),
+//! and `mnt/` is where helpers mount root filesystems, each in its own mount namespace: on the host
+//! it is always empty. So is `empty/`, from which `doctor` makes a sandbox. None of sandboxctl's
+//! executables are in it.
 
 use std::path::{Path, PathBuf};
 
@@ -14,14 +14,14 @@ use sandbox_rootfs::RootCache;
 use crate::config::EmbeddedConfig;
 use crate::error::EmbeddedProblem;
 
-/// A data directory that can be used.
+/// A usable data directory.
 #[derive(Debug, Clone)]
 pub(super) struct DataDir {
     path: PathBuf,
 }
 
 impl DataDir {
-    /// Makes it where it is missing, and looks whether it can be used.
+    /// Creates it if it is missing, and checks whether it can be used.
     pub fn open(path: &Path) -> Result<Self, EmbeddedProblem> {
         let failed = |source| EmbeddedProblem::DataDir { path: path.to_owned(), source };
         let dir = Self { path: path.to_owned() };
@@ -41,7 +41,7 @@ impl DataDir {
         &self.path
     }
 
-    /// The images that were unpacked.
+    /// The unpacked images.
     pub fn roots(&self) -> Result<RootCache, EmbeddedProblem> {
         let path = self.path.join("roots");
         let failed = |source| EmbeddedProblem::DataDir { path: path.clone(), source };

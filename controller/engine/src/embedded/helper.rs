@@ -1,4 +1,5 @@
-//! A helper process, from our side: it is started, told what to do, and ends with its container.
+//! The controller's side of a helper process, which creates and serves a container, and exits with
+//! it.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -19,24 +20,24 @@ use crate::agent::HELPER;
 use crate::error::EngineError;
 use crate::sealed::SealedOnce;
 
-/// What processes of helpers are called.
+/// The process name of helpers.
 const NAME: &CStr = c"sandbox-helper";
 
-/// Helpers that wait for a container of a controller that makes many.
+/// The number of spare helpers in a controller that creates many containers.
 const SPARES: usize = 2;
 
-/// A running helper. It removes its container and ends when this is dropped.
+/// A running helper. When this is dropped, it removes its container and exits.
 #[derive(Debug)]
 pub(super) struct Helper {
     socket: AsyncFd<OwnedFd>,
     pidfd: OwnedFd,
     exited: JoinHandle<()>,
-    /// Answers that are still to come: of a question whose asker did not wait, too.
+    /// The number of answers still to come, including those whose callers did not wait.
     unanswered: usize,
 }
 
 impl Helper {
-    /// Sends a request that is not answered.
+    /// Sends a request that has no answer.
     pub async fn send(
         &self,
         request: &Request,
@@ -47,7 +48,8 @@ impl Helper {
             .map_err(|error| lost(&error))
     }
 
-    /// Asks, and waits for the answer. Whoever stops waiting leaves it to the next to pass over.
+    /// Sends a request and waits for its answer. If the caller stops waiting, the next call skips
+    /// that answer.
     pub async fn call(
         &mut self,
         request: &Request,
@@ -83,12 +85,12 @@ impl Helper {
         }
     }
 
-    /// Waits for its end, so that no process of ours is left for somebody else to wait for.
+    /// Waits for it to exit, so that no child process is left for others to reap.
     pub async fn exited(&mut self) {
         _ = (&mut self.exited).await;
     }
 
-    /// Ends it without asking; its container dies with it.
+    /// Kills it without a request; its container dies with it.
     pub fn kill(&self) {
         _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
@@ -108,8 +110,8 @@ fn lost(error: &io::Error) -> EngineError {
     EngineError::Connection(format!("the helper is gone: {error}"))
 }
 
-/// Starts helpers, some of them ahead of their containers: starting one takes about as long as
-/// making a container.
+/// Starts helpers, some of them before their containers are requested: starting one takes about as
+/// long as creating a container.
 #[derive(Debug, Clone)]
 pub(super) struct Helpers {
     inner: Arc<Inner>,
@@ -117,7 +119,7 @@ pub(super) struct Helpers {
 
 #[derive(Debug)]
 struct Inner {
-    /// Executed from memory: a file could be changed, and it runs as root.
+    /// Executed from memory: a file could be modified, and it runs as root.
     program: SealedOnce<&'static [u8]>,
     data_dir: PathBuf,
     spares: Mutex<Spares>,
@@ -127,7 +129,7 @@ struct Inner {
 struct Spares {
     ready: Vec<Helper>,
     starting: usize,
-    /// Containers that were asked for: where there is a second, there will be a third.
+    /// The number of requested containers: if there is a second, a third is likely.
     taken: usize,
 }
 
@@ -137,15 +139,15 @@ impl Helpers {
         Self { inner: Arc::new(Inner { program, data_dir, spares: Mutex::default() }) }
     }
 
-    /// Starts one that the first container will need.
+    /// Starts the helper for the first container.
     pub fn start_ahead(&self) {
-        // Where it cannot be started, taking one says why.
+        // If it cannot be started, `take` returns the error.
         if let Ok(helper) = self.inner.start() {
             self.inner.spares().ready.push(helper);
         }
     }
 
-    /// A helper that serves nobody yet.
+    /// Returns a helper that serves no container yet.
     pub fn take(&self) -> Result<Helper, EngineError> {
         let (ready, missing) = {
             let mut spares = self.inner.spares();
@@ -210,7 +212,7 @@ impl Inner {
     }
 }
 
-/// Waits for a descriptor in tokio's way.
+/// Waits for a descriptor with tokio.
 #[expect(
     deprecated,
     reason = "what is unsound is another type's AsRawFd: an OwnedFd's is constant"
@@ -219,7 +221,7 @@ pub(super) fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::new(descriptor)
 }
 
-/// Descriptors for [`Helper::call`].
+/// The descriptors for [`Helper::call`].
 pub(super) fn borrowed<const N: usize>(descriptors: [&dyn AsFd; N]) -> [BorrowedFd<'_>; N] {
     descriptors.map(AsFd::as_fd)
 }
@@ -252,7 +254,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         };
-        // Given up once it was asked.
+        // Cancelled after the request was sent.
         tokio::select! {
             answer = helper.call(&Request::Start, &[]) => panic!("{answer:?}"),
             () = heard => {}

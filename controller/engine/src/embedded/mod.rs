@@ -1,9 +1,9 @@
-//! Containers without a daemon: each is made, served and removed by a helper process of its own,
-//! which runs libcontainer. It needs root.
+//! Containers without a daemon: each is created, served and removed by its own helper process,
+//! which runs libcontainer. Requires root.
 //!
-//! What outlives the processes is little, and is found by the container's name alone: a record in
-//! the data directory ([`records`]), and the control groups. The rest (root file system, mounts,
-//! the library's state) is in the helper's mount namespace and goes with it.
+//! Little outlives the processes, and it can be found by the container's name alone: a record in
+//! the data directory ([`records`]), and the cgroups. Everything else (root filesystem, mounts, the
+//! library's state) is in the helper's mount namespace and disappears with it.
 
 mod container;
 mod data_dir;
@@ -36,12 +36,12 @@ use crate::{
     Progress, Source, UserMapping,
 };
 
-/// Whether a container will be made soon.
+/// Whether a container will be created soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prewarm {
     /// Start a helper for it now.
     Start,
-    /// Only when one is asked for.
+    /// Start a helper on request.
     Wait,
 }
 
@@ -50,18 +50,18 @@ pub struct EmbeddedEngine {
     info: EngineInfo,
     hierarchies: Arc<Hierarchies>,
     records: Records,
-    /// Images that were unpacked.
+    /// The unpacked images.
     roots: RootCache,
     helpers: Helpers,
-    /// What helpers execute in containers.
+    /// The executable that helpers start in containers.
     agent: SealedOnce<Agent>,
     swap: Swap,
-    /// Containers that this process made and has not removed.
+    /// Containers that this process created and has not removed.
     live: Mutex<HashMap<String, Arc<Live>>>,
 }
 
 impl EmbeddedEngine {
-    /// Looks whether it can be used, and makes ready.
+    /// Checks whether the embedded engine can be used, and prepares it.
     pub fn connect(
         config: &EmbeddedConfig,
         agent: &Agent,
@@ -81,7 +81,7 @@ impl EmbeddedEngine {
         match ahead {
             Prewarm::Start => {
                 helpers.start_ahead();
-                // While the helper begins. Where it fails, making a container says why.
+                // While the helper starts. If it fails, creating a container returns the error.
                 _ = agent.get();
             }
             Prewarm::Wait => {}

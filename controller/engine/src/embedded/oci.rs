@@ -1,35 +1,35 @@
-//! From a [`ContainerSpec`] to an OCI configuration: a pure function, so that every setting of the
-//! hardening table is tested by itself.
+//! Translates a [`ContainerSpec`] into an OCI configuration: a pure function, so that every setting
+//! of the hardening table can be tested separately.
 //!
-//! The bind mounts are not in it: the helper makes them from descriptors, before.
+//! The bind mounts are not part of it: the helper makes them before, from descriptors.
 
 use serde_json::{Value, json};
 
 use crate::ContainerSpec;
 use crate::hardening::{HOSTNAME, MASKED_PATHS, READONLY_PATHS, SHM_BYTES};
 
-/// Where the helper has the root of the container.
+/// The root of the container in the helper's mount namespace.
 const ROOT: &str = "/rootfs";
-/// The period in which processor time is counted, in microseconds: Docker's.
+/// The period of the CPU quota in microseconds: Docker's.
 const CPU_PERIOD: u64 = 100_000;
 const UMASK: u32 = 0o022;
-/// What the agent is called. It has no path: the helper executes it from memory.
+/// The name of the agent. It has no path: the helper executes it from memory.
 const AGENT_NAME: &str = "sandbox-agent";
-/// As Docker has them.
+/// The same as Docker's.
 const DEFAULT_ENV: &[&str] = &[
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOSTNAME=sandbox",
     "HOME=/",
 ];
 
-/// Whether the kernel counts swap, so that a limit of it can be set.
+/// Whether the kernel accounts swap, so that it can be limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Swap {
     Counted,
     NotCounted,
 }
 
-/// The configuration.
+/// The OCI configuration.
 pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
     let (uid, gid) = (spec.user.uid(), spec.user.gid());
     let args: Vec<String> = [AGENT_NAME.to_owned()].into_iter().chain(spec.agent_args()).collect();
@@ -39,11 +39,11 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
     });
     let mut memory = json!({"limit": spec.memory});
     if swap == Swap::Counted {
-        // Memory and swap together: none of it is swap.
+        // Memory and swap together, so no swap.
         memory["swap"] = spec.memory.into();
     }
     let namespaces = ["pid", "mount", "network", "ipc", "uts", "cgroup"];
-    // Without one libcontainer looks the user up in the host's files.
+    // Without it, libcontainer looks the user up in the host's files.
     let mut env = vec!["HOME=/".to_owned()];
     let mut mounts = vec![
         json!({
@@ -55,7 +55,7 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
             "options": ["nosuid", "noexec", "mode=755", "size=64k", "nr_inodes=32"],
         }),
     ];
-    // The usual devices are allowed after it.
+    // The default devices are allowed after it.
     let mut devices = vec![json!({"allow": false, "access": "rwm"})];
     if let Some(programs) = &spec.programs {
         env = with_defaults(&programs.env);
@@ -69,7 +69,7 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
                 "options": ["nosuid", "nodev", "noexec", "mode=1777", format!("size={SHM_BYTES}")],
             }),
         ]);
-        // Terminals of its own.
+        // Its own terminals.
         devices.extend([
             json!({"allow": true, "type": "c", "major": 5, "minor": 2, "access": "rw"}),
             json!({"allow": true, "type": "c", "major": 136, "access": "rw"}),
@@ -87,7 +87,7 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
         "root": {"path": ROOT, "readonly": true},
         "process": {
             "terminal": false,
-            // Its own group as the only other one: without any the helper's would stay.
+            // Its own group as the only supplementary one: without any, the helper's would remain.
             "user": {"uid": uid, "gid": gid, "umask": UMASK, "additionalGids": [gid]},
             "args": args,
             "env": env,
@@ -114,8 +114,8 @@ pub(super) fn config(spec: &ContainerSpec, swap: Swap) -> Value {
     })
 }
 
-/// What the helper masks: the paths of `/proc`. There is no `/sys`: what is at such a path is the image's
-/// own, a link for one.
+/// The paths that the helper masks: those of `/proc`. There is no `/sys`: such a path belongs to
+/// the image, and may be a link.
 pub(super) fn masked_paths() -> Vec<String> {
     let paths = MASKED_PATHS.iter().filter(|path| path.starts_with("/proc/"));
     paths.map(|&path| path.to_owned()).collect()
@@ -130,7 +130,7 @@ fn with_defaults(env: &[String]) -> Vec<String> {
     env.iter().cloned().chain(missing.map(|&variable| variable.to_owned())).collect()
 }
 
-/// Microseconds of processor time in a period. The kernel takes no less than 1 ms.
+/// The CPU quota in microseconds per period. The kernel requires at least 1 ms.
 fn quota(nano_cpus: i64) -> i64 {
     let period = i64::try_from(CPU_PERIOD).unwrap_or(i64::MAX);
     (nano_cpus.saturating_mul(period) / 1_000_000_000).max(1_000)
@@ -178,7 +178,7 @@ mod tests {
         let namespaces = config["linux"]["namespaces"].as_array().unwrap();
         let namespaces: Vec<_> = namespaces.iter().map(|it| it["type"].as_str().unwrap()).collect();
         assert_eq!(namespaces, ["pid", "mount", "network", "ipc", "uts", "cgroup"]);
-        // The host's groups, its /sys and its control groups are nowhere.
+        // The host's cgroups and its /sys are not mounted.
         let mounts = config["mounts"].as_array().unwrap();
         let mounts: Vec<_> = mounts.iter().map(|it| it["destination"].as_str().unwrap()).collect();
         assert_eq!(mounts, ["/proc", "/dev"]);

@@ -1,9 +1,9 @@
-//! What is known of containers whoever made them: a file each, in the data directory.
+//! Records of containers, whichever controller created them: one file each, in the data directory.
 //!
-//! A record is there before anything else of its container, and goes last. It is locked for as
-//! long as anything of the container may come into being: by the controller while it asks for
-//! it, then by the helper and everything that the helper forks, until each becomes the agent or
-//! ends. So whoever holds the lock knows that the control groups of that name are all there is.
+//! A record is created before anything else of its container, and removed last. It is locked for as
+//! long as anything of the container may still be created: by the controller during its request,
+//! then by the helper and every process that the helper forks, until each becomes the agent or
+//! exits. So the holder of the lock knows that only the cgroups of that name can be left.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 use crate::ContainerSummary;
 use crate::error::EngineError;
 
-/// How long a helper may take to remove what it made.
+/// How long a helper may take to remove what it created.
 const BUSY: Duration = Duration::from_secs(10);
-/// How long the kernel may take to end a container's processes.
+/// How long the kernel may take to kill a container's processes.
 const DEATH: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(2);
 
@@ -32,7 +32,7 @@ pub(super) struct Records {
     folder: PathBuf,
 }
 
-/// What a record says.
+/// The content of a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
@@ -50,7 +50,7 @@ impl Records {
         self.folder.join(name)
     }
 
-    /// Makes a record, locked for as long as the file, or a copy of its descriptor, is open.
+    /// Creates a record, locked for as long as the file, or a copy of its descriptor, is open.
     pub fn create(&self, name: &str, labels: &[(String, String)]) -> io::Result<File> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let created = now.map_or(0, |since| since.as_secs());
@@ -61,7 +61,7 @@ impl Records {
             let mut file =
                 options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
             rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
-            // A sweep may have taken it for one that was never finished.
+            // A sweep may have removed it as incomplete.
             if rustix::fs::fstat(&file)?.st_nlink == 0 {
                 continue;
             }
@@ -70,7 +70,7 @@ impl Records {
         }
     }
 
-    /// The containers that have a record with this label.
+    /// The containers whose records have this label.
     pub fn list(
         &self,
         label: &str,
@@ -98,7 +98,7 @@ impl Records {
         serde_json::from_slice(&fs::read(self.path(name)).ok()?).ok()
     }
 
-    /// Removes a record that was never finished: its container was never begun.
+    /// Removes an incomplete record: the creation of its container never began.
     fn forget_unfinished(&self, name: &str) {
         let Ok(mut file) = File::open(self.path(name)) else { return };
         let is_free = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
@@ -111,8 +111,8 @@ impl Records {
         }
     }
 
-    /// Kills and removes a container by its name alone. Where somebody is about to make or remove
-    /// it, that is waited for.
+    /// Kills and removes a container by its name alone. Waits if a controller or a helper is about
+    /// to create or remove it.
     pub fn remove(&self, name: &str, hierarchies: &Hierarchies) -> Result<(), EngineError> {
         if name.is_empty() || name.contains('/') || name.starts_with('.') {
             return Ok(());

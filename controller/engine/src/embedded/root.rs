@@ -1,7 +1,7 @@
-//! Directories that sandboxes with programs are made from.
+//! Directories used as root filesystems of sandboxes that support commands.
 //!
-//! The helper puts a layer in memory above, so nothing is ever written to them. What is in one may
-//! have been made by anybody.
+//! The helper adds a layer in memory on top, so they are never written to. Their content is
+//! untrusted.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -13,7 +13,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags};
 use crate::error::EngineError;
 use crate::{Bind, Prepared, ProgramRoot, Source};
 
-/// There is nobody here to ask for an image by its name.
+/// There is no daemon that could find an image by name.
 pub(super) fn no_images() -> EngineError {
     EngineError::UnusableRoot {
         reason: "the embedded engine has no images".to_owned(),
@@ -23,7 +23,7 @@ pub(super) fn no_images() -> EngineError {
     }
 }
 
-/// A directory of the host's.
+/// Opens a directory on the host.
 pub(super) fn open(directory: &Path) -> Result<Prepared, EngineError> {
     let refuse = |why: &str| {
         let directory = directory.display();
@@ -38,7 +38,7 @@ pub(super) fn open(directory: &Path) -> Result<Prepared, EngineError> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Err(refuse("it is no directory"));
     }
-    // By what was opened, whatever links were in its name.
+    // The path of the opened directory, whatever links were in its name.
     let path = path_of(&opened).map_err(failed)?;
     if path == Path::new("/") {
         return Err(refuse("programs could read all of this machine's files"));
@@ -55,8 +55,8 @@ pub(super) fn open(directory: &Path) -> Result<Prepared, EngineError> {
     })
 }
 
-/// Refuses a root that a mount could change, or that would change with one: what is mounted lies in
-/// it, or it in that.
+/// Refuses a root that a mount could change, or that would change with one: a mount's source is
+/// below the root, or the root is below the source.
 pub(super) fn check(root: &Source, mounts: &[Bind]) -> Result<(), EngineError> {
     let now = |source: &Source| {
         path_of(&source.file).map_err(|error| EngineError::Refused(error.to_string()))

@@ -1,4 +1,4 @@
-//! Our system call filter as the kernel takes it: the helper puts it on the container's first
+//! The seccomp filters in the kernel's format: the helper installs them in the container's first
 //! process just before that becomes the agent.
 
 use std::sync::OnceLock;
@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 
 use crate::hardening::{ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3};
 
-/// Those of a container with scripts alone, made once. Two, because one has a single answer for what
-/// it matches: the first says what may be asked at all, the second that `clone3` is not there. The
-/// kernel takes the stricter answer.
+/// The filters of a container that runs only scripts, compiled once. There are two, because a
+/// filter has a single action for all calls it matches: the first allows the listed calls, the
+/// second makes `clone3` fail as nonexistent. The kernel uses the stricter action.
 pub(super) fn of_scripts() -> Vec<Filter> {
     static FILTERS: OnceLock<Vec<Filter>> = OnceLock::new();
     let compile = || {
         let names = ALLOWED_SYSCALLS.concat();
-        // `clone3` is the second filter's.
+        // `clone3` is handled by the second filter.
         let names = names.into_iter().chain([CLONE3]);
         let absent = json!({
             "mismatch_action": "allow",
@@ -31,8 +31,8 @@ pub(super) fn of_scripts() -> Vec<Filter> {
     FILTERS.get_or_init(compile).clone()
 }
 
-/// That of a container with programs, made once. What is refused by its arguments is the agent's own
-/// filter's.
+/// The filter of a container that supports commands, compiled once. Calls that are denied depending
+/// on their arguments are handled by the agent's own filter.
 pub(super) fn of_programs() -> Vec<Filter> {
     static FILTERS: OnceLock<Vec<Filter>> = OnceLock::new();
     let compile = || {
@@ -64,7 +64,7 @@ fn arch() -> TargetArch {
         .unwrap_or_else(|error| panic!("this is no architecture of the filter's: {error}"))
 }
 
-/// Allows calls by their names, and some by their arguments too; the others fail.
+/// Allows calls by name, some of them depending on their arguments; all others fail.
 fn allowed(
     names: impl IntoIterator<Item = &'static str>,
     by_arguments: &[Value],
@@ -77,8 +77,7 @@ fn allowed(
         program(&allow_list(rules.collect(), others), arch())
     };
     let filter = list(&names).or_else(|| {
-        // The list is for several architectures: a call that this one does not have cannot be
-        // made.
+        // The list is for several architectures: a call that this one does not have cannot be made.
         let is_known =
             |name: &&str| program(&allow_list(vec![by_name(name)], others), arch()).is_some();
         list(&names.iter().copied().filter(is_known).collect::<Vec<_>>())
@@ -91,7 +90,7 @@ fn allow_list(filter: Vec<Value>, others: Errno) -> Value {
     json!({"mismatch_action": mismatch, "match_action": "allow", "filter": filter})
 }
 
-/// `None` where it has a call that the architecture does not.
+/// `None` if it contains a call that the architecture does not have.
 fn program(filter: &Value, arch: TargetArch) -> Option<Filter> {
     const NAME: &str = "agent";
     let text = json!({NAME: filter}).to_string();
@@ -110,7 +109,7 @@ fn program(filter: &Value, arch: TargetArch) -> Option<Filter> {
 mod tests {
     use super::*;
 
-    /// What a filter answers, by running its instructions as the kernel does.
+    /// The action of a filter, computed by interpreting its instructions like the kernel.
     fn answer(filter: &Filter, syscall: u32, first_argument: u64) -> u32 {
         const AUDIT_ARCH: u32 =
             if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };

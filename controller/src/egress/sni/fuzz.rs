@@ -1,4 +1,5 @@
-//! What holds of a connection whatever its two sides say: the body of the fuzz target `tls`.
+//! The property that holds for any bytes on both sides of a connection: the body of the fuzz target
+//! `tls`.
 
 use sandbox_api::hosts::Host;
 
@@ -8,11 +9,11 @@ use super::{
 };
 use crate::egress::first_bytes::{Beginning, DECISIVE};
 
-/// The host of every connection. An address is another matter.
+/// The host of every connection that is not to an address.
 const NAME: &str = "ok.example";
 
-/// The first byte says to what the connection goes; then come pieces, each with its length and who says
-/// it in the byte before.
+/// The first byte selects the target of the connection. Then come pieces, each preceded by a byte
+/// with its length and its sender.
 pub fn tls(data: &[u8]) {
     let Some((&target, mut rest)) = data.split_first() else { return };
     let (host, port) = match target % 4 {
@@ -29,7 +30,7 @@ pub fn tls(data: &[u8]) {
     }
 
     let spoken = converse(Guard::new(host.clone(), port), pieces.iter().copied());
-    // How either side's words are cut is the network's business.
+    // How the data of either side is split depends on the network.
     let bytes = pieces.iter().flat_map(|&(is_server, piece)| {
         piece.iter().map(move |byte| (is_server, std::slice::from_ref(byte)))
     });
@@ -44,17 +45,17 @@ pub fn tls(data: &[u8]) {
     }
 }
 
-/// What became of a conversation.
+/// The result of a conversation.
 struct Spoken {
-    /// All that the program said, as far as it was asked.
+    /// Everything that the client sent, as far as the guard accepted data.
     said: Vec<u8>,
     passed: Vec<u8>,
-    /// All that the server said.
+    /// Everything that the server sent.
     heard: Vec<u8>,
     refusal: Option<TlsRefusal>,
 }
 
-/// As the tunnel does it: a program that is held up is not read.
+/// Like the tunnel: a client that is held up is not read.
 fn converse<'a>(mut guard: Guard, pieces: impl Iterator<Item = (bool, &'a [u8])>) -> Spoken {
     let (mut said, mut passed, mut heard) = (Vec::new(), Vec::new(), Vec::new());
     let mut waiting: Vec<u8> = Vec::new();
@@ -88,12 +89,12 @@ fn converse<'a>(mut guard: Guard, pieces: impl Iterator<Item = (bool, &'a [u8])>
     Spoken { said, passed, heard, refusal }
 }
 
-/// What one piece can bring above the bound: all that waited.
+/// How much one piece can exceed the bound: all that was held.
 const fn data_limit() -> usize {
     1 << 20
 }
 
-/// A second reading, simple and of whole streams: what went out is for the host.
+/// A second parser, simple and on whole streams: what was forwarded is for the host.
 fn is_for(host: &Host, passed: &[u8], heard: &[u8], tls_only: bool) {
     if passed.is_empty() {
         return;
@@ -119,7 +120,7 @@ fn is_for(host: &Host, passed: &[u8], heard: &[u8], tls_only: bool) {
     }
 }
 
-/// The first handshake message of a stream of records, or as much of a server's as tells what it is, and
+/// The first handshake message of a stream of records, or enough of a server's to classify it, and
 /// what follows its last record.
 fn message(mut stream: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut message: Vec<u8> = Vec::new();
@@ -136,9 +137,9 @@ fn message(mut stream: &[u8]) -> Option<(Vec<u8>, &[u8])> {
             return None;
         }
         let length = usize::from(u16::from_be_bytes([high, low]));
-        // Of a server's last record what has come is enough.
+        // For a server's last record, the part that has arrived is enough.
         let (payload, rest) = rest.split_at(length.min(rest.len()));
-        // Of neither length there is a record of a handshake.
+        // A handshake record has neither length.
         if payload.is_empty() || length > MAX_PLAIN_RECORD {
             return None;
         }
@@ -147,7 +148,7 @@ fn message(mut stream: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     }
 }
 
-/// That this is a hello with the host's name, or with none for an address.
+/// Asserts that this is a hello with the host's name, or with none for an address.
 fn names(host: &Host, hello: &[u8]) {
     assert_eq!(hello[0], CLIENT_HELLO);
     let number = |at: usize| usize::from(u16::from_be_bytes([hello[at], hello[at + 1]]));
@@ -163,7 +164,7 @@ fn names(host: &Host, hello: &[u8]) {
         while at < end {
             let (kind, length) = (number(at), number(at + 2));
             if kind == usize::from(SERVER_NAME) {
-                // The list's length, the kind, the name's length.
+                // The list's length, the type, the name's length.
                 found.push(&hello[at + 4 + 5..at + 4 + length]);
             }
             at += 4 + length;

@@ -16,7 +16,7 @@ fn server_name(name: &str) -> Vec<u8> {
     extension(SERVER_NAME, &vector(2, &[&[0][..], &vector(2, name.as_bytes())].concat()))
 }
 
-/// A ClientHello's handshake message with these extensions.
+/// A ClientHello handshake message with these extensions.
 fn message(extensions: &[Vec<u8>]) -> Vec<u8> {
     let body = [
         &[3, 3][..],
@@ -50,7 +50,7 @@ fn guard() -> Guard {
     Guard::new("ok.example".parse().unwrap(), HTTPS)
 }
 
-/// What passes of bytes in pieces, when nothing is heard of the server.
+/// What is forwarded of bytes in pieces, while the server sends nothing.
 fn passed(mut guard: Guard, bytes: &[u8], piece: usize) -> Result<Vec<u8>, TlsRefusal> {
     let mut out = Vec::new();
     for piece in bytes.chunks(piece) {
@@ -75,7 +75,7 @@ fn a_hello_for_the_name_passes_whole_however_it_is_cut() {
         for piece in [1, 2, 3, 5, 6, 11, 100, hello.len()] {
             assert_eq!(passed(guard(), &hello, piece).as_ref(), Ok(&hello), "{record} {piece}");
         }
-        // Not a byte goes before the last one has come.
+        // No byte is forwarded before the last one has arrived.
         let (last, start) = hello.split_last().unwrap();
         let mut guard = guard();
         assert_eq!(guard.client(start.to_vec()), Ok(vec![]));
@@ -171,7 +171,7 @@ fn other_ports_take_any_protocol_and_tls_only_for_the_name() {
     assert_eq!(passed(guard("ok.example", 8443), &hello, 7).as_ref(), Ok(&hello));
     let evil = client_hello("evil.example");
     assert!(passed(guard("ok.example", 8443), &evil, 7).is_err());
-    // What begins TLS must go on with it.
+    // What begins TLS must continue as TLS.
     let mut short = guard("ok.example", 80);
     assert_eq!(short.client(vec![HANDSHAKE]), Ok(vec![]));
     assert_eq!(short.finish(), Err(TlsRefusal::Malformed));
@@ -210,7 +210,7 @@ fn no_port_passes_what_a_server_takes_for_tls_and_the_guard_cannot_read() {
                     guard.client(piece.to_vec()).map(|passed| out.extend(passed)).err()
                 });
                 assert_eq!(refusal.as_ref(), Some(&expected), "{what} to {host}:{port}");
-                // Less than any server needs has gone out.
+                // Less than any server needs was forwarded.
                 assert_eq!(Beginning::of(&out), Beginning::TooShort, "{what}: {out:?}");
             }
         }
@@ -248,7 +248,7 @@ fn a_second_hello_that_the_server_asks_for_must_be_for_the_name_too() {
         guard
     };
     let retry = server_hello(RETRY);
-    // Early data and the like may come before it.
+    // Early data and the like may precede it.
     let early = [&[20, 3, 3, 0, 1, 1][..], &[23, 3, 3, 0, 2, 9, 9]].concat();
     for answer in [&retry[..], &records(HANDSHAKE, &retry[5..], 7)] {
         for (name, expected) in [
@@ -263,11 +263,11 @@ fn a_second_hello_that_the_server_asks_for_must_be_for_the_name_too() {
             }
         }
     }
-    // Where none is asked for, what looks like one is something else.
+    // If the server did not request one, what looks like one is something else.
     let finished = records(HANDSHAKE, &[1, 0, 0, 0, 9], 99);
     assert_eq!(passed(begin(&server_hello([5; 32])), &finished, 1).as_ref(), Ok(&finished));
     assert_eq!(passed(begin(b"HTTP/1.1 400"), &finished, 1).as_ref(), Ok(&finished));
-    // After an alert it may still be: until the server has ended.
+    // After an alert it may still be one: until the server has ended.
     let mut alerted = begin(&[21, 3, 3, 0, 2, 2, 40]);
     assert_eq!(alerted.client(finished.clone()), Ok(vec![]));
     assert!(alerted.is_waiting());
@@ -312,7 +312,7 @@ fn the_end_of_half_a_hello_is_a_refusal() {
 fn a_hello_without_end_is_given_up() {
     let mut guard = guard();
     let mut sent = 0;
-    // Records of one byte hold the most for the least.
+    // Records of one byte hold the most data for the fewest bytes.
     let mut records = std::iter::once(vec![22, 3, 1, 0, 4, 1, 0, 0xff, 0xff])
         .chain(std::iter::repeat(vec![22, 3, 1, 0, 1, 0]));
     let refusal = loop {

@@ -1,4 +1,4 @@
-//! A command from its request to its result.
+//! Drives a command from its request to its result.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,31 +22,31 @@ use crate::sandbox::Inner;
 use crate::sandbox::idle::Active;
 use crate::session::{Console, ConsoleStreams, Flow, InFlightPermit, Incoming};
 
-/// The audit's word for a command.
+/// The name of a command in the audit.
 pub(super) const OPERATION: &str = "exec";
 
-/// How long after its deadline, or after a cancel, an agent may take to answer before the
-/// container is killed. It gives all that a program started two seconds to die.
+/// How long after its deadline, or after a cancel, the agent may take to answer before the
+/// container is killed. The agent gives the command's processes two seconds to exit.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long after its deadline a program's last output is taken though nobody wants it.
+/// How long after its deadline a command's unread output is drained.
 const UNWANTED_AFTER: Duration = Duration::from_millis(500);
-/// How much of an output is taken then: what a pipe holds at most, and what may be before it.
+/// How much unread output is drained: the maximum that a pipe holds, and what may precede it.
 const UNWANTED_BYTES: u64 = (1 << 20) + (64 << 10);
-/// How much earlier than we, by its clock, an agent may take a deadline to be.
+/// How much earlier than the controller the agent's clock may reach a deadline.
 const CLOCK_SKEW: Duration = Duration::from_millis(100);
 
-/// Conducts a command from its request to its result.
+/// Drives a command from its request to its result.
 pub(super) struct ExecutionDriver {
     id: String,
     program: Vec<u8>,
-    /// The sandbox's, with the command's own time.
+    /// The sandbox's limits, with the command's own time limit.
     limits: Limits,
     inner: Arc<Inner>,
     ending: Supervisor,
     _active: Active,
 }
 
-/// What is asked for, and who gets its output.
+/// The request, and the receiver of its output.
 struct Asked<R> {
     permit: InFlightPermit,
     request: R,
@@ -55,7 +55,7 @@ struct Asked<R> {
     started: Instant,
 }
 
-/// How a program ended by the agent's word.
+/// How a command ended according to the agent.
 type Answer = Result<ExecReply, WireError>;
 
 impl ExecutionDriver {
@@ -71,7 +71,8 @@ impl ExecutionDriver {
         Self { id, program, limits, inner, ending, _active: active }
     }
 
-    /// Without its output, which whoever takes it has: `begun` gets both.
+    /// Returns the result without the output, which belongs to its reader: `begun` receives both
+    /// streams.
     pub async fn conduct(
         mut self,
         permit: InFlightPermit,
@@ -162,7 +163,7 @@ impl ExecutionDriver {
         })
     }
 
-    /// Asks for it, and waits for its answer. An error is that nothing has run.
+    /// Sends the request and waits for its answer. An error means that nothing has run.
     async fn ask(
         &mut self,
         asked: Asked<impl FnOnce(ConsoleStreams) -> Exec>,
@@ -179,11 +180,11 @@ impl ExecutionDriver {
             Begun::Lost(lost) => return Ok(lost.map(|()| None)),
         };
         let Console { stdin, stdout, stderr } = console;
-        // Ended with this: a program that has ended reads nothing.
+        // Ends with this call: a command that has ended reads nothing.
         let _input =
             stdin.zip(input).map(|(stdin, input)| AbortOnDrop(tokio::spawn(input.send(stdin))));
         let flows = [&stdout, &stderr].map(|stream| (stream.number(), stream.flow().clone()));
-        // Nobody may want it.
+        // The receiver may be gone.
         _ = begun.send([stdout, stderr]);
         let check = |ending: &Supervisor, answer: &Answer| {
             let flows = flows.each_ref().map(|(_, flow)| &**flow);
@@ -221,12 +222,12 @@ impl ExecutionDriver {
         })
     }
 
-    /// What the agent says, as far as it can be true.
+    /// The agent's report, as far as it can be true.
     async fn word(&self, answer: Answer, before: OomBaseline, usage: &mut Usage) -> AgentReport {
         match answer {
             Ok(ExecReply { end, stopped, cpu_ms, .. }) => {
                 usage.cpu_ms = Some(cpu_ms).filter(|&ms| ms <= millis(self.limits.most_cpu()));
-                // Killed, and not by the agent: only the engine can know why.
+                // Killed, but not by the agent: only the engine can know why.
                 let out_of_memory = stopped.is_none()
                     && end == ExecEnd::Signaled(SIGKILL)
                     && self.inner.ran_out_of_memory(before).await;
@@ -237,7 +238,7 @@ impl ExecutionDriver {
     }
 }
 
-/// What in an answer no honest agent says.
+/// Names what an honest agent would not send in an answer.
 fn check(
     answer: &Answer,
     [stdout, stderr]: [&Flow; 2],
@@ -260,8 +261,8 @@ fn check(
     if (stdout.bytes(), stderr.bytes()) != (reply.stdout_bytes, reply.stderr_bytes) {
         return refuse("a program's output of another length");
     }
-    // It need not have been killed: where it has ended and nobody takes its last bytes, a stop is the
-    // end of these.
+    // A stopped command need not have been killed: if it has ended and nobody reads its last
+    // output, `stopped` describes the end of that output.
     let is_possible = match reply.stopped {
         None => true,
         Some(ExecStop::Timeout) => elapsed + CLOCK_SKEW >= limits.timeout,

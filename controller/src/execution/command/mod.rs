@@ -1,9 +1,7 @@
-//! Commands in a sandbox whose root has programs: what is asked, what comes while they run, how they
-//! ended.
+//! Commands in a sandbox whose root filesystem has programs: requests, streams and results.
 //!
-//! A task of its own ([`driver`]) holds to the deadline, whatever the caller does meanwhile. What a
-//! program writes goes straight to whoever takes it: where nobody does, the program waits, until its
-//! deadline.
+//! A separate task ([`driver`]) enforces the deadline, whatever the caller does. A command's output
+//! goes straight to its reader: if nobody reads, the command blocks, until its deadline.
 
 mod driver;
 mod request;
@@ -29,49 +27,49 @@ use crate::sandbox::{Inner, Sandbox};
 use crate::session::Incoming;
 
 impl Sandbox {
-    /// Runs a command to its end, and keeps the beginning of what it writes:
+    /// Runs a command to its end, and keeps the beginning of its output:
     /// [`start_exec`](Self::start_exec) and [`Execution::wait`].
     ///
     /// # Errors
     ///
-    /// As of the two. How a command ended is data, also that it did not begin.
+    /// The errors of both. How a command ended is data, including a failure to start.
     pub async fn exec(&self, command: Command) -> Result<ExecResult, Error> {
         self.start_exec(command).await?.wait().await
     }
 
-    /// Starts a command. Several run at once, beside a script and file operations; 16 of them all
-    /// are under way at a time, and one more waits for its place.
+    /// Starts a command. Several commands can run at once, alongside a script and file operations;
+    /// at most 16 of all these are in progress at a time, and further ones wait.
     ///
     /// # Errors
     ///
-    /// [`Error`] where the sandbox has no programs or has ended, or the command cannot be given to
-    /// it.
+    /// [`Error`] if the sandbox does not support commands or has ended, or if the command is
+    /// invalid.
     pub async fn start_exec(&self, command: Command) -> Result<Execution, Error> {
         Execution::start(self.inner().clone(), command).await
     }
 }
 
-/// One of a command's two outputs.
+/// One of a command's two output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExecStream {
-    /// Its output.
+    /// Its stdout.
     Stdout,
-    /// Its error output.
+    /// Its stderr.
     Stderr,
 }
 
-/// A command under way. Dropped without [`wait`](Self::wait): cancelled.
+/// A command in progress. Dropping it without [`wait`](Self::wait) cancels it.
 pub struct Execution {
     id: String,
-    /// Both outputs, once there is a program.
+    /// Both output streams, once the command has started.
     begun: Option<oneshot::Receiver<[Incoming; 2]>>,
     stdout: Option<Incoming>,
     stderr: Option<Incoming>,
     stdin: Option<ExecStdin>,
-    /// Bytes of each output that the result keeps.
+    /// The maximum number of bytes of each stream that the result keeps.
     collected: usize,
     cancel: CancelHandle,
-    /// `None` once it has been waited for.
+    /// `None` after `wait`.
     task: Option<JoinHandle<Result<ExecResult, Error>>>,
 }
 
@@ -82,14 +80,15 @@ impl std::fmt::Debug for Execution {
 }
 
 impl Execution {
-    /// Its id, unique: the sandbox's, and from the second run or command on a number behind it.
+    /// Its unique id: the sandbox's id, with a number appended from the second run or command on.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The next piece of its output, at most 64 KiB, as it comes; `None` when no more will.
-    /// Cancel-safe. What is not taken makes the program wait, and is bounded: half a megabyte or so.
+    /// Waits for the next chunk of its output, at most 64 KiB; `None` after the last one.
+    /// Cancel-safe. The buffer for unread output is bounded, about half a megabyte; then the
+    /// command blocks.
     pub async fn next_output(&mut self) -> Option<(ExecStream, Bytes)> {
         if let Some(begun) = &mut self.begun {
             let outputs = begun.await;
@@ -116,26 +115,27 @@ impl Execution {
         }
     }
 
-    /// What it reads, where the command has [`Stdin::Stream`]: once, and then the caller's.
+    /// Returns its stdin if the command has [`Stdin::Stream`]; `None` after the first call.
     pub const fn stdin(&mut self) -> Option<ExecStdin> {
         self.stdin.take()
     }
 
-    /// A handle that ends it from anywhere.
+    /// Returns a handle that cancels it from anywhere.
     #[must_use]
     pub fn cancel_handle(&self) -> CancelHandle {
         self.cancel.clone()
     }
 
-    /// Waits for its end. Output that [`next_output`](Self::next_output) has not given is in the
-    /// result, as far as the command's [`output_limit`](Command::output_limit) goes.
+    /// Waits for the command to end. The result contains the output that
+    /// [`next_output`](Self::next_output) has not returned, up to the command's
+    /// [`output_limit`](Command::output_limit).
     ///
-    /// Input that was not asked for with [`stdin`](Self::stdin) has ended.
+    /// If [`stdin`](Self::stdin) was not called, the command's stdin is closed.
     ///
     /// # Errors
     ///
-    /// [`Error`] where our side failed and nothing ran. How a command ended is data, also where our
-    /// side failed in the middle of it: [`Outcome::Error`](sandbox_api::Outcome::Error).
+    /// [`Error`] if nothing ran because the controller or the engine failed. How a command ended is
+    /// data, even if they failed while it ran: [`Outcome::Error`](sandbox_api::Outcome::Error).
     pub async fn wait(mut self) -> Result<ExecResult, Error> {
         self.stdin = None;
         let mut kept = [HeldResources::default(), HeldResources::default()];
@@ -205,7 +205,7 @@ impl Drop for Execution {
     }
 }
 
-/// The beginning of an output.
+/// The beginning of an output stream.
 #[derive(Debug, Default)]
 struct HeldResources {
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! A command's input on its way.
+//! The stdin of a running command.
 
 use std::io;
 use std::pin::Pin;
@@ -8,17 +8,17 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream};
 
 use crate::session::{Fin, Outgoing};
 
-/// What a writer takes before it waits for the program.
+/// How many bytes a writer buffers before it waits for the command.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What a command reads: written here as it comes, and ended by a shutdown or by being dropped.
+/// The stdin of a command. A shutdown or a drop closes it.
 ///
-/// A program that reads no more gives `BrokenPipe`, as a pipe does; so does one that has ended.
+/// A write fails with `BrokenPipe`, as on a pipe, if the command closed its stdin or has ended.
 #[derive(Debug)]
 pub struct ExecStdin(DuplexStream);
 
 impl ExecStdin {
-    /// A writer, and what it is given.
+    /// A writer, and the stream that receives its bytes.
     pub(super) fn new() -> (Self, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(BUFFER_BYTES);
         (Self(ours), theirs)
@@ -43,17 +43,17 @@ impl AsyncWrite for ExecStdin {
     }
 }
 
-/// Where a command's input comes from.
+/// The source of a command's stdin.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// It is all there.
+    /// All bytes are there already.
     Bytes(Vec<u8>),
     /// The other end of an [`ExecStdin`].
     Stream(DuplexStream),
 }
 
 impl Source {
-    /// Sends all of it, and its end, for as long as the agent takes it.
+    /// Sends all bytes and the end of the stream, for as long as the agent accepts them.
     pub async fn send(self, outgoing: Outgoing) {
         match self {
             Self::Bytes(bytes) => send(&*bytes, outgoing).await,
@@ -65,14 +65,14 @@ impl Source {
 async fn send(mut input: impl AsyncRead + Unpin, mut outgoing: Outgoing) {
     let mut piece = vec![0; BUFFER_BYTES];
     loop {
-        // Whoever drops a pipe has ended it: to read it does not fail.
+        // Dropping a pipe closes it: reading it does not fail.
         let length = input.read(&mut piece).await.unwrap_or(0);
         let then = if length == 0 { Fin::Nothing } else { Fin::More };
         let mut rest = &piece[..length];
         loop {
             match outgoing.send(rest, then).await {
                 Ok(sent) => rest = &rest[sent..],
-                // The answer has come, and nothing is read any more.
+                // The answer has arrived: the command reads no more.
                 Err(_) => return,
             }
             if rest.is_empty() {

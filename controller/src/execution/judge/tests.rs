@@ -36,7 +36,7 @@ fn evidence_decides_the_status_and_the_exit_code() {
     let terminate = Some(CancelCause::Terminate);
     let breach = Some(KillReason::Breach("an unknown id".into()));
     let table = [
-        // The agent's answer stands, whatever else happened.
+        // The agent's answer decides, whatever else happened.
         (Evidence { answer: returned(), ..evidence() }, Status::Ok, 0),
         (
             Evidence { answer: returned(), exit: exit(137, true), cancel: interrupt, ..evidence() },
@@ -61,7 +61,7 @@ fn evidence_decides_the_status_and_the_exit_code() {
             Status::Cancelled,
             143,
         ),
-        // It may have worked where nobody looks.
+        // It may have worked on files that nobody checks.
         (
             Evidence {
                 answer: returned(),
@@ -72,10 +72,10 @@ fn evidence_decides_the_status_and_the_exit_code() {
             Status::Error,
             121,
         ),
-        // It cannot claim what nobody did, nor a kind that no run ends by.
+        // It cannot claim a cancel that nobody requested, nor an error kind that no run ends with.
         (Evidence { answer: failed(ErrorKind::Cancelled), ..evidence() }, Status::AgentLost, 122),
         (Evidence { answer: failed(ErrorKind::Usage), ..evidence() }, Status::AgentLost, 122),
-        // No answer: what we did.
+        // No answer: what the controller did decides.
         (
             Evidence { cancel: interrupt, our_kill: Some(KillReason::Cancel), ..evidence() },
             Status::Cancelled,
@@ -88,11 +88,11 @@ fn evidence_decides_the_status_and_the_exit_code() {
         ),
         (Evidence { our_kill: breach.clone(), ..evidence() }, Status::AgentLost, 122),
         (Evidence { our_kill: breach, cancel: interrupt, ..evidence() }, Status::AgentLost, 122),
-        // No answer, not we: what the engine saw.
+        // No answer, and nothing done by the controller: what the engine saw decides.
         (Evidence { exit: exit(137, true), ..evidence() }, Status::Limit, 120),
         (Evidence { exit: exit(137, false), ..evidence() }, Status::Killed, 137),
         (Evidence { exit: exit(159, false), ..evidence() }, Status::AgentLost, 122),
-        // Without an answer, code 0 and no code at all are no success.
+        // Without an answer, neither code 0 nor a missing code is a success.
         (Evidence { exit: exit(0, false), ..evidence() }, Status::AgentLost, 122),
         (Evidence { exit: exit(0, true), ..evidence() }, Status::AgentLost, 122),
         (Evidence { exit: Some(ExitEvidence::default()), ..evidence() }, Status::AgentLost, 122),

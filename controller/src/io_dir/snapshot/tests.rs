@@ -16,7 +16,7 @@ fn take(dir: &Path) -> Snapshot {
 
 fn changes(dir: &Path, change: impl FnOnce(&Path)) -> Vec<(String, FileOp, u64)> {
     let before = take(dir);
-    // A clock of the file system that stood still would hide a change of the same size.
+    // If the clock of the filesystem stood still, it would hide a change of the same size.
     let stamp = |dir: &Path| {
         fs::write(dir.join(".clock"), "").unwrap();
         let stat = rustix::fs::stat(dir.join(".clock")).unwrap();
@@ -41,7 +41,7 @@ fn a_scan_finds_what_was_made_changed_moved_and_removed() {
     fs::write(dir.path().join("old/sub/f"), "1234").unwrap();
     let seen = changes(dir.path(), |dir| {
         fs::write(dir.join("changed"), "34").unwrap();
-        // A program that gives a file its old time back has changed it all the same.
+        // A file whose old modification time a program restores has changed all the same.
         let touched = fs::File::options().append(true).open(dir.join("touched")).unwrap();
         touched.set_modified(touched.metadata().unwrap().modified().unwrap()).unwrap();
         fs::rename(dir.join("moved"), dir.join("here")).unwrap();
@@ -95,9 +95,9 @@ fn a_scan_that_was_cut_short_lists_only_what_it_knows() {
         fs::write(dir.path().join(name), "12").unwrap();
     }
     let found = part.changes(&take(dir.path()));
-    // The third may have been there before, and so may the new one.
+    // The third file may have existed before, and so may the new one.
     assert_eq!((found.files.len(), found.truncated), (2, true));
-    // Nor is anything gone because the second walk did not meet it.
+    // Nor is a file removed because the second scan did not find it.
     let found = take(dir.path()).changes(&Snapshot::take(open_dir(dir.path()), 1));
     assert_eq!((found.files.len(), found.truncated), (0, true));
 }
@@ -122,11 +122,11 @@ fn allocated_blocks_count_once_and_holes_hardly() {
     assert!(bytes() - empty < 1 << 20);
     let sparse = bytes();
     fs::write(dir.path().join("full"), vec![1; (4 << 20) + 1]).unwrap();
-    // What its last block has besides is not of its making.
+    // The rest of its last block does not count.
     assert_eq!(bytes() - sparse, (4 << 20) + 1);
     fs::hard_link(dir.path().join("full"), dir.path().join("again")).unwrap();
     assert_eq!(bytes() - sparse, (4 << 20) + 1);
-    // Space that is taken beyond a file's size is taken.
+    // Space that is allocated beyond a file's size counts.
     let ahead = fs::File::create(dir.path().join("ahead")).unwrap();
     let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&ahead, flags, 0, 1 << 20).unwrap();
@@ -163,7 +163,7 @@ fn unreadable_directory_of_the_owner_differs_from_a_foreign_one() {
     fs::write(hidden.join("f"), "1").unwrap();
     let reach = || measure(open_dir(dir.path()), MAX_ENTRIES).1;
     std::thread::scope(|scope| {
-        // This thread alone: root reads everything.
+        // Only this thread: root can read everything.
         let seen = scope.spawn(|| {
             let mut sets = capabilities(None).unwrap();
             sets.effective &= !(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
@@ -182,7 +182,7 @@ fn unreadable_directory_of_the_owner_differs_from_a_foreign_one() {
 
 #[test]
 fn a_mount_in_the_io_dir_is_not_entered() {
-    // The kernel's own are mounts that every machine has.
+    // The kernel's filesystems are mounts that every machine has.
     let root = open_dir(Path::new("/"));
     assert!(open(&root, c"etc").is_ok());
     assert_eq!(open(&root, c"proc").unwrap_err(), Errno::XDEV);

@@ -12,10 +12,10 @@ fn growth_is_measured_against_what_was_there_before() {
         (extent(1100, 60), ScanCoverage::All, None),
         (extent(1101, 50), ScanCoverage::All, Some(ErrorKind::WriteLimit)),
         (extent(1000, 61), ScanCoverage::Cut, Some(ErrorKind::TooManyFiles)),
-        // What was removed makes room.
+        // Removed files make room.
         (extent(0, 0), ScanCoverage::All, None),
         (extent(1000, 50), ScanCoverage::Readable, None),
-        // What is too deep to be counted is too much.
+        // What is too deep to be counted exceeds the limit.
         (extent(1000, 50), ScanCoverage::Deep, Some(ErrorKind::TooManyFiles)),
         (extent(1000, 50), ScanCoverage::Hidden, Some(ErrorKind::TooManyFiles)),
     ] {
@@ -33,7 +33,7 @@ async fn processes_that_an_engine_does_not_name_at_once_are_asked_for_again() {
     };
     found(&cell, find).await;
     assert_eq!((cell.get(), asked.get()), (Some(&"found"), 10));
-    // Once found, nobody asks again.
+    // Once they are found, nobody asks again.
     found(&cell, find).await;
     assert_eq!(asked.get(), 10);
 }
@@ -87,12 +87,12 @@ fn unmeasurable_io_dir_is_judged_by_free_space() {
     let kind = |unseen, was_unseen, unexplained| {
         passed(unseen, was_unseen, unexplained, 2 * GIB).map(|it| it.0)
     };
-    // The free space alone says nothing of whose it was.
+    // The free space alone does not show who used it.
     assert_eq!(kind(false, false, 8 * GIB), None);
     assert_eq!(kind(true, false, 8 * GIB), None);
     assert_eq!(kind(true, true, 8 * GIB), Some(ErrorKind::WriteLimit));
     assert_eq!(kind(true, true, 100 << 20), None);
-    // What must stay free must stay free, whoever has taken it.
+    // The disk reserve must stay free, whoever has used the space.
     let (kind, message) = passed(false, false, 0, GIB - 1).unwrap();
     assert_eq!(kind, ErrorKind::DiskFull);
     assert_eq!(
@@ -107,19 +107,19 @@ fn space_that_is_gone_is_unexplained_until_a_look_finds_nothing_hidden() {
     let met = |bytes| DiskUsage { bytes, entries: 0 };
     let left = |bytes| Some(FreeSpace { bytes, ..FreeSpace::default() });
     let mut ledger = Ledger::new(&Reading::new(met(10), ScanCoverage::All, left(1000)));
-    // In files that are met; and not.
+    // In files that were found, and in others.
     assert_eq!(ledger.unexplained(met(110), left(900)), 0);
     assert_eq!(ledger.unexplained(met(10), left(900)), 100);
     assert_eq!(ledger.enter(met(10), [left(900); 2], false), 100);
     assert!(ledger.backs(met(110), left(900)) && !ledger.backs(met(111), left(900)));
     assert!(!ledger.backs(met(10), None));
-    // Others make room meanwhile, which hides nothing of what goes then.
+    // Others make room meanwhile, which does not hide a later loss.
     assert_eq!(ledger.enter(met(10), [left(5000); 2], false), 0);
     assert_eq!(ledger.enter(met(10), [left(4900); 2], false), 100);
-    // Nothing is hidden: others have it.
+    // Nothing is hidden: others have used it.
     assert_eq!(ledger.enter(met(10), [left(4900); 2], true), 0);
     assert_eq!(ledger.unexplained(met(10), left(4800)), 100);
-    // A file that came during the look is no reason for suspicion, nor is one that went.
+    // A file that was created or removed during the scan is no reason for suspicion.
     assert_eq!(ledger.enter(met(510), [left(4900), left(4400)], true), 0);
     assert_eq!(ledger.unexplained(met(510), left(4400)), 0);
     assert_eq!(ledger.unexplained(met(510), None), 0);

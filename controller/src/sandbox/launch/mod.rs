@@ -1,11 +1,11 @@
-//! From a spec to a sandbox, by values that own what there is to remove:
+//! From a spec to a sandbox, in steps whose values own the resources to remove:
 //!
 //! ```text
 //! Opened ──> Created ──> Started ──> Ready ──> Sandbox
 //!  files      container   session     proven    configured
 //! ```
 //!
-//! Whichever of them is dropped removes what it has.
+//! Dropping any of them removes its resources.
 
 mod started;
 
@@ -70,11 +70,11 @@ impl Sandbox {
     }
 }
 
-/// What a sandbox is to be, its files open and found fit to be mounted.
+/// A sandbox to create, with its files opened and approved for mounting.
 struct Opened {
     shared: Arc<Shared>,
     spec: SandboxSpec,
-    /// The spec's file system, where it is ready already.
+    /// The root filesystem, if it is already prepared.
     prepared: Option<Prepared>,
     root_owner: RootOwner,
     plan: Plan,
@@ -114,7 +114,7 @@ impl Opened {
         Ok(Self { shared, spec, prepared, root_owner, plan, held, mounts })
     }
 
-    /// Makes the container.
+    /// Creates the container.
     async fn create(self, id: String) -> Result<Created, Error> {
         let Self { shared, mut spec, prepared, root_owner, plan, held, mut mounts } = self;
         let name = reap::container_name(&id);
@@ -143,7 +143,7 @@ impl Opened {
             Some(prepared) => Some(prepared),
             None => shared.prepare(&spec.root, &mut |_| {}).await?,
         };
-        // An archive's is in a folder of ours, and nobody else's; so is the empty one.
+        // The directory of an archive belongs to sandboxctl alone; so does the empty one.
         if root_owner == RootOwner::Caller
             && let (RootFs::Directory(_), Some(Prepared { root: ProgramRoot::Directory(root), .. })) =
                 (&spec.root, &prepared)
@@ -155,17 +155,19 @@ impl Opened {
             plan.container(&spec, name.clone(), labels, likely_user, &sources, prepared);
         container.hidden = mounts.hidden();
         let (io_dir, identities) = (held.io_dir.clone(), held.identities());
-        // Without a list there is no gate at all, and to ask for a connection is a breach.
+        // Without allow rules there is no connect handler, and a connection request is a breach.
         let egress = (!spec.allow.rules().is_empty()).then(|| {
             let (list, resolver) = (std::mem::take(&mut spec.allow), SystemResolver::new());
             let shared = shared.clone();
             let record = move |event: &Event<'_>| shared.audit.record(event);
             Arc::new(Egress::new(list, (&spec.limits).into(), resolver, &*id, record))
         });
-        // From here on there may be a container, known by its name, whatever becomes of us.
+        // From here on there may be a container, identified by its name, whatever happens to this
+        // process.
         let removal =
             RemovalGuard::new(shared.clone(), id.clone(), name.clone(), held, egress.clone());
-        // Made for the likely user while the engine is asked, which saves its answer's time.
+        // Created for the likely user mapping while the engine is asked for the real one, which
+        // saves the round trip.
         let (made, mapping) = tokio::join!(removal.create(container.clone()), mapping());
         let user_mapping = mapping?;
         let user = user_by(user_mapping)?;
@@ -195,31 +197,31 @@ impl Opened {
     }
 }
 
-/// A container that was made and not started.
+/// A container that was created but not started.
 struct Created {
     container: Arc<dyn Container>,
     about: About,
     removal: RemovalGuard,
 }
 
-/// What is known of a sandbox that is being launched.
+/// Facts about a sandbox during its launch.
 struct About {
     id: String,
     shared: Arc<Shared>,
     spec: SandboxSpec,
     plan: Plan,
     io_dir: Option<Arc<IoDir>>,
-    /// What was opened for each mount, in their order.
+    /// The identity of the opened source of each mount, in order.
     identities: Vec<Identity>,
     mounts: MountGuard,
     path_map: PathMap,
     egress: Option<Arc<Egress>>,
     user_mapping: UserMapping,
-    /// Where the image's programs begin, in a sandbox without an io dir.
+    /// The image's default working directory, in a sandbox without an io dir.
     image_workdir: Option<String>,
 }
 
-/// The io dir of a sandbox that is to have one of its own.
+/// Creates the io dir of a sandbox with a private one.
 fn private_io_dir(shared: &Shared, spec: &SandboxSpec) -> Result<IoDir, Error> {
     match shared.engine.info().kind {
         EngineKind::Embedded => {
@@ -233,27 +235,27 @@ fn private_io_dir(shared: &Shared, spec: &SandboxSpec) -> Result<IoDir, Error> {
 }
 
 impl HeldResources {
-    /// What is mounted, in order.
+    /// The sources of the mounts, in order.
     fn sources(&self) -> impl Iterator<Item = &Source> {
         let io_dir = self.io_dir.iter().map(|io_dir| io_dir.source());
         io_dir.chain(self.inputs.iter().map(|input| &input.source))
     }
 
-    /// What was opened for each of them.
+    /// The identities of the sources.
     fn identities(&self) -> Vec<Identity> {
         let io_dir = self.io_dir.iter().map(|io_dir| io_dir.identity());
         io_dir.chain(self.inputs.iter().map(|input| input.identity)).collect()
     }
 
-    /// Refuses what may not be mounted, and has the rest watched.
+    /// Refuses sources that may not be mounted, and watches the others.
     fn guard(&self, plan: &Plan, mounts: &mut MountGuard) -> Result<(), Error> {
-        // A private one is a mount of its own, at no path of the host.
+        // A private one is a mount of its own, without a path on the host.
         let io_dir = self.io_dir.as_ref().filter(|io_dir| !io_dir.source().is_private());
         if let (Some(io_dir), Some(target)) = (io_dir, &plan.io) {
             mounts.add(IO_DIR, io_dir.source(), &target.to_string(), Access::Write)?;
         }
         for (input, target) in self.inputs.iter().zip(&plan.inputs) {
-            // What was spooled is in a folder of ours, and ours alone.
+            // Spooled inputs are in a directory that belongs to sandboxctl alone.
             if input.spool.is_none() {
                 let what = format!("the input '{}'", String::from_utf8_lossy(target.name()));
                 mounts.add(&what, &input.source, &target.to_string(), Access::Read)?;

@@ -1,5 +1,5 @@
-//! From a container that runs to a sandbox: the agent proves who it is and what it sees, and is told
-//! what it may do.
+//! From a running container to a sandbox: verifies the agent and its mounts, and sends it its
+//! limits and policy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -22,13 +22,13 @@ use crate::sandbox::inner::{Inner, exited, how_it_ended};
 use crate::session::{CallError, ConnectHandler, Session, SessionEnd};
 use crate::step::Step;
 
-/// A container that runs, and the session with its agent.
+/// A running container, and the session with its agent.
 pub(super) struct Started {
     session: Session,
     created: Created,
 }
 
-/// A sandbox in which nothing may be done yet: its agent is confined, and sees what was mounted.
+/// A sandbox that is not configured yet: its agent is confined, and its mounts are verified.
 pub(super) struct Ready {
     started: Started,
     confinement: Confinement,
@@ -70,7 +70,7 @@ impl Started {
         Ok(reply)
     }
 
-    /// One request of the launch, within the time of its step.
+    /// Sends one request of the launch, within the time limit of its step.
     async fn call<C: Call<Reply: Send + 'static>>(
         &self,
         step: Step,
@@ -88,7 +88,7 @@ impl Started {
         }
     }
 
-    /// Why the agent was gone before it answered.
+    /// Why the agent ended before it answered.
     async fn start_failed(&self) -> Error {
         if let Some(SessionEnd::Breach(detail)) = self.session.end() {
             return Error::StartFailed {
@@ -115,7 +115,7 @@ impl Started {
         Error::StartFailed { detail }
     }
 
-    /// Proves, before anything of the guest's runs, that the agent sees what was opened.
+    /// Verifies, before any guest code runs, that the agent sees what was opened.
     async fn prove_mounts(&self, reply: &HelloReply, is_our_kernel: bool) -> Result<(), Error> {
         let About { plan, io_dir, identities, .. } = &self.created.about;
         let told: Vec<&str> = reply.mounts.iter().map(|mount| mount.path.as_str()).collect();
@@ -128,7 +128,7 @@ impl Started {
             plan.io.as_ref().is_some_and(|path| path.to_string() == mount.path)
         };
         if is_our_kernel {
-            // Every mount must be what we opened: a path may lead elsewhere since then.
+            // Every mount must be the file that was opened: a path may lead elsewhere by now.
             let other = reply.mounts.iter().zip(identities).find(|(seen, opened)| {
                 let seen = Identity { dev: seen.dev, ino: seen.ino };
                 seen != **opened
@@ -144,8 +144,8 @@ impl Started {
                 }
             };
         }
-        // On another kernel numbers say nothing. It has files at the inputs' paths, or the
-        // container could not have been made; the io dir can be proved.
+        // On another kernel the device and inode numbers prove nothing. The inputs' paths exist
+        // there, or the container could not have been created; the io dir can be verified.
         let Some(io_dir) = io_dir else { return Ok(()) };
         let elsewhere = || Error::IoDirElsewhere { path: io_dir.path().to_owned() };
         let nonce = io_dir.write_nonce().map_err(|errno| Error::IoDir {
@@ -164,7 +164,7 @@ impl Started {
 }
 
 impl Ready {
-    /// Tells the agent its limits and its policy, and begins the sandbox's lifetime.
+    /// Sends the agent its limits and policy, and starts the sandbox's lifetime.
     pub(super) async fn configure(self) -> Result<Sandbox, Error> {
         let Self { started, confinement } = self;
         let configure = started.created.about.plan.configure.clone();

@@ -12,7 +12,7 @@ fn plan(spec: SandboxSpec) -> Result<Plan, String> {
     Plan::new(&spec, ConfinementPolicy::Required).map_err(|error| error.full_message())
 }
 
-/// A path where nothing need be: nothing is mounted here.
+/// A path that need not exist: nothing is mounted in these tests.
 fn source(path: &str) -> Source {
     let file = std::fs::File::open("/").expect("it is there");
     Source { path: path.to_owned(), file: Arc::new(file.into()) }
@@ -60,7 +60,7 @@ fn a_rule_that_would_not_hold_programs_is_refused() {
         assert!(error.to_string().starts_with(rule), "{error}");
         assert_eq!(error.exit_code(), 121);
     }
-    // Nothing can be written to there, or read.
+    // No path can be written to there, or read.
     for spec in [protects(with_input(programs())), allows(programs())] {
         plan(spec).unwrap();
     }
@@ -110,7 +110,7 @@ fn a_mount_path_leaves_the_others_and_the_system_alone() {
     for path in ["/", "/in", "/in/x", "/proc", "/proc/x", "/dev", "/.sandbox", "/etc/x"] {
         assert!(at(path).unwrap_err().contains("the sandbox's own"), "{path}");
     }
-    // Programs have something of their own there.
+    // Commands have their own `/tmp`.
     let spec = SandboxSpec::new().io_dir("out").root(RootFs::Directory("/x".into()));
     let with_programs = |path: &str| plan(spec.clone().mount_path(path)).map(|_| ());
     assert!(with_programs("/tmp").unwrap_err().contains("/tmp is the sandbox's own"));

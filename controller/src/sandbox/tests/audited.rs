@@ -1,4 +1,4 @@
-//! What stands in the audit of a sandbox's life.
+//! The audit lines of a sandbox's life.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::config::Sweep;
 use crate::controller::Controller;
 use crate::execution::command::Command;
 
-/// The lines, without what differs each time; the sandbox's id is `ID`.
+/// The lines, without values that differ each time; the sandbox's id is `ID`.
 fn lines(file: &Path, id: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap().replace(id, "ID");
     let line = |line| {
