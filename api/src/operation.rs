@@ -1,4 +1,4 @@
-//! File operations as data: a JSON object in, an envelope out. The same for every front end.
+//! File operations as data: a JSON object in, an envelope out. Used by every front end.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -32,8 +32,8 @@ macro_rules! operations {
         /// A file operation with all of its options, read from
         /// `{"operation": "read", "path": "a.txt", …}`.
         ///
-        /// A path or name that is not UTF-8 is given by its bytes in `path_b64`, with or without text
-        /// beside.
+        /// The bytes of a path or name that is not UTF-8 are given in `path_b64`, with or without
+        /// the text form.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum Operation {
             $($(#[$doc])* $variant($variant),)+
@@ -50,7 +50,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Its name.
+            /// The operation's name.
             #[must_use]
             pub const fn name(&self) -> &'static str {
                 match self { $(Self::$variant(_) => $word,)+ }
@@ -66,23 +66,23 @@ operations! {
         path: String,
         /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
-        /// As what the content is given; `None` for the sandbox's default.
+        /// The encoding of the content; `None` for the sandbox's default.
         encoding: Option<Encoding> = "none",
-        /// The first byte.
+        /// The offset of the first byte.
         offset: u64 = "u64::default",
-        /// How many bytes at most.
+        /// The maximum number of bytes.
         limit: Option<u64> = "none",
     }
-    /// Gives a window of a file for people and models.
+    /// Returns a range of a file for people and models.
     "view" View {
         /// The file.
         path: String,
         /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
-        /// Which lines.
+        /// The lines.
         lines: ViewOptions = "ViewOptions::default",
     }
-    /// Writes a file: all of it, or nothing.
+    /// Writes a file completely, or not at all.
     "write" Write {
         /// The file.
         path: String,
@@ -92,24 +92,24 @@ operations! {
         content: String,
         /// The encoding; `None` for the sandbox's default.
         encoding: Option<Encoding> = "none",
-        /// What becomes of a file that is there.
+        /// What happens to an existing file.
         mode: WriteMode = "overwrite",
-        /// Whether missing directories on the way are made.
+        /// Whether to create missing parent directories.
         parents: bool = "yes",
-        /// Whether every reader sees the old file or the new one whole.
+        /// Whether every reader sees either the old file or the new one whole.
         atomic: bool = "yes",
     }
-    /// Replaces text in a file where it is there exactly so often.
+    /// Replaces text that occurs in a file exactly `count` times.
     "edit" Edit {
         /// The file.
         path: String,
         /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
-        /// What is replaced.
+        /// The text to replace.
         old: String,
-        /// By what.
+        /// The replacement.
         new: String,
-        /// How often it is there.
+        /// The expected number of occurrences.
         count: NonZeroU64 = "once",
     }
     /// Lists a directory.
@@ -118,58 +118,58 @@ operations! {
         path: String = "here",
         /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
-        /// Whether directories in it are looked into.
+        /// Whether to descend into subdirectories.
         recursive: bool = "bool::default",
-        /// How deep.
+        /// The maximum depth.
         max_depth: Option<u64> = "none",
-        /// How many entries.
+        /// The maximum number of entries.
         limit: Option<u64> = "none",
     }
-    /// Makes a directory.
+    /// Creates a directory.
     "mkdir" Mkdir {
         /// The directory.
         path: String,
         /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
-        /// Whether missing directories on the way are made.
+        /// Whether to create missing parent directories.
         parents: bool = "yes",
     }
     /// Removes a file or a directory.
     "remove" Remove {
-        /// What is removed.
+        /// The path to remove.
         path: String,
         /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
-        /// Whether a directory goes with all that is in it.
+        /// Whether to remove a directory with its contents.
         recursive: bool = "bool::default",
-        /// Whether nothing there is no error.
+        /// Whether to ignore a nonexistent path.
         force: bool = "bool::default",
     }
     /// Tests whether a path exists.
     "exists" Exists {
-        /// The name.
+        /// The path.
         path: String,
         /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
     }
-    /// Tells what is at a path.
+    /// Returns the metadata of a path.
     "stat" Stat {
-        /// The name.
+        /// The path.
         path: String,
         /// The path's bytes, where they are not UTF-8.
         path_b64: Option<Base64> = "none",
     }
     /// Moves or renames.
     "rename" Rename {
-        /// The old name.
+        /// The old path.
         from: String,
         /// Its bytes, where they are not UTF-8.
         from_b64: Option<Base64> = "none",
-        /// The new name.
+        /// The new path.
         to: String,
         /// Its bytes, where they are not UTF-8.
         to_b64: Option<Base64> = "none",
-        /// Whether something that has the new name is replaced.
+        /// Whether to replace an existing file or directory at the new path.
         overwrite: bool = "bool::default",
     }
 }
@@ -198,7 +198,7 @@ fn invalid(message: impl AsRef<str>) -> WireError {
     WireError::new(ErrorKind::InvalidRequest, message)
 }
 
-/// A JSON value in which no object has a key twice: which of the two is meant, nobody can say.
+/// A JSON value without duplicate keys, which would be ambiguous.
 struct Unambiguous(Value);
 
 impl<'de> Deserialize<'de> for Unambiguous {
@@ -266,7 +266,7 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 }
 
-/// Reads an operation's options; an error names the key.
+/// Deserializes an operation's options; an error names the key.
 fn options_of<T: DeserializeOwned>(
     operation: &str,
     options: Map<String, Value>,
@@ -274,7 +274,7 @@ fn options_of<T: DeserializeOwned>(
     serde_path_to_error::deserialize(Value::Object(options)).map_err(|error| {
         let key = error.path().to_string();
         let what = error.inner();
-        // A key that is unknown or missing is named by the message itself.
+        // The message itself names an unknown or missing key.
         invalid(match &*key {
             "." => format!("{operation}: {what}"),
             key => format!("{operation}: {key}: {what}"),
@@ -283,22 +283,22 @@ fn options_of<T: DeserializeOwned>(
 }
 
 impl Operation {
-    /// Reads an operation.
+    /// Parses an operation.
     ///
     /// # Errors
     ///
-    /// `invalid_request`, which names the key that is unknown, missing, or of a wrong type.
+    /// `invalid_request`, naming the key that is unknown, missing, or of the wrong type.
     pub fn from_json(json: &str) -> Result<Self, WireError> {
         match serde_json::from_str(json) {
             Ok(Unambiguous(Value::Object(object))) => Self::from_object(object),
             Ok(_) => Err(invalid("not a JSON object")),
-            // The only thing that is wrong with what is JSON.
+            // A data error is the only possible error in valid JSON.
             Err(error) if error.is_data() => Err(invalid(error.to_string())),
             Err(error) => Err(invalid(format!("not a JSON object: {error}"))),
         }
     }
 
-    /// As [`from_json`](Self::from_json), of an object that is read already.
+    /// Like [`from_json`](Self::from_json), for a parsed object.
     ///
     /// # Errors
     ///
@@ -310,7 +310,7 @@ impl Operation {
                     "rename" => &[("from", "from_b64"), ("to", "to_b64")],
                     _ => &[("path", "path_b64")],
                 };
-                // The bytes will do: the text beside them is for people.
+                // The bytes suffice: the text form is for people.
                 for (text, bytes) in names {
                     if object.get(*bytes).is_some_and(Value::is_string) {
                         object.entry(*text).or_insert_with(|| String::new().into());
@@ -324,7 +324,7 @@ impl Operation {
     }
 }
 
-/// An operation's data as JSON, and its extent.
+/// The result of an operation as JSON, with its statistics.
 #[derive(Debug, Clone)]
 pub struct OperationOutput {
     data: Box<RawValue>,
@@ -333,11 +333,12 @@ pub struct OperationOutput {
 }
 
 impl OperationOutput {
-    /// What is told of such data.
+    /// Serializes the result of an operation.
     ///
     /// # Errors
     ///
-    /// Only for data that JSON cannot hold, which is none of this module's.
+    /// If the data cannot be represented in JSON, which does not happen for the types of this
+    /// module.
     pub fn new(data: &(impl OperationStats + Serialize)) -> Result<Self, WireError> {
         let (bytes, items) = (data.bytes(), data.items());
         let data = serde_json::value::to_raw_value(data)
@@ -345,7 +346,7 @@ impl OperationOutput {
         Ok(Self { data, bytes, items })
     }
 
-    /// The envelope of it, which took so long.
+    /// Its envelope, with the duration of the operation.
     #[must_use]
     pub fn envelope(self, took: Duration) -> Envelope {
         let Self { data, bytes, items } = self;
@@ -354,34 +355,34 @@ impl OperationOutput {
     }
 }
 
-/// How an operation went: `{"success":true,"data":{…},"error":null,"metadata":{…}}`.
+/// The response to an operation: `{"success":true,"data":{…},"error":null,"metadata":{…}}`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Envelope {
-    /// Whether it did.
+    /// Whether the operation succeeded.
     pub success: bool,
-    /// The operation's data; null where it failed.
+    /// The operation's result; null if it failed.
     pub data: Option<Box<RawValue>>,
     /// Why it failed.
     pub error: Option<Failure>,
-    /// Beside the data.
+    /// Statistics.
     pub metadata: Metadata,
 }
 
-/// What an [`Envelope`] tells beside the data.
+/// Statistics of an operation in its [`Envelope`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Metadata {
-    /// How long it took, in milliseconds.
+    /// The duration in milliseconds.
     pub duration_ms: u64,
-    /// Bytes of content that were read or written.
+    /// The number of bytes of content that were read or written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Entries that were listed or removed, places that were edited.
+    /// The number of listed or removed entries, or of replacements.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<u64>,
 }
 
 impl Envelope {
-    /// The envelope of a failure, also of one before there was a sandbox.
+    /// The envelope of a failure, including one before a sandbox existed.
     #[must_use]
     pub fn failed(took: Duration, error: Failure) -> Self {
         let metadata = Metadata { duration_ms: millis(took), bytes: None, items: None };
@@ -392,7 +393,7 @@ impl Envelope {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sandbox_protocol::path::written;
+    use sandbox_protocol::WireString;
 
     fn refusal(json: &str) -> String {
         let error = Operation::from_json(json).unwrap_err();
@@ -421,7 +422,9 @@ mod tests {
     #[test]
     fn bytes_of_a_path_stand_alone_or_beside_its_text() {
         let stat = |json: &str| match Operation::from_json(json).unwrap() {
-            Operation::Stat(Stat { path, path_b64 }) => written(&path, path_b64.as_ref()).to_vec(),
+            Operation::Stat(Stat { path, path_b64 }) => {
+                WireString::from_parts(path, path_b64).into_bytes()
+            }
             other => panic!("{other:?}"),
         };
         assert_eq!(stat(r#"{"operation":"stat","path_b64":"Yf8="}"#), b"a\xff");
@@ -431,8 +434,8 @@ mod tests {
         let Operation::Rename(rename) = Operation::from_json(rename).unwrap() else {
             panic!("another one")
         };
-        assert_eq!(written(&rename.from, rename.from_b64.as_ref()), b"a\xff");
-        assert_eq!(written(&rename.to, rename.to_b64.as_ref()), b"b\xff");
+        assert_eq!(WireString::from_parts(rename.from, rename.from_b64).as_bytes(), b"a\xff");
+        assert_eq!(WireString::from_parts(rename.to, rename.to_b64).as_bytes(), b"b\xff");
     }
 
     #[test]

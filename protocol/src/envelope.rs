@@ -358,27 +358,18 @@ mod tests {
     use proptest::prelude::*;
 
     fn requests(
-        name: String,
-        bytes: Option<Vec<u8>>,
+        name: &[u8],
+        text: &str,
         number: u64,
         some: Option<u64>,
         flag: bool,
     ) -> [Request; 5] {
-        let path = || (name.clone(), bytes.clone().map(Base64));
-        let ((from, from_b64), (to, to_b64)) = (path(), path());
+        let path = crate::WireString::new(name);
         let stream = u32::try_from(number % 1000).unwrap();
-        let (path, path_b64) = path();
         [
-            Request::from(Read {
-                path: path.clone(),
-                path_b64: path_b64.clone(),
-                offset: number,
-                limit: some,
-                stream,
-            }),
+            Request::from(Read { path: path.clone(), offset: number, limit: some, stream }),
             Request::from(Write {
                 path: path.clone(),
-                path_b64: path_b64.clone(),
                 mode: WriteMode::Append,
                 parents: flag,
                 atomic: !flag,
@@ -386,13 +377,12 @@ mod tests {
             }),
             Request::from(Edit {
                 path: path.clone(),
-                path_b64: path_b64.clone(),
-                old: name.clone(),
-                new: name.clone(),
+                old: text.to_owned(),
+                new: text.to_owned(),
                 count: number,
             }),
-            Request::from(List { path, path_b64, max_depth: some, limit: Some(number) }),
-            Request::from(Rename { from, from_b64, to, to_b64, overwrite: flag }),
+            Request::from(List { path: path.clone(), max_depth: some, limit: Some(number) }),
+            Request::from(Rename { from: path.clone(), to: path, overwrite: flag }),
         ]
     }
 
@@ -490,19 +480,19 @@ mod tests {
 
     #[test]
     fn the_longest_page_fits_into_a_frame() {
-        use crate::limits::{LIST_PAGE_BYTES, encoded_len};
+        use crate::limits::LIST_PAGE_BYTES;
         use crate::path::MAX_PATH_BYTES;
         let longest = Entry {
-            name: "\u{1}".repeat(MAX_PATH_BYTES),
-            name_b64: None,
+            name: "\u{1}".repeat(MAX_PATH_BYTES).into(),
             kind: EntryKind::Directory,
             size: u64::MAX,
             modified: Some(Timestamp { seconds: i64::MIN, nanoseconds: 999_999_999 }),
         };
-        let short = Entry { name: "a".repeat(LIST_PAGE_BYTES / LIST_PAGE), ..longest.clone() };
+        let short =
+            Entry { name: "a".repeat(LIST_PAGE_BYTES / LIST_PAGE).into(), ..longest.clone() };
         let mut entries = vec![short; LIST_PAGE - 1];
         entries.push(longest);
-        let names: usize = entries.iter().map(|entry| encoded_len(&entry.name)).sum();
+        let names: usize = entries.iter().map(|entry| entry.name.encoded_len()).sum();
         assert!(names > LIST_PAGE_BYTES, "the last one ends the page");
         let line = FromAgent::Page(Page { request: u64::MAX, entries }).encode().unwrap();
         assert!(line.len() <= MAX_FRAME_BYTES);
@@ -521,7 +511,8 @@ mod tests {
             r#"{"path":"a","parents":1}"#,
             r#"{"path":"a","parents":true,"mode":511}"#,
             r#"{"path":1,"parents":true}"#,
-            r#"{"path":"a","path_b64":"?","parents":true}"#,
+            r#"{"path":{"b64":"?"},"parents":true}"#,
+            r#"{"path":{"b64":"YQ==","text":"a"},"parents":true}"#,
             r#"{"path":"a","path":"b","parents":true}"#,
         ] {
             let error = ToAgent::decode(&line(wrong)).unwrap_err();
@@ -532,13 +523,13 @@ mod tests {
     proptest! {
         #[test]
         fn file_operations_come_back_as_they_went(
-            name in any::<String>(),
-            bytes in any::<Option<Vec<u8>>>(),
+            name in any::<Vec<u8>>(),
+            text in any::<String>(),
             number in any::<u64>(),
             some in any::<Option<u64>>(),
             flag in any::<bool>(),
         ) {
-            for request in requests(name, bytes, number, some, flag) {
+            for request in requests(&name, &text, number, some, flag) {
                 let message = ToAgent::Request { id: number, request };
                 let line = String::from_utf8(message.encode().unwrap()).unwrap();
                 prop_assert_eq!(ToAgent::decode(line.trim_end()).unwrap(), message);
@@ -562,13 +553,11 @@ mod tests {
 
         #[test]
         fn a_page_of_entries_comes_back_as_it_went(
-            names in proptest::collection::vec("\\PC{0,40}", 0..8),
-            bytes in proptest::collection::vec(any::<u8>(), 1..9),
+            names in proptest::collection::vec(any::<Vec<u8>>(), 0..8),
             seconds in any::<i64>(),
         ) {
             let entries = names.into_iter().map(|name| Entry {
-                name,
-                name_b64: Some(Base64(bytes.clone())),
+                name: name.into(),
                 kind: EntryKind::File,
                 size: u64::MAX,
                 modified: Some(Timestamp { seconds, nanoseconds: 999_999_999 }),

@@ -29,12 +29,14 @@ pub mod protected;
 pub mod stream;
 pub mod syscalls;
 pub mod user;
+mod wire_string;
 
 pub use base64_bytes::Base64;
 pub use envelope::{DecodeError, FromAgent, HEARTBEAT, ToAgent};
 pub use error::{ErrorKind, UnknownErrorKind, WireError};
 pub use user::{User, UserError};
+pub use wire_string::WireString;
 
 /// The version of the protocol. Controller and agent must have the same one: they are built and
 /// shipped together, so there is no negotiation.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;

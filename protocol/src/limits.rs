@@ -104,13 +104,12 @@ const _: () = assert!(HEARTBEAT_TIMEOUT.as_secs() <= FIRST_BYTE_TIMEOUT.as_secs(
 // envelope.
 const ENVELOPE: usize = 4 << 10;
 const _: () = assert!(MAX_SOURCE_BYTES * 6 + MAX_ARGS_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
-// The envelope of a string is less than six times the eight bytes that are counted for it.
+// What surrounds a string is less than six times the eight bytes that are counted for it.
 const _: () = assert!(MAX_COMMAND_BYTES * 6 + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_RESULT_BYTES + 2 * MAX_MESSAGE_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_LOG_ENTRY_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_CHUNK_BYTES.div_ceil(3) * 4 + ENVELOPE <= MAX_FRAME_BYTES);
-// A name that is not UTF-8 is sent twice: three bytes of text for one, and base64. Beside its name,
-// an entry needs less than 256 bytes.
+// A name that is not UTF-8 is sent as base64. Beside its name, an entry needs less than 256 bytes.
 const LONGEST_NAME: usize = crate::path::MAX_PATH_BYTES * 6;
 const _: () =
     assert!(LIST_PAGE_BYTES + LONGEST_NAME + LIST_PAGE * 256 + ENVELOPE <= MAX_FRAME_BYTES);

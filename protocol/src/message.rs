@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
 pub use egress::{Close, Closed, ClosedReason, Connect, Connected};
-pub use exec::{Command, Exec, ExecEnd, ExecReply, ExecStop, Program, Variable, Word};
+pub use exec::{Command, Exec, ExecEnd, ExecReply, ExecStop, Program, Variable};
 pub use files::{
     Edit, EditReply, Entry, EntryKind, Exists, ExistsReply, ImageContent, List, ListReply, Mkdir,
     MkdirReply, Page, Read, ReadReply, Remove, RemoveReply, Rename, RenameReply, Stat, StatReply,
@@ -26,7 +26,7 @@ pub use files::{
     permissions_text,
 };
 
-use crate::{Base64, ErrorKind};
+use crate::{Base64, ErrorKind, WireString};
 
 /// A request's parameters, with the method and the type of the answer.
 pub trait Call: Into<Request> {
@@ -439,11 +439,8 @@ pub enum LogLevel {
 pub struct Touched {
     /// The id of the request that causes it. It has not been answered yet.
     pub request: u64,
-    /// The normalised guest path, lossy if it is not UTF-8.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    /// The normalised guest path.
+    pub path: WireString,
     /// Whether the path existed before.
     pub existed: bool,
     /// The kind of change.
@@ -462,11 +459,8 @@ pub struct Refused {
     /// What the script tried to do.
     pub operation: ScriptOperation,
     /// The normalised guest path, or what the script wrote if it has none; at most
-    /// [`MAX_PATH_BYTES`](crate::path::MAX_PATH_BYTES) of it, lossy if they are not UTF-8.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    /// [`MAX_PATH_BYTES`](crate::path::MAX_PATH_BYTES) of it.
+    pub path: WireString,
     /// The rule: a kind for which [`ErrorKind::is_refusal`] holds.
     pub kind: ErrorKind,
 }

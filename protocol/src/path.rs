@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::{Base64, ErrorKind};
+use crate::{ErrorKind, WireString};
 
 /// Longest component, in bytes (Linux `NAME_MAX`).
 pub const MAX_COMPONENT_BYTES: usize = 255;
@@ -165,35 +165,11 @@ impl GuestPath {
     pub fn to_string_lossy(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.0)
     }
-
-    /// The two wire fields: the lossy text, and the bytes if the text is not exact.
-    #[must_use]
-    pub fn to_wire(&self) -> (String, Option<Base64>) {
-        to_wire(&self.0)
-    }
-
-    /// Parses the two wire fields.
-    ///
-    /// # Errors
-    ///
-    /// [`PathError`] if they are not a valid absolute path.
-    pub fn from_wire(path: &str, path_b64: Option<&Base64>) -> Result<Self, PathError> {
-        Self::new(written(path, path_b64))
-    }
 }
 
-/// The path as a caller wrote it, from its two wire fields.
-#[must_use]
-pub fn written<'a>(path: &'a str, path_b64: Option<&'a Base64>) -> &'a [u8] {
-    path_b64.map_or(path.as_bytes(), |bytes| &bytes.0)
-}
-
-/// The two wire fields of a path or name: the lossy text, and the bytes if it is not exact.
-#[must_use]
-pub fn to_wire(bytes: &[u8]) -> (String, Option<Base64>) {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => (text.to_owned(), None),
-        Err(_) => (String::from_utf8_lossy(bytes).into_owned(), Some(Base64(bytes.to_vec()))),
+impl From<&GuestPath> for WireString {
+    fn from(path: &GuestPath) -> Self {
+        Self::new(&path.0)
     }
 }
 
@@ -324,8 +300,9 @@ mod tests {
         #[test]
         fn bytes_survive_the_wire(name in proptest::collection::vec(any::<u8>(), 1..40)) {
             if let Ok(path) = GuestPath::new("/io").unwrap().join(&name) {
-                let (text, bytes) = path.to_wire();
-                prop_assert_eq!(GuestPath::from_wire(&text, bytes.as_ref()), Ok(path));
+                let wire = serde_json::to_string(&WireString::from(&path)).unwrap();
+                let wire: WireString = serde_json::from_str(&wire).unwrap();
+                prop_assert_eq!(GuestPath::new(wire), Ok(path));
             }
         }
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use sandbox_protocol::message::*;
 use sandbox_protocol::{
-    Base64, ErrorKind, FromAgent, PROTOCOL_VERSION, ToAgent, WireError, limits,
+    Base64, ErrorKind, FromAgent, PROTOCOL_VERSION, ToAgent, WireError, WireString, limits,
 };
 use serde_json::{Map, json, value::to_raw_value};
 
@@ -67,43 +67,34 @@ fn requests() -> Vec<Request> {
             timeout_ms: 30_000,
         }
         .into(),
-        exec(Command::Program(Program { program: Word::new("a"), args: vec![Word::new(b"\xff")] })),
-        Read { path: path(), path_b64: None, offset: 1, limit: Some(2), stream: 3 }.into(),
-        View { path: path(), path_b64: None, offset: 1, limit: None, stream: 3 }.into(),
-        Write {
-            path: path(),
-            path_b64: bytes(),
-            mode: WriteMode::Overwrite,
-            parents: true,
-            atomic: true,
-            stream: 3,
-        }
-        .into(),
-        Edit { path: path(), path_b64: None, old: "a".into(), new: "b".into(), count: 1 }.into(),
-        List { path: path(), path_b64: None, max_depth: Some(1), limit: None }.into(),
-        Mkdir { path: path(), path_b64: None, parents: true }.into(),
-        Remove { path: path(), path_b64: None, recursive: true, force: false }.into(),
-        Exists { path: path(), path_b64: None }.into(),
-        Stat { path: path(), path_b64: None }.into(),
-        Rename { from: path(), from_b64: None, to: "b".into(), to_b64: bytes(), overwrite: true }
+        exec(Command::Program(Program {
+            program: WireString::new("a"),
+            args: vec![WireString::new(b"\xff")],
+        })),
+        Read { path: path(), offset: 1, limit: Some(2), stream: 3 }.into(),
+        View { path: path(), offset: 1, limit: None, stream: 3 }.into(),
+        Write { path: path(), mode: WriteMode::Overwrite, parents: true, atomic: true, stream: 3 }
             .into(),
+        Edit { path: path(), old: "a".into(), new: "b".into(), count: 1 }.into(),
+        List { path: path(), max_depth: Some(1), limit: None }.into(),
+        Mkdir { path: path(), parents: true }.into(),
+        Remove { path: path(), recursive: true, force: false }.into(),
+        Exists { path: path() }.into(),
+        Stat { path: path() }.into(),
+        Rename { from: "a".into(), to: path(), overwrite: true }.into(),
         Cancel { id: 2 }.into(),
         Shutdown {}.into(),
     ]
 }
 
 fn exec(command: Command) -> Request {
-    let env = vec![Variable { name: Word::new("A"), value: Word::new("b") }];
-    let cwd = Some(Word::new("/io"));
+    let env = vec![Variable { name: WireString::new("A"), value: WireString::new("b") }];
+    let cwd = Some(WireString::new("/io"));
     Exec { command, cwd, env, stdin: Some(1), stdout: 2, stderr: 3, timeout_ms: 30_000 }.into()
 }
 
-fn path() -> String {
-    "a\u{fffd}".into()
-}
-
-fn bytes() -> Option<Base64> {
-    Some(Base64(b"a\xff".into()))
+fn path() -> WireString {
+    WireString::new(b"a\xff")
 }
 
 fn time() -> Option<Timestamp> {
@@ -125,8 +116,7 @@ fn modes() -> String {
 
 /// The answers to file operations.
 fn answers() -> Vec<Vec<u8>> {
-    let path = || "/io/a\u{fffd}".to_owned();
-    let bytes = || Some(Base64(b"/io/a\xff".into()));
+    let path = || WireString::new(b"/io/a\xff");
     let text = TextWindow {
         text: "a\n".into(),
         first_line: 1,
@@ -137,9 +127,7 @@ fn answers() -> Vec<Vec<u8>> {
     };
     let bytes_cut = TextWindow { truncated_by: Some(TruncatedBy::Bytes), ..text.clone() };
     let image = ImageContent { mime_type: "image/png".into(), bytes: 1 };
-    let view = |content| {
-        FromAgent::encode_reply(6, Ok(ViewReply { path: path(), path_b64: bytes(), content }))
-    };
+    let view = |content| FromAgent::encode_reply(6, Ok(ViewReply { path: path(), content }));
     let exec = |end, stopped| {
         let reply = ExecReply { end, stopped, stdout_bytes: 1, stderr_bytes: 2, cpu_ms: 3 };
         FromAgent::encode_reply(4, Ok(reply))
@@ -149,42 +137,23 @@ fn answers() -> Vec<Vec<u8>> {
         exec(ExecEnd::Signaled(9), Some(ExecStop::Timeout)),
         exec(ExecEnd::Signaled(9), Some(ExecStop::Cancelled)),
         exec(ExecEnd::Signaled(9), Some(ExecStop::OutputLimit)),
-        FromAgent::encode_reply(
-            5,
-            Ok(ReadReply { path: path(), path_b64: bytes(), bytes: 1, size: 2 }),
-        ),
+        FromAgent::encode_reply(5, Ok(ReadReply { path: path(), bytes: 1, size: 2 })),
         view(ViewContent::Text(text)),
         view(ViewContent::Text(bytes_cut)),
         view(ViewContent::Image(image)),
         FromAgent::encode_reply(
             7,
-            Ok(WriteReply { path: path(), path_b64: bytes(), bytes_written: 1, created: true }),
+            Ok(WriteReply { path: path(), bytes_written: 1, created: true }),
         ),
-        FromAgent::encode_reply(
-            8,
-            Ok(EditReply { path: path(), path_b64: bytes(), replacements: 1 }),
-        ),
-        FromAgent::encode_reply(
-            9,
-            Ok(ListReply { path: path(), path_b64: bytes(), entries: 1, truncated: true }),
-        ),
-        FromAgent::encode_reply(
-            10,
-            Ok(MkdirReply { path: path(), path_b64: bytes(), created: true }),
-        ),
-        FromAgent::encode_reply(
-            11,
-            Ok(RemoveReply { path: path(), path_b64: bytes(), removed: true, entries: 1 }),
-        ),
-        FromAgent::encode_reply(
-            12,
-            Ok(ExistsReply { path: path(), path_b64: bytes(), kind: Some(EntryKind::File) }),
-        ),
+        FromAgent::encode_reply(8, Ok(EditReply { path: path(), replacements: 1 })),
+        FromAgent::encode_reply(9, Ok(ListReply { path: path(), entries: 1, truncated: true })),
+        FromAgent::encode_reply(10, Ok(MkdirReply { path: path(), created: true })),
+        FromAgent::encode_reply(11, Ok(RemoveReply { path: path(), removed: true, entries: 1 })),
+        FromAgent::encode_reply(12, Ok(ExistsReply { path: path(), kind: Some(EntryKind::File) })),
         FromAgent::encode_reply(
             13,
             Ok(StatReply {
                 path: path(),
-                path_b64: bytes(),
                 kind: EntryKind::Symlink,
                 size: 1,
                 permissions: 0o755,
@@ -195,15 +164,11 @@ fn answers() -> Vec<Vec<u8>> {
                 created: None,
             }),
         ),
-        FromAgent::encode_reply(
-            14,
-            Ok(RenameReply { from: "/io/a".into(), from_b64: None, to: path(), to_b64: bytes() }),
-        ),
+        FromAgent::encode_reply(14, Ok(RenameReply { from: "/io/a".into(), to: path() })),
         FromAgent::Page(Page {
             request: 9,
             entries: vec![Entry {
-                name: "sub/a\u{fffd}".into(),
-                name_b64: Some(Base64(b"sub/a\xff".into())),
+                name: WireString::new(b"sub/a\xff"),
                 kind: EntryKind::File,
                 size: 1,
                 modified: time(),
@@ -247,7 +212,7 @@ fn requests_of_the_controller_are_frozen() {
     for (id, request) in (1..).zip(requests()) {
         lines += std::str::from_utf8(&ToAgent::Request { id, request }.encode().unwrap()).unwrap();
     }
-    let request = exec(Command::Shell(Word::new("a | b")));
+    let request = exec(Command::Shell(WireString::new("a | b")));
     lines += std::str::from_utf8(&ToAgent::Request { id: 99, request }.encode().unwrap()).unwrap();
     for message in [ToAgent::Chunk(chunk()), ToAgent::Credit(credit())] {
         lines += std::str::from_utf8(&message.encode().unwrap()).unwrap();
@@ -275,11 +240,10 @@ fn replies_of_the_agent_are_frozen() {
     let log = |level, lossy, cut| {
         FromAgent::Log(Log { request: 2, level, text: "hi".into(), lossy, cut })
     };
-    let touched = |change, path_b64| {
+    let touched = |change, path: &[u8]| {
         FromAgent::Touched(Touched {
             request: 2,
-            path: "/io/a".into(),
-            path_b64,
+            path: WireString::new(path),
             existed: true,
             change,
         })
@@ -314,18 +278,18 @@ fn replies_of_the_agent_are_frozen() {
         ),
         log(LogLevel::Print, false, false).encode(),
         log(LogLevel::Warn, true, true).encode(),
-        touched(Change::Write, None).encode(),
-        touched(Change::Append, None).encode(),
-        touched(Change::Remove, Some(Base64(b"/io/\xff".into()))).encode(),
-        touched(Change::Failed, None).encode(),
+        touched(Change::Write, b"/io/a").encode(),
+        touched(Change::Append, b"/io/a").encode(),
+        touched(Change::Remove, b"/io/\xff").encode(),
+        touched(Change::Failed, b"/io/a").encode(),
         FromAgent::Chunk(chunk()).encode(),
         FromAgent::Credit(credit()).encode(),
     ]
     .map(Result::unwrap);
     let refused = ScriptOperation::ALL.map(|operation| {
-        let (path, path_b64) = sandbox_protocol::path::to_wire(b"../\xff");
+        let path = WireString::new(b"../\xff");
         let kind = ErrorKind::PathEscape;
-        let refused = Refused { request: 2, operation, path, path_b64, kind };
+        let refused = Refused { request: 2, operation, path, kind };
         let line = FromAgent::Refused(refused).encode().unwrap();
         let named = format!("\"operation\":\"{}\"", operation.as_str());
         assert!(String::from_utf8_lossy(&line).contains(&named), "{named}");

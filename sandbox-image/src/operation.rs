@@ -10,14 +10,13 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use sandbox_protocol::limits::{LIST_PAGE, LIST_PAGE_BYTES, MAX_IN_FLIGHT, encoded_len};
+use sandbox_protocol::limits::{LIST_PAGE, LIST_PAGE_BYTES, MAX_IN_FLIGHT};
 use sandbox_protocol::message::{
     Edit, EditReply, Entry, Exists, ExistsReply, ImageContent, List, ListReply, Mkdir, MkdirReply,
     Page, Read, ReadReply, Remove, RemoveReply, Rename, RenameReply, Stat, StatReply, View,
     ViewContent, ViewReply, Write, WriteReply,
 };
-use sandbox_protocol::path::{to_wire, written};
-use sandbox_protocol::{ErrorKind, FromAgent, WireError};
+use sandbox_protocol::{ErrorKind, FromAgent, WireError, WireString};
 use serde::Serialize;
 
 use crate::files::{
@@ -280,24 +279,24 @@ impl Task<'_> {
 
     fn read(&self, request: &Read) -> Result<ReadReply, FileError> {
         let range = Range { offset: request.offset, limit: request.limit };
-        let reading = self.files.read(written(&request.path, request.path_b64.as_ref()), range)?;
-        let ((path, path_b64), size) = (reading.path.to_wire(), reading.size);
-        Ok(ReadReply { path, path_b64, bytes: self.send(reading)?, size })
+        let reading = self.files.read(request.path.as_bytes(), range)?;
+        let (path, size) = ((&reading.path).into(), reading.size);
+        Ok(ReadReply { path, bytes: self.send(reading)?, size })
     }
 
     fn view(&self, request: &View) -> Result<ViewReply, FileError> {
-        let View { path, path_b64, offset, limit, .. } = request;
-        let path = written(path, path_b64.as_ref());
+        let View { path, offset, limit, .. } = request;
+        let path = path.as_bytes();
         match self.files.view(path, *offset, *limit, self.watch)? {
             Viewed::Text(path, window) => {
-                let (path, path_b64) = path.to_wire();
-                Ok(ViewReply { path, path_b64, content: ViewContent::Text(window) })
+                let path = (&path).into();
+                Ok(ViewReply { path, content: ViewContent::Text(window) })
             }
             Viewed::Image(mime_type, reading) => {
-                let (path, path_b64) = reading.path.to_wire();
+                let path = (&reading.path).into();
                 let mime_type = mime_type.to_owned();
                 let image = ImageContent { mime_type, bytes: self.send(reading)? };
-                Ok(ViewReply { path, path_b64, content: ViewContent::Image(image) })
+                Ok(ViewReply { path, content: ViewContent::Image(image) })
             }
         }
     }
@@ -309,7 +308,7 @@ impl Task<'_> {
             parents: parents(request.parents),
             overwrite: if request.atomic { Overwrite::Atomic } else { Overwrite::InPlace },
         };
-        let path = written(&request.path, request.path_b64.as_ref());
+        let path = request.path.as_bytes();
         let mut writing = self.files.write(path, options)?;
         while let Some(piece) = self.stream().receive(self.outbox, self.watch)? {
             self.watch.check()?;
@@ -317,27 +316,26 @@ impl Task<'_> {
         }
         let done = writing.commit(self.watch)?;
         self.replaced.set(done.replaced);
-        let (path, path_b64) = done.path.to_wire();
-        Ok(WriteReply { path, path_b64, bytes_written: done.bytes, created: done.created })
+        let path = (&done.path).into();
+        Ok(WriteReply { path, bytes_written: done.bytes, created: done.created })
     }
 
     fn edit(&self, request: &Edit) -> Result<EditReply, FileError> {
-        let Edit { path, path_b64, old, new, count } = request;
-        let path = written(path, path_b64.as_ref());
-        let (path, path_b64) = self.files.edit(path, old, new, *count, self.watch)?.to_wire();
-        Ok(EditReply { path, path_b64, replacements: *count })
+        let Edit { path, old, new, count } = request;
+        let path = self.files.edit(path.as_bytes(), old, new, *count, self.watch)?;
+        Ok(EditReply { path: (&path).into(), replacements: *count })
     }
 
     fn list(&self, request: &List) -> Result<ListReply, FileError> {
         let options = ListOptions { depth: request.max_depth, limit: request.limit };
-        let path = written(&request.path, request.path_b64.as_ref());
+        let path = request.path.as_bytes();
         let mut page = Vec::new();
         let mut bytes = 0;
         let end = self.files.list_entries(path, options, self.watch, |listed| {
             let Listed { path, kind, size, modified } = listed;
-            let (name, name_b64) = to_wire(&path);
-            bytes += encoded_len(&name) + name_b64.as_ref().map_or(0, |_| path.len() * 2);
-            page.push(Entry { name, name_b64, kind, size, modified });
+            let name = WireString::from(path);
+            bytes += name.encoded_len();
+            page.push(Entry { name, kind, size, modified });
             if page.len() == LIST_PAGE || bytes >= LIST_PAGE_BYTES {
                 self.turn(&mut page);
                 bytes = 0;
@@ -347,8 +345,8 @@ impl Task<'_> {
         if !page.is_empty() {
             self.turn(&mut page);
         }
-        let (path, path_b64) = end.path.to_wire();
-        Ok(ListReply { path, path_b64, entries: end.entries, truncated: end.truncated })
+        let path = (&end.path).into();
+        Ok(ListReply { path, entries: end.entries, truncated: end.truncated })
     }
 
     fn turn(&self, page: &mut Vec<Entry>) {
@@ -357,35 +355,30 @@ impl Task<'_> {
     }
 
     fn mkdir(&self, request: &Mkdir) -> Result<MkdirReply, FileError> {
-        let path = written(&request.path, request.path_b64.as_ref());
-        let (path, created) = self.files.mkdir(path, parents(request.parents))?;
-        let (path, path_b64) = path.to_wire();
-        Ok(MkdirReply { path, path_b64, created })
+        let (path, created) =
+            self.files.mkdir(request.path.as_bytes(), parents(request.parents))?;
+        Ok(MkdirReply { path: (&path).into(), created })
     }
 
     fn remove(&self, request: &Remove) -> Result<RemoveReply, FileError> {
-        let path = written(&request.path, request.path_b64.as_ref());
+        let path = request.path.as_bytes();
         let scope = if request.recursive { RemoveScope::Tree } else { RemoveScope::Entry };
         let absent = if request.force { Absent::Accept } else { Absent::Refuse };
         let removed = self.files.remove_entry(path, scope, absent, self.watch)?;
-        let (path, path_b64) = removed.path.to_wire();
+        let path = (&removed.path).into();
         let entries = removed.entries;
-        Ok(RemoveReply { path, path_b64, removed: entries > 0, entries })
+        Ok(RemoveReply { path, removed: entries > 0, entries })
     }
 
     fn exists(&self, request: &Exists) -> Result<ExistsReply, FileError> {
-        let path = written(&request.path, request.path_b64.as_ref());
-        let (path, kind) = self.files.exists(path)?;
-        let (path, path_b64) = path.to_wire();
-        Ok(ExistsReply { path, path_b64, kind })
+        let (path, kind) = self.files.exists(request.path.as_bytes())?;
+        Ok(ExistsReply { path: (&path).into(), kind })
     }
 
     fn stat(&self, request: &Stat) -> Result<StatReply, FileError> {
-        let facts = self.files.stat(written(&request.path, request.path_b64.as_ref()))?;
-        let (path, path_b64) = facts.path.to_wire();
+        let facts = self.files.stat(request.path.as_bytes())?;
         Ok(StatReply {
-            path,
-            path_b64,
+            path: (&facts.path).into(),
             kind: facts.kind,
             size: facts.size,
             permissions: facts.permissions,
@@ -398,12 +391,10 @@ impl Task<'_> {
     }
 
     fn rename(&self, request: &Rename) -> Result<RenameReply, FileError> {
-        let from = written(&request.from, request.from_b64.as_ref());
-        let to = written(&request.to, request.to_b64.as_ref());
+        let (from, to) = (request.from.as_bytes(), request.to.as_bytes());
         let existing = if request.overwrite { Existing::Replace } else { Existing::Refuse };
         let (from, to) = self.files.rename_entry(from, to, existing)?;
-        let ((from, from_b64), (to, to_b64)) = (from.to_wire(), to.to_wire());
-        Ok(RenameReply { from, from_b64, to, to_b64 })
+        Ok(RenameReply { from: (&from).into(), to: (&to).into() })
     }
 }
 

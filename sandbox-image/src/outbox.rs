@@ -244,13 +244,7 @@ mod tests {
     use sandbox_protocol::message::{CancelReply, Change};
 
     fn touched() -> Touched {
-        Touched {
-            request: 1,
-            path: "/io/a".into(),
-            path_b64: None,
-            existed: false,
-            change: Change::Write,
-        }
+        Touched { request: 1, path: "/io/a".into(), existed: false, change: Change::Write }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is recorded: one line each.
+//! Audit events: one line each.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -6,56 +6,57 @@ use std::time::Duration;
 
 use sandbox_api::{millis, time};
 use sandbox_protocol::Base64;
-use sandbox_protocol::path::{MAX_PATH_BYTES, to_wire};
+use sandbox_protocol::WireString;
+use sandbox_protocol::path::MAX_PATH_BYTES;
 use serde::{Serialize, Serializer};
 
 use crate::error::Error;
 
-/// Who did it.
+/// The origin of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum By {
-    /// Whoever uses the library.
+    /// The user of the library.
     Caller,
-    /// What runs in the sandbox.
+    /// A script or a command in the sandbox.
     Script,
 }
 
-/// What is worth a line.
+/// An audited event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Event<'a> {
-    /// The run's id, or the sandbox's for what is no part of a run.
+    /// The run id; the sandbox's id if it is not part of a run.
     pub run_id: &'a str,
     pub operation: &'a str,
     pub by: By,
-    /// The guest path, normalised; or as it was given where that cannot be done.
+    /// The guest path, normalised; as given if it cannot be normalised.
     pub path: Option<&'a [u8]>,
-    /// Of a rename: the new path.
+    /// The new path of a rename.
     pub to: Option<&'a [u8]>,
-    /// Of a command: its program, as it was given. Never its arguments or its environment, which
-    /// may hold secrets.
+    /// The program of a command, as given. Never its arguments or environment, which may contain
+    /// secrets.
     pub program: Option<&'a [u8]>,
     /// `ok`, an error's kind, or a run's status.
     pub outcome: &'a str,
     pub bytes: Option<u64>,
     pub duration: Option<Duration>,
-    /// Of a connection.
+    /// For a connection: its details.
     pub connection: Option<Connection<'a>>,
 }
 
-/// A connection of what runs in the sandbox.
+/// A connection of a command in the sandbox.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Connection<'a> {
     /// `host:port`.
     pub target: &'a str,
-    /// What was dialled.
+    /// The address that was dialled.
     pub address: Option<IpAddr>,
-    /// Why it ended, where that was not well.
+    /// Why it ended, if it did not end normally.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'a str>,
 }
 
-/// The outcome of what went well.
+/// The outcome of a success.
 pub(crate) const OK: &str = "ok";
 
 /// The outcome of an operation: `ok`, or the error's kind.
@@ -63,7 +64,7 @@ pub(crate) fn outcome<T>(result: &Result<T, Error>) -> &'static str {
     result.as_ref().map_or_else(|error| error.kind().as_str(), |_| OK)
 }
 
-/// A line.
+/// An audit line.
 #[derive(Serialize)]
 pub(super) struct Line<'a> {
     time: String,
@@ -89,7 +90,7 @@ pub(super) struct Line<'a> {
     connection: Option<Connection<'a>>,
 }
 
-/// A line that stands for others.
+/// A line that stands for lost lines.
 #[derive(Serialize)]
 pub(super) struct Lost {
     pub(super) time: String,
@@ -102,7 +103,7 @@ fn as_millis<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S:
 }
 
 impl<'a> Event<'a> {
-    /// The caller's, without a path, that went well.
+    /// An event of the caller, without a path, that succeeded.
     pub const fn new(run_id: &'a str, operation: &'a str) -> Self {
         Self {
             run_id,
@@ -122,7 +123,8 @@ impl<'a> Event<'a> {
         let names = [self.path, self.to, self.program];
         let [(path, path_b64), (to, to_b64), (program, program_b64)] = names.map(|name| {
             let Some(name) = name else { return (None, None) };
-            let (text, bytes) = to_wire(&name[..name.len().min(MAX_PATH_BYTES)]);
+            let name = WireString::new(&name[..name.len().min(MAX_PATH_BYTES)]);
+            let (text, bytes) = name.into_parts();
             (Some(text), bytes)
         });
         encode(&Line {
@@ -144,8 +146,8 @@ impl<'a> Event<'a> {
     }
 }
 
-/// The line's bytes, with its newline. JSON escapes the control characters of ASCII; the others
-/// steer terminals too, or turn text around.
+/// The line's bytes, with a newline. JSON escapes the control characters of ASCII; the others also
+/// control terminals or reverse text, and are escaped here.
 pub(super) fn encode(line: &impl Serialize) -> Vec<u8> {
     let json = serde_json::to_string(line).unwrap_or_default();
     let mut text = String::with_capacity(json.len() + 1);

@@ -1,6 +1,6 @@
-//! One run of a script in a sandbox: what it leaves as it goes, what may end it, and its result.
+//! A run of a script in a sandbox: its log and changed files, its supervision, and its result.
 //!
-//! A task of its own conducts it, so that the deadline holds whatever the caller does meanwhile.
+//! A separate task drives it, so that the deadline applies whatever the caller does.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,7 +15,7 @@ use sandbox_protocol::limits::{
     encoded_len,
 };
 use sandbox_protocol::message::{Log, Refused, RunEnd, RunReply, ScriptError, Touched};
-use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES, written};
+use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 use sandbox_protocol::{ErrorKind, WireError, message};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::task::JoinHandle;
@@ -32,13 +32,13 @@ use crate::sandbox::idle::Active;
 use crate::sandbox::{Inner, Sandbox};
 use crate::session::{InFlightPermit, NotificationHandler};
 
-/// How long after its deadline, or after a cancel, an agent may take to answer before the
+/// How long after its deadline, or after a cancel, the agent may take to answer before the
 /// container is killed. The agent itself gives up after 250 ms.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long the look at changed files may take. A filesystem of the network can hang.
+/// Time limit of the check for changed files. A network filesystem can hang.
 const LOOK: Duration = Duration::from_secs(30);
-/// How much of an agent's resident memory may not count against its container's limit: pages of
-/// its program, which are whoever's read them first.
+/// How much of an agent's resident memory may not count against its container's limit: pages of its
+/// executable, which are charged to the process that reads them first.
 const FOREIGN_MEMORY: u64 = 16 << 20;
 
 impl Sandbox {
@@ -46,34 +46,34 @@ impl Sandbox {
     ///
     /// # Errors
     ///
-    /// As of the two. How a run ended is data.
+    /// The errors of both. How the run ended is data.
     pub async fn run(&self, script: Script) -> Result<RunResult, Error> {
         self.start(script).await?.wait().await
     }
 
-    /// Starts a script. One runs at a time; another waits for it.
+    /// Starts a script. Runs are sequential: this waits for the previous one.
     ///
     /// # Errors
     ///
-    /// [`Error`] where the script's arguments cannot be used, or the sandbox has ended.
+    /// [`Error`] if the script's arguments are invalid, or if the sandbox has ended.
     pub async fn start(&self, script: Script) -> Result<Run, Error> {
         Run::start(self.inner().clone(), script).await
     }
 }
 
-/// A run under way. Dropped without [`wait`](Self::wait): cancelled.
+/// A run in progress. Dropping it without [`wait`](Self::wait) cancels it.
 #[derive(Debug)]
 pub struct Run {
     record: Arc<Record>,
-    /// Entries of the log that [`next_log`](Self::next_log) has given.
+    /// The number of log entries that [`next_log`](Self::next_log) has returned.
     seen: usize,
     cancel: CancelHandle,
-    /// `None` once it has been waited for.
+    /// `None` after `wait`.
     task: Option<JoinHandle<Result<RunResult, Error>>>,
 }
 
 impl Run {
-    /// The next entry of the log, as it comes; `None` when no more will. Cancel-safe.
+    /// Waits for the next log entry; `None` after the last one. Cancel-safe.
     pub async fn next_log(&mut self) -> Option<LogEntry> {
         loop {
             {
@@ -86,23 +86,23 @@ impl Run {
                     return None;
                 }
             }
-            // One that was sent since the look is kept for us.
+            // `Notify` keeps a notification that was sent since the check.
             self.record.changed.notified().await;
         }
     }
 
-    /// A handle that ends this run from anywhere.
+    /// Returns a handle that cancels this run from anywhere.
     #[must_use]
     pub fn cancel_handle(&self) -> CancelHandle {
         self.cancel.clone()
     }
 
-    /// Waits for its end.
+    /// Waits for the run to end.
     ///
     /// # Errors
     ///
-    /// [`Error`] where our side failed and nothing ran. How a run ended is data, also where our
-    /// side failed in the middle of it: [`Outcome::Error`].
+    /// [`Error`] if nothing ran because the controller or the engine failed. How a run ended is
+    /// data, even if they failed while it ran: [`Outcome::Error`].
     pub async fn wait(mut self) -> Result<RunResult, Error> {
         let task = self.task.as_mut().expect("taken only below");
         let result = task.await;
@@ -128,7 +128,7 @@ impl Run {
         let limits = Limits { timeout, ..inner.limits };
         limits.check(inner.ceiling())?;
         let turn = inner.acquire_run_lock().await?;
-        // Programs and file operations may have them all: its time has not begun then.
+        // Commands and file operations may hold all permits: the run's time has not begun yet.
         let permit = inner.acquire_permit::<message::Run>().await?;
         let active = inner.activity.begin();
         let id = inner.next_run_id();
@@ -156,33 +156,33 @@ impl Drop for Run {
     }
 }
 
-/// What a run leaves as it goes.
+/// What the agent reports during a run.
 #[derive(Debug)]
 struct Record {
-    /// The run's.
+    /// The run id.
     id: String,
-    /// Whom refusals are told. Not owned: it owns the session that holds this.
+    /// Receives refusals. Weak, because it owns the session that holds this.
     inner: Weak<Inner>,
     state: Mutex<RecordState>,
-    /// Entries were added, or no more will be.
+    /// Signalled when entries were added, or when no more will be.
     changed: Notify,
     max_bytes: u64,
     max_lines: u64,
-    /// Where changes can be.
+    /// The mount in which files can change.
     mount: Option<GuestPath>,
 }
 
 #[derive(Debug, Default)]
 struct RecordState {
     logs: Vec<LogEntry>,
-    /// Encoded.
+    /// The size of the encoded entries.
     bytes: u64,
     touched: TouchedPaths,
     refusals: usize,
     closed: bool,
-    /// The last entry was cut because the log was full.
+    /// Whether the last entry was cut because the log was full.
     is_cut_short: bool,
-    /// Not all that was logged is here.
+    /// Whether entries were omitted or cut.
     is_truncated: bool,
 }
 
@@ -201,12 +201,12 @@ impl Record {
     }
 
     fn lock(&self) -> MutexGuard<'_, RecordState> {
-        // The state is whole between any two statements that can panic.
+        // The state is consistent between any two statements that can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the log. `truncated` is the agent's word, where it could give it: without it, a log
-    /// that is full may have been longer.
+    /// Ends the log. `truncated` is what the agent reported, if it could: without a report, a full
+    /// log may have been longer.
     fn close(&self, truncated: Option<bool>) {
         let mut state = self.lock();
         if state.closed {
@@ -260,10 +260,7 @@ impl NotificationHandler for Record {
         if !refused.kind.is_refusal() {
             return Err(format!("a refusal by no rule ({})", refused.kind));
         }
-        // What is not UTF-8 has at most three bytes of text for each.
-        if written(&refused.path, refused.path_b64.as_ref()).len() > MAX_PATH_BYTES
-            || refused.path.len() > 3 * MAX_PATH_BYTES
-        {
+        if refused.path.as_bytes().len() > MAX_PATH_BYTES {
             return Err("a refused path over its limit".to_owned());
         }
         let mut state = self.lock();
@@ -279,7 +276,7 @@ impl NotificationHandler for Record {
     }
 }
 
-/// What becomes of a script that is too long. How long it is we need not know.
+/// The outcome of a script that is too long. Its exact length is not needed.
 pub(crate) fn source_too_large() -> ScriptError {
     let max = sandbox_api::ByteSize::b(MAX_SOURCE_BYTES as u64);
     ScriptError {
@@ -290,7 +287,7 @@ pub(crate) fn source_too_large() -> ScriptError {
     }
 }
 
-/// What of an answer is longer than any honest agent's.
+/// Names a part of the answer that is longer than an honest agent sends.
 fn over_its_limit(end: &RunEnd) -> Option<&'static str> {
     match end {
         RunEnd::Returned(result) => {
@@ -304,10 +301,10 @@ fn over_its_limit(end: &RunEnd) -> Option<&'static str> {
     }
 }
 
-/// Conducts a run from its request to its result.
+/// Drives a run from its request to its result.
 struct ExecutionDriver {
     id: String,
-    /// The sandbox's, with the run's own time.
+    /// The sandbox's limits, with the run's own time limit.
     limits: Limits,
     inner: Arc<Inner>,
     record: Arc<Record>,
@@ -318,13 +315,13 @@ struct ExecutionDriver {
 }
 
 impl Drop for ExecutionDriver {
-    /// However it ends: nobody waits for more of the log.
+    /// However the run ends, no caller keeps waiting for log entries.
     fn drop(&mut self) {
         self.record.close(None);
     }
 }
 
-/// How a run ended by the agent's word, or because it could not even be asked for.
+/// How a run ended according to the agent, or because the request failed.
 struct Answer {
     end: RunEnd,
     logs_truncated: bool,
@@ -332,8 +329,8 @@ struct Answer {
 }
 
 impl Answer {
-    /// What the agent counted is its word: a figure that the container's limits rule out is no
-    /// knowledge, and is not passed on.
+    /// The agent's counters are its own claim: a number that the container's limits make impossible
+    /// is discarded.
     fn new(
         RunReply { end, logs_truncated, usage }: RunReply,
         inner: &Inner,
@@ -344,7 +341,7 @@ impl Answer {
             wall_ms: 0,
             cpu_ms: Some(inner.cpu_of_this_run(usage.cpu_ms))
                 .filter(|&ms| ms <= millis(limits.most_cpu())),
-            // Nobody uses none: 0 says that the agent could not know.
+            // Memory use is never 0: the agent reports 0 if it could not measure it.
             peak_memory_bytes: Some(usage.peak_memory_bytes)
                 .filter(|&bytes| bytes > 0 && bytes <= most_memory),
             written_bytes: Some(usage.written_bytes)
@@ -461,7 +458,7 @@ impl ExecutionDriver {
         Ok(message::Run { source, args: script.args, timeout_ms: millis(self.limits.timeout) })
     }
 
-    /// Asks for the run, and waits for its answer. An error is that nothing has run.
+    /// Sends the request and waits for its answer. An error means that nothing has run.
     async fn ask(
         &mut self,
         permit: InFlightPermit,
@@ -492,7 +489,7 @@ impl ExecutionDriver {
         })
     }
 
-    /// The final state of what was changed.
+    /// The final state of the changed files.
     async fn look(&self) -> FilesTouched {
         let touched = std::mem::take(&mut self.record.lock().touched);
         let inner = self.inner.clone();

@@ -1,12 +1,12 @@
-//! An operation under way: its deadline, its end, and what becomes of it where nobody waits.
+//! A file operation in progress: its deadline, its end, and its cancellation if nobody waits.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::files::OperationStats;
 use sandbox_protocol::message::{Call, Cancel, Touched};
-use sandbox_protocol::path::{GuestPath, to_wire};
-use sandbox_protocol::{Base64, ErrorKind, WireError};
+use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::{Base64, ErrorKind, WireError, WireString};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
@@ -17,14 +17,15 @@ use crate::sandbox::Inner;
 use crate::sandbox::idle::Active;
 use crate::session::{CallError, NotificationHandler, Reply};
 
-/// How much longer than the agent we wait: it gives up by itself, and says so better.
+/// How much longer than the agent the controller waits: the agent's own timeout has a better
+/// message.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How many bytes of content move in a second at least: far fewer than on the slowest machine, and
-/// enough that no agent can make a file last.
+/// The minimum transfer rate of content, in bytes per second: far below the slowest machine, but
+/// enough that no agent can delay a transfer for ever.
 const SLOWEST: u64 = 256 << 10;
 
-/// What an operation is about to change: checked, and not kept.
+/// Checks the agent's announcements of changes, and discards them.
 pub(super) struct Changes(pub Arc<Inner>);
 
 impl NotificationHandler for Changes {
@@ -33,7 +34,7 @@ impl NotificationHandler for Changes {
     }
 }
 
-/// An operation under way, from its call to its data or error.
+/// A file operation in progress, from its call to its result.
 pub(crate) struct OperationCall {
     inner: Arc<Inner>,
     operation: &'static str,
@@ -41,7 +42,7 @@ pub(crate) struct OperationCall {
     path: Vec<u8>,
     to: Option<Vec<u8>>,
     started: Instant,
-    /// For the agent.
+    /// The time spent waiting for the agent.
     waited: Duration,
     ended: bool,
     _active: Active,
@@ -56,7 +57,7 @@ impl OperationCall {
         Self { inner, operation, path, to: None, started, waited, ended: false, _active: active }
     }
 
-    /// It has a second path.
+    /// Adds a second path.
     pub fn to(mut self, path: &[u8]) -> Self {
         self.to = Some(path.to_vec());
         self
@@ -66,12 +67,12 @@ impl OperationCall {
         &self.inner
     }
 
-    /// The path as the wire has it.
-    pub fn wire(&self) -> (String, Option<Base64>) {
-        to_wire(&self.path)
+    /// The path as sent on the wire.
+    pub fn wire(&self) -> WireString {
+        WireString::new(&self.path)
     }
 
-    /// The normalised path, where the written one leads to one.
+    /// The normalised path, if the path as written is valid.
     pub fn resolved(&self) -> Option<GuestPath> {
         self.inner.resolve(&self.path)
     }
@@ -82,7 +83,7 @@ impl OperationCall {
         self.end_with(bytes, result)
     }
 
-    /// Ends it, with `bytes` of content moved.
+    /// Ends it, with the number of bytes of content that were transferred.
     pub fn end_with<T>(mut self, bytes: Option<u64>, result: Result<T, Error>) -> Result<T, Error> {
         self.tell(result.as_ref().err().map(Error::kind), bytes);
         result
@@ -110,38 +111,32 @@ impl OperationCall {
         });
     }
 
-    /// The agent's answer names what was asked for: anything else is a breach.
-    pub fn checked(
-        &self,
-        path: &str,
-        path_b64: Option<&Base64>,
-    ) -> Result<(String, Option<Base64>), Error> {
-        self.checked_as(self.resolved(), path, path_b64)
+    /// Checks that the agent's answer names the requested path: anything else is a breach of the
+    /// protocol.
+    pub fn checked(&self, path: &WireString) -> Result<(String, Option<Base64>), Error> {
+        self.checked_as(self.resolved(), path)
     }
 
-    /// As [`checked`](Self::checked), for another path than the first.
+    /// Like [`checked`](Self::checked), for the second path.
     pub fn checked_as(
         &self,
         expected: Option<GuestPath>,
-        path: &str,
-        path_b64: Option<&Base64>,
+        path: &WireString,
     ) -> Result<(String, Option<Base64>), Error> {
         match expected {
-            Some(expected)
-                if sandbox_protocol::path::written(path, path_b64) == expected.as_bytes() =>
-            {
-                Ok(expected.to_wire())
+            Some(expected) if path.as_bytes() == expected.as_bytes() => {
+                Ok(path.clone().into_parts())
             }
             _ => Err(self.breach("an answer about another path")),
         }
     }
 
-    /// The agent contradicts itself: the sandbox ends.
+    /// The agent contradicts itself: ends the sandbox.
     pub fn breach(&self, detail: &str) -> Error {
         breach(&self.inner, detail)
     }
 
-    /// Asks for something that changes nothing.
+    /// Sends a request that changes nothing.
     pub async fn ask<C>(&self, request: C) -> Result<C::Reply, Error>
     where
         C: Call,
@@ -151,7 +146,7 @@ impl OperationCall {
         self.answer_to(reply).answer().await
     }
 
-    /// Asks for a change.
+    /// Sends a request that changes files.
     pub async fn change<C>(&self, request: C) -> Result<C::Reply, Error>
     where
         C: Call,
@@ -162,7 +157,7 @@ impl OperationCall {
         self.answer_to(reply).answer().await
     }
 
-    /// A request that is being made. It waits for a place among those in flight, each of which has
+    /// Awaits the sending of a request. It may wait for a permit; every request that holds one has
     /// a deadline.
     pub async fn within<T>(
         &self,
@@ -174,14 +169,14 @@ impl OperationCall {
         }
     }
 
-    /// The wait for the answer to a request.
+    /// Returns a future of the answer to a request.
     pub fn answer_to<T: Send + 'static>(&self, reply: Reply<T>) -> Answer<T> {
         let runtime = Handle::current();
         Answer { inner: self.inner.clone(), reply: Some(reply), runtime }
     }
 
-    /// Waits for one sign of the agent, after `moved` bytes of content. All that it is waited for
-    /// in the operation counts.
+    /// Waits for one message of the agent, after `moved` bytes of content. All waits of the
+    /// operation count together.
     pub async fn in_time<T>(
         &mut self,
         moved: u64,
@@ -205,7 +200,7 @@ impl Drop for OperationCall {
     }
 }
 
-/// Waits for one sign of the agent, for as long as an operation may take and a little more.
+/// Waits for one message of the agent, for slightly longer than the time limit of an operation.
 pub(super) async fn in_time<T>(inner: &Inner, sign: impl Future<Output = T>) -> Result<T, Error> {
     let limit = inner.limits.operation_timeout;
     timeout(limit + GRACE, sign).await.map_err(|_| late(limit))
@@ -242,7 +237,7 @@ async fn failed(inner: &Inner, error: CallError) -> Error {
     }
 }
 
-/// Whether an honest agent ends a file operation by such an error: it knows nothing of engines.
+/// Whether an honest agent ends a file operation with this error: it knows nothing of engines.
 const fn ends_operations(kind: ErrorKind) -> bool {
     !matches!(
         kind,
@@ -265,16 +260,16 @@ const fn ends_operations(kind: ErrorKind) -> bool {
     )
 }
 
-/// The wait for an answer. Dropped before it has come: the request is cancelled.
+/// Waits for an answer. Dropping it before the answer arrives cancels the request.
 pub(super) struct Answer<T: Send + 'static> {
     inner: Arc<Inner>,
     reply: Option<Reply<T>>,
-    /// A value may be dropped outside of it.
+    /// The runtime to use if the value is dropped outside of it.
     runtime: Handle,
 }
 
 impl<T: Send + 'static> Answer<T> {
-    /// Waits for it.
+    /// Waits for the answer.
     pub async fn answer(mut self) -> Result<T, Error> {
         let inner = self.inner.clone();
         let reply = self.reply.as_mut().expect("taken only here and by the end");

@@ -1,11 +1,12 @@
-//! File operations on a sandbox: the calls, what they take and give, and the same as data.
+//! File operations on a sandbox: the methods, and operations given as data.
 //!
-//! The agent does them, under the path rules, policies and limits that bind scripts too. Here is
-//! what is the controller's: encodings, the streams' ends, the deadline of each, and that nothing a
-//! hostile agent answers is taken for more than it can be.
+//! The agent performs them, under the same path rules, policies and limits as scripts. This module
+//! has the controller's part: encodings, streams, deadlines, and checks of the answers, which may
+//! come from a hostile agent.
 //!
-//! Any number may be awaited at once on one [`Sandbox`]; 16 are under way at a time.
-//! One whose future is dropped is cancelled; where it only waited for its answer, it may be done.
+//! Any number of operations may be awaited at once on one [`Sandbox`]; 16 are in progress at a
+//! time. Dropping the future of an operation cancels it; if it was only waiting for the answer, the
+//! operation may have completed.
 
 mod call;
 mod perform;
@@ -24,10 +25,8 @@ use sandbox_api::{Encoding, EncodingError};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_VIEW_BYTES};
 use sandbox_protocol::media::image_type;
 use sandbox_protocol::message::{Page, ViewContent};
-use sandbox_protocol::path::{
-    GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, PathError, to_wire, written,
-};
-use sandbox_protocol::{Base64, ErrorKind, WireError, message};
+use sandbox_protocol::path::{GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, PathError};
+use sandbox_protocol::{Base64, ErrorKind, WireError, WireString, message};
 
 use self::call::OperationCall;
 pub use self::transfer::{FileReader, FileWriter};
@@ -36,18 +35,19 @@ use crate::error::Error;
 use crate::sandbox::Sandbox;
 use crate::session::NotificationHandler;
 
-/// Each takes a path as a script writes one: relative to the working directory, `~/…`, or absolute
-/// under a mount. Its bytes are any but NUL.
+/// Every method takes a path in the syntax of scripts: relative to the working directory, `~/…`, or
+/// absolute under a mount. A path is bytes without NUL.
 ///
-/// Each fails with [`Error::Operation`] where the sandbox refuses it or it fails there, which
-/// changes nothing unless it says so; and with [`Error::Ended`] where the sandbox is gone.
+/// Every method fails with [`Error::Operation`] if the operation is refused or fails in the
+/// sandbox, which changes nothing unless documented otherwise; and with [`Error::Ended`] if the
+/// sandbox has ended.
 impl Sandbox {
     /// Reads a file, or a range of it, as text in an encoding.
     ///
     /// # Errors
     ///
-    /// As of every operation; `too_large` for more than `filesystem.max_file_size`, `encoding` for
-    /// content that is not in the encoding.
+    /// The errors of every operation; `too_large` above `filesystem.max_file_size`, `encoding` if
+    /// the content does not fit the encoding.
     pub async fn read(
         &self,
         path: impl AsRef<[u8]>,
@@ -57,7 +57,7 @@ impl Sandbox {
         let mut reading = self.reading(path.as_ref(), options.offset, options.limit).await?;
         let read = async {
             let content = reading.rest().await?;
-            let (path, path_b64) = reading.path()?.to_wire();
+            let (path, path_b64) = WireString::from(&reading.path()?).into_parts();
             let mime_type = mime_type(&content).to_owned();
             let bytes = content.len() as u64;
             let content = encoding.decode(content).map_err(|error| refused(&path, &error))?;
@@ -67,11 +67,11 @@ impl Sandbox {
         reading.end(read)
     }
 
-    /// Reads a file, or a range of it: from `offset` on, `limit` bytes or to the end.
+    /// Reads a file, or a range of it: `limit` bytes from `offset`, or up to the end.
     ///
     /// # Errors
     ///
-    /// As of [`read`](Self::read), without an encoding.
+    /// Those of [`read`](Self::read), except `encoding`.
     pub async fn read_bytes(
         &self,
         path: impl AsRef<[u8]>,
@@ -83,11 +83,11 @@ impl Sandbox {
         reading.end(content)
     }
 
-    /// Reads a file piece by piece, in bounded memory however large it is.
+    /// Reads a file in chunks, with bounded memory for a file of any size.
     ///
     /// # Errors
     ///
-    /// As of [`read_bytes`](Self::read_bytes). What fails later is an error of the reader.
+    /// Those of [`read_bytes`](Self::read_bytes). Later failures are errors of the reader.
     pub async fn reader(
         &self,
         path: impl AsRef<[u8]>,
@@ -97,12 +97,12 @@ impl Sandbox {
         self.reading(path.as_ref(), offset, limit).await.map(FileReader::new)
     }
 
-    /// Gives a window of a file for people and models: lines of UTF-8 text, or an image.
+    /// Returns a range of a file for people and models: lines of UTF-8 text, or an image.
     ///
     /// # Errors
     ///
-    /// As of every operation; `invalid_request` for a window past the end, `encoding` for what is
-    /// neither text nor an image.
+    /// The errors of every operation; `invalid_request` for a range past the end, `encoding` if the
+    /// content is neither text nor an image.
     pub async fn view(
         &self,
         path: impl AsRef<[u8]>,
@@ -113,11 +113,11 @@ impl Sandbox {
         under_way.end(result)
     }
 
-    /// Writes a file: all of `content`, or on any error nothing.
+    /// Writes a file: all of `content`, or nothing on any error.
     ///
     /// # Errors
     ///
-    /// As of every operation; `too_large`, `write_limit`, `too_many_files`, `disk_full`,
+    /// The errors of every operation; `too_large`, `write_limit`, `too_many_files`, `disk_full`,
     /// `already_exists`.
     pub async fn write(
         &self,
@@ -130,14 +130,13 @@ impl Sandbox {
         writing.end(written)
     }
 
-    /// Writes the bytes that a text stands for in an encoding; `None` is the sandbox's
-    /// [default](sandbox_api::SandboxSpec::default_encoding). Every front end that is given text comes
-    /// here, so that a text that stands for nothing is a write that failed, with its line in the
-    /// audit.
+    /// Writes text in an encoding; `None` is the sandbox's
+    /// [default](sandbox_api::SandboxSpec::default_encoding). Every front end that accepts text
+    /// calls this, so that text that cannot be encoded is a failed write, with its audit line.
     ///
     /// # Errors
     ///
-    /// As of [`write`](Self::write); `encoding` for a text that is not in the encoding.
+    /// Those of [`write`](Self::write); `encoding` if the text cannot be encoded.
     pub async fn write_text(
         &self,
         path: impl AsRef<[u8]>,
@@ -159,12 +158,12 @@ impl Sandbox {
         }
     }
 
-    /// Writes a file piece by piece, in bounded memory however large it is. Nothing changes before
+    /// Writes a file in chunks, with bounded memory for a file of any size. Nothing changes before
     /// [`FileWriter::finish`].
     ///
     /// # Errors
     ///
-    /// As of [`write`](Self::write), some of which only the writer meets.
+    /// Those of [`write`](Self::write), some of which only the writer returns.
     pub async fn writer(
         &self,
         path: impl AsRef<[u8]>,
@@ -173,11 +172,12 @@ impl Sandbox {
         self.writing(path.as_ref(), options).await.map(FileWriter::new)
     }
 
-    /// Replaces text in a UTF-8 file where it is there exactly `count` times.
+    /// Replaces text in a UTF-8 file if it occurs exactly `count` times.
     ///
     /// # Errors
     ///
-    /// As of every operation; `invalid_request` for another count. The file is then unchanged.
+    /// The errors of every operation; `invalid_request` for another number of occurrences. The file
+    /// is then unchanged.
     pub async fn edit(
         &self,
         path: impl AsRef<[u8]>,
@@ -186,12 +186,12 @@ impl Sandbox {
         count: NonZeroU64,
     ) -> Result<EditData, Error> {
         let under_way = self.begin("edit", path.as_ref());
-        let (path, path_b64) = under_way.wire();
+        let path = under_way.wire();
         let (old, new, count) = (old.to_owned(), new.to_owned(), count.get());
         let result = async {
-            let request = message::Edit { path, path_b64, old, new, count };
+            let request = message::Edit { path, old, new, count };
             let reply = under_way.change(request).await?;
-            let (path, path_b64) = under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+            let (path, path_b64) = under_way.checked(&reply.path)?;
             Ok(EditData { path, path_b64, replacements: reply.replacements })
         }
         .await;
@@ -202,7 +202,7 @@ impl Sandbox {
     ///
     /// # Errors
     ///
-    /// As of every operation. What is over a limit is no error but `truncated`.
+    /// The errors of every operation. Exceeding a limit is not an error: `truncated` reports it.
     pub async fn list(
         &self,
         path: impl AsRef<[u8]>,
@@ -213,81 +213,82 @@ impl Sandbox {
         under_way.end(result)
     }
 
-    /// Makes a directory; one that is there already is fine.
+    /// Creates a directory; an existing one is not an error.
     ///
     /// # Errors
     ///
-    /// As of every operation; `already_exists` where something else is there.
+    /// The errors of every operation; `already_exists` if something else is at the path.
     pub async fn mkdir(
         &self,
         path: impl AsRef<[u8]>,
         options: MkdirOptions,
     ) -> Result<MkdirData, Error> {
         let under_way = self.begin("mkdir", path.as_ref());
-        let (path, path_b64) = under_way.wire();
+        let path = under_way.wire();
         let result = async {
-            let request = message::Mkdir { path, path_b64, parents: options.parents };
+            let request = message::Mkdir { path, parents: options.parents };
             let reply = under_way.change(request).await?;
-            let (path, path_b64) = under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+            let (path, path_b64) = under_way.checked(&reply.path)?;
             Ok(MkdirData { path, path_b64, created: reply.created })
         }
         .await;
         under_way.end(result)
     }
 
-    /// Removes a file, a symbolic link itself, an empty directory; with `recursive` a directory
-    /// with all that is in it.
+    /// Removes a file, a symbolic link (not its target) or an empty directory; with `recursive` a
+    /// directory with its contents.
     ///
     /// # Errors
     ///
-    /// As of every operation; `not_empty` for a directory without `recursive`. An error in the
-    /// middle of a directory leaves the part that was not removed.
+    /// The errors of every operation; `not_empty` for a directory without `recursive`. An error
+    /// partway through a directory leaves the entries that were not yet removed.
     pub async fn remove(
         &self,
         path: impl AsRef<[u8]>,
         options: RemoveOptions,
     ) -> Result<RemoveData, Error> {
         let under_way = self.begin("remove", path.as_ref());
-        let (path, path_b64) = under_way.wire();
+        let path = under_way.wire();
         let RemoveOptions { recursive, force } = options;
         let result = async {
-            let request = message::Remove { path, path_b64, recursive, force };
+            let request = message::Remove { path, recursive, force };
             let reply = under_way.change(request).await?;
-            let (path, path_b64) = under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+            let (path, path_b64) = under_way.checked(&reply.path)?;
             Ok(RemoveData { path, path_b64, removed: reply.removed, entries: reply.entries })
         }
         .await;
         under_way.end(result)
     }
 
-    /// Says whether something has a name, and what.
+    /// Tests whether a path exists, and what it is.
     ///
     /// # Errors
     ///
-    /// As of every operation, also where it cannot be told: a link on the way, a path outside.
+    /// The errors of every operation; also if the test is impossible, because of a link on the way
+    /// or a path outside the mounts.
     pub async fn exists(&self, path: impl AsRef<[u8]>) -> Result<ExistsData, Error> {
         let under_way = self.begin("exists", path.as_ref());
-        let (path, path_b64) = under_way.wire();
+        let path = under_way.wire();
         let result = async {
-            let reply = under_way.ask(message::Exists { path, path_b64 }).await?;
-            let (path, path_b64) = under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+            let reply = under_way.ask(message::Exists { path }).await?;
+            let (path, path_b64) = under_way.checked(&reply.path)?;
             Ok(ExistsData { path, path_b64, exists: reply.kind.is_some(), kind: reply.kind })
         }
         .await;
         under_way.end(result)
     }
 
-    /// Says what is known of a name. A link is told of itself.
+    /// Returns the metadata of a path. It does not follow a link.
     ///
     /// # Errors
     ///
-    /// As of every operation.
+    /// The errors of every operation.
     pub async fn stat(&self, path: impl AsRef<[u8]>) -> Result<StatData, Error> {
         let under_way = self.begin("stat", path.as_ref());
-        let (path, path_b64) = under_way.wire();
+        let path = under_way.wire();
         let result = async {
-            let reply = under_way.ask(message::Stat { path, path_b64 }).await?;
-            let (path, path_b64) = under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+            let reply = under_way.ask(message::Stat { path }).await?;
+            let (path, path_b64) = under_way.checked(&reply.path)?;
             let (owner, group) = self.inner().owner_names(reply.uid, reply.gid).await;
             Ok(StatData {
                 path,
@@ -309,11 +310,11 @@ impl Sandbox {
         under_way.end(result)
     }
 
-    /// Gives a name to what has another one, within one mount. A link is renamed itself.
+    /// Moves or renames within one mount. It does not follow a link.
     ///
     /// # Errors
     ///
-    /// As of every operation; `already_exists` without `overwrite`.
+    /// The errors of every operation; `already_exists` without `overwrite`.
     pub async fn rename(
         &self,
         from: impl AsRef<[u8]>,
@@ -321,20 +322,13 @@ impl Sandbox {
         options: RenameOptions,
     ) -> Result<RenameData, Error> {
         let under_way = self.begin("rename", from.as_ref()).to(to.as_ref());
-        let (from, from_b64) = under_way.wire();
-        let (wire_to, wire_to_b64) = to_wire(to.as_ref());
+        let (from, wire_to) = (under_way.wire(), WireString::new(&to));
         let result = async {
-            let request = message::Rename {
-                from,
-                from_b64,
-                to: wire_to,
-                to_b64: wire_to_b64,
-                overwrite: options.overwrite,
-            };
+            let request = message::Rename { from, to: wire_to, overwrite: options.overwrite };
             let reply = under_way.change(request).await?;
-            let (from, from_b64) = under_way.checked(&reply.from, reply.from_b64.as_ref())?;
+            let (from, from_b64) = under_way.checked(&reply.from)?;
             let expected = self.inner().resolve(to.as_ref());
-            let (to, to_b64) = under_way.checked_as(expected, &reply.to, reply.to_b64.as_ref())?;
+            let (to, to_b64) = under_way.checked_as(expected, &reply.to)?;
             Ok(RenameData { from, from_b64, to, to_b64 })
         }
         .await;
@@ -362,9 +356,9 @@ impl Sandbox {
 impl OperationCall {
     async fn view(&mut self, options: ViewOptions) -> Result<ViewData, Error> {
         let inner = self.inner().clone();
-        let (path, path_b64) = self.wire();
+        let path = self.wire();
         let ViewOptions { offset, limit } = options;
-        let request = |stream| message::View { path, path_b64, offset, limit, stream };
+        let request = |stream| message::View { path, offset, limit, stream };
         let most = inner.limits.max_file_size.as_u64();
         let (reply, mut incoming) = self.within(inner.session().receive(most, request)).await?;
         let reply = self.answer_to(reply);
@@ -373,7 +367,7 @@ impl OperationCall {
             content.extend_from_slice(&piece);
         }
         let reply = reply.answer().await?;
-        let (path, path_b64) = self.checked(&reply.path, reply.path_b64.as_ref())?;
+        let (path, path_b64) = self.checked(&reply.path)?;
         let view = match reply.content {
             ViewContent::Text(window) => {
                 if !content.is_empty() {
@@ -409,17 +403,17 @@ impl OperationCall {
 
     async fn list(&self, options: ListOptions) -> Result<ListData, Error> {
         let inner = self.inner();
-        let (path, path_b64) = self.wire();
+        let path = self.wire();
         let max_depth = if options.recursive { options.max_depth } else { Some(1) };
         let limits = inner.limits.for_agent();
         let most = options.limit.unwrap_or(limits.list_entries).min(limits.list_entries);
-        // A name, and what stands between two.
+        // A name and a separator.
         let longest = (MAX_COMPONENT_BYTES + 1) * usize::try_from(limits.list_depth).unwrap_or(1);
         let pages = Arc::new(Pages { most, longest, listed: Mutex::default() });
-        let request = message::List { path, path_b64, max_depth, limit: options.limit };
+        let request = message::List { path, max_depth, limit: options.limit };
         let reply = self.within(inner.session().begin(request, Some(pages.clone()))).await?;
         let reply = self.answer_to(reply).answer().await?;
-        let (path, path_b64) = self.checked(&reply.path, reply.path_b64.as_ref())?;
+        let (path, path_b64) = self.checked(&reply.path)?;
         let top = self.resolved().ok_or_else(|| self.breach("a list of no path"))?;
         let listed = std::mem::take(&mut *pages.lock());
         if reply.entries != listed.count() {
@@ -428,7 +422,7 @@ impl OperationCall {
         let mut truncated = reply.truncated || listed.beyond > 0;
         let mut entries = Vec::with_capacity(listed.entries.len());
         for entry in listed.entries {
-            let below = written(&entry.name, entry.name_b64.as_ref());
+            let below = entry.name.as_bytes();
             let path = match GuestPath::new([top.as_bytes(), below].join(&b'/')) {
                 Ok(path) if !below.is_empty() && path.strip_prefix(&top) == Some(below) => path,
                 Err(PathError::TooLong) => {
@@ -437,8 +431,8 @@ impl OperationCall {
                 }
                 _ => return Err(self.breach("an entry outside of its list")),
             };
-            let (name, name_b64) = to_wire(path.name());
-            let (path, path_b64) = path.to_wire();
+            let (name, name_b64) = WireString::new(path.name()).into_parts();
+            let (path, path_b64) = WireString::from(&path).into_parts();
             let message::Entry { kind, size, modified, .. } = entry;
             entries.push(Entry { name, name_b64, path, path_b64, kind, size, modified });
         }
@@ -446,10 +440,10 @@ impl OperationCall {
     }
 }
 
-/// The entries of a list as they come.
+/// Collects the entries of a list as they arrive.
 struct Pages {
     most: u64,
-    /// How long a name may be, in bytes.
+    /// The maximum length of a name in bytes.
     longest: usize,
     listed: Mutex<ListedEntries>,
 }
@@ -457,7 +451,7 @@ struct Pages {
 #[derive(Default)]
 struct ListedEntries {
     entries: Vec<message::Entry>,
-    /// Entries that no operation could name: no path is so long.
+    /// The number of entries whose paths are too long for any operation.
     beyond: u64,
 }
 
@@ -482,12 +476,8 @@ impl NotificationHandler for Pages {
         if listed.count() + page.entries.len() as u64 > self.most {
             return Err("more entries than were asked for".to_owned());
         }
-        for mut entry in page.entries {
-            if entry.name_b64.is_some() {
-                // For people; it is made again, of the bytes.
-                entry.name = String::new();
-            }
-            match written(&entry.name, entry.name_b64.as_ref()).len() {
+        for entry in page.entries {
+            match entry.name.as_bytes().len() {
                 length if length > self.longest => {
                     return Err("an entry with a name that is too long".to_owned());
                 }
@@ -499,7 +489,7 @@ impl NotificationHandler for Pages {
     }
 }
 
-/// What content is, by its bytes.
+/// The MIME type of the content, by its bytes.
 fn mime_type(content: &[u8]) -> &'static str {
     image_type(content).unwrap_or_else(|| match std::str::from_utf8(content) {
         Ok(_) => "text/plain",
@@ -507,7 +497,7 @@ fn mime_type(content: &[u8]) -> &'static str {
     })
 }
 
-/// Content that is not in its encoding.
+/// The error for content that does not fit its encoding.
 fn refused(path: &str, error: &EncodingError) -> Error {
     let message = format!("{path}: {error}");
     Error::Operation { source: WireError::new(ErrorKind::Encoding, message) }

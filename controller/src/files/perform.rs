@@ -1,4 +1,4 @@
-//! Operations that are given as data.
+//! File operations given as data.
 
 use sandbox_api::Failure;
 use sandbox_api::files::{
@@ -8,14 +8,14 @@ use sandbox_api::operation::{
     Edit, Envelope, Exists, List, Mkdir, Operation, OperationOutput, Read, Remove, Rename, Stat,
     View, Write,
 };
-use sandbox_protocol::path::written;
+use sandbox_protocol::WireString;
 use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::sandbox::Sandbox;
 
 impl Sandbox {
-    /// Performs an operation that was given as data. How it went, an error too, is in the envelope.
+    /// Performs an operation given as data. The envelope has the result or the error.
     pub async fn perform(&self, operation: Operation) -> Envelope {
         let started = Instant::now();
         let result = self.output_of(operation).await;
@@ -31,51 +31,58 @@ impl Sandbox {
         match operation {
             Operation::Read(Read { path, path_b64, encoding, offset, limit }) => {
                 let options = ReadOptions { encoding, offset, limit };
-                OperationOutput::new(&self.read(written(&path, path_b64.as_ref()), options).await?)
-                    .map_err(unusable)
+                OperationOutput::new(
+                    &self.read(WireString::from_parts(path, path_b64), options).await?,
+                )
+                .map_err(unusable)
             }
-            Operation::View(View { path, path_b64, lines }) => {
-                OperationOutput::new(&self.view(written(&path, path_b64.as_ref()), lines).await?)
-                    .map_err(unusable)
-            }
+            Operation::View(View { path, path_b64, lines }) => OperationOutput::new(
+                &self.view(WireString::from_parts(path, path_b64), lines).await?,
+            )
+            .map_err(unusable),
             Operation::Write(write) => {
                 let Write { path, path_b64, content, encoding, mode, parents, atomic } = write;
-                let path = written(&path, path_b64.as_ref());
+                let path = WireString::from_parts(path, path_b64);
                 let options = WriteOptions { mode, parents, atomic };
                 OperationOutput::new(&self.write_text(path, &content, encoding, options).await?)
                     .map_err(unusable)
             }
             Operation::Edit(Edit { path, path_b64, old, new, count }) => {
-                let path = written(&path, path_b64.as_ref());
+                let path = WireString::from_parts(path, path_b64);
                 OperationOutput::new(&self.edit(path, &old, &new, count).await?).map_err(unusable)
             }
             Operation::List(List { path, path_b64, recursive, max_depth, limit }) => {
                 let options = ListOptions { recursive, max_depth, limit };
-                OperationOutput::new(&self.list(written(&path, path_b64.as_ref()), options).await?)
-                    .map_err(unusable)
+                OperationOutput::new(
+                    &self.list(WireString::from_parts(path, path_b64), options).await?,
+                )
+                .map_err(unusable)
             }
             Operation::Mkdir(Mkdir { path, path_b64, parents }) => {
                 let options = MkdirOptions { parents };
-                OperationOutput::new(&self.mkdir(written(&path, path_b64.as_ref()), options).await?)
-                    .map_err(unusable)
+                OperationOutput::new(
+                    &self.mkdir(WireString::from_parts(path, path_b64), options).await?,
+                )
+                .map_err(unusable)
             }
             Operation::Remove(Remove { path, path_b64, recursive, force }) => {
                 let options = RemoveOptions { recursive, force };
                 OperationOutput::new(
-                    &self.remove(written(&path, path_b64.as_ref()), options).await?,
+                    &self.remove(WireString::from_parts(path, path_b64), options).await?,
                 )
                 .map_err(unusable)
             }
             Operation::Exists(Exists { path, path_b64 }) => {
-                OperationOutput::new(&self.exists(written(&path, path_b64.as_ref())).await?)
+                OperationOutput::new(&self.exists(WireString::from_parts(path, path_b64)).await?)
                     .map_err(unusable)
             }
             Operation::Stat(Stat { path, path_b64 }) => {
-                OperationOutput::new(&self.stat(written(&path, path_b64.as_ref())).await?)
+                OperationOutput::new(&self.stat(WireString::from_parts(path, path_b64)).await?)
                     .map_err(unusable)
             }
             Operation::Rename(Rename { from, from_b64, to, to_b64, overwrite }) => {
-                let (from, to) = (written(&from, from_b64.as_ref()), written(&to, to_b64.as_ref()));
+                let (from, to) =
+                    (WireString::from_parts(from, from_b64), WireString::from_parts(to, to_b64));
                 OperationOutput::new(&self.rename(from, to, RenameOptions { overwrite }).await?)
                     .map_err(unusable)
             }

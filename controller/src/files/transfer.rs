@@ -1,4 +1,4 @@
-//! Content on its way: files read and written piece by piece.
+//! Transfers of content: files read and written in chunks.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,22 +19,22 @@ use super::call::{Answer, Changes, OperationCall};
 use crate::error::Error;
 use crate::session::{Fin, Incoming, Outgoing};
 
-/// What a writer takes before it waits for the agent.
+/// How many bytes a writer buffers before it waits for the agent.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// A file that is being read.
+/// A file being read.
 pub(super) struct Reading {
     under_way: OperationCall,
     incoming: Incoming,
-    /// `None` once it has come.
+    /// `None` once the answer has arrived.
     answer: Option<Answer<ReadReply>>,
-    /// The first piece, by which the start was known to succeed.
+    /// The first chunk, which proved that the read began.
     first: Option<Vec<u8>>,
     bytes: u64,
 }
 
 impl Reading {
-    /// Asks for the content, and waits until it comes or is refused.
+    /// Requests the content, and waits until it arrives or is refused.
     pub async fn start(
         under_way: OperationCall,
         offset: u64,
@@ -43,8 +43,8 @@ impl Reading {
         let inner = under_way.inner();
         let most = inner.limits.max_file_size.as_u64();
         let most = limit.map_or(most, |limit| limit.min(most));
-        let (path, path_b64) = under_way.wire();
-        let request = |stream| message::Read { path, path_b64, offset, limit, stream };
+        let path = under_way.wire();
+        let request = |stream| message::Read { path, offset, limit, stream };
         let begun = under_way.within(inner.session().receive(most, request)).await;
         let (reply, incoming) = match begun {
             Ok(begun) => begun,
@@ -58,7 +58,7 @@ impl Reading {
         }
     }
 
-    /// The next piece; `None` at the end, when all has come that was to come.
+    /// The next chunk; `None` at the end, after everything that was due has arrived.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
         match self.first.take() {
             Some(first) => Ok(Some(first)),
@@ -76,7 +76,7 @@ impl Reading {
         }
         let Some(answer) = self.answer.take() else { return Ok(None) };
         let reply = answer.answer().await?;
-        self.under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+        self.under_way.checked(&reply.path)?;
         if reply.bytes != self.bytes {
             return Err(self.under_way.breach("a file of another length"));
         }
@@ -88,12 +88,12 @@ impl Reading {
         self.under_way.end_with(Some(self.bytes), result)
     }
 
-    /// The file, once something of it was given.
+    /// The file's path, once some content was read.
     pub fn path(&self) -> Result<GuestPath, Error> {
         self.under_way.resolved().ok_or_else(|| self.under_way.breach("a file at no path"))
     }
 
-    /// All that is left of it.
+    /// Reads the rest.
     pub async fn rest(&mut self) -> Result<Vec<u8>, Error> {
         let mut content = Vec::new();
         while let Some(piece) = self.next().await? {
@@ -103,10 +103,10 @@ impl Reading {
     }
 }
 
-/// The content of a file, by [`Sandbox::reader`](crate::Sandbox::reader). An error of it has an
-/// [`Error`] inside. Dropped before its end: the reading is cancelled.
+/// The content of a file, from [`Sandbox::reader`](crate::Sandbox::reader). Its I/O errors wrap an
+/// [`Error`]. Dropping it before the end cancels the read.
 ///
-/// What is not taken holds at most 256 KiB, and keeps one of the sandbox's 16 places.
+/// Unread content occupies at most 256 KiB, and one of the sandbox's 16 permits.
 pub struct FileReader(StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>);
 
 impl FileReader {
@@ -145,11 +145,11 @@ impl fmt::Debug for FileReader {
     }
 }
 
-/// A file that is being written.
+/// A file being written.
 pub(super) struct Writing {
     under_way: OperationCall,
     outgoing: Outgoing,
-    /// `None` once it has come.
+    /// `None` once the answer has arrived.
     answer: Option<Answer<WriteReply>>,
     bytes: u64,
 }
@@ -158,9 +158,9 @@ impl Writing {
     /// Announces the content.
     pub async fn start(under_way: OperationCall, options: WriteOptions) -> Result<Self, Error> {
         let inner = under_way.inner();
-        let (path, path_b64) = under_way.wire();
+        let path = under_way.wire();
         let WriteOptions { mode, parents, atomic } = options;
-        let request = |stream| message::Write { path, path_b64, mode, parents, atomic, stream };
+        let request = |stream| message::Write { path, mode, parents, atomic, stream };
         let sink = Arc::new(Changes(inner.clone()));
         let begun = under_way.within(inner.session().send(Some(sink), request)).await;
         match begun {
@@ -172,7 +172,7 @@ impl Writing {
         }
     }
 
-    /// Sends some of it.
+    /// Sends some of the content.
     pub async fn put(&mut self, mut content: &[u8]) -> Result<(), Error> {
         while !content.is_empty() {
             match self.under_way.in_time(self.bytes, self.outgoing.send(content, Fin::More)).await?
@@ -187,7 +187,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Sends the rest of it, and its end with that: the file changes now.
+    /// Sends the rest of the content and its end: this changes the file.
     pub async fn commit(&mut self, mut rest: &[u8]) -> Result<WriteData, Error> {
         loop {
             match self.under_way.in_time(self.bytes, self.outgoing.send(rest, Fin::Nothing)).await?
@@ -206,7 +206,7 @@ impl Writing {
             Some(answer) => answer.answer().await?,
             None => return Err(self.under_way.breach("a write that was answered twice")),
         };
-        let (path, path_b64) = self.under_way.checked(&reply.path, reply.path_b64.as_ref())?;
+        let (path, path_b64) = self.under_way.checked(&reply.path)?;
         let (bytes_written, created) = (reply.bytes_written, reply.created);
         if bytes_written != self.bytes {
             return Err(self.under_way.breach("a write of another length"));
@@ -214,7 +214,7 @@ impl Writing {
         Ok(WriteData { path, path_b64, bytes_written, created })
     }
 
-    /// Why it ended before all was sent.
+    /// Why the write ended before everything was sent.
     async fn refused(&mut self) -> Error {
         if let Some(answer) = self.answer.take()
             && let Err(error) = answer.answer().await
@@ -226,17 +226,17 @@ impl Writing {
 
     /// Ends it.
     pub fn end<T>(self, result: Result<T, Error>) -> Result<T, Error> {
-        // Nothing is written of what was sent for a write that fails.
+        // A failed write has written nothing of what was sent.
         let written = result.is_ok().then_some(self.bytes);
         self.under_way.end_with(written, result)
     }
 }
 
-/// A file to write to, by [`Sandbox::writer`](crate::Sandbox::writer). Nothing changes before
-/// [`finish`](Self::finish); dropped without it, nothing does.
+/// A file to write to, from [`Sandbox::writer`](crate::Sandbox::writer). Nothing changes before
+/// [`finish`](Self::finish), or at all if it is dropped without.
 pub struct FileWriter {
     pipe: DuplexStream,
-    /// Says that what came is all there is. Dropped: it is not.
+    /// Signals that the content is complete. Dropped: it is not.
     whole: oneshot::Sender<()>,
     task: AbortOnDrop<Result<WriteData, Error>>,
 }
@@ -249,7 +249,7 @@ impl FileWriter {
             let mut piece = vec![0; BUFFER_BYTES];
             loop {
                 let sent = match content.read(&mut piece).await {
-                    // The other end of the pipe is gone, and the writer with it, or done.
+                    // The other end of the pipe is gone: the writer was dropped or is done.
                     Ok(0) | Err(_) => break,
                     Ok(length) => writing.put(&piece[..length]).await,
                 };
@@ -257,7 +257,7 @@ impl FileWriter {
                     return writing.end(Err(error));
                 }
             }
-            // Without its word this is dropped, which cancels.
+            // Without the signal this is dropped, which cancels the write.
             let Ok(()) = is_whole.await else {
                 return Err(Error::Ended { detail: "the writer was dropped".to_owned() });
             };
@@ -267,13 +267,14 @@ impl FileWriter {
         Self { pipe, whole, task: AbortOnDrop(task) }
     }
 
-    /// Ends the content and waits until the file has it.
+    /// Ends the content and waits until the file is written.
     ///
     /// # Errors
     ///
-    /// As of [`Sandbox::write`](crate::Sandbox::write), also what the writer met before.
+    /// Those of [`Sandbox::write`](crate::Sandbox::write), including errors that earlier writes
+    /// met.
     pub async fn finish(mut self) -> Result<WriteData, Error> {
-        // A pipe that is closed has its reason, which the task gives.
+        // If the pipe is closed, the task returns the reason.
         _ = self.pipe.shutdown().await;
         _ = self.whole.send(());
         drop(self.pipe);
@@ -284,7 +285,8 @@ impl FileWriter {
 }
 
 impl AsyncWrite for FileWriter {
-    /// `BrokenPipe` says that the sandbox takes no more; [`finish`](FileWriter::finish) says why.
+    /// `BrokenPipe` means that the sandbox accepts no more; [`finish`](FileWriter::finish) returns
+    /// the reason.
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -1,8 +1,8 @@
 //! `files_touched`: the final state of what a run changed.
 //!
-//! The agent names each path before it changes it; that is all it is asked. What became of a path
-//! and how large it is, we look up ourselves, through the io dir's dirfd and under the agent's
-//! own path rules.
+//! The agent announces each path before it changes it, and that is all it is trusted with. The
+//! controller itself checks the result and the size of each path, through the io dir's dirfd and
+//! under the same path rules as the agent.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -14,12 +14,12 @@ use sandbox_dirfd::Root;
 use sandbox_protocol::message::{Change, Touched};
 use sandbox_protocol::path::GuestPath;
 
-/// Paths that are listed.
+/// The maximum number of listed paths.
 const MAX_FILES: usize = 10_000;
-/// Bytes of all paths that are remembered, so that a hostile agent cannot fill memory.
+/// The maximum size of all remembered paths, so that a hostile agent cannot fill the memory.
 const MAX_PATH_BYTES: usize = 8 << 20;
 
-/// What the agent said, path by path.
+/// The agent's announcements, by path.
 #[derive(Debug, Default)]
 pub(crate) struct TouchedPaths {
     paths: HashMap<GuestPath, TouchedEntry>,
@@ -27,7 +27,7 @@ pub(crate) struct TouchedPaths {
     truncated: bool,
 }
 
-/// What was said of a path, and what had been before the last word, which may be taken back.
+/// The announced changes of a path, and the state before the last one, which may be withdrawn.
 #[derive(Debug)]
 struct TouchedEntry {
     changes: Changes,
@@ -36,7 +36,7 @@ struct TouchedEntry {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Changes {
-    /// Something was there before the first change.
+    /// Whether it existed before the first change.
     existed: bool,
     write: bool,
     append: bool,
@@ -44,10 +44,10 @@ struct Changes {
 }
 
 impl TouchedPaths {
-    /// Takes what the agent says; an error is a breach.
+    /// Handles an announcement; an error is a breach.
     pub fn take(&mut self, touched: &Touched, mount: Option<&GuestPath>) -> Result<(), String> {
-        let Touched { path, path_b64, existed, change, .. } = touched;
-        let path = GuestPath::from_wire(path, path_b64.as_ref())
+        let Touched { path, existed, change, .. } = touched;
+        let path = GuestPath::new(path)
             .map_err(|error| format!("a changed path that is none: {error}"))?;
         let is_inside =
             |mount: &GuestPath| path.strip_prefix(mount).is_some_and(|it| !it.is_empty());
@@ -81,7 +81,7 @@ impl TouchedPaths {
         Ok(())
     }
 
-    /// Looks at every path. `root` is what is mounted at `mount`. It may take long on a slow
+    /// Checks every path. `root` is the directory mounted at `mount`. It may take long on a slow
     /// filesystem.
     pub fn look(&self, root: impl AsFd, mount: &GuestPath) -> FilesTouched {
         let Ok(root) = Root::new(root.as_fd()) else {
@@ -134,12 +134,12 @@ impl Changes {
         self
     }
 
-    /// What became of the path, with its size; `None` where it is not to be listed.
+    /// What happened to the path, and its size; `None` if it is not to be listed.
     const fn outcome(self, now: State) -> Option<(FileOp, u64)> {
         let size = match now {
             State::Absent => {
-                // What was announced and never done leaves no trace: it was not there before,
-                // and is not now.
+                // An announced change that was never made leaves no trace: the path did not exist
+                // before, and does not exist now.
                 let gone = self.existed || self.remove;
                 return if gone { Some((FileOp::Remove, 0)) } else { None };
             }
@@ -152,13 +152,13 @@ impl Changes {
         } else if self.write || self.append {
             Some((FileOp::Write, size))
         } else {
-            // Only its removal was announced, and it is still there.
+            // Only its removal was announced, but it still exists.
             None
         }
     }
 }
 
-/// `None` where it cannot be told: a link or another filesystem is in the way now.
+/// `None` if it cannot be checked: a link or another filesystem is in the way now.
 fn state(root: &Root<'_>, name: &[u8]) -> Option<State> {
     match root.stat(name).map(|stat| (FileType::from_raw_mode(stat.st_mode), stat.st_size)) {
         Ok((FileType::RegularFile, size)) => Some(State::File(u64::try_from(size).unwrap_or(0))),

@@ -1,4 +1,4 @@
-//! What a sandbox is made of, shared with what runs in it.
+//! The state of a sandbox, shared with its runs, commands and file operations.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use sandbox_api::{Ceiling, Encoding, EngineInfo, FilesTouched, Lifespan, Limits};
 use sandbox_engine::{Container, ContainerUsage, ExitEvidence, OomBaseline, UserMapping};
 use sandbox_protocol::message::{Call, Confinement, Refused, Shutdown};
-use sandbox_protocol::path::{GuestPath, written};
+use sandbox_protocol::path::GuestPath;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::removal::EVIDENCE_TIMEOUT;
@@ -24,7 +24,7 @@ use crate::sandbox::removal::{Attempt, RemovalGuard};
 use crate::session::{CallError, InFlightPermit, Session, SessionEnd};
 use crate::step::Step;
 
-/// A sandbox, shared with the run under way.
+/// A sandbox, shared with the run in progress.
 pub(crate) struct Inner {
     pub(super) id: String,
     pub(super) container: Arc<dyn Container>,
@@ -32,20 +32,20 @@ pub(crate) struct Inner {
     pub(super) lifespan: Lifespan,
     pub confinement: Confinement,
     pub(super) session: Session,
-    /// Held by the run under way.
+    /// Held by the run in progress.
     pub(super) run_lock: Arc<Semaphore>,
-    /// Why we ended it, where nobody had asked for that.
+    /// Why the controller ended the sandbox without a request.
     pub(super) end_cause: Arc<OnceLock<EndCause>>,
     pub activity: Activity,
-    /// What ends from now on ends by its owner's will.
+    /// From now on, the sandbox ends because its owner closes it.
     pub(super) is_closing: AtomicBool,
     pub(super) runs: AtomicU64,
-    /// Processor time of the runs so far, as the agent told it last, in milliseconds.
+    /// Processor time of the runs so far, as last reported by the agent, in milliseconds.
     pub(super) cpu_reported: AtomicU64,
     pub(super) io_dir: Option<Arc<IoDir>>,
     pub(super) io_mount: Option<GuestPath>,
-    /// Where programs begin whom nobody says where, as their image has it. `None` where there is
-    /// the io dir, or there are no programs.
+    /// The default working directory of commands according to the image. `None` if there is an io
+    /// dir, or no support for commands.
     pub(super) image_workdir: Option<String>,
     pub(super) supports_exec: bool,
     pub(super) write_baseline: WriteBaseline,
@@ -67,7 +67,7 @@ impl Inner {
         &self.shared.audit
     }
 
-    /// What no limit of a run may be above.
+    /// The ceilings of a run's limits.
     pub fn ceiling(&self) -> &Ceiling {
         &self.shared.ceiling
     }
@@ -80,12 +80,12 @@ impl Inner {
         &*self.container
     }
 
-    /// Whether programs run in it.
+    /// Whether commands can run in it.
     pub const fn supports_exec(&self) -> bool {
         self.supports_exec
     }
 
-    /// Looks at the io dir before something runs, where programs may write to it.
+    /// Scans the io dir before something runs, if commands may write to it.
     pub async fn monitor_writes(&self, limits: Limits) -> Option<WriteMonitor> {
         let io_dir = self.io_dir.as_ref().filter(|_| self.supports_exec)?;
         let watched = Watched {
@@ -96,7 +96,7 @@ impl Inner {
         Some(WriteMonitor::begin(&self.write_baseline, watched, limits).await)
     }
 
-    /// Where its image's programs begin, where that counts and it says so.
+    /// The image's default working directory, if it applies and the image sets one.
     pub fn image_workdir(&self) -> Option<&str> {
         self.image_workdir.as_deref().filter(|workdir| !workdir.is_empty())
     }
@@ -109,12 +109,12 @@ impl Inner {
         self.io_mount.as_ref()
     }
 
-    /// The normalised form of a path as a caller wrote it.
+    /// The normalised form of a path that a caller gave.
     pub fn resolve(&self, written: &[u8]) -> Option<GuestPath> {
         GuestPath::resolve(written, &self.workdir, self.home.as_ref()).ok().map(|it| it.path)
     }
 
-    /// The names of an owner and a group, as far as the sandbox's numbers are this machine's.
+    /// The names of an owner and a group, if the sandbox's ids are ids of this machine.
     pub async fn owner_names(&self, uid: u32, gid: u32) -> (String, String) {
         match self.user_mapping {
             UserMapping::Identity => self.shared.owners.names(uid, gid).await,
@@ -126,7 +126,7 @@ impl Inner {
         matches!(self.end_cause.get(), Some(EndCause::Outlived(_)))
     }
 
-    /// The mount that it had to be ended for.
+    /// The mount because of which it was ended.
     pub fn lost_mount(&self) -> Option<&MountLost> {
         match self.end_cause.get()? {
             EndCause::MountLost(lost) => Some(lost),
@@ -138,12 +138,12 @@ impl Inner {
         self.is_closing.load(Ordering::Relaxed)
     }
 
-    /// Whether all that the container used is the first run's.
+    /// Whether everything that the container used is of the first run.
     pub fn has_run_once(&self) -> bool {
         self.runs.load(Ordering::Relaxed) == 1
     }
 
-    /// What is new of the processor time that the agent tells: it counts from its beginning on.
+    /// The processor time since the last report: the agent counts from its start.
     pub fn cpu_of_this_run(&self, told: u64) -> u64 {
         told.saturating_sub(self.cpu_reported.swap(told, Ordering::Relaxed))
     }
@@ -152,7 +152,7 @@ impl Inner {
         &self.id
     }
 
-    /// The first run has the sandbox's id, so that its container is found by its result.
+    /// The first run has the sandbox's id, so that its container can be found from its result.
     pub fn next_run_id(&self) -> String {
         match self.runs.fetch_add(1, Ordering::Relaxed) {
             0 => self.id.clone(),
@@ -160,18 +160,18 @@ impl Inner {
         }
     }
 
-    /// Takes note that a rule kept the script of the run `run_id` from a path.
+    /// Records that a rule denied the script of the run `run_id` access to a path.
     pub fn refused(&self, run_id: &str, refused: &Refused) {
-        let Refused { operation, path, path_b64, kind, .. } = refused;
+        let Refused { operation, path, kind, .. } = refused;
         self.audit().record(&Event {
             by: By::Script,
-            path: Some(written(path, path_b64.as_ref())),
+            path: Some(path.as_bytes()),
             outcome: kind.as_str(),
             ..Event::new(run_id, operation.as_str())
         });
     }
 
-    /// Tells the audit what a run or a command changed: the final state, as its result has it.
+    /// Records in the audit what a run or a command changed: the final state, as in its result.
     pub fn record_changes(&self, run_id: &str, changes: &FilesTouched) {
         let Some(mount) = self.io_mount() else { return };
         for file in &changes.files {
@@ -189,7 +189,7 @@ impl Inner {
         }
     }
 
-    /// Waits until one more request may be in flight.
+    /// Waits until another request may be in flight.
     pub async fn acquire_permit<C: Call>(&self) -> Result<InFlightPermit, Error> {
         let permit = self.session.acquire_permit::<C>().await?;
         match self.ended() {
@@ -198,7 +198,7 @@ impl Inner {
         }
     }
 
-    /// Waits for the run under way, and then holds the lock for the next one.
+    /// Waits for the run in progress, and then holds the lock for the next one.
     pub async fn acquire_run_lock(&self) -> Result<OwnedSemaphorePermit, Error> {
         let turn = self
             .run_lock
@@ -215,7 +215,7 @@ impl Inner {
         Ok(turn)
     }
 
-    /// Why nothing can be asked of it any more, where that is so.
+    /// Why the sandbox accepts no more requests, if it has ended.
     pub fn ended(&self) -> Option<Error> {
         let detail = match (self.session.end()?, self.end_cause.get()) {
             (SessionEnd::Breach(detail), _) => format!("the agent broke the protocol: {detail}"),
@@ -226,8 +226,8 @@ impl Inner {
         Some(Error::Ended { detail })
     }
 
-    /// As [`ended`](Self::ended), for somebody who was not answered: with what the engine knows of
-    /// the end.
+    /// Like [`ended`](Self::ended), for a request without an answer: includes the engine's evidence
+    /// of the end.
     pub async fn why_ended(&self) -> Error {
         if self.is_closing() {
             return Error::Ended { detail: "it was closed meanwhile".to_owned() };
@@ -246,31 +246,32 @@ impl Inner {
         step(Step::Kill, self.container.kill()).await
     }
 
-    /// Waits for the container's end, and reads how it ended.
+    /// Waits for the container to exit, and reads how it exited.
     pub async fn exited(&self) -> Result<Option<ExitEvidence>, Error> {
         exited(&*self.container).await
     }
 
-    /// What the container used until its end, where the engine counts that and soon tells.
+    /// What the container used until its end, if the engine measures that and reports it within
+    /// `soon`.
     pub async fn usage(&self, soon: Duration) -> Option<ContainerUsage> {
         tokio::time::timeout(soon, self.container.usage()).await.ok()?
     }
 
-    /// This moment, for [`ran_out_of_memory`](Self::ran_out_of_memory).
+    /// The current state, for [`ran_out_of_memory`](Self::ran_out_of_memory).
     pub fn oom_baseline(&self) -> OomBaseline {
         self.container.oom_baseline()
     }
 
-    /// Whether memory has run out since then, as far as the engine tells soon.
+    /// Whether memory has run out since then, if the engine reports it soon.
     pub async fn ran_out_of_memory(&self, since: OomBaseline) -> bool {
         let told =
             tokio::time::timeout(EVIDENCE_TIMEOUT, self.container.ran_out_of_memory(since)).await;
         matches!(told, Ok(Some(true)))
     }
 
-    /// Kills the container when its agent breaks the protocol, its lifetime is over, also while
-    /// something runs, nothing has been asked of it for too long, or something is mounted below what
-    /// it has.
+    /// Kills the container when its agent breaks the protocol, when its lifetime is over (even
+    /// while something runs), when the idle timeout expires, or when a mount appears below one of
+    /// its mounts.
     pub(super) fn guard(
         &self,
         lifetime: Duration,
@@ -316,7 +317,7 @@ impl Inner {
 
     pub(super) async fn close(&self) -> Result<(), Error> {
         self.is_closing.store(true, Ordering::Relaxed);
-        // An agent that leaves by itself is quicker than a kill.
+        // An agent that exits by itself is faster than a kill.
         let leave = async {
             self.session.call(Shutdown {}).await.is_ok() && {
                 self.session.ended().await;
@@ -339,16 +340,16 @@ impl Inner {
     }
 }
 
-/// Why we end a sandbox that nobody asked to end.
+/// Why the controller ends a sandbox without a request.
 #[derive(Debug)]
 pub(super) enum EndCause {
-    /// It was its time.
+    /// A time limit has passed.
     Outlived(&'static str),
-    /// Something is mounted below what it has.
+    /// A mount appeared below one of its mounts.
     MountLost(MountLost),
 }
 
-/// Waits for a container's end, and reads how it ended.
+/// Waits for a container to exit, and reads how it exited.
 pub(super) async fn exited(container: &dyn Container) -> Result<Option<ExitEvidence>, Error> {
     step(Step::Exit, container.wait()).await?;
     step(Step::Evidence, container.evidence()).await
@@ -366,7 +367,7 @@ impl From<CallError> for Error {
     }
 }
 
-/// How the engine saw an end that nobody asked for.
+/// Describes an unexpected exit according to the engine.
 pub(super) fn how_it_ended(exit: &ExitEvidence) -> String {
     match exit {
         ExitEvidence { oom_killed: Some(true), .. } => "it ran out of memory".to_owned(),

@@ -15,7 +15,7 @@ async fn breach_of(talk: impl AsyncFnOnce(&mut FakeAgent, u64)) -> SessionEnd {
         session.ended().await
     };
     let (result, end) = tokio::join!(call, talk);
-    // Whatever came before the breach, nobody is left waiting.
+    // Whatever arrived before the breach, no caller is left waiting.
     _ = result;
     assert!(matches!(session.call(Shutdown {}).await, Err(CallError::Over)));
     end
@@ -47,15 +47,14 @@ async fn protocol_breach_ends_the_session() {
         note(FromAgent::Log(Log { request, level, text, lossy: false, cut: false }))
     };
     let touched = |request| {
-        let (path, change) = ("/io/a".to_owned(), Change::Write);
-        note(FromAgent::Touched(Touched { request, path, path_b64: None, existed: false, change }))
+        let (path, change) = ("/io/a".into(), Change::Write);
+        note(FromAgent::Touched(Touched { request, path, existed: false, change }))
     };
     let refused = |request| {
         note(FromAgent::Refused(Refused {
             request,
             operation: ScriptOperation::Read,
-            path: "..".to_owned(),
-            path_b64: None,
+            path: "..".into(),
             kind: ErrorKind::PathEscape,
         }))
     };
@@ -64,7 +63,7 @@ async fn protocol_breach_ends_the_session() {
             ("garbage\n".to_owned(), "malformed envelope"),
             ("\n".to_owned(), "malformed envelope"),
             ("\u{0}\n".to_owned(), "malformed envelope"),
-            // Of no request, and of one that is under way but is no run.
+            // For no request, and for one in flight that is not a run.
             (log(99), "no run (id 99)"),
             (log(0), "no run (id 0)"),
             (touched(0), "no run (id 0)"),
@@ -123,7 +122,7 @@ async fn of_a_flood_on_stderr_its_end_is_kept() {
         agent.errors.send(vec![b'x'; 64 << 10].into()).await.unwrap();
     }
     agent.errors.send("\nthe last words".into()).await.unwrap();
-    // What is asked meanwhile is answered.
+    // Other requests are answered meanwhile.
     let answer = async {
         let (id, _) = agent.request().await.unwrap();
         agent.answer(id, CancelReply { found: true }).await;
@@ -137,7 +136,7 @@ async fn of_a_flood_on_stderr_its_end_is_kept() {
 
 #[tokio::test]
 async fn why_there_is_no_answer_is_known_when_that_is_known() {
-    // On several threads: the answer is given up in one, and waited for in another.
+    // On several threads: one gives up the answer, and another one waits for it.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let seen = runtime.spawn(async {
         for _ in 0..500 {
@@ -178,7 +177,7 @@ async fn a_breach_closes_the_connection_though_the_agent_reads_nothing() {
     let (attached, mut agent) = pipe();
     let session = Session::start(attached, None).unwrap();
     let mut calls = Vec::new();
-    // More than the pipe holds, so that a write is under way.
+    // More than the pipe holds, so that a write is in progress.
     for _ in 0..4 {
         let source = "x".repeat(60 << 10);
         let run = message::Run { source, args: serde_json::Map::new(), timeout_ms: 1 };

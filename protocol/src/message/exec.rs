@@ -6,8 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Base64;
-use crate::path::{to_wire, written};
+use crate::WireString;
 
 /// `exec`: runs a command. Several may run at once.
 ///
@@ -22,7 +21,7 @@ pub struct Exec {
     pub command: Command,
     /// The working directory: any directory of the sandbox, written as a script writes a path; null
     /// for the sandbox's working directory.
-    pub cwd: Option<Word>,
+    pub cwd: Option<WireString>,
     /// Added to the image's variables; replaces those of the same name. If a name occurs twice, the
     /// last one counts. `HOME` is always the sandbox's own.
     pub env: Vec<Variable>,
@@ -44,7 +43,7 @@ pub enum Command {
     /// A program and its arguments, with no shell anywhere.
     Program(Program),
     /// A command line for the image's `/bin/sh -c`.
-    Shell(Word),
+    Shell(WireString),
 }
 
 /// A program and its arguments.
@@ -52,9 +51,9 @@ pub enum Command {
 #[serde(deny_unknown_fields)]
 pub struct Program {
     /// A path if it contains a slash; otherwise a name to look up in `PATH`.
-    pub program: Word,
+    pub program: WireString,
     /// The arguments after the program's name.
-    pub args: Vec<Word>,
+    pub args: Vec<WireString>,
 }
 
 /// An environment variable.
@@ -62,41 +61,15 @@ pub struct Program {
 #[serde(deny_unknown_fields)]
 pub struct Variable {
     /// Its name: not empty, without `=`.
-    pub name: Word,
+    pub name: WireString,
     /// Its value.
-    pub value: Word,
-}
-
-/// An OS string: any bytes but NUL.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Word {
-    /// The text, lossy if it is not UTF-8.
-    pub text: String,
-    /// The bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub b64: Option<Base64>,
-}
-
-impl Word {
-    /// The string of those bytes.
-    #[must_use]
-    pub fn new(bytes: impl AsRef<[u8]>) -> Self {
-        let (text, b64) = to_wire(bytes.as_ref());
-        Self { text, b64 }
-    }
-
-    /// Its bytes.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        written(&self.text, self.b64.as_ref())
-    }
+    pub value: WireString,
 }
 
 impl Exec {
     /// Every string of it.
-    pub fn words(&self) -> impl Iterator<Item = &Word> {
-        let (first, rest): (&Word, &[Word]) = match &self.command {
+    pub fn words(&self) -> impl Iterator<Item = &WireString> {
+        let (first, rest): (&WireString, &[WireString]) = match &self.command {
             Command::Program(Program { program, args }) => (program, args),
             Command::Shell(line) => (line, &[]),
         };

@@ -1,25 +1,21 @@
 //! File operations: requests and answers.
 //!
 //! A path is written as a script writes it: relative to the working directory, `~/…`, or absolute
-//! under a mount. If its bytes are not UTF-8, `path_b64` has them and `path` is only for people. An
-//! answer contains the normalised guest path. Every option is in its request.
+//! under a mount. An answer contains the normalised guest path. Every option is in its request.
 //!
 //! Content is bytes and is sent on the stream that the request names. The controller decides on its
 //! text encoding; only [`View`] and [`Edit`] require UTF-8 themselves.
 
 use serde::{Deserialize, Serialize};
 
-use crate::Base64;
+use crate::WireString;
 
 /// `read`: the content of a regular file, or a range of it, on `stream`, before the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Read {
     /// The file.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// The offset; past the end of the file nothing is read.
     pub offset: u64,
     /// The most bytes to read; null for all. If there are more than `limits.file_bytes` to send,
@@ -34,10 +30,7 @@ pub struct Read {
 #[serde(deny_unknown_fields)]
 pub struct ReadReply {
     /// The file.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// Number of bytes sent. Less than was there at first only if the file has shrunk.
     pub bytes: u64,
     /// The size of the whole file when it was opened.
@@ -49,10 +42,7 @@ pub struct ReadReply {
 #[serde(deny_unknown_fields)]
 pub struct View {
     /// The file.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// The first line, from 1.
     pub offset: u64,
     /// The number of lines; null for the maximum
@@ -67,10 +57,7 @@ pub struct View {
 #[serde(deny_unknown_fields)]
 pub struct ViewReply {
     /// The file.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// The content.
     pub content: ViewContent,
 }
@@ -132,10 +119,7 @@ pub struct ImageContent {
 #[serde(deny_unknown_fields)]
 pub struct Write {
     /// The file.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// What to do if the file exists.
     pub mode: WriteMode,
     /// Whether missing parent directories are created.
@@ -165,10 +149,7 @@ pub enum WriteMode {
 #[serde(deny_unknown_fields)]
 pub struct WriteReply {
     /// The file.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// Size of the content in bytes.
     pub bytes_written: u64,
     /// Whether the file did not exist before.
@@ -180,10 +161,7 @@ pub struct WriteReply {
 #[serde(deny_unknown_fields)]
 pub struct Edit {
     /// The file.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// The text to replace, not empty.
     pub old: String,
     /// The replacement.
@@ -197,10 +175,7 @@ pub struct Edit {
 #[serde(deny_unknown_fields)]
 pub struct EditReply {
     /// The file.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// Number of replacements.
     pub replacements: u64,
 }
@@ -210,10 +185,7 @@ pub struct EditReply {
 #[serde(deny_unknown_fields)]
 pub struct List {
     /// The directory.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// The depth: 1 for the directory itself; null for `limits.list_depth`, which is also the
     /// maximum.
     pub max_depth: Option<u64>,
@@ -239,10 +211,7 @@ pub struct Page {
 pub struct Entry {
     /// Its path relative to the listed directory, `sub/a.csv`; just its name if it is in the
     /// directory itself.
-    pub name: String,
-    /// The bytes of `name`, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name_b64: Option<Base64>,
+    pub name: WireString,
     /// Its type.
     #[serde(rename = "type")]
     pub kind: EntryKind,
@@ -294,10 +263,7 @@ pub struct Timestamp {
 #[serde(deny_unknown_fields)]
 pub struct ListReply {
     /// The directory.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// Number of entries in the pages.
     pub entries: u64,
     /// The list is not complete: there are more entries than allowed, or directories deeper than
@@ -310,10 +276,7 @@ pub struct ListReply {
 #[serde(deny_unknown_fields)]
 pub struct Mkdir {
     /// The directory.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// Whether missing parent directories are created.
     pub parents: bool,
 }
@@ -323,10 +286,7 @@ pub struct Mkdir {
 #[serde(deny_unknown_fields)]
 pub struct MkdirReply {
     /// The directory.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// False if the directory existed.
     pub created: bool,
 }
@@ -337,10 +297,7 @@ pub struct MkdirReply {
 #[serde(deny_unknown_fields)]
 pub struct Remove {
     /// The path to remove.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// Whether a directory that is not empty is removed.
     pub recursive: bool,
     /// Whether a path that does not exist is ignored.
@@ -352,10 +309,7 @@ pub struct Remove {
 #[serde(deny_unknown_fields)]
 pub struct RemoveReply {
     /// The path that was removed.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// False only if `force` is set and nothing existed.
     pub removed: bool,
     /// Number of entries removed, including the named one.
@@ -367,10 +321,7 @@ pub struct RemoveReply {
 #[serde(deny_unknown_fields)]
 pub struct Exists {
     /// The path.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
 }
 
 /// The agent's answer to `exists`.
@@ -378,10 +329,7 @@ pub struct Exists {
 #[serde(deny_unknown_fields)]
 pub struct ExistsReply {
     /// The path.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// The type, or null if it does not exist. A dangling link exists, as a link.
     #[serde(rename = "type")]
     pub kind: Option<EntryKind>,
@@ -392,10 +340,7 @@ pub struct ExistsReply {
 #[serde(deny_unknown_fields)]
 pub struct Stat {
     /// The path.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
 }
 
 /// The agent's answer to `stat`.
@@ -403,10 +348,7 @@ pub struct Stat {
 #[serde(deny_unknown_fields)]
 pub struct StatReply {
     /// The path.
-    pub path: String,
-    /// The path's bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<Base64>,
+    pub path: WireString,
     /// Its type.
     #[serde(rename = "type")]
     pub kind: EntryKind,
@@ -431,15 +373,9 @@ pub struct StatReply {
 #[serde(deny_unknown_fields)]
 pub struct Rename {
     /// The old name.
-    pub from: String,
-    /// Its bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from_b64: Option<Base64>,
+    pub from: WireString,
     /// The new name.
-    pub to: String,
-    /// Its bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to_b64: Option<Base64>,
+    pub to: WireString,
     /// Whether an existing destination is replaced, as `rename(2)` does it.
     pub overwrite: bool,
 }
@@ -449,15 +385,9 @@ pub struct Rename {
 #[serde(deny_unknown_fields)]
 pub struct RenameReply {
     /// The old name.
-    pub from: String,
-    /// Its bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from_b64: Option<Base64>,
+    pub from: WireString,
     /// The new name.
-    pub to: String,
-    /// Its bytes, if they are not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to_b64: Option<Base64>,
+    pub to: WireString,
 }
 
 /// Permissions as `ls` shows them, without the type: `rwxr-xr-x`.

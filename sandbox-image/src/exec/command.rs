@@ -260,7 +260,7 @@ fn reason(errno: Errno) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sandbox_protocol::message::Word;
+    use sandbox_protocol::WireString;
 
     fn path(text: &str) -> GuestPath {
         GuestPath::new(text).unwrap()
@@ -283,7 +283,10 @@ mod tests {
     }
 
     fn program(name: &str) -> Command {
-        Command::Program(Program { program: Word::new(name), args: vec![Word::new("a b")] })
+        Command::Program(Program {
+            program: WireString::new(name),
+            args: vec![WireString::new("a b")],
+        })
     }
 
     fn text(strings: &[CString]) -> Vec<&str> {
@@ -307,7 +310,8 @@ mod tests {
 
     #[test]
     fn a_line_is_the_shells() {
-        let made = prepare(&Command::Shell(Word::new("a | b")), None, &[], &defaults(&[])).unwrap();
+        let made =
+            prepare(&Command::Shell(WireString::new("a | b")), None, &[], &defaults(&[])).unwrap();
         assert_eq!(text(&made.candidates), ["/bin/sh"]);
         assert_eq!(text(&made.args), ["/bin/sh", "-c", "a | b"]);
     }
@@ -366,7 +370,10 @@ mod tests {
         };
         for name in ["a\0b", "\0"] {
             assert_eq!(kind(&program(name), &[]), ErrorKind::InvalidRequest);
-            assert_eq!(kind(&Command::Shell(Word::new(name)), &[]), ErrorKind::InvalidRequest);
+            assert_eq!(
+                kind(&Command::Shell(WireString::new(name)), &[]),
+                ErrorKind::InvalidRequest
+            );
             assert_eq!(kind(&program("x"), &[(name, "")]), ErrorKind::InvalidRequest);
             assert_eq!(kind(&program("x"), &[("A", name)]), ErrorKind::InvalidRequest);
         }

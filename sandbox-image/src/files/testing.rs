@@ -62,7 +62,12 @@ impl Recorded {
     /// The announcements since the last call: path, whether it existed, kind of change.
     pub(crate) fn take(&self) -> Vec<(String, bool, Change)> {
         let taken = std::mem::take(&mut *self.0.lock().unwrap());
-        taken.into_iter().map(|touched| (touched.path, touched.existed, touched.change)).collect()
+        taken
+            .into_iter()
+            .map(|touched| {
+                (touched.path.to_string_lossy().into_owned(), touched.existed, touched.change)
+            })
+            .collect()
     }
 }
 

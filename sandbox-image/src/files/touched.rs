@@ -4,10 +4,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::MAX_REFUSALS;
 use sandbox_protocol::message::{Change, Refused, ScriptOperation, Touched};
-use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES, to_wire};
+use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
+use sandbox_protocol::{ErrorKind, WireString};
 
 /// Memory for announced paths. When it is used up, every change of a further path is announced,
 /// which is correct, only longer.
@@ -108,8 +108,8 @@ impl TouchedPaths {
 
     /// Reports a refusal, if it was not reported before.
     pub fn refuse(&self, operation: ScriptOperation, path: &[u8], kind: ErrorKind) {
-        let (path, path_b64) = to_wire(cut(path));
-        let refused = Refused { request: self.request, operation, path, path_b64, kind };
+        let path = WireString::new(cut(path));
+        let refused = Refused { request: self.request, operation, path, kind };
         let mut reported = self.refused.lock().unwrap();
         if reported.len() < MAX_REFUSALS && reported.insert(refused.clone()) {
             self.out.refuse(refused);
@@ -117,8 +117,8 @@ impl TouchedPaths {
     }
 
     fn send(&self, path: &GuestPath, existed: bool, change: Change) {
-        let (path, path_b64) = path.to_wire();
-        self.out.announce(Touched { request: self.request, path, path_b64, existed, change });
+        let path = path.into();
+        self.out.announce(Touched { request: self.request, path, existed, change });
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Recorded(Mutex<Vec<(String, bool, Change)>>);
+    struct Recorded(Mutex<Vec<(WireString, bool, Change)>>);
 
     impl Announce for Recorded {
         fn announce(&self, touched: Touched) {
@@ -286,8 +286,8 @@ mod tests {
             announced.refuse(ScriptOperation::Read, path, ErrorKind::PathEscape);
         }
         let told = out.0.lock().unwrap();
-        assert_eq!((told[0].path.len(), &told[0].path_b64), (MAX_PATH_BYTES - 1, &None));
-        assert!(long.starts_with(&told[0].path));
-        assert_eq!(told[1].path_b64.as_ref().unwrap().0, [0xff; MAX_PATH_BYTES]);
+        assert_eq!(told[0].path.as_bytes().len(), MAX_PATH_BYTES - 1);
+        assert!(long.as_bytes().starts_with(told[0].path.as_bytes()));
+        assert_eq!(told[1].path.as_bytes(), [0xff; MAX_PATH_BYTES]);
     }
 }

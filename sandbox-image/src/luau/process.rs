@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandbox_protocol::limits::MAX_COMMAND_BYTES;
-use sandbox_protocol::message::{Command, ExecEnd, ExecReply, ExecStop, Program, Word};
-use sandbox_protocol::{ErrorKind, WireError};
+use sandbox_protocol::message::{Command, ExecEnd, ExecReply, ExecStop, Program};
+use sandbox_protocol::{ErrorKind, WireError, WireString};
 
 use super::ffi::{Call, Kind, Raise, Results, Slot};
 use super::options::{option, options};
@@ -92,7 +92,7 @@ fn raised(error: WireError) -> Raise {
 
 fn asked(call: &mut Call<'_>) -> Result<Asked, Raise> {
     let (program, args, table) = (Slot::arg(1), Slot::arg(2), Slot::arg(3));
-    let Some(program) = call.string(program).map(Word::new) else {
+    let Some(program) = call.string(program).map(WireString::new) else {
         return Err(Raise::expected(call, program, "exec", "string"));
     };
     let args = match call.kind(args) {
@@ -113,7 +113,7 @@ fn asked(call: &mut Call<'_>) -> Result<Asked, Raise> {
 }
 
 /// The strings of an array.
-fn words(call: &mut Call<'_>, array: Slot) -> Result<Vec<Word>, Raise> {
+fn words(call: &mut Call<'_>, array: Slot) -> Result<Vec<WireString>, Raise> {
     let top = call.len();
     let (mut words, mut bytes) = (Vec::new(), 0);
     loop {
@@ -130,7 +130,7 @@ fn words(call: &mut Call<'_>, array: Slot) -> Result<Vec<Word>, Raise> {
             return Err(Raise::Error(message));
         };
         bytes += word.len() + 8;
-        words.push(Word::new(word));
+        words.push(WireString::new(word));
         call.truncate(top);
         bounded(bytes)?;
     }

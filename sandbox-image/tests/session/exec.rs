@@ -4,10 +4,11 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
+use sandbox_protocol::WireString;
 use sandbox_protocol::argv::Proxy;
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_COMMAND_BYTES, MAX_IN_FLIGHT};
 use sandbox_protocol::message::{
-    Command, Credit, Exec, ExecEnd, ExecReply, ExecStop, Program, Variable, Word,
+    Command, Credit, Exec, ExecEnd, ExecReply, ExecStop, Program, Variable,
 };
 
 use super::*;
@@ -20,12 +21,12 @@ struct Ran {
 }
 
 fn program(name: &str, args: &[&str]) -> Command {
-    let args = args.iter().map(Word::new).collect();
-    Command::Program(Program { program: Word::new(name), args })
+    let args = args.iter().map(WireString::new).collect();
+    Command::Program(Program { program: WireString::new(name), args })
 }
 
 fn shell(line: &str) -> Command {
-    Command::Shell(Word::new(line))
+    Command::Shell(WireString::new(line))
 }
 
 /// A folder that is not in `/tmp`, to which programs may write whatever the mounts are.
@@ -167,21 +168,22 @@ fn a_program_gets_what_was_asked_for_and_is_answered_truly() {
     let ran = agent.ran(shell("kill -KILL $$")).unwrap();
     assert_eq!((ran.reply.end, ran.reply.stopped), (ExecEnd::Signaled(9), None));
 
-    let variable =
-        |name: &str, value: &[u8]| Variable { name: Word::new(name), value: Word::new(value) };
+    let variable = |name: &str, value: &[u8]| Variable {
+        name: WireString::new(name),
+        value: WireString::new(value),
+    };
     let exec = Exec {
         env: vec![variable("GIVEN", b"\xff\n"), variable("HOME", b"/root")],
-        cwd: Some(Word::new("/usr/bin")),
+        cwd: Some(WireString::new("/usr/bin")),
         ..agent.request(shell("pwd; echo $HOME; printf $GIVEN | od -An -tx1; echo $TMPDIR"))
     };
     let ran = agent.exec(&exec).unwrap();
     let home = directory.path().display();
     assert_eq!(ran.stdout, format!("/usr/bin\n{home}\n ff\n/tmp\n"));
     assert_eq!(agent.says("pwd"), format!("{home}\n"));
-    let odd = Word::new(b"\xfe");
-    assert!(odd.b64.is_some());
-    let args = vec![Word::new("%s"), odd];
-    let printf = Command::Program(Program { program: Word::new("/usr/bin/printf"), args });
+    let odd = WireString::new(b"\xfe");
+    let args = vec![WireString::new("%s"), odd];
+    let printf = Command::Program(Program { program: WireString::new("/usr/bin/printf"), args });
     let (id, exec) = agent.begun(printf);
     agent.reply::<Exec>(id).unwrap();
     assert_eq!(agent.received[&exec.stdout].1, b"\xfe");
@@ -245,7 +247,9 @@ fn why_a_program_did_not_begin_is_named() {
     drop(held);
     assert_eq!(agent.ran(program("./fine", &["x"])).unwrap().stdout, "./fine x\n");
     // Found along the path that the program itself gets, relative to where it runs.
-    let path = |value: &str| vec![Variable { name: Word::new("PATH"), value: Word::new(value) }];
+    let path = |value: &str| {
+        vec![Variable { name: WireString::new("PATH"), value: WireString::new(value) }]
+    };
     let exec = Exec { env: path("/nothing:"), ..agent.request(program("fine", &[])) };
     assert_eq!(agent.exec(&exec).unwrap().stdout, "fine\n");
     let exec = Exec { env: path("/nothing:."), ..agent.request(program("plain", &[])) };
@@ -255,7 +259,7 @@ fn why_a_program_did_not_begin_is_named() {
         ("plain", ErrorKind::NotADirectory),
         ("../x", ErrorKind::PathEscape),
     ] {
-        let cwd = Some(Word::new(cwd));
+        let cwd = Some(WireString::new(cwd));
         let exec = Exec { cwd, ..agent.request(program("true", &[])) };
         assert_eq!(agent.exec(&exec).err().unwrap().kind(), kind);
     }
@@ -702,8 +706,10 @@ fn a_program_finds_the_proxy_and_reaches_nobody_but_by_the_controller() {
     assert_eq!(agent.notes, ["connect evil.example:443", "close", "connect 10.0.0.1:80", "close"]);
     // What they are to reach without it they are told too; whoever asks for a program has the last word.
     assert_eq!(agent.says("echo $NO_PROXY $no_proxy"), "localhost,::1 localhost,::1\n");
-    let env = [("no_proxy", "mine"), ("HTTP_PROXY", "")]
-        .map(|(name, value)| Variable { name: Word::new(name), value: Word::new(value) });
+    let env = [("no_proxy", "mine"), ("HTTP_PROXY", "")].map(|(name, value)| Variable {
+        name: WireString::new(name),
+        value: WireString::new(value),
+    });
     let asked = agent.request(shell("echo $NO_PROXY $no_proxy$HTTP_PROXY"));
     let asked = Exec { env: env.to_vec(), ..asked };
     assert_eq!(agent.exec(&asked).unwrap().stdout, "localhost,::1 mine\n");

@@ -162,7 +162,11 @@ impl Agent {
             FromAgent::Refused(refused) => {
                 self.assert_under_way(refused.request);
                 let Refused { operation, path, kind, .. } = refused;
-                self.notes.push(format!("refused {} {path} {kind}", operation.as_str()));
+                self.notes.push(format!(
+                    "refused {} {} {kind}",
+                    operation.as_str(),
+                    path.to_string_lossy()
+                ));
             }
             FromAgent::Touched(touched) => {
                 self.assert_under_way(touched.request);
@@ -172,7 +176,7 @@ impl Agent {
                     Change::Remove => "remove",
                     Change::Failed => "failed",
                 };
-                self.notes.push(format!("{change} {}", touched.path));
+                self.notes.push(format!("{change} {}", touched.path.to_string_lossy()));
             }
             FromAgent::Page(page) => {
                 self.assert_under_way(page.request);
@@ -683,7 +687,7 @@ fn each_rule_that_keeps_a_script_from_a_path_is_told_once() {
     agent.notes.clear();
     agent.run("pcall(io.open, 'hidden/f')").unwrap();
     assert_eq!(agent.notes, expected[..1]);
-    let stat = sandbox_protocol::message::Stat { path: "hidden".into(), path_b64: None };
+    let stat = sandbox_protocol::message::Stat { path: "hidden".into() };
     assert_eq!(agent.call(stat).unwrap_err().kind(), ErrorKind::NotAllowed);
     assert_eq!(agent.notes.len(), 1);
 }

@@ -2,36 +2,29 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 
-use sandbox_protocol::Base64;
 use sandbox_protocol::limits::{INITIAL_CREDIT, LIST_PAGE, MAX_CHUNK_BYTES};
 use sandbox_protocol::message::{
     Chunk, Credit, Edit, EntryKind, Exists, List, Mkdir, Read, Remove, Rename, Stat, View,
     ViewContent, Write, WriteMode, WriteReply,
 };
+use sandbox_protocol::{Base64, WireString};
 
 use super::*;
 
 fn read(path: &str, stream: u32) -> Read {
-    Read { path: path.into(), path_b64: None, offset: 0, limit: None, stream }
+    Read { path: path.into(), offset: 0, limit: None, stream }
 }
 
 fn write(path: &str, stream: u32) -> Write {
-    Write {
-        path: path.into(),
-        path_b64: None,
-        mode: WriteMode::Overwrite,
-        parents: true,
-        atomic: true,
-        stream,
-    }
+    Write { path: path.into(), mode: WriteMode::Overwrite, parents: true, atomic: true, stream }
 }
 
 fn list(path: &str) -> List {
-    List { path: path.into(), path_b64: None, max_depth: None, limit: None }
+    List { path: path.into(), max_depth: None, limit: None }
 }
 
 fn exists(path: &str) -> Exists {
-    Exists { path: path.into(), path_b64: None }
+    Exists { path: path.into() }
 }
 
 impl Agent {
@@ -103,9 +96,9 @@ fn kind<T>(answer: Result<T, WireError>) -> ErrorKind {
 fn each_operation_is_answered_with_its_data() {
     let directory = temporary();
     let root = io(directory.path()).to_string();
-    let at = |name: &str| format!("{root}/{name}");
+    let at = |name: &str| WireString::from(format!("{root}/{name}"));
     let mut agent = Agent::greeted(directory.path());
-    let mkdir = |path: &str| Mkdir { path: path.into(), path_b64: None, parents: true };
+    let mkdir = |path: &str| Mkdir { path: path.into(), parents: true };
     let made = agent.call(mkdir("sub")).unwrap();
     assert_eq!((made.path, made.created), (at("sub"), true));
     assert!(!agent.call(mkdir("sub")).unwrap().created);
@@ -118,8 +111,7 @@ fn each_operation_is_answered_with_its_data() {
     assert_eq!((ranged.bytes, ranged.size), (3, 14));
     assert_eq!(agent.received[&stream].1, b"two");
     let stream = agent.incoming();
-    let view =
-        |path: &str| View { path: path.into(), path_b64: None, offset: 2, limit: Some(1), stream };
+    let view = |path: &str| View { path: path.into(), offset: 2, limit: Some(1), stream };
     let ViewContent::Text(window) = agent.call(view("sub/a.txt")).unwrap().content else {
         panic!("it is text")
     };
@@ -131,40 +123,24 @@ fn each_operation_is_answered_with_its_data() {
     };
     assert_eq!((shown.mime_type.as_str(), shown.bytes), ("image/gif", 16));
     assert_eq!(agent.received[&stream].1, image);
-    let edit = Edit {
-        path: "sub/a.txt".into(),
-        path_b64: None,
-        old: "two".into(),
-        new: "2".into(),
-        count: 1,
-    };
+    let edit = Edit { path: "sub/a.txt".into(), old: "two".into(), new: "2".into(), count: 1 };
     assert_eq!(agent.call(edit.clone()).unwrap().replacements, 1);
     assert_eq!(kind(agent.call(edit)), ErrorKind::InvalidRequest);
     let id = agent.send(list("."));
     let listed = agent.reply::<List>(id).unwrap();
     assert_eq!((listed.entries, listed.truncated), (3, false));
-    let names: Vec<_> = agent.entries[&id].iter().map(|entry| entry.name.as_str()).collect();
+    let names: Vec<_> =
+        agent.entries[&id].iter().map(|entry| entry.name.to_string_lossy()).collect();
     assert_eq!(names, ["i.gif", "sub", "sub/a.txt"]);
-    let stat = agent.call(Stat { path: "~/sub/a.txt".into(), path_b64: None }).unwrap();
+    let stat = agent.call(Stat { path: "~/sub/a.txt".into() }).unwrap();
     assert_eq!((stat.kind, stat.size, stat.permissions), (EntryKind::File, 12, 0o644));
-    let rename = |overwrite| Rename {
-        from: "sub/a.txt".into(),
-        from_b64: None,
-        to: "i.gif".into(),
-        to_b64: None,
-        overwrite,
-    };
+    let rename = |overwrite| Rename { from: "sub/a.txt".into(), to: "i.gif".into(), overwrite };
     assert_eq!(kind(agent.call(rename(false))), ErrorKind::AlreadyExists);
     let renamed = agent.call(rename(true)).unwrap();
     assert_eq!((renamed.from, renamed.to), (at("sub/a.txt"), at("i.gif")));
     assert_eq!(agent.call(exists("sub/a.txt")).unwrap().kind, None);
     assert_eq!(agent.call(exists("sub")).unwrap().kind, Some(EntryKind::Directory));
-    let remove = |path: &str, recursive, force| Remove {
-        path: path.into(),
-        path_b64: None,
-        recursive,
-        force,
-    };
+    let remove = |path: &str, recursive, force| Remove { path: path.into(), recursive, force };
     fs::write(directory.path().join("sub/x"), "").unwrap();
     assert_eq!(kind(agent.call(remove("sub", false, true))), ErrorKind::NotEmpty);
     let removed = agent.call(remove("sub", true, false)).unwrap();
@@ -178,7 +154,7 @@ fn each_operation_is_answered_with_its_data() {
         ["write sub/a.txt", "write sub/a.txt", "remove sub/a.txt", "write i.gif", "remove sub/x"];
     let changes = changes.map(|change| {
         let (change, path) = change.split_once(' ').unwrap();
-        format!("{change} {}", at(path))
+        format!("{change} {}", at(path).to_string_lossy())
     });
     assert_eq!(agent.notes, changes, "each operation says what it changes");
     agent.send(Shutdown {});
@@ -195,14 +171,11 @@ fn names_that_are_not_utf8_travel_as_bytes() {
     let id = agent.send(list("."));
     agent.reply::<List>(id).unwrap();
     let entry = agent.entries[&id][0].clone();
-    assert_eq!(
-        (entry.name.as_str(), &entry.name_b64),
-        ("n\u{fffd}.txt", &Some(Base64(name.into())))
-    );
+    assert_eq!(entry.name.as_bytes(), name);
     let stream = agent.incoming();
-    let by_bytes = Read { path: entry.name, path_b64: entry.name_b64, ..read("", stream) };
+    let by_bytes = Read { path: entry.name, ..read("", stream) };
     let reply = agent.call(by_bytes).unwrap();
-    assert_eq!(reply.path_b64.map(|bytes| bytes.0), Some(path.as_os_str().as_bytes().to_vec()));
+    assert_eq!(reply.path.as_bytes(), path.as_os_str().as_bytes());
     assert_eq!(agent.received[&stream].1, b"x");
     assert_eq!(kind(agent.content("n\u{fffd}.txt")), ErrorKind::NotFound);
 }
@@ -600,8 +573,7 @@ fn a_failure_that_may_pass_is_tried_again_and_then_busy() {
     let mut agent =
         refused(directory.path(), ConfinementPolicy::Required, libc::SYS_unlinkat, libc::EBUSY);
     agent.greet(rules(directory.path()));
-    let remove =
-        |path: &str| Remove { path: path.into(), path_b64: None, recursive: true, force: false };
+    let remove = |path: &str| Remove { path: path.into(), recursive: true, force: false };
     let error = agent.call(remove("f")).unwrap_err();
     assert_eq!((error.kind(), &*error.message), (ErrorKind::Busy, "f: Device or resource busy"));
     // What is never going to pass is not the same.

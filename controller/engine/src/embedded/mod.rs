@@ -118,7 +118,7 @@ impl Engine for EmbeddedEngine {
     async fn facts(&self) -> Result<EngineFacts, EngineError> {
         let uname = rustix::system::uname();
         let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
-        let cpus = std::thread::available_parallelism().map_or(0, |count| count.get());
+        let cpus = thread::available_parallelism().map_or(0, |count| count.get());
         Ok(EngineFacts {
             version: format!("embedded, helper {}", &HELPER_SHA256[..12]),
             api_version: String::new(),

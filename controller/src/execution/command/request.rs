@@ -1,21 +1,22 @@
-//! What a caller asks for: a command, where it runs, what it reads.
+//! A command as the caller requests it: arguments, working directory, environment, stdin.
 
 use std::time::Duration;
 
 use sandbox_api::millis;
+use sandbox_protocol::WireString;
 use sandbox_protocol::limits::MAX_COMMAND_BYTES;
-use sandbox_protocol::message::{self, Variable, Word};
+use sandbox_protocol::message::{self, Variable};
 
 use crate::error::Error;
 use crate::session::ConsoleStreams;
 
-/// Bytes of each output that [`Sandbox::exec`](crate::Sandbox::exec) keeps, unless the command says
-/// otherwise.
+/// The maximum number of bytes of each output stream that [`Sandbox::exec`](crate::Sandbox::exec)
+/// keeps, unless the command sets another.
 pub const DEFAULT_COLLECTED_BYTES: usize = 1_000_000;
 
 /// A command to run in a sandbox.
 ///
-/// All of its words are bytes, without NUL.
+/// All of its strings are bytes, without NUL.
 #[derive(Debug, Clone)]
 pub struct Command {
     what: What,
@@ -32,7 +33,7 @@ enum What {
     Shell(Vec<u8>),
 }
 
-/// What a command reads.
+/// The stdin of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Stdin {
     /// Nothing: `/dev/null`.
@@ -40,21 +41,21 @@ pub enum Stdin {
     Null,
     /// These bytes.
     Bytes(Vec<u8>),
-    /// What is written to [`Execution::stdin`](super::Execution::stdin), until that is dropped.
+    /// The bytes written to [`Execution::stdin`](super::Execution::stdin), until that is dropped.
     Stream,
 }
 
-/// The program of a line that a shell reads.
+/// The program that runs a shell line.
 const SHELL: &[u8] = b"/bin/sh";
 
 impl Command {
-    /// A program: a path in the sandbox where it has a slash, otherwise a name to look for along the
-    /// `PATH` there. No shell is implied.
+    /// A program: a path in the sandbox if it contains a slash, otherwise a name to search in the
+    /// `PATH` there. No shell is involved.
     pub fn new(program: impl Into<Vec<u8>>) -> Self {
         Self::of(What::Program { program: program.into(), args: Vec::new() })
     }
 
-    /// A line for the image's `/bin/sh -c`.
+    /// A line for `/bin/sh -c` of the image.
     pub fn shell(line: impl Into<Vec<u8>>) -> Self {
         Self::of(What::Shell(line.into()))
     }
@@ -70,13 +71,13 @@ impl Command {
         }
     }
 
-    /// One more argument. A shell's line has none: it is left as it is.
+    /// Adds an argument. Ignored for a shell line.
     #[must_use]
     pub fn arg(self, arg: impl Into<Vec<u8>>) -> Self {
         self.args([arg])
     }
 
-    /// More arguments. A shell's line has none: it is left as it is.
+    /// Adds arguments. Ignored for a shell line.
     #[must_use]
     pub fn args<A: Into<Vec<u8>>>(mut self, more: impl IntoIterator<Item = A>) -> Self {
         if let What::Program { args, .. } = &mut self.what {
@@ -85,46 +86,47 @@ impl Command {
         self
     }
 
-    /// Where it runs: any directory of the sandbox, written as a script writes a path. By default
-    /// the sandbox's working directory; where there is no io dir, the image's.
+    /// Sets the working directory: any directory in the sandbox, in the path syntax of scripts. The
+    /// default is the sandbox's working directory; without an io dir, that of the image.
     #[must_use]
     pub fn cwd(mut self, cwd: impl Into<Vec<u8>>) -> Self {
         self.cwd = Some(cwd.into());
         self
     }
 
-    /// A variable beside those of the image, or in place of the one of that name. `HOME` is the
-    /// sandbox's own.
+    /// Sets an environment variable, in addition to those of the image or overriding one of them.
+    /// `HOME` is always the sandbox's.
     #[must_use]
     pub fn env(mut self, name: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Self {
         self.env.push((name.into(), value.into()));
         self
     }
 
-    /// What it reads.
+    /// Sets the stdin.
     #[must_use]
     pub fn stdin(mut self, stdin: Stdin) -> Self {
         self.stdin = stdin;
         self
     }
 
-    /// How long it may run, in place of the sandbox's [`Limits::timeout`](sandbox_api::Limits::timeout)
-    /// and under the same ceiling.
+    /// Sets the time limit, in place of the sandbox's
+    /// [`Limits::timeout`](sandbox_api::Limits::timeout) and under the same ceiling.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// How many bytes of each output its result keeps: the first ones. More does not end it; that is
-    /// [`Limits::output_bytes`](sandbox_api::Limits::output_bytes).
+    /// Sets how many bytes of each output stream the result keeps, from the beginning. More output
+    /// does not end the command; [`Limits::output_bytes`](sandbox_api::Limits::output_bytes) is the
+    /// limit that does.
     #[must_use]
     pub fn output_limit(mut self, bytes: usize) -> Self {
         self.collected = bytes;
         self
     }
 
-    /// The program that runs.
+    /// The program to execute.
     pub(super) fn program(&self) -> &[u8] {
         match &self.what {
             What::Program { program, .. } => program,
@@ -132,8 +134,7 @@ impl Command {
         }
     }
 
-    /// The request, and the input that is there already. `workdir` is where it runs where it does
-    /// not say.
+    /// The request, and the source of the input. `workdir` is the default working directory.
     pub(super) fn request(
         self,
         workdir: Option<&str>,
@@ -142,22 +143,31 @@ impl Command {
         let refuse = |reason: String| Err(Error::Command { reason });
         let command = match self.what {
             What::Program { program, args } => {
-                let args = args.iter().map(Word::new).collect();
-                message::Command::Program(message::Program { program: Word::new(program), args })
+                let args = args.iter().map(WireString::new).collect();
+                message::Command::Program(message::Program {
+                    program: WireString::new(program),
+                    args,
+                })
             }
-            What::Shell(line) => message::Command::Shell(Word::new(line)),
+            What::Shell(line) => message::Command::Shell(WireString::new(line)),
         };
-        let cwd = self.cwd.as_deref().or(workdir.map(str::as_bytes)).map(Word::new);
+        let cwd = self.cwd.as_deref().or(workdir.map(str::as_bytes)).map(WireString::new);
         let env: Vec<Variable> = self
             .env
             .iter()
-            .map(|(name, value)| Variable { name: Word::new(name), value: Word::new(value) })
+            .map(|(name, value)| Variable {
+                name: WireString::new(name),
+                value: WireString::new(value),
+            })
             .collect();
         if let Some(variable) = env.iter().find(|variable| {
             let name = variable.name.as_bytes();
             name.is_empty() || name.contains(&b'=')
         }) {
-            return refuse(format!("'{}' is no name of a variable", variable.name.text));
+            return refuse(format!(
+                "'{}' is no name of a variable",
+                variable.name.to_string_lossy()
+            ));
         }
         let timeout_ms = millis(timeout);
         let request =

@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::fs::Stat;
 use sandbox_dirfd::Resolver;
 use sandbox_protocol::Base64;
+use sandbox_protocol::WireString;
 
 use super::*;
 
@@ -14,7 +15,7 @@ fn io() -> GuestPath {
 }
 
 fn touched(path: &str, existed: bool, change: Change) -> Touched {
-    Touched { request: 1, path: path.to_owned(), path_b64: None, existed, change }
+    Touched { request: 1, path: path.into(), existed, change }
 }
 
 fn look(dir: &Path, announced: &[(&str, bool, Change)]) -> Vec<(String, FileOp, u64)> {
@@ -41,21 +42,21 @@ fn the_final_state_decides_what_became_of_a_file() {
         (vec![("there", false, Write)], file(FileOp::Write, 5)),
         (vec![("there", true, Write)], file(FileOp::Write, 5)),
         (vec![("there", true, Append)], file(FileOp::Append, 5)),
-        // Opened for append, and made by it.
+        // Opened for append, but created by the run.
         (vec![("there", false, Append)], file(FileOp::Write, 5)),
         (vec![("there", true, Append), ("there", true, Write)], file(FileOp::Write, 5)),
         (vec![("there", true, Remove), ("there", false, Append)], file(FileOp::Write, 5)),
-        // The removal was announced and not done.
+        // The removal was announced but not done.
         (vec![("there", true, Remove)], vec![]),
         (vec![("there", true, Write), ("there", true, Remove)], file(FileOp::Write, 5)),
         (vec![("gone", true, Remove)], gone.clone()),
-        // CreatedDirs and removed in the run.
+        // Created and removed in the run.
         (vec![("gone", false, Write), ("gone", true, Remove)], gone.clone()),
-        // Killed before it was made.
+        // Killed before it was created.
         (vec![("gone", false, Write)], vec![]),
         (vec![("gone", false, Append)], vec![]),
         (vec![("gone", true, Write)], gone),
-        // Taken back.
+        // Withdrawn.
         (vec![("there", true, Write), ("there", true, Failed)], vec![]),
         (
             vec![("there", true, Write), ("there", true, Failed), ("there", true, Append)],
@@ -66,12 +67,12 @@ fn the_final_state_decides_what_became_of_a_file() {
             file(FileOp::Append, 5),
         ),
         (vec![("gone", false, Write), ("gone", true, Remove), ("gone", true, Failed)], vec![]),
-        // Directories are not listed, files in them are.
+        // Directories are not listed, but files in them are.
         (
             vec![("sub", false, Write), ("sub/f", false, Write)],
             vec![("sub/f".to_owned(), FileOp::Write, 1)],
         ),
-        // A parent that is a file.
+        // A path whose parent is a file.
         (vec![("there/x", false, Write)], vec![]),
     ] {
         assert_eq!(look(dir.path(), &announced), expected, "{announced:?}");
@@ -119,7 +120,7 @@ fn nothing_outside_is_looked_at_while_names_change() {
     use std::collections::BTreeSet;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Ends the swapper, also where the test fails.
+    /// Ends the swapper, even if the test fails.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {
@@ -199,8 +200,8 @@ fn names_are_sorted_and_bytes_survive() {
     fs::write(dir.path().join("a"), "").unwrap();
     let mut seen = TouchedPaths::default();
     for path in [&b"/io/b"[..], b"/io/\xff", b"/io/a"] {
-        let (path, path_b64) = GuestPath::new(path).unwrap().to_wire();
-        let touched = Touched { request: 1, path, path_b64, existed: false, change: Change::Write };
+        let path = WireString::new(path);
+        let touched = Touched { request: 1, path, existed: false, change: Change::Write };
         seen.take(&touched, Some(&io())).unwrap();
     }
     let root = fs::File::open(dir.path()).unwrap();

@@ -1,4 +1,4 @@
-//! What stands in the audit of a sandbox's life.
+//! The audit lines of a sandbox's life.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::config::Sweep;
 use crate::controller::Controller;
 use crate::execution::command::Command;
 
-/// The lines, without what differs each time; the sandbox's id is `ID`.
+/// The lines, without values that differ each time; the sandbox's id is `ID`.
 fn lines(file: &Path, id: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap().replace(id, "ID");
     let line = |line| {
@@ -155,7 +155,7 @@ async fn each_operation_of_the_callers_has_its_line_however_it_ends() {
         while let Some((id, request)) = agent.agent.request().await {
             match request {
                 Request::Exists(_) => {
-                    let reply = ExistsReply { path: "/io/a".into(), path_b64: None, kind: None };
+                    let reply = ExistsReply { path: "/io/a".into(), kind: None };
                     agent.agent.answer(id, reply).await;
                 }
                 Request::Rename(_) => {

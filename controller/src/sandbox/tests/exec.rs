@@ -1,12 +1,11 @@
-//! Commands with a scripted agent: what an honest one says of them, and what a hostile one may not.
+//! Commands with a scripted agent: what an honest one reports, and what a hostile one may not.
 
 use std::time::Duration;
 
 use sandbox_api::{ExecResult, FileOp, Pull, RootFs, SandboxSpec, Script, TouchedSource};
+use sandbox_protocol::WireString;
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_CHUNK_BYTES};
-use sandbox_protocol::message::{
-    CancelReply, Chunk, Credit, Exec, ExecEnd, ExecReply, ExecStop, Word,
-};
+use sandbox_protocol::message::{CancelReply, Chunk, Credit, Exec, ExecEnd, ExecReply, ExecStop};
 use sandbox_protocol::{Base64, ErrorKind, ToAgent, WireError, message};
 use tokio::io::AsyncWriteExt;
 
@@ -15,7 +14,7 @@ use super::*;
 use crate::DiskReserve;
 use crate::execution::command::{Command, ExecStream, Stdin};
 
-/// A world whose sandbox has programs.
+/// A spec of a sandbox that supports commands.
 pub fn with_programs(world: &World) -> SandboxSpec {
     world.spec().root(RootFs::Image { reference: "image".into(), pull: Pull::Never })
 }
@@ -24,7 +23,7 @@ pub async fn launch(world: &World, spec: SandboxSpec) -> Sandbox {
     Sandbox::launch(world.shared.clone(), spec).await.unwrap()
 }
 
-/// A program under way, for an agent.
+/// A command in progress, from the agent's side.
 pub struct Program<'a> {
     agent: &'a mut Scripted,
     id: u64,
@@ -73,7 +72,7 @@ impl<'a> Program<'a> {
         self.agent.agent.send(FromAgent::encode_reply::<()>(self.id, Err(error)).unwrap()).await;
     }
 
-    /// Waits for its cancel, and takes it.
+    /// Waits for its cancel, and accepts it.
     async fn cancelled(&mut self) {
         loop {
             match self.agent.agent.message().await {
@@ -88,7 +87,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Runs one command with an agent that does so.
+/// Runs one command with an agent that behaves like this.
 async fn run<F>(
     command: Command,
     act: impl FnOnce(Scripted, Arc<Fake>) -> F + Send + 'static,
@@ -114,7 +113,7 @@ async fn a_command_reaches_the_agent_as_it_was_given_and_its_output_comes_back()
         .timeout(Duration::from_millis(1500));
     let (result, _world) = run(command, async |mut agent: Scripted, _| {
         let mut program = Program::asked(&mut agent).await;
-        let word = |text: &[u8]| Word::new(text);
+        let word = |text: &[u8]| WireString::new(text);
         assert_eq!(
             program.exec.command,
             message::Command::Program(message::Program {
@@ -156,7 +155,7 @@ async fn a_command_reaches_the_agent_as_it_was_given_and_its_output_comes_back()
 async fn how_a_program_ended_is_its_status() {
     for (end, oom, status, code) in [
         (ExecEnd::Exited(3), None, Status::Exit, 3),
-        // Of a child that ran out of memory its parent says what it wants.
+        // If a child ran out of memory, its parent decides on the exit code.
         (ExecEnd::Exited(0), Some(true), Status::Ok, 0),
         (ExecEnd::Signaled(15), Some(true), Status::Exit, 143),
         (ExecEnd::Signaled(9), Some(true), Status::Limit, 120),
@@ -182,7 +181,7 @@ async fn how_a_program_ended_is_its_status() {
             assert_eq!(result.outcome.failure().unwrap().kind, ErrorKind::OutOfMemory);
             assert_eq!(result.hint().as_deref(), Some("--memory raises the limit"));
         }
-        // It is asked for only where it decides.
+        // The engine is asked only if the answer decides.
         let asked = world.fake.calls().contains(&"ran_out_of_memory");
         assert_eq!(asked, end == ExecEnd::Signaled(9), "{what}");
     }
@@ -201,7 +200,7 @@ async fn a_program_that_did_not_begin_says_why_by_its_exit_code() {
         (ErrorKind::Busy, Status::Error, 125),
         (ErrorKind::Internal, Status::Error, 125),
         (ErrorKind::OutOfMemory, Status::Limit, 120),
-        // No honest agent says it of a program.
+        // An honest agent does not send this for a command.
         (ErrorKind::WriteLimit, Status::AgentLost, 122),
         (ErrorKind::Cancelled, Status::AgentLost, 122),
     ] {
@@ -276,7 +275,7 @@ async fn a_cancel_ends_a_program_and_a_second_one_the_sandbox() {
         let result = execution.wait().await.unwrap();
         assert!(before.elapsed() < Duration::from_secs(1));
         assert_eq!((result.outcome.status(), result.outcome.exit_code()), (Status::Cancelled, 143));
-        // What was taken is not in the result.
+        // Output that was already returned is not in the result.
         assert_eq!(result.stderr, b"");
         assert_eq!(world.fake.calls().contains(&"kill"), times == 2);
     }
@@ -353,7 +352,7 @@ async fn output_that_nobody_takes_makes_the_program_wait_until_its_deadline() {
             program.chunk(0, vec![b'x'; MAX_CHUNK_BYTES], false).await;
         }
         let begun = tokio::time::Instant::now();
-        // Then what it had written is taken, so that its end can be told.
+        // Then the remaining output is drained, so that the end can be reported.
         let stdout = program.exec.stdout;
         match program.agent.agent.message().await {
             Some(ToAgent::Credit(Credit { stream, bytes })) => {
@@ -507,7 +506,7 @@ async fn protocol_breach_about_a_program_ends_the_sandbox() {
         let mut result = execution.wait().await.unwrap();
         assert_eq!(result.stdout, b"12345678", "{what}: what had come is kept");
         if what == "a second answer" {
-            // The first one stood: it is the next command that meets the end.
+            // The first outcome stands: the next command finds that the sandbox has ended.
             assert_eq!(result.outcome.status(), Status::Ok);
             match sandbox.exec(Command::new("x")).await {
                 Ok(next) => result = next,
@@ -609,7 +608,7 @@ async fn more_commands_than_places_wait_for_theirs() {
             let program = Program::asked(&mut agent).await;
             asked.push((program.id, program.exec));
         }
-        // Nothing more comes before one of them has ended.
+        // No further request arrives before one of them has ended.
         let next = tokio::time::timeout(Duration::from_secs(5), agent.agent.message()).await;
         assert!(next.is_err(), "{next:?}");
         while let Some((id, exec)) = asked.pop() {
@@ -745,7 +744,7 @@ async fn where_a_program_has_made_a_place_that_nobody_looks_into_no_other_one_be
         let path: PathBuf = std::iter::repeat_n("d", 130).collect();
         std::fs::create_dir_all(io.join(path)).unwrap();
         program.end(ExecEnd::Exited(0), None).await;
-        // Whoever is let in is asked for here.
+        // A command that gets a permit is requested here.
         let program = Program::asked(&mut agent).await;
         program.end(ExecEnd::Exited(0), None).await;
         agent.rest().await;

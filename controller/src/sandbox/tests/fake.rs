@@ -1,4 +1,4 @@
-//! An engine and an agent that do what a test says.
+//! A scripted engine and a scripted agent.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use sandbox_protocol::message::{
     Refused, Request, Resolver, RunEnd, RunReply, ScriptOperation, ShutdownReply, Touched,
     UnixSockets,
 };
-use sandbox_protocol::{Base64, ErrorKind, FromAgent, PROTOCOL_VERSION, User};
+use sandbox_protocol::{ErrorKind, FromAgent, PROTOCOL_VERSION, User, WireString};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -39,18 +39,18 @@ pub const BOOT_ID: &str = "boot";
 
 pub type Behaviour = Box<dyn FnOnce(FakeAgent, Arc<Fake>) -> BoxFuture<'static, ()> + Send>;
 
-/// An engine that makes one container, whose agent is a function.
+/// An engine that creates one container, whose agent is a function.
 pub struct Fake {
     pub info: EngineInfo,
     pub calls: Mutex<Vec<&'static str>>,
     /// The call that never returns.
     pub hangs: Option<&'static str>,
-    /// The calls that fail, once something is started.
+    /// Whether calls fail, once something is started.
     pub is_dead: AtomicBool,
-    /// The image is not there until it is prepared again.
+    /// Whether the image is missing until it is prepared again.
     pub lacks_its_image: AtomicBool,
     pub likely_mapping: Mutex<UserMapping>,
-    /// Of the container.
+    /// The user of the container.
     pub user: Mutex<Option<User>>,
     pub behaviour: Mutex<Option<Behaviour>>,
     pub agent: Mutex<Option<FakeAgent>>,
@@ -58,7 +58,7 @@ pub struct Fake {
     pub running: watch::Sender<bool>,
     pub exit: Mutex<ExitEvidence>,
     pub usage: Mutex<Option<ContainerUsage>>,
-    /// What it lists.
+    /// The containers in its list.
     pub listed: Mutex<Vec<ContainerSummary>>,
     pub me: Weak<Fake>,
 }
@@ -269,7 +269,7 @@ impl World {
         self
     }
 
-    /// With so much that sandboxes leave free.
+    /// With this disk reserve.
     pub fn reserving(mut self, reserve: DiskReserve) -> Self {
         Arc::get_mut(&mut self.shared).unwrap().disk_reserve = reserve;
         self
@@ -279,7 +279,7 @@ impl World {
         SandboxSpec::new().io_dir(self.io.path())
     }
 
-    /// A world whose agent greets honestly and then does as it is told, with its io dir.
+    /// A world with an io dir, whose agent answers `hello` honestly and then follows the script.
     pub fn in_its_io<F>(
         act: impl FnOnce(PathBuf, Scripted, Arc<Fake>) -> F + Send + 'static,
     ) -> Self
@@ -339,10 +339,10 @@ pub fn hello_reply(io: &Path) -> HelloReply {
     }
 }
 
-/// An agent on one io dir. What a test does not say it does as an honest agent.
+/// An agent on an io dir. It is honest except where a test says otherwise.
 pub struct Scripted {
     pub agent: FakeAgent,
-    /// The run's request, once it has come.
+    /// The id of the run's request, once it has arrived.
     pub run: u64,
 }
 
@@ -381,14 +381,16 @@ impl Scripted {
 
     pub async fn touched(&mut self, path: &str, change: Change) {
         let (request, path) = (self.run, path.to_owned());
-        let (path_b64, existed) = (None, false);
-        self.notify(FromAgent::Touched(Touched { request, path, path_b64, existed, change })).await;
+        let existed = false;
+        self.notify(FromAgent::Touched(Touched { request, path: path.into(), existed, change }))
+            .await;
     }
 
     pub async fn refused(&mut self, path: &str, bytes: Option<Vec<u8>>, kind: ErrorKind) {
-        let (request, path, path_b64) = (self.run, path.to_owned(), bytes.map(Base64));
+        let request = self.run;
+        let path = bytes.map_or_else(|| path.into(), WireString::from);
         let operation = ScriptOperation::Read;
-        let refused = Refused { request, operation, path, path_b64, kind };
+        let refused = Refused { request, operation, path, kind };
         self.notify(FromAgent::Refused(refused)).await;
     }
 
@@ -398,7 +400,7 @@ impl Scripted {
         self.agent.answer(id, RunReply { end, logs_truncated: false, usage }).await;
     }
 
-    /// Serves what is asked until `shutdown`, or the end of stdin.
+    /// Answers requests until `shutdown`, or the end of stdin.
     pub async fn rest(&mut self) {
         while let Some((id, request)) = self.agent.request().await {
             match request {
@@ -411,7 +413,7 @@ impl Scripted {
     }
 }
 
-/// A world whose agent greets honestly and then does as it is told.
+/// A world whose agent answers `hello` honestly and then follows the script.
 pub fn greeted<F>(act: impl FnOnce(Scripted, Arc<Fake>) -> F + Send + 'static) -> World
 where
     F: Future<Output = ()> + Send + 'static,

@@ -1,4 +1,5 @@
-//! File operations with a scripted agent: what an honest one may do late, and a hostile one at all.
+//! File operations with a scripted agent: late answers of an honest one, any answer of a hostile
+//! one.
 
 use std::time::Duration;
 
@@ -29,8 +30,7 @@ fn credit(stream: u32, bytes: u64) -> Line {
 
 fn page(request: u64, names: &[&str]) -> Line {
     let entry = |name: &&str| Entry {
-        name: (*name).to_owned(),
-        name_b64: None,
+        name: (*name).into(),
         kind: EntryKind::File,
         size: 1,
         modified: None,
@@ -48,15 +48,15 @@ fn refusal(id: u64, kind: ErrorKind) -> Line {
 }
 
 fn read_reply(id: u64, path: &str, bytes: u64) -> Line {
-    reply(id, ReadReply { path: path.into(), path_b64: None, bytes, size: bytes })
+    reply(id, ReadReply { path: path.into(), bytes, size: bytes })
 }
 
 fn write_reply(id: u64, bytes_written: u64) -> Line {
-    reply(id, WriteReply { path: "/io/a".into(), path_b64: None, bytes_written, created: true })
+    reply(id, WriteReply { path: "/io/a".into(), bytes_written, created: true })
 }
 
 fn list_reply(id: u64, path: &str, entries: u64) -> Line {
-    reply(id, ListReply { path: path.into(), path_b64: None, entries, truncated: false })
+    reply(id, ListReply { path: path.into(), entries, truncated: false })
 }
 
 /// The stream that a request opens.
@@ -67,7 +67,7 @@ const fn stream_of(request: &Request) -> u32 {
     }
 }
 
-/// A world whose agent says `lines` at the first request, and then nothing.
+/// A world whose agent sends `lines` at the first request, and then nothing.
 fn says(lines: impl FnOnce(u64, u32) -> Vec<Line> + Send + 'static) -> World {
     greeted(move |mut agent: Scripted, _| async move {
         let (id, request) = agent.agent.request().await.unwrap();
@@ -132,7 +132,7 @@ async fn a_read_that_contradicts_itself_or_its_request_ends_the_sandbox() {
     ];
     for (what, play) in plays {
         let error = breach(says(play), async |sandbox: &Sandbox| {
-            // An honest refusal may be taken before the breach is.
+            // An honest refusal may be handled before the breach is.
             match read(sandbox).await {
                 Err(error) if error.kind() == ErrorKind::NotFound => read(sandbox).await,
                 other => other,
@@ -147,7 +147,7 @@ async fn a_read_that_contradicts_itself_or_its_request_ends_the_sandbox() {
 async fn a_read_that_brings_more_than_was_asked_for_ends_the_sandbox() {
     let world = says(|_, stream| vec![chunk(stream, 0, 4, false)]);
     breach(world, async |sandbox: &Sandbox| sandbox.read_bytes("a", 0, Some(3)).await).await;
-    // Without a limit of its own it is a file's.
+    // Without a limit of its own it has that of a file.
     let world = says(|_, stream| vec![chunk(stream, 0, 1001, false)]);
     let mut spec = world.spec();
     spec.limits.max_file_size = ByteSize::b(1000);
@@ -164,14 +164,14 @@ async fn a_reader_that_stands_still_gives_no_credit() {
         for seq in 0..chunks {
             agent.agent.send(chunk(stream, seq, MAX_CHUNK_BYTES, false)).await;
         }
-        // The start took one chunk; there is credit for it when another one is asked for.
+        // The start consumed one chunk, for which there is credit when another one is requested.
         agent.agent.send(chunk(stream, chunks, 1, false)).await;
         fake.running.subscribe().wait_for(|running| !running).await.unwrap();
     });
     let sandbox = world.launch().await.unwrap();
     let mut reader = sandbox.reader("a", 0, None).await.unwrap();
     world.fake.running.subscribe().wait_for(|running| !running).await.unwrap();
-    // What had come before is still given; then the truth.
+    // Content that arrived before is still returned; then the error.
     let mut content = Vec::new();
     let error = reader.read_to_end(&mut content).await.unwrap_err();
     let error = error.get_ref().and_then(|error| error.downcast_ref::<Error>()).unwrap();
@@ -249,10 +249,10 @@ async fn a_write_that_contradicts_itself_ends_the_sandbox() {
             ]
         }),
         ("a change outside the mounts", |request, _| {
-            let (path, path_b64) = ("/etc/passwd".to_owned(), None);
+            let path = "/etc/passwd";
             let (existed, change) = (true, Change::Write);
             vec![
-                FromAgent::Touched(Touched { request, path, path_b64, existed, change })
+                FromAgent::Touched(Touched { request, path: path.into(), existed, change })
                     .encode()
                     .unwrap(),
             ]
@@ -311,8 +311,8 @@ async fn an_operation_that_nobody_waits_for_is_cancelled_and_its_place_is_free_a
         }
         assert!(asked.is_empty());
         let (id, _) = agent.agent.request().await.unwrap();
-        let (path, path_b64, kind) = ("/io/a".to_owned(), None, None);
-        agent.agent.answer(id, ExistsReply { path, path_b64, kind }).await;
+        let (path, kind) = ("/io/a".into(), None);
+        agent.agent.answer(id, ExistsReply { path, kind }).await;
         agent.rest().await;
     });
     let sandbox = world.launch().await.unwrap();
@@ -330,7 +330,7 @@ async fn an_agent_that_never_answers_has_its_deadline_and_then_its_end() {
     let error = sandbox.stat("a").await.unwrap_err();
     assert_eq!((error.kind(), error.exit_code()), (ErrorKind::Timeout, 124));
     assert!(error.to_string().contains("filesystem.timeout (5s)"), "{error}");
-    // It was told to cancel, and does not answer that either.
+    // It was asked to cancel, and does not answer that either.
     world.fake.running.subscribe().wait_for(|running| !running).await.unwrap();
     let error = sandbox.exists("a").await.unwrap_err();
     assert!(error.to_string().contains("never answered"), "{error}");
@@ -395,7 +395,7 @@ async fn a_rename_is_answered_about_both_of_its_paths() {
             };
             assert!(!overwrite);
             let (from, to) = ("/io/a".to_owned(), to.to_owned());
-            let reply = RenameReply { from, from_b64: None, to, to_b64: None };
+            let reply = RenameReply { from: from.into(), to: to.into() };
             agent.agent.answer(id, reply).await;
             while agent.agent.message().await.is_some() {}
         })
@@ -413,8 +413,8 @@ async fn a_sandbox_that_is_asked_nothing_ends_at_its_idle_limit_and_says_so() {
         while let Some((id, request)) = agent.agent.request().await {
             match request {
                 Request::Exists(_) => {
-                    let (path, path_b64, kind) = ("/io/a".to_owned(), None, None);
-                    agent.agent.answer(id, ExistsReply { path, path_b64, kind }).await;
+                    let (path, kind) = ("/io/a".into(), None);
+                    agent.agent.answer(id, ExistsReply { path, kind }).await;
                 }
                 Request::Run(_) => {
                     tokio::time::sleep(Duration::from_secs(25)).await;
@@ -429,7 +429,7 @@ async fn a_sandbox_that_is_asked_nothing_ends_at_its_idle_limit_and_says_so() {
     tokio::time::sleep(Duration::from_secs(9)).await;
     sandbox.exists("a").await.unwrap();
     tokio::time::sleep(Duration::from_secs(9)).await;
-    // What runs is not idle, however long it takes.
+    // A running script is not idle, however long it takes.
     sandbox.run(Script::new("x")).await.unwrap();
     tokio::time::sleep(Duration::from_secs(9)).await;
     assert!(*world.fake.running.borrow());

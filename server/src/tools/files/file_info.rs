@@ -3,7 +3,7 @@
 use sandbox_api::files::{EntryKind, time_text};
 use sandbox_controller::{Error, Sandbox};
 use sandbox_protocol::Base64;
-use sandbox_protocol::path::{to_wire, written};
+use sandbox_protocol::WireString;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -63,7 +63,8 @@ impl FileTool for FileInfo {
         args: FileInfoArgs,
     ) -> Result<OperationOutput<FileInfoData>, Error> {
         let stat = sandbox.stat(args.path()).await?;
-        let (name, name_b64) = name(written(&stat.path, stat.path_b64.as_ref()));
+        let path = WireString::from_parts(stat.path.clone(), stat.path_b64.clone());
+        let (name, name_b64) = name(path.as_bytes());
         Ok(FileInfoData {
             name,
             name_b64,
@@ -84,7 +85,7 @@ impl FileTool for FileInfo {
 
 /// The last component of a normalised path.
 fn name(path: &[u8]) -> (String, Option<Base64>) {
-    to_wire(path.rsplit(|&byte| byte == b'/').next().unwrap_or_default())
+    WireString::new(path.rsplit(|&byte| byte == b'/').next().unwrap_or_default()).into_parts()
 }
 
 /// The type as `stat` writes it before the permissions. The types FIFO, socket and device are not

@@ -81,7 +81,10 @@ macro_rules! file_arguments {
 
         impl crate::tools::files::operation::FileArguments for $name {
             fn path(&self) -> &[u8] {
-                sandbox_protocol::path::written(&self.path, self.path_b64.as_ref())
+                match &self.path_b64 {
+                    Some(bytes) => &bytes.0,
+                    None => self.path.as_bytes(),
+                }
             }
         }
     };
