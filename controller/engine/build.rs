@@ -136,8 +136,8 @@ impl Program {
             hex
         });
         format!(
-            "/// The program `{name}`, static, for this target.\n\
-             pub const {constant}: &[u8] = include_bytes!({copy:?});\n\
+            "/// The program `{name}`, static, for this target. No constant: each use would copy it.\n\
+             pub static {constant}: &[u8] = include_bytes!({copy:?});\n\
              /// The sha256 of [`{constant}`], in hex.\n\
              pub const {constant}_SHA256: &str = {digest:?};\n",
         )
