@@ -96,6 +96,40 @@ pub struct RenameOptions {
     pub overwrite: bool,
 }
 
+/// Options of `Sandbox::glob`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GlobOptions {
+    /// Whether names that begin with a dot match where the pattern has no such name.
+    pub hidden: bool,
+    /// The maximum number of paths; `None` for the sandbox's limit of a list.
+    pub limit: Option<u64>,
+}
+
+/// Options of `Sandbox::grep`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GrepOptions {
+    /// Only files below the directory whose relative path matches this glob; if it has no slash,
+    /// whose name matches it.
+    pub glob: Option<String>,
+    /// The number of lines of context on each side of a match, at most 100.
+    pub context: u64,
+    /// Whether to ignore case.
+    pub ignore_case: bool,
+    /// Whether to search files and directories whose names begin with a dot.
+    pub hidden: bool,
+    /// The maximum number of matching lines; `None` for the sandbox's limit of a list.
+    pub limit: Option<u64>,
+}
+
+/// Options of `Sandbox::copy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CopyOptions {
+    /// Whether to copy a directory with its contents.
+    pub recursive: bool,
+    /// Whether to replace existing files, and to copy a directory into an existing one.
+    pub overwrite: bool,
+}
+
 /// The result of `read`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReadData {
@@ -321,6 +355,98 @@ pub struct RenameData {
     pub to_b64: Option<Base64>,
 }
 
+/// The result of `glob`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct GlobData {
+    /// The directory where the search began: that of the pattern's names before the first special
+    /// one.
+    pub path: String,
+    /// The path's bytes, where they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_b64: Option<Base64>,
+    /// The paths that match, sorted component by component.
+    pub matches: Vec<GlobMatch>,
+    /// Whether there may be more: a limit was reached.
+    pub truncated: bool,
+}
+
+/// A path that matches a glob.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct GlobMatch {
+    /// The path as the pattern begins: relative to the given directory for a relative pattern.
+    pub name: String,
+    /// The name's bytes, where they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_b64: Option<Base64>,
+    /// The guest path.
+    pub path: String,
+    /// The path's bytes, where they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_b64: Option<Base64>,
+}
+
+/// The result of `grep`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct GrepData {
+    /// The file or directory that was searched.
+    pub path: String,
+    /// The path's bytes, where they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_b64: Option<Base64>,
+    /// The matching lines and their context, by file and line number.
+    pub lines: Vec<GrepLine>,
+    /// The number of matching lines.
+    pub matches: u64,
+    /// The number of files that were searched.
+    pub files: u64,
+    /// Whether there may be more: a limit was reached.
+    pub truncated: bool,
+}
+
+/// A line of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct GrepLine {
+    /// The path of the file, as the searched path begins.
+    pub name: String,
+    /// The name's bytes, where they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_b64: Option<Base64>,
+    /// The guest path of the file.
+    pub path: String,
+    /// The path's bytes, where they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_b64: Option<Base64>,
+    /// The number of the line, counted from 1.
+    pub line: u64,
+    /// Its text without the line end; lossy where it is not UTF-8.
+    pub text: String,
+    /// Whether the line is longer than its text: 2 KiB.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
+    /// Whether the line only surrounds a match.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub context: bool,
+}
+
+/// The result of `copy`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CopyData {
+    /// The source.
+    pub from: String,
+    /// Its bytes, where they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_b64: Option<Base64>,
+    /// The copy.
+    pub to: String,
+    /// Its bytes, where they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to_b64: Option<Base64>,
+    /// The number of copied files and directories.
+    pub entries: u64,
+    /// The number of copied bytes.
+    pub bytes: u64,
+}
+
 /// A time in RFC 3339, in UTC: `2026-11-22T06:11:28.5Z`; `None` if RFC 3339 cannot represent it.
 #[must_use]
 pub fn time_text(time: Timestamp) -> Option<String> {
@@ -377,6 +503,28 @@ impl OperationStats for ListData {
 }
 
 impl OperationStats for RemoveData {
+    fn items(&self) -> Option<u64> {
+        Some(self.entries)
+    }
+}
+
+impl OperationStats for GlobData {
+    fn items(&self) -> Option<u64> {
+        Some(self.matches.len() as u64)
+    }
+}
+
+impl OperationStats for GrepData {
+    fn items(&self) -> Option<u64> {
+        Some(self.matches)
+    }
+}
+
+impl OperationStats for CopyData {
+    fn bytes(&self) -> Option<u64> {
+        Some(self.bytes)
+    }
+
     fn items(&self) -> Option<u64> {
         Some(self.entries)
     }

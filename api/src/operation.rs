@@ -125,6 +125,38 @@ operations! {
         /// The maximum number of entries.
         limit: Option<u64> = "none",
     }
+    /// Finds paths by a pattern.
+    "glob" Glob {
+        /// The pattern, relative to the directory.
+        pattern: String,
+        /// The directory.
+        path: String = "here",
+        /// The path's bytes, where they are not UTF-8.
+        path_b64: Option<Base64> = "none",
+        /// Whether names that begin with a dot match where the pattern has no such name.
+        hidden: bool = "bool::default",
+        /// The maximum number of paths.
+        limit: Option<u64> = "none",
+    }
+    /// Finds lines by a regular expression.
+    "grep" Grep {
+        /// The regular expression.
+        pattern: String,
+        /// The file, or the directory whose files are searched.
+        path: String = "here",
+        /// The path's bytes, where they are not UTF-8.
+        path_b64: Option<Base64> = "none",
+        /// Only files whose path or name matches this glob.
+        glob: Option<String> = "none",
+        /// The number of lines of context on each side of a match.
+        context: u64 = "u64::default",
+        /// Whether to ignore case.
+        ignore_case: bool = "bool::default",
+        /// Whether to search files and directories whose names begin with a dot.
+        hidden: bool = "bool::default",
+        /// The maximum number of matching lines.
+        limit: Option<u64> = "none",
+    }
     /// Creates a directory.
     "mkdir" Mkdir {
         /// The directory.
@@ -170,6 +202,21 @@ operations! {
         /// Its bytes, where they are not UTF-8.
         to_b64: Option<Base64> = "none",
         /// Whether to replace an existing file or directory at the new path.
+        overwrite: bool = "bool::default",
+    }
+    /// Copies a file or a directory.
+    "copy" Copy {
+        /// The source.
+        from: String,
+        /// Its bytes, where they are not UTF-8.
+        from_b64: Option<Base64> = "none",
+        /// The path of the copy.
+        to: String,
+        /// Its bytes, where they are not UTF-8.
+        to_b64: Option<Base64> = "none",
+        /// Whether to copy a directory with its contents.
+        recursive: bool = "bool::default",
+        /// Whether to replace existing files, and to copy a directory into an existing one.
         overwrite: bool = "bool::default",
     }
 }
@@ -307,7 +354,7 @@ impl Operation {
         match object.remove("operation") {
             Some(Value::String(operation)) => {
                 let names: &[_] = match &*operation {
-                    "rename" => &[("from", "from_b64"), ("to", "to_b64")],
+                    "rename" | "copy" => &[("from", "from_b64"), ("to", "to_b64")],
                     _ => &[("path", "path_b64")],
                 };
                 // The bytes suffice: the text form is for people.

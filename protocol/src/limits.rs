@@ -58,6 +58,21 @@ pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
 /// Most `refused` notifications of one run; further refusals are not reported.
 pub const MAX_REFUSALS: usize = 1000;
 
+/// Longest pattern of `glob` and `grep`.
+pub const MAX_PATTERN_BYTES: usize = 4 << 10;
+
+/// Encoded bytes of all paths that `glob` returns, each counted with one more.
+pub const MAX_GLOB_BYTES: usize = 1 << 20;
+
+/// Encoded bytes of all lines that `grep` returns, with their paths, each counted with 64 more.
+pub const MAX_GREP_BYTES: usize = 1 << 20;
+
+/// Longest line that `grep` returns; it searches longer ones.
+pub const MAX_GREP_LINE_BYTES: usize = 2 << 10;
+
+/// Most lines of context on each side of a match.
+pub const MAX_GREP_CONTEXT: u64 = 100;
+
 /// Initial credit of a stream, in bytes: what the sender may send before the first `credit`.
 pub const INITIAL_CREDIT: u64 = 256 << 10;
 
@@ -115,6 +130,10 @@ const _: () =
     assert!(LIST_PAGE_BYTES + LONGEST_NAME + LIST_PAGE * 256 + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () =
     assert!((MAX_VIEW_BYTES + crate::path::MAX_PATH_BYTES) * 6 + ENVELOPE <= MAX_FRAME_BYTES);
+// A path has a comma. A line has its names, its number and two words: 80 bytes at most, of which 64
+// are counted.
+const _: () = assert!(2 * MAX_GLOB_BYTES + LONGEST_NAME + ENVELOPE <= MAX_FRAME_BYTES);
+const _: () = assert!(2 * MAX_GREP_BYTES + LONGEST_NAME + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_VALUE_DEPTH + 8 <= MAX_NESTING);
 const _: () = assert!(INITIAL_CREDIT >= MAX_CHUNK_BYTES as u64 + CREDIT_STEP);
 

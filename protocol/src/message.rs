@@ -20,10 +20,10 @@ use serde_json::{Map, Value, value::RawValue};
 pub use egress::{Close, Closed, ClosedReason, Connect, Connected};
 pub use exec::{Command, Exec, ExecEnd, ExecReply, ExecStop, Program, Variable};
 pub use files::{
-    Edit, EditReply, Entry, EntryKind, Exists, ExistsReply, ImageContent, List, ListReply, Mkdir,
-    MkdirReply, Page, Read, ReadReply, Remove, RemoveReply, Rename, RenameReply, Stat, StatReply,
-    TextWindow, Timestamp, TruncatedBy, View, ViewContent, ViewReply, Write, WriteMode, WriteReply,
-    permissions_text,
+    Copy, CopyReply, Edit, EditReply, Entry, EntryKind, Exists, ExistsReply, Glob, GlobReply, Grep,
+    GrepLine, GrepReply, ImageContent, List, ListReply, Mkdir, MkdirReply, Page, Read, ReadReply,
+    Remove, RemoveReply, Rename, RenameReply, Stat, StatReply, TextWindow, Timestamp, TruncatedBy,
+    View, ViewContent, ViewReply, Write, WriteMode, WriteReply, permissions_text,
 };
 
 use crate::{Base64, ErrorKind, WireString};
@@ -110,6 +110,10 @@ requests! {
     "edit" Edit -> EditReply,
     /// Lists a directory.
     "list" List -> ListReply,
+    /// Finds paths by a pattern.
+    "glob" Glob -> GlobReply,
+    /// Finds lines by a regular expression.
+    "grep" Grep -> GrepReply,
     /// Creates a directory.
     "mkdir" Mkdir -> MkdirReply,
     /// Removes a file, a link or a directory tree.
@@ -120,6 +124,8 @@ requests! {
     "stat" Stat -> StatReply,
     /// Moves or renames.
     "rename" Rename -> RenameReply,
+    /// Copies a file or a directory tree.
+    "copy" Copy -> CopyReply,
     /// Cancels a request that is in progress.
     "cancel" Cancel -> CancelReply,
     /// Ends the session: the agent answers and exits with code 0.
@@ -483,13 +489,19 @@ pub enum ScriptOperation {
     Exists,
     /// `fs.stat`.
     Stat,
-    /// `os.rename`.
+    /// `fs.rename`, `os.rename`.
     Rename,
+    /// `fs.copy`.
+    Copy,
+    /// `fs.glob`.
+    Glob,
+    /// `fs.grep`.
+    Grep,
 }
 
 impl ScriptOperation {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Read,
         Self::Write,
         Self::List,
@@ -498,6 +510,9 @@ impl ScriptOperation {
         Self::Exists,
         Self::Stat,
         Self::Rename,
+        Self::Copy,
+        Self::Glob,
+        Self::Grep,
     ];
 
     /// The operation's name.
@@ -512,6 +527,9 @@ impl ScriptOperation {
             Self::Exists => "exists",
             Self::Stat => "stat",
             Self::Rename => "rename",
+            Self::Copy => "copy",
+            Self::Glob => "glob",
+            Self::Grep => "grep",
         }
     }
 }

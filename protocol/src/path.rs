@@ -173,6 +173,23 @@ impl From<&GuestPath> for WireString {
     }
 }
 
+/// The directory of a glob as it is written, with its final slash, and the pattern below it: all
+/// names before the first one with a special character. The directory is empty where the pattern is
+/// relative to the working directory.
+#[must_use]
+pub fn split_glob(pattern: &str) -> (&str, &str) {
+    let literal = pattern.find(['*', '?', '[', '{', '\\']).unwrap_or(pattern.len());
+    let literal = pattern[..literal].len().min(pattern.trim_end_matches('/').len());
+    pattern.split_at(pattern[..literal].rfind('/').map_or(0, |slash| slash + 1))
+}
+
+/// Joins a path below a directory to the directory as it is written; either may be empty.
+#[must_use]
+pub fn join_written(directory: &[u8], below: &[u8]) -> Vec<u8> {
+    let slash = !directory.is_empty() && !below.is_empty() && !directory.ends_with(b"/");
+    [directory, if slash { b"/" } else { b"" }, below].concat()
+}
+
 /// `written` below `base`, which is normalised, or empty for the root.
 fn normalise(base: &[u8], written: &[u8]) -> Result<ResolvedPath, PathError> {
     if written.is_empty() && base.is_empty() {

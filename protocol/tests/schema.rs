@@ -77,11 +77,23 @@ fn requests() -> Vec<Request> {
             .into(),
         Edit { path: path(), old: "a".into(), new: "b".into(), count: 1 }.into(),
         List { path: path(), max_depth: Some(1), limit: None }.into(),
+        Glob { path: path(), pattern: "*".into(), hidden: true, limit: Some(1) }.into(),
+        Grep {
+            path: path(),
+            pattern: "a".into(),
+            glob: Some("*".into()),
+            context: 1,
+            ignore_case: true,
+            hidden: true,
+            limit: Some(1),
+        }
+        .into(),
         Mkdir { path: path(), parents: true }.into(),
         Remove { path: path(), recursive: true, force: false }.into(),
         Exists { path: path() }.into(),
         Stat { path: path() }.into(),
         Rename { from: "a".into(), to: path(), overwrite: true }.into(),
+        Copy { from: "a".into(), to: path(), recursive: true, overwrite: true }.into(),
         Cancel { id: 2 }.into(),
         Shutdown {}.into(),
     ]
@@ -165,6 +177,29 @@ fn answers() -> Vec<Vec<u8>> {
             }),
         ),
         FromAgent::encode_reply(14, Ok(RenameReply { from: "/io/a".into(), to: path() })),
+        FromAgent::encode_reply(
+            15,
+            Ok(CopyReply { from: "/io/a".into(), to: path(), entries: 1, bytes: 2 }),
+        ),
+        FromAgent::encode_reply(
+            16,
+            Ok(GlobReply { path: path(), names: vec!["a".into()], truncated: true }),
+        ),
+        FromAgent::encode_reply(
+            17,
+            Ok(GrepReply {
+                path: path(),
+                lines: vec![GrepLine {
+                    name: "a".into(),
+                    line: 1,
+                    text: "x".into(),
+                    cut: true,
+                    context: true,
+                }],
+                files: 1,
+                truncated: true,
+            }),
+        ),
         FromAgent::Page(Page {
             request: 9,
             entries: vec![Entry {
@@ -313,7 +348,8 @@ fn constants_and_error_kinds_are_frozen() {
          MAX_LOG_ENTRY_BYTES {}\nMAX_SOURCE_BYTES {}\nMAX_RESULT_BYTES {}\nMAX_ARGS_BYTES {}\n\
          MAX_COMMAND_BYTES {}\nMAX_MESSAGE_BYTES {}\nINITIAL_CREDIT {}\n\
          FIRST_TUNNEL {}\nMAX_TUNNELS {}\nMAX_HOST_BYTES {}\nMAX_CLOSED_MESSAGE_BYTES {}\n\
-         CREDIT_STEP {}\nHEARTBEAT_INTERVAL {:?}\nHEARTBEAT_TIMEOUT {:?}\n\
+         MAX_PATTERN_BYTES {}\nMAX_GLOB_BYTES {}\nMAX_GREP_BYTES {}\nMAX_GREP_LINE_BYTES {}\n\
+         MAX_GREP_CONTEXT {}\nCREDIT_STEP {}\nHEARTBEAT_INTERVAL {:?}\nHEARTBEAT_TIMEOUT {:?}\n\
          FIRST_BYTE_TIMEOUT {:?}\n",
         limits::MAX_FRAME_BYTES,
         limits::MAX_CHUNK_BYTES,
@@ -336,6 +372,11 @@ fn constants_and_error_kinds_are_frozen() {
         limits::MAX_TUNNELS,
         limits::MAX_HOST_BYTES,
         limits::MAX_CLOSED_MESSAGE_BYTES,
+        limits::MAX_PATTERN_BYTES,
+        limits::MAX_GLOB_BYTES,
+        limits::MAX_GREP_BYTES,
+        limits::MAX_GREP_LINE_BYTES,
+        limits::MAX_GREP_CONTEXT,
         limits::CREDIT_STEP,
         limits::HEARTBEAT_INTERVAL,
         limits::HEARTBEAT_TIMEOUT,

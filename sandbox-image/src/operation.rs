@@ -12,23 +12,24 @@ use std::time::Duration;
 
 use sandbox_protocol::limits::{LIST_PAGE, LIST_PAGE_BYTES, MAX_IN_FLIGHT};
 use sandbox_protocol::message::{
-    Edit, EditReply, Entry, Exists, ExistsReply, ImageContent, List, ListReply, Mkdir, MkdirReply,
-    Page, Read, ReadReply, Remove, RemoveReply, Rename, RenameReply, Stat, StatReply, View,
-    ViewContent, ViewReply, Write, WriteReply,
+    Copy, CopyReply, Edit, EditReply, Entry, Exists, ExistsReply, Glob, GlobReply, Grep, GrepReply,
+    ImageContent, List, ListReply, Mkdir, MkdirReply, Page, Read, ReadReply, Remove, RemoveReply,
+    Rename, RenameReply, Stat, StatReply, View, ViewContent, ViewReply, Write, WriteReply,
 };
 use sandbox_protocol::{ErrorKind, FromAgent, WireError, WireString};
 use serde::Serialize;
 
 use crate::files::{
-    Absent, Existing, FileError, Files, ListOptions, Listed, Overwrite, Parents, Range, Reading,
-    RemoveScope, Viewed, Watch, WriteOptions,
+    Absent, Existing, FileError, Files, GlobOptions, GrepOptions, ListOptions, Listed, Overwrite,
+    Parents, Range, Reading, RemoveScope, Viewed, Watch, WriteOptions,
 };
 use crate::outbox::Outbox;
 use crate::stop::{StopFlag, StopReason, no_thread};
 use crate::stream::{Stream, Streams, Way};
 
-/// Stack of a worker: the largest frame is a buffer of directory entries.
-const STACK_BYTES: usize = 256 << 10;
+/// Stack of a worker: the largest frame is a buffer of directory entries, and the compiler of regular
+/// expressions is recursive.
+const STACK_BYTES: usize = 1 << 20;
 
 /// The operation to perform.
 #[derive(Debug)]
@@ -43,6 +44,10 @@ pub enum Operation {
     Edit(Edit),
     /// `list`.
     List(List),
+    /// `glob`.
+    Glob(Glob),
+    /// `grep`.
+    Grep(Grep),
     /// `mkdir`.
     Mkdir(Mkdir),
     /// `remove`.
@@ -53,6 +58,8 @@ pub enum Operation {
     Stat(Stat),
     /// `rename`.
     Rename(Rename),
+    /// `copy`.
+    Copy(Copy),
 }
 
 impl Operation {
@@ -65,11 +72,14 @@ impl Operation {
             Self::Write(Write { stream, .. }) => Some((*stream, Way::In)),
             Self::Edit(_)
             | Self::List(_)
+            | Self::Glob(_)
+            | Self::Grep(_)
             | Self::Mkdir(_)
             | Self::Remove(_)
             | Self::Exists(_)
             | Self::Stat(_)
-            | Self::Rename(_) => None,
+            | Self::Rename(_)
+            | Self::Copy(_) => None,
         }
     }
 }
@@ -222,11 +232,14 @@ impl Shared {
             Operation::Write(write) => self.answer(&task, task.write(&write)),
             Operation::Edit(edit) => self.answer(&task, task.edit(&edit)),
             Operation::List(list) => self.answer(&task, task.list(&list)),
+            Operation::Glob(glob) => self.answer(&task, task.glob(&glob)),
+            Operation::Grep(grep) => self.answer(&task, task.grep(&grep)),
             Operation::Mkdir(mkdir) => self.answer(&task, task.mkdir(&mkdir)),
             Operation::Remove(remove) => self.answer(&task, task.remove(&remove)),
             Operation::Exists(exists) => self.answer(&task, task.exists(&exists)),
             Operation::Stat(stat) => self.answer(&task, task.stat(&stat)),
             Operation::Rename(rename) => self.answer(&task, task.rename(&rename)),
+            Operation::Copy(copy) => self.answer(&task, task.copy(&copy)),
         }
     }
 
@@ -354,6 +367,28 @@ impl Task<'_> {
         self.watch.wait(|| self.outbox.notify(&FromAgent::Page(page)));
     }
 
+    fn glob(&self, request: &Glob) -> Result<GlobReply, FileError> {
+        let Glob { path, pattern, hidden, limit } = request;
+        let options = GlobOptions { pattern, hidden: *hidden, limit: *limit };
+        let found = self.files.glob(path.as_bytes(), options, self.watch)?;
+        let names = found.found.into_iter().map(WireString::from).collect();
+        Ok(GlobReply { path: (&found.path).into(), names, truncated: found.truncated })
+    }
+
+    fn grep(&self, request: &Grep) -> Result<GrepReply, FileError> {
+        let options = GrepOptions {
+            pattern: &request.pattern,
+            glob: request.glob.as_deref(),
+            context: request.context,
+            ignore_case: request.ignore_case,
+            hidden: request.hidden,
+            limit: request.limit,
+        };
+        let found = self.files.grep(request.path.as_bytes(), options, self.watch)?;
+        let (path, files, truncated) = ((&found.path).into(), found.files, found.truncated);
+        Ok(GrepReply { path, lines: found.found, files, truncated })
+    }
+
     fn mkdir(&self, request: &Mkdir) -> Result<MkdirReply, FileError> {
         let (path, created) =
             self.files.mkdir(request.path.as_bytes(), parents(request.parents))?;
@@ -395,6 +430,15 @@ impl Task<'_> {
         let existing = if request.overwrite { Existing::Replace } else { Existing::Refuse };
         let (from, to) = self.files.rename_entry(from, to, existing)?;
         Ok(RenameReply { from: (&from).into(), to: (&to).into() })
+    }
+
+    fn copy(&self, request: &Copy) -> Result<CopyReply, FileError> {
+        let (from, to) = (request.from.as_bytes(), request.to.as_bytes());
+        let scope = if request.recursive { RemoveScope::Tree } else { RemoveScope::Entry };
+        let existing = if request.overwrite { Existing::Replace } else { Existing::Refuse };
+        let copied = self.files.copy(from, to, scope, existing, self.watch)?;
+        let (from, to) = ((&copied.from).into(), (&copied.to).into());
+        Ok(CopyReply { from, to, entries: copied.entries, bytes: copied.bytes })
     }
 }
 

@@ -238,6 +238,9 @@ impl Session {
             Request::Exists(exists) => self.operate(id, Operation::Exists(exists)),
             Request::Stat(stat) => self.operate(id, Operation::Stat(stat)),
             Request::Rename(rename) => self.operate(id, Operation::Rename(rename)),
+            Request::Copy(copy) => self.operate(id, Operation::Copy(copy)),
+            Request::Glob(glob) => self.operate(id, Operation::Glob(glob)),
+            Request::Grep(grep) => self.operate(id, Operation::Grep(grep)),
         }
     }
 

@@ -10,6 +10,7 @@
 
 mod call;
 mod perform;
+mod search;
 mod transfer;
 
 use std::borrow::Cow;
@@ -17,9 +18,9 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sandbox_api::files::{
-    EditData, Entry, ExistsData, ImageView, ListData, ListOptions, MkdirData, MkdirOptions,
-    ReadData, ReadOptions, RemoveData, RemoveOptions, RenameData, RenameOptions, StatData,
-    TextView, ViewData, ViewOptions, WriteData, WriteOptions,
+    CopyData, CopyOptions, EditData, Entry, ExistsData, ImageView, ListData, ListOptions,
+    MkdirData, MkdirOptions, ReadData, ReadOptions, RemoveData, RemoveOptions, RenameData,
+    RenameOptions, StatData, TextView, ViewData, ViewOptions, WriteData, WriteOptions,
 };
 use sandbox_api::{Encoding, EncodingError};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_VIEW_BYTES};
@@ -330,6 +331,36 @@ impl Sandbox {
             let expected = self.inner().resolve(to.as_ref());
             let (to, to_b64) = under_way.checked_as(expected, &reply.to)?;
             Ok(RenameData { from, from_b64, to, to_b64 })
+        }
+        .await;
+        under_way.end(result)
+    }
+
+    /// Copies a file with its permissions, or a directory with `recursive`. Missing parents are
+    /// created. A link is an error, before anything is copied; a later error leaves what has been
+    /// copied, where each file is whole.
+    ///
+    /// # Errors
+    ///
+    /// The errors of every operation; `already_exists` without `overwrite`, `is_directory` without
+    /// `recursive`, `write_limit`, `too_many_files`, `too_large`, `disk_full`.
+    pub async fn copy(
+        &self,
+        from: impl AsRef<[u8]>,
+        to: impl AsRef<[u8]>,
+        options: CopyOptions,
+    ) -> Result<CopyData, Error> {
+        let under_way = self.begin("copy", from.as_ref()).to(to.as_ref());
+        let (from, wire_to) = (under_way.wire(), WireString::new(&to));
+        let CopyOptions { recursive, overwrite } = options;
+        let result = async {
+            let request = message::Copy { from, to: wire_to, recursive, overwrite };
+            let reply = under_way.change(request).await?;
+            let (from, from_b64) = under_way.checked(&reply.from)?;
+            let expected = self.inner().resolve(to.as_ref());
+            let (to, to_b64) = under_way.checked_as(expected, &reply.to)?;
+            let message::CopyReply { entries, bytes, .. } = reply;
+            Ok(CopyData { from, from_b64, to, to_b64, entries, bytes })
         }
         .await;
         under_way.end(result)

@@ -2,11 +2,12 @@
 
 use sandbox_api::Failure;
 use sandbox_api::files::{
-    ListOptions, MkdirOptions, ReadOptions, RemoveOptions, RenameOptions, WriteOptions,
+    CopyOptions, GlobOptions, GrepOptions, ListOptions, MkdirOptions, ReadOptions, RemoveOptions,
+    RenameOptions, WriteOptions,
 };
 use sandbox_api::operation::{
-    Edit, Envelope, Exists, List, Mkdir, Operation, OperationOutput, Read, Remove, Rename, Stat,
-    View, Write,
+    Copy, Edit, Envelope, Exists, Glob, Grep, List, Mkdir, Operation, OperationOutput, Read,
+    Remove, Rename, Stat, View, Write,
 };
 use sandbox_protocol::WireString;
 use tokio::time::Instant;
@@ -58,6 +59,18 @@ impl Sandbox {
                 )
                 .map_err(unusable)
             }
+            Operation::Glob(Glob { pattern, path, path_b64, hidden, limit }) => {
+                let path = WireString::from_parts(path, path_b64);
+                let options = GlobOptions { hidden, limit };
+                OperationOutput::new(&self.glob(path, &pattern, options).await?).map_err(unusable)
+            }
+            Operation::Grep(grep) => {
+                let Grep { pattern, path, path_b64, glob, context, ignore_case, hidden, limit } =
+                    grep;
+                let path = WireString::from_parts(path, path_b64);
+                let options = GrepOptions { glob, context, ignore_case, hidden, limit };
+                OperationOutput::new(&self.grep(path, &pattern, options).await?).map_err(unusable)
+            }
             Operation::Mkdir(Mkdir { path, path_b64, parents }) => {
                 let options = MkdirOptions { parents };
                 OperationOutput::new(
@@ -85,6 +98,12 @@ impl Sandbox {
                     (WireString::from_parts(from, from_b64), WireString::from_parts(to, to_b64));
                 OperationOutput::new(&self.rename(from, to, RenameOptions { overwrite }).await?)
                     .map_err(unusable)
+            }
+            Operation::Copy(Copy { from, from_b64, to, to_b64, recursive, overwrite }) => {
+                let (from, to) =
+                    (WireString::from_parts(from, from_b64), WireString::from_parts(to, to_b64));
+                let options = CopyOptions { recursive, overwrite };
+                OperationOutput::new(&self.copy(from, to, options).await?).map_err(unusable)
             }
         }
     }

@@ -271,6 +271,85 @@ pub struct ListReply {
     pub truncated: bool,
 }
 
+/// `glob`: the paths below a directory that match a pattern.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Glob {
+    /// The directory. If it does not exist, nothing matches.
+    pub path: WireString,
+    /// The pattern of paths relative to it: `*` and `?` match within a name, `**` any directories,
+    /// and there are `[a-z]`, `{a,b}` and `\`. With a slash at its end it matches directories alone.
+    pub pattern: String,
+    /// Whether names that begin with a dot match where the pattern has no such name.
+    pub hidden: bool,
+    /// The most paths; null for `limits.list_entries`, which is also the maximum.
+    pub limit: Option<u64>,
+}
+
+/// The agent's answer to `glob`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GlobReply {
+    /// The directory.
+    pub path: WireString,
+    /// Paths relative to the directory, sorted component by component.
+    pub names: Vec<WireString>,
+    /// There may be more: a limit was reached.
+    pub truncated: bool,
+}
+
+/// `grep`: the lines of files that match a regular expression.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grep {
+    /// A file, or a directory whose tree is searched.
+    pub path: WireString,
+    /// The regular expression, in the syntax of the crate `regex`.
+    pub pattern: String,
+    /// Only files of the tree whose relative path matches this glob; if it has no slash, whose name
+    /// matches it.
+    pub glob: Option<String>,
+    /// How many lines before and after a match are returned too.
+    pub context: u64,
+    /// Whether case is ignored.
+    pub ignore_case: bool,
+    /// Whether files and directories whose names begin with a dot are searched.
+    pub hidden: bool,
+    /// The most lines that match; null for `limits.list_entries`, which is also the maximum.
+    pub limit: Option<u64>,
+}
+
+/// The agent's answer to `grep`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GrepReply {
+    /// The path where the search began.
+    pub path: WireString,
+    /// The lines, by file and number.
+    pub lines: Vec<GrepLine>,
+    /// The number of files that were searched.
+    pub files: u64,
+    /// There may be more: a limit was reached.
+    pub truncated: bool,
+}
+
+/// A line that `grep` has found, or one of its context.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GrepLine {
+    /// The path of its file, relative to where the search began; empty for that file itself.
+    pub name: WireString,
+    /// Its number, from 1.
+    pub line: u64,
+    /// Its text without the line end, with U+FFFD where it is not UTF-8.
+    pub text: String,
+    /// The text is cut: the line is longer than
+    /// [`MAX_GREP_LINE_BYTES`](crate::limits::MAX_GREP_LINE_BYTES).
+    pub cut: bool,
+    /// It does not match: it is near one that does.
+    pub context: bool,
+}
+
 /// `mkdir`: creates a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -388,6 +467,35 @@ pub struct RenameReply {
     pub from: WireString,
     /// The new name.
     pub to: WireString,
+}
+
+/// `copy`: copies a file with its permissions, or with `recursive` a directory tree. Links are not
+/// copied: they are an error, before anything is copied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Copy {
+    /// The source.
+    pub from: WireString,
+    /// The name of the copy; missing parents are created.
+    pub to: WireString,
+    /// Whether a directory is copied with its content.
+    pub recursive: bool,
+    /// Whether existing files are replaced, and a directory is copied into an existing one.
+    pub overwrite: bool,
+}
+
+/// The agent's answer to `copy`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CopyReply {
+    /// The source.
+    pub from: WireString,
+    /// The copy.
+    pub to: WireString,
+    /// Number of files and directories copied.
+    pub entries: u64,
+    /// Number of bytes copied.
+    pub bytes: u64,
 }
 
 /// Permissions as `ls` shows them, without the type: `rwxr-xr-x`.

@@ -30,6 +30,7 @@ use super::landlock::Tenant;
 const ALLOWED: &[libc::c_long] = &[
     // Files, by descriptor or beneath one. Landlock restricts which.
     libc::SYS_close,
+    libc::SYS_copy_file_range,
     libc::SYS_fstat,
     libc::SYS_fstatfs,
     libc::SYS_ftruncate,

@@ -5,6 +5,7 @@
 //! order are dropped first. So a directory of any size uses no more memory than the limit allows.
 
 use std::collections::{BinaryHeap, VecDeque};
+use std::ops::ControlFlow;
 
 use rustix::fs::{AtFlags, FileType, OFlags, statat};
 use rustix::io::Errno;
@@ -52,10 +53,22 @@ pub struct ListEnd {
     pub truncated: bool,
 }
 
-/// An entry that is still to be returned.
+/// What a walk does with an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Visit {
+    /// Returns it, and enters it if it is a directory.
+    Return,
+    /// Enters it, if it is a directory.
+    Enter,
+    /// Neither.
+    Skip,
+}
+
+/// An entry that is still to be visited.
 #[derive(Debug)]
 struct Pending {
     depth: u64,
+    visit: Visit,
     name: Vec<u8>,
     kind: EntryKind,
     size: u64,
@@ -75,6 +88,29 @@ impl Files {
         watch: &Watch,
         mut each: impl FnMut(Listed) -> Result<(), FileError>,
     ) -> Result<ListEnd, FileError> {
+        self.walk(
+            written,
+            options,
+            watch,
+            |_, _, _| Visit::Return,
+            |entry| each(entry).map(ControlFlow::Continue),
+        )
+    }
+
+    /// The same for the entries that `visit` selects by the path of their directory, their name and
+    /// whether they are directories; `each` may end the walk, which is then complete.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub(super) fn walk(
+        &self,
+        written: &[u8],
+        options: ListOptions,
+        watch: &Watch,
+        visit: impl Fn(&[u8], &[u8], bool) -> Visit,
+        mut each: impl FnMut(Listed) -> Result<ControlFlow<()>, FileError>,
+    ) -> Result<ListEnd, FileError> {
         let located = self.locate_to_read(written)?;
         let MountTarget::Beneath(root, relative) = &located.target else {
             return Err(FileError::system(Errno::NOTDIR, written));
@@ -92,6 +128,7 @@ impl Files {
             top: relative,
             written,
             watch,
+            visit: &visit,
             pending: VecDeque::new(),
             room: usize::try_from(limit).unwrap_or(usize::MAX),
             truncated: false,
@@ -103,14 +140,19 @@ impl Files {
         let mut entries = 0;
         while let Some(next) = walk.pending.pop_back() {
             watch.check()?;
-            let Pending { depth, name, kind, size, modified } = next;
+            let Pending { depth, visit, name, kind, size, modified } = next;
             ends.truncate(usize::try_from(depth).unwrap_or(usize::MAX));
             path.truncate(*ends.last().expect("the first one stays"));
             path = join(&path, &name);
             ends.push(path.len());
-            walk.room -= 1;
-            entries += 1;
-            each(Listed { path: path.clone(), kind, size, modified })?;
+            if visit == Visit::Return {
+                walk.room -= 1;
+                entries += 1;
+                let end = each(Listed { path: path.clone(), kind, size, modified })?;
+                if end.is_break() {
+                    break;
+                }
+            }
             if kind == EntryKind::Directory {
                 if depth < max_depth {
                     walk.descend(&path, depth + 1)?;
@@ -123,20 +165,21 @@ impl Files {
     }
 }
 
-struct Walk<'a> {
+struct Walk<'a, V> {
     root: &'a Root<'a>,
     /// The listed directory's path beneath the mount.
     top: &'a [u8],
     written: &'a [u8],
     watch: &'a Watch,
+    visit: &'a V,
     /// Pending entries, the next one last.
     pending: VecDeque<Pending>,
-    /// How many entries may still be returned.
+    /// How many entries may still be returned, and be pending.
     room: usize,
     truncated: bool,
 }
 
-impl Walk<'_> {
+impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
     /// Adds the entries of a subdirectory, which come next.
     fn descend(&mut self, below: &[u8], depth: u64) -> Result<(), FileError> {
         let is_top = below.is_empty();
@@ -153,24 +196,29 @@ impl Walk<'_> {
             Err(errno) => return Err(beneath(errno, &join(self.written, below))),
         };
         // The first entries in order, as many as there is room for.
-        let mut first: BinaryHeap<Vec<u8>> = BinaryHeap::new();
+        let mut first: BinaryHeap<(Vec<u8>, Visit)> = BinaryHeap::new();
         let mut stopped = None;
-        let read = read_directory(&directory, |name, _| {
+        let read = read_directory(&directory, |name, kind| {
             if let Err(error) = self.watch.check() {
                 stopped = Some(error);
                 return Err(Errno::INTR);
             }
-            if is_temporary(name) {
+            let is_directory = kind == FileType::Directory;
+            let visit = match is_temporary(name) {
+                true => Visit::Skip,
+                false => (self.visit)(below, name, is_directory),
+            };
+            if visit == Visit::Skip || visit == Visit::Enter && !is_directory {
                 return Ok(());
             }
             if first.len() < self.room {
-                first.push(name.to_vec());
+                first.push((name.to_vec(), visit));
             } else {
                 self.truncated = true;
                 if let Some(mut last) = first.peek_mut()
-                    && name < last.as_slice()
+                    && name < last.0.as_slice()
                 {
-                    *last = name.to_vec();
+                    *last = (name.to_vec(), visit);
                 }
             }
             Ok(())
@@ -183,10 +231,11 @@ impl Walk<'_> {
             Err(Errno::NOENT) if !is_top => {}
             read => read.map_err(|errno| beneath(errno, &join(self.written, below)))?,
         }
-        for name in first.into_sorted_vec().into_iter().rev() {
+        for (name, visit) in first.into_sorted_vec().into_iter().rev() {
             match retry(|| statat(&directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)) {
                 Ok(stat) => self.pending.push_back(Pending {
                     depth,
+                    visit,
                     kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
                     size: size_of(&stat),
                     modified: modified(&stat),

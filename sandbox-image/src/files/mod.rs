@@ -8,6 +8,7 @@
 //! Hard links are treated like other files: anyone who can create one could have read or written
 //! the file.
 
+mod copy;
 mod edit;
 mod entries;
 mod error;
@@ -24,6 +25,7 @@ mod quota;
 mod races;
 mod read;
 mod remove;
+mod search;
 mod temporary;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -51,6 +53,7 @@ pub use policy::PathPolicy;
 pub use quota::Lifetime;
 pub use read::{Range, Reading};
 pub use remove::{Absent, RemoveScope};
+pub use search::{GlobOptions, GrepOptions};
 pub use temporary::{Existing, remove_all as remove_temporaries};
 pub use touched::Announce;
 pub use view::Viewed;

@@ -1,6 +1,7 @@
 //! Tests of this module's guarantees, with both resolvers, over real directories.
 
 mod operations;
+mod search;
 mod slashes;
 mod trees;
 

@@ -12,7 +12,8 @@
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, Mode, OFlags, Stat, fchmod, fstat, ftruncate, statat,
+    AtFlags, FallocateFlags, FileType, Mode, OFlags, Stat, copy_file_range, fchmod, fstat,
+    ftruncate, statat,
 };
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
@@ -31,6 +32,8 @@ use sandbox_dirfd::{Root, retry, split};
 const RACES: usize = 8;
 /// Size of one piece of a copy.
 const COPY_BYTES: usize = 256 << 10;
+/// The same where the kernel copies: it shares blocks in longer pieces, but a piece is not stopped.
+const KERNEL_COPY_BYTES: usize = 8 << 20;
 /// The largest file that may be kept in [`Written::replaced`]: its space is negligible.
 const KEPT_BYTES: u64 = 64 << 10;
 /// Most content for a mount that is a single file: there is no directory beside it to collect more.
@@ -91,6 +94,8 @@ pub struct Writing<'f> {
     bytes: u64,
     /// The size of the existing file, if it is appended to.
     before: u64,
+    /// The permissions of a new file, if they are not the usual ones.
+    permissions: Option<Mode>,
 }
 
 /// Where content is collected.
@@ -153,6 +158,7 @@ impl Files {
             stage,
             bytes: 0,
             before,
+            permissions: None,
         };
         writing.refuse_size(0)?;
         Ok(writing)
@@ -213,6 +219,11 @@ impl<'f> Writing<'f> {
     pub fn put(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         self.refuse_size(bytes.len() as u64)?;
         self.files.charge(self.located.mount.fd(), bytes.len() as u64)?;
+        self.store(bytes)
+    }
+
+    /// Adds content that is counted already.
+    fn store(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         match &mut self.stage {
             Stage::Beside(temporary) => write_at(temporary.fd(), bytes, self.bytes)
                 .map_err(|(errno, _)| FileError::system(errno, &self.written))?,
@@ -220,6 +231,62 @@ impl<'f> Writing<'f> {
         }
         self.bytes += bytes.len() as u64;
         Ok(())
+    }
+
+    /// Adds the first `size` bytes of a file, or all if it is shorter by now. The kernel copies them,
+    /// and shares their blocks where the file system can.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`put`](Self::put), and those of reading.
+    pub fn put_file(&mut self, from: &OwnedFd, size: u64, watch: &Watch) -> Result<(), FileError> {
+        self.refuse_size(size)?;
+        self.files.charge(self.located.mount.fd(), size)?;
+        let mut by_kernel = matches!(self.stage, Stage::Beside(_));
+        let mut offset = 0;
+        while offset < size {
+            watch.check()?;
+            let length = usize::try_from(size - offset).unwrap_or(usize::MAX);
+            let copied = match &self.stage {
+                Stage::Beside(temporary) if by_kernel => {
+                    let (mut read, mut write) = (offset, self.bytes);
+                    let length = length.min(KERNEL_COPY_BYTES);
+                    let to = temporary.fd();
+                    match retry(|| {
+                        copy_file_range(from, Some(&mut read), to, Some(&mut write), length)
+                    }) {
+                        // It cannot copy between these two file systems.
+                        Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                            by_kernel = false;
+                            continue;
+                        }
+                        copied => {
+                            let copied =
+                                copied.map_err(|errno| FileError::system(errno, &self.written))?;
+                            self.bytes += copied as u64;
+                            copied
+                        }
+                    }
+                }
+                _ => {
+                    let mut buffer = vec![0; length.min(COPY_BYTES)];
+                    let read = retry(|| rustix::io::pread(from, &mut buffer[..], offset));
+                    let read = read.map_err(|errno| FileError::system(errno, &self.written))?;
+                    self.store(&buffer[..read])?;
+                    read
+                }
+            };
+            if copied == 0 {
+                break;
+            }
+            offset += copied as u64;
+        }
+        Ok(())
+    }
+
+    /// Gives the file these permissions if it is new.
+    pub const fn permissions(&mut self, permissions: Mode) {
+        self.permissions = Some(permissions);
     }
 
     /// Whether the file would be too large with `more` bytes of content.
@@ -323,9 +390,9 @@ impl<'f> Writing<'f> {
         if !missing.is_empty() && self.options.parents == Parents::Require {
             return Err(FileError::system(Errno::NOENT, &self.written));
         }
-        if let Some(target) = target {
-            // It gets the permissions of the old file; setuid, setgid and sticky bits are not.
-            let mode = Mode::from_raw_mode(target.stat.st_mode & 0o777);
+        // It gets the permissions of the old file; setuid, setgid and sticky bits are not.
+        let of_target = |target: &Target| Mode::from_raw_mode(target.stat.st_mode & 0o777);
+        if let Some(mode) = target.map(of_target).or(self.permissions) {
             retry(|| fchmod(temporary.fd(), mode)).map_err(fail)?;
         }
         let wanted = match target {

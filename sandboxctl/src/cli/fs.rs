@@ -97,6 +97,27 @@ Examples:
   sandboxctl fs ls -R --max-depth 3 --json")]
     Ls(LsArgs),
 
+    /// Find paths by a pattern
+    ///
+    /// * and ? match within a name, ** matches any directories; there are [a-z] and {a,b}. Quote the
+    /// pattern, so that the shell leaves it alone. Paths are printed relative where the pattern is.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs glob '*.csv'
+  sandboxctl fs glob 'src/**/*.{rs,toml}' --hidden
+  sandboxctl fs glob 'reports/*/' --json")]
+    Glob(GlobArgs),
+
+    /// Find lines in files by a regular expression: exit code 1 without a match
+    ///
+    /// Any other exit code than 0 and 1 is an error. Binary files are searched up to their first NUL.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs grep 'TODO|FIXME'
+  sandboxctl fs grep -i error logs --glob '*.log' --context 2
+  sandboxctl fs grep '^import' main.py --json")]
+    Grep(GrepArgs),
+
     /// Create a directory and its missing parents
     #[command(after_long_help = "\
 Examples:
@@ -171,16 +192,17 @@ Examples:
         overwrite: bool,
     },
 
-    /// Copy a file into or out of the sandbox
+    /// Copy a file into, out of or within the sandbox
     ///
     /// A path that begins with a colon is in the sandbox; - is stdin or stdout. In a target directory
-    /// the file keeps its name. The copy is atomic.
+    /// the file keeps its name. The copy of a file is atomic.
     #[command(after_long_help = "\
 Examples:
   sandboxctl fs cp data.csv :
   sandboxctl fs cp data.csv :input/data.csv
   sandboxctl fs cp :report.pdf .
-  sandboxctl fs cp :report.pdf - | lpr")]
+  sandboxctl fs cp :report.pdf - | lpr
+  sandboxctl fs cp -r :template :project")]
     Cp {
         /// The file to copy
         #[arg(value_name = "FROM", value_hint = ValueHint::FilePath, value_parser = side())]
@@ -188,6 +210,9 @@ Examples:
         /// Where to
         #[arg(value_name = "TO", value_hint = ValueHint::AnyPath, value_parser = side())]
         to: Side,
+        /// Copy a directory with its contents; within the sandbox only
+        #[arg(short, long)]
+        recursive: bool,
     },
 
     /// Run many operations in one sandbox: one JSON object per line in, one result per line out
@@ -315,6 +340,61 @@ pub struct LsArgs {
     pub max_depth: Option<NonZeroU64>,
 
     /// Print at most that many entries
+    #[arg(long, value_name = "NUMBER", value_hint = ValueHint::Other, allow_hyphen_values = true,
+        value_parser = at_least_1())]
+    pub limit: Option<NonZeroU64>,
+}
+
+/// `fs glob`.
+#[derive(Debug, Args)]
+pub struct GlobArgs {
+    /// The pattern
+    #[arg(value_name = "PATTERN", value_hint = ValueHint::Other,
+        value_parser = Utf8(StringValueParser::new()))]
+    pub pattern: String,
+
+    /// Match names that begin with a dot too
+    #[arg(long)]
+    pub hidden: bool,
+
+    /// Print at most that many paths
+    #[arg(long, value_name = "NUMBER", value_hint = ValueHint::Other, allow_hyphen_values = true,
+        value_parser = at_least_1())]
+    pub limit: Option<NonZeroU64>,
+}
+
+/// `fs grep`.
+#[derive(Debug, Args)]
+pub struct GrepArgs {
+    /// The regular expression
+    #[arg(value_name = "PATTERN", value_hint = ValueHint::Other,
+        value_parser = Utf8(StringValueParser::new()))]
+    pub pattern: String,
+
+    /// The file or directory to search
+    #[arg(value_name = "PATH", default_value = ".", value_hint = ValueHint::Other,
+        value_parser = guest())]
+    pub path: OsString,
+
+    /// Ignore case
+    #[arg(short, long)]
+    pub ignore_case: bool,
+
+    /// Search only files whose name, or with a slash whose path, matches this pattern
+    #[arg(short, long, value_name = "PATTERN", value_hint = ValueHint::Other,
+        value_parser = Utf8(StringValueParser::new()))]
+    pub glob: Option<String>,
+
+    /// Print that many lines before and after each match, at most 100
+    #[arg(short = 'C', long, value_name = "NUMBER", default_value = "0",
+        value_hint = ValueHint::Other)]
+    pub context: u64,
+
+    /// Search files and directories whose names begin with a dot too
+    #[arg(long)]
+    pub hidden: bool,
+
+    /// Print at most that many matches
     #[arg(long, value_name = "NUMBER", value_hint = ValueHint::Other, allow_hyphen_values = true,
         value_parser = at_least_1())]
     pub limit: Option<NonZeroU64>,

@@ -8,7 +8,8 @@ use super::command::RunCommand;
 use super::destroy::Destroy;
 use super::error::ToolError;
 use super::files::{
-    CreateDirectory, Delete, Exists, FileInfo, Filesystem, ListDirectory, ReadFile, WriteFile,
+    Copy, CreateDirectory, Delete, Exists, FileInfo, Filesystem, Glob, Grep, ListDirectory,
+    ReadFile, WriteFile,
 };
 use super::init::Init;
 use super::metadata::Json;
@@ -18,7 +19,7 @@ use super::stop::Stop;
 use super::tool::{Arguments, Context, Output, Tool, Work, decode};
 
 /// Every tool, in the order of the documentation.
-static TOOLS: [Entry; 12] = [
+static TOOLS: [Entry; 15] = [
     Entry::of::<Init>(),
     Entry::of::<RunCommand>(),
     Entry::of::<Destroy>(),
@@ -29,6 +30,9 @@ static TOOLS: [Entry; 12] = [
     Entry::of::<Delete>(),
     Entry::of::<Exists>(),
     Entry::of::<FileInfo>(),
+    Entry::of::<Glob>(),
+    Entry::of::<Grep>(),
+    Entry::of::<Copy>(),
     Entry::of::<ExecuteScript>(),
     Entry::of::<Filesystem>(),
 ];

@@ -3,6 +3,7 @@
 
 mod names;
 mod reading;
+mod search;
 mod writing;
 
 use std::fs;
@@ -51,6 +52,8 @@ fn each_on(path: &str) -> Vec<Value> {
         json!({"operation": "list", "path": path}),
         json!({"operation": "exists", "path": path}),
         json!({"operation": "stat", "path": path}),
+        json!({"operation": "grep", "pattern": "x", "path": path}),
+        json!({"operation": "copy", "from": path, "to": "elsewhere", "recursive": true}),
     ];
     operations.extend(each_change_of(path));
     operations
@@ -70,6 +73,8 @@ fn each_change_of(path: &str) -> Vec<Value> {
         json!({"operation": "rename", "from": path, "to": "elsewhere"}),
         json!({"operation": "rename", "from": "file", "to": path}),
         json!({"operation": "rename", "from": "file", "to": path, "overwrite": true}),
+        json!({"operation": "copy", "from": "file", "to": path}),
+        json!({"operation": "copy", "from": "file", "to": path, "overwrite": true}),
     ]
 }
 
@@ -243,6 +248,9 @@ fn links_are_never_followed_and_special_files_never_opened() {
             json!({"operation": "write", "path": path, "content": "x", "mode": "append"}),
             json!({"operation": "write", "path": path, "content": "x", "atomic": false}),
             json!({"operation": "edit", "path": path, "old": "x", "new": "y"}),
+            json!({"operation": "grep", "pattern": "x", "path": path}),
+            json!({"operation": "copy", "from": path, "to": "elsewhere"}),
+            json!({"operation": "copy", "from": "file", "to": path, "overwrite": true}),
             json!({"operation": "remove", "path": path}),
             json!({"operation": "rename", "from": path, "to": "elsewhere"}),
         ] {

@@ -7,18 +7,19 @@ use std::time::Duration;
 
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{ScriptOperation, Timestamp, WriteMode, permissions_text};
+use sandbox_protocol::path::{join_written, split_glob};
 
 use super::{audited, path, raise, raised};
 use crate::files::{
-    Absent, FileError, ListOptions, Listed, Overwrite, Parents, Range, RemoveScope, Watch,
-    WriteOptions,
+    Absent, Existing, FileError, GlobOptions, GrepOptions, ListOptions, Listed, Overwrite, Parents,
+    Range, RemoveScope, Watch, WriteOptions,
 };
 use crate::luau::ffi::{Call, Raise, Results, Slot};
-use crate::luau::options::{count, flag, options};
+use crate::luau::options::{count, flag, option, options};
 
 /// Sets `fs`.
 pub(super) fn install(call: &mut Call<'_>) {
-    let fs = call.push_table(0, 7);
+    let fs = call.push_table(0, 11);
     call.push_function(c"read", read, 0);
     call.set_field(fs, c"read");
     call.push_function(c"write", write, 0);
@@ -33,6 +34,14 @@ pub(super) fn install(call: &mut Call<'_>) {
     call.set_field(fs, c"exists");
     call.push_function(c"stat", stat, 0);
     call.set_field(fs, c"stat");
+    call.push_function(c"glob", glob, 0);
+    call.set_field(fs, c"glob");
+    call.push_function(c"grep", grep, 0);
+    call.set_field(fs, c"grep");
+    call.push_function(c"copy", copy, 0);
+    call.set_field(fs, c"copy");
+    call.push_function(c"rename", rename, 0);
+    call.set_field(fs, c"rename");
     call.set_global(c"fs");
 }
 
@@ -215,6 +224,134 @@ fn stat(call: &mut Call<'_>) -> Results {
     push_time(call, facts.created);
     call.set_field(table, c"created");
     Ok(call.results(1))
+}
+
+fn glob(call: &mut Call<'_>) -> Results {
+    let pattern = text(call, Slot::arg(1), "glob")?;
+    let table = Slot::arg(2);
+    options(call, table, "glob", &["hidden", "limit"])?;
+    let hidden = flag(call, table, "hidden")? == Some(true);
+    let limit = count(call, table, "limit")?;
+    let watch = watch(call);
+    let (directory, below) = split_glob(&pattern);
+    let top = if directory.is_empty() { "." } else { directory };
+    let found = audited(call, ScriptOperation::Glob, |files| {
+        let options = GlobOptions { pattern: below, hidden, limit };
+        files.glob(top.as_bytes(), options, &watch)
+    })?;
+    let found = found.map_err(|error| raised(&error))?;
+    refuse_part(found.truncated, limit, top.as_bytes())?;
+    let array = call.push_table(found.found.len(), 0);
+    for (index, name) in found.found.iter().enumerate() {
+        call.push_string(join_written(directory.as_bytes(), name));
+        call.set_element(array, index + 1)?;
+    }
+    call.push_boolean(found.truncated);
+    Ok(call.results(2))
+}
+
+fn grep(call: &mut Call<'_>) -> Results {
+    let pattern = text(call, Slot::arg(1), "grep")?;
+    let top = match call.is_nil(Slot::arg(2)) {
+        true => Vec::new(),
+        false => path(call, Slot::arg(2), "grep")?,
+    };
+    let table = Slot::arg(3);
+    options(call, table, "grep", &["glob", "context", "ignore_case", "hidden", "limit"])?;
+    let glob = option(call, table, "glob", "string", |call, value| {
+        String::from_utf8(call.string(value)?.to_vec()).ok()
+    })?;
+    let context = count(call, table, "context")?.unwrap_or(0);
+    let ignore_case = flag(call, table, "ignore_case")? == Some(true);
+    let hidden = flag(call, table, "hidden")? == Some(true);
+    let limit = count(call, table, "limit")?;
+    let watch = watch(call);
+    let begin: &[u8] = if top.is_empty() { b"." } else { &top };
+    let (pattern, glob) = (&*pattern, glob.as_deref());
+    let found = audited(call, ScriptOperation::Grep, |files| {
+        let options = GrepOptions { pattern, glob, context, ignore_case, hidden, limit };
+        files.grep(begin, options, &watch)
+    })?;
+    let found = found.map_err(|error| raised(&error))?;
+    refuse_part(found.truncated, limit, begin)?;
+    let array = call.push_table(found.found.len(), 0);
+    for (index, line) in found.found.iter().enumerate() {
+        let entry = call.push_table(0, 3);
+        call.push_string(join_written(&top, line.name.as_bytes()));
+        call.set_field(entry, c"path");
+        push_integer(call, line.line);
+        call.set_field(entry, c"line");
+        call.push_string(&line.text);
+        call.set_field(entry, c"text");
+        for (name, is_set) in [(c"context", line.context), (c"cut", line.cut)] {
+            if is_set {
+                call.push_boolean(true);
+                call.set_field(entry, name);
+            }
+        }
+        call.set_element(array, index + 1)?;
+    }
+    call.push_boolean(found.truncated);
+    Ok(call.results(2))
+}
+
+fn copy(call: &mut Call<'_>) -> Results {
+    let from = path(call, Slot::arg(1), "copy")?;
+    let to = path(call, Slot::arg(2), "copy")?;
+    let table = Slot::arg(3);
+    options(call, table, "copy", &["recursive", "overwrite"])?;
+    let scope = match flag(call, table, "recursive")? {
+        Some(true) => RemoveScope::Tree,
+        Some(false) | None => RemoveScope::Entry,
+    };
+    let existing = existing(call, table)?;
+    let watch = watch(call);
+    let copied = audited(call, ScriptOperation::Copy, |files| {
+        files.copy(&from, &to, scope, existing, &watch)
+    })?;
+    copied.map_err(|error| raised(&error))?;
+    call.push_boolean(true);
+    Ok(call.results(1))
+}
+
+fn rename(call: &mut Call<'_>) -> Results {
+    let from = path(call, Slot::arg(1), "rename")?;
+    let to = path(call, Slot::arg(2), "rename")?;
+    let table = Slot::arg(3);
+    options(call, table, "rename", &["overwrite"])?;
+    let existing = existing(call, table)?;
+    let renamed = audited(call, ScriptOperation::Rename, |files| {
+        files.rename_entry(&from, &to, existing).map(drop)
+    })?;
+    renamed.map_err(|error| raised(&error))?;
+    call.push_boolean(true);
+    Ok(call.results(1))
+}
+
+/// The option `overwrite`.
+fn existing(call: &mut Call<'_>, table: Slot) -> Result<Existing, Raise> {
+    Ok(match flag(call, table, "overwrite")? {
+        Some(true) => Existing::Replace,
+        Some(false) | None => Existing::Refuse,
+    })
+}
+
+/// A pattern.
+fn text(call: &mut Call<'_>, slot: Slot, function: &str) -> Result<String, Raise> {
+    match call.string(slot).map(<[u8]>::to_vec).map(String::from_utf8) {
+        Some(Ok(text)) => Ok(text),
+        Some(Err(_)) => Err(Raise::Error("the pattern is not UTF-8".to_owned())),
+        None => Err(Raise::expected(call, slot, function, "string")),
+    }
+}
+
+/// A result is a part of what there is only if the script has set a limit.
+fn refuse_part(truncated: bool, limit: Option<u64>, path: &[u8]) -> Result<(), Raise> {
+    if !truncated || limit.is_some() {
+        return Ok(());
+    }
+    let reason = "too many results: narrow the pattern, or set a limit to get a part of them";
+    Err(raised(&FileError::rule(ErrorKind::TooLarge, reason, path)))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "the VM's numbers are doubles")]

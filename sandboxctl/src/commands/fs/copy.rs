@@ -1,19 +1,19 @@
-//! `fs cp`: copies a file from the host into the sandbox, or out of it.
+//! `fs cp`: copies a file from the host into the sandbox, or out of it, and files and directories
+//! within it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use sandbox_api::files::{EntryKind, OperationStats, WriteOptions};
+use sandbox_api::files::{CopyOptions, EntryKind, OperationStats, WriteOptions};
 use sandbox_controller::Sandbox;
 use serde::Serialize;
-use tokio::io::AsyncWriteExt;
 
 use super::super::transfer::{Sink, Source};
 use super::progress::Progress;
 use super::report::Report;
-use super::{failed, fill, piece, pour, stdout};
+use super::{failed, fill, pour, stdout};
 use crate::cli::fs::Side;
 use crate::error::Error;
 use crate::input;
@@ -24,6 +24,7 @@ use crate::target::Target;
 pub struct Copy<'a> {
     from: From<'a>,
     to: To<'a>,
+    recursive: bool,
 }
 
 enum From<'a> {
@@ -43,17 +44,30 @@ struct Copied {
     from: String,
     to: String,
     bytes: u64,
+    /// Files and directories, of a copy within the sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries: Option<u64>,
 }
 
 impl OperationStats for Copied {
     fn bytes(&self) -> Option<u64> {
         Some(self.bytes)
     }
+
+    fn items(&self) -> Option<u64> {
+        self.entries
+    }
 }
 
 impl<'a> Copy<'a> {
     /// Opens the host side. Nothing changes yet.
-    pub fn prepare(from: &'a Side, to: &'a Side) -> Result<Self, Error> {
+    pub fn prepare(from: &'a Side, to: &'a Side, recursive: bool) -> Result<Self, Error> {
+        if recursive && !matches!((from, to), (Side::Sandbox(_), Side::Sandbox(_))) {
+            return Err(Error::usage("--recursive", "it copies within the sandbox only")
+                .with_hint(
+                    "`tar c DIR | sandboxctl fs cp - :dir.tar` makes one file of a directory",
+                ));
+        }
         if !matches!((from, to), (Side::Sandbox(_), _) | (_, Side::Sandbox(_))) {
             return Err(Error::usage("TO", "neither of the two is in the sandbox")
                 .with_hint("a path that begins with a colon is the sandbox's: cp data.csv :"));
@@ -94,11 +108,12 @@ impl<'a> Copy<'a> {
                 To::Host { target, path }
             }
         };
-        Ok(Self { from, to })
+        Ok(Self { from, to, recursive })
     }
 
     pub async fn perform(self, sandbox: &Sandbox, output: &Output) -> Result<Report, Error> {
         let shown = |path: &OsStr| format!(":{}", path.to_string_lossy());
+        let mut entries = None;
         let (from, to, bytes) = match (self.from, self.to) {
             (From::Host { mut source, written, name }, To::Sandbox(path)) => {
                 let path = inside(sandbox, path, name.as_deref()).await?;
@@ -131,23 +146,15 @@ impl<'a> Copy<'a> {
             (From::Sandbox(from), To::Sandbox(to)) => {
                 let name = last_name(from.as_bytes());
                 let to = inside(sandbox, to, name.as_deref()).await?;
-                let mut progress = progress_of(sandbox, from, output).await?;
-                let mut reader = sandbox.reader(from.as_bytes(), 0, None).await?;
-                let mut writer = sandbox.writer(to, WriteOptions::default()).await?;
-                while let Some(piece) = piece(&mut reader).await? {
-                    progress.add(piece.len());
-                    if writer.write_all(&piece).await.is_err() {
-                        // It accepts no more; its end returns the reason.
-                        break;
-                    }
-                }
-                let copied = writer.finish().await?;
-                (shown(from), format!(":{}", copied.path), copied.bytes_written)
+                let options = CopyOptions { recursive: self.recursive, overwrite: true };
+                let copied = sandbox.copy(from.as_bytes(), to, options).await?;
+                entries = Some(copied.entries);
+                (shown(from), format!(":{}", copied.to), copied.bytes)
             }
             // `prepare` has refused it.
             (From::Host { .. }, To::Host { .. } | To::Stdout) => return Ok(Report::done()),
         };
-        Report::silent(&Copied { from, to, bytes })
+        Report::silent(&Copied { from, to, bytes, entries })
     }
 }
 
@@ -215,7 +222,7 @@ mod tests {
     fn a_copy_has_the_sandbox_on_one_side() {
         let folder = tempfile::tempdir().unwrap();
         let host = |name: &str| Side::Host(folder.path().join(name));
-        let refused = |from: &Side, to: &Side| match Copy::prepare(from, to) {
+        let refused = |from: &Side, to: &Side| match Copy::prepare(from, to, false) {
             Ok(_) => panic!("it is taken"),
             Err(error) => error.to_text().replace(folder.path().to_str().unwrap(), ""),
         };
@@ -230,6 +237,6 @@ mod tests {
         ];
         insta::assert_snapshot!(texts.join("\n"));
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
-        assert!(Copy::prepare(&guest, &host("")).is_ok());
+        assert!(Copy::prepare(&guest, &host(""), false).is_ok());
     }
 }

@@ -18,8 +18,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use sandbox_api::files::{
-    ListOptions, MkdirOptions, ReadOptions, RemoveOptions, RenameOptions, ViewOptions, WriteMode,
-    WriteOptions,
+    GlobOptions, GrepOptions, ListOptions, MkdirOptions, ReadOptions, RemoveOptions, RenameOptions,
+    ViewOptions, WriteMode, WriteOptions,
 };
 use sandbox_api::operation::Envelope;
 use sandbox_api::{Encoding, ErrorKind, Failure, SandboxSpec};
@@ -35,7 +35,9 @@ use self::report::Report;
 use super::text::LineCut;
 use super::transfer::{Sink, Source};
 use super::{Context, block_on, launch};
-use crate::cli::fs::{BatchArgs, EditArgs, FsArgs, FsCommand, LsArgs, ReadArgs, Side, WriteArgs};
+use crate::cli::fs::{
+    BatchArgs, EditArgs, FsArgs, FsCommand, GlobArgs, GrepArgs, LsArgs, ReadArgs, Side, WriteArgs,
+};
 use crate::config::Settings;
 use crate::error::Error;
 use crate::signals::Signals;
@@ -75,6 +77,8 @@ enum Work<'a> {
     Write(&'a WriteArgs, Content),
     Edit { path: &'a OsStr, old: String, new: String, args: &'a EditArgs },
     List(&'a LsArgs),
+    Glob(&'a GlobArgs),
+    Grep(&'a GrepArgs),
     Mkdir(&'a OsStr, MkdirOptions),
     Remove(&'a OsStr, RemoveOptions),
     Exists(&'a OsStr),
@@ -107,6 +111,8 @@ impl<'a> Work<'a> {
                 args,
             },
             FsCommand::Ls(args) => Self::List(args),
+            FsCommand::Glob(args) => Self::Glob(args),
+            FsCommand::Grep(args) => Self::Grep(args),
             FsCommand::Mkdir { path, no_parents, .. } => {
                 Self::Mkdir(path, MkdirOptions { parents: !no_parents })
             }
@@ -121,7 +127,9 @@ impl<'a> Work<'a> {
             FsCommand::Cp { to: Side::Stdio, .. } if args.json => {
                 return Err(Error::usage("--json", "stdout is taken by the file"));
             }
-            FsCommand::Cp { from, to } => Self::Copy(Copy::prepare(from, to)?),
+            FsCommand::Cp { from, to, recursive } => {
+                Self::Copy(Copy::prepare(from, to, *recursive)?)
+            }
             FsCommand::Batch(args) => Self::Batch(Batch::prepare(args)?),
         })
     }
@@ -217,9 +225,9 @@ impl Session<'_> {
                     output.failure(&document.message, document.hint.as_deref());
                 }
                 // If it cannot be determined, the exit code is not 1, which means that nothing
-                // exists.
+                // exists or matches.
                 return Ok(match (&self.args.command, error.exit_code()) {
-                    (FsCommand::Exists { .. }, 1) => 2,
+                    (FsCommand::Exists { .. } | FsCommand::Grep(_), 1) => 2,
                     (_, code) => code,
                 });
             }
@@ -251,6 +259,22 @@ impl Session<'_> {
                 };
                 let list = sandbox.list(args.path.as_bytes(), options).await?;
                 report::list(&list, args.long, output)
+            }
+            Work::Glob(args) => {
+                let options =
+                    GlobOptions { hidden: args.hidden, limit: args.limit.map(Into::into) };
+                report::glob(&sandbox.glob(".", &args.pattern, options).await?, output)
+            }
+            Work::Grep(args) => {
+                let options = GrepOptions {
+                    glob: args.glob.clone(),
+                    context: args.context,
+                    ignore_case: args.ignore_case,
+                    hidden: args.hidden,
+                    limit: args.limit.map(Into::into),
+                };
+                let found = sandbox.grep(args.path.as_bytes(), &args.pattern, options).await?;
+                report::grep(&found, output)
             }
             Work::Mkdir(path, options) => {
                 Report::silent(&sandbox.mkdir(path.as_bytes(), options).await?)
@@ -360,6 +384,10 @@ fn hint(command: &FsCommand, error: &Error) -> Option<String> {
         (ErrorKind::IsDirectory, FsCommand::Write(_)) => {
             "name the file: neither a directory can be written, nor what ends with a slash"
         }
+        (
+            ErrorKind::IsDirectory,
+            FsCommand::Cp { from: Side::Sandbox(_), to: Side::Sandbox(_), .. },
+        ) => "-r copies it with all that is in it",
         (ErrorKind::IsDirectory, FsCommand::Cp { .. }) => "cp copies one file: name it",
         (ErrorKind::IsDirectory, _) => "`sandboxctl fs ls` lists a directory",
         (ErrorKind::NotEmpty, FsCommand::Rm { .. }) => "-r removes it with all that is in it",

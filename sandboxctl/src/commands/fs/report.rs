@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use sandbox_api::files::{
-    Entry, ListData, OperationStats, ReadData, StatData, Timestamp, ViewData, time_text,
+    Entry, GlobData, GrepData, ListData, OperationStats, ReadData, StatData, Timestamp, ViewData,
+    time_text,
 };
 use sandbox_api::operation::OperationOutput;
 use sandbox_controller::Error as ControllerError;
@@ -78,6 +79,55 @@ pub fn list(list: &ListData, long: bool, output: &Output) -> Result<Report, Erro
     });
     let report = Report::silent(list)?.text(text);
     Ok(Report { notice, ..report })
+}
+
+/// `glob`: one path per line.
+pub fn glob(found: &GlobData, output: &Output) -> Result<Report, Error> {
+    let mut text = Vec::new();
+    for path in &found.matches {
+        push_name(&mut text, &path.name, path.name_b64.as_ref(), output);
+        text.push(b'\n');
+    }
+    let report = Report::silent(found)?.text(text);
+    let shown = found.matches.len();
+    let notice = found.truncated.then(|| format!("only {shown} paths are shown: there are more"));
+    Ok(Report { notice, ..report })
+}
+
+/// `grep`: `path:line:text`, context as `path-line-text`, with `--` between groups of lines.
+pub fn grep(found: &GrepData, output: &Output) -> Result<Report, Error> {
+    let mut text = Vec::new();
+    let has_context = found.lines.iter().any(|line| line.context);
+    let mut last: Option<(&str, u64)> = None;
+    for line in &found.lines {
+        let follows =
+            last.is_none_or(|(path, number)| (path, number + 1) == (&*line.path, line.line));
+        if has_context && !follows {
+            text.extend_from_slice(b"--\n");
+        }
+        last = Some((&line.path, line.line));
+        push_name(&mut text, &line.name, line.name_b64.as_ref(), output);
+        let mark = if line.context { '-' } else { ':' };
+        let shown = match output.stdout_is_terminal() {
+            true => escaped_line(&line.text),
+            false => line.text.as_str().into(),
+        };
+        text.extend_from_slice(format!("{mark}{}{mark}{shown}\n", line.line).as_bytes());
+    }
+    let code = if found.matches == 0 { 1 } else { 0 };
+    let report = Report::silent(found)?.text(text).code(code);
+    let shown = found.matches;
+    let notice =
+        found.truncated.then(|| format!("only {shown} matches are shown: there may be more"));
+    Ok(Report { notice, ..report })
+}
+
+/// A name as it is, or with control characters escaped for a terminal.
+fn push_name(text: &mut Vec<u8>, name: &str, exact: Option<&Base64>, output: &Output) {
+    match output.stdout_is_terminal() {
+        true => text.extend_from_slice(escaped_line(name).as_bytes()),
+        false => text.extend_from_slice(bytes(name, exact)),
+    }
 }
 
 /// For a terminal: names with control characters escaped.

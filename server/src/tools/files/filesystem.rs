@@ -14,17 +14,20 @@ use super::super::metadata::Json;
 use super::super::schema;
 use super::super::stop::Stop;
 use super::super::tool::{Arguments, Context, Output, Tool, Work};
+use super::copy::Copy;
 use super::create_directory::CreateDirectory;
 use super::delete::Delete;
 use super::exists::Exists;
 use super::file_info::FileInfo;
+use super::glob::Glob;
+use super::grep::Grep;
 use super::list_directory::ListDirectory;
 use super::operation::{FileTool, OperationError, OperationOutput, OperationWork, begin};
 use super::read_file::ReadFile;
 use super::write_file::WriteFile;
 
 /// The operations, in the order of the documentation.
-pub(super) static OPERATIONS: [Entry; 7] = [
+pub(super) static OPERATIONS: [Entry; 10] = [
     Entry::of::<ReadFile>(),
     Entry::of::<WriteFile>(),
     Entry::of::<ListDirectory>(),
@@ -32,6 +35,9 @@ pub(super) static OPERATIONS: [Entry; 7] = [
     Entry::of::<Delete>(),
     Entry::of::<Exists>(),
     Entry::of::<FileInfo>(),
+    Entry::of::<Glob>(),
+    Entry::of::<Grep>(),
+    Entry::of::<Copy>(),
 ];
 
 pub(in crate::tools) struct Filesystem;

@@ -28,6 +28,11 @@ pub(in crate::tools) trait FileTool: 'static {
     type Args: FileArguments;
     type Data: Serialize + JsonSchema + Send + Sync + 'static;
 
+    /// The path that contains all that it uses: calls that use the same paths keep their order.
+    fn used_path(args: &Self::Args) -> &[u8] {
+        args.path()
+    }
+
     /// The most bytes of its data; `max_file_size` is the limit of a file. None if it returns few.
     fn data_bytes(_args: &Self::Args, _max_file_size: u64) -> Option<u64> {
         None
@@ -48,7 +53,7 @@ pub(in crate::tools) trait FileArguments: Arguments + fmt::Debug {
 /// The arguments of an operation: those that all have, and its own.
 macro_rules! file_arguments {
     (
-        $name:ident, $path:literal
+        $name:ident, $path:literal $(= $default:literal)?
         $(, $(#[$attribute:meta])* $field:ident: $type:ty)* $(,)?
     ) => {
         #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
@@ -57,6 +62,7 @@ macro_rules! file_arguments {
             /// The sandbox, by the name that sandbox_init gave it
             pub container_id: String,
             #[doc = $path]
+            $(#[serde(default = $default)])?
             pub path: String,
             /// The path's bytes as base64, for one that is not UTF-8; where they are given, they count
             #[serde(default, rename = "path_b64")]
@@ -90,6 +96,11 @@ macro_rules! file_arguments {
     };
 }
 pub(super) use file_arguments;
+
+/// The mounted directory, where a path may be left out.
+pub(super) fn here() -> String {
+    ".".to_owned()
+}
 
 /// The result of an operation.
 pub(in crate::tools) struct OperationOutput<D> {
@@ -133,7 +144,7 @@ pub(super) fn begin<T: FileTool>(
 ) -> Result<OperationWork<T::Data>, ToolError> {
     let registered = context.registry.find(args.container_id())?;
     // An invalid path has no dependencies: it is refused.
-    let scope = scope(args.path(), T::CHANGES_FILES, &registered);
+    let scope = scope(T::used_path(&args), T::CHANGES_FILES, &registered);
     let ticket = scope.map(|scope| registered.enter(scope));
     let (registry, read_bytes) = (context.registry.clone(), context.read_bytes.clone());
     let data_bytes = T::data_bytes(&args, context.limits.max_file_size.as_u64());

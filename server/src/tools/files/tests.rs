@@ -28,7 +28,7 @@ fn decoded<T: FileTool>() -> Decoded {
     Decoded { operation: T::OPERATION, alone }
 }
 
-fn every_operation() -> [Decoded; 7] {
+fn every_operation() -> [Decoded; 10] {
     let all = [
         decoded::<ReadFile>(),
         decoded::<WriteFile>(),
@@ -37,9 +37,22 @@ fn every_operation() -> [Decoded; 7] {
         decoded::<Delete>(),
         decoded::<Exists>(),
         decoded::<FileInfo>(),
+        decoded::<Glob>(),
+        decoded::<Grep>(),
+        decoded::<Copy>(),
     ];
     assert!(all.iter().map(|it| it.operation).eq(OPERATIONS.iter().map(|it| it.operation)));
     all
+}
+
+/// What an operation requires besides a path.
+fn own_members(operation: &str) -> &'static str {
+    match operation {
+        "write" => r#", "content": "x""#,
+        "glob" | "grep" => r#", "pattern": "x""#,
+        "copy" => r#", "destination": "b""#,
+        _ => "",
+    }
 }
 
 fn enveloped(json: &str) -> String {
@@ -97,7 +110,7 @@ fn file_arguments_default_as_the_table_says() {
 #[test]
 fn a_path_is_given_as_text_or_as_bytes_and_the_bytes_count() {
     for Decoded { operation, alone } in every_operation() {
-        let content = if operation == "write" { r#", "content": """# } else { "" };
+        let content = own_members(operation);
         for text in ["", r#", "path": "a\ufffd""#] {
             let rest = format!(r#""containerId": "c", "path_b64": "Yf8="{text}{content}}}"#);
             let (path, read) = alone(&format!("{{{rest}"));
@@ -127,10 +140,7 @@ fn both_spellings_of_utf_8_are_one_encoding() {
 fn an_operation_of_the_filesystem_is_its_own_tool() {
     for Decoded { operation, alone } in every_operation() {
         let rest = r#""containerId": "c", "path": "a""#;
-        let rest = match operation {
-            "write" => format!(r#"{rest}, "content": "x""#),
-            _ => rest.to_owned(),
-        };
+        let rest = format!("{rest}{}", own_members(operation));
         let (_, read) = alone(&format!("{{{rest}}}"));
         assert_eq!(enveloped(&format!(r#"{{"operation": "{operation}", {rest}}}"#)), read);
     }

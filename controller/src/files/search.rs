@@ -1,0 +1,129 @@
+//! Searching the files of a sandbox, by path and by content.
+
+use sandbox_api::files::{GlobData, GlobMatch, GlobOptions, GrepData, GrepLine, GrepOptions};
+use sandbox_protocol::limits::{MAX_GLOB_BYTES, MAX_GREP_BYTES, MAX_GREP_LINE_BYTES};
+use sandbox_protocol::path::{GuestPath, join_written, split_glob};
+use sandbox_protocol::{Base64, WireString, message};
+
+use super::call::OperationCall;
+use crate::error::Error;
+use crate::sandbox::Sandbox;
+
+impl Sandbox {
+    /// Returns the paths that match a pattern relative to a directory: `*` and `?` match within a name, `**` matches any
+    /// directories, and there are `[a-z]`, `{a,b}` and `\\`. With a slash at its end it matches
+    /// directories alone. A pattern may also begin with `/` or `~/`. Links are not followed.
+    ///
+    /// # Errors
+    ///
+    /// The errors of every operation; `invalid_request` if it is not a glob. Exceeding a limit is
+    /// not an error: `truncated` reports it.
+    pub async fn glob(
+        &self,
+        path: impl AsRef<[u8]>,
+        pattern: &str,
+        options: GlobOptions,
+    ) -> Result<GlobData, Error> {
+        let (directory, below) = split_glob(pattern);
+        let top = match directory.starts_with('/') || directory.starts_with("~/") {
+            true => directory.as_bytes().to_vec(),
+            false => join_written(path.as_ref(), directory.as_bytes()),
+        };
+        let call = self.begin("glob", &top);
+        let result = async {
+            let request = message::Glob {
+                path: call.wire(),
+                pattern: below.to_owned(),
+                hidden: options.hidden,
+                limit: options.limit,
+            };
+            let reply = call.ask(request).await?;
+            let (path, path_b64) = call.checked(&reply.path)?;
+            let bytes: usize = reply.names.iter().map(WireString::encoded_len).sum();
+            call.check_count(reply.names.len(), options.limit, bytes <= MAX_GLOB_BYTES)?;
+            let matches = reply.names.iter().map(|below| {
+                let (path, path_b64) = call.below(below)?;
+                let name = join_written(directory.as_bytes(), below.as_bytes());
+                let (name, name_b64) = WireString::from(name).into_parts();
+                Ok(GlobMatch { name, name_b64, path, path_b64 })
+            });
+            let matches = matches.collect::<Result<_, Error>>()?;
+            Ok(GlobData { path, path_b64, matches, truncated: reply.truncated })
+        }
+        .await;
+        call.end(result)
+    }
+
+    /// Returns the lines that match a regular expression, in the syntax of the crate `regex`: of a
+    /// file, or of the files below a directory. A file with a NUL byte, or a line longer than
+    /// 256 KiB, is searched up to there. Links are not followed.
+    ///
+    /// # Errors
+    ///
+    /// The errors of every operation; `invalid_request` if it is not a regular expression. Exceeding
+    /// a limit is not an error: `truncated` reports it.
+    pub async fn grep(
+        &self,
+        path: impl AsRef<[u8]>,
+        pattern: &str,
+        options: GrepOptions,
+    ) -> Result<GrepData, Error> {
+        let written = path.as_ref();
+        let call = self.begin("grep", written);
+        let result = async {
+            let GrepOptions { glob, context, ignore_case, hidden, limit } = options;
+            let pattern = pattern.to_owned();
+            let path = call.wire();
+            let request =
+                message::Grep { path, pattern, glob, context, ignore_case, hidden, limit };
+            let reply = call.ask(request).await?;
+            let (path, path_b64) = call.checked(&reply.path)?;
+            let matches = reply.lines.iter().filter(|line| !line.context).count();
+            let bytes: usize = reply.lines.iter().map(|line| line.text.len()).sum();
+            let fits = |line: &message::GrepLine| line.text.len() <= 3 * MAX_GREP_LINE_BYTES;
+            let is_bounded = bytes <= MAX_GREP_BYTES && reply.lines.iter().all(fits);
+            call.check_count(matches, limit, is_bounded)?;
+            let top = if written == b"." { b"" } else { written };
+            let lines = reply.lines.into_iter().map(|found| {
+                let message::GrepLine { name: below, line, text, cut, context } = found;
+                let (path, path_b64) = call.below(&below)?;
+                let name = join_written(top, below.as_bytes());
+                let (name, name_b64) = WireString::from(name).into_parts();
+                Ok(GrepLine { name, name_b64, path, path_b64, line, text, cut, context })
+            });
+            let lines = lines.collect::<Result<_, Error>>()?;
+            let (matches, files, truncated) = (matches as u64, reply.files, reply.truncated);
+            Ok(GrepData { path, path_b64, lines, matches, files, truncated })
+        }
+        .await;
+        call.end(result)
+    }
+}
+
+impl OperationCall {
+    /// Refuses more results than were requested.
+    fn check_count(&self, count: usize, limit: Option<u64>, is_bounded: bool) -> Result<(), Error> {
+        let most = self.inner().limits.for_agent().list_entries;
+        match is_bounded && count as u64 <= limit.unwrap_or(most).min(most) {
+            true => Ok(()),
+            false => Err(self.breach("more results than were asked for")),
+        }
+    }
+
+    /// A path that the agent found below the requested one, or that one itself.
+    fn below(&self, below: &WireString) -> Result<(String, Option<Base64>), Error> {
+        let top = self.resolved().ok_or_else(|| self.breach("a result of no path"))?;
+        let below = below.as_bytes();
+        let path = match below {
+            b"" => Ok(top.clone()),
+            below => GuestPath::new([top.as_bytes(), below].join(&b'/')),
+        };
+        match path {
+            Ok(path) if path == top && below.is_empty() => Ok(WireString::from(&path).into_parts()),
+            Ok(path) if !below.is_empty() && path.strip_prefix(&top) == Some(below) => {
+                Ok(WireString::from(&path).into_parts())
+            }
+            _ => Err(self.breach("a result outside of the requested path")),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Copying a file, or a tree of files and directories.
+
+use rustix::fs::{Mode, fstat};
+use rustix::io::Errno;
+use sandbox_protocol::ErrorKind;
+use sandbox_protocol::message::{EntryKind, WriteMode};
+use sandbox_protocol::path::GuestPath;
+
+use super::entries::join;
+use super::list::{ListOptions, Listed};
+use super::open::special;
+use super::temporary::Existing;
+use super::write::{Overwrite, Parents, WriteOptions};
+use super::{Absent, FileError, Files, OpenMode, RemoveScope, Watch, beneath};
+
+/// What was copied.
+#[derive(Debug)]
+pub struct Copied {
+    /// The source.
+    pub from: GuestPath,
+    /// The copy.
+    pub to: GuestPath,
+    /// The number of files and directories.
+    pub entries: u64,
+    /// The size of the files.
+    pub bytes: u64,
+}
+
+impl Files {
+    /// Copies a file with its permissions; with the scope [`RemoveScope::Tree`] also a directory
+    /// with its content, into an existing one only with [`Existing::Replace`]. Each file of it is
+    /// written whole or not at all.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`]; `symlink` for a link, which is not copied, and `special_file` for what is
+    /// neither a file nor a directory. A tree is checked before anything is copied; an error later
+    /// leaves what has been copied.
+    pub fn copy(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        scope: RemoveScope,
+        existing: Existing,
+        watch: &Watch,
+    ) -> Result<Copied, FileError> {
+        let facts = self.stat(from)?;
+        let target = self.locate_to_write(to)?;
+        let (source, wants_directory) = (facts.path, target.wants_directory);
+        let target = target.path;
+        if facts.kind == EntryKind::File && wants_directory {
+            let (_, found) = self.exists(to)?;
+            let errno = if found.is_some() { Errno::ISDIR } else { Errno::NOTDIR };
+            return Err(FileError::system(errno, to));
+        }
+        if target == source || target.is_under(&source) {
+            let reason = format!("cannot copy '{source}' into itself");
+            return Err(FileError::rule(ErrorKind::InvalidRequest, reason, to));
+        }
+        match facts.kind {
+            EntryKind::File => {
+                let bytes = self.copy_file(from, to, existing, watch)?;
+                Ok(Copied { from: source, to: target, entries: 1, bytes })
+            }
+            EntryKind::Directory if scope == RemoveScope::Tree => {
+                let (entries, bytes) = self.copy_tree(from, to, existing, watch)?;
+                Ok(Copied { from: source, to: target, entries, bytes })
+            }
+            EntryKind::Directory => Err(FileError::system(Errno::ISDIR, from)),
+            EntryKind::Symlink => Err(beneath(Errno::LOOP, from)),
+            EntryKind::Other => Err(special(from)),
+        }
+    }
+
+    fn copy_tree(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        existing: Existing,
+        watch: &Watch,
+    ) -> Result<(u64, u64), FileError> {
+        let (_, found) = self.exists(to)?;
+        match found {
+            Some(EntryKind::Directory) if existing == Existing::Replace => {}
+            Some(_) => return Err(FileError::system(Errno::EXIST, to)),
+            None => {}
+        }
+        let mut listed = Vec::new();
+        let every = ListOptions { depth: None, limit: None };
+        let end = self.list_entries(from, every, watch, |entry| {
+            match entry.kind {
+                EntryKind::File | EntryKind::Directory => listed.push(entry),
+                EntryKind::Symlink => return Err(beneath(Errno::LOOP, &join(from, &entry.path))),
+                EntryKind::Other => return Err(special(&join(from, &entry.path))),
+            }
+            // A copy must not have what could not be written there.
+            self.locate_to_write(&join(to, &listed[listed.len() - 1].path)).map(drop)
+        })?;
+        if end.truncated {
+            let reason = format!(
+                "too many entries to copy (max {}), or directories nested deeper than {}",
+                self.list_entries, self.list_depth
+            );
+            return Err(FileError::rule(ErrorKind::TooLarge, reason, from));
+        }
+        self.mkdir(to, Parents::Make)?;
+        let mut bytes = 0;
+        for Listed { path, kind, .. } in &listed {
+            watch.check()?;
+            let (from, to) = (join(from, path), join(to, path));
+            match kind {
+                EntryKind::Directory => drop(self.mkdir(&to, Parents::Require)?),
+                _ => bytes += self.copy_file(&from, &to, existing, watch)?,
+            }
+        }
+        Ok((listed.len() as u64 + 1, bytes))
+    }
+
+    fn copy_file(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        existing: Existing,
+        watch: &Watch,
+    ) -> Result<u64, FileError> {
+        let source = self.open(from, OpenMode::Read)?;
+        let stat = fstat(&source.fd).map_err(|errno| FileError::system(errno, from))?;
+        self.refuse_size(source.size, from)?;
+        let options = WriteOptions {
+            mode: match existing {
+                Existing::Replace => WriteMode::Overwrite,
+                Existing::Refuse => WriteMode::CreateNew,
+            },
+            absent: Absent::Accept,
+            parents: Parents::Make,
+            overwrite: Overwrite::Atomic,
+        };
+        let mut writing = self.write(to, options)?;
+        // As the umask leaves them.
+        writing.permissions(Mode::from_raw_mode(stat.st_mode & 0o755));
+        writing.put_file(&source.fd, source.size, watch)?;
+        Ok(writing.commit(watch)?.bytes)
+    }
+}

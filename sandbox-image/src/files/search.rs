@@ -1,0 +1,379 @@
+//! Searching a tree: `glob` by path, `grep` by content. Both walk as a list does, in order and in
+//! bounded memory, and follow no link.
+
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use regex::bytes::{Regex, RegexBuilder};
+use sandbox_protocol::limits::{
+    MAX_GLOB_BYTES, MAX_GREP_BYTES, MAX_GREP_CONTEXT, MAX_GREP_LINE_BYTES, MAX_PATTERN_BYTES,
+    encoded_len,
+};
+use sandbox_protocol::message::{EntryKind, GrepLine};
+use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
+use sandbox_protocol::{ErrorKind, WireString};
+
+use super::entries::join;
+use super::list::{ListOptions, Listed, Visit};
+use super::{FileError, Files, OpenMode, Watch};
+use sandbox_dirfd::retry;
+
+/// How deep the groups of a regular expression may nest. Its compiler is recursive.
+const MAX_NESTING: u32 = 64;
+/// The size of a compiled regular expression. A search takes time in proportion to it.
+const MAX_COMPILED_BYTES: usize = 1 << 20;
+/// How much of a file is read at once, and the longest line that is searched.
+const READ_BYTES: usize = 256 << 10;
+/// What a line of a result costs beside its texts.
+const LINE_BYTES: usize = 64;
+
+/// What `glob` looks for.
+#[derive(Debug, Clone, Copy)]
+pub struct GlobOptions<'a> {
+    /// The pattern of the paths relative to the directory.
+    pub pattern: &'a str,
+    /// Whether names that begin with a dot match.
+    pub hidden: bool,
+    /// The most paths.
+    pub limit: Option<u64>,
+}
+
+/// What `grep` looks for.
+#[derive(Debug, Clone, Copy)]
+pub struct GrepOptions<'a> {
+    /// The regular expression.
+    pub pattern: &'a str,
+    /// The pattern of the files' paths relative to the directory; without a slash, of their names.
+    pub glob: Option<&'a str>,
+    /// How many lines before and after a match are returned too.
+    pub context: u64,
+    /// Whether case is ignored.
+    pub ignore_case: bool,
+    /// Whether files and directories whose names begin with a dot are searched.
+    pub hidden: bool,
+    /// The most lines that match.
+    pub limit: Option<u64>,
+}
+
+/// What a search has found.
+#[derive(Debug)]
+pub struct Found<T> {
+    /// The path where it began.
+    pub path: GuestPath,
+    /// In order.
+    pub found: Vec<T>,
+    /// The number of files searched.
+    pub files: u64,
+    /// There may be more.
+    pub truncated: bool,
+}
+
+impl Files {
+    /// The paths of the entries below a directory that match, relative to it. A directory that does
+    /// not exist has none.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`]; `invalid_request` for a pattern that is not a glob.
+    pub fn glob(
+        &self,
+        written: &[u8],
+        options: GlobOptions<'_>,
+        watch: &Watch,
+    ) -> Result<Found<Vec<u8>>, FileError> {
+        let (pattern, only_directories) = match options.pattern.trim_end_matches('/') {
+            "" => return Err(invalid("the pattern names nothing", written)),
+            pattern => (pattern, pattern.len() < options.pattern.len()),
+        };
+        let glob = Pattern::new(pattern, written)?;
+        let hidden = options.hidden || pattern.split('/').any(|name| name.starts_with('.'));
+        let limit = self.search_limit(options.limit, written)?;
+        let (mut found, mut bytes, mut cut) = (Vec::new(), 0, false);
+        let walked = self.walk(
+            written,
+            ListOptions { depth: None, limit: None },
+            watch,
+            |above, name, is_directory| match () {
+                () if is_hidden(name) && !hidden => Visit::Skip,
+                () if only_directories && !is_directory => Visit::Skip,
+                () if glob.matches(&join(above, name)) => Visit::Return,
+                () => Visit::Enter,
+            },
+            |Listed { path, .. }| {
+                bytes += WireString::new(&path).encoded_len() + 1;
+                cut = found.len() as u64 == limit || bytes > MAX_GLOB_BYTES;
+                if cut {
+                    return Ok(ControlFlow::Break(()));
+                }
+                found.push(path);
+                Ok(ControlFlow::Continue(()))
+            },
+        );
+        match walked {
+            Ok(end) => {
+                let above = end.path.as_bytes().len() + 1;
+                let all = found.len();
+                // Others are of no use: no operation takes them.
+                found.retain(|path| above + path.len() <= MAX_PATH_BYTES);
+                let truncated = end.truncated || cut || found.len() < all;
+                Ok(Found { path: end.path, found, files: 0, truncated })
+            }
+            // Nothing matches where nothing is.
+            Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                let path = self.locate_to_read(written)?.path;
+                Ok(Found { path, found: Vec::new(), files: 0, truncated: false })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The lines that match in a file, or in the files below a directory. Files with a NUL byte, or
+    /// with a line longer than [`READ_BYTES`], are searched up to there.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`] of the path itself; a file below it that cannot be read is left out.
+    /// `invalid_request` for a pattern that is not a regular expression.
+    pub fn grep(
+        &self,
+        written: &[u8],
+        options: GrepOptions<'_>,
+        watch: &Watch,
+    ) -> Result<Found<GrepLine>, FileError> {
+        let regex = expression(&options, written)?;
+        if options.context > MAX_GREP_CONTEXT {
+            let reason = format!("the context has more than {MAX_GREP_CONTEXT} lines");
+            return Err(invalid(&reason, written));
+        }
+        let glob = match options.glob {
+            None => None,
+            Some(glob) if glob.contains('/') => Some(Pattern::new(glob, written)?),
+            Some(name) => Some(Pattern::new(&format!("**/{name}"), written)?),
+        };
+        let limit = self.search_limit(options.limit, written)?;
+        let context = usize::try_from(options.context).unwrap_or(usize::MAX);
+        let mut search =
+            Search { regex, context, limit, watch, lines: Vec::new(), bytes: 0, cut: false };
+        match self.open(written, OpenMode::Read) {
+            Ok(file) => {
+                search.file(&WireString::default(), file.fd, written)?;
+                let Search { lines, cut, .. } = search;
+                return Ok(Found { path: file.path, found: lines, files: 1, truncated: cut });
+            }
+            Err(error) if error.kind == ErrorKind::IsDirectory => {}
+            Err(error) => return Err(error),
+        }
+        let mut files = 0;
+        let end = self.walk(
+            written,
+            ListOptions { depth: None, limit: None },
+            watch,
+            |above, name, is_directory| match () {
+                () if is_hidden(name) && !options.hidden => Visit::Skip,
+                () if is_directory => Visit::Enter,
+                () if glob.as_ref().is_none_or(|it| it.matches(&join(above, name))) => {
+                    Visit::Return
+                }
+                () => Visit::Skip,
+            },
+            |Listed { path, kind, .. }| {
+                if kind != EntryKind::File {
+                    return Ok(ControlFlow::Continue(()));
+                }
+                let inner = join(written, &path);
+                // What may not be read, or has gone meanwhile.
+                let Ok(file) = self.open(&inner, OpenMode::Read) else {
+                    return Ok(ControlFlow::Continue(()));
+                };
+                files += 1;
+                search.file(&WireString::from(path), file.fd, &inner)?;
+                Ok(match search.cut {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                })
+            },
+        )?;
+        let truncated = end.truncated || search.cut;
+        Ok(Found { path: end.path, found: search.lines, files, truncated })
+    }
+
+    fn search_limit(&self, limit: Option<u64>, written: &[u8]) -> Result<u64, FileError> {
+        match limit {
+            Some(0) => Err(invalid("a search for nothing", written)),
+            limit => Ok(limit.unwrap_or(u64::MAX).min(self.list_entries as u64)),
+        }
+    }
+}
+
+fn invalid(reason: &str, written: &[u8]) -> FileError {
+    FileError::rule(ErrorKind::InvalidRequest, reason, written)
+}
+
+fn is_hidden(name: &[u8]) -> bool {
+    name.starts_with(b".")
+}
+
+/// A glob: `*` and `?` match within a name, `**` any directories.
+struct Pattern(GlobSet);
+
+impl Pattern {
+    fn new(pattern: &str, written: &[u8]) -> Result<Self, FileError> {
+        if pattern.len() > MAX_PATTERN_BYTES {
+            return Err(too_long(written));
+        }
+        let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
+        glob.and_then(|glob| GlobSetBuilder::new().add(glob).build())
+            .map(Self)
+            .map_err(|error| invalid(&format!("not a glob: {error}"), written))
+    }
+
+    fn matches(&self, path: &[u8]) -> bool {
+        self.0.is_match(Path::new(OsStr::from_bytes(path)))
+    }
+}
+
+fn too_long(written: &[u8]) -> FileError {
+    invalid(&format!("the pattern is longer than {MAX_PATTERN_BYTES} bytes"), written)
+}
+
+fn expression(options: &GrepOptions<'_>, written: &[u8]) -> Result<Regex, FileError> {
+    if options.pattern.len() > MAX_PATTERN_BYTES {
+        return Err(too_long(written));
+    }
+    RegexBuilder::new(options.pattern)
+        .case_insensitive(options.ignore_case)
+        .nest_limit(MAX_NESTING)
+        .size_limit(MAX_COMPILED_BYTES)
+        .build()
+        .map_err(|error| {
+            // The last line of a syntax error is its cause; those above point at it.
+            let text = error.to_string();
+            let cause = text.lines().last().unwrap_or_default();
+            let cause = cause.strip_prefix("error: ").unwrap_or(cause);
+            invalid(&format!("not a regular expression: {cause}"), written)
+        })
+}
+
+/// The lines that a search has found so far.
+struct Search<'a> {
+    regex: Regex,
+    context: usize,
+    /// How many more lines may match.
+    limit: u64,
+    watch: &'a Watch,
+    lines: Vec<GrepLine>,
+    bytes: usize,
+    /// A limit has ended it.
+    cut: bool,
+}
+
+impl Search<'_> {
+    /// Searches a file.
+    fn file(&mut self, name: &WireString, file: OwnedFd, written: &[u8]) -> Result<(), FileError> {
+        let mut lines = Lines::of(file);
+        // Lines before the next match, and how many are to follow the last one.
+        let mut before: Vec<(u64, Vec<u8>)> = Vec::new();
+        let mut after = 0;
+        let mut number = 0;
+        while let Some(line) = lines.next().map_err(|errno| FileError::system(errno, written))? {
+            self.watch.check()?;
+            number += 1;
+            let is_match = self.regex.is_match(line);
+            if is_match {
+                if self.limit == 0 {
+                    self.cut = true;
+                    return Ok(());
+                }
+                self.limit -= 1;
+                for (number, line) in std::mem::take(&mut before) {
+                    self.add(name, number, &line, true);
+                }
+            }
+            if is_match || after > 0 {
+                after = if is_match { self.context } else { after - 1 };
+                self.add(name, number, line, !is_match);
+            } else if self.context > 0 {
+                if before.len() == self.context {
+                    before.remove(0);
+                }
+                before.push((number, line[..line.len().min(MAX_GREP_LINE_BYTES + 1)].to_vec()));
+            }
+            if self.cut {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, name: &WireString, number: u64, line: &[u8], context: bool) {
+        let cut = line.len() > MAX_GREP_LINE_BYTES;
+        let text = match cut {
+            // Not in the middle of a character.
+            true => match std::str::from_utf8(&line[..MAX_GREP_LINE_BYTES]) {
+                Err(error) if error.error_len().is_none() => &line[..error.valid_up_to()],
+                _ => &line[..MAX_GREP_LINE_BYTES],
+            },
+            false => line,
+        };
+        let text = String::from_utf8_lossy(text).into_owned();
+        self.bytes += encoded_len(&text) + name.encoded_len() + LINE_BYTES;
+        if self.bytes > MAX_GREP_BYTES {
+            self.cut = true;
+        } else {
+            self.lines.push(GrepLine { name: name.clone(), line: number, text, cut, context });
+        }
+    }
+}
+
+/// The lines of a text file, without their ends.
+struct Lines {
+    file: OwnedFd,
+    buffer: Vec<u8>,
+    /// What of the buffer is to be returned.
+    left: std::ops::Range<usize>,
+    ended: bool,
+}
+
+impl Lines {
+    fn of(file: OwnedFd) -> Self {
+        Self { file, buffer: Vec::new(), left: 0..0, ended: false }
+    }
+
+    /// The next line; `None` at the end, and where the file is not text.
+    fn next(&mut self) -> rustix::io::Result<Option<&[u8]>> {
+        loop {
+            let left = self.left.clone();
+            let pending = &self.buffer[left.clone()];
+            let line = match memchr::memchr2(b'\n', 0, pending) {
+                Some(at) if pending[at] == b'\n' => left.start..left.start + at,
+                Some(_) => return Ok(None),
+                None if self.ended && pending.is_empty() => return Ok(None),
+                None if self.ended => left.clone(),
+                None if pending.len() >= READ_BYTES => return Ok(None),
+                None => {
+                    self.fill()?;
+                    continue;
+                }
+            };
+            self.left.start = (line.end + 1).min(left.end);
+            let line = &self.buffer[line];
+            return Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)));
+        }
+    }
+
+    /// Reads more behind what is left.
+    fn fill(&mut self) -> rustix::io::Result<()> {
+        self.buffer.drain(..self.left.start);
+        let filled = self.left.len();
+        self.buffer.resize(filled + READ_BYTES, 0);
+        let read = retry(|| rustix::io::read(&self.file, &mut self.buffer[filled..]))?;
+        self.ended = read == 0;
+        self.left = 0..filled + read;
+        self.buffer.truncate(filled + read);
+        Ok(())
+    }
+}

@@ -1,0 +1,258 @@
+//! `glob`, `grep` and `copy`.
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::sync::Arc;
+
+use super::operations::watch;
+use super::*;
+use crate::files::{Existing, GlobOptions, GrepOptions, RemoveScope, Watch};
+use crate::stop::{StopFlag, StopReason};
+
+fn fill(io: &Path, names: &[(&str, &[u8])]) {
+    for (name, content) in names {
+        let path = io.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+}
+
+fn glob(files: &Files, path: &str, pattern: &str) -> Result<Vec<String>, FileError> {
+    let options = GlobOptions { pattern, hidden: false, limit: None };
+    let found = files.glob(path.as_bytes(), options, &watch())?;
+    assert!(!found.truncated);
+    Ok(found.found.into_iter().map(|path| String::from_utf8(path).unwrap()).collect())
+}
+
+const PLAIN: GrepOptions<'_> = GrepOptions {
+    pattern: "",
+    glob: None,
+    context: 0,
+    ignore_case: false,
+    hidden: false,
+    limit: None,
+};
+
+/// Lines as `fs grep` prints them.
+fn grep(files: &Files, path: &str, options: GrepOptions<'_>) -> Result<Vec<String>, FileError> {
+    let found = files.grep(path.as_bytes(), options, &watch())?;
+    let lines = found.found.iter().map(|line| {
+        let mark = if line.context { '-' } else { ':' };
+        format!("{}{mark}{}{mark}{}", line.name.to_string_lossy(), line.line, line.text)
+    });
+    Ok(lines.collect())
+}
+
+#[test]
+fn glob_returns_matching_paths_in_order() {
+    on_both(|io, setup| {
+        let names = ["b.txt", "a.txt", "a.csv", "s/c.txt", "s/t/d.txt", "s/.h/e.txt", ".x.txt"];
+        fill(io, &names.map(|name| (name, &b""[..])));
+        let (files, _) = setup().open();
+        let of = |pattern: &str| glob(&files, ".", pattern).unwrap();
+        assert_eq!(of("*.txt"), ["a.txt", "b.txt"]);
+        assert_eq!(of("**/*.txt"), ["a.txt", "b.txt", "s/c.txt", "s/t/d.txt"]);
+        assert_eq!(of("s/**"), ["s/c.txt", "s/t", "s/t/d.txt"]);
+        assert_eq!(of("{a,b}.[ct]*"), ["a.csv", "a.txt", "b.txt"]);
+        assert_eq!(of("?.txt"), ["a.txt", "b.txt"]);
+        assert_eq!(of("*/"), ["s"]);
+        assert_eq!(of("**/"), ["s", "s/t"]);
+        assert_eq!(of("a.txt/"), [""; 0]);
+        assert_eq!(of(".*"), [".x.txt"]);
+        assert_eq!(of("\\*"), [""; 0]);
+        assert_eq!(glob(&files, "/io/s", "*.txt").unwrap(), ["c.txt"]);
+        assert_eq!(glob(&files, "none", "*").unwrap(), [""; 0]);
+        assert_eq!(glob(&files, "a.txt", "*").unwrap(), [""; 0]);
+        let hidden = GlobOptions { pattern: "**/*.txt", hidden: true, limit: None };
+        let found = files.glob(b".", hidden, &watch()).unwrap().found;
+        assert_eq!(found.len(), 6, "{found:?}");
+        let first = GlobOptions { pattern: "**/*.txt", hidden: false, limit: Some(1) };
+        let found = files.glob(b".", first, &watch()).unwrap();
+        assert_eq!((found.found, found.truncated), (vec![b"a.txt".to_vec()], true));
+        for pattern in ["", "/", "[", "{a", &"x".repeat(5000), &"{a,".repeat(1000)] {
+            let error = glob(&files, ".", pattern).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::InvalidRequest, "{pattern}");
+        }
+        assert_eq!(glob(&files, "..", "*").unwrap_err().kind, ErrorKind::PathEscape);
+    });
+}
+
+#[test]
+fn search_follows_no_link_and_obeys_path_rules() {
+    on_both(|io, setup| {
+        let outside = tempfile::tempdir().unwrap();
+        fill(outside.path(), &[("secret.txt", b"needle")]);
+        fill(io, &[("a.txt", b"needle"), ("no/b.txt", b"needle")]);
+        symlink(outside.path(), io.join("out")).unwrap();
+        symlink(outside.path().join("secret.txt"), io.join("link.txt")).unwrap();
+        let (files, _) = setup().open();
+        assert_eq!(glob(&files, ".", "**/*.txt").unwrap(), ["a.txt", "link.txt", "no/b.txt"]);
+        let needle = GrepOptions { pattern: "needle", ..PLAIN };
+        assert_eq!(grep(&files, ".", needle).unwrap(), ["a.txt:1:needle", "no/b.txt:1:needle"]);
+        for path in ["out", "link.txt", "out/secret.txt"] {
+            assert_eq!(grep(&files, path, needle).unwrap_err().kind, ErrorKind::Symlink);
+        }
+        assert_eq!(glob(&files, "out", "*").unwrap_err().kind, ErrorKind::Symlink);
+        let (files, _) = Setup { allowed: vec![("/io/no", Access::Read)], ..setup() }.open();
+        assert_eq!(glob(&files, ".", "*").unwrap_err().kind, ErrorKind::NotAllowed);
+        assert_eq!(grep(&files, ".", needle).unwrap_err().kind, ErrorKind::NotAllowed);
+        assert_eq!(grep(&files, "no", needle).unwrap(), ["b.txt:1:needle"]);
+        let copied = files.copy(b"no/b.txt", b"c", RemoveScope::Entry, Existing::Refuse, &watch());
+        assert_eq!(copied.unwrap_err().kind, ErrorKind::NotAllowed);
+    });
+}
+
+#[test]
+fn grep_returns_matching_lines_and_their_context() {
+    on_both(|io, setup| {
+        let text = b"one\nTwo\r\nthree\nfour\nfive\ntwo";
+        let binary = [b"two\n".as_slice(), b"x\0two\n", b"two\n"].concat();
+        let long = [vec![b'x'; 300 << 10], b"\ntwo\n".to_vec()].concat();
+        fill(
+            io,
+            &[
+                ("a.txt", text),
+                ("b.bin", &binary),
+                ("c.min", &long),
+                ("d/e.txt", b"two \xff"),
+                (".h/f.txt", b"two"),
+            ],
+        );
+        let (files, _) = setup().open();
+        let two = GrepOptions { pattern: "two", ..PLAIN };
+        let all = ["a.txt:6:two", "b.bin:1:two", "d/e.txt:1:two \u{fffd}"];
+        assert_eq!(grep(&files, ".", two).unwrap(), all);
+        let names = GrepOptions { glob: Some("*.txt"), ignore_case: true, ..two };
+        let found = ["a.txt:2:Two", "a.txt:6:two", "d/e.txt:1:two \u{fffd}"];
+        assert_eq!(grep(&files, ".", names).unwrap(), found);
+        let paths = GrepOptions { glob: Some("d/*"), hidden: true, ..two };
+        assert_eq!(grep(&files, ".", paths).unwrap(), ["d/e.txt:1:two \u{fffd}"]);
+        let hidden = GrepOptions { hidden: true, ..two };
+        assert_eq!(grep(&files, ".", hidden).unwrap()[0], ".h/f.txt:1:two");
+        let context = GrepOptions { pattern: "^(Two|four)$", context: 1, ..PLAIN };
+        let found = [":2:Two", ":4:four"];
+        let near = ["-1-one", ":2:Two", "-3-three", ":4:four", "-5-five"];
+        assert_eq!(grep(&files, "a.txt", context).unwrap(), near);
+        let found_alone = GrepOptions { context: 0, ..context };
+        assert_eq!(grep(&files, "a.txt", found_alone).unwrap(), found);
+        let first = files.grep(b".", GrepOptions { limit: Some(1), ..two }, &watch()).unwrap();
+        assert_eq!((first.found.len(), first.truncated), (1, true));
+        let refused = [
+            GrepOptions { pattern: "(", ..PLAIN },
+            GrepOptions { pattern: r"(a)\1", ..PLAIN },
+            GrepOptions { pattern: r"\w{1000}{1000}", ..PLAIN },
+            GrepOptions { pattern: &"(".repeat(4000), ..PLAIN },
+            GrepOptions { glob: Some("["), ..two },
+            GrepOptions { context: 101, ..two },
+            GrepOptions { limit: Some(0), ..two },
+        ];
+        for options in refused {
+            let error = grep(&files, ".", options).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::InvalidRequest, "{options:?}");
+        }
+    });
+}
+
+#[test]
+fn grep_is_bounded_in_bytes_and_ends_when_it_is_stopped() {
+    on_both(|io, setup| {
+        let line = [vec![b'x'; 3000], b"\n".to_vec()].concat();
+        fill(io, &[("a", &line.repeat(1000))]);
+        let (files, _) = setup().open();
+        let options = GrepOptions { pattern: "x", ..PLAIN };
+        let found = files.grep(b"a", options, &watch()).unwrap();
+        assert!(found.truncated && found.found.len() > 400, "{}", found.found.len());
+        assert!(found.found.iter().all(|line| line.cut && line.text.len() == 2048));
+        let stop = Arc::new(StopFlag::default());
+        stop.stop(StopReason::Cancelled);
+        let stopped = Watch::new(stop, std::time::Duration::from_secs(60));
+        assert_eq!(files.grep(b"a", options, &stopped).unwrap_err().kind, ErrorKind::Cancelled);
+        let every = GlobOptions { pattern: "*", hidden: false, limit: None };
+        assert_eq!(files.glob(b".", every, &stopped).unwrap_err().kind, ErrorKind::Cancelled);
+    });
+}
+
+#[test]
+fn copy_gives_a_file_its_content_and_permissions() {
+    on_both(|io, setup| {
+        fill(io, &[("a", &[7; 600 << 10]), ("old", b"old"), ("empty", b"")]);
+        fs::set_permissions(io.join("a"), fs::Permissions::from_mode(0o4750)).unwrap();
+        let (files, recorded) = setup().open();
+        let copy = |from: &str, to: &str, existing| {
+            let (from, to) = (from.as_bytes(), to.as_bytes());
+            files.copy(from, to, RemoveScope::Entry, existing, &watch())
+        };
+        let copied = copy("a", "new/b", Existing::Refuse).unwrap();
+        assert_eq!((copied.entries, copied.bytes), (1, 600 << 10));
+        assert_eq!(fs::read(io.join("new/b")).unwrap(), [7; 600 << 10]);
+        let mode = fs::metadata(io.join("new/b")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o750);
+        assert_eq!(recorded.take(), [("/io/new/b".to_owned(), false, Change::Write)]);
+        assert_eq!(copy("empty", "empty2", Existing::Refuse).unwrap().bytes, 0);
+        let kind = |result: Result<_, FileError>| result.map(drop).unwrap_err().kind;
+        assert_eq!(kind(copy("a", "old", Existing::Refuse)), ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(io.join("old")).unwrap(), b"old");
+        copy("a", "old", Existing::Replace).unwrap();
+        assert_eq!(fs::metadata(io.join("old")).unwrap().len(), 600 << 10);
+        assert_eq!(kind(copy("a", "a", Existing::Replace)), ErrorKind::InvalidRequest);
+        assert_eq!(kind(copy("none", "x", Existing::Replace)), ErrorKind::NotFound);
+        assert_eq!(kind(copy("new", "x", Existing::Replace)), ErrorKind::IsDirectory);
+        assert_eq!(kind(copy("a", "new", Existing::Replace)), ErrorKind::IsDirectory);
+        assert_eq!(kind(copy("a", "x/", Existing::Replace)), ErrorKind::NotADirectory);
+        assert_eq!(kind(copy("a", "/etc/x", Existing::Replace)), ErrorKind::PathEscape);
+        symlink("a", io.join("link")).unwrap();
+        assert_eq!(kind(copy("link", "x", Existing::Replace)), ErrorKind::Symlink);
+        assert_eq!(kind(copy("a", "link", Existing::Replace)), ErrorKind::Symlink);
+        assert!(!io.join("x").exists());
+    });
+}
+
+#[test]
+fn copy_of_a_tree_checks_it_before_it_begins() {
+    on_both(|io, setup| {
+        fill(io, &[("t/a", b"aa"), ("t/s/b", b"bbb"), ("t/s/c/d", b"d"), ("in/t/a", b"old")]);
+        let protected = Setup { protected: vec!["keep"], ..setup() };
+        let (files, _) = protected.open();
+        let copy = |from: &str, to: &str, existing| {
+            let (from, to) = (from.as_bytes(), to.as_bytes());
+            files.copy(from, to, RemoveScope::Tree, existing, &watch())
+        };
+        let copied = copy("t", "u", Existing::Refuse).unwrap();
+        assert_eq!((copied.entries, copied.bytes), (6, 6));
+        assert_eq!(fs::read(io.join("u/s/c/d")).unwrap(), b"d");
+        let kind = |result: Result<_, FileError>| result.map(drop).unwrap_err().kind;
+        assert_eq!(kind(copy("t", "in/t", Existing::Refuse)), ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(io.join("in/t/a")).unwrap(), b"old");
+        copy("t", "in/t", Existing::Replace).unwrap();
+        assert_eq!(fs::read(io.join("in/t/a")).unwrap(), b"aa");
+        for into in ["t", "t/x", "t/s/c/x", "./t//y"] {
+            assert_eq!(kind(copy("t", into, Existing::Replace)), ErrorKind::InvalidRequest);
+        }
+        fill(io, &[("p/a", b""), ("p/keep/b", b"")]);
+        assert_eq!(kind(copy("p", "q", Existing::Refuse)), ErrorKind::Protected);
+        symlink("a", io.join("t/z")).unwrap();
+        assert_eq!(kind(copy("t", "q", Existing::Refuse)), ErrorKind::Symlink);
+        assert!(!io.join("q").exists());
+    });
+}
+
+#[test]
+fn copy_counts_towards_the_quotas() {
+    on_both(|io, setup| {
+        fill(io, &[("a", &[1; 1000]), ("t/a", b""), ("t/b", b"")]);
+        let limits = Limits { write_bytes: 1500, entries: 3, ..LIMITS };
+        let (files, _) = Setup { limits, ..setup() }.open();
+        let copy = |from: &str, to: &str| {
+            let (from, to) = (from.as_bytes(), to.as_bytes());
+            files.copy(from, to, RemoveScope::Tree, Existing::Refuse, &watch()).map(drop)
+        };
+        copy("a", "b").unwrap();
+        assert_eq!(copy("a", "c").unwrap_err().kind, ErrorKind::WriteLimit);
+        assert!(!io.join("c").exists());
+        assert_eq!(copy("t", "u").unwrap_err().kind, ErrorKind::TooManyFiles);
+        let limits = Limits { file_bytes: 999, ..LIMITS };
+        let (files, _) = Setup { limits, ..setup() }.open();
+        let large = files.copy(b"a", b"d", RemoveScope::Entry, Existing::Refuse, &watch());
+        assert_eq!(large.unwrap_err().kind, ErrorKind::TooLarge);
+        assert_eq!(names(io), ["a", "b", "t", "u"]);
+    });
+}

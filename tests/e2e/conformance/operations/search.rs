@@ -1,0 +1,157 @@
+//! `glob`, `grep` and `copy` through the library, scripts, the command line and the tools.
+
+use sandbox_api::files::{CopyOptions, GlobOptions, GrepOptions};
+use sandbox_api::{Outcome, Script};
+use serde_json::{Value, json};
+
+use crate::library::{Guest, kind_of};
+
+/// A small project.
+fn guest() -> Guest {
+    let guest = Guest::new();
+    for (name, content) in [
+        ("src/main.rs", "fn main() {\n    todo();\n}\n"),
+        ("src/lib/a.rs", "// TODO: all\nfn a() {}\n"),
+        ("src/.cache/b.rs", "todo\n"),
+        ("notes.txt", "todo\nno\ntodo\n"),
+        ("image.bin", "todo\0\ntodo"),
+    ] {
+        guest.place.write(&format!("sandbox-files/{name}"), content);
+    }
+    guest
+}
+
+#[test]
+fn search_and_copy_give_the_same_data_typed_and_as_json() {
+    let guest = guest();
+    let sandbox = &guest.sandbox;
+    let found = guest.wait(sandbox.glob(".", "src/**/*.rs", GlobOptions::default())).unwrap();
+    let data = guest.data(json!({"operation": "glob", "pattern": "src/**/*.rs"}));
+    assert_eq!(data, serde_json::to_value(&found).unwrap());
+    assert_eq!(
+        data,
+        json!({
+            "path": "/io/src",
+            "matches": [
+                {"name": "src/lib/a.rs", "path": "/io/src/lib/a.rs"},
+                {"name": "src/main.rs", "path": "/io/src/main.rs"},
+            ],
+            "truncated": false,
+        })
+    );
+    let absolute = guest.data(json!({"operation": "glob", "pattern": "/io/src/*", "path": "src"}));
+    assert_eq!(absolute["matches"][0]["name"], "/io/src/lib");
+    let options = GrepOptions { ignore_case: true, context: 1, ..GrepOptions::default() };
+    let found = guest.wait(sandbox.grep("src", "todo", options)).unwrap();
+    let data = guest.data(json!({
+        "operation": "grep", "pattern": "todo", "path": "src", "ignore_case": true, "context": 1,
+    }));
+    assert_eq!(data, serde_json::to_value(&found).unwrap());
+    assert_eq!((&data["matches"], &data["files"]), (&json!(2), &json!(2)));
+    assert_eq!(
+        data["lines"][0],
+        json!({"name": "src/lib/a.rs", "path": "/io/src/lib/a.rs", "line": 1, "text": "// TODO: all"})
+    );
+    assert_eq!(
+        (&data["lines"][1]["line"], &data["lines"][1]["context"]),
+        (&json!(2), &json!(true))
+    );
+    let one = guest.data(json!({"operation": "grep", "pattern": "todo", "limit": 1}));
+    assert_eq!((&one["matches"], &one["truncated"]), (&json!(1), &json!(true)));
+    let copied = guest
+        .wait(sandbox.copy("src", "copy", CopyOptions { recursive: true, overwrite: false }))
+        .unwrap();
+    assert_eq!((copied.entries, &*copied.to), (6, "/io/copy"));
+    assert_eq!(guest.place.read("sandbox-files/copy/lib/a.rs"), "// TODO: all\nfn a() {}\n");
+    let again = json!({"operation": "copy", "from": "src", "to": "copy", "recursive": true});
+    assert_eq!(guest.kind(again.clone()), "already_exists");
+    for (operation, kind) in [
+        (json!({"operation": "copy", "from": "src", "to": "x"}), "is_directory"),
+        (json!({"operation": "glob", "pattern": "["}), "invalid_request"),
+        (json!({"operation": "glob", "pattern": "../*"}), "path_escape"),
+        (json!({"operation": "glob", "pattern": "/etc/*"}), "path_escape"),
+        (json!({"operation": "grep", "pattern": "("}), "invalid_request"),
+        (json!({"operation": "grep", "pattern": "(".repeat(200)}), "invalid_request"),
+        (json!({"operation": "grep", "pattern": "x", "path": "none"}), "not_found"),
+    ] {
+        assert_eq!(guest.kind(operation.clone()), kind, "{operation}");
+    }
+    let gone = guest.wait(sandbox.grep("none", "x", GrepOptions::default()));
+    assert_eq!(kind_of(gone), "not_found");
+}
+
+#[test]
+fn scripts_search_and_copy() {
+    let guest = guest();
+    let source = r#"
+        local paths = fs.glob("src/**/*.rs")
+        local lines, truncated = fs.grep("todo", "src", {ignore_case = true, glob = "*.rs"})
+        local first, more = fs.grep("todo", nil, {limit = 1})
+        fs.copy("notes.txt", "new/notes.txt")
+        fs.copy("src", "new/src", {recursive = true})
+        fs.rename("new/notes.txt", "new/n.txt")
+        local refused = {
+            pcall(fs.copy, "notes.txt", "new/n.txt"),
+            pcall(fs.rename, "notes.txt", "new/n.txt"),
+            pcall(fs.glob, "["),
+            pcall(fs.grep, "("),
+            (pcall(fs.grep, "x", "../x")),
+        }
+        fs.copy("notes.txt", "new/n.txt", {overwrite = true})
+        return {
+            paths = paths, lines = lines, truncated = truncated, first = #first, more = more,
+            refused = refused, new = fs.glob("new/**", {hidden = true}),
+        }
+    "#;
+    let run = guest.wait(guest.sandbox.run(Script::new(source))).unwrap();
+    let Outcome::Ok { result } = &run.outcome else { panic!("{run:?}") };
+    let value: Value = serde_json::from_str(result.get()).unwrap();
+    assert_eq!(value["paths"], json!(["src/lib/a.rs", "src/main.rs"]));
+    assert_eq!(
+        value["lines"],
+        json!([
+            {"path": "src/lib/a.rs", "line": 1, "text": "// TODO: all"},
+            {"path": "src/main.rs", "line": 2, "text": "    todo();"},
+        ])
+    );
+    assert_eq!((&value["truncated"], &value["first"]), (&json!(false), &json!(1)));
+    assert_eq!(value["more"], true);
+    assert!(value["refused"].as_array().unwrap().iter().all(|it| it != &json!(true)), "{value:#}");
+    let new = ["new/n.txt", "new/src", "new/src/.cache", "new/src/.cache/b.rs", "new/src/lib"];
+    assert_eq!(value["new"].as_array().unwrap()[..5], new.map(Value::from));
+    let touched: Vec<_> = run.files_touched.files.iter().map(|it| it.path()).collect();
+    assert!(touched.contains(&&b"new/src/lib/a.rs"[..]), "{touched:?}");
+}
+
+#[test]
+fn command_line_prints_paths_and_lines() {
+    let guest = guest();
+    let fs = |args: &[&str]| guest.place.sandboxctl(["fs"].iter().chain(args));
+    assert_eq!(fs(&["glob", "src/**/*.rs"]).assert_code(0).stdout, "src/lib/a.rs\nsrc/main.rs\n");
+    assert_eq!(fs(&["glob", "*.none"]).assert_code(0).stdout, "");
+    assert_eq!(fs(&["glob", "/io/*.txt"]).assert_code(0).stdout, "/io/notes.txt\n");
+    assert_eq!(
+        fs(&["grep", "-i", "todo", "src"]).assert_code(0).stdout,
+        "src/lib/a.rs:1:// TODO: all\nsrc/main.rs:2:    todo();\n"
+    );
+    assert_eq!(
+        fs(&["grep", "no", "-C", "1", "notes.txt"]).assert_code(0).stdout,
+        "notes.txt-1-todo\nnotes.txt:2:no\nnotes.txt-3-todo\n"
+    );
+    assert_eq!(
+        fs(&["grep", "todo", "--glob", "*.txt"]).assert_code(0).stdout,
+        "notes.txt:1:todo\nnotes.txt:3:todo\n"
+    );
+    assert_eq!(fs(&["grep", "nowhere"]).assert_code(1).stdout, "");
+    assert_eq!(fs(&["grep", "x", "none"]).stdout, "");
+    assert!(fs(&["grep", "("]).assert_code(2).stderr.contains("not a regular expression"));
+    assert!(fs(&["cp", ":src", ":copy"]).stderr.contains("-r copies it"));
+    fs(&["cp", "-r", ":src", ":copy"]).assert_code(0);
+    fs(&["cp", "-r", ":src/lib", ":copy/"]).assert_code(0);
+    fs(&["cp", ":notes.txt", ":copy"]).assert_code(0);
+    assert_eq!(guest.place.read("sandbox-files/copy/lib/a.rs"), "// TODO: all\nfn a() {}\n");
+    assert_eq!(guest.place.read("sandbox-files/copy/notes.txt"), "todo\nno\ntodo\n");
+    let refused = fs(&["cp", "-r", "src", ":copy"]);
+    refused.assert_code(2);
+    assert!(refused.stderr.contains("within the sandbox only"), "{}", refused.stderr);
+}
