@@ -204,7 +204,6 @@ const CALLS: &[&str] = &[
     "ioctl-reserve",
     "ioctl-reserve-64",
     "ioctl-zero-range",
-    "copy_file_range",
     "sendfile",
     "splice",
     "vmsplice",

@@ -518,7 +518,6 @@ fn strike(attack: &str, target: &Target) -> Answer {
         "ioctl-reserve" => call(libc::SYS_ioctl, [NO_FD, 0x4030_5828, BAD]),
         "ioctl-reserve-64" => call(libc::SYS_ioctl, [NO_FD, 0x4030_582a, BAD]),
         "ioctl-zero-range" => call(libc::SYS_ioctl, [NO_FD, 0x4030_5839, BAD]),
-        "copy_file_range" => call(libc::SYS_copy_file_range, [NO_FD, 0, NO_FD, 0, 1, 0]),
         "sendfile" => call(libc::SYS_sendfile, [NO_FD, NO_FD, 0, 1]),
         "splice" => call(libc::SYS_splice, [NO_FD, 0, NO_FD, 0, 1, 0]),
         "vmsplice" => call(libc::SYS_vmsplice, [NO_FD, BAD, 1, 0]),
