@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::{
-    CancelCause, FilesTouched, Limits, LogEntry, LogLevel, Outcome, RunResult, Script, Usage,
-    millis,
+    CancelCause, ExecutionReport, FilesTouched, Limits, LogEntry, LogLevel, Outcome, RunResult,
+    Script, Usage, millis,
 };
 use sandbox_protocol::limits::{
     MAX_LOG_ENTRY_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSALS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES,
@@ -426,11 +426,9 @@ impl ExecutionDriver {
             (state.logs.clone(), state.is_truncated)
         };
         let inner = &self.inner;
-        Ok(RunResult {
+        let execution = ExecutionReport {
             id: self.id.clone(),
             outcome,
-            logs,
-            logs_truncated,
             files_touched,
             engine: inner.engine().kind,
             engine_notice: inner.engine().notice.clone(),
@@ -438,8 +436,8 @@ impl ExecutionDriver {
             limits: self.limits,
             usage,
             confinement: inner.confinement.clone(),
-            answered,
-        })
+        };
+        Ok(RunResult { execution, logs, logs_truncated, answered })
     }
 
     fn request(&self, script: Script) -> Result<message::Run, ScriptError> {

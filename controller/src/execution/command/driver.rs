@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::{ExecResult, FilesTouched, Limits, Outcome, TouchedSource, Usage, millis};
+use sandbox_api::{
+    ExecResult, ExecutionReport, FilesTouched, Limits, Outcome, TouchedSource, Usage, millis,
+};
 use sandbox_engine::OomBaseline;
 use sandbox_protocol::WireError;
 use sandbox_protocol::message::{Exec, ExecEnd, ExecReply, ExecStop};
@@ -144,15 +146,9 @@ impl ExecutionDriver {
             None => (None, None),
         };
         let inner = &self.inner;
-        Ok(ExecResult {
+        let execution = ExecutionReport {
             id: self.id.clone(),
             outcome: outcome.beyond(passed),
-            exit_code,
-            signal,
-            stdout: Vec::new(),
-            stderr: Vec::new(),
-            stdout_truncated: false,
-            stderr_truncated: false,
             files_touched,
             engine: inner.engine().kind,
             engine_notice: inner.engine().notice.clone(),
@@ -160,6 +156,15 @@ impl ExecutionDriver {
             limits: self.limits,
             usage,
             confinement: inner.confinement.clone(),
+        };
+        Ok(ExecResult {
+            execution,
+            exit_code,
+            signal,
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+            stdout_truncated: false,
+            stderr_truncated: false,
         })
     }
 
