@@ -97,6 +97,10 @@ fn no_program_starts_where_less_space_is_left_than_must_stay_free() {
     assert!(message.starts_with("nothing was started: "), "{message}");
     assert!(message.contains("limits.disk_reserve"), "{message}");
     assert!(!guest.place.path("sandbox-files/made").exists());
+    // A script could start programs.
+    let result = guest.wait(guest.sandbox.run(Script::new("return 1"))).unwrap();
+    let kind = result.outcome.failure().map(|failure| failure.kind);
+    assert_eq!((result.outcome.status(), kind), (Status::Limit, Some(ErrorKind::DiskFull)));
 }
 
 #[test]
