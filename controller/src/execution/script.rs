@@ -11,7 +11,7 @@ use sandbox_protocol::limits::{
     MAX_LOG_ENTRY_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSALS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES,
     encoded_len,
 };
-use sandbox_protocol::message::{Log, Refused, RunEnd, RunReply, ScriptError, Touched};
+use sandbox_protocol::message::{AgentUsage, Log, Refused, RunEnd, RunReply, ScriptError, Touched};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 use sandbox_protocol::{ErrorKind, WireError, message};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
@@ -280,40 +280,22 @@ impl Drop for ScriptExecution {
     }
 }
 
-/// How a run ended according to the agent, or because the request failed.
-struct Answer {
-    end: RunEnd,
-    logs_truncated: bool,
-    usage: Usage,
-}
+/// The agent's answer, or why the script was not sent to it.
+type Answer = Result<RunReply, ScriptError>;
 
-impl Answer {
-    /// The agent's counters are its own claim: a number that the container's limits make impossible
-    /// is discarded.
-    fn new(
-        RunReply { end, logs_truncated, usage }: RunReply,
-        inner: &Inner,
-        limits: &Limits,
-    ) -> Self {
-        let most_memory = limits.memory.as_u64().saturating_add(FOREIGN_MEMORY);
-        let usage = Usage {
-            wall_ms: 0,
-            cpu_ms: Some(inner.cpu_of_this_run(usage.cpu_ms))
-                .filter(|&ms| ms <= millis(limits.most_cpu())),
-            // Memory use is never 0: the agent reports 0 if it could not measure it.
-            peak_memory_bytes: Some(usage.peak_memory_bytes)
-                .filter(|&bytes| bytes > 0 && bytes <= most_memory),
-            written_bytes: Some(usage.written_bytes)
-                .filter(|&bytes| bytes <= limits.max_write.as_u64()),
-        };
-        Self { end, logs_truncated, usage }
-    }
-}
-
-impl From<ScriptError> for Answer {
-    fn from(error: ScriptError) -> Self {
-        let usage = Usage { written_bytes: Some(0), ..Usage::default() };
-        Self { end: RunEnd::Failed(error), logs_truncated: false, usage }
+/// The agent's counters are its own claim: a number that the container's limits make impossible is
+/// discarded.
+fn usage(claimed: AgentUsage, wall_ms: u64, inner: &Inner, limits: &Limits) -> Usage {
+    let most_memory = limits.memory.as_u64().saturating_add(FOREIGN_MEMORY);
+    Usage {
+        wall_ms,
+        cpu_ms: Some(inner.cpu_of_this_run(claimed.cpu_ms))
+            .filter(|&ms| ms <= millis(limits.most_cpu())),
+        // Memory use is never 0: the agent reports 0 if it could not measure it.
+        peak_memory_bytes: Some(claimed.peak_memory_bytes)
+            .filter(|&bytes| bytes > 0 && bytes <= most_memory),
+        written_bytes: Some(claimed.written_bytes)
+            .filter(|&bytes| bytes <= limits.max_write.as_u64()),
     }
 }
 
@@ -333,7 +315,7 @@ impl Execute for ScriptExecution {
         let Call { inner, limits, supervisor, permit, monitor, kill_at, .. } = call;
         let request = match request(std::mem::take(&mut self.script), limits) {
             Ok(request) => request,
-            Err(error) => return Ok(Ok(Some(error.into()))),
+            Err(error) => return Ok(Ok(Some(Err(error)))),
         };
         let sink: Arc<dyn NotificationHandler> = self.record.clone();
         let asked = inner.session().begin_at(permit, request, Some(sink));
@@ -347,7 +329,7 @@ impl Execute for ScriptExecution {
             Err(_) => Ok(()),
         };
         Ok(match supervisor.answer(reply, kill_at, monitor, check).await {
-            Ok(Some(Ok(answer))) => Ok(Some(Answer::new(answer, inner, limits))),
+            Ok(Some(Ok(answer))) => Ok(Some(Ok(answer))),
             Ok(Some(Err(source))) => Err(Error::Refused { source }),
             Ok(None) => Ok(None),
             Err(error) => Err(error),
@@ -357,23 +339,28 @@ impl Execute for ScriptExecution {
     async fn settle(
         &mut self,
         answer: Result<Option<Answer>, Outcome>,
-        _: &Inner,
-        _: &Limits,
-        usage: &mut Usage,
+        inner: &Inner,
+        limits: &Limits,
+        used: &mut Usage,
     ) -> Result<Option<AgentReport>, Outcome> {
-        let mut truncated = None;
-        let settled = answer.map(|answer| {
-            answer.map(|answer| {
-                *usage = Usage { wall_ms: usage.wall_ms, ..answer.usage };
-                truncated = Some(answer.logs_truncated);
-                AgentReport::Script(answer.end)
-            })
-        });
-        self.answered = truncated.is_some();
-        if let Err(Outcome::Limit(_)) = settled {
+        let (settled, truncated) = match answer {
+            Ok(Some(Ok(RunReply { end, logs_truncated, usage: claimed }))) => {
+                *used = usage(claimed, used.wall_ms, inner, limits);
+                (Ok(Some(AgentReport::Script(end))), Some(logs_truncated))
+            }
+            Ok(Some(Err(error))) => {
+                used.written_bytes = Some(0);
+                (Ok(Some(AgentReport::Script(RunEnd::Failed(error)))), Some(false))
+            }
             // It was refused before it began.
-            (usage.written_bytes, truncated) = (Some(0), Some(false));
-        }
+            Err(refusal @ Outcome::Limit(_)) => {
+                used.written_bytes = Some(0);
+                (Err(refusal), Some(false))
+            }
+            Ok(None) => (Ok(None), None),
+            Err(outcome) => (Err(outcome), None),
+        };
+        self.answered = matches!(settled, Ok(Some(_)));
         self.record.close(truncated);
         settled
     }
