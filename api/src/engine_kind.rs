@@ -33,6 +33,7 @@ impl fmt::Display for EngineKind {
 
 /// An engine, and why it was chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EngineInfo {
     /// The kind of engine.
     pub kind: EngineKind,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A failure as data: the `error` of a [`ResultDocument`](crate::ResultDocument) and an
 /// [`ExecDocument`](crate::ExecDocument).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Failure {
     /// The error's kind.
     pub kind: ErrorKind,

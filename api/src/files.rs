@@ -4,7 +4,7 @@
 //! lossy, and `path_b64` or `name_b64` has its bytes.
 
 use sandbox_protocol::Base64;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::encoding::Encoding;
 use crate::time::rfc3339;
@@ -23,7 +23,7 @@ pub struct ReadOptions {
 }
 
 /// The lines that `Sandbox::view` returns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ViewOptions {
     /// The first line, counted from 1.
@@ -131,7 +131,8 @@ pub struct CopyOptions {
 }
 
 /// The result of `read`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ReadData {
     /// The file.
     pub path: String,
@@ -150,8 +151,8 @@ pub struct ReadData {
 }
 
 /// The result of `view`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
 pub enum ViewData {
     /// Lines of text.
     Text(TextView),
@@ -160,7 +161,8 @@ pub enum ViewData {
 }
 
 /// Lines of a text file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TextView {
     /// The file.
     pub path: String,
@@ -185,7 +187,8 @@ pub struct TextView {
 }
 
 /// An image.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ImageView {
     /// The file.
     pub path: String,
@@ -201,7 +204,8 @@ pub struct ImageView {
 }
 
 /// The result of `write`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct WriteData {
     /// The file.
     pub path: String,
@@ -215,7 +219,8 @@ pub struct WriteData {
 }
 
 /// The result of `edit`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EditData {
     /// The file.
     pub path: String,
@@ -227,7 +232,8 @@ pub struct EditData {
 }
 
 /// The result of `list`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ListData {
     /// The directory.
     pub path: String,
@@ -241,7 +247,8 @@ pub struct ListData {
 }
 
 /// An entry of a directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Entry {
     /// Its name: the last component of its path.
     pub name: String,
@@ -259,12 +266,13 @@ pub struct Entry {
     /// Its size in bytes.
     pub size: u64,
     /// When its content was last modified; RFC 3339 in JSON.
-    #[serde(serialize_with = "time")]
+    #[serde(with = "time")]
     pub modified: Option<Timestamp>,
 }
 
 /// The result of `mkdir`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MkdirData {
     /// The directory.
     pub path: String,
@@ -276,7 +284,8 @@ pub struct MkdirData {
 }
 
 /// The result of `remove`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RemoveData {
     /// The removed path.
     pub path: String,
@@ -290,7 +299,8 @@ pub struct RemoveData {
 }
 
 /// The result of `exists`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ExistsData {
     /// The path.
     pub path: String,
@@ -305,7 +315,8 @@ pub struct ExistsData {
 }
 
 /// The result of `stat`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct StatData {
     /// The path.
     pub path: String,
@@ -330,18 +341,19 @@ pub struct StatData {
     /// The name of its group if the host knows one, otherwise the gid.
     pub group: String,
     /// When its content was last modified; RFC 3339 in JSON.
-    #[serde(serialize_with = "time")]
+    #[serde(with = "time")]
     pub modified: Option<Timestamp>,
     /// When it was last read, if the filesystem records that.
-    #[serde(serialize_with = "time")]
+    #[serde(with = "time")]
     pub accessed: Option<Timestamp>,
     /// When it was created, if the filesystem records that.
-    #[serde(serialize_with = "time")]
+    #[serde(with = "time")]
     pub created: Option<Timestamp>,
 }
 
 /// The result of `rename`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RenameData {
     /// The old path.
     pub from: String,
@@ -356,7 +368,8 @@ pub struct RenameData {
 }
 
 /// The result of `glob`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GlobData {
     /// The directory where the search began: that of the pattern's names before the first special
     /// one.
@@ -371,7 +384,8 @@ pub struct GlobData {
 }
 
 /// A path that matches a glob.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GlobMatch {
     /// The path as the pattern begins: relative to the given directory for a relative pattern.
     pub name: String,
@@ -386,7 +400,8 @@ pub struct GlobMatch {
 }
 
 /// The result of `grep`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GrepData {
     /// The file or directory that was searched.
     pub path: String,
@@ -404,7 +419,8 @@ pub struct GrepData {
 }
 
 /// A line of a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GrepLine {
     /// The path of the file, as the searched path begins.
     pub name: String,
@@ -421,15 +437,16 @@ pub struct GrepLine {
     /// Its text without the line end; lossy where it is not UTF-8.
     pub text: String,
     /// Whether the line is longer than its text: 2 KiB.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
     /// Whether the line only surrounds a match.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub context: bool,
 }
 
 /// The result of `copy`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CopyData {
     /// The source.
     pub from: String,
@@ -453,8 +470,28 @@ pub fn time_text(time: Timestamp) -> Option<String> {
     rfc3339(time.seconds, time.nanoseconds)
 }
 
-fn time<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
-    time.and_then(time_text).serialize(serializer)
+/// A time in JSON.
+mod time {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    use super::{Timestamp, time_text};
+    use crate::time::parse_rfc3339;
+
+    pub fn serialize<S: Serializer>(
+        time: &Option<Timestamp>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        time.and_then(time_text).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Timestamp>, D::Error> {
+        let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
+        let (seconds, nanoseconds) = parse_rfc3339(&text)
+            .ok_or_else(|| de::Error::custom(format!("'{text}' is not a time of RFC 3339")))?;
+        Ok(Some(Timestamp { seconds, nanoseconds }))
+    }
 }
 
 /// How much an operation read, wrote or touched, by its result.
@@ -534,3 +571,35 @@ impl OperationStats for MkdirData {}
 impl OperationStats for ExistsData {}
 impl OperationStats for StatData {}
 impl OperationStats for RenameData {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<T: Serialize + serde::de::DeserializeOwned>(json: &str) {
+        let data: T = serde_json::from_str(json).unwrap_or_else(|error| panic!("{json}: {error}"));
+        assert_eq!(serde_json::to_string(&data).unwrap(), json);
+        let more = json.replacen('{', r#"{"more":1,"#, 1);
+        assert!(serde_json::from_str::<T>(&more).is_err(), "{more}");
+    }
+
+    #[test]
+    fn results_come_back_as_they_were_written() {
+        check::<ViewData>(
+            r#"{"type":"image","path":"/io/a","content":"Yf8=","mime_type":"image/png","bytes":2}"#,
+        );
+        check::<ListData>(concat!(
+            r#"{"path":"/io","entries":[{"name":"a?","name_b64":"Yf8=","path":"/io/a?","#,
+            r#""path_b64":"L2lvL2H/","type":"file","size":1,"modified":"1969-12-31T23:59:59.25Z"},"#,
+            r#"{"name":"b","path":"/io/b","type":"directory","size":0,"modified":null}],"#,
+            r#""truncated":false}"#,
+        ));
+        check::<GrepData>(concat!(
+            r#"{"path":"/io","lines":[{"name":"a","path":"/io/a","line":3,"text":"b","cut":true},"#,
+            r#"{"name":"a","path":"/io/a","line":4,"text":"","context":true}],"#,
+            r#""matches":1,"files":2,"truncated":false}"#,
+        ));
+        check::<ExistsData>(r#"{"path":"/io/a","exists":false,"type":null}"#);
+        check::<RenameData>(r#"{"from":"/io/a","to":"/io/b"}"#);
+    }
+}

@@ -3,11 +3,13 @@
 
 #![forbid(unsafe_code)]
 
+mod document;
 mod encoding;
 mod engine_kind;
 mod failure;
 pub mod files;
 pub mod hosts;
+mod json;
 mod limits;
 pub mod operation;
 mod outcome;
@@ -15,6 +17,9 @@ mod result;
 mod spec;
 pub mod time;
 
+pub use document::{
+    ExecDocument, ExecSchema, ExecutionDocument, OutputEncoding, ResultDocument, ResultSchema,
+};
 pub use encoding::{Encoding, EncodingError, UnknownEncoding};
 pub use engine_kind::{EngineInfo, EngineKind};
 pub use failure::{Failure, exit_code, operation_hint};
@@ -24,8 +29,8 @@ pub use limits::{
 pub use operation::{Envelope, Operation};
 pub use outcome::{CancelCause, Exit, KilledBy, Outcome, Status, failure};
 pub use result::{
-    EXEC_SCHEMA, ExecDocument, ExecResult, FileOp, FilesTouched, LogEntry, LogLevel, RESULT_SCHEMA,
-    ResultDocument, RunResult, TouchedFile, TouchedSource, Usage,
+    ExecResult, ExecutionReport, FileOp, FilesTouched, LogEntry, LogLevel, RunResult, TouchedFile,
+    TouchedSource, Usage,
 };
 pub use sandbox_protocol::message::{
     Access, AllowedPath, Confinement, IoErrors, ScriptError, UnixSockets,

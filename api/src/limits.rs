@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use sandbox_protocol::limits::MAX_RESULT_BYTES;
 use sandbox_protocol::message;
-use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+
+use crate::json::{Form, Millis};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -23,8 +24,9 @@ const COLLECTED_BYTES: u64 = 1_000_000;
 /// Processor time allowed beyond the deadline, in seconds.
 const SPARE_CPU_SECONDS: u64 = 5;
 
-/// A number of bytes, written with a unit: `10B`, `64KiB`, `10MB`, `1GiB`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A number of bytes, written with a unit: `10B`, `64KiB`, `10MB`, `1GiB`. In JSON it is the number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct ByteSize(u64);
 
 impl ByteSize {
@@ -69,7 +71,8 @@ impl FromStr for ByteSize {
 }
 
 /// A number of processors, in thousandths: `1.5` is one and a half.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "f64", try_from = "f64")]
 pub struct Cpus(NonZeroU32);
 
 impl Cpus {
@@ -91,6 +94,17 @@ impl Cpus {
         self.0.get() as i64 * 1_000_000
     }
 
+    fn from_number(cpus: f64, text: impl FnOnce() -> String) -> Result<Self, LimitParseError> {
+        if !(cpus > 0.0 && cpus.is_finite()) {
+            return Err(LimitParseError::Cpus { text: text() });
+        }
+        let thousandths = (cpus * 1000.0).round().max(1.0);
+        if thousandths > f64::from(u32::MAX) {
+            return Err(LimitParseError::TooLarge { text: text() });
+        }
+        Ok(Self(nonzero(thousandths as u32)))
+    }
+
     /// The number of processors of this machine.
     #[must_use]
     pub fn of_this_machine() -> Self {
@@ -104,7 +118,21 @@ impl Cpus {
 
 impl fmt::Display for Cpus {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(&(f64::from(self.0.get()) / 1000.0).to_string())
+        formatter.pad(&f64::from(*self).to_string())
+    }
+}
+
+impl From<Cpus> for f64 {
+    fn from(cpus: Cpus) -> Self {
+        Self::from(cpus.0.get()) / 1000.0
+    }
+}
+
+impl TryFrom<f64> for Cpus {
+    type Error = LimitParseError;
+
+    fn try_from(cpus: f64) -> Result<Self, LimitParseError> {
+        Self::from_number(cpus, || cpus.to_string())
     }
 }
 
@@ -112,17 +140,9 @@ impl FromStr for Cpus {
     type Err = LimitParseError;
 
     fn from_str(text: &str) -> Result<Self, LimitParseError> {
-        let bad = || LimitParseError::Cpus { text: text.to_owned() };
-        let cpus: f64 = text.trim().parse().map_err(|_| bad())?;
-        // NaN is not above 0 either.
-        if !(cpus > 0.0 && cpus.is_finite()) {
-            return Err(bad());
-        }
-        let thousandths = (cpus * 1000.0).round().max(1.0);
-        if thousandths > f64::from(u32::MAX) {
-            return Err(LimitParseError::TooLarge { text: text.to_owned() });
-        }
-        NonZeroU32::new(thousandths as u32).map(Self).ok_or_else(bad)
+        // NaN is not above 0.
+        let cpus = text.trim().parse().unwrap_or(f64::NAN);
+        Self::from_number(cpus, || text.to_owned())
     }
 }
 
@@ -195,14 +215,18 @@ impl fmt::Display for LimitValue {
     }
 }
 
-/// A field of [`Limits`]: parsed from text, compared, and serialized in the result document.
+/// A field of [`Limits`]: parsed from text, compared, and read from and written to JSON.
 trait Field: Copy {
+    /// Its form in JSON, with the unit in the member's name.
+    type Json: Form<Self>;
     fn value(self) -> LimitValue;
     fn from_value(value: LimitValue) -> Option<Self>;
     fn parse(text: &str) -> Result<Self, LimitParseError>;
 }
 
 impl Field for Duration {
+    type Json = Millis;
+
     fn value(self) -> LimitValue {
         LimitValue::Time(self)
     }
@@ -224,6 +248,8 @@ impl Field for Duration {
 }
 
 impl Field for ByteSize {
+    type Json = Self;
+
     fn value(self) -> LimitValue {
         LimitValue::Size(self)
     }
@@ -239,6 +265,8 @@ impl Field for ByteSize {
 }
 
 impl Field for Cpus {
+    type Json = Self;
+
     fn value(self) -> LimitValue {
         LimitValue::Cpus(self)
     }
@@ -254,6 +282,8 @@ impl Field for Cpus {
 }
 
 impl Field for NonZeroU32 {
+    type Json = Self;
+
     fn value(self) -> LimitValue {
         LimitValue::Count(self.get().into())
     }
@@ -272,6 +302,22 @@ impl Field for NonZeroU32 {
     }
 }
 
+/// These are the same in JSON.
+macro_rules! plain {
+    ($($kind:ty),+) => {
+        $(impl Form<Self> for $kind {
+            fn of(value: &Self) -> Self {
+                *value
+            }
+
+            fn into_value(self) -> Self {
+                self
+            }
+        })+
+    };
+}
+plain!(ByteSize, Cpus, NonZeroU32);
+
 const fn nonzero(count: u32) -> NonZeroU32 {
     match NonZeroU32::new(count) {
         Some(count) => count,
@@ -280,20 +326,55 @@ const fn nonzero(count: u32) -> NonZeroU32 {
 }
 
 macro_rules! limits {
-    ($($(#[$doc:meta])* $variant:ident, $field:ident: $kind:ty, $key:literal, $flag:expr,
+    ($($(#[$doc:meta])* $variant:ident, $field:ident: $kind:ty, $key:literal, $flag:expr, $json:literal,
         $default:expr, [$ceiling:expr], $smallest:expr;)+) => {
         /// The limits of a sandbox. Every limit is always set, to the documented default if nothing
-        /// else.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        /// else. In JSON every value is a plain number, with its unit in the member's name.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(into = "LimitsDocument", try_from = "LimitsDocument")]
         pub struct Limits {
             $($(#[$doc])* pub $field: $kind,)+
         }
 
+        /// [`Limits`] in JSON. A member that is missing has its default.
+        #[derive(Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        struct LimitsDocument {
+            $(#[serde(rename = $json)] $field: <$kind as Field>::Json,)+
+        }
+
+        impl Default for LimitsDocument {
+            fn default() -> Self {
+                Limits::default().into()
+            }
+        }
+
+        impl From<Limits> for LimitsDocument {
+            fn from(limits: Limits) -> Self {
+                Self { $($field: Form::of(&limits.$field),)+ }
+            }
+        }
+
+        impl TryFrom<LimitsDocument> for Limits {
+            type Error = String;
+
+            fn try_from(document: LimitsDocument) -> Result<Self, String> {
+                let mut limits = Self::default();
+                $(
+                    let value: $kind = document.$field.into_value();
+                    limits
+                        .set(LimitKey::$variant, value.value())
+                        .map_err(|error| format!("{}: {error}", $json))?;
+                )+
+                Ok(limits)
+            }
+        }
+
         /// One limit.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[non_exhaustive]
         pub enum LimitKey {
-            $($(#[$doc])* $variant,)+
+            $($(#[$doc])* #[serde(rename = $key)] $variant,)+
         }
 
         impl Default for Limits {
@@ -367,63 +448,63 @@ macro_rules! limits {
 
 limits! {
     /// The run's deadline.
-    Timeout, timeout: Duration, "limits.timeout", Some("--timeout"),
+    Timeout, timeout: Duration, "limits.timeout", Some("--timeout"), "timeout_ms",
         Duration::from_secs(30), [Duration::from_secs(600)], Duration::from_millis(1);
     /// The deadline of a file operation.
-    OperationTimeout, operation_timeout: Duration, "filesystem.timeout", None,
+    OperationTimeout, operation_timeout: Duration, "filesystem.timeout", None, "operation_timeout_ms",
         Duration::from_secs(5), [Duration::from_secs(300)], Duration::from_millis(1);
     /// Memory of the container. Docker requires at least 6 MiB; the agent needs some in addition.
-    Memory, memory: ByteSize, "limits.memory", Some("--memory"),
+    Memory, memory: ByteSize, "limits.memory", Some("--memory"), "memory_bytes",
         ByteSize(256 * MIB), [ByteSize(4 * GIB)], ByteSize(16 * MIB);
     /// Memory of the Luau VM.
-    VmMemory, vm_memory: ByteSize, "limits.vm_memory", Some("--vm-memory"),
+    VmMemory, vm_memory: ByteSize, "limits.vm_memory", Some("--vm-memory"), "vm_memory_bytes",
         ByteSize(64 * MIB), [ByteSize(GIB)], ByteSize(MIB);
     /// Processors.
-    Cpus, cpus: Cpus, "limits.cpus", Some("--cpus"),
+    Cpus, cpus: Cpus, "limits.cpus", Some("--cpus"), "cpus",
         Cpus(nonzero(1000)).min(Cpus::of_this_machine()), [Cpus::of_this_machine()],
         Cpus(nonzero(10));
     /// Processes and threads. The agent itself uses a few threads.
-    Pids, pids: NonZeroU32, "limits.pids", Some("--pids"),
+    Pids, pids: NonZeroU32, "limits.pids", Some("--pids"), "pids",
         nonzero(64), [nonzero(4096)], nonzero(16);
     /// Bytes written to files, including overwritten bytes.
-    MaxWrite, max_write: ByteSize, "io.max_bytes", Some("--max-write"),
+    MaxWrite, max_write: ByteSize, "io.max_bytes", Some("--max-write"), "write_bytes",
         ByteSize(52_428_800), [ByteSize(GIB)], ByteSize(0);
     /// Created files and directories.
-    Entries, entries: NonZeroU32, "limits.entries", None,
+    Entries, entries: NonZeroU32, "limits.entries", None, "entries",
         nonzero(10_000), [nonzero(1_000_000)], nonzero(1);
     /// Size of a file that an operation reads or writes whole.
-    MaxFileSize, max_file_size: ByteSize, "filesystem.max_file_size", Some("--max-file-size"),
+    MaxFileSize, max_file_size: ByteSize, "filesystem.max_file_size", Some("--max-file-size"), "file_bytes",
         ByteSize(10 * MIB), [ByteSize(GIB)], ByteSize(0);
     /// Depth of a recursive list, where 1 is the directory alone.
-    ListDepth, list_depth: NonZeroU32, "filesystem.max_depth", None,
+    ListDepth, list_depth: NonZeroU32, "filesystem.max_depth", None, "list_depth",
         nonzero(10), [nonzero(100)], nonzero(1);
     /// Simultaneously open file handles.
-    OpenHandles, open_handles: NonZeroU32, "io.max_open_handles", None,
+    OpenHandles, open_handles: NonZeroU32, "io.max_open_handles", None, "open_handles",
         nonzero(64), [nonzero(1024)], nonzero(1);
     /// Encoded size of all log entries of a run, in bytes.
-    LogBytes, log_bytes: ByteSize, "limits.log_bytes", None,
+    LogBytes, log_bytes: ByteSize, "limits.log_bytes", None, "log_bytes",
         ByteSize(MIB), [ByteSize(64 * MIB)], ByteSize(0);
     /// Log entries of a run.
-    LogLines, log_lines: NonZeroU32, "limits.log_lines", None,
+    LogLines, log_lines: NonZeroU32, "limits.log_lines", None, "log_lines",
         nonzero(10_000), [nonzero(1_000_000)], nonzero(1);
     /// Size in bytes of the commands' `/tmp`, which is in memory. A tmpfs of size 0 would have no
     /// limit.
-    Tmpfs, tmpfs: ByteSize, "limits.tmpfs", Some("--tmpfs-size"),
+    Tmpfs, tmpfs: ByteSize, "limits.tmpfs", Some("--tmpfs-size"), "tmpfs_bytes",
         ByteSize(64 * MIB), [ByteSize(4 * GIB)], ByteSize(MIB);
     /// Bytes of a command's streamed output.
-    OutputBytes, output_bytes: ByteSize, "limits.output_bytes", None,
+    OutputBytes, output_bytes: ByteSize, "limits.output_bytes", None, "output_bytes",
         ByteSize(GIB), [ByteSize(64 * GIB)], ByteSize(0);
     /// Connections of commands to allowed hosts; refused ones count too.
-    Connections, connections: NonZeroU32, "network.connections", None,
+    Connections, connections: NonZeroU32, "network.connections", None, "connections",
         nonzero(10_000), [nonzero(1_000_000)], nonzero(1);
     /// Bytes over all these connections, both directions together.
-    NetworkBytes, network_bytes: ByteSize, "network.max_bytes", None,
+    NetworkBytes, network_bytes: ByteSize, "network.max_bytes", None, "network_bytes",
         ByteSize(4 * GIB), [ByteSize(1024 * GIB)], ByteSize(0);
     /// DNS and connect timeout.
-    ConnectTimeout, connect_timeout: Duration, "network.connect_timeout", None,
+    ConnectTimeout, connect_timeout: Duration, "network.connect_timeout", None, "connect_timeout_ms",
         Duration::from_secs(10), [Duration::from_secs(300)], Duration::from_millis(1);
     /// Idle timeout of a connection.
-    ConnectionIdle, connection_idle: Duration, "network.idle_timeout", None,
+    ConnectionIdle, connection_idle: Duration, "network.idle_timeout", None, "connection_idle_ms",
         Duration::from_secs(300), [Duration::from_secs(3600)], Duration::from_millis(1);
 }
 
@@ -484,7 +565,8 @@ fn is_over(value: LimitValue, bound: LimitValue) -> bool {
 }
 
 /// The maximum values that a caller may set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Ceiling(pub Limits);
 
 /// A limit is above its ceiling.
@@ -563,33 +645,6 @@ impl Limits {
 /// Whole milliseconds, saturating.
 pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// As in the result document: plain numbers, with the unit in the name.
-impl Serialize for Limits {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("timeout_ms", &millis(self.timeout))?;
-        map.serialize_entry("operation_timeout_ms", &millis(self.operation_timeout))?;
-        map.serialize_entry("memory_bytes", &self.memory.0)?;
-        map.serialize_entry("vm_memory_bytes", &self.vm_memory.0)?;
-        map.serialize_entry("cpus", &(f64::from(self.cpus.thousandths()) / 1000.0))?;
-        map.serialize_entry("pids", &self.pids)?;
-        map.serialize_entry("write_bytes", &self.max_write.0)?;
-        map.serialize_entry("entries", &self.entries)?;
-        map.serialize_entry("file_bytes", &self.max_file_size.0)?;
-        map.serialize_entry("list_depth", &self.list_depth)?;
-        map.serialize_entry("open_handles", &self.open_handles)?;
-        map.serialize_entry("log_bytes", &self.log_bytes.0)?;
-        map.serialize_entry("log_lines", &self.log_lines)?;
-        map.serialize_entry("tmpfs_bytes", &self.tmpfs.0)?;
-        map.serialize_entry("output_bytes", &self.output_bytes.0)?;
-        map.serialize_entry("connections", &self.connections)?;
-        map.serialize_entry("network_bytes", &self.network_bytes.0)?;
-        map.serialize_entry("connect_timeout_ms", &millis(self.connect_timeout))?;
-        map.serialize_entry("connection_idle_ms", &millis(self.connection_idle))?;
-        map.end()
-    }
 }
 
 #[cfg(test)]
@@ -673,5 +728,28 @@ mod tests {
     fn a_value_of_another_type_is_refused() {
         let size = LimitValue::Size(ByteSize(GIB));
         assert!(Limits::default().set(LimitKey::Timeout, size).is_err());
+    }
+
+    #[test]
+    fn limits_in_json_are_checked_and_come_back() {
+        let json = serde_json::to_string(&Ceiling::default()).unwrap();
+        assert_eq!(serde_json::from_str::<Ceiling>(&json).unwrap(), Ceiling::default());
+        let some: Limits = serde_json::from_str(r#"{"timeout_ms":5,"cpus":0.5}"#).unwrap();
+        let expected = Limits {
+            timeout: Duration::from_millis(5),
+            cpus: Cpus(nonzero(500)),
+            ..Limits::default()
+        };
+        assert_eq!(some, expected);
+        for (json, part) in [
+            (r#"{"timeout":5}"#, "unknown field `timeout`"),
+            (r#"{"timeout_ms":"5s"}"#, "invalid type"),
+            (r#"{"timeout_ms":0}"#, "timeout_ms: '0s' is less than the smallest that works, 1ms"),
+            (r#"{"cpus":-1}"#, "'-1' is not a number of processors"),
+            (r#"{"pids":0}"#, "nonzero"),
+        ] {
+            let error = serde_json::from_str::<Limits>(json).unwrap_err().to_string();
+            assert!(error.contains(part), "{json}: {error}");
+        }
     }
 }

@@ -22,7 +22,7 @@ macro_rules! operations {
     })+) => {
         $(
             $(#[$doc])*
-            #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+            #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
             #[serde(deny_unknown_fields)]
             pub struct $variant {
                 $($(#[$field_doc])* $(#[serde(default = $default)])? pub $field: $kind,)*
@@ -34,9 +34,10 @@ macro_rules! operations {
         ///
         /// The bytes of a path or name that is not UTF-8 are given in `path_b64`, with or without
         /// the text form.
-        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+        #[serde(tag = "operation")]
         pub enum Operation {
-            $($(#[$doc])* $variant($variant),)+
+            $($(#[$doc])* #[serde(rename = $word)] $variant($variant),)+
         }
 
         impl Operation {
@@ -371,6 +372,17 @@ impl Operation {
     }
 }
 
+impl<'de> Deserialize<'de> for Operation {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Unambiguous::deserialize(deserializer)? {
+            Unambiguous(Value::Object(object)) => {
+                Self::from_object(object).map_err(de::Error::custom)
+            }
+            Unambiguous(_) => Err(de::Error::custom("not a JSON object")),
+        }
+    }
+}
+
 /// The result of an operation as JSON, with its statistics.
 #[derive(Debug, Clone)]
 pub struct OperationOutput {
@@ -403,7 +415,8 @@ impl OperationOutput {
 }
 
 /// The response to an operation: `{"success":true,"data":{…},"error":null,"metadata":{…}}`.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Envelope {
     /// Whether the operation succeeded.
     pub success: bool,
@@ -416,7 +429,8 @@ pub struct Envelope {
 }
 
 /// Statistics of an operation in its [`Envelope`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Metadata {
     /// The duration in milliseconds.
     pub duration_ms: u64,
@@ -518,6 +532,32 @@ mod tests {
         for (json, part) in cases {
             let refusal = refusal(json);
             assert!(refusal.contains(part), "{json}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn operations_and_envelopes_come_back_as_they_were_written() {
+        for json in [
+            r#"{"operation":"read","path_b64":"Yf8=","encoding":"hex","offset":3}"#,
+            r#"{"operation":"view","path":"a","lines":{"offset":2,"limit":null}}"#,
+            r#"{"operation":"write","path":"a","content":"b","mode":"append","atomic":false}"#,
+            r#"{"operation":"edit","path":"a","old":"b","new":"c","count":2}"#,
+            r#"{"operation":"list"}"#,
+            r#"{"operation":"remove","path":"a","recursive":true}"#,
+            r#"{"operation":"rename","from":"a","to":"b","overwrite":true}"#,
+        ] {
+            let operation = Operation::from_json(json).unwrap();
+            let written = serde_json::to_string(&operation).unwrap();
+            assert_eq!(serde_json::from_str::<Operation>(&written).unwrap(), operation, "{json}");
+        }
+        let error = serde_json::from_str::<Operation>(r#"{"operation":"stat"}"#).unwrap_err();
+        assert!(error.to_string().contains("stat: missing field `path`"), "{error}");
+        for json in [
+            r#"{"success":true,"data":{"a": 1.50},"error":null,"metadata":{"duration_ms":1,"items":2}}"#,
+            r#"{"success":false,"data":null,"error":{"kind":"busy","message":"m"},"metadata":{"duration_ms":1}}"#,
+        ] {
+            let envelope: Envelope = serde_json::from_str(json).unwrap();
+            assert_eq!(serde_json::to_string(&envelope).unwrap(), json);
         }
     }
 }

@@ -9,7 +9,8 @@ use serde_json::value::RawValue;
 use crate::failure::Failure;
 
 /// How a run ended.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Outcome {
     /// The script returned, or the command ended with code 0.
     Ok {

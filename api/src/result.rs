@@ -1,56 +1,67 @@
-//! Results of runs and commands: the types of the library, and the documents `sandboxctl.result/1`
-//! and `sandboxctl.exec/1`.
+//! Results of runs and commands.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::ops::Deref;
 use std::path::PathBuf;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use sandbox_protocol::limits::{MAX_LOG_ENTRY_BYTES, cut_encoded};
 use sandbox_protocol::message::Confinement;
-use sandbox_protocol::{Base64, ErrorKind, message};
-use serde::{Serialize, Serializer};
-use serde_json::value::RawValue;
+use sandbox_protocol::{Base64, ErrorKind, WireString, message};
+use serde::{Deserialize, Serialize};
 
-use crate::Failure;
 use crate::engine_kind::EngineKind;
+use crate::json::In;
 use crate::limits::{LimitKey, Limits};
-use crate::outcome::{Outcome, Status};
+use crate::outcome::Outcome;
 
-/// The schema name of a script's result document.
-pub const RESULT_SCHEMA: &str = "sandboxctl.result/1";
-
-/// The schema name of a command's result document.
-pub const EXEC_SCHEMA: &str = "sandboxctl.exec/1";
-
-/// The result of a run, however it ended.
-#[derive(Debug, Clone)]
-pub struct RunResult {
-    /// The unique run id: the sandbox's id, with a number appended from the second run on.
+/// The part that the results of scripts and commands share.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecutionReport {
+    /// The unique id of the run or command: the sandbox's id, with a number appended from the
+    /// second run or command on.
     pub id: String,
-    /// How it ended.
+    /// How it ended. [`Outcome::exit_code`] is the exit code of a process that forwards it.
     pub outcome: Outcome,
-    /// Its log, within the limits; also for killed runs.
-    pub logs: Vec<LogEntry>,
-    /// Entries were omitted, and the last one says why; or some were cut, and say so.
-    pub logs_truncated: bool,
-    /// The files it changed.
+    /// The files that changed: those that a script changed; while a command ran, those that anyone
+    /// changed.
     pub files_touched: FilesTouched,
     /// The engine it ran on.
     pub engine: EngineKind,
     /// Why another engine was not chosen, if the choice was not the default.
     pub engine_notice: Option<String>,
     /// The io dir on the host, absolute.
+    #[serde(with = "In::<Option<WireString>>")]
     pub io_dir: Option<PathBuf>,
     /// The limits it ran under.
     pub limits: Limits,
     /// The resources it used.
     pub usage: Usage,
-    /// The confinement of the agent beyond its container.
+    /// Its confinement beyond its container.
     pub confinement: Confinement,
+}
+
+/// The result of a run, however it ended.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunResult {
+    /// What is reported of a script as of a command; its fields can be read from here.
+    pub execution: ExecutionReport,
+    /// Its log, within the limits; also for killed runs.
+    pub logs: Vec<LogEntry>,
+    /// Entries were omitted, and the last one says why; or some were cut, and say so.
+    pub logs_truncated: bool,
     /// The agent reported how the run ended, before the agent itself ended.
     pub answered: bool,
+}
+
+impl Deref for RunResult {
+    type Target = ExecutionReport;
+
+    fn deref(&self) -> &ExecutionReport {
+        &self.execution
+    }
 }
 
 impl RunResult {
@@ -70,53 +81,47 @@ impl RunResult {
 }
 
 /// The result of a command, however it ended.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ExecResult {
-    /// The unique id of the command: the sandbox's id, with a number appended from the second run
-    /// or command on.
-    pub id: String,
-    /// How it ended. [`Outcome::exit_code`] is the exit code of a process that forwards it.
-    pub outcome: Outcome,
+    /// What is reported of a command as of a script; its fields can be read from here.
+    pub execution: ExecutionReport,
     /// The command's own exit code; `None` if it was ended by a signal, or if it is unknown.
     pub exit_code: Option<i32>,
     /// The signal that ended the command; `None` if none did, or if it is unknown. 9 if it was
     /// killed because of a limit or a cancel.
     pub signal: Option<i32>,
     /// The beginning of its stdout, without the output that `next_output` returned.
+    #[serde(with = "In::<WireString>")]
     pub stdout: Vec<u8>,
     /// The beginning of its stderr, likewise.
+    #[serde(with = "In::<WireString>")]
     pub stderr: Vec<u8>,
     /// There was more output than `stdout` contains.
     pub stdout_truncated: bool,
     /// There was more output than `stderr` contains.
     pub stderr_truncated: bool,
-    /// The files that changed while it ran, whoever changed them.
-    pub files_touched: FilesTouched,
-    /// The engine it ran on.
-    pub engine: EngineKind,
-    /// Why another engine was not chosen, if the choice was not the default.
-    pub engine_notice: Option<String>,
-    /// The io dir on the host, absolute.
-    pub io_dir: Option<PathBuf>,
-    /// The limits it ran under.
-    pub limits: Limits,
-    /// The resources it used.
-    pub usage: Usage,
-    /// Its confinement beyond its container.
-    pub confinement: Confinement,
+}
+
+impl Deref for ExecResult {
+    type Target = ExecutionReport;
+
+    fn deref(&self) -> &ExecutionReport {
+        &self.execution
+    }
 }
 
 impl ExecResult {
     /// Whether it did not exit with code 0.
     #[must_use]
     pub const fn failed(&self) -> bool {
-        !matches!(self.outcome, Outcome::Ok { .. })
+        !matches!(self.execution.outcome, Outcome::Ok { .. })
     }
 
     /// Whether it exceeded its time limit.
     #[must_use]
     pub const fn timed_out(&self) -> bool {
-        matches!(self.outcome, Outcome::Timeout(_))
+        matches!(self.execution.outcome, Outcome::Timeout(_))
     }
 
     /// A suggested next step, if there is one: for a limit, the setting that raises it.
@@ -149,7 +154,8 @@ fn hint(outcome: &Outcome, memory: LimitKey) -> Option<String> {
 }
 
 /// An entry of the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LogEntry {
     /// Its origin.
     pub level: LogLevel,
@@ -176,7 +182,8 @@ impl LogEntry {
 }
 
 /// The origin of a log entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     /// The script's `print`.
     Print,
@@ -202,7 +209,8 @@ impl From<message::Log> for LogEntry {
 }
 
 /// The files that a run changed, in their final state.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FilesTouched {
     /// Sorted by name, without duplicates.
     pub files: Vec<TouchedFile>,
@@ -226,7 +234,7 @@ impl FilesTouched {
 }
 
 /// How changed files were found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TouchedSource {
     /// The agent announced each path before it changed it; the controller then checked each.
@@ -237,7 +245,8 @@ pub enum TouchedSource {
 }
 
 /// A file that a run changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TouchedFile {
     /// Relative to the io dir; lossy where it is not UTF-8.
     pub name: String,
@@ -266,7 +275,7 @@ impl TouchedFile {
 }
 
 /// How a file changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileOp {
     /// Created or overwritten.
@@ -290,7 +299,8 @@ impl FileOp {
 }
 
 /// The resources that a run used. `None` means unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Usage {
     /// From when the agent accepted the script until it ended.
     pub wall_ms: u64,
@@ -300,266 +310,4 @@ pub struct Usage {
     pub peak_memory_bytes: Option<u64>,
     /// Bytes written to files.
     pub written_bytes: Option<u64>,
-}
-
-/// The document of `--json`, for every way a run can end, including failures of sandboxctl itself;
-/// see [`failed`](Self::failed) for those before the run began.
-#[derive(Debug, Serialize)]
-pub struct ResultDocument<'a> {
-    schema: &'static str,
-    id: Option<&'a str>,
-    status: Status,
-    exit_code: u8,
-    result: Option<&'a RawValue>,
-    logs: Logs<'a>,
-    logs_truncated: bool,
-    files_touched: &'a [TouchedFile],
-    files_touched_source: TouchedSource,
-    files_touched_truncated: bool,
-    error: Option<Failure>,
-    engine: Option<EngineKind>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    engine_notice: Option<&'a str>,
-    io_dir: Option<String>,
-    limits: Option<&'a Limits>,
-    usage: Option<Usage>,
-    confinement: Option<&'a Confinement>,
-}
-
-/// The document of `exec --json`, for every way a command can end, including failures of sandboxctl
-/// itself; see [`failed`](Self::failed) for those before the command began.
-#[derive(Debug, Serialize)]
-pub struct ExecDocument<'a> {
-    schema: &'static str,
-    id: Option<&'a str>,
-    status: Status,
-    /// The exit code of the command itself, like `signal`: never one of sandboxctl.
-    exit_code: Option<i32>,
-    signal: Option<i32>,
-    failed: bool,
-    timed_out: bool,
-    stdout: Cow<'a, str>,
-    stdout_encoding: OutputEncoding,
-    stdout_truncated: bool,
-    stderr: Cow<'a, str>,
-    stderr_encoding: OutputEncoding,
-    stderr_truncated: bool,
-    files_touched: &'a [TouchedFile],
-    files_touched_source: TouchedSource,
-    files_touched_truncated: bool,
-    error: Option<Failure>,
-    engine: Option<EngineKind>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    engine_notice: Option<&'a str>,
-    io_dir: Option<String>,
-    limits: Option<&'a Limits>,
-    usage: Option<Usage>,
-    confinement: Option<&'a Confinement>,
-}
-
-/// The encoding of a command's output in the document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-enum OutputEncoding {
-    /// As text.
-    #[serde(rename = "utf-8")]
-    Utf8,
-    /// The output is not text, or not where it was cut.
-    #[serde(rename = "base64")]
-    Base64,
-}
-
-/// The output as text, if it is UTF-8; otherwise as base64.
-fn text(output: &[u8], truncated: bool) -> (Cow<'_, str>, OutputEncoding) {
-    let text = match std::str::from_utf8(output) {
-        Ok(text) => Some(text),
-        // Cut within a character: the partial character is dropped.
-        Err(error) if truncated && error.error_len().is_none() => {
-            std::str::from_utf8(&output[..error.valid_up_to()]).ok()
-        }
-        Err(_) => None,
-    };
-    match text {
-        Some(text) => (Cow::Borrowed(text), OutputEncoding::Utf8),
-        None => (Cow::Owned(STANDARD.encode(output)), OutputEncoding::Base64),
-    }
-}
-
-impl<'a> From<&'a ExecResult> for ExecDocument<'a> {
-    fn from(result: &'a ExecResult) -> Self {
-        let (stdout, stdout_encoding) = text(&result.stdout, result.stdout_truncated);
-        let (stderr, stderr_encoding) = text(&result.stderr, result.stderr_truncated);
-        Self {
-            schema: EXEC_SCHEMA,
-            id: Some(&result.id),
-            status: result.outcome.status(),
-            exit_code: result.exit_code,
-            signal: result.signal,
-            failed: result.failed(),
-            timed_out: result.timed_out(),
-            stdout,
-            stdout_encoding,
-            stdout_truncated: result.stdout_truncated,
-            stderr,
-            stderr_encoding,
-            stderr_truncated: result.stderr_truncated,
-            files_touched: &result.files_touched.files,
-            files_touched_source: result.files_touched.source,
-            files_touched_truncated: result.files_touched.truncated,
-            error: result
-                .outcome
-                .failure()
-                .map(|failure| Failure { hint: result.hint(), ..failure.into() }),
-            engine: Some(result.engine),
-            engine_notice: result.engine_notice.as_deref(),
-            io_dir: result.io_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned()),
-            limits: Some(&result.limits),
-            usage: Some(result.usage),
-            confinement: Some(&result.confinement),
-        }
-    }
-}
-
-impl ExecDocument<'_> {
-    /// The document of a failure before anything ran.
-    #[must_use]
-    pub const fn failed(error: Failure) -> Self {
-        Self {
-            schema: EXEC_SCHEMA,
-            id: None,
-            status: status_of(&error),
-            exit_code: None,
-            signal: None,
-            failed: true,
-            timed_out: false,
-            stdout: Cow::Borrowed(""),
-            stdout_encoding: OutputEncoding::Utf8,
-            stdout_truncated: false,
-            stderr: Cow::Borrowed(""),
-            stderr_encoding: OutputEncoding::Utf8,
-            stderr_truncated: false,
-            files_touched: &[],
-            files_touched_source: TouchedSource::Scan,
-            files_touched_truncated: false,
-            error: Some(error),
-            engine: None,
-            engine_notice: None,
-            io_dir: None,
-            limits: None,
-            usage: None,
-            confinement: None,
-        }
-    }
-}
-
-/// The status of a request that did not begin.
-const fn status_of(error: &Failure) -> Status {
-    match error.kind {
-        // A caller that gives up before the run begins has cancelled it.
-        ErrorKind::Cancelled => Status::Cancelled,
-        _ => Status::Error,
-    }
-}
-
-#[derive(Debug)]
-struct Logs<'a>(&'a [LogEntry]);
-
-impl Serialize for Logs<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(LogEntry::line))
-    }
-}
-
-impl<'a> From<&'a RunResult> for ResultDocument<'a> {
-    fn from(run: &'a RunResult) -> Self {
-        Self {
-            schema: RESULT_SCHEMA,
-            id: Some(&run.id),
-            status: run.outcome.status(),
-            exit_code: run.exit_code(),
-            result: match &run.outcome {
-                Outcome::Ok { result } => Some(result),
-                _ => None,
-            },
-            logs: Logs(&run.logs),
-            logs_truncated: run.logs_truncated,
-            files_touched: &run.files_touched.files,
-            files_touched_source: run.files_touched.source,
-            files_touched_truncated: run.files_touched.truncated,
-            error: run
-                .outcome
-                .failure()
-                .map(|failure| Failure { hint: run.hint(), ..failure.into() }),
-            engine: Some(run.engine),
-            engine_notice: run.engine_notice.as_deref(),
-            io_dir: run.io_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned()),
-            limits: Some(&run.limits),
-            usage: Some(run.usage),
-            confinement: Some(&run.confinement),
-        }
-    }
-}
-
-impl ResultDocument<'_> {
-    /// The document of a failure before anything ran.
-    #[must_use]
-    pub const fn failed(error: Failure, exit_code: u8) -> Self {
-        Self {
-            schema: RESULT_SCHEMA,
-            id: None,
-            status: status_of(&error),
-            exit_code,
-            result: None,
-            logs: Logs(&[]),
-            logs_truncated: false,
-            files_touched: &[],
-            files_touched_source: TouchedSource::Observed,
-            files_touched_truncated: false,
-            error: Some(error),
-            engine: None,
-            engine_notice: None,
-            io_dir: None,
-            limits: None,
-            usage: None,
-            confinement: None,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Failure;
-
-    #[test]
-    fn output_that_is_no_text_is_given_as_its_bytes() {
-        for (output, truncated, expected) in [
-            (&b"a\n"[..], false, ("a\n", OutputEncoding::Utf8)),
-            (b"", true, ("", OutputEncoding::Utf8)),
-            ("\u{20ac}".as_bytes(), false, ("\u{20ac}", OutputEncoding::Utf8)),
-            (b"\xff", false, ("/w==", OutputEncoding::Base64)),
-            (b"\xffa", true, ("/2E=", OutputEncoding::Base64)),
-            // An incomplete character at the end: valid only in truncated output.
-            (b"a\xe2\x82", true, ("a", OutputEncoding::Utf8)),
-            (b"a\xe2\x82", false, ("YeKC", OutputEncoding::Base64)),
-        ] {
-            let (text, encoding) = text(output, truncated);
-            assert_eq!((&*text, encoding), expected, "{output:?} {truncated}");
-        }
-    }
-
-    #[test]
-    fn the_document_of_a_command_that_never_was_has_all_members() {
-        let error = Failure::new(ErrorKind::Usage, "no such flag", None);
-        let document = serde_json::to_value(ExecDocument::failed(error)).unwrap();
-        assert_eq!(document["schema"], EXEC_SCHEMA);
-        assert_eq!(document["status"], "error");
-        assert_eq!(document["error"]["kind"], "usage");
-        for null in ["id", "exit_code", "signal", "engine", "io_dir", "limits", "usage"] {
-            assert!(document[null].is_null(), "{null}");
-        }
-        assert_eq!(
-            (&document["stdout"], &document["stdout_encoding"]),
-            (&"".into(), &"utf-8".into())
-        );
-    }
 }

@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sandbox_protocol::User;
 use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_VALUE_DEPTH};
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 use sandbox_protocol::path::MAX_PATH_BYTES;
+use sandbox_protocol::{User, WireString};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::encoding::Encoding;
 use crate::hosts::Allowlist;
+use crate::json::{In, Millis};
 use crate::limits::Limits;
 
 /// The default maximum lifetime of a sandbox.
@@ -163,11 +165,13 @@ impl SpecError {
 }
 
 /// A sandbox to launch. Every limit is set. Without an [`io_dir`](Self::io_dir) it has no files.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct SandboxSpec {
     /// The root filesystem.
     pub root: RootFs,
     /// The io dir on the host.
+    #[serde(with = "In::<Option<WireString>>")]
     pub io_dir: Option<PathBuf>,
     /// Whether the sandbox has no files at all.
     pub io_is_off: bool,
@@ -190,8 +194,10 @@ pub struct SandboxSpec {
     /// The user it runs as; `None` for the owner of the io dir.
     pub user: Option<User>,
     /// The maximum lifetime.
+    #[serde(rename = "lifetime_ms", with = "In::<Millis>")]
     pub lifetime: Duration,
     /// The idle timeout.
+    #[serde(rename = "idle_limit_ms", with = "In::<Option<Millis>>")]
     pub idle_limit: Option<Duration>,
     /// The encoding of reads and writes that do not specify one.
     pub default_encoding: Encoding,
@@ -206,7 +212,8 @@ pub struct SandboxSpec {
 /// The root filesystem of a sandbox.
 ///
 /// All but [`Builtin`](Self::Builtin) support commands as well as scripts.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum RootFs {
     /// The built-in sandbox image, which contains no programs: scripts and file operations only.
     #[default]
@@ -216,13 +223,14 @@ pub enum RootFs {
         /// Its name with a tag or a digest, or its id.
         reference: String,
         /// When to pull it.
+        #[serde(default)]
         pull: Pull,
     },
     /// A directory on the host, which is never written to. Embedded engine only.
-    Directory(PathBuf),
+    Directory(#[serde(with = "In::<WireString>")] PathBuf),
     /// A tar archive of an image: the format of `docker save`, or an OCI layout. Embedded engine
     /// only.
-    Archive(PathBuf),
+    Archive(#[serde(with = "In::<WireString>")] PathBuf),
 }
 
 impl RootFs {
@@ -234,7 +242,8 @@ impl RootFs {
 }
 
 /// When to pull an image from its registry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Pull {
     /// If the engine does not have it.
     #[default]
@@ -246,7 +255,8 @@ pub enum Pull {
 }
 
 /// How many runs a sandbox serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Lifespan {
     /// Any number of runs, one at a time.
     #[default]
@@ -456,7 +466,8 @@ impl SandboxSpec {
 }
 
 /// A read-only input, at `/in/NAME`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Input {
     /// Its name below `/in`.
     pub name: String,
@@ -465,12 +476,13 @@ pub struct Input {
 }
 
 /// The content of an [`Input`].
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum InputSource {
     /// A file or directory on the host.
-    Path(PathBuf),
+    Path(#[serde(with = "In::<WireString>")] PathBuf),
     /// Bytes, which appear as a file.
-    Bytes(Vec<u8>),
+    Bytes(#[serde(with = "In::<WireString>")] Vec<u8>),
 }
 
 impl Input {
@@ -495,13 +507,17 @@ impl Input {
 }
 
 /// A script to run.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Script {
     /// Its source code.
+    #[serde(with = "In::<WireString>")]
     pub source: Vec<u8>,
     /// Its `args`.
+    #[serde(default)]
     pub args: Map<String, Value>,
     /// Its time limit; `None` for the sandbox's limit.
+    #[serde(rename = "timeout_ms", default, with = "In::<Option<Millis>>")]
     pub timeout: Option<Duration>,
 }
 
@@ -611,5 +627,51 @@ mod tests {
         let error = check(json!({"a": nested(MAX_VALUE_DEPTH)})).unwrap_err();
         assert!(error.contains("args.a") && error.contains("deeper than 56"), "{error}");
         assert!(check(json!({"a": "x".repeat(MAX_ARGS_BYTES)})).unwrap_err().contains("longer"));
+    }
+
+    #[test]
+    fn a_spec_in_json_comes_back_and_has_defaults() {
+        use std::os::unix::ffi::OsStrExt;
+        let odd = PathBuf::from(std::ffi::OsStr::from_bytes(b"/srv/\xff"));
+        let spec = SandboxSpec::new()
+            .root(RootFs::Archive(odd.clone()))
+            .io_dir(&odd)
+            .input(Input::path(odd, "a"))
+            .input(Input::bytes("b", b"\xff".to_vec()))
+            .user(Some(User::new(1000, 100).unwrap()))
+            .allow(["*.example.org:8080".parse().unwrap()].into_iter().collect());
+        let json = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<SandboxSpec>(&json).unwrap(), spec, "{json}");
+        let given = json!({
+            "root": {"image": {"reference": "debian:13"}},
+            "io_dir": "out",
+            "limits": {"timeout_ms": 5000},
+            "user": "1000:100",
+            "idle_limit_ms": 1,
+        });
+        let expected = SandboxSpec {
+            root: RootFs::Image { reference: "debian:13".to_owned(), pull: Pull::Missing },
+            limits: Limits { timeout: Duration::from_secs(5), ..Limits::default() },
+            user: Some(User::new(1000, 100).unwrap()),
+            idle_limit: Some(Duration::from_millis(1)),
+            ..SandboxSpec::new().io_dir("out")
+        };
+        assert_eq!(SandboxSpec::deserialize(given).unwrap(), expected);
+        for wrong in [json!({"io-dir": "a"}), json!({"allow": ["http://a"]}), json!({"user": "0"})]
+        {
+            SandboxSpec::deserialize(&wrong).expect_err(&wrong.to_string());
+        }
+    }
+
+    #[test]
+    fn a_script_in_json_comes_back() {
+        let script = Script::new(b"return '\xff'")
+            .args(Map::from_iter([("a".to_owned(), json!([1.5, null]))]))
+            .timeout(Duration::from_millis(1500));
+        let json = serde_json::to_string(&script).unwrap();
+        assert_eq!(serde_json::from_str::<Script>(&json).unwrap(), script, "{json}");
+        let script: Script = serde_json::from_str(r#"{"source":"return 1"}"#).unwrap();
+        assert_eq!(script, Script::new("return 1"));
+        assert!(serde_json::from_str::<Script>(r#"{"args":{}}"#).is_err());
     }
 }

@@ -16,6 +16,13 @@ pub fn rfc3339(seconds: i64, nanoseconds: u32) -> Option<String> {
     (!text.starts_with('-')).then_some(text)
 }
 
+/// Parses what [`rfc3339`] formats.
+pub fn parse_rfc3339(text: &str) -> Option<(i64, u32)> {
+    let since = text.parse::<Timestamp>().ok()?.as_duration();
+    let second = since.as_secs() - i64::from(since.subsec_nanos() < 0);
+    u32::try_from(since.subsec_nanos().rem_euclid(1_000_000_000)).ok().map(|nanos| (second, nanos))
+}
+
 /// The current time in milliseconds, always with three digits.
 pub fn now() -> String {
     format!("{:.3}", Timestamp::now())
@@ -67,6 +74,15 @@ mod tests {
         #[test]
         fn no_time_is_too_odd(seconds: i64, nanoseconds: u32) {
             rfc3339(seconds, nanoseconds);
+        }
+
+        #[test]
+        fn written_times_come_back(
+            seconds in -62_167_219_200i64..253_402_207_200,
+            nanoseconds in 0u32..1_000_000_000,
+        ) {
+            let text = rfc3339(seconds, nanoseconds).unwrap();
+            prop_assert_eq!(parse_rfc3339(&text), Some((seconds, nanoseconds)), "{}", text);
         }
 
         #[test]

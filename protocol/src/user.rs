@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// The value that 32-bit system calls interpret as "leave unchanged", `(uid_t) -1`.
 const UNCHANGED: u32 = u32::MAX;
 /// The same for 16-bit calls, which kernels still have. No system assigns it to a user, so refusing
@@ -11,7 +13,8 @@ const UNCHANGED_16: u32 = u16::MAX as u32;
 
 /// A uid and a gid. Neither is a value that a kernel interprets as "leave unchanged", so switching
 /// to this user either works or fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct User {
     uid: u32,
     gid: u32,
@@ -70,6 +73,20 @@ impl FromStr for User {
         let (uid, gid) = text.split_once(':').ok_or(UserError::Format)?;
         let id = |text: &str| text.parse().map_err(|_| UserError::Format);
         Self::new(id(uid)?, id(gid)?)
+    }
+}
+
+impl From<User> for String {
+    fn from(user: User) -> Self {
+        user.to_string()
+    }
+}
+
+impl TryFrom<String> for User {
+    type Error = UserError;
+
+    fn try_from(text: String) -> Result<Self, UserError> {
+        text.parse()
     }
 }
 

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use sandbox_protocol::limits::{LIST_PAGE, LIST_PAGE_BYTES, MAX_IN_FLIGHT};
 use sandbox_protocol::message::{
-    Copy, CopyReply, Edit, EditReply, Entry, Exists, ExistsReply, Glob, GlobReply, Grep, GrepReply,
-    ImageContent, List, ListReply, Mkdir, MkdirReply, Page, Read, ReadReply, Remove, RemoveReply,
-    Rename, RenameReply, Stat, StatReply, View, ViewContent, ViewReply, Write, WriteReply,
+    Call, Copy, CopyReply, Edit, EditReply, Entry, Exists, ExistsReply, Glob, GlobReply, Grep,
+    GrepReply, ImageContent, List, ListReply, Mkdir, MkdirReply, Page, Read, ReadReply, Remove,
+    RemoveReply, Rename, RenameReply, Stat, StatReply, View, ViewContent, ViewReply, Write,
+    WriteReply,
 };
 use sandbox_protocol::{ErrorKind, FromAgent, WireError, WireString};
 use serde::Serialize;
@@ -31,57 +32,45 @@ use crate::stream::{Stream, Streams, Way};
 /// expressions is recursive.
 const STACK_BYTES: usize = 1 << 20;
 
-/// The operation to perform.
-#[derive(Debug)]
-pub enum Operation {
-    /// `read`.
-    Read(Read),
-    /// `view`.
-    View(View),
-    /// `write`.
-    Write(Write),
-    /// `edit`.
-    Edit(Edit),
-    /// `list`.
-    List(List),
-    /// `glob`.
-    Glob(Glob),
-    /// `grep`.
-    Grep(Grep),
-    /// `mkdir`.
-    Mkdir(Mkdir),
-    /// `remove`.
-    Remove(Remove),
-    /// `exists`.
-    Exists(Exists),
-    /// `stat`.
-    Stat(Stat),
-    /// `rename`.
-    Rename(Rename),
-    /// `copy`.
-    Copy(Copy),
+/// A request that a worker performs on files.
+pub trait FileOperation: Call<Reply: Serialize> + Send + 'static {
+    /// The stream that it opens.
+    fn stream(&self) -> Option<(u32, Way)> {
+        None
+    }
+
+    /// Performs it.
+    fn perform(&self, task: &Task<'_>) -> Result<Self::Reply, FileError>;
 }
 
-impl Operation {
-    /// The stream that it opens.
-    const fn stream(&self) -> Option<(u32, Way)> {
-        match self {
-            Self::Read(Read { stream, .. }) | Self::View(View { stream, .. }) => {
-                Some((*stream, Way::Out))
+macro_rules! operations {
+    ($($request:ident $method:ident $(($way:ident))?,)+) => {
+        $(impl FileOperation for $request {
+            $(fn stream(&self) -> Option<(u32, Way)> {
+                Some((self.stream, Way::$way))
+            })?
+
+            fn perform(&self, task: &Task<'_>) -> Result<Self::Reply, FileError> {
+                task.$method(self)
             }
-            Self::Write(Write { stream, .. }) => Some((*stream, Way::In)),
-            Self::Edit(_)
-            | Self::List(_)
-            | Self::Glob(_)
-            | Self::Grep(_)
-            | Self::Mkdir(_)
-            | Self::Remove(_)
-            | Self::Exists(_)
-            | Self::Stat(_)
-            | Self::Rename(_)
-            | Self::Copy(_) => None,
-        }
-    }
+        })+
+    };
+}
+
+operations! {
+    Read read (Out),
+    View view (Out),
+    Write write (In),
+    Edit edit,
+    List list,
+    Glob glob,
+    Grep grep,
+    Mkdir mkdir,
+    Remove remove,
+    Exists exists,
+    Stat stat,
+    Rename rename,
+    Copy copy,
 }
 
 /// The operations in progress.
@@ -126,7 +115,7 @@ impl Running {
 /// An operation that is about to start.
 struct Job {
     id: u64,
-    operation: Operation,
+    perform: Box<dyn FnOnce(&Shared, &Task<'_>) + Send>,
     files: Files,
     time: Duration,
     stop: Arc<StopFlag>,
@@ -151,7 +140,7 @@ impl Operations {
     pub fn start(
         &self,
         id: u64,
-        operation: Operation,
+        operation: impl FileOperation,
         files: Files,
         time: Duration,
     ) -> Result<(), WireError> {
@@ -174,7 +163,10 @@ impl Operations {
         let stop = Arc::new(StopFlag::default());
         let running = Running { stop: stop.clone(), stream: stream.clone() };
         state.running.insert(id, running);
-        state.jobs.push_back(Job { id, operation, files, time, stop, stream });
+        let perform = Box::new(move |shared: &Shared, task: &Task<'_>| {
+            shared.answer(task, operation.perform(task));
+        });
+        state.jobs.push_back(Job { id, perform, files, time, stop, stream });
         drop(state);
         self.shared.waiting.notify_one();
         Ok(())
@@ -221,26 +213,12 @@ impl Shared {
     }
 
     fn perform(&self, job: Job) {
-        let Job { id, operation, files, time, stop, stream } = job;
+        let Job { id, perform, files, time, stop, stream } = job;
         let watch = Watch::new(stop, time);
         let outbox = &self.outbox;
         let task =
             Task { id, files: &files, watch: &watch, outbox, stream, replaced: Cell::default() };
-        match operation {
-            Operation::Read(read) => self.answer(&task, task.read(&read)),
-            Operation::View(view) => self.answer(&task, task.view(&view)),
-            Operation::Write(write) => self.answer(&task, task.write(&write)),
-            Operation::Edit(edit) => self.answer(&task, task.edit(&edit)),
-            Operation::List(list) => self.answer(&task, task.list(&list)),
-            Operation::Glob(glob) => self.answer(&task, task.glob(&glob)),
-            Operation::Grep(grep) => self.answer(&task, task.grep(&grep)),
-            Operation::Mkdir(mkdir) => self.answer(&task, task.mkdir(&mkdir)),
-            Operation::Remove(remove) => self.answer(&task, task.remove(&remove)),
-            Operation::Exists(exists) => self.answer(&task, task.exists(&exists)),
-            Operation::Stat(stat) => self.answer(&task, task.stat(&stat)),
-            Operation::Rename(rename) => self.answer(&task, task.rename(&rename)),
-            Operation::Copy(copy) => self.answer(&task, task.copy(&copy)),
-        }
+        perform(self, &task);
     }
 
     fn answer<T: Serialize>(&self, task: &Task<'_>, result: Result<T, FileError>) {
@@ -261,7 +239,7 @@ impl Shared {
 }
 
 /// An operation in progress.
-struct Task<'a> {
+pub struct Task<'a> {
     id: u64,
     files: &'a Files,
     watch: &'a Watch,

@@ -26,7 +26,7 @@ use serde_json::Value;
 use crate::confine::limit_cpu;
 use crate::exec::{ExecContext, Execs, Programs, Spawner};
 use crate::files::{Files, Lifetime, Mounts, PathPolicy};
-use crate::operation::{Operation, Operations};
+use crate::operation::{FileOperation, Operations};
 use crate::outbox::{Outbox, Replier, Stdout};
 use crate::proc::Proc;
 use crate::proxy::Proxy;
@@ -228,19 +228,19 @@ impl Session {
             }
             Request::Run(run) => self.begin(id, |session| session.run(id, run)),
             Request::Exec(exec) => self.begin(id, |session| session.exec(id, exec)),
-            Request::Read(read) => self.operate(id, Operation::Read(read)),
-            Request::View(view) => self.operate(id, Operation::View(view)),
-            Request::Write(write) => self.operate(id, Operation::Write(write)),
-            Request::Edit(edit) => self.operate(id, Operation::Edit(edit)),
-            Request::List(list) => self.operate(id, Operation::List(list)),
-            Request::Mkdir(mkdir) => self.operate(id, Operation::Mkdir(mkdir)),
-            Request::Remove(remove) => self.operate(id, Operation::Remove(remove)),
-            Request::Exists(exists) => self.operate(id, Operation::Exists(exists)),
-            Request::Stat(stat) => self.operate(id, Operation::Stat(stat)),
-            Request::Rename(rename) => self.operate(id, Operation::Rename(rename)),
-            Request::Copy(copy) => self.operate(id, Operation::Copy(copy)),
-            Request::Glob(glob) => self.operate(id, Operation::Glob(glob)),
-            Request::Grep(grep) => self.operate(id, Operation::Grep(grep)),
+            Request::Read(read) => self.operate(id, read),
+            Request::View(view) => self.operate(id, view),
+            Request::Write(write) => self.operate(id, write),
+            Request::Edit(edit) => self.operate(id, edit),
+            Request::List(list) => self.operate(id, list),
+            Request::Mkdir(mkdir) => self.operate(id, mkdir),
+            Request::Remove(remove) => self.operate(id, remove),
+            Request::Exists(exists) => self.operate(id, exists),
+            Request::Stat(stat) => self.operate(id, stat),
+            Request::Rename(rename) => self.operate(id, rename),
+            Request::Copy(copy) => self.operate(id, copy),
+            Request::Glob(glob) => self.operate(id, glob),
+            Request::Grep(grep) => self.operate(id, grep),
         }
     }
 
@@ -313,7 +313,7 @@ impl Session {
         )
     }
 
-    fn operate(&self, id: u64, operation: Operation) {
+    fn operate(&self, id: u64, operation: impl FileOperation) {
         self.begin(id, |session| {
             let rules = session.rules()?;
             let time = Duration::from_millis(rules.limits.operation_timeout_ms);

@@ -4,6 +4,7 @@
 pub mod allow;
 pub mod exec;
 pub mod fs;
+mod limits;
 pub mod root;
 
 use std::ffi::OsStr;
@@ -13,7 +14,7 @@ use std::sync::LazyLock;
 
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand, ValueHint};
-use sandbox_api::{DEFAULT_PROTECTED, LimitKey, User};
+use sandbox_api::{DEFAULT_PROTECTED, User};
 use sandbox_server::tools;
 
 use crate::config::{Flags, Key, Value};
@@ -21,6 +22,7 @@ use crate::input::{Argument, InputArgument, JsonArgument};
 use allow::AllowArgs;
 use exec::ExecArgs;
 use fs::FsArgs;
+use limits::{LimitArgs, SandboxLimits, ScriptLimits};
 use root::RootArgs;
 
 /// `--version`: ours, and the agent's digest, which is what runs beside the script.
@@ -83,10 +85,6 @@ fn input() -> impl TypedValueParser<Value = InputArgument> {
 /// Reads a guest path, which is UTF-8 and not empty.
 fn guest_path() -> impl TypedValueParser<Value = String> {
     Utf8(clap::builder::NonEmptyStringValueParser::new())
-}
-
-const fn limit(limit: LimitKey) -> Key {
-    Key::Limit(limit)
 }
 
 /// Runs untrusted Luau scripts and commands, each in a fresh container.
@@ -390,17 +388,9 @@ pub struct RunArgs {
     #[arg(long)]
     pub json: bool,
 
-    // A hyphen begins a negative number, of which we say what is wrong with it.
-    #[arg(long, value_name = "TIME", help_heading = "Limits", help = limit(LimitKey::Timeout).help(),
-        value_parser = value_of(limit(LimitKey::Timeout)), value_hint = ValueHint::Other,
-        allow_hyphen_values = true)]
-    timeout: Option<Value>,
-
-    #[arg(long, value_name = "SIZE", help_heading = "Limits",
-        help = limit(LimitKey::VmMemory).help(),
-        value_parser = value_of(limit(LimitKey::VmMemory)), value_hint = ValueHint::Other,
-        allow_hyphen_values = true)]
-    vm_memory: Option<Value>,
+    /// What it may use.
+    #[command(flatten)]
+    limits: LimitArgs<ScriptLimits>,
 
     /// The sandbox.
     #[command(flatten)]
@@ -432,8 +422,7 @@ impl RunArgs {
         self.root.add_flags(flags);
         flags.set(Key::IoEnabled, self.no_io.then_some(Value::Switch(false)));
         flags.set(Key::IoErrors, self.io_errors.clone());
-        flags.set(limit(LimitKey::Timeout), self.timeout.clone());
-        flags.set(limit(LimitKey::VmMemory), self.vm_memory.clone());
+        self.limits.add_flags(flags);
     }
 }
 
@@ -468,7 +457,7 @@ pub struct BoundsArgs {
 
     /// What it may use.
     #[command(flatten)]
-    limits: LimitArgs,
+    limits: LimitArgs<SandboxLimits>,
 }
 
 /// The files of a sandbox.
@@ -494,36 +483,6 @@ pub struct FileArgs {
     #[arg(long, global = true, value_name = "UID:GID", value_hint = ValueHint::Other,
         allow_hyphen_values = true, value_parser = text::<User>())]
     pub user: Option<User>,
-}
-
-/// What a sandbox may use. A hyphen begins a negative number, of which we say what is wrong.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Limits")]
-struct LimitArgs {
-    #[arg(long, global = true, value_name = "SIZE", help = limit(LimitKey::Memory).help(),
-        value_parser = value_of(limit(LimitKey::Memory)), value_hint = ValueHint::Other,
-        allow_hyphen_values = true)]
-    memory: Option<Value>,
-
-    #[arg(long, global = true, value_name = "NUMBER", help = limit(LimitKey::Cpus).help(),
-        value_parser = value_of(limit(LimitKey::Cpus)), value_hint = ValueHint::Other,
-        allow_hyphen_values = true)]
-    cpus: Option<Value>,
-
-    #[arg(long, global = true, value_name = "NUMBER", help = limit(LimitKey::Pids).help(),
-        value_parser = value_of(limit(LimitKey::Pids)), value_hint = ValueHint::Other,
-        allow_hyphen_values = true)]
-    pids: Option<Value>,
-
-    #[arg(long, global = true, value_name = "SIZE", help = limit(LimitKey::MaxWrite).help(),
-        value_parser = value_of(limit(LimitKey::MaxWrite)), value_hint = ValueHint::Other,
-        allow_hyphen_values = true)]
-    max_write: Option<Value>,
-
-    #[arg(long, global = true, value_name = "SIZE", help = limit(LimitKey::MaxFileSize).help(),
-        value_parser = value_of(limit(LimitKey::MaxFileSize)), value_hint = ValueHint::Other,
-        allow_hyphen_values = true)]
-    max_file_size: Option<Value>,
 }
 
 impl SandboxArgs {
@@ -553,16 +512,7 @@ impl BoundsArgs {
             flags.set(Key::Protected, Some(Value::Names(names)));
         }
         flags.set(Key::AuditFile, self.audit.clone().map(Value::Path));
-        let LimitArgs { memory, cpus, pids, max_write, max_file_size } = &self.limits;
-        for (key, value) in [
-            (LimitKey::Memory, memory),
-            (LimitKey::Cpus, cpus),
-            (LimitKey::Pids, pids),
-            (LimitKey::MaxWrite, max_write),
-            (LimitKey::MaxFileSize, max_file_size),
-        ] {
-            flags.set(limit(key), value.clone());
-        }
+        self.limits.add_flags(flags);
     }
 }
 

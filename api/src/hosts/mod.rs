@@ -11,6 +11,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 pub use self::address::Special;
 use self::address::special;
 
@@ -110,7 +112,8 @@ impl fmt::Display for Target {
 /// A rule of the allow list: `HOST` or `HOST:PORT`. `HOST` is a name, `*.` and a name (its
 /// subdomains at any depth, but not the name itself), or an address (IPv6 with a port in brackets).
 /// Without a port it allows 80 and 443.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct AllowRule {
     host: Pattern,
     ports: Ports,
@@ -227,6 +230,20 @@ impl fmt::Display for AllowRule {
     }
 }
 
+impl From<AllowRule> for String {
+    fn from(rule: AllowRule) -> Self {
+        rule.to_string()
+    }
+}
+
+impl TryFrom<String> for AllowRule {
+    type Error = AllowRuleError;
+
+    fn try_from(text: String) -> Result<Self, AllowRuleError> {
+        text.parse()
+    }
+}
+
 impl Ports {
     const fn as_slice(&self) -> &[u16] {
         match self {
@@ -270,7 +287,8 @@ fn is_below(name: &str, parent: &str) -> bool {
 }
 
 /// The hosts that commands may reach; none if empty.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Allowlist(Vec<AllowRule>);
 
 impl FromIterator<AllowRule> for Allowlist {

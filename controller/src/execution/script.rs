@@ -1,40 +1,30 @@
-//! A run of a script in a sandbox: its log and changed files, its supervision, and its result.
-//!
-//! A separate task drives it, so that the deadline applies whatever the caller does.
+//! A run of a script in a sandbox: its log, its changed files, and its result.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::{
-    CancelCause, FilesTouched, Limits, LogEntry, LogLevel, Outcome, RunResult, Script, Usage,
+    ExecutionReport, FilesTouched, Limits, LogEntry, LogLevel, Outcome, RunResult, Script, Usage,
     millis,
 };
 use sandbox_protocol::limits::{
     MAX_LOG_ENTRY_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSALS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES,
     encoded_len,
 };
-use sandbox_protocol::message::{Log, Refused, RunEnd, RunReply, ScriptError, Touched};
+use sandbox_protocol::message::{AgentUsage, Log, Refused, RunEnd, RunReply, ScriptError, Touched};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 use sandbox_protocol::{ErrorKind, WireError, message};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
-use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
-use crate::audit::{self, Event};
 use crate::error::Error;
+use crate::execution::driver::{Asked, Call, Execute, ExecutionDriver, Task, audit_start};
 use crate::execution::judge::AgentReport;
 use crate::execution::supervisor::{Begun, CancelHandle, Supervisor};
 use crate::failpoint::{Point, failpoint};
 use crate::io_dir::touched::TouchedPaths;
-use crate::io_dir::write_monitor::WriteMonitor;
-use crate::sandbox::idle::Active;
 use crate::sandbox::{Inner, Sandbox};
-use crate::session::{InFlightPermit, NotificationHandler};
+use crate::session::NotificationHandler;
 
-/// How long after its deadline, or after a cancel, the agent may take to answer before the
-/// container is killed. The agent itself gives up after 250 ms.
-const GRACE: Duration = Duration::from_secs(1);
 /// Time limit of the check for changed files. A network filesystem can hang.
 const LOOK: Duration = Duration::from_secs(30);
 /// How much of an agent's resident memory may not count against its container's limit: pages of its
@@ -67,9 +57,7 @@ pub struct Run {
     record: Arc<Record>,
     /// The number of log entries that [`next_log`](Self::next_log) has returned.
     seen: usize,
-    cancel: CancelHandle,
-    /// `None` after `wait`.
-    task: Option<JoinHandle<Result<RunResult, Error>>>,
+    task: Task<RunResult>,
 }
 
 impl Run {
@@ -94,7 +82,7 @@ impl Run {
     /// Returns a handle that cancels this run from anywhere.
     #[must_use]
     pub fn cancel_handle(&self) -> CancelHandle {
-        self.cancel.clone()
+        self.task.cancel_handle()
     }
 
     /// Waits for the run to end.
@@ -103,23 +91,13 @@ impl Run {
     ///
     /// [`Error`] if nothing ran because the controller or the engine failed. How a run ended is
     /// data, even if they failed while it ran: [`Outcome::Error`].
-    pub async fn wait(mut self) -> Result<RunResult, Error> {
-        let task = self.task.as_mut().expect("taken only below");
-        let result = task.await;
-        self.task = None;
-        result.unwrap_or_else(|error| match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(Error::Ended { detail: "the runtime is shutting down".to_owned() }),
-        })
+    pub async fn wait(self) -> Result<RunResult, Error> {
+        self.task.wait().await
     }
 
     pub(crate) async fn start(inner: Arc<Inner>, script: Script) -> Result<Self, Error> {
         let started = Self::begin(inner.clone(), script).await;
-        if started.is_err() {
-            let outcome = audit::outcome(&started);
-            inner.audit().record(&Event { outcome, ..Event::new(inner.id(), "run") });
-        }
-        started
+        audit_start(&inner, ScriptExecution::OPERATION, None, started)
     }
 
     async fn begin(inner: Arc<Inner>, script: Script) -> Result<Self, Error> {
@@ -133,26 +111,10 @@ impl Run {
         let active = inner.activity.begin();
         let id = inner.next_run_id();
         let record = Arc::new(Record::new(id.clone(), &inner));
-        let cancel = CancelHandle::new();
-        let conductor = ExecutionDriver {
-            id,
-            limits,
-            ending: Supervisor::new("script", inner.clone(), &cancel, GRACE),
-            inner,
-            record: record.clone(),
-            _active: active,
-            _turn: turn,
-        };
-        let task = tokio::spawn(conductor.conduct(script, permit));
-        Ok(Self { record, seen: 0, cancel, task: Some(task) })
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        if self.task.is_some() {
-            self.cancel.cancel(CancelCause::Caller);
-        }
+        let execution =
+            ScriptExecution { script, record: record.clone(), answered: false, _turn: turn };
+        let task = ExecutionDriver::spawn(execution, id, limits, inner, permit, active);
+        Ok(Self { record, seen: 0, task })
     }
 }
 
@@ -301,178 +263,63 @@ fn over_its_limit(end: &RunEnd) -> Option<&'static str> {
     }
 }
 
-/// Drives a run from its request to its result.
-struct ExecutionDriver {
-    id: String,
-    /// The sandbox's limits, with the run's own time limit.
-    limits: Limits,
-    inner: Arc<Inner>,
+/// A script and what is known of its run.
+struct ScriptExecution {
+    /// Empty after the request.
+    script: Script,
     record: Arc<Record>,
-    ending: Supervisor,
-    _active: Active,
+    answered: bool,
     /// The next run waits for it.
     _turn: OwnedSemaphorePermit,
 }
 
-impl Drop for ExecutionDriver {
+impl Drop for ScriptExecution {
     /// However the run ends, no caller keeps waiting for log entries.
     fn drop(&mut self) {
         self.record.close(None);
     }
 }
 
-/// How a run ended according to the agent, or because the request failed.
-struct Answer {
-    end: RunEnd,
-    logs_truncated: bool,
-    usage: Usage,
-}
+/// The agent's answer, or why the script was not sent to it.
+type Answer = Result<RunReply, ScriptError>;
 
-impl Answer {
-    /// The agent's counters are its own claim: a number that the container's limits make impossible
-    /// is discarded.
-    fn new(
-        RunReply { end, logs_truncated, usage }: RunReply,
-        inner: &Inner,
-        limits: &Limits,
-    ) -> Self {
-        let most_memory = limits.memory.as_u64().saturating_add(FOREIGN_MEMORY);
-        let usage = Usage {
-            wall_ms: 0,
-            cpu_ms: Some(inner.cpu_of_this_run(usage.cpu_ms))
-                .filter(|&ms| ms <= millis(limits.most_cpu())),
-            // Memory use is never 0: the agent reports 0 if it could not measure it.
-            peak_memory_bytes: Some(usage.peak_memory_bytes)
-                .filter(|&bytes| bytes > 0 && bytes <= most_memory),
-            written_bytes: Some(usage.written_bytes)
-                .filter(|&bytes| bytes <= limits.max_write.as_u64()),
-        };
-        Self { end, logs_truncated, usage }
+/// The agent's counters are its own claim: a number that the container's limits make impossible is
+/// discarded.
+fn usage(claimed: AgentUsage, wall_ms: u64, inner: &Inner, limits: &Limits) -> Usage {
+    let most_memory = limits.memory.as_u64().saturating_add(FOREIGN_MEMORY);
+    Usage {
+        wall_ms,
+        cpu_ms: Some(inner.cpu_of_this_run(claimed.cpu_ms))
+            .filter(|&ms| ms <= millis(limits.most_cpu())),
+        // Memory use is never 0: the agent reports 0 if it could not measure it.
+        peak_memory_bytes: Some(claimed.peak_memory_bytes)
+            .filter(|&bytes| bytes > 0 && bytes <= most_memory),
+        written_bytes: Some(claimed.written_bytes)
+            .filter(|&bytes| bytes <= limits.max_write.as_u64()),
     }
 }
 
-impl From<ScriptError> for Answer {
-    fn from(error: ScriptError) -> Self {
-        let usage = Usage { written_bytes: Some(0), ..Usage::default() };
-        Self { end: RunEnd::Failed(error), logs_truncated: false, usage }
-    }
-}
+impl Execute for ScriptExecution {
+    const OPERATION: &'static str = "run";
+    const WHAT: &'static str = "script";
+    /// The agent itself gives up after 250 ms.
+    const GRACE: Duration = Duration::from_secs(1);
+    type Answer = Answer;
+    type Result = RunResult;
 
-impl ExecutionDriver {
-    async fn conduct(self, script: Script, permit: InFlightPermit) -> Result<RunResult, Error> {
-        let started = Instant::now();
-        let (inner, id) = (self.inner.clone(), self.id.clone());
-        let ended = self.conduct_unrecorded(script, permit).await;
-        let event = Event { duration: Some(started.elapsed()), ..Event::new(&id, "run") };
-        match &ended {
-            Ok(result) => {
-                inner.record_changes(&id, &result.files_touched);
-                inner.audit().record(&Event {
-                    outcome: result.outcome.status().as_str(),
-                    bytes: result.usage.written_bytes,
-                    ..event
-                });
-            }
-            Err(_) => inner.audit().record(&Event { outcome: audit::outcome(&ended), ..event }),
-        }
-        ended
+    fn program(&self) -> Option<&[u8]> {
+        None
     }
 
-    async fn conduct_unrecorded(
-        mut self,
-        script: Script,
-        permit: InFlightPermit,
-    ) -> Result<RunResult, Error> {
-        let monitor = self.inner.monitor_writes(self.limits).await;
-        let started = Instant::now();
-        let refusal = monitor.as_ref().and_then(WriteMonitor::refusal);
-        let answer = match refusal.map_or_else(|| self.request(script), Err) {
-            Err(error) => Ok(Some(error.into())),
-            Ok(request) => {
-                let kill_at = started + self.limits.timeout + GRACE;
-                self.ask(permit, request, kill_at, monitor.as_ref()).await?
-            }
+    async fn ask(&mut self, call: Call<'_>) -> Asked<Answer> {
+        let Call { inner, limits, supervisor, permit, monitor, kill_at, .. } = call;
+        let request = match request(std::mem::take(&mut self.script), limits) {
+            Ok(request) => request,
+            Err(error) => return Ok(Ok(Some(Err(error)))),
         };
-        let wall = started.elapsed();
-        failpoint(Point::Answered).await;
-        let (mut usage, mut truncated) = (Usage::default(), None);
-        let end = answer.map(|answer: Option<Answer>| {
-            answer.map(|answer| {
-                (usage, truncated) = (answer.usage, Some(answer.logs_truncated));
-                answer.end
-            })
-        });
-        usage.wall_ms = millis(wall);
-        let answered = truncated.is_some();
-        self.record.close(truncated);
-        let outcome = match end {
-            Ok(end) => {
-                self.ending.judge(end.map(AgentReport::Script), &self.limits, &mut usage).await
-            }
-            Err(error) => Err(error),
-        };
-        let outcome = outcome.unwrap_or_else(Outcome::from);
-        let files_touched = self.look().await;
-        let (files_touched, passed) = match monitor {
-            Some(monitor) => {
-                let (found, passed) = monitor.end().await;
-                (found.with(files_touched), passed)
-            }
-            None => (files_touched, None),
-        };
-        let outcome = outcome.beyond(passed);
-        let (logs, logs_truncated) = {
-            let state = self.record.lock();
-            (state.logs.clone(), state.is_truncated)
-        };
-        let inner = &self.inner;
-        Ok(RunResult {
-            id: self.id.clone(),
-            outcome,
-            logs,
-            logs_truncated,
-            files_touched,
-            engine: inner.engine().kind,
-            engine_notice: inner.engine().notice.clone(),
-            io_dir: inner.io_dir().and_then(|dir| dir.host_path()).map(Path::to_owned),
-            limits: self.limits,
-            usage,
-            confinement: inner.confinement.clone(),
-            answered,
-        })
-    }
-
-    fn request(&self, script: Script) -> Result<message::Run, ScriptError> {
-        let error =
-            |kind, message: String| ScriptError { kind, message, line: None, traceback: None };
-        if script.source.len() > MAX_SOURCE_BYTES {
-            return Err(source_too_large());
-        }
-        let source = String::from_utf8(script.source).map_err(|not_utf8| {
-            let before = &not_utf8.as_bytes()[..not_utf8.utf8_error().valid_up_to()];
-            let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
-            let what = r"the script is not UTF-8 text (write such bytes as \xNN)";
-            let message = format!("script:{line}: {what}");
-            ScriptError { line: u32::try_from(line).ok(), ..error(ErrorKind::Syntax, message) }
-        })?;
-        Ok(message::Run { source, args: script.args, timeout_ms: millis(self.limits.timeout) })
-    }
-
-    /// Sends the request and waits for its answer. An error means that nothing has run.
-    async fn ask(
-        &mut self,
-        permit: InFlightPermit,
-        request: message::Run,
-        kill_at: Instant,
-        monitor: Option<&WriteMonitor>,
-    ) -> Result<Result<Option<Answer>, Error>, Error> {
         let sink: Arc<dyn NotificationHandler> = self.record.clone();
-        let inner = self.inner.clone();
-        let reply = match self
-            .ending
-            .begin(inner.session().begin_at(permit, request, Some(sink)), kill_at)
-            .await?
-        {
+        let asked = inner.session().begin_at(permit, request, Some(sink));
+        let reply = match supervisor.begin(asked, kill_at).await? {
             Begun::UnderWay(reply) => reply,
             Begun::Lost(lost) => return Ok(lost.map(|()| None)),
         };
@@ -481,18 +328,46 @@ impl ExecutionDriver {
             Ok(answer) => over_its_limit(&answer.end).map_or(Ok(()), |what| Err(what.to_owned())),
             Err(_) => Ok(()),
         };
-        Ok(match self.ending.answer(reply, kill_at, monitor, check).await {
-            Ok(Some(Ok(answer))) => Ok(Some(Answer::new(answer, &inner, &self.limits))),
+        Ok(match supervisor.answer(reply, kill_at, monitor, check).await {
+            Ok(Some(Ok(answer))) => Ok(Some(Ok(answer))),
             Ok(Some(Err(source))) => Err(Error::Refused { source }),
             Ok(None) => Ok(None),
             Err(error) => Err(error),
         })
     }
 
-    /// The final state of the changed files.
-    async fn look(&self) -> FilesTouched {
+    async fn settle(
+        &mut self,
+        answer: Result<Option<Answer>, Outcome>,
+        inner: &Inner,
+        limits: &Limits,
+        used: &mut Usage,
+    ) -> Result<Option<AgentReport>, Outcome> {
+        let (settled, truncated) = match answer {
+            Ok(Some(Ok(RunReply { end, logs_truncated, usage: claimed }))) => {
+                *used = usage(claimed, used.wall_ms, inner, limits);
+                (Ok(Some(AgentReport::Script(end))), Some(logs_truncated))
+            }
+            Ok(Some(Err(error))) => {
+                used.written_bytes = Some(0);
+                (Ok(Some(AgentReport::Script(RunEnd::Failed(error)))), Some(false))
+            }
+            // It was refused before it began.
+            Err(refusal @ Outcome::Limit(_)) => {
+                used.written_bytes = Some(0);
+                (Err(refusal), Some(false))
+            }
+            Ok(None) => (Ok(None), None),
+            Err(outcome) => (Err(outcome), None),
+        };
+        self.answered = matches!(settled, Ok(Some(_)));
+        self.record.close(truncated);
+        settled
+    }
+
+    async fn files_touched(&mut self, inner: &Arc<Inner>) -> FilesTouched {
         let touched = std::mem::take(&mut self.record.lock().touched);
-        let inner = self.inner.clone();
+        let inner = inner.clone();
         let look = tokio::task::spawn_blocking(move || match (inner.io_dir(), inner.io_mount()) {
             (Some(io_dir), Some(mount)) => touched.look(io_dir.fd(), mount),
             _ => FilesTouched::default(),
@@ -505,4 +380,25 @@ impl ExecutionDriver {
             }
         }
     }
+
+    fn result(&mut self, execution: ExecutionReport) -> RunResult {
+        let state = self.record.lock();
+        let (logs, logs_truncated) = (state.logs.clone(), state.is_truncated);
+        RunResult { execution, logs, logs_truncated, answered: self.answered }
+    }
+}
+
+fn request(script: Script, limits: &Limits) -> Result<message::Run, ScriptError> {
+    let error = |kind, message: String| ScriptError { kind, message, line: None, traceback: None };
+    if script.source.len() > MAX_SOURCE_BYTES {
+        return Err(source_too_large());
+    }
+    let source = String::from_utf8(script.source).map_err(|not_utf8| {
+        let before = &not_utf8.as_bytes()[..not_utf8.utf8_error().valid_up_to()];
+        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let what = r"the script is not UTF-8 text (write such bytes as \xNN)";
+        let message = format!("script:{line}: {what}");
+        ScriptError { line: u32::try_from(line).ok(), ..error(ErrorKind::Syntax, message) }
+    })?;
+    Ok(message::Run { source, args: script.args, timeout_ms: millis(limits.timeout) })
 }

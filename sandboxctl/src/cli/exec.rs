@@ -5,11 +5,11 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueHint};
-use sandbox_api::LimitKey;
 
 use super::allow::AllowArgs;
+use super::limits::{CommandLimits, LimitArgs};
 use super::root::RootArgs;
-use super::{BoundsArgs, FileArgs, limit, value_of};
+use super::{BoundsArgs, FileArgs};
 use crate::config::{Flags, Key, Value};
 
 /// `exec`.
@@ -55,11 +55,9 @@ pub struct ExecArgs {
     #[arg(long, help_heading = "Files", conflicts_with_all = ["io_dir", "inputs", "mount_path"])]
     no_io: bool,
 
-    // A hyphen begins a negative number, of which we say what is wrong with it.
-    #[arg(long, value_name = "TIME", help_heading = "Limits", help = limit(LimitKey::Timeout).help(),
-        value_parser = value_of(limit(LimitKey::Timeout)), value_hint = ValueHint::Other,
-        allow_hyphen_values = true)]
-    timeout: Option<Value>,
+    /// What it may use.
+    #[command(flatten)]
+    limits: LimitArgs<CommandLimits>,
 
     /// What it runs in.
     #[command(flatten)]
@@ -78,7 +76,7 @@ impl ExecArgs {
         self.root.add_flags(flags);
         self.allow.add_flags(flags);
         flags.set(Key::IoEnabled, self.no_io.then_some(Value::Switch(false)));
-        flags.set(limit(LimitKey::Timeout), self.timeout.clone());
+        self.limits.add_flags(flags);
     }
 }
 

@@ -11,10 +11,11 @@ use clap::builder::{
     OsStringValueParser, PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser,
 };
 use clap::{Args, Subcommand, ValueHint};
-use sandbox_api::{Encoding, LimitKey};
+use sandbox_api::Encoding;
 
-use super::{SandboxArgs, Utf8, limit, text, value_of};
-use crate::config::{Flags, Key, Value};
+use super::limits::{LimitArgs, OperationLimits};
+use super::{SandboxArgs, Utf8, text};
+use crate::config::Flags;
 use crate::input;
 
 /// `fs`.
@@ -32,23 +33,16 @@ pub struct FsArgs {
     #[command(flatten)]
     pub sandbox: SandboxArgs,
 
-    // A hyphen begins a negative number, of which we say what is wrong with it.
-    #[arg(long, global = true, value_name = "TIME", help_heading = "Limits",
-        help = limit(LimitKey::OperationTimeout).help(),
-        value_parser = value_of(limit(LimitKey::OperationTimeout)), value_hint = ValueHint::Other,
-        allow_hyphen_values = true)]
-    timeout: Option<Value>,
+    /// What an operation may use.
+    #[command(flatten)]
+    limits: LimitArgs<OperationLimits>,
 }
 
 impl FsArgs {
     /// Adds the settings among these flags.
     pub fn add_flags(&self, flags: &mut Flags) {
         self.sandbox.add_flags(flags);
-        if let Some(timeout) = &self.timeout {
-            // The time of a run has the same flag, and these are none.
-            let key = Key::Limit(LimitKey::OperationTimeout);
-            flags.values.push((key, timeout.clone(), "--timeout"));
-        }
+        self.limits.add_flags(flags);
     }
 
     /// Whether stdout has JSON, whatever happens.

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueHint};
-use sandbox_api::{LimitKey, RootFs};
+use sandbox_api::RootFs;
 
-use super::{Utf8, limit, value_of, word_of};
+use super::limits::{LimitArgs, ProgramLimits};
+use super::{Utf8, word_of};
 use crate::config::{Flags, Key, Settings, Value};
 
 /// What a sandbox's file system is made from.
@@ -31,17 +32,16 @@ pub struct RootArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     image_archive: Option<PathBuf>,
 
-    #[arg(long, value_name = "SIZE", help = limit(LimitKey::Tmpfs).help(),
-        value_parser = value_of(limit(LimitKey::Tmpfs)), value_hint = ValueHint::Other,
-        allow_hyphen_values = true)]
-    tmpfs_size: Option<Value>,
+    /// What programs have beside it.
+    #[command(flatten)]
+    limits: LimitArgs<ProgramLimits>,
 }
 
 impl RootArgs {
     /// Adds the settings among these flags.
     pub fn add_flags(&self, flags: &mut Flags) {
         flags.set(Key::Pull, self.pull.clone());
-        flags.set(limit(LimitKey::Tmpfs), self.tmpfs_size.clone());
+        self.limits.add_flags(flags);
     }
 
     /// What the flags name.

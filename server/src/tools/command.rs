@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::{ErrorKind, ExecResult, Exit, Limits, Outcome, TouchedFile};
+use sandbox_api::{ErrorKind, ExecResult, ExecutionReport, Exit, Limits, Outcome, TouchedFile};
 use sandbox_controller::{Command, Error, Execution};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -202,7 +202,8 @@ fn command(args: CommandArgs, limits: &Limits) -> Result<Command, ToolError> {
 
 fn report(result: ExecResult, cause: Option<StopCause>) -> Result<Output<CommandData>, ToolError> {
     let hint = hint(&result);
-    let ExecResult { outcome, stdout, stderr, stdout_truncated, stderr_truncated, .. } = result;
+    let ExecResult { execution, stdout, stderr, stdout_truncated, stderr_truncated, .. } = result;
+    let ExecutionReport { outcome, files_touched, .. } = execution;
     let (stdout, stdout_flags) = text(stdout, stdout_truncated);
     let (stderr, stderr_flags) = text(stderr, stderr_truncated);
     let signal = match outcome {
@@ -213,8 +214,8 @@ fn report(result: ExecResult, cause: Option<StopCause>) -> Result<Output<Command
         stdout: stdout_flags,
         stderr: stderr_flags,
         signal,
-        files_touched: result.files_touched.files,
-        files_touched_truncated: result.files_touched.truncated,
+        files_touched: files_touched.files,
+        files_touched_truncated: files_touched.truncated,
     };
     let (exit_code, timed_out) = match &outcome {
         Outcome::Ok { .. } => (0, false),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::{ErrorKind, LogEntry, Outcome, RunResult, Script, TouchedFile};
+use sandbox_api::{ErrorKind, ExecutionReport, LogEntry, Outcome, RunResult, Script, TouchedFile};
 use sandbox_controller::{Error, Run};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -150,7 +150,8 @@ fn report(
     cause: Option<StopCause>,
 ) -> Result<Output<ExecuteScriptData>, ToolError> {
     let hint = hint(&result);
-    let RunResult { outcome, logs, logs_truncated, files_touched, .. } = result;
+    let RunResult { execution, logs, logs_truncated, .. } = result;
+    let ExecutionReport { outcome, files_touched, .. } = execution;
     let files_touched_truncated = files_touched.truncated;
     let mut data = ExecuteScriptData {
         result: None,

@@ -97,6 +97,10 @@ fn no_program_starts_where_less_space_is_left_than_must_stay_free() {
     assert!(message.starts_with("nothing was started: "), "{message}");
     assert!(message.contains("limits.disk_reserve"), "{message}");
     assert!(!guest.place.path("sandbox-files/made").exists());
+    // A script could start programs.
+    let result = guest.wait(guest.sandbox.run(Script::new("return 1"))).unwrap();
+    let kind = result.outcome.failure().map(|failure| failure.kind);
+    assert_eq!((result.outcome.status(), kind), (Status::Limit, Some(ErrorKind::DiskFull)));
 }
 
 #[test]
@@ -171,7 +175,7 @@ fn a_private_io_dir_is_as_large_as_may_be_written() {
             let [cwd, taken, content] = &lines[..] else { panic!("{result:?}") };
             assert_eq!((*cwd, *content), ("/io", "c"));
             assert!(taken.parse::<u64>().unwrap() <= LIMIT, "{taken}");
-            assert_eq!((result.outcome.status(), result.io_dir), (Status::Ok, None));
+            assert_eq!((result.outcome.status(), result.io_dir.as_deref()), (Status::Ok, None));
             let names: Vec<_> = result.files_touched.files.iter().map(|it| &*it.name).collect();
             assert_eq!(names, ["d/c"]);
             // The agent's operations see the same.

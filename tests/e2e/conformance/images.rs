@@ -138,7 +138,7 @@ fn scripts_run_beside_programs() {
     let programs = Programs::of(&Rootfs::busybox());
     let script = Script::new("local r = process.exec('cat', {'/etc/hostname'}) return r.stdout");
     let result = programs.guest.wait(programs.guest.sandbox.run(script)).unwrap();
-    let Outcome::Ok { result } = result.outcome else { panic!("{result:#?}") };
+    let Outcome::Ok { result } = &result.outcome else { panic!("{result:#?}") };
     assert_eq!(result.get(), r#""sandbox\n""#);
 }
 

@@ -1,27 +1,25 @@
 //! Commands in a sandbox whose root filesystem has programs: requests, streams and results.
 //!
-//! A separate task ([`driver`]) enforces the deadline, whatever the caller does. A command's output
-//! goes straight to its reader: if nobody reads, the command blocks, until its deadline.
+//! A command's output goes straight to its reader: if nobody reads, the command blocks, until its
+//! deadline.
 
-mod driver;
+mod exchange;
 mod request;
 mod stdin;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sandbox_api::{CancelCause, ExecResult, Limits};
+use sandbox_api::{ExecResult, Limits};
 use sandbox_protocol::message;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 
-use self::driver::ExecutionDriver;
+use self::exchange::{CommandExecution, OPERATION, Request};
 pub use self::request::{Command, Stdin};
 pub use self::stdin::ExecStdin;
 use self::stdin::Source;
-use crate::audit::{Event, outcome};
 use crate::error::Error;
-use crate::execution::command::driver::OPERATION;
+use crate::execution::driver::{ExecutionDriver, Task, audit_start};
 use crate::execution::supervisor::CancelHandle;
 use crate::sandbox::{Inner, Sandbox};
 use crate::session::Incoming;
@@ -68,9 +66,7 @@ pub struct Execution {
     stdin: Option<ExecStdin>,
     /// The maximum number of bytes of each stream that the result keeps.
     collected: usize,
-    cancel: CancelHandle,
-    /// `None` after `wait`.
-    task: Option<JoinHandle<Result<ExecResult, Error>>>,
+    task: Task<ExecResult>,
 }
 
 impl std::fmt::Debug for Execution {
@@ -123,7 +119,7 @@ impl Execution {
     /// Returns a handle that cancels it from anywhere.
     #[must_use]
     pub fn cancel_handle(&self) -> CancelHandle {
-        self.cancel.clone()
+        self.task.cancel_handle()
     }
 
     /// Waits for the command to end. The result contains the output that
@@ -142,13 +138,7 @@ impl Execution {
         while let Some((stream, piece)) = self.next_output().await {
             kept[stream as usize].take(&piece, self.collected);
         }
-        let task = self.task.as_mut().expect("taken only below");
-        let result = task.await;
-        self.task = None;
-        let mut result = result.unwrap_or_else(|error| match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(Error::Ended { detail: "the runtime is shutting down".to_owned() }),
-        })?;
+        let mut result = self.task.wait().await?;
         let [stdout, stderr] = kept;
         (result.stdout, result.stdout_truncated) = (stdout.bytes, stdout.truncated);
         (result.stderr, result.stderr_truncated) = (stderr.bytes, stderr.truncated);
@@ -158,12 +148,7 @@ impl Execution {
     async fn start(inner: Arc<Inner>, command: Command) -> Result<Self, Error> {
         let program = command.program().to_vec();
         let started = Self::begin(inner.clone(), command).await;
-        if started.is_err() {
-            let outcome = outcome(&started);
-            let event = Event::new(inner.id(), OPERATION);
-            inner.audit().record(&Event { program: Some(&program), outcome, ..event });
-        }
-        started
+        audit_start(&inner, OPERATION, Some(&program), started)
     }
 
     async fn begin(inner: Arc<Inner>, mut command: Command) -> Result<Self, Error> {
@@ -183,25 +168,17 @@ impl Execution {
                 (Some(stdin), Some(Source::Stream(source)))
             }
         };
-        let request = command.request(inner.image_workdir(), timeout)?;
+        let params = command.request(inner.image_workdir(), timeout)?;
         let active = inner.activity.begin();
         let permit = inner.acquire_permit::<message::Exec>().await?;
         let id = inner.next_run_id();
-        let cancel = CancelHandle::new();
         let (begin, begun) = oneshot::channel();
-        let conductor = ExecutionDriver::new(id.clone(), program, limits, inner, &cancel, active);
-        let task = tokio::spawn(conductor.conduct(permit, request, input, begin));
+        let request = Request { params, input, begun: begin };
+        let execution = CommandExecution::new(program, request);
+        let task = ExecutionDriver::spawn(execution, id.clone(), limits, inner, permit, active);
         let begun = Some(begun);
         let (stdout, stderr) = (None, None);
-        Ok(Self { id, begun, stdout, stderr, stdin, collected, cancel, task: Some(task) })
-    }
-}
-
-impl Drop for Execution {
-    fn drop(&mut self) {
-        if self.task.is_some() {
-            self.cancel.cancel(CancelCause::Caller);
-        }
+        Ok(Self { id, begun, stdout, stderr, stdin, collected, task })
     }
 }
 

@@ -1,0 +1,198 @@
+//! A command's exchange with the agent: its request, its streams, and its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox_api::{
+    ExecResult, ExecutionReport, FilesTouched, Limits, Outcome, TouchedSource, Usage, millis,
+};
+use sandbox_engine::OomBaseline;
+use sandbox_protocol::WireError;
+use sandbox_protocol::message::{Exec, ExecEnd, ExecReply, ExecStop};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::stdin::Source;
+use crate::execution::driver::{Asked, Call, Execute};
+use crate::execution::judge::{AgentReport, SIGKILL};
+use crate::execution::supervisor::{Begun, Supervisor};
+use crate::sandbox::Inner;
+use crate::session::{Console, ConsoleStreams, Flow, Incoming};
+
+/// The name of a command in the audit.
+pub(super) const OPERATION: &str = "exec";
+
+/// How long after its deadline a command's unread output is drained.
+const UNWANTED_AFTER: Duration = Duration::from_millis(500);
+/// How much unread output is drained: the maximum that a pipe holds, and what may precede it.
+const UNWANTED_BYTES: u64 = (1 << 20) + (64 << 10);
+/// How much earlier than the controller the agent's clock may reach a deadline.
+const CLOCK_SKEW: Duration = Duration::from_millis(100);
+
+/// A command and what is known of its end.
+pub(super) struct CommandExecution<R> {
+    program: Vec<u8>,
+    /// `None` after the request.
+    request: Option<Request<R>>,
+    end: Option<ExecEnd>,
+}
+
+/// The request, and the receiver of its output.
+pub(super) struct Request<R> {
+    pub params: R,
+    pub input: Option<Source>,
+    /// Receives both output streams, which belong to their reader.
+    pub begun: oneshot::Sender<[Incoming; 2]>,
+}
+
+/// How a command ended according to the agent.
+type Answer = Result<ExecReply, WireError>;
+
+impl<R> CommandExecution<R> {
+    pub const fn new(program: Vec<u8>, request: Request<R>) -> Self {
+        Self { program, request: Some(request), end: None }
+    }
+}
+
+impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExecution<R> {
+    const OPERATION: &'static str = OPERATION;
+    const WHAT: &'static str = "program";
+    /// The agent gives the command's processes two seconds to exit.
+    const GRACE: Duration = Duration::from_secs(3);
+    type Answer = (Answer, OomBaseline);
+    /// The result without the output.
+    type Result = ExecResult;
+
+    fn program(&self) -> Option<&[u8]> {
+        Some(&self.program)
+    }
+
+    async fn ask(&mut self, call: Call<'_>) -> Asked<Self::Answer> {
+        let Request { params, input, begun } = self.request.take().expect("it is asked once");
+        let Call { inner, limits, supervisor, permit, monitor, started, kill_at } = call;
+        let before = inner.oom_baseline();
+        let deadline = started + limits.timeout;
+        let most = limits.output_bytes.as_u64();
+        let asked = inner.session().converse(permit, input.is_some(), most, params);
+        let (reply, console) = match supervisor.begin(asked, kill_at).await? {
+            Begun::UnderWay(asked) => asked,
+            Begun::Lost(lost) => return Ok(lost.map(|()| None)),
+        };
+        let Console { stdin, stdout, stderr } = console;
+        // Ends with this call: a command that has ended reads nothing.
+        let _input =
+            stdin.zip(input).map(|(stdin, input)| AbortOnDrop(tokio::spawn(input.send(stdin))));
+        let flows = [&stdout, &stderr].map(|stream| (stream.number(), stream.flow().clone()));
+        // The receiver may be gone.
+        _ = begun.send([stdout, stderr]);
+        let check = |supervisor: &Supervisor, answer: &Answer| {
+            let flows = flows.each_ref().map(|(_, flow)| &**flow);
+            let is_cancelled = supervisor.is_cancelled() || inner.is_closing();
+            check(answer, flows, limits, started.elapsed(), is_cancelled)
+        };
+        let unwanted = async {
+            tokio::time::sleep_until(deadline + UNWANTED_AFTER).await;
+            for (number, _) in &flows {
+                inner.session().advance(*number, UNWANTED_BYTES).await;
+            }
+            std::future::pending().await
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = supervisor.answer(reply, kill_at, monitor, check) => answer,
+            () = unwanted => unreachable!("it never ends"),
+        };
+        Ok(answer.map(|answer| answer.map(|answer| (answer, before))))
+    }
+
+    async fn settle(
+        &mut self,
+        answer: Result<Option<Self::Answer>, Outcome>,
+        inner: &Inner,
+        limits: &Limits,
+        usage: &mut Usage,
+    ) -> Result<Option<AgentReport>, Outcome> {
+        let Some((answer, before)) = answer? else { return Ok(None) };
+        Ok(Some(match answer {
+            Ok(ExecReply { end, stopped, cpu_ms, .. }) => {
+                self.end = Some(end);
+                usage.cpu_ms = Some(cpu_ms).filter(|&ms| ms <= millis(limits.most_cpu()));
+                // Killed, but not by the agent: only the engine can know why.
+                let out_of_memory = stopped.is_none()
+                    && end == ExecEnd::Signaled(SIGKILL)
+                    && inner.ran_out_of_memory(before).await;
+                AgentReport::Program { end, stopped, out_of_memory }
+            }
+            Err(error) => AgentReport::ExecFailed(error),
+        }))
+    }
+
+    /// The agent announces none: scans before and after find them.
+    async fn files_touched(&mut self, _: &Arc<Inner>) -> FilesTouched {
+        FilesTouched { source: TouchedSource::Scan, ..FilesTouched::default() }
+    }
+
+    fn result(&mut self, execution: ExecutionReport) -> ExecResult {
+        let (exit_code, signal) = match self.end {
+            Some(ExecEnd::Exited(code)) => (Some(code.into()), None),
+            Some(ExecEnd::Signaled(signal)) => (None, Some(signal.into())),
+            None => (None, None),
+        };
+        ExecResult {
+            execution,
+            exit_code,
+            signal,
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+            stdout_truncated: false,
+            stderr_truncated: false,
+        }
+    }
+}
+
+/// Names what an honest agent would not send in an answer.
+fn check(
+    answer: &Answer,
+    [stdout, stderr]: [&Flow; 2],
+    limits: &Limits,
+    elapsed: Duration,
+    is_cancelled: bool,
+) -> Result<(), String> {
+    let refuse = |what: &str| Err(what.to_owned());
+    let reply = match answer {
+        Ok(reply) => reply,
+        Err(error) if error.kind() == sandbox_protocol::ErrorKind::Internal => return Ok(()),
+        Err(_) if stdout.bytes() + stderr.bytes() > 0 => {
+            return refuse("output of a program that did not begin");
+        }
+        Err(_) => return Ok(()),
+    };
+    if !(stdout.has_ended() && stderr.has_ended()) {
+        return refuse("an answer before the end of a program's output");
+    }
+    if (stdout.bytes(), stderr.bytes()) != (reply.stdout_bytes, reply.stderr_bytes) {
+        return refuse("a program's output of another length");
+    }
+    // A stopped command need not have been killed: if it has ended and nobody reads its last
+    // output, `stopped` describes the end of that output.
+    let is_possible = match reply.stopped {
+        None => true,
+        Some(ExecStop::Timeout) => elapsed + CLOCK_SKEW >= limits.timeout,
+        Some(ExecStop::Cancelled) => is_cancelled,
+        Some(ExecStop::OutputLimit) => {
+            stdout.bytes() + stderr.bytes() == limits.output_bytes.as_u64()
+        }
+    };
+    if !is_possible {
+        return refuse("a program stopped for a reason that there is not");
+    }
+    Ok(())
+}
+
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,219 @@
+//! Drives a script or a command from its request to its result.
+//!
+//! A separate task does it, so that the deadline applies whatever the caller does.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox_api::{CancelCause, ExecutionReport, FilesTouched, Limits, Outcome, Usage, millis};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::audit::{self, Event};
+use crate::error::Error;
+use crate::execution::judge::AgentReport;
+use crate::execution::supervisor::{CancelHandle, Supervisor};
+use crate::failpoint::{Point, failpoint};
+use crate::io_dir::write_monitor::WriteMonitor;
+use crate::sandbox::Inner;
+use crate::sandbox::idle::Active;
+use crate::session::InFlightPermit;
+
+/// What a script and a command do differently.
+pub(crate) trait Execute: Send + 'static {
+    /// Its name in the audit.
+    const OPERATION: &'static str;
+    /// Its name in messages.
+    const WHAT: &'static str;
+    /// How long after its deadline, or after a cancel, the agent may take to answer before the
+    /// container is killed.
+    const GRACE: Duration;
+    /// The agent's answer.
+    type Answer: Send;
+    /// The result for the caller.
+    type Result: Send + 'static;
+
+    /// The program, for the audit.
+    fn program(&self) -> Option<&[u8]>;
+
+    /// Sends the request and waits for its answer.
+    fn ask(&mut self, call: Call<'_>) -> impl Future<Output = Asked<Self::Answer>> + Send;
+
+    /// Takes over what the agent reported, as far as it can be true. An outcome that is already
+    /// known is passed on.
+    fn settle(
+        &mut self,
+        answer: Result<Option<Self::Answer>, Outcome>,
+        inner: &Inner,
+        limits: &Limits,
+        usage: &mut Usage,
+    ) -> impl Future<Output = Result<Option<AgentReport>, Outcome>> + Send;
+
+    /// The changed files that the agent announced, in their final state.
+    fn files_touched(&mut self, inner: &Arc<Inner>) -> impl Future<Output = FilesTouched> + Send;
+
+    /// The result for the caller.
+    fn result(&mut self, execution: ExecutionReport) -> Self::Result;
+}
+
+/// The answer; `None` if there will be none. The inner error means that how it ended is unknown,
+/// the outer one that nothing has run.
+pub(crate) type Asked<T> = Result<Result<Option<T>, Error>, Error>;
+
+/// What a request is sent with.
+pub(crate) struct Call<'a> {
+    pub inner: &'a Arc<Inner>,
+    pub limits: &'a Limits,
+    pub supervisor: &'a mut Supervisor,
+    pub permit: InFlightPermit,
+    pub monitor: Option<&'a WriteMonitor>,
+    /// When its time began.
+    pub started: Instant,
+    /// When the container is killed if there is no answer.
+    pub kill_at: Instant,
+}
+
+/// A script or a command in progress. Dropping it without [`wait`](Self::wait) cancels it.
+#[derive(Debug)]
+pub(crate) struct Task<T> {
+    cancel: CancelHandle,
+    /// `None` after `wait`.
+    handle: Option<JoinHandle<Result<T, Error>>>,
+}
+
+impl<T> Task<T> {
+    pub fn cancel_handle(&self) -> CancelHandle {
+        self.cancel.clone()
+    }
+
+    /// Waits for its end.
+    pub async fn wait(mut self) -> Result<T, Error> {
+        let handle = self.handle.as_mut().expect("taken only below");
+        let result = handle.await;
+        self.handle = None;
+        result.unwrap_or_else(|error| match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(Error::Ended { detail: "the runtime is shutting down".to_owned() }),
+        })
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        if self.handle.is_some() {
+            self.cancel.cancel(CancelCause::Caller);
+        }
+    }
+}
+
+/// Records in the audit what did not start.
+pub(crate) fn audit_start<T>(
+    inner: &Inner,
+    operation: &str,
+    program: Option<&[u8]>,
+    started: Result<T, Error>,
+) -> Result<T, Error> {
+    if started.is_err() {
+        let outcome = audit::outcome(&started);
+        inner.audit().record(&Event { program, outcome, ..Event::new(inner.id(), operation) });
+    }
+    started
+}
+
+/// Drives a script or a command.
+pub(crate) struct ExecutionDriver<E> {
+    execution: E,
+    id: String,
+    /// The sandbox's limits, with a time limit of its own.
+    limits: Limits,
+    inner: Arc<Inner>,
+    supervisor: Supervisor,
+    _active: Active,
+}
+
+impl<E: Execute> ExecutionDriver<E> {
+    pub fn spawn(
+        execution: E,
+        id: String,
+        limits: Limits,
+        inner: Arc<Inner>,
+        permit: InFlightPermit,
+        active: Active,
+    ) -> Task<E::Result> {
+        let cancel = CancelHandle::new();
+        let supervisor = Supervisor::new(E::WHAT, inner.clone(), &cancel, E::GRACE);
+        let driver = Self { execution, id, limits, inner, supervisor, _active: active };
+        Task { cancel, handle: Some(tokio::spawn(driver.drive(permit))) }
+    }
+
+    async fn drive(mut self, permit: InFlightPermit) -> Result<E::Result, Error> {
+        let started = Instant::now();
+        let ended = self.execute(permit).await;
+        let (outcome, bytes) = match &ended {
+            Ok(report) => {
+                self.inner.record_changes(&self.id, &report.files_touched);
+                (report.outcome.status().as_str(), report.usage.written_bytes)
+            }
+            Err(_) => (audit::outcome(&ended), None),
+        };
+        self.inner.audit().record(&Event {
+            program: self.execution.program(),
+            outcome,
+            bytes,
+            duration: Some(started.elapsed()),
+            ..Event::new(&self.id, E::OPERATION)
+        });
+        ended.map(|report| self.execution.result(report))
+    }
+
+    async fn execute(&mut self, permit: InFlightPermit) -> Result<ExecutionReport, Error> {
+        let monitor = self.inner.monitor_writes(self.limits).await;
+        let started = Instant::now();
+        let answer = match monitor.as_ref().and_then(WriteMonitor::refusal) {
+            Some(refusal) => Err(Outcome::Limit(refusal)),
+            None => {
+                let call = Call {
+                    inner: &self.inner,
+                    limits: &self.limits,
+                    supervisor: &mut self.supervisor,
+                    permit,
+                    monitor: monitor.as_ref(),
+                    started,
+                    kill_at: started + self.limits.timeout + E::GRACE,
+                };
+                self.execution.ask(call).await?.map_err(Outcome::from)
+            }
+        };
+        let mut usage = Usage { wall_ms: millis(started.elapsed()), ..Usage::default() };
+        failpoint(Point::Answered).await;
+        let settled = self.execution.settle(answer, &self.inner, &self.limits, &mut usage).await;
+        let outcome = match settled {
+            Ok(report) => {
+                let judged = self.supervisor.judge(report, &self.limits, &mut usage).await;
+                judged.unwrap_or_else(Outcome::from)
+            }
+            Err(outcome) => outcome,
+        };
+        let announced = self.execution.files_touched(&self.inner).await;
+        let (files_touched, passed) = match monitor {
+            Some(monitor) => {
+                let (found, passed) = monitor.end().await;
+                (found.with(announced), passed)
+            }
+            None => (announced, None),
+        };
+        let inner = &self.inner;
+        Ok(ExecutionReport {
+            id: self.id.clone(),
+            outcome: outcome.beyond(passed),
+            files_touched,
+            engine: inner.engine().kind,
+            engine_notice: inner.engine().notice.clone(),
+            io_dir: inner.io_dir().and_then(|dir| dir.host_path()).map(Path::to_owned),
+            limits: self.limits,
+            usage,
+            confinement: inner.confinement.clone(),
+        })
+    }
+}

@@ -1,0 +1,139 @@
+//! Flags of limits, made from the table of limits.
+
+use std::marker::PhantomData;
+
+use clap::error::Error;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueHint};
+use sandbox_api::{LimitKey, LimitValue};
+
+use super::value_of;
+use crate::config::{Flags, Key, Value};
+
+/// The limits that a command has flags for.
+pub trait LimitSet {
+    /// The limits, in the order of the help.
+    const LIMITS: &[LimitKey];
+    /// The heading in the help.
+    const HEADING: &str = "Limits";
+    /// Whether the flags may also follow the name of a subcommand.
+    const IS_GLOBAL: bool = false;
+
+    /// The flag of one of them.
+    fn flag(limit: LimitKey) -> &'static str {
+        limit.flag().expect("a limit without a flag is in no set")
+    }
+}
+
+/// Defines sets of limits.
+macro_rules! sets {
+    ($($(#[$doc:meta])* $set:ident { $($item:item)* })+) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug, Clone, Copy)]
+            pub enum $set {}
+
+            impl LimitSet for $set { $($item)* }
+        )+
+    };
+}
+
+sets! {
+    /// What a sandbox may use.
+    SandboxLimits {
+        const LIMITS: &[LimitKey] = &[
+            LimitKey::Memory,
+            LimitKey::Cpus,
+            LimitKey::Pids,
+            LimitKey::MaxWrite,
+            LimitKey::MaxFileSize,
+        ];
+        const IS_GLOBAL: bool = true;
+    }
+    /// What a script may use.
+    ScriptLimits {
+        const LIMITS: &[LimitKey] = &[LimitKey::Timeout, LimitKey::VmMemory];
+    }
+    /// What a command may use.
+    CommandLimits {
+        const LIMITS: &[LimitKey] = &[LimitKey::Timeout];
+    }
+    /// What a file operation may use.
+    OperationLimits {
+        const LIMITS: &[LimitKey] = &[LimitKey::OperationTimeout];
+        const IS_GLOBAL: bool = true;
+
+        /// The time of a run has the same flag in the table: here there are no runs.
+        fn flag(_: LimitKey) -> &'static str {
+            "--timeout"
+        }
+    }
+    /// What programs have beside their root filesystem.
+    ProgramLimits {
+        const LIMITS: &[LimitKey] = &[LimitKey::Tmpfs];
+        const HEADING: &str = "Programs";
+    }
+}
+
+/// The values of the flags of a [`LimitSet`].
+#[derive(Debug)]
+pub struct LimitArgs<S> {
+    values: Vec<(LimitKey, Value)>,
+    set: PhantomData<S>,
+}
+
+impl<S: LimitSet> LimitArgs<S> {
+    /// Adds the settings among these flags.
+    pub fn add_flags(&self, flags: &mut Flags) {
+        let values = self.values.iter();
+        flags.values.extend(
+            values.map(|(limit, value)| (Key::Limit(*limit), value.clone(), S::flag(*limit))),
+        );
+    }
+
+    fn name(limit: LimitKey) -> &'static str {
+        S::flag(limit).trim_start_matches("--")
+    }
+
+    fn arg(limit: LimitKey) -> Arg {
+        let name = Self::name(limit);
+        let value = match limit.default_value() {
+            LimitValue::Time(_) => "TIME",
+            LimitValue::Size(_) => "SIZE",
+            LimitValue::Cpus(_) | LimitValue::Count(_) => "NUMBER",
+        };
+        let key = Key::Limit(limit);
+        Arg::new(name)
+            .long(name)
+            .value_name(value)
+            .help(key.help())
+            .help_heading(S::HEADING)
+            .value_parser(value_of(key))
+            .value_hint(ValueHint::Other)
+            .global(S::IS_GLOBAL)
+            // A hyphen begins a negative number, of which we say what is wrong with it.
+            .allow_hyphen_values(true)
+    }
+}
+
+impl<S: LimitSet> Args for LimitArgs<S> {
+    fn augment_args(command: Command) -> Command {
+        command.args(S::LIMITS.iter().copied().map(Self::arg))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<S: LimitSet> FromArgMatches for LimitArgs<S> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let value = |limit| matches.get_one::<Value>(Self::name(limit)).cloned();
+        let values = S::LIMITS.iter().filter_map(|&limit| value(limit).map(|value| (limit, value)));
+        Ok(Self { values: values.collect(), set: PhantomData })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
