@@ -91,7 +91,7 @@ fn an_archive_that_cannot_be_used_is_125_with_what_to_do() {
         (good[..good.len() / 2].to_vec(), "it ends in the middle", "save it again"),
         (changed, "has the digest sha256:", "save it again"),
         (foreign, "its image is for linux/pdp11, and this machine is linux/", "platform"),
-        (Rootfs::empty().file("f", 0o644, "1").layer(), "it is no image archive", "docker save"),
+        (Rootfs::empty().file("f", 0o644, "1").layer(), "not an image archive", "docker save"),
     ] {
         place.write("image.tar", archive);
         let ended = exec(&place, "image.tar", &["/f"]);

@@ -88,7 +88,7 @@ impl std::str::FromStr for EngineChoice {
 
 /// The name of an unknown [`EngineChoice`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no engine: auto, docker or embedded")]
+#[error("'{0}' is not an engine: use auto, docker or embedded")]
 pub struct UnknownEngine(pub String);
 
 /// Where to look for Docker, in the order of the Docker CLI: `host`, `env_host`, `env_context`, the

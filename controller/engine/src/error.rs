@@ -197,7 +197,7 @@ pub enum EmbeddedProblem {
         source: io::Error,
     },
     /// The data directory is on a noexec mount.
-    #[error("{} is on a mount that allows no programs (noexec)", path.display())]
+    #[error("{} is on a mount with the noexec option", path.display())]
     NoExec {
         /// Its path.
         path: PathBuf,

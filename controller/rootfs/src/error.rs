@@ -35,7 +35,7 @@ pub enum RootfsError {
         source: io::Error,
     },
     /// It is none.
-    #[error("it is no image archive: it has neither a manifest.json nor an index.json")]
+    #[error("not an image archive: it has neither a manifest.json nor an index.json")]
     NoImage,
     /// It has several.
     #[error("it holds {count} images")]
@@ -131,10 +131,10 @@ pub enum TarProblem {
     #[error("a header has a wrong checksum")]
     Checksum,
     /// A number of a header is none, or beyond all bounds.
-    #[error("a header has a number that is none")]
+    #[error("a header has an invalid number")]
     Number,
     /// An owner that no file can have.
-    #[error("an entry has an owner that no file can have")]
+    #[error("an entry has an owner id out of range")]
     Owner,
     /// An entry of a type that is in no image.
     #[error("an entry has the unknown type {0:#04x}")]
@@ -158,7 +158,7 @@ pub enum EntryProblem {
     #[error("'..' is no part of a path in a layer")]
     ParentFolder,
     /// A NUL.
-    #[error("it has a NUL in it")]
+    #[error("it contains a NUL byte")]
     Nul,
     /// Too long to be made.
     #[error("the path is too long or too deep")]
@@ -170,7 +170,7 @@ pub enum EntryProblem {
     #[error("it hides nothing that can be there")]
     Whiteout,
     /// A path below something that is no directory.
-    #[error("what it lies in is no directory")]
+    #[error("its parent is not a directory")]
     NoDirectory,
     /// A path below a symbolic link.
     #[error("it lies beyond a symbolic link, and those are not followed")]

@@ -65,11 +65,11 @@ enum Failure {
     Unreachable { target: Target, source: io::Error },
     #[error("{target} could not be reached in {}", humantime::format_duration(*.after))]
     Late { target: Target, after: Duration },
-    #[error("nothing came or went for {}", humantime::format_duration(*.0))]
+    #[error("no data sent or received for {}", humantime::format_duration(*.0))]
     Idle(Duration),
-    #[error("the other end broke the connection off")]
+    #[error("the server reset the connection")]
     Peer,
-    #[error("the program broke the connection off")]
+    #[error("the client reset the connection")]
     Program,
 }
 

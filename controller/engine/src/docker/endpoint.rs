@@ -32,7 +32,7 @@ impl fmt::Display for Endpoint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub endpoint: Endpoint,
-    /// For people: `--host`, `DOCKER_HOST`, `the context 'x'`, `a usual socket`.
+    /// For people: `--host`, `DOCKER_HOST`, `the context 'x'`, `a default socket`.
     pub why: String,
 }
 
@@ -92,7 +92,7 @@ pub(super) fn find(config: &DockerEndpoint) -> Result<Candidates, ConnectError> 
                 .iter()
                 .map(|path| Candidate {
                     endpoint: Endpoint::Unix(path.clone()),
-                    why: "a usual socket".to_owned(),
+                    why: "a default socket".to_owned(),
                 })
                 .collect(),
         )),

@@ -45,7 +45,7 @@ pub(super) fn open(directory: &Path) -> Result<Prepared, EngineError> {
     }
     let mount = rustix::fs::fstatvfs(&opened).map_err(|errno| failed(errno.into()))?;
     if mount.f_flag.contains(StatVfsMountFlags::NOEXEC) {
-        return Err(refuse("it is on a mount that allows no programs (noexec)"));
+        return Err(refuse("it is on a mount with the noexec option"));
     }
     let path = path.into_os_string().into_string().map_err(|_| refuse("its path is not UTF-8"))?;
     Ok(Prepared {

@@ -104,11 +104,7 @@ fn no_entry_leads_out_of_the_tree() {
         ("a hard link to nothing", vec![hard_link("h", "")], missing),
         ("a hard link to what it replaces", vec![file("d/f", ""), hard_link("d", "d/f")], missing),
         ("a symbolic link to nothing", vec![symlink("l", "")], "a link needs a target"),
-        (
-            "a file in a file",
-            vec![file("f", ""), file("f/x", "")],
-            "what it lies in is no directory",
-        ),
+        ("a file in a file", vec![file("f", ""), file("f/x", "")], "its parent is not a directory"),
         (
             "a file as the root",
             vec![file("./", "x").mode(0o644), file("/", "x")],
@@ -119,7 +115,11 @@ fn no_entry_leads_out_of_the_tree() {
         ("a whiteout of the folder itself", vec![file("d/.wh..", "")], "it hides nothing"),
         ("a whiteout of no name", vec![file("d/.wh.", "")], "it hides nothing"),
         ("a whiteout as a folder", vec![file("d/.wh.x/y", "")], "it hides nothing"),
-        ("a name with a NUL", vec![file("f", "").pax(&[("path", b"a\0b")])], "it has a NUL in it"),
+        (
+            "a name with a NUL",
+            vec![file("f", "").pax(&[("path", b"a\0b")])],
+            "it contains a NUL byte",
+        ),
         (
             "a target with a NUL",
             vec![symlink("l", "").pax(&[("linkpath", b"a\0b")])],
@@ -254,9 +254,9 @@ fn a_tar_that_is_none_is_refused() {
         ("half a file", good[..515].to_vec(), "in the middle"),
         ("an end that is none", [vec![0; 512], good.clone()].concat(), "a wrong checksum"),
         ("an unknown type", with(item(b'M', b"f", b"", b"")), "the unknown type 0x4d"),
-        ("a number that is none", size(b"9"), "a number that is none"),
-        ("a negative size", size(&[0xff; 12]), "a number that is none"),
-        ("a size beyond all bounds", size(&[0x80, 0, 0, 0, 0xff, 0xff]), "a number that is none"),
+        ("a number that is none", size(b"9"), "an invalid number"),
+        ("a negative size", size(&[0xff; 12]), "an invalid number"),
+        ("a size beyond all bounds", size(&[0x80, 0, 0, 0, 0xff, 0xff]), "an invalid number"),
         ("a user that is none", with(file("f", "").owner(u64::from(u32::MAX), 0)), "an owner"),
         ("a group that is none", with(file("f", "").pax(&[("gid", b"9999999999")])), "an owner"),
         ("headers that are none", with(item(b'x', b"x", b"", b"99 path=x\n")), "cannot be read"),
@@ -300,8 +300,8 @@ fn a_tar_that_is_none_is_refused() {
     }
     let tar_of_text = vec![b'x'; 4096];
     refused("no tar at all", &tar_of_text, "a wrong checksum");
-    refused("nothing", b"", "it is no image archive");
-    refused("a container's files", &tar([file("bin/sh", "")]), "it is no image archive");
+    refused("nothing", b"", "not an image archive");
+    refused("a container's files", &tar([file("bin/sh", "")]), "not an image archive");
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn archives_that_docker_save_never_writes_are_refused() {
             tampered(|members| members[2] = symlink("0/layer.tar", "../../../outside/victim")),
             "it lacks 0/layer.tar",
         ),
-        ("no images", manifest("[]"), "it is no image archive"),
+        ("no images", manifest("[]"), "not an image archive"),
         (
             "several images",
             manifest(r#"[{"Config":"a","Layers":[]},{"Config":"b","Layers":[]}]"#),
@@ -658,14 +658,14 @@ fn oci_layout_must_match_its_digests_and_sizes() {
             }),
             "it holds 2 images",
         ),
-        ("no image", index(&|_, _| Vec::new()), "it is no image archive"),
+        ("no image", index(&|_, _| Vec::new()), "not an image archive"),
         (
             "no media type",
             index(&|_, manifest| {
                 manifest.as_object_mut().unwrap().remove("mediaType");
                 vec![manifest.clone()]
             }),
-            "it is no image archive",
+            "not an image archive",
         ),
     ] {
         refused(what, &archive, expected);
