@@ -67,9 +67,9 @@ enum Failure {
     Late { target: Target, after: Duration },
     #[error("no data sent or received for {}", humantime::format_duration(*.0))]
     Idle(Duration),
-    #[error("the server reset the connection")]
+    #[error("the connection to the server failed")]
     Peer,
-    #[error("the client reset the connection")]
+    #[error("the connection of the client failed")]
     Program,
 }
 

@@ -123,7 +123,7 @@ fn no_entry_leads_out_of_the_tree() {
         (
             "a target with a NUL",
             vec![symlink("l", "").pax(&[("linkpath", b"a\0b")])],
-            "it has a NUL",
+            "contains a NUL",
         ),
         (
             "a name that is too long",
@@ -262,7 +262,11 @@ fn a_tar_that_is_none_is_refused() {
         ("headers that are none", with(item(b'x', b"x", b"", b"99 path=x\n")), "cannot be read"),
         ("headers without an end", with(item(b'x', b"x", b"", b"9 path=xx")), "cannot be read"),
         ("a time that is none", with(file("f", "").pax(&[("mtime", b"now")])), "cannot be read"),
-        ("a map of text", sparse(&[("GNU.sparse.map", b"a,b"), ("GNU.sparse.size", b"9")]), "none"),
+        (
+            "a map of text",
+            sparse(&[("GNU.sparse.map", b"a,b"), ("GNU.sparse.size", b"9")]),
+            "an invalid number",
+        ),
         (
             "a map that is odd",
             sparse(&[("GNU.sparse.map", b"1"), ("GNU.sparse.size", b"9")]),
