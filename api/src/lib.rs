@@ -38,6 +38,6 @@ pub use sandbox_protocol::message::{
 pub use sandbox_protocol::path::GuestPath;
 pub use sandbox_protocol::{Base64, ErrorKind, User, UserError, WireError};
 pub use spec::{
-    DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, InputSource, Lifespan, Pull,
-    RootFs, SandboxSpec, Script, SpecError,
+    DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, InputSource, Lifespan,
+    PrivateIo, Pull, RootFs, SandboxSpec, Script, SpecError,
 };

@@ -470,7 +470,7 @@ limits! {
     MaxWrite, max_write: ByteSize, "io.max_bytes", Some("--max-write"), "write_bytes",
         ByteSize(52_428_800), [ByteSize(GIB)], ByteSize(0);
     /// Created files and directories.
-    Entries, entries: NonZeroU32, "limits.entries", None, "entries",
+    Entries, entries: NonZeroU32, "limits.entries", Some("--entries"), "entries",
         nonzero(10_000), [nonzero(1_000_000)], nonzero(1);
     /// Size of a file that an operation reads or writes whole.
     MaxFileSize, max_file_size: ByteSize, "filesystem.max_file_size", Some("--max-file-size"), "file_bytes",

@@ -175,8 +175,8 @@ pub struct SandboxSpec {
     pub io_dir: Option<PathBuf>,
     /// Whether the sandbox has no files at all.
     pub io_is_off: bool,
-    /// Whether the sandbox has a private io dir, in memory.
-    pub io_is_private: bool,
+    /// Where its private io dir is, if it has one.
+    pub private_io: Option<PrivateIo>,
     /// The guest path of the io dir.
     pub mount_path: String,
     /// The working directory, to which relative paths are resolved; `None` for the io dir.
@@ -207,6 +207,15 @@ pub struct SandboxSpec {
     pub container_name: Option<String>,
     /// The hosts that commands may reach.
     pub allow: Allowlist,
+}
+
+/// Where a private io dir is: one that only its sandbox sees, and that ends with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PrivateIo {
+    /// In memory. Embedded engine only.
+    Memory,
+    /// On the host's disk.
+    Disk,
 }
 
 /// The root filesystem of a sandbox.
@@ -271,7 +280,7 @@ impl Default for SandboxSpec {
             root: RootFs::default(),
             io_dir: None,
             io_is_off: false,
-            io_is_private: false,
+            private_io: None,
             mount_path: "/io".to_owned(),
             workdir: None,
             inputs: Vec::new(),
@@ -310,7 +319,7 @@ impl SandboxSpec {
     pub fn io_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.io_dir = Some(dir.into());
         self.io_is_off = false;
-        self.io_is_private = false;
+        self.private_io = None;
         self
     }
 
@@ -318,10 +327,21 @@ impl SandboxSpec {
     /// size to the write limit, and it disappears with the sandbox. Its content counts against the
     /// memory limit. Embedded engine only.
     #[must_use]
-    pub fn private_io_dir(mut self) -> Self {
+    pub fn private_io_dir(self) -> Self {
+        self.private(PrivateIo::Memory)
+    }
+
+    /// Uses a private io dir on the host's disk: a fresh directory that no other sandbox sees, and
+    /// that is removed with the sandbox.
+    #[must_use]
+    pub fn fresh_io_dir(self) -> Self {
+        self.private(PrivateIo::Disk)
+    }
+
+    fn private(mut self, private: PrivateIo) -> Self {
         self.io_dir = None;
         self.io_is_off = false;
-        self.io_is_private = true;
+        self.private_io = Some(private);
         self
     }
 
@@ -330,7 +350,7 @@ impl SandboxSpec {
     pub fn no_io(mut self) -> Self {
         self.io_dir = None;
         self.io_is_off = true;
-        self.io_is_private = false;
+        self.private_io = None;
         self
     }
 

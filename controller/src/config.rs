@@ -20,6 +20,9 @@ pub struct Config {
     /// created if it is missing; a directory of another user, or with a mode other than 0700, is
     /// refused. All controllers of a user share one.
     pub state_dir: PathBuf,
+    /// This user's directory for fresh io dirs, on a disk. It is created and checked like
+    /// `state_dir`.
+    pub scratch_dir: PathBuf,
     /// The agent to use.
     pub agent: AgentSource,
     /// What to do if an agent cannot confine itself as required.
@@ -35,13 +38,15 @@ pub struct Config {
 }
 
 impl Config {
-    /// The default configuration with this state directory.
+    /// The default configuration with this state directory, which is the place of fresh io dirs too.
     #[must_use]
     pub fn new(state_dir: impl Into<PathBuf>) -> Self {
+        let state_dir = state_dir.into();
         Self {
             engine: EngineConfig::default(),
             ceiling: Ceiling::default(),
-            state_dir: state_dir.into(),
+            scratch_dir: state_dir.join("scratch"),
+            state_dir,
             agent: AgentSource::Embedded,
             confinement: ConfinementPolicy::default(),
             sweep: Sweep::Regularly,

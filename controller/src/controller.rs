@@ -84,7 +84,7 @@ impl Controller {
     pub async fn connect(config: Config) -> Result<Self, Error> {
         let audit = config.audit.as_deref().map_or(Ok(Audit::off()), Audit::open)?;
         let boot_id = state_dir::boot_id()?;
-        let state = StateDir::open(&config.state_dir, &boot_id)?;
+        let state = StateDir::open(&config.state_dir, &boot_id)?.with_scratch(&config.scratch_dir);
         let engine =
             sandbox_engine::connect(&config.engine, &config.agent, &config.state_dir).await?;
         let EngineInfo { endpoint, why, .. } = engine.info();
@@ -104,6 +104,7 @@ impl Controller {
             folders: OwnFolders {
                 state_dir: config.state_dir,
                 data_dir: config.engine.embedded.data_dir,
+                scratch_dir: config.scratch_dir,
             },
             mount_watch: MountWatch::default(),
         };

@@ -69,7 +69,7 @@ impl Check {
 
 /// Diagnoses everything that a sandbox needs, including the engine and an io dir; without an
 /// engine, the rest. It builds the sandbox image if it is missing, and runs a script in a sandbox.
-/// `io_is_private`: sandboxes with commands are to have a private io dir.
+/// `io_is_private`: sandboxes with commands are to have a private io dir in memory.
 pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool) -> Vec<Check> {
     let mut checks = Vec::new();
     let state_dir = config.state_dir.clone();

@@ -6,9 +6,11 @@
 mod identity;
 mod private_dir;
 mod random;
+mod remove_tree;
 mod resolve;
 
 pub use identity::Identity;
 pub use private_dir::create_private_dir;
 pub use random::{hex, random_hex};
+pub use remove_tree::remove_tree;
 pub use resolve::{Directory, Resolver, Root, again, probe, retry, split};

@@ -166,7 +166,7 @@ impl Global {
     /// The settings among these flags.
     #[must_use]
     pub fn flags(&self) -> Flags {
-        let mut flags = Flags { file: self.config.clone(), values: Vec::new() };
+        let mut flags = Flags { file: self.config.clone(), ..Flags::default() };
         flags.set(Key::EngineKind, self.engine.clone());
         flags.set(Key::EngineHost, self.host.clone());
         flags.set(Key::EngineRuntime, self.runtime.clone());
@@ -209,6 +209,7 @@ Examples:
 Exit codes:
   the command's own · 120 limit · 122 agent lost · 124 timeout · 125 engine, image, controller
   126 command not executable · 127 command not found · 130 interrupted · 137 killed")]
+    #[command(mut_args(exec::with_limits_of_exec))]
     Exec(Box<ExecArgs>),
 
     /// Read and write files of an io dir under a sandbox's rules
@@ -403,6 +404,10 @@ pub struct RunArgs {
     /// Whom its programs may reach.
     #[command(flatten)]
     allow: AllowArgs,
+
+    /// Keep the files of a fresh io dir in ./sandbox-files-ID, and print its path
+    #[arg(long, help_heading = "Files", conflicts_with_all = ["io_dir", "no_io"])]
+    pub keep: bool,
 
     /// Give the script no file access
     #[arg(long, help_heading = "Files",

@@ -128,6 +128,16 @@ impl Environment {
             },
         }
     }
+
+    /// The default directory for fresh io dirs: on a disk, where the runtime directory is in memory.
+    #[must_use]
+    pub fn scratch_dir(&self) -> PathBuf {
+        let disk = Path::new("/var/tmp");
+        match disk.is_dir() {
+            true => disk.join(format!("sandboxctl-{}", self.uid)),
+            false => self.state_dir().join("scratch"),
+        }
+    }
 }
 
 /// The usual value of `XDG_RUNTIME_DIR`, if it exists and belongs to the user.

@@ -76,6 +76,11 @@ impl Place {
         self.root.path().join("data")
     }
 
+    /// Where fresh io dirs are.
+    pub fn scratch(&self) -> PathBuf {
+        self.root.path().join("scratch")
+    }
+
     pub fn home(&self) -> PathBuf {
         self.root.path().join("home")
     }
@@ -116,6 +121,7 @@ impl Place {
         command.env("HOME", self.home()).env("XDG_RUNTIME_DIR", self.state());
         command.env("SANDBOXCTL_ENGINE_KIND", ENGINE.name());
         command.env("SANDBOXCTL_ENGINE_DATA_DIR", self.data());
+        command.env("SANDBOXCTL_IO_SCRATCH_DIR", self.scratch());
         for name in ["DOCKER_HOST", "SANDBOXCTL_ENGINE_RUNTIME"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }
@@ -236,6 +242,8 @@ impl Place {
         let left: Vec<PathBuf> =
             files_below(&self.state()).into_iter().filter(|file| !expected(file)).collect();
         assert_eq!(left, Vec::<PathBuf>::new(), "state files are left");
+        let left = std::fs::read_dir(self.scratch()).into_iter().flatten();
+        assert_eq!(left.count(), 0, "fresh io dirs are left");
     }
 }
 

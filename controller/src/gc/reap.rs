@@ -131,7 +131,8 @@ impl Reaper {
     ///
     /// [`Error`] if an engine that is named, or whose socket exists, does not respond.
     pub async fn connect(config: &Config) -> Result<Self, Error> {
-        let state = StateDir::open(&config.state_dir, &boot_id()?)?;
+        let state =
+            StateDir::open(&config.state_dir, &boot_id()?)?.with_scratch(&config.scratch_dir);
         Ok(Self {
             engines: sandbox_engine::reach(&config.engine, &config.agent, &config.state_dir)
                 .await?,

@@ -15,6 +15,7 @@ use sandbox_engine::CACHE_PREFIX;
 
 use crate::error::Error;
 use crate::io_dir::created;
+use crate::io_dir::private::fresh;
 
 const LOCK_SUFFIX: &str = "lock";
 const SPOOL_SUFFIX: &str = "spool";
@@ -33,6 +34,8 @@ const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 3600);
 pub(crate) struct StateDir {
     path: PathBuf,
     instances: PathBuf,
+    /// Where fresh io dirs are.
+    scratch: PathBuf,
     /// Identifies this boot of this machine, and this user.
     host: String,
 }
@@ -58,7 +61,13 @@ impl StateDir {
                 .map_err(|source| Error::State { path: folder.to_owned(), source })?;
         }
         let uid = rustix::process::geteuid().as_raw();
-        Ok(Self { path: path.to_owned(), instances, host: format!("{boot_id}:{uid}") })
+        let scratch = path.join("scratch");
+        Ok(Self { path: path.to_owned(), instances, scratch, host: format!("{boot_id}:{uid}") })
+    }
+
+    /// The same with this directory of fresh io dirs.
+    pub fn with_scratch(self, scratch: &Path) -> Self {
+        Self { scratch: scratch.to_owned(), ..self }
     }
 
     /// Identifies this boot of this machine, and this user.
@@ -100,6 +109,7 @@ impl StateDir {
                 _ => {}
             }
         }
+        fresh::reap(&self.scratch, FORGOTTEN);
         for path in entries(&self.path) {
             let Some(name) = text(path.file_name()) else { continue };
             let kept = match name.strip_prefix(CACHE_PREFIX) {

@@ -3,9 +3,9 @@
 pub(crate) mod created;
 pub(crate) mod disk;
 pub(crate) mod inputs;
-mod memory;
 mod pace;
 pub(crate) mod path_map;
+pub(crate) mod private;
 pub(crate) mod snapshot;
 pub(crate) mod touched;
 pub(crate) mod unnamed;
@@ -23,6 +23,7 @@ use sandbox_engine::Source;
 
 use crate::error::Error;
 use crate::io_dir::created::{CreatedDirs, hold};
+use crate::io_dir::private::fresh::FreshDir;
 
 /// An open io dir.
 #[derive(Debug)]
@@ -32,10 +33,14 @@ pub(crate) struct IoDir {
     source: Source,
     identity: Identity,
     owner: (u32, u32),
+    /// It ends with its sandbox, and no caller uses its path.
+    is_private: bool,
     /// A shared lock, which tells others that it is in use.
     hold: Mutex<Option<OwnedFd>>,
     /// The directories that were created for it.
     made: Option<CreatedDirs>,
+    /// The directory on disk that ends with it, if it is a private one.
+    fresh: Mutex<Option<FreshDir>>,
 }
 
 /// How often to retry opening an io dir that others remove at the same time.
@@ -104,7 +109,17 @@ impl IoDir {
         let text = path.to_str().ok_or_else(|| "its path is not UTF-8".to_owned())?.to_owned();
         let source = Source { path: text, file: Arc::new(fd) };
         let (identity, owner) = (Identity::of(&stat), (stat.st_uid, stat.st_gid));
-        Ok(Self { path, source, identity, owner, hold: Mutex::default(), made: None })
+        let is_private = false;
+        Ok(Self {
+            path,
+            source,
+            identity,
+            owner,
+            is_private,
+            hold: Mutex::default(),
+            made: None,
+            fresh: Mutex::default(),
+        })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -115,9 +130,14 @@ impl IoDir {
         &self.path
     }
 
-    /// Its path on the host; `None` if it is private, because then it has none.
+    /// Its path on the host; `None` if it is private, because then it ends with its sandbox.
     pub fn host_path(&self) -> Option<&Path> {
-        Some(&*self.path).filter(|_| !self.source.is_private())
+        Some(&*self.path).filter(|_| !self.is_private)
+    }
+
+    /// Whether it is on a disk of the host, and not in memory.
+    pub fn is_on_disk(&self) -> bool {
+        !self.source.is_private()
     }
 
     /// The source of its mount.
@@ -156,9 +176,10 @@ impl IoDir {
         Ok(nonce)
     }
 
-    /// Ends the use of the io dir. Directories that were created for it are removed if they are
-    /// empty.
+    /// Ends the use of the io dir: a fresh one is removed, and so are directories that were created
+    /// for a named one, if they are empty.
     pub fn release(&self) {
+        drop(self.fresh.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(held) = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take() {
             created::let_go(&held);
         }

@@ -285,7 +285,8 @@ mod tests {
     async fn a_sandbox_with_nothing_of_the_host_needs_no_mount_table() {
         // Neither can be located: it would be refused if it were checked.
         let folder = PathBuf::from("/proc/self/fd/999999/x");
-        let folders = OwnFolders { state_dir: folder.clone(), data_dir: folder };
+        let folders =
+            OwnFolders { state_dir: folder.clone(), data_dir: folder.clone(), scratch_dir: folder };
         let mut guard = MountGuard::new(&MountWatch::default(), &folders);
         guard.check_path("the io dir", Path::new("")).unwrap();
         assert!(guard.rules.is_none());
@@ -298,7 +299,8 @@ mod tests {
     async fn files_checked_at_launch_are_not_kept_open() {
         let dir = tempfile::tempdir().unwrap();
         let (state, data) = (dir.path().join("state"), dir.path().join("data"));
-        let folders = OwnFolders { state_dir: state, data_dir: data };
+        let folders =
+            OwnFolders { scratch_dir: state.join("scratch"), state_dir: state, data_dir: data };
         let io = dir.path().join("io");
         fs::create_dir(&io).unwrap();
         let file = Arc::new(File::open(&io).unwrap().into());

@@ -53,13 +53,15 @@ pub(crate) struct OwnFolders {
     /// The embedded engine's data directory, even if another engine is in use: its files are
     /// executed as root.
     pub data_dir: PathBuf,
+    /// Fresh io dirs of other sandboxes.
+    pub scratch_dir: PathBuf,
 }
 
 /// The rules, for one state of the mount table.
 #[derive(Debug)]
 pub(super) struct MountPolicy {
     table: Arc<MountTable>,
-    own: [OwnFolder; 2],
+    own: [OwnFolder; 3],
     devices: Location,
 }
 
@@ -89,8 +91,11 @@ impl MountPolicy {
             let location = locate(&format!("the {name}"), path)?;
             Ok::<_, Error>(OwnFolder { name, path: path.clone(), location })
         };
-        let own =
-            [own("state folder", &folders.state_dir)?, own("data directory", &folders.data_dir)?];
+        let own = [
+            own("state folder", &folders.state_dir)?,
+            own("data directory", &folders.data_dir)?,
+            own("scratch directory", &folders.scratch_dir)?,
+        ];
         let devices = locate("the folder of devices", Path::new(DEVICES))?;
         Ok(Self { own, devices, table })
     }
@@ -208,8 +213,11 @@ mod tests {
         }
 
         fn policy(&self) -> MountPolicy {
-            let folders =
-                OwnFolders { state_dir: self.path("own/state"), data_dir: self.path("own/data") };
+            let folders = OwnFolders {
+                state_dir: self.path("own/state"),
+                data_dir: self.path("own/data"),
+                scratch_dir: self.path("own/scratch"),
+            };
             let table = MountTable::parse(&fs::read(MOUNTINFO).unwrap()).unwrap();
             MountPolicy::new(Arc::new(table), &folders).unwrap()
         }
@@ -240,6 +248,7 @@ mod tests {
             ("own/state/new", true),
             ("own/data", true),
             ("own/data/a/b", true),
+            ("own/scratch/a", true),
             ("link/data/a", true),
             ("own/database", false),
             ("own", false),

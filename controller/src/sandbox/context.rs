@@ -36,9 +36,9 @@ pub(crate) struct Shared {
 impl Shared {
     /// The disk reserve of an io dir. The host's disk does not matter for a private one, in memory.
     pub fn reserve_for(&self, io_dir: &IoDir) -> DiskReserve {
-        match io_dir.host_path() {
-            Some(_) => self.disk_reserve,
-            None => DiskReserve::Bytes(ByteSize::b(0)),
+        match io_dir.is_on_disk() {
+            true => self.disk_reserve,
+            false => DiskReserve::Bytes(ByteSize::b(0)),
         }
     }
 

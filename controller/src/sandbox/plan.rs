@@ -47,7 +47,7 @@ impl Plan {
                 source,
             })
         };
-        let has_io = spec.io_dir.is_some() || spec.io_is_private;
+        let has_io = spec.io_dir.is_some() || spec.private_io.is_some();
         let io = has_io.then(|| guest("the mount path", &spec.mount_path)).transpose()?;
         if let (true, Some(input)) = (spec.io_is_off, spec.inputs.first()) {
             let reason = "the sandbox is to have no files".to_owned();

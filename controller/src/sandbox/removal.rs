@@ -148,8 +148,8 @@ impl RemovalGuard {
                 duration: Some(started.elapsed()),
                 ..Event::new(&id, "close")
             });
-            // Not earlier: the container had it mounted.
-            drop(kept);
+            // Not earlier: the container had it mounted. A fresh io dir may be a large tree.
+            _ = tokio::task::spawn_blocking(move || drop(kept)).await;
             removal.send_replace(if result.is_ok() { Removal::Gone } else { Removal::Left });
             result
         };

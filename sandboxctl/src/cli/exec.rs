@@ -4,13 +4,13 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Args, ValueHint};
+use clap::{Arg, Args, ValueHint};
 
 use super::allow::AllowArgs;
 use super::limits::{CommandLimits, LimitArgs};
 use super::root::RootArgs;
 use super::{BoundsArgs, FileArgs};
-use crate::config::{Flags, Key, Value};
+use crate::config::{Flags, Key, Scope, Value};
 
 /// `exec`.
 #[derive(Debug, Args)]
@@ -55,6 +55,10 @@ pub struct ExecArgs {
     #[arg(long, help_heading = "Files", conflicts_with_all = ["io_dir", "inputs", "mount_path"])]
     no_io: bool,
 
+    /// Keep the files of a fresh io dir in ./sandbox-files-ID, and print its path
+    #[arg(long, help_heading = "Files", conflicts_with_all = ["io_dir", "no_io"])]
+    pub keep: bool,
+
     /// What it may use.
     #[command(flatten)]
     limits: LimitArgs<CommandLimits>,
@@ -71,12 +75,22 @@ pub struct ExecArgs {
 impl ExecArgs {
     /// Adds the settings among these flags.
     pub fn add_flags(&self, flags: &mut Flags) {
+        flags.scope = Scope::Exec;
         self.files.add_flags(flags);
         self.bounds.add_flags(flags);
         self.root.add_flags(flags);
         self.allow.add_flags(flags);
         flags.set(Key::IoEnabled, self.no_io.then_some(Value::Switch(false)));
         self.limits.add_flags(flags);
+    }
+}
+
+/// Flags that other commands have too are for limits of `exec` here, with defaults of their own.
+pub fn with_limits_of_exec(arg: Arg) -> Arg {
+    let own = |key: &Key| key.flag().and_then(|flag| flag.strip_prefix("--")) == arg.get_long();
+    match Key::exec().find(own) {
+        Some(key) => arg.help(key.help()),
+        None => arg,
     }
 }
 

@@ -45,6 +45,7 @@ sets! {
             LimitKey::Cpus,
             LimitKey::Pids,
             LimitKey::MaxWrite,
+            LimitKey::Entries,
             LimitKey::MaxFileSize,
         ];
         const IS_GLOBAL: bool = true;

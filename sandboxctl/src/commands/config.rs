@@ -55,7 +55,7 @@ fn document(settings: &Settings) -> Document<'_> {
 /// Why no run accepts a setting.
 fn refusal(settings: &Settings, key: Key) -> Option<String> {
     match key {
-        Key::Limit(limit) => match settings.refusal(limit)? {
+        Key::Limit(_) | Key::Exec(_) => match settings.refusal(key)? {
             Error::OverCeiling { ceiling, .. } => Some(format!("above its ceiling of {ceiling}")),
             other => Some(other.to_string()),
         },

@@ -1,6 +1,7 @@
 //! `doctor`: diagnoses the environment and suggests fixes.
 
 use anstyle::{AnsiColor, Style};
+use sandbox_api::PrivateIo;
 use sandbox_controller::{Check, CheckStatus};
 
 use super::{Context, block_on};
@@ -17,7 +18,7 @@ pub fn doctor(context: &Context<'_>, args: &ReportArgs) -> Result<u8, Error> {
         .then(|| settings.io_dir(&context.environment.working_directory).map_err(Error::from))
         .transpose();
     let usable = io_dir.as_ref().ok().and_then(Option::as_deref);
-    let is_private = settings.io_enabled() && settings.io_is_private();
+    let is_private = settings.io_enabled() && settings.private_io() == Some(PrivateIo::Memory);
     let mut checks = block_on(async {
         Signals::listen()?.guard(sandbox_controller::examine(config, usable, is_private)).await
     })?;

@@ -8,7 +8,7 @@ use std::io;
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use sandbox_api::{CancelCause, ExecDocument, ExecResult, Lifespan, SandboxSpec};
+use sandbox_api::{CancelCause, DEFAULT_LIFETIME, ExecDocument, ExecResult, Lifespan, SandboxSpec};
 use sandbox_controller::{Command, Config, ExecStream, Execution, Stdin};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
@@ -19,7 +19,10 @@ use crate::config::Settings;
 use crate::error::Error;
 
 pub fn exec(context: &Context<'_>, args: &ExecArgs) -> Result<u8, Error> {
-    let settings = context.settings_with(|flags| args.add_flags(flags))?;
+    let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
+    if args.keep {
+        settings.keep_io_dir();
+    }
     let root = args.root.root(&settings);
     if !root.supports_exec() {
         let why = "there is nothing to run it in: the sandbox's own image has no programs";
@@ -30,9 +33,9 @@ pub fn exec(context: &Context<'_>, args: &ExecArgs) -> Result<u8, Error> {
     }
     let command = command(context, args)?;
     let stdin = args.stdin.then_some("--stdin");
-    let spec = launch::spec_of_files(context, &args.files, &settings, stdin)?;
-    let spec = launch::with_private_io(spec.root(root), &settings);
-    let spec = launch::with_hosts(spec, &settings)?.lifespan(Lifespan::OneRun);
+    let spec = launch::spec_of_files(context, &args.files, &settings, root, stdin)?;
+    let lifetime = DEFAULT_LIFETIME.saturating_add(spec.limits.timeout);
+    let spec = launch::with_hosts(spec, &settings)?.lifespan(Lifespan::OneRun).lifetime(lifetime);
     let source = match args.stdin {
         true => Some(
             Source::stdin().map_err(|source| Error::System { what: "stdin".to_owned(), source })?,
@@ -43,7 +46,7 @@ pub fn exec(context: &Context<'_>, args: &ExecArgs) -> Result<u8, Error> {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
     let config = context.controller(&settings);
-    let session = Session { context, settings: &settings, json: args.json };
+    let session = Session { context, settings: &settings, json: args.json, keep: args.keep };
     block_on(session.run(config, spec, command, source))
 }
 
@@ -87,6 +90,8 @@ struct Session<'a> {
     settings: &'a Settings,
     /// A single document at the end.
     json: bool,
+    /// Print where the files are.
+    keep: bool,
 }
 
 impl Session<'_> {
@@ -160,7 +165,11 @@ impl Session<'_> {
             output.failure(&message, result.hint().as_deref());
         }
         let here = &self.context.environment.working_directory;
-        touched::print(output, here, result.io_dir.as_deref(), &result.files_touched);
+        let io_dir = result.io_dir.as_deref();
+        touched::print(output, here, io_dir, &result.files_touched);
+        if self.keep {
+            touched::print_kept(output, io_dir);
+        }
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbox_api::SandboxSpec;
+use sandbox_api::{PrivateIo, RootFs, SandboxSpec};
 use sandbox_controller::{
     CancelHandle, Config, Controller, Error as ControllerError, Rebuild, Sandbox,
 };
@@ -23,9 +23,10 @@ pub fn spec(
     context: &Context<'_>,
     args: &SandboxArgs,
     settings: &Settings,
+    root: RootFs,
     stdin: Option<&str>,
 ) -> Result<SandboxSpec, Error> {
-    let spec = spec_of_files(context, &args.files, settings, stdin)?;
+    let spec = spec_of_files(context, &args.files, settings, root, stdin)?;
     Ok(match &args.workdir {
         Some(path) => spec.workdir(path),
         None => spec,
@@ -33,15 +34,24 @@ pub fn spec(
 }
 
 /// The same without the working directory, for which commands have arguments of their own.
+///
+/// A sandbox that supports commands starts in its io dir and may load code from there. So it gets a
+/// fresh one if none is named, and never sees what an earlier sandbox left.
 pub fn spec_of_files(
     context: &Context<'_>,
     files: &FileArgs,
     settings: &Settings,
+    root: RootFs,
     stdin: Option<&str>,
 ) -> Result<SandboxSpec, Error> {
-    let mut spec = SandboxSpec::new().limits(settings.allowed_limits()?).user(files.user);
+    let limits = settings.allowed_limits()?;
+    let mut spec = SandboxSpec::new().root(root).limits(limits).user(files.user);
     if settings.io_enabled() {
-        spec = spec.io_dir(settings.io_dir(&context.environment.working_directory)?);
+        spec = match settings.private_io().filter(|_| spec.supports_exec()) {
+            Some(PrivateIo::Disk) => spec.fresh_io_dir(),
+            Some(PrivateIo::Memory) => spec.private_io_dir(),
+            None => spec.io_dir(settings.io_dir(&context.environment.working_directory)?),
+        };
     } else if !files.inputs.is_empty() {
         let why = format!("there are no files at all by {}", settings.named(Key::IoEnabled));
         return Err(Error::usage("--in", why));
@@ -66,14 +76,6 @@ pub fn with_hosts(spec: SandboxSpec, settings: &Settings) -> Result<SandboxSpec,
         (true, _) => Ok(spec.allow(settings.allow()?)),
         (false, true) => Err(named(ControllerError::EgressUnsupported, settings)),
         (false, false) => Ok(spec),
-    }
-}
-
-/// Gives commands without an io dir one of their own, if the configuration says so.
-pub fn with_private_io(spec: SandboxSpec, settings: &Settings) -> SandboxSpec {
-    match spec.supports_exec() && settings.io_enabled() && settings.io_is_private() {
-        true => spec.private_io_dir(),
-        false => spec,
     }
 }
 
@@ -205,7 +207,6 @@ mod tests {
     use super::*;
     use crate::config::{Flags, Value};
     use crate::environment::Environment;
-    use sandbox_api::RootFs;
 
     #[test]
     fn hosts_are_for_programs_and_who_asks_for_them_without_any_hears_it() {

@@ -13,7 +13,10 @@ use crate::input;
 use report::Report;
 
 pub fn run(context: &Context<'_>, args: &RunArgs) -> Result<u8, Error> {
-    let settings = context.settings_with(|flags| args.add_flags(flags))?;
+    let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
+    if args.keep && args.root.root(&settings).supports_exec() {
+        settings.keep_io_dir();
+    }
     let source = input::script(&args.script)?;
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
     let spec = spec(context, args, &settings)?;
@@ -22,6 +25,7 @@ pub fn run(context: &Context<'_>, args: &RunArgs) -> Result<u8, Error> {
     let report = Report {
         output: context.output,
         json: args.json,
+        keep: args.keep,
         script: &source,
         here: &context.environment.working_directory,
     };
@@ -41,8 +45,7 @@ fn spec(context: &Context<'_>, args: &RunArgs, settings: &Settings) -> Result<Sa
         ));
     }
     let stdin = input::is_stdin(&args.script).then_some("SCRIPT -");
-    let spec = launch::spec(context, &args.sandbox, settings, stdin)?;
-    let spec = launch::with_private_io(spec.root(args.root.root(settings)), settings);
+    let spec = launch::spec(context, &args.sandbox, settings, args.root.root(settings), stdin)?;
     let spec = launch::with_hosts(spec, settings)?;
     Ok(spec.lifespan(Lifespan::OneRun).io_errors(settings.io_errors()))
 }

@@ -10,9 +10,15 @@ use crate::render;
 /// How many files are listed; further ones are counted.
 const FILES_SHOWN: usize = 10;
 
-/// Lists the changed files of an io dir, with paths relative to `here`.
+/// Lists the changed files of an io dir, with paths relative to `here`. Those of a private io dir,
+/// which has no path, are counted: they are gone.
 pub fn print(output: &Output, here: &Path, io_dir: Option<&Path>, touched: &FilesTouched) {
-    let Some(io_dir) = io_dir else { return };
+    let Some(io_dir) = io_dir else {
+        if let Some(text) = discarded(touched) {
+            output.notice(&text);
+        }
+        return;
+    };
     let files = &touched.files;
     for file in files.iter().take(FILES_SHOWN) {
         let path = io_dir.join(&file.name);
@@ -27,5 +33,54 @@ pub fn print(output: &Output, here: &Path, io_dir: Option<&Path>, touched: &File
         let more = files.len().saturating_sub(FILES_SHOWN);
         let or_more = if touched.truncated { " or more" } else { "" };
         output.progress(&format!("and {more}{or_more} others"));
+    }
+}
+
+/// Prints where the files of a kept io dir are. An empty one is removed.
+pub fn print_kept(output: &Output, io_dir: Option<&Path>) {
+    let has_files = |dir: &&Path| dir.read_dir().is_ok_and(|mut entries| entries.next().is_some());
+    if let Some(dir) = io_dir.filter(has_files) {
+        output.notice(&format!("the files are in {}", dir.display()));
+    }
+}
+
+/// What was left in a private io dir.
+fn discarded(touched: &FilesTouched) -> Option<String> {
+    let left = touched.files.iter().filter(|file| file.op != FileOp::Remove);
+    let (count, bytes) = left
+        .fold((0_u64, 0_u64), |(count, bytes), file| (count + 1, bytes.saturating_add(file.bytes)));
+    let size = render::size(bytes);
+    match (count, touched.truncated) {
+        (0, _) => None,
+        (_, true) => {
+            Some(format!("{count} files ({size}) or more were discarded; --io-dir DIR keeps them"))
+        }
+        (1, false) => Some(format!("1 file ({size}) was discarded; --io-dir DIR keeps it")),
+        (_, false) => {
+            Some(format!("{count} files ({size}) were discarded; --io-dir DIR keeps them"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sandbox_api::TouchedFile;
+
+    #[test]
+    fn discarded_files_are_counted_without_removed_ones() {
+        let file = |name: &str, op, bytes| TouchedFile::new(name.as_bytes(), op, bytes);
+        let touched = |files: Vec<TouchedFile>| FilesTouched { files, ..FilesTouched::default() };
+        let removed = file("r", FileOp::Remove, 0);
+        assert_eq!(discarded(&touched(vec![removed.clone()])), None);
+        let one = touched(vec![removed, file("a", FileOp::Write, 5)]);
+        let text = "1 file (5 B) was discarded; --io-dir DIR keeps it";
+        assert_eq!(discarded(&one).as_deref(), Some(text));
+        let two = vec![file("a", FileOp::Write, 4096), file("b", FileOp::Append, 8192)];
+        let text = "2 files (12.0 KiB) were discarded; --io-dir DIR keeps them";
+        assert_eq!(discarded(&touched(two.clone())).as_deref(), Some(text));
+        let more = FilesTouched { truncated: true, ..touched(two) };
+        let text = "2 files (12.0 KiB) or more were discarded; --io-dir DIR keeps them";
+        assert_eq!(discarded(&more).as_deref(), Some(text));
     }
 }

@@ -1,9 +1,10 @@
 //! The settings in the form that the controller uses.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Component, Path, PathBuf};
 
 use sandbox_api::hosts::Allowlist;
-use sandbox_api::{Encoding, Pull};
+use sandbox_api::{Encoding, PrivateIo, Pull};
 use sandbox_controller::{
     Config, ConfinementPolicy, DiskReserve, DockerEndpoint, EmbeddedConfig, EngineChoice,
     EngineConfig,
@@ -49,11 +50,23 @@ impl Settings {
         self.text(Key::DiskReserve).and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
-    /// Whether commands without an io dir get one of their own, in memory.
+    /// Where sandboxes that support commands have their io dir if none is named; `None` if one is.
     #[must_use]
-    pub fn io_is_private(&self) -> bool {
-        self.text(Key::IoPrivate) == Some("tmpfs")
-            && self.setting(Key::IoDir).layer == Layer::Default
+    pub fn private_io(&self) -> Option<PrivateIo> {
+        match (self.setting(Key::IoDir).layer, self.text(Key::IoPrivate)) {
+            (Layer::Default, Some("tmpfs")) => Some(PrivateIo::Memory),
+            (Layer::Default, _) => Some(PrivateIo::Disk),
+            _ => None,
+        }
+    }
+
+    /// Names a new directory of the working directory as the io dir, if none is named: `--keep`.
+    pub fn keep_io_dir(&mut self) {
+        if self.private_io().is_some() {
+            let random = RandomState::new().hash_one(());
+            let dir = Value::Path(format!("./sandbox-files-{random:016x}").into());
+            self.set(Key::IoDir, dir, Layer::Flag, Origin::Flag("--keep"));
+        }
     }
 
     /// The default encoding of file operations.
@@ -243,6 +256,10 @@ impl Settings {
             confinement: self.confinement(),
             agent: environment.agent(),
             audit: self.audit(&environment.working_directory),
+            scratch_dir: match &self.setting(Key::IoScratchDir).value {
+                Some(Value::Path(dir)) => dir.clone(),
+                _ => environment.scratch_dir(),
+            },
             ..Config::new(state_dir)
         }
     }

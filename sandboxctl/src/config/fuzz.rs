@@ -79,7 +79,7 @@ fn is_consistent(settings: &Settings) {
         assert_eq!(said(Key::Ceiling(limit)), Some(Value::Limit(ceiling.0.get(limit))));
         // A ceiling must not refuse a default.
         if settings.setting(Key::Limit(limit)).layer == Layer::Default {
-            assert!(settings.refusal(limit).is_none(), "{limit:?}");
+            assert!(settings.refusal(Key::Limit(limit)).is_none(), "{limit:?}");
         }
     }
     match settings.allowed_limits() {
@@ -130,6 +130,17 @@ fn project_narrows(with: &Settings, without: &Settings) {
                 let is_lowered = matches!(before.origin, Origin::Ceiling(..));
                 assert!(is_lowered || alone.check(&ceiling).is_ok(), "{}", key.name());
                 assert!(!is_lowered || with.setting(key).layer == Layer::Project);
+            }
+            (Key::Exec(limit), Value::Limit(now), Some(Value::Limit(below))) => {
+                // A default that a ceiling has lowered meanwhile is refused later, by its ceiling.
+                let is_lowered = matches!(before.origin, Origin::Ceiling(..));
+                let with = |value| {
+                    let mut limits = sandbox_api::Limits::default();
+                    limits.set(limit, value).expect("it was read by its key");
+                    limits
+                };
+                let is_within = with(*now).check(&sandbox_api::Ceiling(with(*below))).is_ok();
+                assert!(is_lowered || is_within, "{}", key.name());
             }
             (Key::IoEnabled, Value::Switch(now), Some(Value::Switch(before))) => {
                 assert!(*before || !now);

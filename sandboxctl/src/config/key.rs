@@ -1,7 +1,9 @@
 //! The table of settings: name, variable, flag, default, meaning. Parsing, `config show`, the
 //! flags' help and the documentation's table are all derived from it.
 
-use sandbox_api::LimitKey;
+use std::time::Duration;
+
+use sandbox_api::{ByteSize, LimitKey, LimitValue};
 use sandbox_controller::{ConfinementPolicy, DiskReserve, EmbeddedConfig};
 use sandbox_protocol::message::{Access, AllowedPath};
 
@@ -42,6 +44,10 @@ macro_rules! settings {
             Limit(LimitKey),
             /// The ceiling of a limit.
             Ceiling(LimitKey),
+            /// The limit of `exec`, for those in [`EXEC`].
+            Exec(LimitKey),
+            /// The ceiling of a limit of `exec`.
+            ExecCeiling(LimitKey),
         }
 
         /// Every key except limits and ceilings.
@@ -50,7 +56,7 @@ macro_rules! settings {
         const fn row(key: Key) -> Row {
             match key {
                 $(Key::$key => Row { name: $name, meaning: $meaning, $($field: $value,)* ..ROW },)*
-                Key::Limit(_) | Key::Ceiling(_) => ROW,
+                Key::Limit(_) | Key::Ceiling(_) | Key::Exec(_) | Key::ExecCeiling(_) => ROW,
             }
         }
     };
@@ -62,10 +68,12 @@ settings! {
         default: || Some(Value::Path("./sandbox-files".into())),
     }
     IoPrivate "io.private"
-    "Whether programs have an io dir in memory where none is named; embedded engine only" {
-        default: || text("off"),
-        words: &["off", "tmpfs"],
+    "Where programs have their fresh io dir if none is named: on disk, or in memory (embedded engine only)" {
+        default: || text("disk"),
+        words: &["disk", "tmpfs"],
     }
+    IoScratchDir "io.scratch_dir"
+    "Directory for fresh io dirs on disk; /var/tmp/sandboxctl-UID if not set" {}
     IoEnabled "io.enabled" "Whether scripts have files at all" {
         flag: Some("--no-io"),
         default: || Some(Value::Switch(true)),
@@ -153,6 +161,98 @@ settings! {
     }
 }
 
+/// A limit for which `exec` has settings of its own: its commands are builds and tests, which need
+/// more than a script.
+struct ExecRow {
+    limit: LimitKey,
+    name: &'static str,
+    meaning: &'static str,
+    default: LimitValue,
+    ceiling: LimitValue,
+}
+
+const fn minutes(minutes: u64) -> LimitValue {
+    LimitValue::Time(Duration::from_secs(60 * minutes))
+}
+
+const fn gib(gib: u64) -> LimitValue {
+    LimitValue::Size(ByteSize::b(gib << 30))
+}
+
+/// One row per limit of `exec`; the others are those of `[limits]`.
+const EXEC: &[ExecRow] = &[
+    ExecRow {
+        limit: LimitKey::Timeout,
+        name: "timeout",
+        meaning: "Time that a command of exec may take",
+        default: minutes(10),
+        ceiling: minutes(60),
+    },
+    ExecRow {
+        limit: LimitKey::Memory,
+        name: "memory",
+        meaning: "Memory of exec's container",
+        default: gib(1),
+        ceiling: gib(16),
+    },
+    ExecRow {
+        limit: LimitKey::MaxWrite,
+        name: "max_bytes",
+        meaning: "Bytes that a command of exec may write to files",
+        default: gib(1),
+        ceiling: gib(16),
+    },
+    ExecRow {
+        limit: LimitKey::Entries,
+        name: "entries",
+        meaning: "Files and directories that a command of exec may make",
+        default: LimitValue::Count(100_000),
+        ceiling: LimitValue::Count(1_000_000),
+    },
+    ExecRow {
+        limit: LimitKey::Pids,
+        name: "pids",
+        meaning: "Processes and threads in exec's container",
+        default: LimitValue::Count(256),
+        ceiling: LimitValue::Count(4096),
+    },
+];
+
+fn exec_row(limit: LimitKey) -> &'static ExecRow {
+    let row = EXEC.iter().find(|row| row.limit == limit);
+    row.expect("a key of exec is made from a row of its table")
+}
+
+/// Which settings limit a command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scope {
+    /// `[limits]`.
+    #[default]
+    Limits,
+    /// `[exec]`, and `[limits]` for what it does not contain.
+    Exec,
+}
+
+impl Scope {
+    /// The key of a limit, and the key of its ceiling.
+    #[must_use]
+    pub fn keys(self, limit: LimitKey) -> (Key, Key) {
+        match self == Self::Exec && EXEC.iter().any(|row| row.limit == limit) {
+            true => (Key::Exec(limit), Key::ExecCeiling(limit)),
+            false => (Key::Limit(limit), Key::Ceiling(limit)),
+        }
+    }
+
+    /// The key that a flag sets.
+    #[must_use]
+    pub fn of_flag(self, key: Key) -> Key {
+        match key {
+            Key::Limit(limit) => self.keys(limit).0,
+            key => key,
+        }
+    }
+}
+
 impl Key {
     /// Every key, in the order of the documentation: by section, limits in the order of their
     /// table.
@@ -173,7 +273,14 @@ impl Key {
             .chain(settings(&["limits.", "network."]))
             .chain(limits("network."))
             .chain(LimitKey::ALL.iter().copied().map(Self::Ceiling))
+            .chain(Self::exec())
+            .chain(EXEC.iter().map(|row| Self::ExecCeiling(row.limit)))
             .chain(settings(&["policy.", "audit.", "engine.", "programs.", "tools."]))
+    }
+
+    /// The limits of `exec`.
+    pub fn exec() -> impl Iterator<Item = Self> {
+        EXEC.iter().map(|row| Self::Exec(row.limit))
     }
 
     /// The key's name in a configuration file, with dots.
@@ -185,6 +292,8 @@ impl Key {
                 let name = limit.key();
                 format!("limits.ceiling.{}", name.strip_prefix("limits.").unwrap_or(name))
             }
+            Self::Exec(limit) => format!("exec.{}", exec_row(limit).name),
+            Self::ExecCeiling(limit) => format!("exec.ceiling.{}", exec_row(limit).name),
             _ => row(self).name.into(),
         }
     }
@@ -205,7 +314,7 @@ impl Key {
     #[must_use]
     pub fn flag(self) -> Option<&'static str> {
         match self {
-            Self::Limit(limit) => limit.flag(),
+            Self::Limit(limit) | Self::Exec(limit) => limit.flag(),
             _ => row(self).flag,
         }
     }
@@ -216,6 +325,8 @@ impl Key {
         match self {
             Self::Limit(limit) => Some(Value::Limit(limit.default_value())),
             Self::Ceiling(limit) => Some(Value::Limit(limit.default_ceiling())),
+            Self::Exec(limit) => Some(Value::Limit(exec_row(limit).default)),
+            Self::ExecCeiling(limit) => Some(Value::Limit(exec_row(limit).ceiling)),
             _ => (row(self).default)(),
         }
     }
@@ -229,9 +340,11 @@ impl Key {
     /// The type that is required in a configuration file, for error messages.
     #[must_use]
     pub fn expects(self) -> &'static str {
-        use sandbox_api::LimitValue;
         match self {
-            Self::Limit(limit) | Self::Ceiling(limit) => match limit.default_value() {
+            Self::Limit(limit)
+            | Self::Ceiling(limit)
+            | Self::Exec(limit)
+            | Self::ExecCeiling(limit) => match limit.default_value() {
                 LimitValue::Time(_) => "a duration such as \"30s\"",
                 LimitValue::Size(_) => "a size such as \"64MiB\"",
                 LimitValue::Cpus(_) => "a number of processors such as 0.5",
@@ -246,7 +359,8 @@ impl Key {
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Limit(limit) => limit_meaning(limit),
-            Self::Ceiling(_) => "What that limit may be raised to",
+            Self::Exec(limit) => exec_row(limit).meaning,
+            Self::Ceiling(_) | Self::ExecCeiling(_) => "What that limit may be raised to",
             _ => row(self).meaning,
         }
     }
@@ -299,7 +413,11 @@ mod tests {
     #[test]
     fn names_and_variables_are_unique() {
         let count = Key::all().count();
-        assert_eq!(count, 20 + 2 * LimitKey::ALL.len(), "a section of limits is missing");
+        assert_eq!(
+            count,
+            21 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
+            "a section of limits is missing"
+        );
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);
         assert_eq!(Key::all().map(Key::variable).collect::<HashSet<_>>().len(), count);
         for key in Key::all() {

@@ -23,7 +23,7 @@ use sandbox_api::{Ceiling, LimitKey, LimitValue, Limits, OverCeiling};
 use serde::Serialize;
 
 use crate::environment::Environment;
-pub use key::{Key, VARIABLE_PREFIX};
+pub use key::{Key, Scope, VARIABLE_PREFIX};
 pub use network::Allow;
 pub use value::{Value, ValueError};
 
@@ -190,7 +190,9 @@ pub enum Error {
         /// What set it.
         name: String,
         /// The limit's key.
-        key: &'static str,
+        key: String,
+        /// The section of its ceiling.
+        section: &'static str,
         /// The requested value.
         asked: String,
         /// The ceiling.
@@ -238,18 +240,18 @@ impl Error {
                  all of it"
                     .to_owned(),
             ),
-            Self::CeilingVariable { .. } => {
-                Some("[limits.ceiling] stands in the user's or the system's file".to_owned())
-            }
+            Self::CeilingVariable { .. } => Some(
+                "[limits.ceiling] and [exec.ceiling] stand in the user's or the system's file"
+                    .to_owned(),
+            ),
             Self::Link { name, .. } if name.starts_with("io.dir ") => {
                 Some("name what it leads to with --io-dir, if that is meant".to_owned())
             }
             Self::Link { .. } => Some(
                 "name what it leads to in the user's configuration, if that is meant".to_owned(),
             ),
-            Self::OverCeiling { key, .. } => Some(format!(
-                "limits.ceiling in the user's or the system's configuration raises the ceiling of \
-                 {key}"
+            Self::OverCeiling { key, section, .. } => Some(format!(
+                "{section} in the user's or the system's configuration raises the ceiling of {key}"
             )),
             Self::Preset { preset, known, .. } => Some(match nearest(preset, known) {
                 Some(known) => format!("did you mean @{known}?"),
@@ -309,6 +311,8 @@ pub struct Setting {
 pub struct Flags {
     /// `--config`.
     pub file: Option<PathBuf>,
+    /// Which settings limit the command.
+    pub scope: Scope,
     /// The settings among the flags.
     pub values: Vec<(Key, Value, &'static str)>,
 }
@@ -326,6 +330,7 @@ impl Flags {
 #[derive(Debug)]
 pub struct Settings {
     settings: HashMap<Key, Setting>,
+    scope: Scope,
     /// The files that were read.
     pub files: Vec<PathBuf>,
 }
@@ -345,7 +350,7 @@ impl Settings {
         flags: Flags,
         system: &Path,
     ) -> Result<Self, Error> {
-        let mut settings = Self::defaults();
+        let mut settings = Self { scope: flags.scope, ..Self::defaults() };
         let named = flags.file.map(|file| (file, Origin::Flag("--config"))).or_else(|| {
             let file = environment.variable(FILE_VARIABLE)?;
             Some((file.into(), Origin::Variable(FILE_VARIABLE.to_owned())))
@@ -371,7 +376,7 @@ impl Settings {
         }
         settings.read_variables(environment)?;
         for (key, value, flag) in flags.values {
-            settings.set(key, value, Layer::Flag, Origin::Flag(flag));
+            settings.set(flags.scope.of_flag(key), value, Layer::Flag, Origin::Flag(flag));
         }
         settings.lower_defaults();
         Ok(settings)
@@ -382,7 +387,8 @@ impl Settings {
             let origin = Origin::Default;
             (key, Setting { value: key.default(), layer: Layer::Default, origin })
         };
-        Self { settings: Key::all().map(default).collect(), files: Vec::new() }
+        let settings = Key::all().map(default).collect();
+        Self { settings, scope: Scope::default(), files: Vec::new() }
     }
 
     fn set(&mut self, key: Key, mut value: Value, layer: Layer, origin: Origin) {
@@ -438,7 +444,7 @@ impl Settings {
             let Some(key) = Key::all().find(|key| key.variable() == name) else {
                 return Err(Error::unknown_variable(name.to_owned()));
             };
-            if matches!(key, Key::Ceiling(_)) {
+            if matches!(key, Key::Ceiling(_) | Key::ExecCeiling(_)) {
                 return Err(Error::CeilingVariable { origin: Origin::Variable(name.to_owned()) });
             }
             // As usual: an empty variable counts as not set.
@@ -460,29 +466,57 @@ impl Settings {
         Ok(())
     }
 
-    /// Lowers a default that is over its ceiling: setting a ceiling implies that.
+    /// Lowers a default that is over its ceiling: setting a ceiling implies that. A ceiling of
+    /// `[limits]` that was set applies to `exec` too, unless `exec` has one of its own.
     fn lower_defaults(&mut self) {
-        let ceiling = self.ceiling();
-        for &limit in LimitKey::ALL {
-            let key = Key::Ceiling(limit);
-            let is_default = self.setting(Key::Limit(limit)).layer == Layer::Default;
-            if is_default && self.refusal(limit).is_some() {
-                let origin = Origin::Ceiling(key, Box::new(self.setting(key).origin.clone()));
-                let value = Value::Limit(ceiling.0.get(limit));
-                self.set(Key::Limit(limit), value, Layer::Default, origin);
+        for key in Key::exec() {
+            let Key::Exec(limit) = key else { continue };
+            if self.setting(Key::Ceiling(limit)).layer != Layer::Default {
+                self.lower_default(Key::ExecCeiling(limit), Key::Ceiling(limit));
+            }
+        }
+        for scope in [Scope::Limits, Scope::Exec] {
+            for &limit in LimitKey::ALL {
+                let (key, ceiling) = scope.keys(limit);
+                self.lower_default(key, ceiling);
             }
         }
     }
 
-    /// Why a limit is refused: it is above its ceiling.
+    fn lower_default(&mut self, key: Key, ceiling: Key) {
+        if self.setting(key).layer == Layer::Default && self.over(key, ceiling).is_some() {
+            let Setting { value, origin, .. } = self.setting(ceiling).clone();
+            let origin = Origin::Ceiling(ceiling, Box::new(origin));
+            self.settings.insert(key, Setting { value, layer: Layer::Default, origin });
+        }
+    }
+
+    /// What is wrong if the value of `key` is above that of `ceiling`, which is of the same limit.
+    fn over(&self, key: Key, ceiling: Key) -> Option<OverCeiling> {
+        let alone = |key| {
+            let mut limits = Limits::default();
+            if let Key::Limit(limit)
+            | Key::Ceiling(limit)
+            | Key::Exec(limit)
+            | Key::ExecCeiling(limit) = key
+            {
+                self.put(&mut limits, limit, key);
+            }
+            limits
+        };
+        alone(key).check(&Ceiling(alone(ceiling))).err()
+    }
+
+    /// Why the value of a limit's key is refused: it is above its ceiling.
     #[must_use]
-    pub fn refusal(&self, limit: LimitKey) -> Option<Error> {
-        let ceiling = self.ceiling();
-        let mut alone = ceiling.0;
-        alone.set(limit, self.limits().get(limit)).ok()?;
-        let OverCeiling { asked, ceiling, .. } = alone.check(&ceiling).err()?;
-        let name = self.named(Key::Limit(limit));
-        Some(Error::OverCeiling { name, key: limit.key(), asked, ceiling })
+    pub fn refusal(&self, key: Key) -> Option<Error> {
+        let (ceiling, section) = match key {
+            Key::Limit(limit) => (Key::Ceiling(limit), "limits.ceiling"),
+            Key::Exec(limit) => (Key::ExecCeiling(limit), "exec.ceiling"),
+            _ => return None,
+        };
+        let OverCeiling { asked, ceiling, .. } = self.over(key, ceiling)?;
+        Some(Error::OverCeiling { name: self.named(key), key: key.name(), section, asked, ceiling })
     }
 
     /// The limits, each within its ceiling.
@@ -491,7 +525,8 @@ impl Settings {
     ///
     /// [`Error::OverCeiling`], which names the source of the first one that is not.
     pub fn allowed_limits(&self) -> Result<Limits, Error> {
-        match LimitKey::ALL.iter().find_map(|&limit| self.refusal(limit)) {
+        let mut keys = LimitKey::ALL.iter().map(|&limit| self.scope.keys(limit).0);
+        match keys.find_map(|key| self.refusal(key)) {
             Some(refusal) => Err(refusal),
             None => Ok(self.limits()),
         }
@@ -509,7 +544,7 @@ impl Settings {
     pub fn limits(&self) -> Limits {
         let mut limits = Limits::default();
         for &limit in LimitKey::ALL {
-            self.put(&mut limits, limit, Key::Limit(limit));
+            self.put(&mut limits, limit, self.scope.keys(limit).0);
         }
         limits
     }
@@ -519,7 +554,7 @@ impl Settings {
     pub fn ceiling(&self) -> Ceiling {
         let mut ceiling = Ceiling::default();
         for &limit in LimitKey::ALL {
-            self.put(&mut ceiling.0, limit, Key::Ceiling(limit));
+            self.put(&mut ceiling.0, limit, self.scope.keys(limit).1);
         }
         ceiling
     }

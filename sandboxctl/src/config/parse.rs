@@ -24,7 +24,10 @@ impl Value {
     /// [`ValueError`], which describes a valid value.
     pub fn from_text(key: Key, text: &str) -> Result<Self, ValueError> {
         match key {
-            Key::Limit(limit) | Key::Ceiling(limit) => {
+            Key::Limit(limit)
+            | Key::Ceiling(limit)
+            | Key::Exec(limit)
+            | Key::ExecCeiling(limit) => {
                 let text = if counts_bytes(key) && is_whole_number(text) {
                     format!("{text}B")
                 } else {
@@ -70,6 +73,7 @@ impl Value {
                 Ok(Self::Text(reserve.to_string()))
             }
             Key::IoDir
+            | Key::IoScratchDir
             | Key::AuditFile
             | Key::EngineHost
             | Key::EngineRuntime
@@ -81,11 +85,15 @@ impl Value {
                 if key == Key::IoDir && text.split('/').any(|name| name == "..") {
                     return Err(ValueError::Parent);
                 }
-                if matches!(key, Key::EngineDataDir | Key::AuditFile) && !text.starts_with('/') {
+                if matches!(key, Key::EngineDataDir | Key::AuditFile | Key::IoScratchDir)
+                    && !text.starts_with('/')
+                {
                     return Err(ValueError::Relative);
                 }
                 Ok(match key {
-                    Key::IoDir | Key::AuditFile | Key::EngineDataDir => Self::Path(text.into()),
+                    Key::IoDir | Key::IoScratchDir | Key::AuditFile | Key::EngineDataDir => {
+                        Self::Path(text.into())
+                    }
                     _ => Self::Text(text.to_owned()),
                 })
             }
@@ -163,7 +171,13 @@ impl Value {
             ) => Err(wrong_type()),
             (Key::IoEnabled, DeValue::Boolean(switch)) => Ok(Self::Switch(*switch)),
             (Key::IoEnabled, _) => Err(wrong_type()),
-            (Key::Limit(limit) | Key::Ceiling(limit), DeValue::Integer(number)) => {
+            (
+                Key::Limit(limit)
+                | Key::Ceiling(limit)
+                | Key::Exec(limit)
+                | Key::ExecCeiling(limit),
+                DeValue::Integer(number),
+            ) => {
                 match limit.default_value() {
                     LimitValue::Count(_) | LimitValue::Cpus(_) => {}
                     LimitValue::Size(_) if counts_bytes(key) => {}
@@ -173,14 +187,18 @@ impl Value {
                     .map_err(|_| wrong_type())?;
                 Self::from_text(key, &digits.to_string())
             }
-            (Key::Limit(limit) | Key::Ceiling(limit), DeValue::Float(number)) => {
-                match limit.default_value() {
-                    LimitValue::Cpus(_) => Self::from_text(key, number.as_str()),
-                    LimitValue::Count(_) | LimitValue::Size(_) | LimitValue::Time(_) => {
-                        Err(wrong_type())
-                    }
+            (
+                Key::Limit(limit)
+                | Key::Ceiling(limit)
+                | Key::Exec(limit)
+                | Key::ExecCeiling(limit),
+                DeValue::Float(number),
+            ) => match limit.default_value() {
+                LimitValue::Cpus(_) => Self::from_text(key, number.as_str()),
+                LimitValue::Count(_) | LimitValue::Size(_) | LimitValue::Time(_) => {
+                    Err(wrong_type())
                 }
-            }
+            },
             (_, DeValue::String(text)) => Self::from_text(key, text),
             _ => Err(wrong_type()),
         }

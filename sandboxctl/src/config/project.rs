@@ -92,7 +92,11 @@ pub fn check(
     presets: &Presets,
 ) -> Result<(), Widening> {
     match (key, value, below) {
-        (Key::Limit(limit), Value::Limit(value), Some(Value::Limit(below))) => {
+        (
+            Key::Limit(limit) | Key::Exec(limit),
+            Value::Limit(value),
+            Some(Value::Limit(below)),
+        ) => {
             if is_over(limit, *value, *below) {
                 return Err(Widening::Limit { value: *value, below: *below });
             }
@@ -167,6 +171,7 @@ pub fn check(
         (Key::IoErrors | Key::DefaultEncoding | Key::Protected, _, _) => Ok(()),
         (
             Key::Limit(_)
+            | Key::Exec(_)
             | Key::IoEnabled
             | Key::AllowedPaths
             | Key::AllowedOutPaths
@@ -177,8 +182,10 @@ pub fn check(
             | Key::IoDir
             // It protects the machine, including its memory.
             | Key::IoPrivate
+            | Key::IoScratchDir
             | Key::DiskReserve
             | Key::Ceiling(_)
+            | Key::ExecCeiling(_)
             | Key::Confinement
             | Key::AuditFile
             | Key::EngineKind

@@ -1,8 +1,9 @@
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::time::Duration;
 
 use proptest::prelude::*;
-use sandbox_api::Pull;
+use sandbox_api::{ByteSize, PrivateIo, Pull};
 use sandbox_protocol::message::Access;
 use sandbox_server::registry::image_matches;
 
@@ -239,6 +240,7 @@ fn any_line() -> impl Strategy<Value = String> {
                     [number as usize % 3]
                     .to_owned()
             }
+            (Key::IoScratchDir, _) => "'/scratch'".to_owned(),
             (_, Some(Value::Limit(limit))) => match limit {
                 LimitValue::Time(_) => format!("'{}s'", number + 1),
                 LimitValue::Size(_) => format!("'{}MiB'", number + 16),
@@ -289,12 +291,19 @@ proptest! {
         let project = file::parse(Path::new("project"), &project).unwrap();
         let mut below = Settings::defaults();
         below.apply(Layer::User, user).unwrap();
-        let mut above = Settings { settings: below.settings.clone(), files: Vec::new() };
+        let mut above = Settings { settings: below.settings.clone(), ..Settings::defaults() };
         if above.apply(Layer::Project, project).is_err() {
             return Ok(());
         }
         prop_assert_eq!(above.limits().check(&Ceiling(below.limits())), Ok(()));
         prop_assert_eq!(above.ceiling(), below.ceiling());
+        let exec = |settings: &Settings| {
+            let settings = settings.settings.clone();
+            Settings { settings, scope: Scope::Exec, ..Settings::defaults() }
+        };
+        let (above_exec, below_exec) = (exec(&above), exec(&below));
+        prop_assert_eq!(above_exec.limits().check(&Ceiling(below_exec.limits())), Ok(()));
+        prop_assert_eq!(above_exec.ceiling(), below_exec.ceiling());
         prop_assert!(below.io_enabled() || !above.io_enabled());
         let (names, kept) = (above.protected(), below.protected());
         prop_assert!(kept.iter().all(|name| names.contains(name)));
@@ -423,7 +432,7 @@ fn documented_table() -> String {
     let mut text =
         String::from("| key | flag | default | ceiling | meaning |\n|---|---|---|---|---|\n");
     let code = |text: String| format!("`{text}`");
-    for key in Key::all().filter(|key| !matches!(key, Key::Ceiling(_))) {
+    for key in Key::all().filter(|key| !matches!(key, Key::Ceiling(_) | Key::ExecCeiling(_))) {
         let flag = key.flag().map_or_else(String::new, |flag| code(flag.to_owned()));
         let default =
             key.default().map_or_else(|| "not set".to_owned(), |value| code(value.to_string()));
@@ -431,6 +440,12 @@ fn documented_table() -> String {
             // Both depend on the machine that runs this.
             Key::Limit(LimitKey::Cpus) => ("`1`".to_owned(), "the host's".to_owned()),
             Key::Limit(limit) => (default, code(limit.default_ceiling().to_string())),
+            Key::Exec(limit) => {
+                let Some(Value::Limit(ceiling)) = Key::ExecCeiling(limit).default() else {
+                    panic!("{}", key.name())
+                };
+                (default, code(ceiling.to_string()))
+            }
             _ => (default, String::new()),
         };
         let meaning = key.meaning();
@@ -466,4 +481,87 @@ fn every_word_for_an_encoding_is_one_of_the_operations() {
         let settings = machine.load(&[], Flags::default()).unwrap();
         assert_eq!(Ok(settings.default_encoding()), word.parse(), "{word}");
     }
+}
+
+#[test]
+fn exec_has_limits_and_ceilings_of_its_own() {
+    let limits = |machine: &Machine, variables: &[(&str, &str)], scope, flag: Option<&str>| {
+        let mut flags = Flags { scope, ..Flags::default() };
+        flags.set(Key::Limit(LimitKey::Timeout), flag.map(timeout));
+        machine.load(variables, flags).unwrap().allowed_limits()
+    };
+    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    let none = Machine::new("", "", "");
+    let exec = limits(&none, &[], Scope::Exec, None).unwrap();
+    assert_eq!((exec.timeout, exec.pids.get(), exec.entries.get()), (minutes(10), 256, 100_000));
+    assert_eq!((exec.memory, exec.max_write), (ByteSize::b(1 << 30), ByteSize::b(1 << 30)));
+    assert_eq!(exec.vm_memory, Limits::default().vm_memory);
+    assert_eq!(limits(&none, &[], Scope::Limits, None).unwrap(), Limits::default());
+
+    // Neither reads what is the other's.
+    let machine = Machine::new("", "[limits]\ntimeout = \"5s\"\n[exec]\ntimeout = \"20m\"\n", "");
+    let of = |scope, flag| limits(&machine, &[], scope, flag).unwrap().timeout;
+    assert_eq!(of(Scope::Exec, None), minutes(20));
+    assert_eq!(of(Scope::Limits, None), Duration::from_secs(5));
+    assert_eq!(of(Scope::Exec, Some("30m")), minutes(30));
+    let variable = [("SANDBOXCTL_EXEC_TIMEOUT", "15m")];
+    assert_eq!(limits(&machine, &variable, Scope::Exec, None).unwrap().timeout, minutes(15));
+
+    let flags = || {
+        let mut flags = Flags { scope: Scope::Exec, ..Flags::default() };
+        flags.set(Key::Limit(LimitKey::Timeout), Some(timeout("2h")));
+        flags
+    };
+    let refused = none.load(&[], flags()).unwrap().allowed_limits().unwrap_err();
+    assert_eq!(refused.to_string(), "--timeout is 2h, above its ceiling of 1h");
+    assert!(refused.hint().unwrap().starts_with("exec.ceiling in the user's"), "{refused:?}");
+    let machine = Machine::new("", "exec.ceiling.timeout = \"3h\"\n", "");
+    machine.load(&[], flags()).unwrap().allowed_limits().unwrap();
+    let refused = none.refused(&[("SANDBOXCTL_EXEC_CEILING_TIMEOUT", "3h")], Flags::default());
+    assert!(refused.contains("a ceiling is not the caller's to set"), "{refused}");
+}
+
+#[test]
+fn ceiling_of_limits_applies_to_exec_unless_exec_has_its_own() {
+    let system = "limits.ceiling.memory = \"512MiB\"\nlimits.ceiling.pids = 100000\n";
+    let machine = Machine::new(system, "", "");
+    let exec = || Flags { scope: Scope::Exec, ..Flags::default() };
+    let settings = machine.load(&[], exec()).unwrap();
+    assert_eq!(settings.allowed_limits().unwrap().memory, ByteSize::b(512 << 20));
+    assert_eq!(settings.ceiling().0.pids.get(), 4096, "it lowers only");
+    let origin = settings.setting(Key::ExecCeiling(LimitKey::Memory)).origin.to_string();
+    assert!(origin.starts_with("limits.ceiling.memory, "), "{origin}");
+    let machine = Machine::new(system, "exec.ceiling.memory = \"2GiB\"\n", "");
+    let settings = machine.load(&[], exec()).unwrap();
+    assert_eq!(settings.allowed_limits().unwrap().memory, ByteSize::b(1 << 30));
+    assert_eq!(settings.ceiling().0.memory, ByteSize::b(2 << 30));
+}
+
+#[test]
+fn io_dir_of_any_origin_but_the_default_is_named() {
+    let file = "[io]\ndir = \"x\"\n";
+    let private = |machine: &Machine, variables: &[(&str, &str)], flags| {
+        machine.load(variables, flags).unwrap().private_io()
+    };
+    let none = Machine::new("", "", "");
+    assert_eq!(private(&none, &[], Flags::default()), Some(PrivateIo::Disk));
+    let tmpfs = [("SANDBOXCTL_IO_PRIVATE", "tmpfs")];
+    assert_eq!(private(&none, &tmpfs, Flags::default()), Some(PrivateIo::Memory));
+    for named in
+        [Machine::new(file, "", ""), Machine::new("", file, ""), Machine::new("", "", file)]
+    {
+        assert_eq!(private(&named, &[], Flags::default()), None);
+    }
+    assert_eq!(private(&none, &[("SANDBOXCTL_IO_DIR", "x")], Flags::default()), None);
+    let mut flags = Flags::default();
+    flags.set(Key::IoDir, Some(Value::Path("./sandbox-files".into())));
+    assert_eq!(private(&none, &[], flags), None);
+
+    let mut kept = none.load(&[], Flags::default()).unwrap();
+    kept.keep_io_dir();
+    let dir = kept.io_dir(Path::new("/here")).unwrap();
+    assert!(dir.to_str().unwrap().starts_with("/here/sandbox-files-"), "{}", dir.display());
+    let mut named = Machine::new("", file, "").load(&[], Flags::default()).unwrap();
+    named.keep_io_dir();
+    assert_eq!(named.io_dir(Path::new("/here")).unwrap(), Path::new("/here/x"));
 }

@@ -362,8 +362,8 @@ fn command_over_the_write_limit_is_ended() {
     let nest = "while :; do mkdir d; cd d; done";
     for (line, expected, hint) in [
         (fill, ErrorKind::WriteLimit, "--max-write raises the limit"),
-        (make, ErrorKind::TooManyFiles, "limits.entries raises the limit"),
-        (nest, ErrorKind::TooManyFiles, "limits.entries raises the limit"),
+        (make, ErrorKind::TooManyFiles, "--entries raises the limit"),
+        (nest, ErrorKind::TooManyFiles, "--entries raises the limit"),
     ] {
         let programs = Programs::limited(|limits| {
             limits.max_write = ByteSize::b(8_000_000);

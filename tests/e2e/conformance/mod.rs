@@ -7,6 +7,7 @@ mod egress;
 mod examples;
 mod exec;
 mod exec_cli;
+mod fresh;
 mod fs;
 mod hostile;
 mod images;

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use sandbox_api::{EngineKind, RootFs, SandboxSpec};
+use sandbox_api::{EngineKind, PrivateIo, RootFs, SandboxSpec};
 use sandbox_dirfd::Identity;
 use sandbox_engine::{Container, Prepared, ProgramRoot, Source, UserMapping};
 use sandbox_protocol::message::Access;
@@ -94,8 +94,8 @@ impl Opened {
             mounts.check_path(IO_DIR, dir)?;
             IoDir::make(dir, &shared.instance.made_dir())
         };
-        let io_dir = match (&spec.io_dir, spec.io_is_private) {
-            (None, true) => Some(private_io_dir(&shared, &spec)?),
+        let io_dir = match (&spec.io_dir, spec.private_io) {
+            (None, Some(private)) => Some(private_io_dir(&shared, &spec, private)?),
             (io_dir, _) => io_dir.as_deref().map(make).transpose()?,
         };
         let io_dir = io_dir.map(Arc::new);
@@ -122,12 +122,13 @@ impl Opened {
         let mut labels = reap::labels(&shared.instance, &id, expires);
         labels.extend(spec.container_name.take().map(reap::label_of_name));
         let sources: Vec<Source> = held.sources().cloned().collect();
+        let is_private = spec.private_io.is_some();
         let path_map = PathMap::new(
             plan.args
                 .mounts
                 .iter()
                 .zip(&sources)
-                .filter(|(_, source)| !source.is_private())
+                .filter(|(mount, _)| !is_private || plan.io.as_ref() != Some(&mount.path))
                 .map(|(mount, source)| (mount.path.clone(), PathBuf::from(&source.path))),
         );
         let owner = held.io_dir.as_ref().map(|io_dir| io_dir.owner());
@@ -222,12 +223,13 @@ struct About {
 }
 
 /// Creates the io dir of a sandbox with a private one.
-fn private_io_dir(shared: &Shared, spec: &SandboxSpec) -> Result<IoDir, Error> {
-    match shared.engine.info().kind {
-        EngineKind::Embedded => {
+fn private_io_dir(shared: &Shared, spec: &SandboxSpec, private: PrivateIo) -> Result<IoDir, Error> {
+    match (private, shared.engine.info().kind) {
+        (PrivateIo::Disk, _) => IoDir::fresh(&shared.folders.scratch_dir),
+        (PrivateIo::Memory, EngineKind::Embedded) => {
             IoDir::in_memory(&spec.limits, container_user(UserMapping::Identity, None, spec.user)?)
         }
-        EngineKind::Docker => {
+        (PrivateIo::Memory, EngineKind::Docker) => {
             let reason = "Docker's containers have none that the controller could see".to_owned();
             Err(Error::PrivateIoDir { reason })
         }
@@ -249,8 +251,8 @@ impl HeldResources {
 
     /// Refuses sources that may not be mounted, and watches the others.
     fn guard(&self, plan: &Plan, mounts: &mut MountGuard) -> Result<(), Error> {
-        // A private one is a mount of its own, without a path on the host.
-        let io_dir = self.io_dir.as_ref().filter(|io_dir| !io_dir.source().is_private());
+        // A private one is a mount of its own, or in a directory that belongs to sandboxctl alone.
+        let io_dir = self.io_dir.as_ref().filter(|io_dir| io_dir.host_path().is_some());
         if let (Some(io_dir), Some(target)) = (io_dir, &plan.io) {
             mounts.add(IO_DIR, io_dir.source(), &target.to_string(), Access::Write)?;
         }

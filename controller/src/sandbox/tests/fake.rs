@@ -257,6 +257,7 @@ impl World {
             folders: OwnFolders {
                 state_dir: state.path().join("s"),
                 data_dir: state.path().join("data"),
+                scratch_dir: state.path().join("scratch"),
             },
             mount_watch: MountWatch::default(),
         });

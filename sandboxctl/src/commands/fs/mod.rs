@@ -22,7 +22,7 @@ use sandbox_api::files::{
     ViewOptions, WriteMode, WriteOptions,
 };
 use sandbox_api::operation::Envelope;
-use sandbox_api::{Encoding, ErrorKind, Failure, SandboxSpec};
+use sandbox_api::{Encoding, ErrorKind, Failure, RootFs, SandboxSpec};
 use sandbox_controller::files::{FileReader, FileWriter};
 use sandbox_controller::{Config, Controller, Error as ControllerError, Sandbox};
 use sandbox_protocol::WireError;
@@ -51,7 +51,8 @@ const PIECE_BYTES: usize = 64 << 10;
 
 pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
-    let spec = launch::spec(context, &args.sandbox, &settings, stdin(&args.command))?;
+    let spec =
+        launch::spec(context, &args.sandbox, &settings, RootFs::Builtin, stdin(&args.command))?;
     let work = Work::prepare(args)?;
     if stdin(&args.command).is_some() && io::stdin().is_terminal() {
         context.output.progress("reading from the terminal; Ctrl-D ends it");

@@ -15,6 +15,8 @@ pub struct Report<'a> {
     pub output: &'a Output,
     /// A single document at the end.
     pub json: bool,
+    /// Print where the files are.
+    pub keep: bool,
     /// The script.
     pub script: &'a ScriptSource,
     /// The working directory, the base of printed file names.
@@ -50,7 +52,11 @@ impl Report<'_> {
                 }
             }
         }
-        touched::print(output, self.here, result.io_dir.as_deref(), &result.files_touched);
+        let io_dir = result.io_dir.as_deref();
+        touched::print(output, self.here, io_dir, &result.files_touched);
+        if self.keep {
+            touched::print_kept(output, io_dir);
+        }
         Ok(())
     }
 

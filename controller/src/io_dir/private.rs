@@ -1,11 +1,15 @@
-//! A private io dir: a tmpfs with the sandbox's write limit as its size, which only the sandbox
-//! sees and which disappears with it. The kernel enforces the sandbox's limits of its size and
-//! number of entries. It is monitored like any other io dir all the same: a run's own limits may be
-//! lower, and changes are listed.
+//! Private io dirs, which only their sandbox sees and which end with it: on disk ([`fresh`]), or in
+//! memory.
+//!
+//! One in memory is a tmpfs with the sandbox's write limit as its size: the kernel enforces the
+//! sandbox's limits of its size and number of entries. It is monitored like any other io dir all
+//! the same: a run's own limits may be lower, and changes are listed.
+
+pub(crate) mod fresh;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use rustix::mount::{
@@ -17,6 +21,7 @@ use sandbox_dirfd::Identity;
 use sandbox_engine::Source;
 use sandbox_protocol::User;
 
+use self::fresh::FreshDir;
 use super::IoDir;
 use crate::error::Error;
 
@@ -35,9 +40,19 @@ impl IoDir {
             source: Source::private(Arc::new(mount)),
             identity: Identity::of(&stat),
             owner,
+            is_private: true,
             hold: Mutex::default(),
             made: None,
+            fresh: Mutex::default(),
         })
+    }
+
+    /// Creates one on disk, in `scratch`.
+    pub fn fresh(scratch: &Path) -> Result<Self, Error> {
+        let refuse = |source| Error::State { path: scratch.to_owned(), source };
+        let fresh = FreshDir::create(scratch).map_err(refuse)?;
+        let io_dir = Self::open_at(&fresh.path()).map_err(|why| refuse(io::Error::other(why)))?;
+        Ok(Self { is_private: true, fresh: Mutex::new(Some(fresh)), ..io_dir })
     }
 }
 

@@ -1,0 +1,151 @@
+//! A fresh io dir on disk: a directory of one sandbox, removed with all its content when the
+//! sandbox ends.
+//!
+//! It is in a locked directory in the scratch directory, which only this user can enter. The kernel
+//! releases the lock however its controller ends, and the next sweep removes what is not locked.
+//! The sandbox sees neither of the two, so it cannot make them inaccessible.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock, fstat, mkdirat, openat};
+use rustix::io::Errno;
+use sandbox_dirfd::{create_private_dir, random_hex, remove_tree};
+
+/// The name of the io dir in its locked directory.
+const FILES: &str = "files";
+/// How often to try again if a sweep removes a directory before it is locked.
+const TRIES: usize = 100;
+
+/// A directory in use. Dropping it removes it.
+#[derive(Debug)]
+pub(crate) struct FreshDir {
+    scratch: PathBuf,
+    parent: OwnedFd,
+    name: String,
+    /// The locked directory.
+    lock: OwnedFd,
+}
+
+impl FreshDir {
+    /// Creates one in `scratch`, which is created if it is missing.
+    pub fn create(scratch: &Path) -> io::Result<Self> {
+        create_private_dir(scratch)?;
+        let parent = OwnedFd::from(fs::File::open(scratch)?);
+        for _ in 0..TRIES {
+            let name = random_hex::<8>();
+            mkdirat(&parent, &name, Mode::RWXU)?;
+            match lock(&parent, OsStr::new(&name)) {
+                Ok(lock) => {
+                    let scratch = scratch.to_owned();
+                    let fresh = Self { scratch, parent, name, lock };
+                    fresh.make_files()?;
+                    return Ok(fresh);
+                }
+                // A sweep was faster than the lock.
+                Err(Errno::NOENT | Errno::WOULDBLOCK) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Err(io::Error::other("sweeps remove it before it can be used"))
+    }
+
+    /// Any user of the sandbox may write to it; nobody else can enter the directories above.
+    fn make_files(&self) -> io::Result<()> {
+        mkdirat(&self.lock, FILES, Mode::RWXU)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let files = openat(&self.lock, FILES, flags, Mode::empty())?;
+        Ok(fchmod(&files, Mode::from_raw_mode(0o777))?)
+    }
+
+    /// The path of the io dir.
+    pub fn path(&self) -> PathBuf {
+        self.scratch.join(&self.name).join(FILES)
+    }
+}
+
+impl Drop for FreshDir {
+    fn drop(&mut self) {
+        if let Err(errno) = remove_tree(self.parent.as_fd(), OsStr::new(&self.name)) {
+            // The next sweep tries again.
+            tracing::warn!(path = %self.path().display(), %errno, "cannot remove a fresh io dir");
+        }
+    }
+}
+
+/// Removes the directories in `scratch` that are not in use. Where there are no locks, those that
+/// are older than `forgotten`.
+pub(crate) fn reap(scratch: &Path, forgotten: Duration) {
+    let Ok(parent) = fs::File::open(scratch) else { return };
+    let parent = OwnedFd::from(parent);
+    for entry in fs::read_dir(scratch).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+        let is_unused = match lock(&parent, &name) {
+            Ok(_) => true,
+            Err(Errno::WOULDBLOCK | Errno::NOENT | Errno::NOTDIR) => false,
+            Err(_) => age().is_some_and(|age| age > forgotten),
+        };
+        if is_unused && let Err(errno) = remove_tree(parent.as_fd(), &name) {
+            tracing::debug!(?name, %errno, "cannot remove an unused io dir");
+        }
+    }
+}
+
+/// Opens and locks a directory that still exists.
+fn lock(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let lock = openat(parent, name, flags, Mode::empty())?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    match fstat(&lock)?.st_nlink {
+        0 => Err(Errno::NOENT),
+        _ => Ok(lock),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fresh_dir_is_removed_with_its_content_when_its_use_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let scratch = dir.path().join("scratch");
+        let [one, other] =
+            [FreshDir::create(&scratch).unwrap(), FreshDir::create(&scratch).unwrap()];
+        fs::create_dir(one.path().join("d")).unwrap();
+        fs::write(one.path().join("d/f"), "x").unwrap();
+        let (one_path, other_path) = (one.path(), other.path());
+        drop(one);
+        assert!(!one_path.exists() && other_path.exists());
+        assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn sweep_removes_what_is_not_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let scratch = dir.path().join("scratch");
+        reap(&scratch, Duration::ZERO);
+        let used = FreshDir::create(&scratch).unwrap();
+        fs::write(used.path().join("f"), "x").unwrap();
+        // As a killed controller leaves it.
+        fs::create_dir_all(scratch.join("0123/d")).unwrap();
+        fs::write(scratch.join("0123/d/f"), "x").unwrap();
+        std::os::unix::fs::symlink(dir.path(), scratch.join("link")).unwrap();
+        reap(&scratch, Duration::ZERO);
+        assert!(used.path().join("f").exists() && !scratch.join("0123").exists());
+        assert!(dir.path().exists());
+    }
+
+    #[test]
+    fn scratch_directory_of_others_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(dir.path(), open).unwrap();
+        FreshDir::create(dir.path()).unwrap_err();
+    }
+}

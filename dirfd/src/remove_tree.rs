@@ -1,0 +1,157 @@
+//! Removing a directory with all its content, whatever a guest has made of it.
+//!
+//! A guest's tree may be deeper than descriptors suffice for, and its directories may refuse
+//! access to their owner. So subdirectories are moved up into the top before they are emptied, and
+//! at most three directories are open at a time. Links are removed, and never followed.
+
+use std::ffi::{CString, OsStr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, chmod, fstat, openat, renameat, unlinkat};
+use rustix::io::{Errno, Result};
+
+use crate::{random_hex, retry};
+
+/// How many entries of a directory are read before they are removed.
+const BATCH: usize = 2048;
+
+/// Removes the directory `name` in `parent` with all its content. A mount below it is an error.
+///
+/// # Errors
+///
+/// If something cannot be removed; the rest may be removed.
+pub fn remove_tree(parent: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
+    let top = open(parent, name)?;
+    let device = fstat(&top)?.st_dev;
+    loop {
+        let names = batch(&top)?;
+        if names.is_empty() {
+            return unlinkat(parent, name, AtFlags::REMOVEDIR);
+        }
+        for name in names {
+            if !is_directory_after_unlink(top.as_fd(), &name)? {
+                continue;
+            }
+            let directory = open(top.as_fd(), &name)?;
+            if fstat(&directory)?.st_dev != device {
+                return Err(Errno::XDEV);
+            }
+            flatten(&directory, top.as_fd())?;
+            unlinkat(&top, &name, AtFlags::REMOVEDIR)?;
+        }
+    }
+}
+
+/// Empties a directory: its subdirectories are moved into `top`.
+fn flatten(directory: &OwnedFd, top: BorrowedFd<'_>) -> Result<()> {
+    loop {
+        let names = batch(directory)?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        for name in names {
+            if is_directory_after_unlink(directory.as_fd(), &name)? {
+                // A directory that moves is written to: its `..` changes.
+                drop(open(directory.as_fd(), &name)?);
+                renameat(directory, &name, top, random_hex::<16>())?;
+            }
+        }
+    }
+}
+
+/// Removes a name that is not a directory's; returns whether it is one.
+fn is_directory_after_unlink(parent: BorrowedFd<'_>, name: &CString) -> Result<bool> {
+    match unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(false),
+        Err(Errno::ISDIR) => Ok(true),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Opens a directory, and gives its owner access to it if it has none.
+fn open(parent: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy) -> Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = openat(parent, name, flags | OFlags::PATH, Mode::empty())?;
+    if Mode::from_raw_mode(fstat(&found)?.st_mode) & Mode::RWXU != Mode::RWXU {
+        // By its descriptor: a path could be another file's by now.
+        chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), Mode::RWXU)?;
+    }
+    retry(|| openat(&found, ".", flags | OFlags::RDONLY, Mode::empty()))
+}
+
+/// The names of some entries; empty for an empty directory.
+fn batch(directory: &OwnedFd) -> Result<Vec<CString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        if ![&b"."[..], b".."].contains(&entry.file_name().to_bytes()) {
+            names.push(entry.file_name().to_owned());
+        }
+        if names.len() == BATCH {
+            break;
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use rustix::fs::mkdirat;
+
+    fn removed(dir: &tempfile::TempDir) -> Result<()> {
+        remove_tree(File::open(dir.path()).unwrap().as_fd(), OsStr::new("tree"))
+    }
+
+    #[test]
+    fn tree_deeper_than_descriptors_is_removed() {
+        const DEPTH: usize = 3000;
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("tree")).unwrap();
+        let mut at = OwnedFd::from(File::open(dir.path().join("tree")).unwrap());
+        for _ in 0..DEPTH {
+            mkdirat(&at, "d", Mode::RWXU).unwrap();
+            mkdirat(&at, "e", Mode::RWXU).unwrap();
+            at = open(at.as_fd(), "d").unwrap();
+        }
+        drop(at);
+        removed(&dir).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert_eq!(removed(&dir), Err(Errno::NOENT));
+    }
+
+    #[test]
+    fn links_are_removed_and_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (outside, tree) = (dir.path().join("outside"), dir.path().join("tree"));
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("f"), "kept").unwrap();
+        fs::create_dir_all(tree.join("a/b")).unwrap();
+        symlink(&outside, tree.join("link")).unwrap();
+        symlink(&outside, tree.join("a/b/link")).unwrap();
+        removed(&dir).unwrap();
+        assert!(!tree.exists());
+        assert_eq!(fs::read_to_string(outside.join("f")).unwrap(), "kept");
+        symlink(&outside, &tree).unwrap();
+        removed(&dir).unwrap_err();
+        assert!(outside.join("f").exists());
+    }
+
+    #[test]
+    fn directories_without_permissions_and_many_entries_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
+        fs::create_dir_all(tree.join("closed/inner")).unwrap();
+        for number in 0..2 * BATCH + 1 {
+            fs::write(tree.join("closed/inner").join(number.to_string()), "").unwrap();
+        }
+        for closed in ["closed/inner", "closed"] {
+            fs::set_permissions(tree.join(closed), fs::Permissions::from_mode(0)).unwrap();
+        }
+        removed(&dir).unwrap();
+        assert!(!tree.exists());
+    }
+}

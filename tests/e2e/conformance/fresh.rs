@@ -1,0 +1,146 @@
+//! A sandbox with programs that is given no io dir: it gets a fresh one, which ends with it.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::exec_cli::{Commands, document};
+use crate::place::{eventually, finish};
+
+/// The fresh io dirs of a place.
+fn fresh(commands: &Commands) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(commands.place.scratch()).into_iter().flatten();
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn module_that_a_command_planted_is_not_loaded_by_the_next() {
+    let commands = Commands::new();
+    let line = "echo 'echo poisoned' > json.py; cat json.py";
+    commands.shell(&[], line).assert_code(0);
+    // Nor is one that a script has left where scripts leave their files.
+    commands.place.write("sandbox-files/json.py", "echo poisoned");
+    let ended = commands.shell(&[], "if [ -e json.py ]; then . ./json.py; fi; ls -A /io | wc -l");
+    assert_eq!(ended.assert_code(0).stdout, "0\n");
+    let script = "return process.exec('ls', {'-A', '/io'}).stdout";
+    commands.place.write("list.luau", script);
+    let mut run = commands.place.command(["run"]);
+    run.args(commands.provided.args()).arg("list.luau");
+    assert_eq!(finish(run).assert_code(0).stdout, "\"\"\n");
+    assert_eq!(commands.place.read("sandbox-files/json.py"), "echo poisoned");
+}
+
+#[test]
+fn discarded_files_are_counted_and_listed() {
+    let commands = Commands::new();
+    let line = "mkdir d; echo 1234 > a; echo 1234 > d/b; echo x > c; rm c";
+    let ended = commands.shell(&[], line);
+    ended.assert_code(0);
+    assert_eq!(ended.stderr, "note: 2 files (10 B) were discarded; --io-dir DIR keeps them\n");
+    assert_eq!(commands.shell(&["--quiet"], line).assert_code(0).stderr, "");
+    let told = document(commands.shell(&["--json"], line).assert_code(0));
+    assert_eq!(told["io_dir"], json!(null), "{told:#}");
+    let names: Vec<_> = told["files_touched"].as_array().unwrap().iter().collect();
+    assert_eq!(names.iter().map(|file| &file["name"]).collect::<Vec<_>>(), ["a", "d/b"]);
+    assert_eq!(commands.shell(&[], "true").assert_code(0).stderr, "");
+    assert!(!commands.place.path("sandbox-files").exists());
+
+    commands.place.write("write.luau", "fs.write('f', 'x')");
+    let mut run = commands.place.command(["run"]);
+    run.args(commands.provided.args()).arg("write.luau");
+    let ended = finish(run);
+    ended.assert_code(0);
+    assert_eq!(ended.stderr, "note: 1 file (1 B) was discarded; --io-dir DIR keeps it\n");
+}
+
+#[test]
+fn keep_keeps_the_files_and_prints_their_path() {
+    let commands = Commands::new();
+    let ended = commands.shell(&["--keep"], "echo x > f");
+    ended.assert_code(0);
+    let dir = ended.stderr.strip_prefix("note: the files are in ").unwrap().trim_end();
+    let dir = PathBuf::from(dir);
+    assert_eq!(std::fs::read_to_string(dir.join("f")).unwrap(), "x\n");
+    assert!(dir.starts_with(commands.place.work()), "{}", dir.display());
+    // The next one is another.
+    let told = document(commands.shell(&["--keep", "--json"], "ls; echo x > f").assert_code(0));
+    assert_eq!(told["stdout"], "");
+    assert_ne!(told["io_dir"].as_str().unwrap(), dir.to_str().unwrap());
+    let before = std::fs::read_dir(commands.place.work()).unwrap().count();
+    assert_eq!(commands.shell(&["--keep"], "true").assert_code(0).stderr, "");
+    assert_eq!(std::fs::read_dir(commands.place.work()).unwrap().count(), before);
+    commands.shell(&["--keep", "--io-dir", "x"], "true").assert_code(2);
+    commands.shell(&["--keep", "--no-io"], "true").assert_code(2);
+}
+
+#[test]
+fn named_io_dir_is_used_whoever_names_it() {
+    let commands = Commands::new();
+    let place = &commands.place;
+    commands.shell(&["--io-dir", "by-flag"], "echo x > f").assert_code(0);
+    let mut exec = commands.exec(&[], &["touch", "f"]);
+    exec.env("SANDBOXCTL_IO_DIR", "by-variable");
+    finish(exec).assert_code(0);
+    let user = place.home().join(".config/sandboxctl");
+    std::fs::create_dir_all(&user).unwrap();
+    std::fs::write(user.join("config.toml"), "io.dir = 'by-user'\n").unwrap();
+    commands.shell(&[], "echo x > f").assert_code(0);
+    place.write("sandboxctl.toml", "io.dir = 'by-project'\n");
+    commands.shell(&["--keep"], "echo x > f").assert_code(0).assert_stderr_has("by-project");
+    for named in ["by-flag", "by-variable", "by-user", "by-project"] {
+        assert!(place.path(named).join("f").exists(), "{named}");
+    }
+}
+
+#[test]
+fn tree_that_resists_its_removal_is_removed() {
+    let commands = Commands::new();
+    let line = "i=0; while [ $i -lt 100 ]; do mkdir d e && cd -P d || exit 1; i=$((i + 1)); done; \
+                mkdir /io/closed; touch /io/closed/f; ln -s /etc /io/link; \
+                chmod 000 /io/closed; chmod 000 /io; echo made";
+    let ended = commands.shell(&[], line);
+    assert_eq!(ended.assert_code(0).stdout, "made\n");
+    assert_eq!(fresh(&commands), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn killed_controller_leaves_no_fresh_io_dir() {
+    let commands = Commands::new();
+    let line = "echo secret > f; chmod 000 /io; echo ready; sleep 1000";
+    let (mut child, stdout) = commands.shell_that_is_ready(&["--timeout", "5m"], line);
+    assert_eq!(fresh(&commands).len(), 1);
+    // It is in use: nobody else removes it.
+    commands.place.sandboxctl(["gc"]).assert_code(0);
+    assert_eq!(fresh(&commands).len(), 1);
+    commands.place.expect_a_dead_instance();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(stdout);
+    eventually("the next command removes it", || {
+        commands.place.sandboxctl(["gc"]).assert_code(0);
+        fresh(&commands).is_empty().then_some(())
+    });
+    eventually("its container is gone", || {
+        commands.place.sandboxctl(["gc"]).assert_code(0);
+        commands.place.containers().is_empty().then_some(())
+    });
+}
+
+#[test]
+fn exec_has_limits_for_builds_and_scripts_have_theirs() {
+    let commands = Commands::new();
+    let limits = |told: &serde_json::Value| {
+        ["timeout_ms", "memory_bytes", "pids", "write_bytes", "entries"]
+            .map(|key| told["limits"][key].as_u64().unwrap_or_else(|| panic!("{key} {told:#}")))
+    };
+    let told = document(commands.shell(&["--json"], "true").assert_code(0));
+    assert_eq!(limits(&told), [600_000, 1 << 30, 256, 1 << 30, 100_000]);
+    let args = commands.provided.args();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let told = commands.place.run_json("return 1", &args);
+    assert_eq!(limits(&told), [30_000, 256 << 20, 64, 50 << 20, 10_000]);
+    let flags = ["--json", "--entries", "7", "--timeout", "5s"];
+    let told = document(&commands.shell(&flags, "for i in 1 2 3 4 5 6 7 8 9; do touch $i; done"));
+    assert_eq!((limits(&told)[0], limits(&told)[4]), (5_000, 7));
+    assert_eq!(told["error"]["hint"], "--entries raises the limit", "{told:#}");
+}
