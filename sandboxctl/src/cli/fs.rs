@@ -93,7 +93,7 @@ Examples:
 
     /// Find paths by a pattern
     ///
-    /// * and ? match within a name, ** matches any directories; there are [a-z] and {a,b}. Quote the
+    /// Within a name, * and ? match; ** matches any directories; there are [a-z] and {a,b}. Quote the
     /// pattern, so that the shell leaves it alone. Paths are printed relative where the pattern is.
     #[command(after_long_help = "\
 Examples:
