@@ -112,10 +112,13 @@ impl Running {
     }
 }
 
+/// Performs an operation and answers it.
+type Perform = Box<dyn FnOnce(&Shared, &Task<'_>) + Send>;
+
 /// An operation that is about to start.
 struct Job {
     id: u64,
-    perform: Box<dyn FnOnce(&Shared, &Task<'_>) + Send>,
+    perform: Perform,
     files: Files,
     time: Duration,
     stop: Arc<StopFlag>,
