@@ -210,7 +210,7 @@ pub struct SandboxSpec {
 }
 
 /// Where a private io dir is: one that only its sandbox sees, and that ends with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PrivateIo {
     /// In memory. Embedded engine only.

@@ -149,7 +149,7 @@ mod tests {
             fs::write(tree.join("closed/inner").join(number.to_string()), "").unwrap();
         }
         for closed in ["closed/inner", "closed"] {
-            fs::set_permissions(tree.join(closed), fs::Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(tree.join(closed), fs::Permissions::from_mode(0o000)).unwrap();
         }
         removed(&dir).unwrap();
         assert!(!tree.exists());

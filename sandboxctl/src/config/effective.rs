@@ -64,7 +64,7 @@ impl Settings {
     pub fn keep_io_dir(&mut self) {
         if self.private_io().is_some() {
             let random = RandomState::new().hash_one(());
-            let dir = Value::Path(format!("./sandbox-files-{random:016x}").into());
+            let dir = Value::Path(format!("sandbox-files-{random:016x}").into());
             self.set(Key::IoDir, dir, Layer::Flag, Origin::Flag("--keep"));
         }
     }
