@@ -517,7 +517,8 @@ fn native_code_in_the_agent_gets_nowhere_and_nor_does_it_by_the_containers_walls
         actor.place.write("sandbox-files/file", "content");
         let args = provided.args();
         let args: Vec<_> = args.iter().map(String::as_str).collect();
-        let args = [&["run", "--json"], &args[..], &["unused.luau"]].concat();
+        let args =
+            [&["run", "--json", "--io-dir", "sandbox-files"], &args[..], &["unused.luau"]].concat();
         let ended = finish(actor.command(&args));
         // It never spoke, so nothing ran.
         ended.assert_code(125);

@@ -987,7 +987,7 @@ fn the_tools_are_listed_with_their_schemas() {
     let listed: Vec<Value> = serde_json::from_str(&ended.assert_code(0).stdout).unwrap();
     let names: Vec<&str> = listed.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     let page = std::fs::read_to_string(workspace().join("docs/src/reference/tools.md")).unwrap();
-    assert_eq!(names.len(), 12);
+    assert_eq!(names.len(), 15);
     for (tool, name) in listed.iter().zip(&names) {
         assert!(page.contains(&format!("\n| `{name}` |")), "{name} is not in the reference");
         assert!(tool["description"].is_string(), "{tool:#}");
@@ -1004,6 +1004,9 @@ fn the_tools_are_listed_with_their_schemas() {
         ("sandbox_write_file", json!({"path": "a", "content": ""})),
         ("sandbox_read_file", path.clone()),
         ("sandbox_exists", json!({"path": "none"})),
+        ("sandbox_glob", json!({"pattern": "*"})),
+        ("sandbox_grep", json!({"pattern": "x"})),
+        ("sandbox_copy", json!({"path": "a", "destination": "copy"})),
         ("sandbox_file_info", path.clone()),
         ("sandbox_delete", path),
         ("sandbox_create_directory", json!({"path": "d"})),
