@@ -453,14 +453,9 @@ impl OperationCall {
         let mut truncated = reply.truncated || listed.beyond > 0;
         let mut entries = Vec::with_capacity(listed.entries.len());
         for entry in listed.entries {
-            let below = entry.name.as_bytes();
-            let path = match GuestPath::new([top.as_bytes(), below].join(&b'/')) {
-                Ok(path) if !below.is_empty() && path.strip_prefix(&top) == Some(below) => path,
-                Err(PathError::TooLong) => {
-                    truncated = true;
-                    continue;
-                }
-                _ => return Err(self.breach("an entry outside of its list")),
+            let Some(path) = self.below(&top, entry.name.as_bytes())? else {
+                truncated = true;
+                continue;
             };
             let (name, name_b64) = WireString::new(path.name()).into_parts();
             let (path, path_b64) = WireString::from(&path).into_parts();
@@ -468,6 +463,20 @@ impl OperationCall {
             entries.push(Entry { name, name_b64, path, path_b64, kind, size, modified });
         }
         Ok(ListData { path, path_b64, entries, truncated })
+    }
+}
+
+impl OperationCall {
+    /// The path of an entry that the agent found below `top`; `None` if it is longer than any
+    /// operation accepts.
+    fn below(&self, top: &GuestPath, below: &[u8]) -> Result<Option<GuestPath>, Error> {
+        match GuestPath::new([top.as_bytes(), below].join(&b'/')) {
+            Ok(path) if !below.is_empty() && path.strip_prefix(top) == Some(below) => {
+                Ok(Some(path))
+            }
+            Err(PathError::TooLong) => Ok(None),
+            _ => Err(self.breach("an entry outside of its list")),
+        }
     }
 }
 

@@ -10,9 +10,10 @@ use crate::error::Error;
 use crate::sandbox::Sandbox;
 
 impl Sandbox {
-    /// Returns the paths that match a pattern relative to a directory: `*` and `?` match within a name, `**` matches any
-    /// directories, and there are `[a-z]`, `{a,b}` and `\\`. With a slash at its end it matches
-    /// directories alone. A pattern may also begin with `/` or `~/`. Links are not followed.
+    /// Returns the paths that match a pattern relative to a directory: `*` and `?` match within a
+    /// name, `**` matches any directories, and there are `[a-z]`, `{a,b}` and `\\`. With a slash at
+    /// its end it matches directories alone. A pattern may also begin with `/` or `~/`. Links are not
+    /// followed.
     ///
     /// # Errors
     ///
@@ -41,8 +42,9 @@ impl Sandbox {
             let (path, path_b64) = call.checked(&reply.path)?;
             let bytes: usize = reply.names.iter().map(WireString::encoded_len).sum();
             call.check_count(reply.names.len(), options.limit, bytes <= MAX_GLOB_BYTES)?;
+            let top = call.searched()?;
             let matches = reply.names.iter().map(|below| {
-                let (path, path_b64) = call.below(below)?;
+                let (path, path_b64) = call.found(&top, below)?;
                 let name = join_written(directory.as_bytes(), below.as_bytes());
                 let (name, name_b64) = WireString::from(name).into_parts();
                 Ok(GlobMatch { name, name_b64, path, path_b64 })
@@ -83,11 +85,15 @@ impl Sandbox {
             let fits = |line: &message::GrepLine| line.text.len() <= 3 * MAX_GREP_LINE_BYTES;
             let is_bounded = bytes <= MAX_GREP_BYTES && reply.lines.iter().all(fits);
             call.check_count(matches, limit, is_bounded)?;
-            let top = if written == b"." { b"" } else { written };
+            let top = call.searched()?;
+            let above = if written == b"." { b"" } else { written };
             let lines = reply.lines.into_iter().map(|found| {
                 let message::GrepLine { name: below, line, text, cut, context } = found;
-                let (path, path_b64) = call.below(&below)?;
-                let name = join_written(top, below.as_bytes());
+                let (path, path_b64) = match below.as_bytes() {
+                    b"" => (path.clone(), path_b64.clone()),
+                    _ => call.found(&top, &below)?,
+                };
+                let name = join_written(above, below.as_bytes());
                 let (name, name_b64) = WireString::from(name).into_parts();
                 Ok(GrepLine { name, name_b64, path, path_b64, line, text, cut, context })
             });
@@ -110,20 +116,20 @@ impl OperationCall {
         }
     }
 
-    /// A path that the agent found below the requested one, or that one itself.
-    fn below(&self, below: &WireString) -> Result<(String, Option<Base64>), Error> {
-        let top = self.resolved().ok_or_else(|| self.breach("a result of no path"))?;
-        let below = below.as_bytes();
-        let path = match below {
-            b"" => Ok(top.clone()),
-            below => GuestPath::new([top.as_bytes(), below].join(&b'/')),
-        };
-        match path {
-            Ok(path) if path == top && below.is_empty() => Ok(WireString::from(&path).into_parts()),
-            Ok(path) if !below.is_empty() && path.strip_prefix(&top) == Some(below) => {
-                Ok(WireString::from(&path).into_parts())
-            }
-            _ => Err(self.breach("a result outside of the requested path")),
+    /// The path where the search began.
+    fn searched(&self) -> Result<GuestPath, Error> {
+        self.resolved().ok_or_else(|| self.breach("a result of no path"))
+    }
+
+    /// A path that the agent found below `top`. It leaves out those that are too long.
+    fn found(
+        &self,
+        top: &GuestPath,
+        below: &WireString,
+    ) -> Result<(String, Option<Base64>), Error> {
+        match self.below(top, below.as_bytes())? {
+            Some(path) => Ok(WireString::from(&path).into_parts()),
+            None => Err(self.breach("a result with a path that is too long")),
         }
     }
 }
