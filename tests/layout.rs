@@ -40,7 +40,7 @@ const CRATES: &[Row] = &[
     ),
 ];
 /// Crates that are not shipped: they may use any.
-const TOOLS: &[&str] = &["sandbox-tests", "sandbox-bench"];
+const TOOLS: &[&str] = &["sandbox-bench"];
 
 /// The rooms of the controller, from the bottom up.
 const ROOMS: &[Row] = &[

@@ -6,11 +6,10 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::engine::{docker, docker_lines};
-use crate::place::{Place, finish, sandboxctl, workspace};
+use crate::place::{Place, finish, workspace};
 
 /// An agent that works like the built one and is another file: its image is this test's alone.
 fn agent_of_this_test(place: &Place, mark: &str) -> PathBuf {
-    sandboxctl();
     let target = workspace().join("target/static-agent");
     let built = std::fs::read_dir(target)
         .unwrap()

@@ -6,8 +6,8 @@ use std::fmt;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -391,54 +391,7 @@ pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// The built command line. Built once, so that `cargo test` never meets a stale one.
+/// The built command line. It can be held at its failpoints.
 pub fn sandboxctl() -> &'static Path {
-    &built().plain
-}
-
-/// The same with the feature `failpoints`.
-pub fn sandboxctl_with_failpoints() -> &'static Path {
-    &built().with_failpoints
-}
-
-struct Built {
-    plain: PathBuf,
-    with_failpoints: PathBuf,
-}
-
-/// Both are copies: cargo gives both the same path, and so would whoever builds meanwhile.
-fn built() -> &'static Built {
-    static BUILT: OnceLock<Built> = OnceLock::new();
-    BUILT.get_or_init(|| Built {
-        with_failpoints: build("failpoints", &["--features", "failpoints"]),
-        // Last, so that cargo's path has the plain one.
-        plain: build("plain", &[]),
-    })
-}
-
-fn build(folder: &str, flags: &[&str]) -> PathBuf {
-    let built = Command::new(env!("CARGO"))
-        .current_dir(workspace())
-        .args(["build", "--locked", "--package", "sandboxctl", "--message-format", "json"])
-        .args(flags)
-        .stderr(Stdio::inherit())
-        .output()
-        .unwrap();
-    assert!(built.status.success(), "building sandboxctl failed");
-    let executable = String::from_utf8(built.stdout)
-        .unwrap()
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["target"]["name"] == "sandboxctl")
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .expect("cargo names the executable");
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
-    std::fs::create_dir_all(&folder).unwrap();
-    let copy = folder.join("sandboxctl");
-    // Anew: one that still runs cannot be written to. By a process of its own: what another test
-    // starts meanwhile would have our descriptor for a moment, and nobody starts what is being
-    // written.
-    _ = std::fs::remove_file(&copy);
-    assert!(Command::new("cp").args([&executable, &copy]).status().unwrap().success());
-    copy
+    Path::new(env!("CARGO_BIN_EXE_sandboxctl"))
 }

@@ -226,7 +226,9 @@ impl Rootfs {
     /// As an image of the engine's.
     pub fn load(&self) -> Provided {
         let digest = digest(&self.image_config(&self.layer()));
-        let name = format!("sandboxctl-test/rootfs:{}", &digest["sha256:".len()..][..16]);
+        // A name of this process: another that runs these tests removes its own images.
+        let digest = &digest["sha256:".len()..][..16];
+        let name = format!("sandboxctl-test/rootfs:{digest}-{}", std::process::id());
         let mut images = IMAGES.lock().unwrap();
         let users = images.entry(name.clone()).or_default();
         if *users == 0 {

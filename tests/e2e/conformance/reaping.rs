@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::ENGINE;
-use crate::place::{Place, eventually, files_below, sandboxctl_with_failpoints, spawn, wait};
+use crate::place::{Place, eventually, files_below, sandboxctl, spawn, wait};
 
 const SCRIPT: &str = "io.open('f', 'w'):write('x'):close() print(io.open('/in/x'):read('a'))";
 
@@ -48,7 +48,7 @@ fn held_at(place: &Place, point: &str, args: &[&str]) -> Child {
 fn held_in(place: &Place, script: &str, point: &str, args: &[&str]) -> Child {
     let reached = place.home().join(point);
     place.write("script.luau", script);
-    let mut command = Command::new(sandboxctl_with_failpoints());
+    let mut command = Command::new(sandboxctl());
     command.args(["run", "--timeout", "60s", "--in", "-:x"]).args(args).arg("script.luau");
     place.equip(&mut command);
     command.env("SANDBOX_FAILPOINT", &reached);
