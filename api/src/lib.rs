@@ -14,6 +14,7 @@ mod limits;
 pub mod operation;
 mod outcome;
 mod result;
+mod sandboxes;
 mod spec;
 pub mod time;
 
@@ -37,6 +38,7 @@ pub use sandbox_protocol::message::{
 };
 pub use sandbox_protocol::path::GuestPath;
 pub use sandbox_protocol::{Base64, ErrorKind, User, UserError, WireError};
+pub use sandboxes::{Force, GcFailure, GcMode, GcOptions, GcReport, SandboxState, SandboxSummary};
 pub use spec::{
     DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, InputSource, Lifespan,
     PrivateIo, Pull, RootFs, SandboxSpec, Script, SpecError,

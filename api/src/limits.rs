@@ -1,6 +1,7 @@
 //! Limits and their ceilings: one table of keys, flags, defaults and ceilings, used by the
 //! configuration, the documentation and the error messages.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::num::{IntErrorKind, NonZeroU32};
 use std::str::FromStr;
@@ -62,8 +63,15 @@ impl FromStr for ByteSize {
 
     fn from_str(text: &str) -> Result<Self, LimitParseError> {
         let bad = || LimitParseError::Size { text: text.to_owned() };
+        let text = text.trim();
+        let units = ['k', 'm', 'g', 't', 'K', 'M', 'G', 'T'];
+        let text = match text.ends_with(units) {
+            // One letter is a power of 1024, as Docker and systemd read it.
+            true => Cow::Owned(format!("{text}iB")),
+            false => Cow::Borrowed(text),
+        };
         // The unit is required: this type exists to reject bare numbers.
-        if !text.trim_end().ends_with(['b', 'B']) {
+        if !text.ends_with(['b', 'B']) {
             return Err(bad());
         }
         text.parse::<bytesize::ByteSize>().map(|size| Self(size.as_u64())).map_err(|_| bad())

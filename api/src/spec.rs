@@ -205,6 +205,10 @@ pub struct SandboxSpec {
     pub lifespan: Lifespan,
     /// The name of its container in lists.
     pub container_name: Option<String>,
+    /// What it is made for, for lists: a script's file or a program, without its arguments, because
+    /// everyone who may use the engine can read it.
+    #[serde(default)]
+    pub title: Option<String>,
     /// The hosts that commands may reach.
     pub allow: Allowlist,
 }
@@ -295,6 +299,7 @@ impl Default for SandboxSpec {
             default_encoding: Encoding::default(),
             lifespan: Lifespan::default(),
             container_name: None,
+            title: None,
             allow: Allowlist::default(),
         }
     }
@@ -464,6 +469,14 @@ impl SandboxSpec {
         self
     }
 
+    /// Says in lists what the sandbox is made for: the label `sandboxctl.title`. Everyone who may use
+    /// the engine can read it.
+    #[must_use]
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.title = Some(title.into());
+        self
+    }
+
     /// Sets how many runs the sandbox serves; [`Lifespan::ManyRuns`] by default.
     #[must_use]
     pub fn lifespan(mut self, lifespan: Lifespan) -> Self {
@@ -486,11 +499,11 @@ impl SandboxSpec {
     }
 }
 
-/// A read-only input, at `/in/NAME`.
+/// A read-only input, at `/in/NAME` or at a path of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
-    /// Its name below `/in`.
+    /// Its name below `/in`; or, if it begins with `/`, the path in the sandbox where it appears.
     pub name: String,
     /// Its content.
     pub source: InputSource,
@@ -518,6 +531,12 @@ impl Input {
     #[must_use]
     pub fn bytes(name: impl Into<String>, content: Vec<u8>) -> Self {
         Self { name: name.into(), source: InputSource::Bytes(content) }
+    }
+
+    /// Whether its name is a path of its own, not a name below `/in`.
+    #[must_use]
+    pub fn is_at_a_path(&self) -> bool {
+        self.name.starts_with('/')
     }
 
     /// The default name of an input from `source`: its last path component.

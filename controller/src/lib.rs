@@ -49,9 +49,7 @@ pub use error::Error;
 pub use execution::command::{Command, ExecStream, Execution, Stdin};
 pub use execution::script::Run;
 pub use execution::supervisor::CancelHandle;
-pub use gc::reap::{
-    Force, GcFailure, GcMode, GcOptions, GcReport, Reaper, SandboxState, SandboxSummary,
-};
+pub use gc::reap::Reaper;
 pub use io_dir::disk::{DiskReserve, DiskReserveError};
 pub use mounts::refusal::MountRefusal;
 pub use sandbox::Sandbox;

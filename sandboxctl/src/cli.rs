@@ -4,8 +4,11 @@
 pub mod allow;
 pub mod exec;
 pub mod fs;
+mod habits;
 mod limits;
+mod parse;
 pub mod root;
+mod volume;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -18,12 +21,16 @@ use sandbox_api::{DEFAULT_PROTECTED, User};
 use sandbox_server::tools;
 
 use crate::config::{Flags, Key, Value};
-use crate::input::{Argument, InputArgument, JsonArgument};
+use crate::error::Error;
+use crate::input::{Argument, InputArgument, JsonArgument, ScriptArgument};
 use allow::AllowArgs;
 use exec::ExecArgs;
 use fs::FsArgs;
+use habits::HabitArgs;
 use limits::{LimitArgs, SandboxLimits, ScriptLimits};
+pub use parse::{asks_for_json, command};
 use root::RootArgs;
+use volume::VolumeArgs;
 
 /// `--version`: ours, and the agent's digest, which is what runs beside the script.
 fn version() -> &'static str {
@@ -77,6 +84,17 @@ where
     Utf8(|text: &str| T::from_str(text).map_err(|error| error.to_string()))
 }
 
+/// Reads a user; without a group it is the one with the same number.
+fn user() -> impl TypedValueParser<Value = User> {
+    Utf8(|text: &str| {
+        let user = match text.contains(':') {
+            true => text.parse(),
+            false => format!("{text}:{text}").parse(),
+        };
+        user.map_err(|error: sandbox_protocol::UserError| error.to_string())
+    })
+}
+
 /// Reads an input: its source is a path, of any bytes.
 fn input() -> impl TypedValueParser<Value = InputArgument> {
     OsStringValueParser::new().try_map(|written| InputArgument::parse(&written))
@@ -106,7 +124,7 @@ Examples:
   sandboxctl run examples/report.luau
   echo 'return 6 * 7' | sandboxctl run -
   sandboxctl run access-log.luau --in /var/log/nginx/access.log --timeout 2m --json
-  sandboxctl exec --image debian:13 -- sort words.txt
+  sandboxctl exec debian:13 sort words.txt
   sandboxctl doctor
 
 Exit codes:
@@ -187,7 +205,9 @@ Examples:
   sandboxctl run examples/report.luau
   sandboxctl run report.luau --arg year=2026 --args-file options.json --io-dir out
   sandboxctl run access-log.luau --in /var/log/nginx/access.log --json
-  zcat log.gz | sandboxctl run access-log.luau --in -:access.log --timeout 2m")]
+  zcat log.gz | sandboxctl run access-log.luau --in -:access.log --timeout 2m
+  sandboxctl run -c 'return fs.list(\"/in\")' -v ./src:/in/src:ro
+  sandboxctl run tests/*.luau -j 4 --json")]
     Run(Box<RunArgs>),
 
     /// Run a command in a fresh container from any image
@@ -200,16 +220,20 @@ Examples:
     /// not.
     #[command(after_long_help = "\
 Examples:
-  sandboxctl exec --image python:3.13-slim -- python3 report.py --year 2026
-  sandboxctl exec --image debian:13 --io-dir src -e CFLAGS=-O2 --timeout 5m -- make -j2
-  sandboxctl exec --image debian:13 --shell 'sort words.txt | uniq -c > counts.txt'
-  tar c src | sandboxctl exec --image debian:13 --stdin -- tar tv
+  sandboxctl exec python:3.13-slim python3 report.py --year 2026
+  sandboxctl exec -v .:/src -e CFLAGS=-O2 --timeout 5m debian:13 make -j2
+  sandboxctl exec --io-dir out --shell 'sort words.txt | uniq -c > counts.txt' debian:13
+  tar c src | sandboxctl exec --stdin debian:13 tar tv
   sandboxctl exec --engine embedded --rootfs /srv/debian --json -- uname -a
 
 Exit codes:
   the command's own · 120 limit · 122 agent lost · 124 timeout · 125 engine, image, controller
   126 command not executable · 127 command not found · 130 interrupted · 137 killed")]
-    #[command(mut_args(exec::with_limits_of_exec))]
+    #[command(
+        mut_args(exec::with_limits_of_exec),
+        override_usage = "sandboxctl exec [OPTIONS] IMAGE COMMAND...\n       \
+            sandboxctl exec [OPTIONS] --rootfs DIR | --image-archive FILE -- COMMAND..."
+    )]
     Exec(Box<ExecArgs>),
 
     /// Read and write files of an io dir under a sandbox's rules
@@ -248,8 +272,9 @@ Examples:
     #[command(after_long_help = "\
 Examples:
   sandboxctl ps
+  sandboxctl ps -q
   sandboxctl ps --json")]
-    Ps(ReportArgs),
+    Ps(PsArgs),
 
     /// Remove leftovers of crashed controllers
     ///
@@ -348,7 +373,7 @@ impl Command {
                 | ImageCommand::Save { json, .. }
                 | ImageCommand::Load { json, .. },
             )
-            | Self::Ps(ReportArgs { json })
+            | Self::Ps(PsArgs { json, .. })
             | Self::Gc(GcArgs { json, .. })
             | Self::Doctor(ReportArgs { json })
             | Self::Config(ConfigCommand::Show { json, .. }) => *json,
@@ -373,9 +398,20 @@ pub enum Json {
 /// `run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The script, or - for stdin
-    #[arg(value_name = "SCRIPT", value_hint = ValueHint::FilePath)]
-    pub script: PathBuf,
+    /// The script, or - for stdin; each of several runs in a container of its own
+    #[arg(value_name = "SCRIPT", value_hint = ValueHint::FilePath,
+        required_unless_present = "code")]
+    scripts: Vec<PathBuf>,
+
+    /// Run this code instead of a SCRIPT
+    #[arg(short, long, value_name = "CODE", value_hint = ValueHint::Other,
+        conflicts_with = "scripts", allow_hyphen_values = true, value_parser = text::<String>())]
+    code: Option<String>,
+
+    /// Run this many of several scripts at once; output and results stay in order
+    #[arg(short, long, value_name = "NUMBER", default_value = "1",
+        value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub jobs: u8,
 
     /// Pass a string as args.KEY; repeatable
     #[arg(long = "arg", value_name = "KEY=VALUE", value_parser = text::<Argument>())]
@@ -385,9 +421,13 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub args_file: Option<PathBuf>,
 
-    /// Print one JSON document (sandboxctl.result/1) instead of logs and result
+    /// Print one JSON document (sandboxctl.result/1) for each script instead of logs and result
     #[arg(long)]
     pub json: bool,
+
+    /// Print only the result: a string as it is, anything else as JSON; the log goes to stderr
+    #[arg(short, long, conflicts_with = "json")]
+    pub result_only: bool,
 
     /// What it may use.
     #[command(flatten)]
@@ -411,15 +451,40 @@ pub struct RunArgs {
 
     /// Give the script no file access
     #[arg(long, help_heading = "Files",
-        conflicts_with_all = ["io_dir", "inputs", "mount_path", "workdir"])]
+        conflicts_with_all = ["io_dir", "inputs", "mount_path", "workdir", "volumes"])]
     no_io: bool,
 
     #[arg(long, value_name = "HOW", help_heading = "Files", help = Key::IoErrors.help(),
         value_parser = word_of(Key::IoErrors))]
     io_errors: Option<Value>,
+
+    /// Mounts as Docker writes them.
+    #[command(flatten)]
+    volumes: VolumeArgs,
+
+    /// What Docker's users type.
+    #[command(flatten)]
+    habits: HabitArgs,
 }
 
 impl RunArgs {
+    /// The scripts, in order; at least one.
+    pub fn scripts(&self) -> Vec<ScriptArgument<'_>> {
+        match &self.code {
+            Some(code) => vec![ScriptArgument::Code(code)],
+            None => self.scripts.iter().map(|file| ScriptArgument::File(file)).collect(),
+        }
+    }
+
+    /// Adds the mounts that are written as Docker writes them to the files.
+    ///
+    /// # Errors
+    ///
+    /// As [`VolumeArgs::add_to`].
+    pub fn add_volumes(&mut self) -> Result<(), Error> {
+        self.volumes.add_to(&mut self.sandbox.files)
+    }
+
     /// Adds the settings among these flags.
     pub fn add_flags(&self, flags: &mut Flags) {
         self.sandbox.add_flags(flags);
@@ -473,6 +538,10 @@ pub struct FileArgs {
         value_hint = ValueHint::DirPath)]
     io_dir: Option<PathBuf>,
 
+    /// It was given by `--volume`.
+    #[arg(skip)]
+    io_dir_is_volume: bool,
+
     /// Show a file or directory read-only at /in/NAME; - is stdin; repeatable
     // A hyphen begins `-:NAME`.
     #[arg(long = "in", global = true, value_name = "SRC[:NAME]", value_hint = ValueHint::AnyPath,
@@ -485,8 +554,8 @@ pub struct FileArgs {
     pub mount_path: Option<String>,
 
     /// Run as this user and group [default: the owner of the io dir]
-    #[arg(long, global = true, value_name = "UID:GID", value_hint = ValueHint::Other,
-        allow_hyphen_values = true, value_parser = text::<User>())]
+    #[arg(short, long, global = true, value_name = "UID[:GID]", value_hint = ValueHint::Other,
+        allow_hyphen_values = true, value_parser = user())]
     pub user: Option<User>,
 }
 
@@ -503,8 +572,9 @@ impl FileArgs {
     pub fn add_flags(&self, flags: &mut Flags) {
         if let Some(dir) = &self.io_dir {
             // Any directory: whoever types it means it.
-            flags.set(Key::IoDir, Some(Value::Path(dir.clone())));
-            flags.values.push((Key::IoEnabled, Value::Switch(true), "--io-dir"));
+            let flag = if self.io_dir_is_volume { "--volume" } else { "--io-dir" };
+            flags.values.push((Key::IoDir, Value::Path(dir.clone()), flag));
+            flags.values.push((Key::IoEnabled, Value::Switch(true), flag));
         }
     }
 }
@@ -601,6 +671,19 @@ pub struct CheckArgs {
 /// A command that only reports.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `ps`.
+#[derive(Debug, Args)]
+pub struct PsArgs {
+    /// Print only the ids
+    // It takes the place of the flag of all commands, which reads its value too.
+    #[arg(short, long)]
+    pub quiet: bool,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -716,7 +799,6 @@ Examples:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     /// The help of every command and subcommand, as it is printed.
     fn every_help() -> Vec<(String, String)> {
@@ -727,7 +809,7 @@ mod tests {
                 collect(command, &path, pages);
             }
         }
-        let mut command = Cli::command().term_width(100);
+        let mut command = command().term_width(100);
         command.build();
         let mut pages = Vec::new();
         collect(&mut command, "sandboxctl", &mut pages);
@@ -737,7 +819,7 @@ mod tests {
 
     #[test]
     fn the_definition_holds_together() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
@@ -773,7 +855,7 @@ mod tests {
 
     #[test]
     fn every_flag_of_the_table_of_keys_exists() {
-        let mut command = Cli::command();
+        let mut command = command();
         command.build();
         let run = command.find_subcommand("run").unwrap();
         for flag in Key::all().filter_map(Key::flag) {
@@ -785,7 +867,7 @@ mod tests {
     #[test]
     fn stdin_is_an_input_and_a_script() {
         let parse = |args: &[&str]| {
-            Cli::try_parse_from(["sandboxctl", "run"].iter().chain(args)).map(|cli| cli.command)
+            Cli::read(["sandboxctl", "run"].iter().chain(args)).map(|cli| cli.command)
         };
         let Ok(Command::Run(args)) = parse(&["x.luau", "--in", "-:words", "--in", "y"]) else {
             panic!("it is a command line")
@@ -800,10 +882,11 @@ mod tests {
     fn mistakes_name_their_flag() {
         let refused = |args: &[&str]| {
             let all = ["sandboxctl", "run", "x.luau"].iter().chain(args);
-            Cli::try_parse_from(all).unwrap_err().to_string()
+            Cli::read(all).unwrap_err().to_string()
         };
-        let cases: [&[&str]; 19] = [
-            &["--timeout", "30"],
+        let cases: [&[&str]; 20] = [
+            &["--volume", "/srv"],
+            &["--timeout", "30x"],
             &["--timeout", "-5s"],
             &["--memory", "-1MiB"],
             &["--cpus", "0.0001"],
@@ -833,7 +916,7 @@ mod tests {
         use std::os::unix::ffi::OsStringExt;
         let parse = |flag: &str, value: &[u8]| {
             let args = ["sandboxctl", "run", "x.luau", flag].map(OsString::from);
-            Cli::try_parse_from(args.into_iter().chain([OsString::from_vec(value.to_vec())]))
+            Cli::read(args.into_iter().chain([OsString::from_vec(value.to_vec())]))
         };
         for flag in ["--arg", "--timeout", "--engine", "--user", "--mount-path", "--host"] {
             let error = parse(flag, b"a\xff=b").unwrap_err().to_string();

@@ -27,6 +27,14 @@ pub enum Error {
     /// The controller failed.
     #[error(transparent)]
     Controller(#[from] sandbox_controller::Error),
+    /// The controller failed, and an argument suggests why.
+    #[error("{source}")]
+    Argument {
+        /// The failure.
+        source: Box<sandbox_controller::Error>,
+        /// The next step.
+        hint: String,
+    },
     /// An OS error.
     #[error("{what}")]
     System {
@@ -108,6 +116,7 @@ impl Error {
             Self::Config(config::Error::OverCeiling { .. }) => ErrorKind::Policy,
             Self::Config(_) => ErrorKind::Config,
             Self::Controller(error) => error.kind(),
+            Self::Argument { source, .. } => source.kind(),
             Self::Content { source, .. } => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::DiskFull,
                 io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
@@ -135,6 +144,7 @@ impl Error {
         match self {
             Self::Usage { hint, .. } => hint.clone(),
             Self::Config(error) => error.hint(),
+            Self::Argument { hint, .. } => Some(hint.clone()),
             Self::Controller(sandbox_controller::Error::State { .. }) => {
                 Some("set XDG_RUNTIME_DIR to a directory that is yours alone".to_owned())
             }

@@ -10,6 +10,7 @@ use std::str::FromStr;
 
 use sandbox_api::{Input, Script};
 use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_SOURCE_BYTES};
+use sandbox_protocol::path::INPUTS;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -89,11 +90,13 @@ impl JsonArgument {
     }
 }
 
-/// `--in SRC[:NAME]`.
+/// `--in SRC[:NAME]`, or a read-only `--volume SRC:DST`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InputArgument {
     source: PathBuf,
+    /// Its name below `/in`, or an absolute path.
     name: String,
+    /// The flag and its value.
     written: String,
 }
 
@@ -133,8 +136,22 @@ impl InputArgument {
         if name.is_empty() || name == "." || name == ".." || name.len() > 255 {
             return Err(format!("'{name}' is no name for an input"));
         }
-        let written = written.to_string_lossy().into_owned();
+        let written = format!("--in {}", written.to_string_lossy());
         Ok(Self { source: source.to_owned(), name: name.to_owned(), written })
+    }
+
+    /// A read-only mount at an absolute path; `written` is the value of `--volume`.
+    pub fn at(source: &Path, target: &str, written: &str) -> Self {
+        let written = format!("--volume {written}");
+        Self { source: source.to_owned(), name: target.to_owned(), written }
+    }
+
+    /// Where it appears.
+    fn path(&self) -> String {
+        match self.name.starts_with('/') {
+            true => self.name.clone(),
+            false => format!("{INPUTS}/{}", self.name),
+        }
     }
 
     fn is_stdin(&self) -> bool {
@@ -143,7 +160,7 @@ impl InputArgument {
 
     /// The input, with stdin read to its end.
     fn open(&self) -> Result<Input, Error> {
-        let flag = || format!("--in {}", self.written);
+        let flag = || self.written.clone();
         if self.is_stdin() {
             let content = read_bounded(io::stdin().lock(), MAX_STDIN_INPUT)
                 .map_err(|error| Error::usage(flag(), error.to_string()))?;
@@ -171,6 +188,22 @@ impl InputArgument {
     }
 }
 
+/// A script that is run.
+#[derive(Debug, Clone, Copy)]
+pub enum ScriptArgument<'a> {
+    /// `SCRIPT`: a file, or `-` for stdin.
+    File(&'a Path),
+    /// `-c CODE`.
+    Code(&'a str),
+}
+
+impl ScriptArgument<'_> {
+    /// Whether it is read from stdin.
+    pub fn is_stdin(&self) -> bool {
+        matches!(self, Self::File(file) if is_stdin(file))
+    }
+}
+
 /// Everything that a run reads before it starts.
 #[derive(Debug)]
 pub struct ScriptSource {
@@ -185,12 +218,30 @@ pub fn is_stdin(file: &Path) -> bool {
     file == Path::new(STDIN)
 }
 
+/// Reads the scripts of one call.
+///
+/// # Errors
+///
+/// As [`script`], and if two are stdin.
+pub fn scripts(scripts: &[ScriptArgument<'_>]) -> Result<Vec<ScriptSource>, Error> {
+    if scripts.iter().filter(|script| script.is_stdin()).count() > 1 {
+        return Err(Error::usage("SCRIPT -", "stdin is one script, and it is given twice"));
+    }
+    scripts.iter().map(|argument| script(*argument)).collect()
+}
+
 /// Reads a script.
 ///
 /// # Errors
 ///
 /// If it does not exist or cannot be read.
-pub fn script(script: &Path) -> Result<ScriptSource, Error> {
+pub fn script(script: ScriptArgument<'_>) -> Result<ScriptSource, Error> {
+    let script = match script {
+        ScriptArgument::Code(code) => {
+            return Ok(ScriptSource { source: code.into(), name: "-c".to_owned() });
+        }
+        ScriptArgument::File(script) => script,
+    };
     let most = MAX_SOURCE_BYTES as u64;
     let read = if is_stdin(script) {
         return read_bounded(io::stdin().lock(), most)
@@ -254,9 +305,9 @@ fn object(file: &Path) -> Result<Map<String, Value>, String> {
 pub fn inputs(inputs: &[InputArgument], stdin: Option<&str>) -> Result<Vec<Input>, Error> {
     let mut stdin = stdin.map(str::to_owned);
     for (index, input) in inputs.iter().enumerate() {
-        let flag = format!("--in {}", input.written);
-        if let Some(other) = inputs[..index].iter().find(|other| other.name == input.name) {
-            let why = format!("/in/{} is taken by --in {}", input.name, other.written);
+        let flag = input.written.clone();
+        if let Some(other) = inputs[..index].iter().find(|other| other.path() == input.path()) {
+            let why = format!("{} is taken by {}", input.path(), other.written);
             return Err(Error::usage(flag, why).with_hint("name one of them: --in SRC:NAME"));
         }
         if input.is_stdin() {
@@ -287,7 +338,7 @@ mod tests {
     use super::*;
 
     fn input(text: &str) -> Result<(String, String), String> {
-        let InputArgument { source, name, written: _ } = InputArgument::parse(text.as_ref())?;
+        let InputArgument { source, name, .. } = InputArgument::parse(text.as_ref())?;
         Ok((source.to_str().unwrap().to_owned(), name))
     }
 
@@ -364,8 +415,8 @@ mod tests {
         let same = ["x:a", "y:a"].map(input);
         let stdin = ["-:a"].map(input);
         let texts = [
-            script(&at("none.luau")).unwrap_err(),
-            script(folder.path()).unwrap_err(),
+            script(ScriptArgument::File(&at("none.luau"))).unwrap_err(),
+            script(ScriptArgument::File(folder.path())).unwrap_err(),
             arguments(Some(&at("none.json")), &[]).unwrap_err(),
             arguments(Some(&at("list.json")), &[]).unwrap_err(),
             arguments(Some(&at("bad.json")), &[]).unwrap_err(),
@@ -387,6 +438,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("long.luau");
         std::fs::write(&file, vec![b'x'; 2 * MAX_SOURCE_BYTES]).unwrap();
-        assert_eq!(script(&file).unwrap().source.len(), MAX_SOURCE_BYTES + 1);
+        assert_eq!(script(ScriptArgument::File(&file)).unwrap().source.len(), MAX_SOURCE_BYTES + 1);
     }
 }

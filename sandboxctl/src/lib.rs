@@ -21,8 +21,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::error::{ContextKind, ContextValue};
-use clap::{ArgMatches, CommandFactory, Parser, ValueEnum};
+use clap::{ArgMatches, ValueEnum};
 use sandbox_api::operation::Envelope;
 use sandbox_api::{ErrorKind, ExecDocument, Failure, ResultDocument};
 
@@ -36,7 +35,7 @@ pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     // First of all: clap's own help and errors use colour too.
     choose_colour(colour_asked_for(&args));
-    let cli = match Cli::try_parse_from(&args) {
+    let cli = match Cli::read(&args) {
         Ok(cli) => cli,
         Err(error) => return usage(error, &args, since),
     };
@@ -88,23 +87,15 @@ fn colour_asked_for(args: &[OsString]) -> clap::ColorChoice {
 }
 
 /// Help and version, or an invalid command line.
-fn usage(mut error: clap::Error, args: &[OsString], since: Instant) -> ExitCode {
+fn usage(error: clap::Error, args: &[OsString], since: Instant) -> ExitCode {
     let code = u8::try_from(error.exit_code()).unwrap_or(2);
-    let unknown = error.get(ContextKind::InvalidArg).map(ToString::to_string);
-    if error.kind() == clap::error::ErrorKind::UnknownArgument
-        && unknown.is_some_and(|flag| flag.starts_with("--output-dir"))
-    {
-        // The former name.
-        let now = ContextValue::String("--io-dir".to_owned());
-        error.insert(ContextKind::SuggestedArg, now);
-    }
     if !error.use_stderr() {
         // If this fails, there is no way to report it.
         _ = error.print();
         return ExitCode::from(code);
     }
     let text = render::usage_error(error);
-    if flags(args).any(|flag| flag == "--json") {
+    if cli::asks_for_json(flags(args)) {
         let (message, hint) = message_and_hint(&anstream::adapter::strip_str(&text).to_string());
         let document = Failure::new(ErrorKind::Usage, message, Some(hint));
         if failed(&Output::new(Verbosity::Quiet), json_of(args), document, code, since) {
@@ -117,7 +108,7 @@ fn usage(mut error: clap::Error, args: &[OsString], since: Instant) -> ExitCode 
 
 /// The output format that an invalid command line asked for.
 fn json_of(args: &[OsString]) -> Json {
-    let partly = Cli::command().ignore_errors(true).try_get_matches_from(args);
+    let partly = cli::command().ignore_errors(true).try_get_matches_from(args);
     match partly.as_ref().ok().and_then(ArgMatches::subcommand_name) {
         Some("fs") => Json::Envelope,
         Some("exec") => Json::Exec,
@@ -172,7 +163,7 @@ mod tests {
     #[test]
     fn a_tip_of_claps_is_the_hint() {
         let refused = |given: &[&str]| {
-            let error = Cli::try_parse_from(args(given)).unwrap_err();
+            let error = Cli::read(args(given)).unwrap_err();
             message_and_hint(&anstream::adapter::strip_str(&render::usage_error(error)).to_string())
         };
         let (message, hint) = refused(&["run", "x", "--timout", "1s"]);

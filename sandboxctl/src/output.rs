@@ -75,6 +75,13 @@ impl Output {
         self.stdout_is_terminal
     }
 
+    /// The columns of the terminal that stdout is.
+    #[must_use]
+    pub fn width(&self) -> Option<usize> {
+        let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+        (self.stdout_is_terminal && size.ws_col > 0).then_some(size.ws_col.into())
+    }
+
     /// Whether progress is displayed.
     #[must_use]
     pub fn shows_progress(&self) -> bool {
@@ -123,6 +130,13 @@ impl Output {
             return self.write(format!("{WARNING}{text}{WARNING:#}\n").as_bytes());
         }
         self.text(&format!("{line}\n"))
+    }
+
+    /// Writes an entry of a script's log to stderr, unless quiet.
+    pub fn log_to_stderr(&self, entry: &LogEntry) {
+        if self.verbosity == Verbosity::Normal {
+            self.dim(&entry.line());
+        }
     }
 
     /// Writes a value to stdout as JSON over several lines.

@@ -6,12 +6,15 @@
 //! is one that is long past its expiry. A missing lock file means unknown.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use sandbox_api::EngineKind;
-use sandbox_engine::{ContainerSummary, Engine, seconds, unix_seconds};
-use serde::Serialize;
+use sandbox_api::{
+    Force, GcFailure, GcMode, GcOptions, GcReport, RootFs, SandboxSpec, SandboxState,
+    SandboxSummary,
+};
+use sandbox_engine::{ContainerSummary, Engine, seconds};
 
 use crate::config::Config;
 use crate::engine_call::step;
@@ -24,91 +27,12 @@ const LABEL_INSTANCE: &str = "sandboxctl.instance";
 const LABEL_HOST: &str = "sandboxctl.host";
 const LABEL_EXPIRES: &str = "sandboxctl.expires";
 const LABEL_NAME: &str = "sandboxctl.name";
+const LABEL_TITLE: &str = "sandboxctl.title";
+const LABEL_ROOTFS: &str = "sandboxctl.rootfs";
+const LABEL_IO_DIR: &str = "sandboxctl.io_dir";
 
 /// The interval at which a running controller sweeps.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
-
-/// The state of a sandbox's container and its controller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SandboxState {
-    /// Its controller is alive.
-    Running,
-    /// Its controller is dead, or its maximum lifetime is over: to be removed.
-    Leftover,
-    /// Whether its controller is alive is unknown: it is another user's, or on another machine.
-    Unknown,
-}
-
-/// A sandbox's container, as `ps` lists it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct SandboxSummary {
-    /// The sandbox's id.
-    pub id: String,
-    /// The kind of engine that has its container.
-    pub engine: EngineKind,
-    /// The engine's id of the container.
-    pub container: String,
-    /// The id of the controller that created it.
-    pub instance: String,
-    /// Its state.
-    pub state: SandboxState,
-    /// When it was created, in seconds since 1970.
-    #[serde(serialize_with = "unix_seconds")]
-    pub created: SystemTime,
-    /// When its maximum lifetime ends, in seconds since 1970.
-    #[serde(serialize_with = "unix_seconds")]
-    pub expires: SystemTime,
-}
-
-/// Options of `gc`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct GcOptions {
-    /// Whether to remove anything.
-    pub mode: GcMode,
-    /// What to remove.
-    pub force: Force,
-}
-
-/// Whether to remove anything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum GcMode {
-    /// Only report what would be removed.
-    DryRun,
-    /// Remove.
-    #[default]
-    Remove,
-}
-
-/// What to remove.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Force {
-    /// Leftovers only.
-    #[default]
-    No,
-    /// Leftovers, and containers of unknown state.
-    Yes,
-}
-
-/// What `gc` did, or would do.
-#[derive(Debug, PartialEq, Eq, Default, Serialize)]
-pub struct GcReport {
-    /// What was removed, or would be removed.
-    pub removed: Vec<SandboxSummary>,
-    /// What was kept.
-    pub kept: Vec<SandboxSummary>,
-    /// What could not be removed, and why.
-    pub failed: Vec<GcFailure>,
-}
-
-/// A container that could not be removed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct GcFailure {
-    /// The sandbox.
-    pub sandbox: SandboxSummary,
-    /// The reason.
-    pub reason: String,
-}
 
 /// Finds and removes leftovers of sandboxes, on every engine where there may be some.
 pub struct Reaper {
@@ -198,9 +122,23 @@ pub(crate) fn labels(
     .into()
 }
 
-/// The label with the name of a sandbox's container. It does not identify the owner.
-pub(crate) fn label_of_name(name: String) -> (String, String) {
-    (LABEL_NAME.to_owned(), name)
+/// The labels that describe a sandbox to whoever lists it. They do not identify its owner.
+pub(crate) fn description(spec: &SandboxSpec, io_dir: Option<&Path>) -> Vec<(String, String)> {
+    let path = |path: &Path| path.display().to_string();
+    let image = match &spec.root {
+        RootFs::Image { reference, .. } => Some(reference.clone()),
+        RootFs::Directory(root) | RootFs::Archive(root) => Some(path(root)),
+        RootFs::Builtin => None,
+    };
+    [
+        (LABEL_NAME, spec.container_name.clone()),
+        (LABEL_TITLE, spec.title.clone()),
+        (LABEL_ROOTFS, image),
+        (LABEL_IO_DIR, io_dir.map(path)),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+    .collect()
 }
 
 /// Lists the containers of all sandboxes on an engine, oldest first.
@@ -219,9 +157,24 @@ async fn survey(state: &StateDir, engine: &dyn Engine) -> Result<Vec<SandboxSumm
         .map(|labels| {
             let lock = state.lock_of(&labels.instance);
             let state = decide(&labels, state.host(), lock, now);
-            let Labels { sandbox: id, container, instance, created, expires, .. } = labels;
+            let Labels { sandbox: id, container, instance, created, expires, rest, .. } = labels;
             let engine = engine.info().kind;
-            SandboxSummary { id, engine, container, instance, state, created, expires }
+            let [name, title, image, io_dir] =
+                [LABEL_NAME, LABEL_TITLE, LABEL_ROOTFS, LABEL_IO_DIR]
+                    .map(|it| rest.get(it).cloned());
+            SandboxSummary {
+                id,
+                engine,
+                container,
+                instance,
+                state,
+                created,
+                expires,
+                name,
+                title,
+                image,
+                io_dir,
+            }
         })
         .collect();
     found.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
@@ -293,6 +246,8 @@ struct Labels {
     host: String,
     created: SystemTime,
     expires: SystemTime,
+    /// The others.
+    rest: HashMap<String, String>,
 }
 
 impl Labels {
@@ -312,6 +267,7 @@ impl Labels {
             container: listed.id,
             created: listed.created,
             expires: SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(expires))?,
+            rest: labels,
         })
     }
 
@@ -347,6 +303,7 @@ mod tests {
             host: host.into(),
             created: SystemTime::UNIX_EPOCH,
             expires: SystemTime::UNIX_EPOCH + Duration::from_secs(expires),
+            rest: HashMap::new(),
         }
     }
 

@@ -39,9 +39,14 @@ pub(crate) fn open_inputs(inputs: Vec<Input>, spool_dir: &Path) -> Result<Vec<Op
     let mut names = HashSet::new();
     inputs
         .into_iter()
-        .map(|Input { name, source }| {
+        .map(|input| {
+            let is_at_a_path = input.is_at_a_path();
+            let Input { name, source } = input;
             let refuse = |reason: String| Error::Input { name: name.clone(), reason };
-            check_name(&name).map_err(|reason| refuse(reason.to_owned()))?;
+            // The plan has checked the paths.
+            if !is_at_a_path {
+                check_name(&name).map_err(|reason| refuse(reason.to_owned()))?;
+            }
             if !names.insert(name.clone()) {
                 return Err(refuse("there are two of this name".to_owned()));
             }

@@ -58,27 +58,36 @@ impl Plan {
             .inputs
             .iter()
             .map(|input| {
-                inputs_root.join(input.name.as_bytes()).map_err(|source| Error::Input {
-                    name: input.name.clone(),
-                    reason: source.to_string(),
-                })
+                let path = match input.is_at_a_path() {
+                    true => GuestPath::new(&input.name),
+                    false => inputs_root.join(input.name.as_bytes()),
+                };
+                let refuse = |reason: String| Error::Input { name: input.name.clone(), reason };
+                let path = path.map_err(|source| refuse(source.to_string()))?;
+                let taken = match input.is_at_a_path() {
+                    true => taken(&path, spec, &inputs_root)?,
+                    false => None,
+                };
+                match taken {
+                    Some(taken) => Err(refuse(format!("{path} and {taken} overlap"))),
+                    None => Ok(path),
+                }
             })
             .collect::<Result<Vec<_>, _>>()?;
-        if let Some(io) = &io {
-            let reserved = RESERVED.iter().map(|path| guest("a reserved path", path));
-            let others = reserved.chain([Ok(inputs_root)]);
-            // An io dir beneath `/tmp` is fine; one that covers it would hide it from commands.
-            let tmp =
-                spec.root.supports_exec().then(|| guest("a reserved path", TMP)).transpose()?;
-            for other in others.chain(tmp.map(Ok)) {
-                let other = other?;
-                let is_tmp = other.as_bytes() == TMP.as_bytes();
-                if other.is_under(io) || (io.is_under(&other) && !is_tmp) {
-                    return Err(Error::MountTaken {
-                        path: io.to_string(),
-                        taken: other.to_string(),
-                    });
-                }
+        if let Some(io) = &io
+            && let Some(taken) = taken(io, spec, &inputs_root)?
+        {
+            return Err(Error::MountTaken { path: io.to_string(), taken: taken.to_string() });
+        }
+        let paths: Vec<&GuestPath> = io.iter().chain(&inputs).collect();
+        for (at, input) in spec.inputs.iter().enumerate() {
+            let path = &inputs[at];
+            let others = paths.iter().filter(|other| !std::ptr::eq(**other, path));
+            if let Some(other) =
+                others.into_iter().find(|it| it.is_under(path) || path.is_under(it))
+            {
+                let reason = format!("{path} and {other} overlap");
+                return Err(Error::Input { name: input.name.clone(), reason });
             }
         }
 
@@ -208,6 +217,31 @@ impl Plan {
             }),
         }
     }
+}
+
+/// What a sandbox has that a mount at `path` would cover, or that covers it. Beneath `/tmp` it is
+/// fine; one that covers it would hide it from commands.
+fn taken(
+    path: &GuestPath,
+    spec: &SandboxSpec,
+    inputs: &GuestPath,
+) -> Result<Option<GuestPath>, Error> {
+    let tmp = spec.root.supports_exec().then_some(TMP);
+    let fixed = RESERVED.iter().copied().chain(tmp).map(|path| {
+        GuestPath::new(path).map_err(|source| Error::GuestPath {
+            what: "a reserved path",
+            path: path.to_owned(),
+            source,
+        })
+    });
+    for other in fixed.chain([Ok(inputs.clone())]) {
+        let other = other?;
+        let is_tmp = other.as_bytes() == TMP.as_bytes();
+        if other.is_under(path) || (path.is_under(&other) && !is_tmp) {
+            return Ok(Some(other));
+        }
+    }
+    Ok(None)
 }
 
 /// The agent's own operations enforce path rules. Commands make their own system calls, for which

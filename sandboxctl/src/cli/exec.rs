@@ -5,25 +5,32 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Arg, Args, ValueHint};
+use sandbox_api::RootFs;
 
 use super::allow::AllowArgs;
+use super::habits::HabitArgs;
 use super::limits::{CommandLimits, LimitArgs};
-use super::root::RootArgs;
+use super::root::{RootArgs, image};
+use super::volume::VolumeArgs;
 use super::{BoundsArgs, FileArgs};
-use crate::config::{Flags, Key, Scope, Value};
+use crate::config::{Flags, Key, Scope, Settings, Value};
+use crate::error::Error;
+
+/// The two ways to write it.
+const USAGE: &str = "sandboxctl exec IMAGE COMMAND…, or sandboxctl exec IMAGE --shell 'LINE'";
 
 /// `exec`.
 #[derive(Debug, Args)]
 pub struct ExecArgs {
-    /// Program and arguments; options after the program belong to it
-    #[arg(value_name = "COMMAND", value_hint = ValueHint::Other, trailing_var_arg = true,
-        required_unless_present = "shell", num_args = 1..)]
-    pub command: Vec<OsString>,
+    /// The image, unless a flag names what to run in; then program and arguments; options after the
+    /// first of them belong to the program
+    #[arg(value_name = "IMAGE] [COMMAND", value_hint = ValueHint::Other, trailing_var_arg = true,
+        num_args = 1..)]
+    words: Vec<OsString>,
 
     /// Run this line with the image's /bin/sh instead of COMMAND
-    #[arg(long, value_name = "LINE", value_hint = ValueHint::Other, conflicts_with = "command",
-        allow_hyphen_values = true)]
-    pub shell: Option<OsString>,
+    #[arg(long, value_name = "LINE", value_hint = ValueHint::Other, allow_hyphen_values = true)]
+    shell: Option<OsString>,
 
     /// Set an environment variable, or pass on the caller's if no value is given; repeatable
     #[arg(short, long, value_name = "NAME[=VALUE]", value_hint = ValueHint::Other,
@@ -52,7 +59,8 @@ pub struct ExecArgs {
     pub files: FileArgs,
 
     /// Mount no directory of the host
-    #[arg(long, help_heading = "Files", conflicts_with_all = ["io_dir", "inputs", "mount_path"])]
+    #[arg(long, help_heading = "Files",
+        conflicts_with_all = ["io_dir", "inputs", "mount_path", "volumes"])]
     no_io: bool,
 
     /// Keep the files of a fresh io dir in ./sandbox-files-ID, and print its path
@@ -70,9 +78,100 @@ pub struct ExecArgs {
     /// Whom it may reach.
     #[command(flatten)]
     allow: AllowArgs,
+
+    /// Mounts as Docker writes them.
+    #[command(flatten)]
+    volumes: VolumeArgs,
+
+    /// What Docker's users type.
+    #[command(flatten)]
+    habits: HabitArgs,
+}
+
+/// What runs, and what in.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Target {
+    /// What it runs in.
+    pub root: RootFs,
+    /// The first word named the image.
+    pub image_is_a_word: bool,
+    /// What runs.
+    pub command: CommandLine,
+}
+
+/// What `exec` runs.
+#[derive(Debug, PartialEq, Eq)]
+pub enum CommandLine {
+    /// A program and its arguments.
+    Program(OsString, Vec<OsString>),
+    /// A line for the shell.
+    Shell(OsString),
 }
 
 impl ExecArgs {
+    /// Adds the mounts that are written as Docker writes them to the files.
+    ///
+    /// # Errors
+    ///
+    /// As [`VolumeArgs::add_to`].
+    pub fn add_volumes(&mut self) -> Result<(), Error> {
+        self.volumes.add_to(&mut self.files)
+    }
+
+    /// What to run, and what in. Where no flag says what to run in, the first word is an image:
+    /// the sandbox image has no programs.
+    ///
+    /// # Errors
+    ///
+    /// If one of the two is missing.
+    pub fn target(&self, settings: &Settings) -> Result<Target, Error> {
+        let mut words = self.words.iter().peekable();
+        let image_is_a_word = !self.root.is_named();
+        let root = match image_is_a_word {
+            false => self.root.root(settings),
+            true => {
+                let word = words.next().ok_or_else(|| {
+                    Error::usage("IMAGE", "there is nothing to run the command in").with_hint(USAGE)
+                })?;
+                let reference = word.to_str().filter(|word| !word.is_empty());
+                let reference = reference
+                    .ok_or_else(|| Error::usage("IMAGE", "it is empty or not UTF-8 text"))?;
+                words.next_if(|word| *word == "--");
+                image(reference, settings)
+            }
+        };
+        let command = match (&self.shell, words.next()) {
+            (Some(line), None) => CommandLine::Shell(line.clone()),
+            (Some(_), Some(word)) => {
+                let why = "the line for the shell is the whole command";
+                let what = format!("'{}'", word.to_string_lossy());
+                return Err(Error::usage(what, why).with_hint(USAGE));
+            }
+            (None, Some(flag)) if image_is_a_word && flag == "--shell" && words.len() == 1 => {
+                CommandLine::Shell(words.next().cloned().unwrap_or_default())
+            }
+            (None, None) => return Err(Error::usage("COMMAND", "it is missing").with_hint(USAGE)),
+            (None, Some(program)) if program.is_empty() => {
+                return Err(Error::usage("COMMAND", "it is empty"));
+            }
+            // Options after the image would be the program's.
+            (None, Some(option)) if image_is_a_word && self.is_misplaced(option) => {
+                let option = option.to_string_lossy();
+                return Err(Error::usage("COMMAND", format!("'{option}' is not a program"))
+                    .with_hint("options of sandboxctl stand before the image"));
+            }
+            (None, Some(program)) => {
+                CommandLine::Program(program.clone(), words.cloned().collect())
+            }
+        };
+        Ok(Target { root, image_is_a_word, command })
+    }
+
+    /// Whether an option follows the image directly.
+    fn is_misplaced(&self, program: &OsStr) -> bool {
+        program.as_bytes().starts_with(b"-") && self.words.get(1).is_some_and(|it| it == program)
+    }
+
     /// Adds the settings among these flags.
     pub fn add_flags(&self, flags: &mut Flags) {
         flags.scope = Scope::Exec;
@@ -127,7 +226,6 @@ impl Variable {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
     use sandbox_api::{Pull, RootFs};
 
     use super::*;
@@ -137,11 +235,26 @@ mod tests {
 
     fn parse(args: &[&str]) -> Result<Box<ExecArgs>, String> {
         let all = ["sandboxctl", "exec"].iter().chain(args);
-        match Cli::try_parse_from(all).map(|cli| cli.command) {
+        match Cli::read(all).map(|cli| cli.command) {
             Ok(Command::Exec(args)) => Ok(args),
             Ok(other) => panic!("it is no other command: {other:?}"),
             Err(error) => Err(error.to_string()),
         }
+    }
+
+    fn target(args: &[&str]) -> Result<Target, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let environment = Environment::made_up(folder.path(), &[]);
+        let args = parse(args)?;
+        let mut flags = Flags::default();
+        args.add_flags(&mut flags);
+        let settings = Settings::load(&environment, flags).unwrap();
+        args.target(&settings).map_err(|error| error.to_text())
+    }
+
+    fn program(words: &[&str]) -> CommandLine {
+        let mut words = words.iter().map(OsString::from);
+        CommandLine::Program(words.next().unwrap(), words.collect())
     }
 
     #[test]
@@ -149,23 +262,64 @@ mod tests {
         for separator in [&["--"][..], &[]] {
             let given = ["--image", "debian", "-e", "A=1"];
             let command = ["ls", "-e", "--json", "--", "-i"];
-            let args = parse(&[&given, separator, &command].concat()).unwrap();
-            assert_eq!(args.command, command);
+            let all = [&given, separator, &command].concat();
+            assert_eq!(target(&all).unwrap().command, program(&command));
+            let args = parse(&all).unwrap();
             assert_eq!((args.json, args.stdin, args.env.len()), (false, false, 1));
         }
-        let args = parse(&["--image", "debian", "--", "--version"]).unwrap();
-        assert_eq!(args.command, ["--version"]);
+        let version = target(&["--image", "debian", "--", "--version"]).unwrap();
+        assert_eq!(version.command, program(&["--version"]));
         // A flag that is none is not taken for the command.
         assert!(parse(&["--imag", "debian", "ls"]).unwrap_err().contains("'--image'"));
     }
 
     #[test]
+    fn first_word_is_the_image_unless_a_flag_names_one() {
+        let image = |name: &str| RootFs::Image { reference: name.into(), pull: Pull::Missing };
+        let debian = image("debian:13");
+        for words in [
+            &["debian:13", "ls", "-l", "--", "x"][..],
+            &["debian:13", "--", "ls", "-l", "--", "x"],
+            &["--", "debian:13", "ls", "-l", "--", "x"],
+            &["-e", "A=1", "debian:13", "ls", "-l", "--", "x"],
+        ] {
+            let made = target(words).unwrap();
+            assert_eq!((&made.root, made.image_is_a_word), (&debian, true), "{words:?}");
+            assert_eq!(made.command, program(&["ls", "-l", "--", "x"]), "{words:?}");
+        }
+        let named = target(&["--image", "debian:13", "ls", "-l"]).unwrap();
+        assert_eq!((named.root, named.image_is_a_word), (debian, false));
+        assert_eq!(named.command, program(&["ls", "-l"]));
+        for (words, why) in [
+            (&[][..], "IMAGE: there is nothing to run"),
+            (&["debian"], "COMMAND: it is missing"),
+            (&["debian", "--"], "COMMAND: it is missing"),
+            (&["--image", "debian"], "COMMAND: it is missing"),
+            (&["debian", ""], "COMMAND: it is empty"),
+            (&["", "ls"], "IMAGE: it is empty"),
+            (&["debian", "--timeout", "5s", "ls"], "stand before the image"),
+        ] {
+            let refused = target(words).unwrap_err();
+            assert!(refused.contains(why), "{words:?}: {refused}");
+        }
+        // Whoever writes `--` means it.
+        assert!(target(&["debian", "--", "--version"]).is_ok());
+    }
+
+    #[test]
     fn a_command_is_a_program_or_a_line_for_the_shell() {
-        assert!(parse(&["--image", "debian"]).unwrap_err().contains("COMMAND"));
-        assert!(parse(&["--image", "debian", "--"]).unwrap_err().contains("COMMAND"));
-        let args = parse(&["--image", "debian", "--shell", "ls | wc -l"]).unwrap();
-        assert_eq!(args.shell.as_deref(), Some(OsStr::new("ls | wc -l")));
-        assert!(parse(&["--shell", "ls", "wc"]).unwrap_err().contains("cannot be used with"));
+        let line = CommandLine::Shell("ls | wc -l".into());
+        assert_eq!(target(&["--image", "debian", "--shell", "ls | wc -l"]).unwrap().command, line);
+        assert_eq!(target(&["--shell", "ls | wc -l", "debian"]).unwrap().command, line);
+        assert_eq!(target(&["debian", "--shell", "ls | wc -l"]).unwrap().command, line);
+        let refused = target(&["--shell", "ls", "debian", "wc"]).unwrap_err();
+        assert!(refused.contains("'wc': the line for the shell is the whole command"), "{refused}");
+    }
+
+    #[test]
+    fn docker_users_may_write_what_holds_anyway() {
+        assert!(target(&["--rm", "--network", "none", "debian", "ls"]).is_ok());
+        assert!(target(&["--network=host", "debian", "ls"]).unwrap_err().contains("--allow"));
     }
 
     #[test]

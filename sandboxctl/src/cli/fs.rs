@@ -29,6 +29,12 @@ pub struct FsArgs {
     #[arg(long, global = true)]
     pub json: bool,
 
+    /// The same, as other tools name it
+    // A default of `json` would not reach the commands below.
+    #[arg(short = 'o', long = "output", alias = "format", global = true, hide = true,
+        value_parser = ["json"])]
+    pub(super) output_format: Option<String>,
+
     /// The sandbox.
     #[command(flatten)]
     pub sandbox: SandboxArgs,

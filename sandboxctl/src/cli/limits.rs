@@ -2,11 +2,12 @@
 
 use std::marker::PhantomData;
 
+use clap::builder::TypedValueParser;
 use clap::error::Error;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use sandbox_api::{LimitKey, LimitValue};
 
-use super::value_of;
+use super::Utf8;
 use crate::config::{Flags, Key, Value};
 
 /// The limits that a command has flags for.
@@ -75,6 +76,20 @@ sets! {
     }
 }
 
+/// Reads the flag of a limit. A time without a unit is seconds, as for `timeout(1)`; in a file it
+/// would be read by someone who did not write it.
+fn value_of_limit(key: Key) -> impl TypedValueParser<Value = Value> {
+    Utf8(move |text: &str| {
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_time = matches!(key, Key::Limit(limit) if matches!(limit.default_value(), LimitValue::Time(_)));
+        let read = match is_number && is_time {
+            true => Value::from_text(key, &format!("{text}s")),
+            false => Value::from_text(key, text),
+        };
+        read.map_err(|error| error.to_string())
+    })
+}
+
 /// The values of the flags of a [`LimitSet`].
 #[derive(Debug)]
 pub struct LimitArgs<S> {
@@ -108,7 +123,7 @@ impl<S: LimitSet> LimitArgs<S> {
             .value_name(value)
             .help(key.help())
             .help_heading(S::HEADING)
-            .value_parser(value_of(key))
+            .value_parser(value_of_limit(key))
             .value_hint(ValueHint::Other)
             .global(S::IS_GLOBAL)
             // A hyphen begins a negative number, of which we say what is wrong with it.

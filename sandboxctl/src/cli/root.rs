@@ -44,16 +44,26 @@ impl RootArgs {
         self.limits.add_flags(flags);
     }
 
+    /// Whether a flag names what to run in.
+    #[must_use]
+    pub const fn is_named(&self) -> bool {
+        self.image.is_some() || self.rootfs.is_some() || self.image_archive.is_some()
+    }
+
     /// What the flags name.
     #[must_use]
     pub fn root(&self, settings: &Settings) -> RootFs {
         match self {
-            Self { image: Some(reference), .. } => {
-                RootFs::Image { reference: reference.clone(), pull: settings.pull() }
-            }
+            Self { image: Some(reference), .. } => image(reference, settings),
             Self { rootfs: Some(directory), .. } => RootFs::Directory(directory.clone()),
             Self { image_archive: Some(file), .. } => RootFs::Archive(file.clone()),
             _ => RootFs::Builtin,
         }
     }
+}
+
+/// An image, pulled as the settings say.
+#[must_use]
+pub fn image(reference: &str, settings: &Settings) -> RootFs {
+    RootFs::Image { reference: reference.to_owned(), pull: settings.pull() }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{Context, block_on};
 use crate::cli::CheckArgs;
 use crate::error::Error;
+use crate::input::ScriptArgument;
 use crate::{input, render};
 
 #[derive(Serialize)]
@@ -17,7 +18,7 @@ struct Answer {
 
 pub fn check(context: &Context<'_>, args: &CheckArgs) -> Result<u8, Error> {
     let policy = context.settings()?.confinement();
-    let script = input::script(&args.script)?;
+    let script = input::script(ScriptArgument::File(&args.script))?;
     let agent = context.environment.agent();
     let error = block_on(async { Ok(check_script(&script.source, &agent, policy).await?) })?;
     let code = match &error {

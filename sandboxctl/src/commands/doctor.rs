@@ -31,9 +31,23 @@ pub fn doctor(context: &Context<'_>, args: &ReportArgs) -> Result<u8, Error> {
     } else {
         let colour = context.output.stdout_has_colour();
         context.output.write(listing(&checks, colour).as_bytes())?;
+        context.output.text(&format!("\n{}\n", verdict(&checks)))?;
     }
     let fails = checks.iter().any(|check| check.status == CheckStatus::Fail);
     Ok(if fails { 125 } else { 0 })
+}
+
+/// Whether sandboxes can be run, in one line.
+fn verdict(checks: &[Check]) -> String {
+    let names = |status: CheckStatus| {
+        let found = checks.iter().filter(|check| check.status == status);
+        found.map(|check| check.id).collect::<Vec<_>>().join(", ")
+    };
+    match (names(CheckStatus::Fail), names(CheckStatus::Warn)) {
+        (fails, _) if !fails.is_empty() => format!("not ready: see {fails}"),
+        (_, warns) if !warns.is_empty() => format!("ready, with warnings: see {warns}"),
+        _ => "ready: sandboxctl run -c 'return 6 * 7'".to_owned(),
+    }
 }
 
 fn listing(checks: &[Check], colour: bool) -> String {
@@ -78,6 +92,10 @@ mod tests {
         FAIL  disk      seen
                         fix: make room
         ");
+        assert_eq!(verdict(&checks), "not ready: see disk");
+        assert_eq!(verdict(&checks[..1]), "ready: sandboxctl run -c 'return 6 * 7'");
+        let warns = [check("disk", CheckStatus::Warn, None)];
+        assert_eq!(verdict(&warns), "ready, with warnings: see disk");
         assert!(listing(&checks, true).contains("\u{1b}[1m\u{1b}[31mFAIL\u{1b}[0m  disk"));
     }
 }

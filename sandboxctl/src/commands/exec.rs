@@ -8,32 +8,34 @@ use std::io;
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use sandbox_api::{CancelCause, DEFAULT_LIFETIME, ExecDocument, ExecResult, Lifespan, SandboxSpec};
+use sandbox_api::{
+    CancelCause, DEFAULT_LIFETIME, ErrorKind, ExecDocument, ExecResult, Exit, Lifespan, Outcome,
+    RootFs, SandboxSpec,
+};
 use sandbox_controller::{Command, Config, ExecStream, Execution, Stdin};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::transfer::{Sink, Source};
-use super::{Context, block_on, launch, touched};
-use crate::cli::exec::{ExecArgs, Variable};
+use super::{Context, block_on, hints, launch, touched};
+use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
 use crate::config::Settings;
 use crate::error::Error;
 
-pub fn exec(context: &Context<'_>, args: &ExecArgs) -> Result<u8, Error> {
+pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
+    args.add_volumes()?;
+    let args = &args;
     let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
     if args.keep {
         settings.keep_io_dir();
     }
-    let root = args.root.root(&settings);
-    if !root.supports_exec() {
-        let why = "there is nothing to run it in: the sandbox's own image has no programs";
-        return Err(Error::usage("COMMAND", why).with_hint(
-            "--image names an image of Docker's; on the embedded engine, --rootfs names a \
-             directory and --image-archive a tar of an image",
-        ));
-    }
-    let command = command(context, args)?;
+    let Target { root, image_is_a_word, command: line } = args.target(&settings)?;
+    let command = request(context, args, &line)?;
     let stdin = args.stdin.then_some("--stdin");
-    let spec = launch::spec_of_files(context, &args.files, &settings, root, stdin)?;
+    let spec = launch::spec_of_files(context, &args.files, &settings, root.clone(), stdin)?;
+    let spec = match &line {
+        CommandLine::Program(program, _) => spec.title(launch::title(&program.to_string_lossy())),
+        CommandLine::Shell(_) => spec.title("sh"),
+    };
     let lifetime = DEFAULT_LIFETIME.saturating_add(spec.limits.timeout);
     let spec = launch::with_hosts(spec, &settings)?.lifespan(Lifespan::OneRun).lifetime(lifetime);
     let source = match args.stdin {
@@ -46,18 +48,25 @@ pub fn exec(context: &Context<'_>, args: &ExecArgs) -> Result<u8, Error> {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
     let config = context.controller(&settings);
-    let session = Session { context, settings: &settings, json: args.json, keep: args.keep };
-    block_on(session.run(config, spec, command, source))
+    let session =
+        Session { context, settings: &settings, json: args.json, keep: args.keep, line: &line };
+    block_on(session.run(config, spec, command, source)).map_err(|error| match (error, &root) {
+        (Error::Controller(source), RootFs::Image { reference, .. })
+            if image_is_a_word && source.kind() == ErrorKind::Image =>
+        {
+            hints::word_as_image(source, reference)
+        }
+        (error, _) => error,
+    })
 }
 
-/// The command to run, from the flags.
-fn command(context: &Context<'_>, args: &ExecArgs) -> Result<Command, Error> {
-    let mut command = match (&args.shell, args.command.split_first()) {
-        (Some(line), _) => Command::shell(line.as_bytes()),
-        (None, Some((program, args))) if !program.is_empty() => {
+/// The request to the controller, from the command line and the flags.
+fn request(context: &Context<'_>, args: &ExecArgs, line: &CommandLine) -> Result<Command, Error> {
+    let mut command = match line {
+        CommandLine::Shell(line) => Command::shell(line.as_bytes()),
+        CommandLine::Program(program, args) => {
             Command::new(program.as_bytes()).args(args.iter().map(|arg| arg.as_bytes()))
         }
-        (None, _) => return Err(Error::usage("COMMAND", "it is empty")),
     };
     for Variable { name, value } in &args.env {
         let value = match value {
@@ -92,6 +101,8 @@ struct Session<'a> {
     json: bool,
     /// Print where the files are.
     keep: bool,
+    /// What runs.
+    line: &'a CommandLine,
 }
 
 impl Session<'_> {
@@ -162,10 +173,16 @@ impl Session<'_> {
                 Written::All => failure.message,
                 Written::Unread => "cancelled: the reader of its output is gone".to_owned(),
             };
-            output.failure(&message, result.hint().as_deref());
+            let own = hints::not_found(self.line, failure.kind);
+            output.failure(&message, own.or_else(|| result.hint()).as_deref());
         }
         let here = &self.context.environment.working_directory;
         let io_dir = result.io_dir.as_deref();
+        if matches!(result.outcome, Outcome::Exit(Exit::Code(_)))
+            && let Some(hint) = hints::file_left_outside(self.line, io_dir)
+        {
+            output.hint(&hint);
+        }
         touched::print(output, here, io_dir, &result.files_touched);
         if self.keep {
             touched::print_kept(output, io_dir);

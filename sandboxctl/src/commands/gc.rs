@@ -1,6 +1,6 @@
 //! `gc`: removes leftovers of crashed controllers.
 
-use sandbox_controller::{Force, GcMode, GcOptions};
+use sandbox_api::{Force, GcMode, GcOptions};
 
 use super::{Context, ps::listing};
 use crate::cli::GcArgs;
@@ -24,7 +24,7 @@ pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
     let mut text =
         format!("{done} {}, kept {}\n", count(report.removed.len()), count(report.kept.len()));
     if !report.removed.is_empty() {
-        text.push_str(&listing(&report.removed));
+        text.push_str(&listing(&report.removed, context.output.width()));
     }
     context.output.text(&text)?;
     for failure in &report.failed {

@@ -44,7 +44,7 @@ pub fn image(context: &Context<'_>, command: ImageCommand) -> Result<u8, Error> 
     if json {
         output.document(&images)?;
     } else {
-        output.text(&listing(&images))?;
+        output.text(&listing(&images, output.width()))?;
     }
     Ok(0)
 }
@@ -123,7 +123,7 @@ fn one(context: &Context<'_>, image: &ImageInfo, json: bool) -> Result<u8, Error
     Ok(0)
 }
 
-fn listing(images: &[ImageInfo]) -> String {
+fn listing(images: &[ImageInfo], width: Option<usize>) -> String {
     let now = SystemTime::now();
     let rows: Vec<_> = images
         .iter()
@@ -139,7 +139,7 @@ fn listing(images: &[ImageInfo]) -> String {
             ]
         })
         .collect();
-    render::table(["ID", "ENGINE", "AGENT", "CREATED", "SIZE", "CURRENT"], &rows)
+    render::table(["ID", "ENGINE", "AGENT", "CREATED", "SIZE", "CURRENT"], &rows, width)
 }
 
 #[cfg(test)]

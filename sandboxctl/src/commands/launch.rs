@@ -69,6 +69,12 @@ pub fn spec_of_files(
     Ok(inputs.into_iter().fold(spec, SandboxSpec::input))
 }
 
+/// What a list of sandboxes says of one: the name of a script's file, or of a program.
+pub fn title(path: &str) -> String {
+    const MOST: usize = 64;
+    path.rsplit('/').next().unwrap_or(path).chars().take(MOST).collect()
+}
+
 /// Adds the hosts that commands may reach, when it is known whether the sandbox supports commands.
 /// The configuration's hosts apply only then; those of the command line are always requested.
 pub fn with_hosts(spec: SandboxSpec, settings: &Settings) -> Result<SandboxSpec, Error> {
@@ -87,22 +93,42 @@ pub async fn in_sandbox<T>(
     spec: SandboxSpec,
     serve: impl AsyncFnOnce(&Sandbox, &mut Signals) -> Result<T, Error>,
 ) -> Result<T, Error> {
+    with_engine(context, config, async |controller, signals| {
+        in_sandbox_of(context, settings, controller, signals, spec, serve).await
+    })
+    .await
+}
+
+/// Runs `work` with an engine. What is left to be removed at its end is waited for.
+pub async fn with_engine<T>(
+    context: &Context<'_>,
+    config: Config,
+    work: impl AsyncFnOnce(&Controller, &mut Signals) -> Result<T, Error>,
+) -> Result<T, Error> {
     let mut signals = Signals::listen()?;
     let controller = context.connect(config, &mut signals).await?;
-    let ended = match launch(context, settings, &controller, &mut signals, spec).await {
-        Ok(sandbox) => {
-            let ended = serve(&sandbox, &mut signals).await;
-            // The reported result is final; a container that could not be removed yet is reported
-            // and does not change it.
-            if let Ok(Err(error)) = signals.guard(sandbox.close()).await {
-                context.output.notice(&error.full_message());
-            }
-            ended
-        }
-        Err(error) => Err(error),
-    };
+    let ended = work(&controller, &mut signals).await;
     // The result is printed; cleanup does not delay it.
     context.close(controller, &mut signals).await;
+    ended
+}
+
+/// Runs `serve` with a sandbox of this controller that is launched for it alone.
+pub async fn in_sandbox_of<T>(
+    context: &Context<'_>,
+    settings: &Settings,
+    controller: &Controller,
+    signals: &mut Signals,
+    spec: SandboxSpec,
+    serve: impl AsyncFnOnce(&Sandbox, &mut Signals) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let sandbox = launch(context, settings, controller, signals, spec).await?;
+    let ended = serve(&sandbox, signals).await;
+    // The reported result is final; a container that could not be removed yet is reported and does
+    // not change it.
+    if let Ok(Err(error)) = signals.guard(sandbox.close()).await {
+        context.output.notice(&error.full_message());
+    }
     ended
 }
 
@@ -183,6 +209,7 @@ fn named(error: ControllerError, settings: &Settings) -> Error {
         ControllerError::GuestPath { what: "the mount path", .. } => "--mount-path".to_owned(),
         ControllerError::MountTaken { .. } => "--mount-path".to_owned(),
         ControllerError::IoDir { .. } => settings.named(Key::IoDir),
+        ControllerError::Input { name, .. } if name.starts_with('/') => "--volume".to_owned(),
         ControllerError::Input { .. } => "--in".to_owned(),
         ControllerError::Audit { .. } => settings.named(Key::AuditFile),
         ControllerError::EgressUnsupported => settings.named(Key::Allow),

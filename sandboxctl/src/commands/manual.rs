@@ -4,15 +4,13 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use clap::CommandFactory;
-
 use super::Context;
-use crate::cli::Cli;
+use crate::cli;
 use crate::error::Error;
 
 pub fn completions(context: &Context<'_>, shell: clap_complete::Shell) -> Result<u8, Error> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "sandboxctl", &mut script);
+    clap_complete::generate(shell, &mut cli::command(), "sandboxctl", &mut script);
     context.output.write(&script)?;
     Ok(0)
 }
@@ -33,7 +31,7 @@ pub fn man(context: &Context<'_>, dir: Option<&Path>) -> Result<u8, Error> {
 
 /// Every page with its name: the main page first, then one per command.
 fn pages() -> io::Result<Vec<(String, String)>> {
-    let mut whole = Cli::command().disable_help_subcommand(true);
+    let mut whole = cli::command().disable_help_subcommand(true);
     whole.build();
     let mut pages = Vec::new();
     let mut left = vec![&whole];
@@ -86,7 +84,7 @@ mod tests {
         let mut script = Vec::new();
         clap_complete::generate(
             clap_complete::Shell::Bash,
-            &mut Cli::command(),
+            &mut cli::command(),
             "sandboxctl",
             &mut script,
         );

@@ -6,6 +6,7 @@ mod doctor;
 mod exec;
 mod fs;
 mod gc;
+mod hints;
 mod image;
 mod launch;
 mod manual;
@@ -46,8 +47,8 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         .map_err(|source| Error::System { what: "the working directory".into(), source })?;
     let context = Context { global: &global, environment, output };
     match command {
-        Command::Run(args) => run::run(&context, &args),
-        Command::Exec(args) => exec::exec(&context, &args),
+        Command::Run(args) => run::run(&context, *args),
+        Command::Exec(args) => exec::exec(&context, *args),
         Command::Fs(args) => fs::fs(&context, &args),
         Command::Check(args) => check::check(&context, &args),
         Command::Types => output.text(SCRIPT_API).map(|()| 0),

@@ -2,49 +2,85 @@
 
 use std::time::SystemTime;
 
-use sandbox_controller::{Reaper, SandboxState, SandboxSummary};
+use sandbox_api::{SandboxState, SandboxSummary};
+use sandbox_controller::Reaper;
 
 use super::Context;
-use crate::cli::ReportArgs;
+use crate::cli::PsArgs;
 use crate::error::Error;
 use crate::render;
 
-pub fn ps(context: &Context<'_>, args: &ReportArgs) -> Result<u8, Error> {
+pub fn ps(context: &Context<'_>, args: &PsArgs) -> Result<u8, Error> {
     let sandboxes = context.with_reaper(Reaper::ps)?;
     if args.json {
         context.output.document(&sandboxes)?;
+    } else if args.quiet {
+        let ids: String = sandboxes.iter().map(|sandbox| format!("{}\n", sandbox.id)).collect();
+        context.output.text(&ids)?;
     } else {
-        context.output.text(&listing(&sandboxes))?;
+        context.output.text(&listing(&sandboxes, context.output.width()))?;
     }
     Ok(0)
 }
 
-/// Sandboxes as a table, also for `gc`.
-pub(super) fn listing(sandboxes: &[SandboxSummary]) -> String {
+/// Sandboxes as a table of this width, also for `gc`.
+pub(super) fn listing(sandboxes: &[SandboxSummary], width: Option<usize>) -> String {
     let now = SystemTime::now();
     let rows: Vec<_> = sandboxes
         .iter()
         .map(|sandbox| {
             let since = now.duration_since(sandbox.created).unwrap_or_default();
-            let expires = match sandbox.expires.duration_since(now) {
-                Ok(left) => format!("in {}", render::age(left)),
-                Err(_) => "over".to_owned(),
-            };
             let state = match sandbox.state {
                 SandboxState::Running => "running",
                 SandboxState::Leftover => "leftover",
                 SandboxState::Unknown => "unknown",
             };
+            // Whoever made a container of another user wrote its labels.
+            let label = |label: &Option<String>| {
+                label.as_deref().map_or("-".into(), |text| render::escaped_line(text).into_owned())
+            };
             [
                 sandbox.id.clone(),
-                sandbox.engine.to_string(),
-                sandbox.container.chars().take(12).collect(),
                 state.to_owned(),
-                sandbox.instance.clone(),
-                format!("{} ago", render::age(since)),
-                expires,
+                render::age(since),
+                sandbox.engine.to_string(),
+                label(&sandbox.name),
+                label(&sandbox.title),
+                label(&sandbox.image),
+                label(&sandbox.io_dir),
             ]
         })
         .collect();
-    render::table(["ID", "ENGINE", "CONTAINER", "STATE", "INSTANCE", "CREATED", "EXPIRES"], &rows)
+    let headings = ["ID", "STATE", "AGE", "ENGINE", "NAME", "RUNS", "IMAGE", "IO DIR"];
+    render::table(headings, &rows, width)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sandbox_api::EngineKind;
+
+    use super::*;
+
+    #[test]
+    fn table_says_what_each_sandbox_is_for() {
+        let sandbox = SandboxSummary {
+            id: "da2442acca66b731".into(),
+            engine: EngineKind::Docker,
+            container: "c".into(),
+            instance: "i".into(),
+            state: SandboxState::Running,
+            created: SystemTime::now() - Duration::from_secs(65),
+            expires: SystemTime::now(),
+            name: None,
+            title: Some("make\n".into()),
+            image: Some("debian:13".into()),
+            io_dir: Some("/srv/out".into()),
+        };
+        insta::assert_snapshot!(listing(&[sandbox], None), @r"
+        ID                STATE    AGE  ENGINE  NAME  RUNS    IMAGE      IO DIR
+        da2442acca66b731  running  1m   docker  -     make\n  debian:13  /srv/out
+        ");
+    }
 }

@@ -1,35 +1,46 @@
-//! `run`: runs a script, from its file to its result.
+//! `run`: runs scripts, from their files to their results.
 
 mod report;
 
-use sandbox_api::{Lifespan, LimitKey, SandboxSpec, Script};
-use sandbox_controller::{Config, Run};
+use std::pin::pin;
+
+use futures_util::StreamExt as _;
+use sandbox_api::{Lifespan, LimitKey, Outcome, RunResult, SandboxSpec, Script};
+use sandbox_controller::{Config, Controller, Run};
 
 use super::{Context, block_on, launch};
 use crate::cli::RunArgs;
 use crate::config::{Key, Settings};
 use crate::error::Error;
-use crate::input;
+use crate::input::{self, ScriptSource};
+use crate::signals::Signals;
 use report::Report;
 
-pub fn run(context: &Context<'_>, args: &RunArgs) -> Result<u8, Error> {
+pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
+    args.add_volumes()?;
+    let args = &args;
     let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
     if args.keep && args.root.root(&settings).supports_exec() {
         settings.keep_io_dir();
     }
-    let source = input::script(&args.script)?;
+    // Everything is read before the first one runs.
+    let scripts = input::scripts(&args.scripts())?;
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
     let spec = spec(context, args, &settings)?;
     let config = context.controller(&settings);
-    let script = Script::new(source.source.clone()).args(arguments);
-    let report = Report {
-        output: context.output,
-        json: args.json,
-        keep: args.keep,
-        script: &source,
-        here: &context.environment.working_directory,
+    let session = Session {
+        context,
+        settings: &settings,
+        args,
+        spec,
+        is_streamed: scripts.len() == 1 || args.jobs == 1,
+        has_heads: scripts.len() > 1,
     };
-    block_on(Session { context, settings: &settings, report }.run(config, spec, script))
+    let jobs = scripts.into_iter().map(|source| {
+        let script = Script::new(source.source.clone()).args(arguments.clone());
+        (source, script)
+    });
+    block_on(session.run(config, jobs.collect()))
 }
 
 /// The request to the controller. Errors are reported before an engine is contacted.
@@ -44,38 +55,109 @@ fn spec(context: &Context<'_>, args: &RunArgs, settings: &Settings) -> Result<Sa
             limits.memory,
         ));
     }
-    let stdin = input::is_stdin(&args.script).then_some("SCRIPT -");
+    let stdin = args.scripts().iter().any(|script| script.is_stdin()).then_some("SCRIPT -");
     let spec = launch::spec(context, &args.sandbox, settings, args.root.root(settings), stdin)?;
     let spec = launch::with_hosts(spec, settings)?;
     Ok(spec.lifespan(Lifespan::OneRun).io_errors(settings.io_errors()))
 }
 
-/// One run, from connecting to the engine to the result.
+/// The scripts of one call, from connecting to the engine to the last result.
 struct Session<'a> {
     context: &'a Context<'a>,
     settings: &'a Settings,
-    report: Report<'a>,
+    args: &'a RunArgs,
+    /// The sandbox of each.
+    spec: SandboxSpec,
+    /// One runs at a time, and is printed as it comes.
+    is_streamed: bool,
+    /// There are several, whose outputs have their names above them.
+    has_heads: bool,
 }
 
 impl Session<'_> {
-    async fn run(&self, config: Config, spec: SandboxSpec, script: Script) -> Result<u8, Error> {
-        launch::in_sandbox(self.context, self.settings, config, spec, async |sandbox, signals| {
-            let run = sandbox.start(script);
-            launch::follow_to_end(signals, run, Run::cancel_handle, async |run| {
-                self.follow(run).await
-            })
-            .await
+    /// Runs the scripts, as many at once as was asked for, and reports them in order. The exit code
+    /// is the first that is not 0.
+    async fn run(&self, config: Config, jobs: Vec<(ScriptSource, Script)>) -> Result<u8, Error> {
+        launch::with_engine(self.context, config, async |controller, _| {
+            let runs = futures_util::stream::iter(jobs)
+                .map(|(source, script)| self.run_one(controller, source, script))
+                .buffered(self.args.jobs.into());
+            let mut runs = pin!(runs);
+            let mut code = 0;
+            while let Some(ended) = runs.next().await {
+                let (source, result) = ended?;
+                if !self.is_streamed {
+                    let report = self.report(&source);
+                    for entry in &result.logs {
+                        report.log(entry)?;
+                    }
+                    report.end(&result)?;
+                }
+                if code == 0 {
+                    code = result.exit_code();
+                }
+                // The signal was for all of them.
+                if matches!(result.outcome, Outcome::Cancelled { .. }) {
+                    break;
+                }
+            }
+            Ok(code)
         })
         .await
     }
 
-    /// Prints a run's output while it lasts, and its result.
-    async fn follow(&self, mut run: Run) -> Result<u8, Error> {
+    /// Runs one script in a sandbox of its own.
+    async fn run_one(
+        &self,
+        controller: &Controller,
+        source: ScriptSource,
+        script: Script,
+    ) -> Result<(ScriptSource, RunResult), Error> {
+        let mut signals = Signals::listen()?;
+        let spec = self.spec.clone().title(launch::title(&source.name));
+        let context = self.context;
+        let ran = launch::in_sandbox_of(
+            context,
+            self.settings,
+            controller,
+            &mut signals,
+            spec,
+            async |sandbox, signals| {
+                let run = sandbox.start(script);
+                let follow = async |run| self.follow(run, &source).await;
+                launch::follow_to_end(signals, run, Run::cancel_handle, follow).await
+            },
+        )
+        .await;
+        ran.map(|result| (source, result))
+    }
+
+    /// Prints a run's output while it lasts, and its result, unless others run beside it.
+    async fn follow(&self, mut run: Run, source: &ScriptSource) -> Result<RunResult, Error> {
+        if !self.is_streamed {
+            return Ok(run.wait().await?);
+        }
+        let report = self.report(source);
         while let Some(entry) = run.next_log().await {
-            self.report.log(&entry)?;
+            report.log(&entry)?;
         }
         let result = run.wait().await?;
-        self.report.end(&result)?;
-        Ok(result.exit_code())
+        report.end(&result)?;
+        Ok(result)
+    }
+
+    fn report<'b>(&'b self, script: &'b ScriptSource) -> Report<'b> {
+        let Self { context, args, .. } = self;
+        if self.has_heads && !args.json {
+            context.output.notice(&format!("running {}", script.name));
+        }
+        Report {
+            output: context.output,
+            json: args.json,
+            result_only: args.result_only,
+            keep: args.keep,
+            script,
+            here: &context.environment.working_directory,
+        }
     }
 }

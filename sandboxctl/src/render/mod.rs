@@ -1,6 +1,7 @@
 //! Rendering values as text for people. Nothing here writes anything.
 
 mod escape;
+mod guess;
 mod script_error;
 mod table;
 mod usage;

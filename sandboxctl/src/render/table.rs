@@ -1,19 +1,36 @@
 //! Tables, sizes and ages.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-/// Rows below their headings, in columns as wide as their content.
+/// The narrowest that a column is made so that a table fits.
+const NARROW: usize = 8;
+
+/// Rows below their headings, in columns as wide as their content. Where they are wider than
+/// `fit` together, the widest columns are cut.
 #[must_use]
-pub fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> String {
+pub fn table<const N: usize>(
+    headings: [&str; N],
+    rows: &[[String; N]],
+    fit: Option<usize>,
+) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([headings[column].len()]).max().unwrap_or(0)
     };
-    let widths: [usize; N] = std::array::from_fn(width);
+    let mut widths: [usize; N] = std::array::from_fn(width);
+    // Between two columns are two spaces.
+    let fit = fit.map_or(usize::MAX, |fit| fit.saturating_sub(2 * N.saturating_sub(1)));
+    while widths.iter().sum::<usize>() > fit {
+        let Some(widest) = widths.iter_mut().max().filter(|widest| **widest > NARROW) else {
+            break;
+        };
+        *widest -= 1;
+    }
     let line = |cells: &[&str; N]| {
         let mut line = String::new();
         for (cell, width) in cells.iter().zip(widths) {
-            line.push_str(&format!("{cell:width$}  "));
+            line.push_str(&format!("{:width$}  ", cut(cell, width)));
         }
         line.truncate(line.trim_end().len());
         line.push('\n');
@@ -24,6 +41,14 @@ pub fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> Strin
         text.push_str(&line(&std::array::from_fn(|column| row[column].as_str())));
     }
     text
+}
+
+/// The text in at most `width` characters.
+fn cut(text: &str, width: usize) -> Cow<'_, str> {
+    match text.chars().count() > width {
+        false => Cow::Borrowed(text),
+        true => Cow::Owned(text.chars().take(width.saturating_sub(1)).chain(['…']).collect()),
+    }
 }
 
 /// A human-readable size: `1.2 KiB`.
@@ -62,8 +87,19 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_what_is_in_them() {
         let rows = [["é".to_owned(), "running".to_owned()], ["longer".to_owned(), String::new()]];
-        assert_eq!(table(["ID", "STATE"], &rows), "ID      STATE\né       running\nlonger\n");
-        assert_eq!(table(["ID"], &[]), "ID\n");
+        assert_eq!(table(["ID", "STATE"], &rows, None), "ID      STATE\né       running\nlonger\n");
+        assert_eq!(table(["ID"], &[], None), "ID\n");
+    }
+
+    #[test]
+    fn widest_columns_are_cut_where_the_terminal_is_narrow() {
+        let rows = [["da2442acca66".to_owned(), "/a/very/long/path".to_owned()]];
+        assert_eq!(
+            table(["ID", "PATH"], &rows, Some(24)),
+            "ID           PATH\nda2442acca…  /a/very/lo…\n"
+        );
+        let narrow = table(["ID", "PATH"], &rows, Some(1));
+        assert_eq!(narrow, "ID        PATH\nda2442a…  /a/very…\n");
     }
 
     #[test]

@@ -4,12 +4,14 @@ use std::borrow::Cow;
 use std::error::Error as _;
 
 use clap::builder::StyledStr;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::escape::escaped_line;
+use super::guess;
 
 /// The error as it is printed, with clap's own styles.
 pub fn usage_error(mut error: clap::Error) -> String {
+    tip(&mut error);
     // A tip repeats the refused argument among words and styles of clap's.
     let refused = error.get(ContextKind::InvalidArg).map(ToString::to_string);
     let quoted: Vec<_> = error
@@ -25,6 +27,27 @@ pub fn usage_error(mut error: clap::Error) -> String {
     match escaped_line(&reason) {
         Cow::Borrowed(_) => text,
         Cow::Owned(shown) => text.replace(&reason, &shown),
+    }
+}
+
+/// Replaces clap's tips where a better one is known, and drops the one that never helps here: to
+/// pass a flag as a value.
+fn tip(error: &mut clap::Error) {
+    let typed = |kind| error.get(kind).map(ToString::to_string);
+    let known = typed(ContextKind::InvalidSubcommand)
+        .and_then(|word| guess::command(&word))
+        .or_else(|| typed(ContextKind::InvalidArg).and_then(|word| guess::flag(&word)));
+    let is_unknown =
+        matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand);
+    if !is_unknown {
+        return;
+    }
+    error.remove(ContextKind::Suggested);
+    if let Some(known) = known {
+        error.remove(ContextKind::SuggestedArg);
+        error.remove(ContextKind::SuggestedSubcommand);
+        error
+            .insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(known)]));
     }
 }
 
@@ -52,7 +75,6 @@ fn escaped(value: &ContextValue, refused: &Option<String>) -> Option<ContextValu
 mod tests {
     use super::*;
     use crate::cli::Cli;
-    use clap::Parser;
     use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;
 
@@ -60,7 +82,7 @@ mod tests {
 
     fn refused(args: &[&str]) -> String {
         let args = ["sandboxctl"].iter().chain(args);
-        let text = usage_error(Cli::try_parse_from(args).expect_err("it is refused"));
+        let text = usage_error(Cli::read(args).expect_err("it is refused"));
         anstream::adapter::strip_str(&text).to_string()
     }
 
@@ -106,7 +128,7 @@ mod tests {
         for case in &cases {
             let args = ["sandboxctl".to_owned()].into_iter().chain(case.iter().cloned());
             // Some flags accept any text.
-            let Err(error) = Cli::try_parse_from(args) else { continue };
+            let Err(error) = Cli::read(args) else { continue };
             refusals += 1;
             let styled = usage_error(error);
             let is_raw =
@@ -123,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_name_of_the_program_is_its_own() {
-        let text = usage_error(Cli::try_parse_from([EVIL, "run"]).unwrap_err());
+        let text = usage_error(Cli::read([EVIL, "run"]).unwrap_err());
         assert!(!text.contains("forged") && text.contains("sandboxctl run"), "{text}");
     }
 
@@ -131,16 +153,16 @@ mod tests {
     fn words_and_styles_of_claps_stay() {
         let styled = |args: &[&str]| {
             let args = ["sandboxctl"].iter().chain(args);
-            let error = Cli::try_parse_from(args).unwrap_err();
+            let error = Cli::read(args).unwrap_err();
             (error.render().ansi().to_string(), usage_error(error))
         };
-        for args in [&["run", "x", "--timout", "1s"][..], &["run"], &["rum"], &["run", "x", "-Z"]] {
+        for args in [&["run", "x", "--timout", "1s"][..], &["run"], &["rum"]] {
             let (before, after) = styled(args);
             assert_eq!(before, after);
         }
         let path = OsString::from_vec(b"a\xff:\x1b".to_vec());
         let args = ["sandboxctl", "run", "x", "--in"].map(OsString::from).into_iter().chain([path]);
-        if let Err(error) = Cli::try_parse_from(args) {
+        if let Err(error) = Cli::read(args) {
             assert!(!usage_error(error).contains("\u{1b}'"));
         }
         assert_eq!(

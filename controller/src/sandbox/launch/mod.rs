@@ -120,7 +120,8 @@ impl Opened {
         let name = reap::container_name(&id);
         let expires = SystemTime::now() + spec.lifetime;
         let mut labels = reap::labels(&shared.instance, &id, expires);
-        labels.extend(spec.container_name.take().map(reap::label_of_name));
+        let path = held.io_dir.as_ref().and_then(|io_dir| io_dir.host_path());
+        labels.extend(reap::description(&spec, path));
         let sources: Vec<Source> = held.sources().cloned().collect();
         let is_private = spec.private_io.is_some();
         let path_map = PathMap::new(

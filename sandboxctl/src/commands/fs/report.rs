@@ -160,7 +160,7 @@ fn table_of(list: &ListData) -> String {
             ]
         })
         .collect();
-    table(["TYPE", "SIZE", "MODIFIED", "NAME"], &rows)
+    table(["TYPE", "SIZE", "MODIFIED", "NAME"], &rows, None)
 }
 
 fn shown<'a>(list: &ListData, entry: &'a Entry) -> &'a str {

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use sandbox_api::{LogEntry, Outcome, ResultDocument, RunResult, ScriptError};
+use sandbox_api::{ErrorKind, LogEntry, Outcome, ResultDocument, RunResult, ScriptError};
 
-use super::super::touched;
+use super::super::{hints, touched};
 use crate::error::Error;
 use crate::input::ScriptSource;
 use crate::output::Output;
@@ -15,6 +15,8 @@ pub struct Report<'a> {
     pub output: &'a Output,
     /// A single document at the end.
     pub json: bool,
+    /// Only the result on stdout.
+    pub result_only: bool,
     /// Print where the files are.
     pub keep: bool,
     /// The script.
@@ -25,7 +27,14 @@ pub struct Report<'a> {
 
 impl Report<'_> {
     pub fn log(&self, entry: &LogEntry) -> Result<(), Error> {
-        if self.json { Ok(()) } else { self.output.log(entry) }
+        match (self.json, self.result_only) {
+            (true, _) => Ok(()),
+            (false, true) => {
+                self.output.log_to_stderr(entry);
+                Ok(())
+            }
+            (false, false) => self.output.log(entry),
+        }
     }
 
     pub fn end(&self, result: &RunResult) -> Result<(), Error> {
@@ -38,11 +47,19 @@ impl Report<'_> {
             Outcome::Ok { result } => {
                 let value: serde_json::Value = serde_json::from_str(result.get())
                     .map_err(|error| Error::Stdout { source: error.into() })?;
-                output.pretty_json(&value)?;
+                match (self.result_only, &value) {
+                    // As it is, for the program that reads it.
+                    (true, serde_json::Value::String(text)) => output.text(text)?,
+                    (true, _) => output.document(&value)?,
+                    (false, _) => output.pretty_json(&value)?,
+                }
             }
             Outcome::ScriptError(error) | Outcome::Limit(error) | Outcome::Timeout(error) => {
                 self.script_error(error);
-                if let Some(hint) = result.hint() {
+                let ScriptSource { source, name } = self.script;
+                let is_syntax = error.kind == ErrorKind::Syntax;
+                let own = is_syntax.then(|| hints::other_language(name, source)).flatten();
+                if let Some(hint) = own.or_else(|| result.hint()) {
                     output.hint(&hint);
                 }
             }

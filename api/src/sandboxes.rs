@@ -1,0 +1,116 @@
+//! Lists of sandboxes, and the removal of leftovers.
+
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use crate::EngineKind;
+
+/// The state of a sandbox's container and its controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SandboxState {
+    /// Its controller is alive.
+    Running,
+    /// Its controller is dead, or its maximum lifetime is over: to be removed.
+    Leftover,
+    /// Whether its controller is alive is unknown: it is another user's, or on another machine.
+    Unknown,
+}
+
+/// A sandbox's container, as `ps` lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxSummary {
+    /// The sandbox's id.
+    pub id: String,
+    /// The kind of engine that has its container.
+    pub engine: EngineKind,
+    /// The engine's id of the container.
+    pub container: String,
+    /// The id of the controller that created it.
+    pub instance: String,
+    /// Its state.
+    pub state: SandboxState,
+    /// When it was created, in seconds since 1970.
+    #[serde(with = "unix_seconds")]
+    pub created: SystemTime,
+    /// When its maximum lifetime ends, in seconds since 1970.
+    #[serde(with = "unix_seconds")]
+    pub expires: SystemTime,
+    /// The name that was given to its container.
+    pub name: Option<String>,
+    /// What it was made for: [`SandboxSpec::title`](crate::SandboxSpec::title).
+    pub title: Option<String>,
+    /// What programs run in, if they can: an image, or a path.
+    pub image: Option<String>,
+    /// The io dir on the host; `None` if it has none, or a private one.
+    pub io_dir: Option<String>,
+}
+
+/// Options of `gc`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GcOptions {
+    /// Whether to remove anything.
+    pub mode: GcMode,
+    /// What to remove.
+    pub force: Force,
+}
+
+/// Whether to remove anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GcMode {
+    /// Only report what would be removed.
+    DryRun,
+    /// Remove.
+    #[default]
+    Remove,
+}
+
+/// What to remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Force {
+    /// Leftovers only.
+    #[default]
+    No,
+    /// Leftovers, and containers of unknown state.
+    Yes,
+}
+
+/// What `gc` did, or would do.
+#[derive(Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct GcReport {
+    /// What was removed, or would be removed.
+    pub removed: Vec<SandboxSummary>,
+    /// What was kept.
+    pub kept: Vec<SandboxSummary>,
+    /// What could not be removed, and why.
+    pub failed: Vec<GcFailure>,
+}
+
+/// A container that could not be removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GcFailure {
+    /// The sandbox.
+    pub sandbox: SandboxSummary,
+    /// The reason.
+    pub reason: String,
+}
+
+/// A time in whole seconds since 1970.
+mod unix_seconds {
+    use std::time::{Duration, SystemTime};
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        to.serialize_u64(since.as_secs())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SystemTime, D::Error> {
+        let since = Duration::from_secs(u64::deserialize(from)?);
+        SystemTime::UNIX_EPOCH
+            .checked_add(since)
+            .ok_or_else(|| serde::de::Error::custom("the time is too late"))
+    }
+}

@@ -1,0 +1,162 @@
+//! Reading a command line: what derives cannot say of it.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::builder::{ArgPredicate, StyledStr};
+use clap::{Arg, Command, CommandFactory, FromArgMatches};
+
+use super::Cli;
+
+/// Commands that use no engine: their help has the flags of all commands on one line.
+const WITHOUT_ENGINE: [&str; 4] = ["check", "types", "completions", "man"];
+/// That line.
+const GLOBALS: &str = "Global options: `sandboxctl --help` shows them";
+/// Most lines of examples that the short help shows.
+const SHORT_EXAMPLES: usize = 3;
+
+impl Cli {
+    /// Reads a command line.
+    ///
+    /// # Errors
+    ///
+    /// clap's, of an invalid one; help and version too.
+    pub fn read<I, T>(args: I) -> Result<Self, clap::Error>
+    where
+        I: IntoIterator<Item = T>,
+        T: Into<OsString> + Clone,
+    {
+        let mut command = command();
+        let matches = command.try_get_matches_from_mut(args)?;
+        let mut cli =
+            Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        if let super::Command::Fs(args) = &mut cli.command {
+            args.json |= args.output_format.is_some();
+        }
+        Ok(cli)
+    }
+}
+
+/// The definition of the command line.
+#[must_use]
+pub fn command() -> Command {
+    let whole = Cli::command();
+    let global: Vec<Arg> = whole.get_arguments().filter(|it| it.is_global_set()).cloned().collect();
+    complete(whole, &global)
+}
+
+/// Adds to a command and its subcommands what derives cannot say.
+fn complete(command: Command, global: &[Arg]) -> Command {
+    let names: Vec<String> = command.get_subcommands().map(|it| it.get_name().to_owned()).collect();
+    let command = names.into_iter().fold(command, |command, name| {
+        command.mut_subcommand(name, |command| complete(command, global))
+    });
+    with_folded_globals(with_short_examples(with_output_format(command)), global)
+}
+
+/// Folds the flags of all commands into a line, if it is a command that uses no engine.
+fn with_folded_globals(command: Command, global: &[Arg]) -> Command {
+    if !WITHOUT_ENGINE.contains(&command.get_name()) {
+        return command;
+    }
+    let hidden = global.iter().cloned().map(|arg| arg.global(false).hide(true));
+    let with_line = |help: Option<&StyledStr>| {
+        let help = help.map(ToString::to_string).unwrap_or_default();
+        format!("{help}\n\n{GLOBALS}")
+    };
+    let (short, long) =
+        (with_line(command.get_after_help()), with_line(command.get_after_long_help()));
+    command.args(hidden).after_help(short).after_long_help(long)
+}
+
+/// `-o json` is `--json`.
+fn with_output_format(command: Command) -> Command {
+    let has = |id| command.get_arguments().any(|arg| arg.get_id() == id);
+    if !has("json") || has("output_format") {
+        return command;
+    }
+    let format = Arg::new("output_format")
+        .short('o')
+        .long("output")
+        .alias("format")
+        .value_name("FORMAT")
+        .value_parser(["json"])
+        .hide(true);
+    command.arg(format).mut_arg("json", |json| {
+        json.default_value_if("output_format", ArgPredicate::Equals("json".into()), Some("true"))
+    })
+}
+
+/// The short help has the first examples of the long one.
+fn with_short_examples(command: Command) -> Command {
+    let Some(long) = command.get_after_long_help().map(ToString::to_string) else { return command };
+    let examples: Vec<&str> = long
+        .lines()
+        .skip_while(|line| *line != "Examples:")
+        .skip(1)
+        .take_while(|line| line.starts_with("  "))
+        .take(SHORT_EXAMPLES)
+        // One that goes on below would be cut.
+        .take_while(|line| !line.ends_with('\\'))
+        .collect();
+    match examples.is_empty() {
+        true => command,
+        false => command.after_help(format!("Examples:\n{}", examples.join("\n"))),
+    }
+}
+
+/// Whether our own arguments ask for JSON, for a command line that cannot be read.
+pub fn asks_for_json<'a>(flags: impl Iterator<Item = &'a OsStr>) -> bool {
+    let mut is_format = false;
+    flags.into_iter().any(|flag| {
+        let is_value = std::mem::replace(
+            &mut is_format,
+            ["-o", "--output", "--format"].iter().any(|it| flag == *it),
+        );
+        (is_value && flag == "json")
+            || ["--json", "-ojson", "--output=json", "--format=json"].iter().any(|it| flag == *it)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_asked_for_in_each_usual_way() {
+        for flags in [
+            &["ps", "--json"][..],
+            &["ps", "-o", "json"],
+            &["ps", "-ojson"],
+            &["ps", "--output", "json"],
+            &["ps", "--output=json"],
+            &["ps", "--format", "json"],
+            &["fs", "ls", "-o", "json"],
+            &["fs", "-o", "json", "ls"],
+        ] {
+            let cli = Cli::read(["sandboxctl"].iter().chain(flags)).unwrap();
+            assert!(cli.command.json().is_some(), "{flags:?}");
+            assert!(asks_for_json(flags.iter().map(OsStr::new)), "{flags:?}");
+        }
+        assert!(Cli::read(["sandboxctl", "ps", "-o", "yaml"]).is_err());
+        assert!(Cli::read(["sandboxctl", "ps"]).unwrap().command.json().is_none());
+        assert!(!asks_for_json(["ps", "-o", "yaml", "json"].map(OsStr::new).into_iter()));
+    }
+
+    #[test]
+    fn verbosity_and_a_mount_are_told_apart() {
+        let verbose =
+            |args: &[&str]| Cli::read(["sandboxctl"].iter().chain(args)).unwrap().global.verbose;
+        assert_eq!(verbose(&["ps", "-vv"]), 2);
+        assert_eq!(verbose(&["run", "x.luau", "--verbose", "--verbose"]), 2);
+        assert_eq!(verbose(&["exec", "--verbose", "-v", "./a:/b", "debian", "ls", "-v"]), 1);
+        assert_eq!(verbose(&["-v", "run", "x.luau"]), 1);
+        assert!(Cli::read(["sandboxctl", "run", "x.luau", "-v"]).is_err());
+    }
+
+    #[test]
+    fn quiet_of_ps_prints_ids_only() {
+        let cli = Cli::read(["sandboxctl", "ps", "-q"]).unwrap();
+        assert!(cli.global.quiet);
+        assert!(matches!(cli.command, super::super::Command::Ps(args) if args.quiet));
+    }
+}

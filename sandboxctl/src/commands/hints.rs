@@ -1,0 +1,179 @@
+//! What a failure suggests that only the command line knows: what the user meant instead.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use sandbox_api::{ErrorKind, Input};
+use sandbox_controller::Error as ControllerError;
+
+use crate::cli::exec::CommandLine;
+use crate::error::Error;
+
+/// Other languages: the endings of their files, their names, and an image and a program that run
+/// them.
+const LANGUAGES: &[(&[&str], &str, &str, &str)] = &[
+    (&["py"], "Python", "python:3.13-slim", "python3"),
+    (&["js", "mjs", "cjs"], "JavaScript", "node:24-slim", "node"),
+    (&["ts", "mts", "tsx"], "TypeScript", "node:24-slim", "node"),
+    (&["sh", "bash"], "a shell script", "debian:13", "sh"),
+    (&["rb"], "Ruby", "ruby:3.4-slim", "ruby"),
+    (&["pl", "pm"], "Perl", "perl:5-slim", "perl"),
+    (&["php"], "PHP", "php:8-cli", "php"),
+    (&["go"], "Go", "golang:1.25", "go run"),
+];
+/// Programs that a first line names, and the ending of their language.
+const INTERPRETERS: &[(&str, &str)] = &[
+    ("python", "py"),
+    ("node", "js"),
+    ("deno", "ts"),
+    ("ruby", "rb"),
+    ("perl", "pl"),
+    ("php", "php"),
+    ("bash", "sh"),
+    ("/sh", "sh"),
+    ("dash", "sh"),
+    ("zsh", "sh"),
+];
+/// How other languages begin, where neither the name nor the first line tells.
+const BEGINNINGS: &[(&str, &str)] = &[
+    ("def ", "py"),
+    ("import ", "py"),
+    ("from ", "py"),
+    ("const ", "js"),
+    ("let ", "js"),
+    ("package main", "go"),
+    ("<?php", "php"),
+];
+/// Bytes of a script that are looked at.
+const HEAD: usize = 4096;
+
+/// How to run a script that does not compile, if it looks like another language.
+pub fn other_language(name: &str, source: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(&source[..source.len().min(HEAD)]);
+    let ending = language_of(name, &text)?;
+    let (_, language, image, program) = LANGUAGES.iter().find(|row| row.0.contains(&ending))?;
+    let file = Path::new(name);
+    let line = match Input::default_name(file).filter(|_| file.is_file()) {
+        Some(own) => format!("--in {name} {image} {program} /in/{own}"),
+        None => format!("{image} {program} FILE"),
+    };
+    Some(format!("it looks like {language}, not Luau: sandboxctl exec {line}"))
+}
+
+fn language_of<'a>(name: &'a str, text: &str) -> Option<&'a str> {
+    if let Some(line) = text.lines().next().and_then(|line| line.strip_prefix("#!")) {
+        return INTERPRETERS.iter().find(|(program, _)| line.contains(program)).map(|row| row.1);
+    }
+    let ending = Path::new(name).extension().and_then(OsStr::to_str);
+    match ending {
+        Some("luau" | "lua") => None,
+        Some(ending) if LANGUAGES.iter().any(|row| row.0.contains(&ending)) => Some(ending),
+        _ => {
+            let mut lines = text.lines().map(str::trim_start).filter(|line| !line.is_empty());
+            let first = lines.find(|line| !line.starts_with(['#', '-', '/']))?;
+            BEGINNINGS.iter().find(|(start, _)| first.starts_with(start)).map(|row| row.1)
+        }
+    }
+}
+
+/// A command that was not found: it is a line for the shell, or a file of the host.
+pub fn not_found(line: &CommandLine, kind: ErrorKind) -> Option<String> {
+    let CommandLine::Program(program, args) = line else { return None };
+    if kind != ErrorKind::CommandNotFound {
+        return None;
+    }
+    let word = program.to_str()?;
+    if args.is_empty() && word.contains(char::is_whitespace) {
+        let quoted = word.replace('\'', r"'\''");
+        return Some(format!("a line for the shell is --shell '{quoted}'"));
+    }
+    let is_path = word.contains(['/', '.']);
+    (is_path && Path::new(word).is_file()).then(|| show(word)).flatten()
+}
+
+/// A command that failed, one of whose arguments is a file of the host that it does not see.
+pub fn file_left_outside(line: &CommandLine, io_dir: Option<&Path>) -> Option<String> {
+    let CommandLine::Program(_, args) = line else { return None };
+    let words = args.iter().filter_map(|arg| arg.to_str());
+    let mut files = words.filter(|word| {
+        let path = Path::new(word);
+        let is_shown = path.is_relative() && io_dir.is_some_and(|dir| dir.join(path).exists());
+        !word.starts_with("/in/") && path.is_file() && !is_shown
+    });
+    files.next().and_then(show)
+}
+
+fn show(file: &str) -> Option<String> {
+    let name = Input::default_name(Path::new(file))?;
+    Some(format!("{file} is a file of this machine: --in {file} shows it at /in/{name}"))
+}
+
+/// An image that cannot be used, where the first word of the command was read as its name.
+pub fn word_as_image(source: ControllerError, word: &str) -> Error {
+    let path = Path::new(word);
+    let flag = match () {
+        () if path.is_dir() => Some("--rootfs"),
+        () if path.is_file() => Some("--image-archive"),
+        () => None,
+    };
+    let hint = match flag {
+        Some(flag) => format!("{word} is here: {flag} {word} -- COMMAND… runs in it"),
+        None => {
+            let more = source.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+            format!("'{word}' is read as the image: sandboxctl exec IMAGE COMMAND…{more}")
+        }
+    };
+    Error::Argument { source: source.into(), hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_language_is_known_by_name_first_line_or_beginning() {
+        for (name, text, language) in [
+            ("a.py", "", "Python"),
+            ("a", "#!/usr/bin/env python3\n", "Python"),
+            ("a.txt", "# a comment\n\nimport os\n", "Python"),
+            ("a.mjs", "", "JavaScript"),
+            ("stdin", "#!/bin/bash\n", "a shell script"),
+            ("stdin", "package main\n", "Go"),
+        ] {
+            let hint = other_language(name, text.as_bytes()).unwrap_or_default();
+            assert!(hint.contains(&format!("looks like {language},")), "{name} {text:?}: {hint}");
+        }
+        for (name, text) in
+            [("a.luau", "import x"), ("a", "local x ="), ("a.lua", ""), ("x", "#!/usr/bin/luau\n")]
+        {
+            assert_eq!(other_language(name, text.as_bytes()), None, "{name} {text:?}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.py");
+        std::fs::write(&file, "import os").unwrap();
+        let hint = other_language(file.to_str().unwrap(), b"import os").unwrap();
+        let line = format!("exec --in {} python:3.13-slim python3 /in/a.py", file.display());
+        assert!(hint.ends_with(&line), "{hint}");
+    }
+
+    #[test]
+    fn files_of_the_host_are_shown_by_a_flag() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("data.csv");
+        std::fs::write(&file, "x").unwrap();
+        let file = file.to_str().unwrap();
+        let program = |program: &str, args: &[&str]| {
+            CommandLine::Program(program.into(), args.iter().map(Into::into).collect())
+        };
+        let shown =
+            format!("{file} is a file of this machine: --in {file} shows it at /in/data.csv");
+        let kind = ErrorKind::CommandNotFound;
+        assert_eq!(not_found(&program(file, &[]), kind).as_ref(), Some(&shown));
+        assert_eq!(not_found(&program(file, &[]), ErrorKind::Busy), None);
+        let line = not_found(&program("ls 'a b'", &[]), kind).unwrap();
+        assert_eq!(line, r"a line for the shell is --shell 'ls '\''a b'\'''");
+        assert_eq!(not_found(&program("ls", &[]), kind), None);
+        assert_eq!(file_left_outside(&program("cat", &["-n", file]), None), Some(shown));
+        assert_eq!(file_left_outside(&program("cat", &["/in/data.csv", "none"]), None), None);
+    }
+}
