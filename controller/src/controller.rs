@@ -7,7 +7,7 @@ use std::{fmt, io};
 use futures_util::StreamExt;
 use sandbox_api::{EngineInfo, SandboxSpec};
 use sandbox_engine::{
-    EngineFacts, ImageIdError, ImageInfo, ImageSelector, Images, Rebuild, UserMapping,
+    EngineFacts, ImageIdError, ImageInfo, ImageSelector, Images, ProgramImage, Rebuild, UserMapping,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
@@ -219,6 +219,32 @@ impl Controller {
         let chosen = which.choose(self.image_list().await?)?;
         for image in &chosen {
             step(Step::RemoveImage, self.images()?.remove(&image.id)).await?;
+        }
+        Ok(chosen)
+    }
+
+    /// Lists what programs can run in without a pull or an unpacking.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if the engine fails.
+    pub async fn program_images(&self) -> Result<Vec<ProgramImage>, Error> {
+        step(Step::List, self.shared.engine.program_images()).await
+    }
+
+    /// Removes unpacked archives, and returns the removed ones.
+    ///
+    /// # Errors
+    ///
+    /// As [`image_remove`](Self::image_remove); also if one is in use, or is Docker's own.
+    pub async fn program_images_remove(
+        &self,
+        which: ImageSelector,
+    ) -> Result<Vec<ProgramImage>, Error> {
+        let chosen = which.choose_programs(self.program_images().await?)?;
+        for image in &chosen {
+            let removal = self.shared.engine.remove_program_image(&image.id);
+            step(Step::RemoveImage, removal).await?;
         }
         Ok(chosen)
     }

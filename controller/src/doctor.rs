@@ -87,6 +87,7 @@ pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool)
                 Err(error) => checks.push(Check::error("engine", &error)),
             }
             checks.push(image(&controller).await);
+            checks.push(programs(&controller).await);
             checks.push(identity(&controller, io_dir).await);
             checks.extend(io_is_private.then(|| private_io(info.kind, &limits)));
             checks.extend(probe(&controller, io_dir, limits).await);
@@ -161,6 +162,20 @@ async fn image(controller: &Controller) -> Check {
         }
         Err(error) => Check::error("image", &error),
     }
+}
+
+/// What programs can run in.
+async fn programs(controller: &Controller) -> Check {
+    let images = match controller.program_images().await {
+        Ok(images) => images,
+        Err(error) => return Check::error("programs", &error),
+    };
+    let size: u64 = images.iter().map(|image| image.size).sum();
+    let what = match controller.engine().kind {
+        EngineKind::Docker => "images that programs can run in",
+        EngineKind::Embedded => "unpacked archives that programs can run in",
+    };
+    Check::ok("programs", format!("{} {what}, {} MiB", images.len(), size >> 20))
 }
 
 /// The abbreviated id of an image.

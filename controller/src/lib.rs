@@ -57,7 +57,8 @@ pub use sandbox::prepared::PreparedSandbox;
 pub use sandbox_engine::{
     AGENT, AGENT_SHA256, AgentError, AgentSource, ConnectError, DockerEndpoint, EmbeddedConfig,
     EmbeddedProblem, EngineChoice, EngineConfig, EngineError, EngineFacts, ImageIdError, ImageInfo,
-    ImageSelector, MASKED_PATHS, READONLY_PATHS, Rebuild, RootfsError, Tried, UnknownEngine,
+    ImageSelector, MASKED_PATHS, ProgramImage, READONLY_PATHS, Rebuild, RootfsError, Tried,
+    UnknownEngine,
 };
 pub use sandbox_protocol::argv::ConfinementPolicy;
 pub use step::Step;

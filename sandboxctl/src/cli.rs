@@ -368,7 +368,7 @@ impl Command {
             Self::Check(args) => args.json,
             Self::Image(
                 ImageCommand::Build { json, .. }
-                | ImageCommand::Ls { json }
+                | ImageCommand::Ls { json, .. }
                 | ImageCommand::Rm { json, .. }
                 | ImageCommand::Save { json, .. }
                 | ImageCommand::Load { json, .. },
@@ -725,8 +725,12 @@ Examples:
     #[command(after_long_help = "\
 Examples:
   sandboxctl image ls
+  sandboxctl image ls --programs
   sandboxctl image ls --json")]
     Ls {
+        /// List what programs can run in instead: images, and unpacked archives
+        #[arg(long)]
+        programs: bool,
         /// Print JSON: [{"id", "engine", "agent", "created", "size", "current"}]
         #[arg(long)]
         json: bool,
@@ -735,7 +739,8 @@ Examples:
     #[command(after_long_help = "\
 Examples:
   sandboxctl image rm 3f4e9a0c
-  sandboxctl image rm --stale")]
+  sandboxctl image rm --stale
+  sandboxctl image rm --programs --all --engine embedded")]
     Rm {
         /// Ids, or the starts of them
         #[arg(value_name = "ID", required_unless_present_any = ["all", "stale"])]
@@ -746,6 +751,9 @@ Examples:
         /// Remove all but the one in use
         #[arg(long, conflicts_with = "ids")]
         stale: bool,
+        /// Remove unpacked archives instead, which programs can run in
+        #[arg(long, conflicts_with = "stale")]
+        programs: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,

@@ -110,3 +110,24 @@ fn an_archive_that_cannot_be_used_is_125_with_what_to_do() {
     assert_eq!(document["status"], json!("error"));
     assert_eq!(document["error"]["kind"], json!("image"));
 }
+
+#[test]
+fn unpacked_archives_are_listed_and_removed() {
+    let place = Place::new();
+    let rootfs = Rootfs::busybox();
+    place.write("image.tar", rootfs.docker_archive("a:b"));
+    exec(&place, "image.tar", &["true"]).assert_code(0);
+    let list = |place: &Place| -> serde_json::Value {
+        let listed = place.sandboxctl(["image", "ls", "--programs", "--json"]);
+        serde_json::from_str(&listed.assert_code(0).stdout).unwrap()
+    };
+    let listed = list(&place);
+    let id = listed[0]["id"].as_str().unwrap();
+    assert!(listed[0]["size"].as_u64().unwrap() > 0, "{listed}");
+    let doctor = place.sandboxctl(["doctor"]);
+    assert!(doctor.stdout.contains("1 unpacked archives"), "{doctor:#?}");
+    let refused = place.sandboxctl(["image", "rm", "--programs", "../.."]);
+    refused.assert_code(2).assert_stderr_has("no image has it");
+    place.sandboxctl(["image", "rm", "--programs", id]).assert_code(0);
+    assert_eq!(list(&place), serde_json::json!([]));
+}

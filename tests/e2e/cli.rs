@@ -37,7 +37,8 @@ fn bad_input_exits_2_names_its_flag_and_makes_nothing() {
         (&["run", "ok.luau", "--in", "a-file:../x"], "--in"),
         (&["run", "ok.luau", "--in", "a-file", "--in", "a-file"], "--in"),
         (&["run", "ok.luau", "--in", "/dev/null"], "--in"),
-        (&["run", "ok.luau", "--timeout", "30"], "--timeout"),
+        (&["run", "ok.luau", "--timeout", "30x"], "--timeout"),
+        (&["run", "ok.luau", "--volume", "cache:/x"], "./cache"),
         (&["run", "ok.luau", "--timeout", "fast"], "--timeout"),
         (&["run", "ok.luau", "--memory", "lots"], "--memory"),
         (&["run", "ok.luau", "--cpus", "0"], "--cpus"),
@@ -86,7 +87,7 @@ fn a_saved_image_is_kept_where_saving_again_fails() {
 fn verbose_tells_what_we_do_and_not_what_our_libraries_do() {
     let place = Place::new();
     place.write("ok.luau", "return 1");
-    let ended = place.sandboxctl(["run", "-vvv", "ok.luau"]);
+    let ended = place.sandboxctl(["-vvv", "run", "ok.luau"]);
     ended.assert_code(0);
     for part in
         ["endpoint=", "image=", "container=", "user=", "creating the container", "answered="]
@@ -123,8 +124,11 @@ fn a_doctor_with_a_broken_io_dir_says_so_and_goes_on() {
 fn a_password_in_the_engines_address_is_neither_printed_nor_stored() {
     let place = Place::new();
     place.write("a.luau", "print(1)");
-    let commands: [&[&str]; 3] =
-        [&["doctor", "--json"], &["run", "a.luau", "-vv"], &["run", "a.luau", "--json"]];
+    let commands: [&[&str]; 3] = [
+        &["doctor", "--json"],
+        &["run", "a.luau", "--verbose", "--verbose"],
+        &["run", "a.luau", "--json"],
+    ];
     for args in commands {
         let mut command = place.command(args);
         command.env("DOCKER_HOST", "tcp://user:hunter2@127.0.0.1:1");

@@ -25,6 +25,7 @@ mod agent;
 mod engine;
 mod engines;
 mod library;
+mod newcomer;
 mod place;
 mod rootfs;
 mod tls;

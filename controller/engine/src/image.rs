@@ -23,6 +23,22 @@ pub struct ImageInfo {
     pub current: bool,
 }
 
+/// What programs can run in: an image of Docker's, or an unpacked archive of the embedded engine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProgramImage {
+    /// Its id: the engine's, or the name in the cache.
+    pub id: String,
+    /// The kind of engine that has it.
+    pub engine: EngineKind,
+    /// Its names; an unpacked archive has none.
+    pub names: Vec<String>,
+    /// When it was created, or an unpacked archive last used, in seconds since 1970.
+    #[serde(serialize_with = "unix_seconds")]
+    pub since: SystemTime,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
 /// The images to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageSelector {
@@ -55,26 +71,46 @@ impl ImageSelector {
             Self::Stale => return Ok(images.into_iter().filter(|it| !it.current).collect()),
             Self::Ids(ids) => ids,
         };
-        let mut chosen: Vec<ImageInfo> = Vec::with_capacity(ids.len());
-        for which in ids {
-            let start = bare(&which);
-            let mut found = images.iter().filter(|image| bare(&image.id).starts_with(start));
-            let reason = match (found.next(), found.next()) {
-                _ if start.len() < MIN_ID => "it is too short",
-                (None, _) => "no image has it",
-                (Some(_), Some(_)) => "several images have it",
-                (Some(image), None) => {
-                    // If given twice, it is removed once.
-                    if !chosen.contains(image) {
-                        chosen.push(image.clone());
-                    }
-                    continue;
-                }
-            };
-            return Err(ImageIdError { which, reason });
-        }
-        Ok(chosen)
+        by_ids(ids, &images, |image| &image.id)
     }
+
+    /// Selects from what programs can run in, which is never stale.
+    pub fn choose_programs(
+        self,
+        images: Vec<ProgramImage>,
+    ) -> Result<Vec<ProgramImage>, ImageIdError> {
+        match self {
+            Self::All | Self::Stale => Ok(images),
+            Self::Ids(ids) => by_ids(ids, &images, |image| &image.id),
+        }
+    }
+}
+
+/// Every id must match exactly one of them.
+fn by_ids<T: Clone + PartialEq>(
+    ids: Vec<String>,
+    images: &[T],
+    id: impl Fn(&T) -> &str,
+) -> Result<Vec<T>, ImageIdError> {
+    let mut chosen: Vec<T> = Vec::with_capacity(ids.len());
+    for which in ids {
+        let start = bare(&which);
+        let mut found = images.iter().filter(|image| bare(id(image)).starts_with(start));
+        let reason = match (found.next(), found.next()) {
+            _ if start.len() < MIN_ID => "it is too short",
+            (None, _) => "no image has it",
+            (Some(_), Some(_)) => "several images have it",
+            (Some(image), None) => {
+                // If given twice, it is removed once.
+                if !chosen.contains(image) {
+                    chosen.push(image.clone());
+                }
+                continue;
+            }
+        };
+        return Err(ImageIdError { which, reason });
+    }
+    Ok(chosen)
 }
 
 /// The id without the prefix of its hash algorithm.

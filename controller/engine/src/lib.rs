@@ -44,7 +44,9 @@ pub use docker::cache::{CACHE_PREFIX, Cache};
 pub use error::{AgentError, ConnectError, EmbeddedProblem, EngineError, Tried};
 pub use exit::{ContainerUsage, ExitEvidence, KILLED};
 pub use hardening::{MASKED_PATHS, READONLY_PATHS};
-pub use image::{ImageIdError, ImageInfo, ImageSelector, Rebuild, seconds, unix_seconds};
+pub use image::{
+    ImageIdError, ImageInfo, ImageSelector, ProgramImage, Rebuild, seconds, unix_seconds,
+};
 pub use sandbox_rootfs::{Progress, RootfsError};
 pub use sealed::SealedProgram;
 
@@ -277,6 +279,13 @@ pub trait Engine: Send + Sync {
 
     /// Its sandbox images; `None` if it needs none.
     fn images(&self) -> Option<&dyn Images>;
+
+    /// Lists what programs can run in without a pull or an unpacking.
+    async fn program_images(&self) -> Result<Vec<ProgramImage>, EngineError>;
+
+    /// Removes one of the [program images](Self::program_images) that sandboxctl made. Refuses one
+    /// that is in use, and images that are not its own.
+    async fn remove_program_image(&self, id: &str) -> Result<(), EngineError>;
 
     /// Ensures that containers can be created from `root`; `None` for the sandbox image, which
     /// needs no preparation. `progress` receives lines for people.

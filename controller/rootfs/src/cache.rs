@@ -51,6 +51,17 @@ pub(super) struct Place {
     lock: PathBuf,
 }
 
+/// An unpacked image in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CachedTree {
+    /// Its name in the cache.
+    pub key: String,
+    /// The space that it takes, in bytes.
+    pub size: u64,
+    /// When a sandbox was last made from it.
+    pub used: SystemTime,
+}
+
 /// What there is in a place.
 #[derive(Debug)]
 pub(super) enum Claimed {
@@ -94,6 +105,36 @@ impl RootCache {
         file.map_err(|source| RootfsError::Cache { path, source })
     }
 
+    /// Lists the unpacked images, the last used first.
+    pub fn list(&self) -> io::Result<Vec<CachedTree>> {
+        let mut trees = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            let Ok(key) = entry.file_name().into_string() else { continue };
+            if key.ends_with(PART) || !entry.file_type()?.is_dir() {
+                continue;
+            }
+            let place = self.named(&key);
+            let used = fs::metadata(&place.lock).and_then(|lock| lock.modified());
+            let used = used.unwrap_or(SystemTime::UNIX_EPOCH);
+            // Another process may be removing it.
+            let Ok(size) = size_of(&place.root) else { continue };
+            trees.push(CachedTree { key, size, used });
+        }
+        trees.sort_by(|a, b| (b.used, &a.key).cmp(&(a.used, &b.key)));
+        Ok(trees)
+    }
+
+    /// Removes an unpacked image. False if it is in use, or another process is at it.
+    pub fn remove(&self, key: &str) -> io::Result<bool> {
+        // A key is a name in the folder, and no path out of it.
+        if key.contains('/') || key.starts_with('.') {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        self.named(key).tidy(Duration::ZERO)?;
+        Ok(!self.named(key).root.exists())
+    }
+
     /// Removes what dead processes left half unpacked, and what nobody has used for long.
     pub fn tidy(&self) {
         let mut keys = BTreeSet::new();
@@ -107,7 +148,7 @@ impl RootCache {
             }
         }
         for key in keys {
-            if let Err(error) = self.named(&key).tidy() {
+            if let Err(error) = self.named(&key).tidy(KEPT) {
                 tracing::debug!(%error, key, "cannot tidy up the unpacked image");
             }
         }
@@ -187,11 +228,12 @@ impl Place {
         Ok(is_at(&self.lock, lock.metadata()?.ino()).then_some(lock))
     }
 
-    fn tidy(&self) -> io::Result<()> {
+    /// Removes what is half unpacked, and the tree if it is not in use and was not for this long.
+    fn tidy(&self, kept: Duration) -> io::Result<()> {
         let Some(lock) = self.lock()? else { return Ok(()) };
         clear(&self.part)?;
         let age = lock.metadata()?.modified()?.elapsed().unwrap_or_default();
-        if age > KEPT
+        if age >= kept
             && let Some(tree) = open_folder(&self.root)?
             && rustix::fs::flock(&tree, FlockOperation::NonBlockingLockExclusive).is_ok()
         {
@@ -257,6 +299,25 @@ fn open_folder(path: &Path) -> io::Result<Option<OwnedFd>> {
 
 fn is_at(path: &Path, inode: u64) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.ino() == inode)
+}
+
+/// The space that a tree takes. Links are not followed.
+fn size_of(root: &Path) -> io::Result<u64> {
+    /// Bytes of the blocks that `stat` counts.
+    const BLOCK: u64 = 512;
+    let mut size = 0;
+    let mut left = vec![root.to_owned()];
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            size += metadata.blocks() * BLOCK;
+            if metadata.is_dir() {
+                left.push(entry.path());
+            }
+        }
+    }
+    Ok(size)
 }
 
 /// Removes a tree. It is no error where it is not there.

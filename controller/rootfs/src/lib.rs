@@ -39,7 +39,7 @@ use self::image::{Image, Platform};
 use self::stream::LayerStream;
 use self::tree::Tree;
 
-pub use self::cache::RootCache;
+pub use self::cache::{CachedTree, RootCache};
 pub use self::digest::Digest;
 pub use self::error::{EntryProblem, RootfsError, TarProblem};
 

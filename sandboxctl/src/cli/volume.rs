@@ -79,6 +79,10 @@ impl Volume {
     /// Reads either form.
     fn parse(written: &OsStr) -> Result<Self, String> {
         let bytes = written.as_bytes();
+        // `-vv`: what it means on other commands.
+        if !bytes.is_empty() && bytes.iter().all(|byte| *byte == b'v') {
+            return Err("-v is a mount on this command; more output is --verbose".to_owned());
+        }
         let is_long = [&b"type="[..], b"source=", b"src=", b"target=", b"dst="]
             .iter()
             .any(|start| bytes.starts_with(start));
@@ -186,6 +190,7 @@ mod tests {
         assert_eq!(parse("/a:b:/c"), made("/a:b", "/c", false));
         assert_eq!(parse(".:/c"), made(".", "/c", false));
         for (text, why) in [
+            ("v", "more output is --verbose"),
             ("/a", "expected SRC:DST"),
             (":/b", "expected SRC:DST"),
             ("/a:", "expected SRC:DST"),

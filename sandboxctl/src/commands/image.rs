@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 use std::time::SystemTime;
 
-use sandbox_controller::{Controller, ImageInfo, ImageSelector, Rebuild};
+use sandbox_controller::{Controller, ImageInfo, ImageSelector, ProgramImage, Rebuild};
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 
@@ -26,10 +26,20 @@ pub fn image(context: &Context<'_>, command: ImageCommand) -> Result<u8, Error> 
             })?;
             return one(context, &built, json);
         }
-        ImageCommand::Ls { json } => {
+        ImageCommand::Ls { programs: true, json } => {
+            let list = async |controller: &Controller| controller.program_images().await;
+            return programs(context, &context.with_controller(list)?, json);
+        }
+        ImageCommand::Ls { programs: false, json } => {
             (context.with_controller(async |controller| controller.image_list().await)?, json)
         }
-        ImageCommand::Rm { ids, all, stale, json } => {
+        ImageCommand::Rm { ids, programs: true, json, .. } => {
+            let which = if ids.is_empty() { ImageSelector::All } else { ImageSelector::Ids(ids) };
+            let remove =
+                async |controller: &Controller| controller.program_images_remove(which).await;
+            return programs(context, &context.with_controller(remove)?, json);
+        }
+        ImageCommand::Rm { ids, all, stale, json, programs: false } => {
             let which = match (all, stale) {
                 (true, _) => ImageSelector::All,
                 (_, true) => ImageSelector::Stale,
@@ -47,6 +57,37 @@ pub fn image(context: &Context<'_>, command: ImageCommand) -> Result<u8, Error> 
         output.text(&listing(&images, output.width()))?;
     }
     Ok(0)
+}
+
+/// Prints what programs can run in.
+fn programs(context: &Context<'_>, images: &[ProgramImage], json: bool) -> Result<u8, Error> {
+    let output = context.output;
+    if json {
+        output.document(&images)?;
+        return Ok(0);
+    }
+    let now = SystemTime::now();
+    let rows: Vec<_> = images
+        .iter()
+        .map(|image| {
+            let since = now.duration_since(image.since).unwrap_or_default();
+            [
+                short(&image.id),
+                image.engine.to_string(),
+                if image.names.is_empty() { "-".into() } else { image.names.join(" ") },
+                format!("{} ago", render::age(since)),
+                render::size(image.size),
+            ]
+        })
+        .collect();
+    let headings = ["ID", "ENGINE", "NAMES", "CREATED OR USED", "SIZE"];
+    output.text(&render::table(headings, &rows, output.width()))?;
+    Ok(0)
+}
+
+/// The start of an id, which is enough to name it.
+fn short(id: &str) -> String {
+    id.trim_start_matches("sha256:").chars().take(12).collect()
 }
 
 fn save(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
@@ -130,7 +171,7 @@ fn listing(images: &[ImageInfo], width: Option<usize>) -> String {
         .map(|image| {
             let since = now.duration_since(image.created).unwrap_or_default();
             [
-                image.id.trim_start_matches("sha256:").chars().take(12).collect(),
+                short(&image.id),
                 image.engine.to_string(),
                 image.agent.chars().take(12).collect(),
                 format!("{} ago", render::age(since)),

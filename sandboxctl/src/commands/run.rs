@@ -78,32 +78,44 @@ impl Session<'_> {
     /// Runs the scripts, as many at once as was asked for, and reports them in order. The exit code
     /// is the first that is not 0.
     async fn run(&self, config: Config, jobs: Vec<(ScriptSource, Script)>) -> Result<u8, Error> {
-        launch::with_engine(self.context, config, async |controller, _| {
-            let runs = futures_util::stream::iter(jobs)
-                .map(|(source, script)| self.run_one(controller, source, script))
-                .buffered(self.args.jobs.into());
-            let mut runs = pin!(runs);
-            let mut code = 0;
-            while let Some(ended) = runs.next().await {
-                let (source, result) = ended?;
-                if !self.is_streamed {
-                    let report = self.report(&source);
-                    for entry in &result.logs {
-                        report.log(entry)?;
-                    }
-                    report.end(&result)?;
-                }
-                if code == 0 {
-                    code = result.exit_code();
-                }
-                // The signal was for all of them.
-                if matches!(result.outcome, Outcome::Cancelled { .. }) {
-                    break;
-                }
-            }
-            Ok(code)
+        launch::with_engine(self.context, config, async |controller, signals| {
+            let ended = self.run_all(controller, jobs).await;
+            // Each run had the signals that came meanwhile; the next one is for what follows.
+            *signals = Signals::listen()?;
+            ended
         })
         .await
+    }
+
+    /// As [`run`](Self::run), on an engine.
+    async fn run_all(
+        &self,
+        controller: &Controller,
+        jobs: Vec<(ScriptSource, Script)>,
+    ) -> Result<u8, Error> {
+        let runs = futures_util::stream::iter(jobs)
+            .map(|(source, script)| self.run_one(controller, source, script))
+            .buffered(self.args.jobs.into());
+        let mut runs = pin!(runs);
+        let mut code = 0;
+        while let Some(ended) = runs.next().await {
+            let (source, result) = ended?;
+            if !self.is_streamed {
+                let report = self.report(&source);
+                for entry in &result.logs {
+                    report.log(entry)?;
+                }
+                report.end(&result)?;
+            }
+            if code == 0 {
+                code = result.exit_code();
+            }
+            // The signal was for all of them.
+            if matches!(result.outcome, Outcome::Cancelled { .. }) {
+                break;
+            }
+        }
+        Ok(code)
     }
 
     /// Runs one script in a sandbox of its own.

@@ -184,8 +184,10 @@ fn command_that_cannot_start_says_why_by_its_exit_code() {
     let ended = finish(commands.exec(&["-e", "HOME=/root"], &["true"]));
     ended.assert_code(2).assert_stderr_has("HOME");
     // What names nothing to run in.
+    let ended = commands.place.sandboxctl(["exec"]);
+    ended.assert_code(2).assert_stderr_has("IMAGE: ").assert_stderr_has("exec IMAGE COMMAND");
     let ended = commands.place.sandboxctl(["exec", "--", "true"]);
-    ended.assert_code(2).assert_stderr_has("COMMAND: ").assert_stderr_has("hint: --image");
+    ended.assert_code(2).assert_stderr_has("COMMAND: it is missing");
     let ended = commands.place.sandboxctl(["exec", "--image", "x"]);
     ended.assert_code(2).assert_stderr_has("COMMAND");
     let ended = finish(commands.exec(&["--in", "-:x", "-i"], &["true"]));

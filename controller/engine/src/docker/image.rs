@@ -29,7 +29,7 @@ use crate::Progress;
 use crate::agent::Agent;
 use crate::docker::cache::Cache;
 use crate::error::EngineError;
-use crate::image::ImageInfo;
+use crate::image::{ImageInfo, ProgramImage};
 
 /// Untagged images are dangling, and `docker image prune` would remove them.
 const REPOSITORY: &str = "sandboxctl/agent";
@@ -235,9 +235,30 @@ fn loaded_name(line: &str) -> Option<&str> {
     what.starts_with("Loaded image").then_some(name)
 }
 
-/// Newest first.
+/// The images that programs can run in: those with a name that are not sandbox images.
+pub(super) async fn program_images(docker: &Docker) -> Result<Vec<ProgramImage>, EngineError> {
+    let filters = HashMap::from([("dangling", vec!["false"])]);
+    let listed = list_images(docker, filters).await?;
+    let images = listed.into_iter().filter(|image| !image.labels.contains_key(LABEL_IMAGE));
+    let image = |image: ImageSummary| ProgramImage {
+        engine: EngineKind::Docker,
+        names: image.repo_tags,
+        since: unix_time(image.created),
+        size: u64::try_from(image.size).unwrap_or(0),
+        id: image.id,
+    };
+    Ok(images.map(image).filter(|image| !image.names.is_empty()).collect())
+}
+
 async fn list_by_label(docker: &Docker, label: &str) -> Result<Vec<ImageSummary>, EngineError> {
-    let filters = HashMap::from([("label", vec![label])]);
+    list_images(docker, HashMap::from([("label", vec![label])])).await
+}
+
+/// Newest first.
+async fn list_images(
+    docker: &Docker,
+    filters: HashMap<&str, Vec<&str>>,
+) -> Result<Vec<ImageSummary>, EngineError> {
     let options = ListImagesOptionsBuilder::new().filters(&filters).build();
     let mut listed = docker.list_images(Some(options.clone())).await;
     // Podman inspects each image separately, and fails if one was removed meanwhile.

@@ -48,7 +48,7 @@ use crate::agent::{Agent, DOCKERFILE};
 use crate::config::{DockerEndpoint, EngineConfig};
 use crate::error::{ConnectError, EngineError, Tried};
 use crate::exit::{ContainerUsage, ExitEvidence, KILLED};
-use crate::image::ImageInfo;
+use crate::image::{ImageInfo, ProgramImage};
 use crate::{
     Attached, CONNECT_TIMEOUT, Container, ContainerSpec, ContainerSummary, Engine, EngineFacts,
     ImageTar, Images, OomBaseline, Output, Prepared, ProgramRoot, Programs, Progress, UserMapping,
@@ -468,6 +468,16 @@ impl Engine for DockerEngine {
             self.docker.remove_container(container, Some(options))
         })
         .await
+    }
+
+    async fn program_images(&self) -> Result<Vec<ProgramImage>, EngineError> {
+        image::program_images(&self.docker).await
+    }
+
+    async fn remove_program_image(&self, id: &str) -> Result<(), EngineError> {
+        Err(EngineError::Refused(format!(
+            "{id} is an image of Docker's: docker image rm removes it"
+        )))
     }
 
     async fn list(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError> {

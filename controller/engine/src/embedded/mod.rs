@@ -21,7 +21,7 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use sandbox_api::{EngineInfo, EngineKind, RootFs};
 use sandbox_helper::cgroup::Hierarchies;
-use sandbox_rootfs::{RootCache, Unpacked, prepare_archive};
+use sandbox_rootfs::{CachedTree, RootCache, Unpacked, prepare_archive};
 
 use self::container::{Handle, Live};
 use self::data_dir::DataDir;
@@ -31,6 +31,7 @@ use self::records::Records;
 use crate::agent::{Agent, HELPER_SHA256};
 use crate::config::EmbeddedConfig;
 use crate::error::{EmbeddedProblem, EngineError};
+use crate::image::ProgramImage;
 use crate::sealed::SealedOnce;
 use crate::{
     Container, ContainerSpec, ContainerSummary, Engine, EngineFacts, Images, Prepared, ProgramRoot,
@@ -102,6 +103,17 @@ impl EmbeddedEngine {
             agent,
             live: Mutex::default(),
         })
+    }
+
+    /// Works on the unpacked images, on a thread of its own.
+    async fn in_cache<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&RootCache) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let roots = self.roots.clone();
+        let done = tokio::task::spawn_blocking(move || work(&roots)).await;
+        done.map_err(|error| EngineError::Connection(error.to_string()))?
+            .map_err(|error| EngineError::Refused(format!("the cache of images: {error}")))
     }
 
     fn live(&self) -> MutexGuard<'_, HashMap<String, Arc<Live>>> {
@@ -208,6 +220,26 @@ impl Engine for EmbeddedEngine {
     async fn list(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError> {
         let listed = self.records.list(label, &self.hierarchies);
         listed.map_err(|error| EngineError::Refused(format!("cannot list the records: {error}")))
+    }
+
+    async fn program_images(&self) -> Result<Vec<ProgramImage>, EngineError> {
+        let image = |CachedTree { key, size, used }| ProgramImage {
+            id: key,
+            engine: EngineKind::Embedded,
+            names: Vec::new(),
+            since: used,
+            size,
+        };
+        let trees = self.in_cache(|roots| roots.list()).await?;
+        Ok(trees.into_iter().map(image).collect())
+    }
+
+    async fn remove_program_image(&self, id: &str) -> Result<(), EngineError> {
+        let key = id.to_owned();
+        match self.in_cache(move |roots| roots.remove(&key)).await? {
+            true => Ok(()),
+            false => Err(EngineError::Refused(format!("{id} is in use"))),
+        }
     }
 
     async fn tidy(&self) {

@@ -103,6 +103,28 @@ fn half_unpacked_image_of_a_dead_process_is_removed() {
 }
 
 #[test]
+fn listed_image_is_removed_unless_it_is_in_use() {
+    let place = Place::new();
+    let used = place.unpack(&image("1")).unwrap();
+    let free = place.unpack(&image("2")).unwrap().root;
+    make_old(&free, DAY);
+    let key = |root: &Path| root.file_name().unwrap().to_str().unwrap().to_owned();
+    let listed = place.cache.list().unwrap();
+    let keys: Vec<_> = listed.iter().map(|tree| tree.key.clone()).collect();
+    assert_eq!(keys, [key(&used.root), key(&free)], "the last used first");
+    assert!(listed.iter().all(|tree| tree.size > 0));
+    assert!(!place.cache.remove(&key(&used.root)).unwrap(), "it is in use");
+    assert!(place.cache.remove(&key(&free)).unwrap());
+    assert_eq!((used.root.exists(), free.exists()), (true, false));
+    drop(used.tree);
+    assert!(place.cache.remove(&keys[0]).unwrap());
+    assert_eq!(place.cache.list().unwrap(), []);
+    for path in ["..", "../x", "/etc", "."] {
+        assert!(place.cache.remove(path).is_err(), "{path}");
+    }
+}
+
+#[test]
 fn a_part_of_the_same_image_is_begun_anew() {
     let place = Place::new();
     let root = place.unpack(&image("1")).unwrap().root;

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use sandbox_api::{Ceiling, EngineInfo, EngineKind, RootFs, RunResult, SandboxSpec, Script};
 use sandbox_engine::{
     Attached, Container, ContainerSpec, ContainerSummary, ContainerUsage, Engine, EngineError,
-    EngineFacts, ExitEvidence, Images, OomBaseline, Prepared, Progress, UserMapping,
+    EngineFacts, ExitEvidence, Images, OomBaseline, Prepared, ProgramImage, Progress, UserMapping,
 };
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{
@@ -110,6 +110,14 @@ impl Engine for Fake {
     async fn clock(&self) -> Result<SystemTime, EngineError> {
         Ok(SystemTime::now())
     }
+    async fn program_images(&self) -> Result<Vec<ProgramImage>, EngineError> {
+        Ok(Vec::new())
+    }
+
+    async fn remove_program_image(&self, id: &str) -> Result<(), EngineError> {
+        Err(EngineError::NotFound(id.to_owned()))
+    }
+
     async fn prepare(
         &self,
         _root: &RootFs,
