@@ -20,6 +20,8 @@ mod pull;
 mod cli;
 mod config;
 mod docs;
+#[path = "../markdown.rs"]
+mod markdown;
 
 mod agent;
 mod engine;
