@@ -248,7 +248,7 @@ mod tests {
         let programs = || SandboxSpec::new().root(RootFs::Directory("/x".into()));
         let ambient = [
             ("SANDBOXCTL_NETWORK_ALLOW", "['@pypi']"),
-            ("SANDBOXCTL_NETWORK_PRESETS", "{ pypi = ['pypi.org'] }"),
+            ("SANDBOXCTL_NETWORK_PRESETS", "{ pypi = ['packages.example.org'] }"),
         ];
         // A setting for every command must not fail one without commands in its sandbox.
         assert!(with_hosts(SandboxSpec::new(), &settings(&ambient, &[])).is_ok());

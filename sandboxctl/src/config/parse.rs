@@ -298,12 +298,12 @@ mod tests {
     fn hosts_and_presets_are_checked_and_printed_as_they_are_compared() {
         let value = Value::from_text(Key::Allow, "['Example.ORG.', '127.1:80', '@pypi']").unwrap();
         assert_eq!(value.to_string(), "[\"example.org\", \"127.0.0.1:80\", \"@pypi\"]");
-        let text = "{ pypi = ['pypi.org', '*.pythonhosted.org:443'], none = [] }";
+        let text = "{ pypi = ['packages.example.org', '*.cdn.example.org:443'], none = [] }";
         let value = Value::from_text(Key::Presets, text).unwrap();
-        let printed = "{ none = [], pypi = [\"pypi.org\", \"*.pythonhosted.org:443\"] }";
+        let printed = "{ none = [], pypi = [\"packages.example.org\", \"*.cdn.example.org:443\"] }";
         assert_eq!(value.to_string(), printed);
         assert_eq!(Value::from_text(Key::Presets, printed).unwrap(), value);
-        let json = r#"{"none":[],"pypi":["pypi.org","*.pythonhosted.org:443"]}"#;
+        let json = r#"{"none":[],"pypi":["packages.example.org","*.cdn.example.org:443"]}"#;
         assert_eq!(serde_json::to_string(&value).unwrap(), json);
         for (key, bad) in [
             (Key::Allow, "['https://example.org/']"),
