@@ -147,7 +147,7 @@ impl Encoding {
         }
         let digit = |index: usize, byte: u8| {
             let digit = char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-            digit.ok_or_else(|| self.error(format!("character {} is no digit", index + 1)))
+            digit.ok_or_else(|| self.error(format!("character {} is not a digit", index + 1)))
         };
         let byte = |(index, pair): (usize, &[u8; 2])| {
             Ok(digit(2 * index, pair[0])? << 4 | digit(2 * index + 1, pair[1])?)
@@ -159,7 +159,7 @@ impl Encoding {
 /// Why a text is not base64. Everything before an odd byte is digits, one character each.
 fn no_base64(error: &DecodeError) -> String {
     match error {
-        DecodeError::InvalidByte(index, _) => format!("character {} is no digit", index + 1),
+        DecodeError::InvalidByte(index, _) => format!("character {} is not a digit", index + 1),
         DecodeError::InvalidLastSymbol { offset, .. } => {
             format!("character {} has bits of no byte", offset + 1)
         }
@@ -229,8 +229,8 @@ mod tests {
         assert!(no(Encoding::Ascii, "ä").contains("character 1"));
         assert!(no(Encoding::Hex, "0g").contains("character 2"));
         assert!(no(Encoding::Hex, "abc").contains("odd number"));
-        assert!(no(Encoding::Base64, "Zm9v\n").contains("base64: character 5 is no digit"));
-        assert!(no(Encoding::Base64, "ä").contains("character 1 is no digit"));
+        assert!(no(Encoding::Base64, "Zm9v\n").contains("base64: character 5 is not a digit"));
+        assert!(no(Encoding::Base64, "ä").contains("character 1 is not a digit"));
         assert!(no(Encoding::Base64, "Zg").contains("padded"));
         assert!(no(Encoding::Base64, "Zh==").contains("character 2 has bits"));
     }

@@ -366,7 +366,7 @@ impl Operation {
                 }
                 Self::new(&operation, object)
             }
-            Some(_) => Err(invalid("operation: it is no text")),
+            Some(_) => Err(invalid("operation: it is not a string")),
             None => Err(invalid("missing field `operation`")),
         }
     }
@@ -505,7 +505,7 @@ mod tests {
             ("[]", "not a JSON object"),
             ("{", "not a JSON object"),
             (r#"{"path":"a"}"#, "missing field `operation`"),
-            (r#"{"operation":7,"path":"a"}"#, "operation: it is no text"),
+            (r#"{"operation":7,"path":"a"}"#, "operation: it is not a string"),
             (r#"{"operation":"reed","path":"a"}"#, "'reed': it is one of read, view"),
             (r#"{"operation":"read"}"#, "read: missing field `path`"),
             (r#"{"operation":"read","path":"a","lines":1}"#, "unknown field `lines`"),

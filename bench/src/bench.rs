@@ -351,7 +351,7 @@ impl Bench {
                 delete.output().await.map_err(start)?;
             }
         }
-        // While the state folder is there, by which ours are known.
+        // While the state directory is there, by which ours are known.
         let start = |source| Error::Start { program: "sandboxctl".to_owned(), source };
         self.sandboxctl(["gc"]).output().await.map_err(start)?;
         let path = self.place.path().to_owned();

@@ -22,7 +22,7 @@ use crate::failpoint::{Point, failpoint};
 use crate::gc::pending::Cleanup;
 use crate::gc::state_dir::{Instance, StateDir};
 use crate::gc::{reap, state_dir};
-use crate::mounts::{MountWatch, OwnFolders};
+use crate::mounts::{MountWatch, ReservedDirs};
 use crate::sandbox::Sandbox;
 use crate::sandbox::context::Shared;
 use crate::sandbox::owner::Owners;
@@ -101,7 +101,7 @@ impl Controller {
             audit,
             owners: Owners::default(),
             disk_reserve: config.disk_reserve,
-            folders: OwnFolders {
+            folders: ReservedDirs {
                 state_dir: config.state_dir,
                 data_dir: config.engine.embedded.data_dir,
                 scratch_dir: config.scratch_dir,

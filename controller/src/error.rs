@@ -168,7 +168,7 @@ pub enum Error {
         rule: &'static str,
     },
     /// The state directory is unusable.
-    #[error("cannot use the state folder {}", .path.display())]
+    #[error("cannot use the state directory {}", .path.display())]
     State {
         /// The file or directory.
         path: PathBuf,
@@ -366,7 +366,7 @@ impl Error {
             }
             Self::Input { .. } => "--in takes a regular file or a directory: --in SRC[:NAME]",
             Self::State { .. } => {
-                "the state folder must be yours alone and writable: name another one"
+                "the state directory must be yours alone and writable: name another one"
             }
             Self::Audit { .. } => {
                 "name a file outside of the io dir that can be written, or a FIFO that is read"

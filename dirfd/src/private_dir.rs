@@ -17,7 +17,7 @@ pub fn create_private_dir(path: &Path) -> io::Result<()> {
     // Created or existing, it is checked in its current state, and a link is refused.
     let metadata = fs::symlink_metadata(path)?;
     let why = if !metadata.is_dir() {
-        "it is no directory"
+        "it is not a directory"
     } else if metadata.uid() != rustix::process::geteuid().as_raw() {
         "it belongs to another user"
     } else if metadata.mode() & 0o077 != 0 {

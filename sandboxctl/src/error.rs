@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(Error::Signalled(Signal::Hangup).exit_code(), 129);
         let state = sandbox_controller::Error::State {
             path: "/x".into(),
-            source: io::Error::other("it is no directory"),
+            source: io::Error::other("it is not a directory"),
         };
         let state = Error::from(state);
         assert_eq!(state.exit_code(), 125);

@@ -134,7 +134,7 @@ impl InputArgument {
             })?,
         };
         if name.is_empty() || name == "." || name == ".." || name.len() > 255 {
-            return Err(format!("'{name}' is no name for an input"));
+            return Err(format!("'{name}' is not a name for an input"));
         }
         let written = format!("--in {}", written.to_string_lossy());
         Ok(Self { source: source.to_owned(), name: name.to_owned(), written })

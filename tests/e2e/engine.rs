@@ -114,7 +114,7 @@ impl Engine {
     }
 }
 
-/// By the instances that the place's state folder knows, by its io dir and by the ids in results:
+/// By the instances that the place's state directory knows, by its io dir and by the ids in results:
 /// each alone would miss some.
 fn docker_containers(place: &Place) -> Vec<String> {
     let mut filters = vec![format!("volume={}", place.path("sandbox-files").display())];

@@ -217,7 +217,7 @@ impl Place {
         self.seen.lock().unwrap().iter().cloned().chain(of_results).collect()
     }
 
-    /// The controllers that the state folder knows, dead or alive.
+    /// The controllers that the state directory knows, dead or alive.
     pub fn instances(&self) -> Vec<String> {
         files_below(&self.state())
             .iter()

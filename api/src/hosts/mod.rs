@@ -140,7 +140,7 @@ pub enum AllowRuleError {
     #[error("'{0}' is a URL: a rule is HOST or HOST:PORT, and allows all of the host")]
     Url(String),
     /// The port is invalid.
-    #[error("'{0}' is no port: 1 to 65535")]
+    #[error("'{0}' is not a port: 1 to 65535")]
     Port(String),
     /// A misplaced star.
     #[error(
@@ -572,15 +572,15 @@ mod tests {
             ("example.org/path", "a URL"),
             ("user@example.org", "a URL"),
             ("10.0.0.0/8", "a URL"),
-            ("example.org:", "no port"),
-            ("example.org:0", "no port"),
-            ("example.org:65536", "no port"),
-            ("example.org:+80", "no port"),
-            ("example.org:https", "no port"),
-            ("example.org:80 ", "no port"),
+            ("example.org:", "not a port"),
+            ("example.org:0", "not a port"),
+            ("example.org:65536", "not a port"),
+            ("example.org:+80", "not a port"),
+            ("example.org:https", "not a port"),
+            ("example.org:80 ", "not a port"),
             (":80", "neither"),
             ("[::1]80", "neither"),
-            ("[::1]:", "no port"),
+            ("[::1]:", "not a port"),
             ("exa mple.org", "neither"),
             ("example.org\n", "neither"),
             ("example.org\0", "neither"),

@@ -53,7 +53,7 @@ struct Observed {
     /// Of the containers of these executions.
     cgroups: f64,
     containers: f64,
-    /// In the controller's state folder.
+    /// In the controller's state directory.
     files: f64,
 }
 

@@ -21,7 +21,7 @@ pub enum ConnectError {
     #[error("the embedded engine cannot be used")]
     Embedded(#[source] EmbeddedProblem),
     /// The embedded engine does not support a setting that only Docker has.
-    #[error("the embedded engine takes no {what}: engine.{what} is for Docker")]
+    #[error("the embedded engine has no {what}: engine.{what} is for Docker")]
     DockerOnly {
         /// The configuration key, in `engine`.
         what: &'static str,
@@ -221,7 +221,7 @@ impl EmbeddedProblem {
             Self::NotRoot => {
                 "run it as root, or without root: rootless Docker or Podman, by --engine docker"
             }
-            Self::DataDir { .. } => "set engine.data_dir to a folder of root's alone",
+            Self::DataDir { .. } => "set engine.data_dir to a directory that only root can access",
             Self::NoExec { .. } => "set engine.data_dir to a folder on a mount without noexec",
             Self::Cgroups { .. } => {
                 "mount /sys/fs/cgroup writable with the memory, cpu and pids controllers; in a \

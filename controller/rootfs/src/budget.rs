@@ -44,7 +44,7 @@ impl Stop {
     }
 
     pub fn check(&self) -> Result<(), RootfsError> {
-        if self.0.load(Ordering::Relaxed) { Err(RootfsError::GivenUp) } else { Ok(()) }
+        if self.0.load(Ordering::Relaxed) { Err(RootfsError::Cancelled) } else { Ok(()) }
     }
 }
 

@@ -17,8 +17,8 @@ pub enum RootfsError {
         /// Why.
         source: io::Error,
     },
-    /// It is no regular file.
-    #[error("{} is no regular file", path.display())]
+    /// It is not a regular file.
+    #[error("{} is not a regular file", path.display())]
     NoFile {
         /// Which.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum RootfsError {
     #[error("not an image archive: it has neither a manifest.json nor an index.json")]
     NoImage,
     /// It has several.
-    #[error("it holds {count} images")]
+    #[error("it has {count} images, and one is expected")]
     SeveralImages {
         /// How many.
         count: usize,
@@ -116,8 +116,8 @@ pub enum RootfsError {
         limit: u64,
     },
     /// Nobody waits for it any more.
-    #[error("it was given up")]
-    GivenUp,
+    #[error("cancelled")]
+    Cancelled,
 }
 
 /// How a tar is broken.
@@ -155,7 +155,7 @@ pub enum TarProblem {
 #[non_exhaustive]
 pub enum EntryProblem {
     /// It leads out of the image, or would.
-    #[error("'..' is no part of a path in a layer")]
+    #[error("'..' is not allowed in a path of a layer")]
     ParentFolder,
     /// A NUL.
     #[error("it contains a NUL byte")]
@@ -179,7 +179,7 @@ pub enum EntryProblem {
     #[error("a link needs a target")]
     NoTarget,
     /// A hard link to something that is not there.
-    #[error("it is a hard link to '{target}', which is no file of the image")]
+    #[error("it is a hard link to '{target}', which is not a file of the image")]
     MissingTarget {
         /// What.
         target: String,

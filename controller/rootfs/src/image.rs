@@ -218,13 +218,13 @@ fn layout(archive: &Archive, ours: &Platform, budget: &Budget) -> Result<Found, 
         "application/vnd.oci.image.config.v1+json"
             | "application/vnd.docker.container.image.v1+json"
     ) {
-        return Err(unusable(format!("a '{}' is no image", shown(media_type.as_bytes()))));
+        return Err(unusable(format!("a '{}' is not an image", shown(media_type.as_bytes()))));
     }
     let config = blob(archive, &manifest.config, budget)?;
     let layers = manifest.layers.iter().map(|layer| {
         if !is_layer(&layer.media_type) {
             let media_type = shown(layer.media_type.as_bytes());
-            return Err(unusable(format!("a '{media_type}' is no layer that can be unpacked")));
+            return Err(unusable(format!("a '{media_type}' is not a layer that can be unpacked")));
         }
         let digest = digest(&name, &layer.digest)?;
         let member = digest.member();

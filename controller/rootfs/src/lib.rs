@@ -142,7 +142,7 @@ fn fill(
             image::verify(&member, layer.diff, digests.diff)
         };
         unpacked().map_err(|error| match error {
-            RootfsError::GivenUp => error,
+            RootfsError::Cancelled => error,
             error => RootfsError::Layer { layer: number, layers, source: Box::new(error) },
         })?;
     }

@@ -151,7 +151,7 @@ impl Audit {
         let in_time = tokio::time::timeout(FLUSH_TIMEOUT, idle).await.is_ok();
         let mut state = queue.lock();
         if !in_time {
-            state.failure.get_or_insert_with(|| "it takes nothing".to_owned());
+            state.failure.get_or_insert_with(|| "it accepts no data".to_owned());
         }
         Some(AuditReport {
             file: queue.path.clone(),
@@ -321,7 +321,7 @@ impl Writer {
         loop {
             let ending = self.queue.lock().ending;
             if ending.is_some_and(|since| since.elapsed() >= FLUSH_TIMEOUT) {
-                return Err(io::Error::other("it takes nothing"));
+                return Err(io::Error::other("it accepts no data"));
             }
             let mut fds = [PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::OUT)];
             let look = Timespec { tv_sec: 0, tv_nsec: i64::from(POLL_INTERVAL.subsec_nanos()) };

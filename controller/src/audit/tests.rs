@@ -151,7 +151,7 @@ async fn a_reader_that_reads_nothing_holds_up_nothing_and_losses_are_told() {
         audit.record(&write(b"/io/a"));
     }
     let report = audit.flush().await.unwrap();
-    assert_eq!(report.failure.as_deref(), Some("it takes nothing"));
+    assert_eq!(report.failure.as_deref(), Some("it accepts no data"));
     assert_eq!(report.written + report.lost, count);
     assert!(report.lost > count / 2, "{report:?}");
 

@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(fs::metadata(&real).unwrap().mode() & 0o777, 0o700);
         let link = dir.path().join("link");
         symlink(&real, &link).unwrap();
-        assert!(refused(&link).ends_with("it is no directory"));
+        assert!(refused(&link).ends_with("it is not a directory"));
         for mode in [0o755, 0o701, 0o720] {
             fs::set_permissions(&real, fs::Permissions::from_mode(mode)).unwrap();
             assert!(refused(&real).contains("its mode must be 0700"));

@@ -58,9 +58,9 @@ pub(crate) fn open_inputs(inputs: Vec<Input>, spool_dir: &Path) -> Result<Vec<Op
 fn check_name(name: &str) -> Result<(), &'static str> {
     match name {
         "" => Err("the name is empty"),
-        "." | ".." => Err("the name is no file name"),
-        _ if name.contains('/') => Err("the name has a '/'"),
-        _ if name.contains('\0') => Err("the name has a NUL byte"),
+        "." | ".." => Err("the name is not a file name"),
+        _ if name.contains('/') => Err("the name contains a '/'"),
+        _ if name.contains('\0') => Err("the name contains a NUL byte"),
         _ if name.len() > MAX_COMPONENT_BYTES => Err("the name is longer than 255 bytes"),
         _ => Ok(()),
     }
@@ -136,8 +136,8 @@ mod tests {
             (vec![(fifo.as_path(), "a")], "FIFO"),
             (vec![(Path::new("/dev/null"), "a")], "device"),
             (vec![(Path::new("/nowhere"), "a")], "No such file"),
-            (vec![(file.as_path(), "..")], "no file name"),
-            (vec![(file.as_path(), "a/b")], "has a '/'"),
+            (vec![(file.as_path(), "..")], "not a file name"),
+            (vec![(file.as_path(), "a/b")], "contains a '/'"),
             (vec![(file.as_path(), "")], "empty"),
         ] {
             let error = open(&inputs).unwrap_err();

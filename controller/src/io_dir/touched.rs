@@ -47,8 +47,8 @@ impl TouchedPaths {
     /// Handles an announcement; an error is a breach.
     pub fn take(&mut self, touched: &Touched, mount: Option<&GuestPath>) -> Result<(), String> {
         let Touched { path, existed, change, .. } = touched;
-        let path = GuestPath::new(path)
-            .map_err(|error| format!("a changed path that is none: {error}"))?;
+        let path =
+            GuestPath::new(path).map_err(|error| format!("a changed path is invalid: {error}"))?;
         let is_inside =
             |mount: &GuestPath| path.strip_prefix(mount).is_some_and(|it| !it.is_empty());
         if !mount.is_some_and(is_inside) {

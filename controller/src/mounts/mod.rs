@@ -23,7 +23,7 @@ use std::sync::Arc;
 use sandbox_engine::Source;
 use sandbox_protocol::message::Access;
 
-pub(crate) use self::policy::OwnFolders;
+pub(crate) use self::policy::ReservedDirs;
 use self::policy::{MountPointsBelow, MountPolicy};
 use self::refusal::MountRefusal;
 use self::table::{MountTable, Opened};
@@ -40,7 +40,7 @@ const READ_ATTEMPTS: u32 = 5;
 #[derive(Debug)]
 pub(crate) struct MountGuard {
     watch: MountWatch,
-    folders: OwnFolders,
+    folders: ReservedDirs,
     /// `None` before the first check: a sandbox without mounts of the host needs no mount table.
     rules: Option<Rules>,
     watched: Vec<Watched>,
@@ -74,7 +74,7 @@ pub(crate) struct MountLost {
 }
 
 impl MountGuard {
-    pub fn new(watch: &MountWatch, folders: &OwnFolders) -> Self {
+    pub fn new(watch: &MountWatch, folders: &ReservedDirs) -> Self {
         let (watch, folders) = (watch.clone(), folders.clone());
         Self { watch, folders, rules: None, watched: Vec::new(), hidden: Vec::new() }
     }
@@ -285,8 +285,11 @@ mod tests {
     async fn a_sandbox_with_nothing_of_the_host_needs_no_mount_table() {
         // Neither can be located: it would be refused if it were checked.
         let folder = PathBuf::from("/proc/self/fd/999999/x");
-        let folders =
-            OwnFolders { state_dir: folder.clone(), data_dir: folder.clone(), scratch_dir: folder };
+        let folders = ReservedDirs {
+            state_dir: folder.clone(),
+            data_dir: folder.clone(),
+            scratch_dir: folder,
+        };
         let mut guard = MountGuard::new(&MountWatch::default(), &folders);
         guard.check_path("the io dir", Path::new("")).unwrap();
         assert!(guard.rules.is_none());
@@ -300,7 +303,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (state, data) = (dir.path().join("state"), dir.path().join("data"));
         let folders =
-            OwnFolders { scratch_dir: state.join("scratch"), state_dir: state, data_dir: data };
+            ReservedDirs { scratch_dir: state.join("scratch"), state_dir: state, data_dir: data };
         let io = dir.path().join("io");
         fs::create_dir(&io).unwrap();
         let file = Arc::new(File::open(&io).unwrap().into());

@@ -47,7 +47,7 @@ const PSEUDO_FILE_SYSTEMS: &[&str] = &[
 
 /// The directories of a controller, which may not exist yet.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnFolders {
+pub(crate) struct ReservedDirs {
     /// Locks, records, caches, programs: in the runtime directory.
     pub state_dir: PathBuf,
     /// The embedded engine's data directory, even if another engine is in use: its files are
@@ -61,12 +61,12 @@ pub(crate) struct OwnFolders {
 #[derive(Debug)]
 pub(super) struct MountPolicy {
     table: Arc<MountTable>,
-    own: [OwnFolder; 3],
+    own: [ReservedDir; 3],
     devices: Location,
 }
 
 #[derive(Debug)]
-struct OwnFolder {
+struct ReservedDir {
     name: &'static str,
     path: PathBuf,
     location: Location,
@@ -82,17 +82,17 @@ pub(super) enum MountPointsBelow {
 }
 
 impl MountPolicy {
-    pub fn new(table: Arc<MountTable>, folders: &OwnFolders) -> Result<Self, Error> {
+    pub fn new(table: Arc<MountTable>, folders: &ReservedDirs) -> Result<Self, Error> {
         let locate = |what: &str, path: &Path| match place(&table, path) {
             Ok(located) => Ok(located.location),
             Err(reason) => Err(refused(what, path, reason)),
         };
         let own = |name: &'static str, path: &PathBuf| {
             let location = locate(&format!("the {name}"), path)?;
-            Ok::<_, Error>(OwnFolder { name, path: path.clone(), location })
+            Ok::<_, Error>(ReservedDir { name, path: path.clone(), location })
         };
         let own = [
-            own("state folder", &folders.state_dir)?,
+            own("state directory", &folders.state_dir)?,
             own("data directory", &folders.data_dir)?,
             own("scratch directory", &folders.scratch_dir)?,
         ];
@@ -121,7 +121,7 @@ impl MountPolicy {
         let located = locate(&self.table, opened)?;
         self.check_place(&located)?;
         let mut hidden = Vec::new();
-        for OwnFolder { name, path, location } in &self.own {
+        for ReservedDir { name, path, location } in &self.own {
             let Some(rest) = located.location.path_to(location) else { continue };
             match rest.to_str() {
                 // A nonexistent directory has nothing to see.
@@ -129,7 +129,7 @@ impl MountPolicy {
                 Some(rest) if access == Access::Read => hidden.push(rest),
                 _ => {
                     let folder = path.clone();
-                    return Err(MountRefusal::ParentOfOwnFolder { name, folder });
+                    return Err(MountRefusal::ParentOfReservedDir { name, folder });
                 }
             }
         }
@@ -149,8 +149,8 @@ impl MountPolicy {
             return Err(MountRefusal::Devices);
         }
         match self.own.iter().find(|folder| folder.location.path_to(location).is_some()) {
-            Some(OwnFolder { name, path, .. }) => {
-                Err(MountRefusal::OwnFolder { name, folder: path.clone() })
+            Some(ReservedDir { name, path, .. }) => {
+                Err(MountRefusal::ReservedDir { name, folder: path.clone() })
             }
             None => Ok(()),
         }
@@ -213,7 +213,7 @@ mod tests {
         }
 
         fn policy(&self) -> MountPolicy {
-            let folders = OwnFolders {
+            let folders = ReservedDirs {
                 state_dir: self.path("own/state"),
                 data_dir: self.path("own/data"),
                 scratch_dir: self.path("own/scratch"),
@@ -239,7 +239,7 @@ mod tests {
             for name in ["own/state", "own/state/instances", "link/state", "other/../link/state/."]
             {
                 let refused = host.check(name, access).unwrap_err();
-                assert!(matches!(refused, MountRefusal::OwnFolder { .. }), "{name}: {refused}");
+                assert!(matches!(refused, MountRefusal::ReservedDir { .. }), "{name}: {refused}");
             }
             assert_eq!(host.check("other", access), Ok(Vec::new()));
         }
@@ -263,7 +263,7 @@ mod tests {
         let host = Host::new();
         for name in ["own", "."] {
             let refused = host.check(name, Access::Write).unwrap_err();
-            assert!(matches!(refused, MountRefusal::ParentOfOwnFolder { .. }), "{refused}");
+            assert!(matches!(refused, MountRefusal::ParentOfReservedDir { .. }), "{refused}");
         }
         assert_eq!(host.check("own", Access::Read), Ok(vec!["state".to_owned()]));
         // Someone with write access could still create the missing directory.

@@ -28,16 +28,16 @@ pub enum MountRefusal {
     Devices,
     /// It is in one of the controller's own directories.
     #[error("it is in the {name} {}", .folder.display())]
-    OwnFolder {
-        /// `state folder` or `data directory`.
+    ReservedDir {
+        /// `state directory` or `data directory`.
         name: &'static str,
         /// The path of that directory.
         folder: PathBuf,
     },
     /// It contains one of the controller's own directories, which could be changed there.
     #[error("the {name} {} is in it", .folder.display())]
-    ParentOfOwnFolder {
-        /// `state folder` or `data directory`.
+    ParentOfReservedDir {
+        /// `state directory` or `data directory`.
         name: &'static str,
         /// The path of that directory.
         folder: PathBuf,
@@ -69,7 +69,7 @@ impl MountRefusal {
             Self::PseudoFileSystem { .. } | Self::Devices => {
                 "give a file or directory of a file system that stores files"
             }
-            Self::OwnFolder { .. } | Self::ParentOfOwnFolder { .. } => {
+            Self::ReservedDir { .. } | Self::ParentOfReservedDir { .. } => {
                 "give another directory: what is there decides what runs outside of sandboxes"
             }
             Self::NotListed => {

@@ -13,7 +13,7 @@ use crate::gc::pending::Cleanup;
 use crate::gc::state_dir::Instance;
 use crate::io_dir::IoDir;
 use crate::io_dir::disk::DiskReserve;
-use crate::mounts::{MountWatch, OwnFolders};
+use crate::mounts::{MountWatch, ReservedDirs};
 use crate::sandbox::owner::Owners;
 use crate::step::Step;
 
@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     pub owners: Owners,
     pub disk_reserve: DiskReserve,
     /// Directories that no sandbox may mount.
-    pub folders: OwnFolders,
+    pub folders: ReservedDirs,
     pub mount_watch: MountWatch,
 }
 

@@ -107,7 +107,7 @@ impl RemovalGuard {
         });
         task.await.unwrap_or_else(|error| {
             Err(Error::StartFailed {
-                detail: format!("making the container was given up: {error}"),
+                detail: format!("creating the container was cancelled: {error}"),
             })
         })
     }

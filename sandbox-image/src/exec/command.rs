@@ -105,7 +105,7 @@ impl Prepared {
         for (name, value) in asked.env {
             if name.is_empty() || name.contains(&b'=') {
                 let name = String::from_utf8_lossy(name);
-                return Err(invalid(&format!("'{name}' is no name of a variable")));
+                return Err(invalid(&format!("'{name}' is not the name of a variable")));
             }
             env.insert(name.to_vec(), value.to_vec());
         }

@@ -467,7 +467,7 @@ impl FromStr for Lines {
             let number = text.parse().ok().filter(|_| digits);
             number.ok_or_else(|| match text {
                 "" => "expected A:B, A:, :B or A".to_owned(),
-                _ => format!("'{text}' is no line: they are counted from 1"),
+                _ => format!("'{text}' is not a line number: lines are counted from 1"),
             })
         };
         let (first, last) = match text.split_once(':') {
@@ -538,15 +538,15 @@ mod tests {
         for (text, why) in [
             ("", "expected A:B"),
             (":", "expected A:B"),
-            ("0", "'0' is no line"),
-            ("0:3", "'0' is no line"),
-            ("3:0", "'0' is no line"),
-            ("-1", "'-1' is no line"),
-            ("+1", "'+1' is no line"),
-            ("1:2:3", "'2:3' is no line"),
-            ("1-3", "'1-3' is no line"),
+            ("0", "'0' is not a line number"),
+            ("0:3", "'0' is not a line number"),
+            ("3:0", "'0' is not a line number"),
+            ("-1", "'-1' is not a line number"),
+            ("+1", "'+1' is not a line number"),
+            ("1:2:3", "'2:3' is not a line number"),
+            ("1-3", "'1-3' is not a line number"),
             ("7:3", "line 3 is before line 7"),
-            ("99999999999999999999", "is no line"),
+            ("99999999999999999999", "is not a line number"),
         ] {
             let error = lines(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");

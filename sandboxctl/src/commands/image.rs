@@ -147,7 +147,7 @@ fn head(from: &mut impl Read) -> io::Result<io::Cursor<Vec<u8>>> {
     } else if is_tar || COMPRESSED.iter().any(|magic| head.starts_with(magic)) {
         Ok(io::Cursor::new(head))
     } else {
-        Err(io::Error::other("it is no tar of an image, as `sandboxctl image save` writes it"))
+        Err(io::Error::other("it is not an image archive that `sandboxctl image save` wrote"))
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
     fn file_that_is_not_an_image_is_known_by_its_first_bytes() {
         let judged = |bytes: &[u8]| head(&mut &*bytes).map_err(|error| error.to_string());
         assert_eq!(judged(b"").unwrap_err(), "it is empty");
-        assert!(judged(b"hello").unwrap_err().starts_with("it is no tar"));
+        assert!(judged(b"hello").unwrap_err().starts_with("it is not an image archive"));
         let mut tar = [0; 600];
         tar[257..262].copy_from_slice(b"ustar");
         assert_eq!(judged(&tar).unwrap().into_inner(), tar[..512]);

@@ -28,7 +28,7 @@ pub enum AllowError {
     #[error(transparent)]
     Rule(#[from] AllowRuleError),
     /// Invalid name of a preset.
-    #[error("'{}' is no name of a preset: letters, digits, '-' and '_'", .0.escape_debug())]
+    #[error("'{}' is not the name of a preset: letters, digits, '-' and '_'", .0.escape_debug())]
     Name(String),
 }
 
@@ -93,10 +93,10 @@ mod tests {
             assert_eq!(text.parse::<Allow>().unwrap().to_string(), text);
         }
         for (text, words) in [
-            ("@", "no name of a preset"),
-            ("@a b", "no name of a preset"),
-            ("@a.b", "no name of a preset"),
-            ("@@a", "no name of a preset"),
+            ("@", "not the name of a preset"),
+            ("@a b", "not the name of a preset"),
+            ("@a.b", "not the name of a preset"),
+            ("@@a", "not the name of a preset"),
             ("@a\n", "'a\\n'"),
             ("a@b", "a URL"),
             ("", "neither a host name"),

@@ -85,7 +85,7 @@ pub enum ValueError {
     #[error(transparent)]
     Allow(#[from] AllowError),
     /// An allowed path that is not a valid guest path.
-    #[error("'{path}' is no path in the sandbox: {source}")]
+    #[error("'{path}' is not a path in the sandbox: {source}")]
     GuestPath {
         /// As given.
         path: String,

@@ -365,7 +365,7 @@ fn a_directory_that_cannot_be_used_is_the_callers_mistake() {
     place.write("file", "");
     for (path, reason) in [
         (place.path("missing"), "No such file"),
-        (place.path("file"), "it is no directory"),
+        (place.path("file"), "it is not a directory"),
         ("/".into(), "could read all of this machine's files"),
     ] {
         let (kind, message) = refused(RootFs::Directory(path));

@@ -252,7 +252,10 @@ fn own_folders_and_their_parents_are_not_mounted_however_they_are_named() {
     }
     // Where nothing is, nothing is made.
     let new = root.join("state/sandboxctl/new/dir");
-    assert_refused(&run(&place, &["--io-dir", new.to_str().unwrap()]), "it is in the state folder");
+    assert_refused(
+        &run(&place, &["--io-dir", new.to_str().unwrap()]),
+        "it is in the state directory",
+    );
     assert!(!root.join("state/sandboxctl/new").exists());
     for parent in ["", "state"] {
         for path in spelled(parent) {
@@ -279,7 +282,7 @@ fn own_folders_and_their_parents_are_not_mounted_however_they_are_named() {
     let args = ["tool", "sandbox_write_file", "--init", &init, "--input", &call];
     let ended = place.sandboxctl(args.iter().chain(&["--config", config.to_str().unwrap()]));
     ended.assert_code(121);
-    assert!(format!("{}{}", ended.stdout, ended.stderr).contains("is in the state folder"));
+    assert!(format!("{}{}", ended.stdout, ended.stderr).contains("is in the state directory"));
 }
 
 #[test]

@@ -104,12 +104,14 @@ fn named(host: &str, why: String, tls: bool) -> Result<Candidates, ConnectError>
     let refuse = |reason: String| ConnectError::Endpoint { why: why.clone(), reason };
     let endpoint = match host.split_once("://") {
         Some(("unix", path)) if Path::new(path).is_absolute() => Endpoint::Unix(path.into()),
-        Some(("unix", _)) => return Err(refuse("the socket is no absolute path".to_owned())),
+        Some(("unix", _)) => {
+            return Err(refuse("the path of the socket is not absolute".to_owned()));
+        }
         Some(("tcp" | "http", address)) => {
             let address = address.trim_end_matches('/');
             if address.contains('@') {
                 return Err(refuse(
-                    "an engine takes no user and no password: the address is tcp://host:port"
+                    "the address of an engine has no user and no password: tcp://host:port"
                         .to_owned(),
                 ));
             }
@@ -117,12 +119,12 @@ fn named(host: &str, why: String, tls: bool) -> Result<Candidates, ConnectError>
                 return Err(refuse(format!("it wants TLS, {FORWARD}")));
             }
             if address.is_empty() || address.contains(['/', '?', '#']) {
-                return Err(refuse("what follows tcp:// is no host:port".to_owned()));
+                return Err(refuse("expected tcp://HOST:PORT".to_owned()));
             }
             match address.rsplit_once(':') {
                 Some((_, port)) if port.parse::<u16>().is_ok() => Endpoint::Tcp(address.to_owned()),
                 Some((_, rest)) if !rest.ends_with(']') => {
-                    return Err(refuse("its port is no number up to 65535".to_owned()));
+                    return Err(refuse("its port is not a number up to 65535".to_owned()));
                 }
                 // Docker's own default port.
                 _ => Endpoint::Tcp(format!("{address}:2375")),
@@ -235,9 +237,9 @@ mod tests {
             ("ssh://me@there", "over SSH"),
             ("npipe:////./pipe/docker", "'npipe://' is not known"),
             ("/var/run/docker.sock", "neither unix:///"),
-            ("unix://relative", "no absolute path"),
+            ("unix://relative", "is not absolute"),
             ("tcp://host:2376", "wants TLS"),
-            ("tcp://", "no host:port"),
+            ("tcp://", "expected tcp://HOST:PORT"),
             ("tcp://127.0.0.1:99999", "port"),
             ("127.0.0.1:2375", "tcp://host:port"),
         ] {

@@ -186,7 +186,7 @@ impl DockerEngine {
             match self.create_with(from, spec, Seccomp::Ours).await {
                 // Podman interprets the profile's text as a file name.
                 Err(EngineError::Refused(message)) if message.contains("seccomp") => {
-                    tracing::info!("the engine takes no seccomp profile: its own is in force");
+                    tracing::info!("the engine accepts no seccomp profile: its own applies");
                     self.refuses_our_seccomp.store(true, Ordering::Relaxed);
                 }
                 result => return result,

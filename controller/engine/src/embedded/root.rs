@@ -36,7 +36,7 @@ pub(super) fn open(directory: &Path) -> Result<Prepared, EngineError> {
     let opened = opened.map_err(|errno| failed(errno.into()))?;
     let stat = rustix::fs::fstat(&opened).map_err(|errno| failed(errno.into()))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-        return Err(refuse("it is no directory"));
+        return Err(refuse("it is not a directory"));
     }
     // The path of the opened directory, whatever links were in its name.
     let path = path_of(&opened).map_err(failed)?;
@@ -120,7 +120,7 @@ mod tests {
         fs::write(&file, "").unwrap();
         symlink("/", &link).unwrap();
         for (path, reason) in [
-            (&file, "no directory"),
+            (&file, "not a directory"),
             (&dir.path().join("missing"), "No such file"),
             (&link, "all of this machine's files"),
         ] {

@@ -61,7 +61,7 @@ fn clone_without_namespaces() -> Value {
 
 fn arch() -> TargetArch {
     TargetArch::try_from(std::env::consts::ARCH)
-        .unwrap_or_else(|error| panic!("this is no architecture of the filter's: {error}"))
+        .unwrap_or_else(|error| panic!("the filter does not support this architecture: {error}"))
 }
 
 /// Allows calls by name, some of them depending on their arguments; all others fail.

@@ -41,8 +41,8 @@ fn refused(what: &str, archive: &[u8], expected: &str) {
 #[test]
 fn no_entry_leads_out_of_the_tree() {
     let beyond = "it lies beyond a symbolic link";
-    let up = "'..' is no part of a path";
-    let missing = "which is no file of the image";
+    let up = "'..' is not allowed in a path";
+    let missing = "which is not a file of the image";
     // The tree is at roots/KEY.part, beside which nothing is to be found.
     let cases: Vec<(&str, Vec<Item>, &str)> = vec![
         ("a path upwards", vec![file("../outside/victim", "x")], up),
@@ -414,7 +414,7 @@ fn archives_that_docker_save_never_writes_are_refused() {
         (
             "several images",
             manifest(r#"[{"Config":"a","Layers":[]},{"Config":"b","Layers":[]}]"#),
-            "it holds 2 images",
+            "it has 2 images",
         ),
         ("no JSON", manifest("[{"), "manifest.json cannot be used: EOF"),
         ("deep JSON", manifest(&"[".repeat(100_000)), "manifest.json cannot be used: "),
@@ -596,12 +596,12 @@ fn oci_layout_must_match_its_digests_and_sizes() {
             image(&|_, config, _| {
                 config["mediaType"] = json!("application/vnd.cncf.helm.config.v1+json")
             }),
-            "is no image",
+            "is not an image",
         ),
         (
             "an encrypted layer",
             image(&|_, _, content| content["mediaType"] = json!(format!("{LAYER}+gzip+encrypted"))),
-            "is no layer that can be unpacked",
+            "is not a layer that can be unpacked",
         ),
         (
             "a manifest that is another",
@@ -660,7 +660,7 @@ fn oci_layout_must_match_its_digests_and_sizes() {
                 let other = tar([file("a", "2")]);
                 vec![manifest.clone(), layout.image(&[(other.clone(), other, "")])]
             }),
-            "it holds 2 images",
+            "it has 2 images",
         ),
         ("no image", index(&|_, _| Vec::new()), "not an image archive"),
         (

@@ -217,6 +217,6 @@ fn an_unpacking_that_is_stopped_stops_in_the_middle_of_a_file() {
     let budget = Budget::new(Bounds::DEFAULT, stop.clone());
     let mut stop_it = |_| stop.stop();
     let unpacked = crate::unpack(&path, &place.cache, &budget, &stop, &mut stop_it);
-    assert!(matches!(unpacked, Err(RootfsError::GivenUp)));
+    assert!(matches!(unpacked, Err(RootfsError::Cancelled)));
     assert_eq!(place.kept(), [""; 0]);
 }

@@ -628,8 +628,8 @@ fn an_archive_is_a_file() {
     for (name, expected) in [
         ("none", "No such file"),
         ("loop", "symbolic links"),
-        ("", "is no regular file"),
-        ("fifo", "is no regular file"),
+        ("", "is not a regular file"),
+        ("fifo", "is not a regular file"),
     ] {
         let error = try_it(&dir.join(name));
         assert!(error.contains(expected), "{name}: {error}");

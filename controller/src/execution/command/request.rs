@@ -165,7 +165,7 @@ impl Command {
             name.is_empty() || name.contains(&b'=')
         }) {
             return refuse(format!(
-                "'{}' is no name of a variable",
+                "'{}' is not the name of a variable",
                 variable.name.to_string_lossy()
             ));
         }

@@ -662,8 +662,8 @@ async fn a_command_that_no_sandbox_can_be_given_is_the_callers_mistake() {
         (Command::new("a\0b"), "NUL"),
         (Command::new("x").arg("\0"), "NUL"),
         (Command::new("x").cwd("a\0"), "NUL"),
-        (Command::new("x").env("A=B", "c"), "'A=B' is no name of a variable"),
-        (Command::new("x").env("", "c"), "'' is no name of a variable"),
+        (Command::new("x").env("A=B", "c"), "'A=B' is not the name of a variable"),
+        (Command::new("x").env("", "c"), "'' is not the name of a variable"),
         (Command::shell("x".repeat(600_000)), "longer than 524288 bytes"),
         (Command::new("x").args(vec!["a"; 100_000]), "longer than 524288 bytes"),
     ] {

@@ -29,7 +29,7 @@ use crate::error::Error;
 use crate::gc::pending::Cleanup;
 use crate::gc::state_dir::{Instance, StateDir};
 use crate::io_dir::disk::DiskReserve;
-use crate::mounts::{MountWatch, OwnFolders};
+use crate::mounts::{MountWatch, ReservedDirs};
 use crate::sandbox::Sandbox;
 use crate::sandbox::context::Shared;
 use crate::sandbox::owner::Owners;
@@ -262,7 +262,7 @@ impl World {
             audit: Audit::off(),
             owners: Owners::default(),
             disk_reserve: DiskReserve::default(),
-            folders: OwnFolders {
+            folders: ReservedDirs {
                 state_dir: state.path().join("s"),
                 data_dir: state.path().join("data"),
                 scratch_dir: state.path().join("scratch"),
