@@ -102,7 +102,11 @@ fn every_command_that_the_documents_show_does_what_they_show() {
     for page in markdown::pages() {
         let place = Place::new();
         copy_tree(&workspace().join("examples"), &place.path("examples"));
-        for Shown { command, output } in shown(&page) {
+        let commands = shown(&page);
+        if commands.iter().any(|it| it.command.contains("-s KILL 2 sandboxctl")) {
+            place.expect_a_dead_instance();
+        }
+        for Shown { command, output } in commands {
             // `cargo test --workspace` has built the examples of the library beside the binary.
             let this = std::env::current_exe().unwrap();
             let examples = this.parent().unwrap().with_file_name("examples").join("");
