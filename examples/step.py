@@ -1,4 +1,4 @@
-"""A workflow step: keeps `sandboxctl tools --stdio` as a child, and makes one call after the other."""
+"""A workflow step: starts `sandboxctl tools --stdio` once, and makes one call after another."""
 
 import json
 import subprocess
@@ -10,13 +10,13 @@ calls = 0
 
 
 def call(tool, **args):
-    """Makes a call on the sandbox `step`, and gives back its data."""
+    """Calls a tool on the sandbox `step`, and returns its data."""
     global calls
     calls += 1
     line = {"id": calls, "tool": tool, "args": {"containerId": "step", **args}}
     tools.stdin.write(json.dumps(line).encode() + b"\n")
     tools.stdin.flush()
-    # One call is under way, so the next answer is its own. Who makes several at once looks at `id`.
+    # With one call in progress the next line is its response; with several, match them by `id`.
     answer = json.loads(tools.stdout.readline())
     if "error" in answer:
         raise RuntimeError(f"{tool}: {answer['metadata']['kind']}: {answer['error']}")
@@ -33,6 +33,6 @@ try:
     """
     print("total:", call("sandbox_execute_script", script=script)["result"])
 finally:
-    # The end of its stdin removes every sandbox. The files stay in `out`.
+    # EOF on its stdin removes every sandbox. The files stay in `out`.
     tools.stdin.close()
     tools.wait()

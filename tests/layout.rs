@@ -28,6 +28,7 @@ const CRATES: &[Row] = &[
         "sandboxes, and what runs in them",
         &["sandbox-api", "sandbox-dirfd", "sandbox-engine", "sandbox-protocol"],
     ),
+    ("sandbox-env", "the configuration that an environment implies", &["sandbox-controller"]),
     (
         "sandbox-server",
         "tools for others",
@@ -36,7 +37,7 @@ const CRATES: &[Row] = &[
     (
         "sandboxctl",
         "the command line",
-        &["sandbox-api", "sandbox-controller", "sandbox-protocol", "sandbox-server"],
+        &["sandbox-api", "sandbox-controller", "sandbox-env", "sandbox-protocol", "sandbox-server"],
     ),
 ];
 /// Crates that are not shipped: they may use any.

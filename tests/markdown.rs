@@ -27,8 +27,3 @@ pub fn pages() -> Vec<PathBuf> {
     pages.sort();
     pages
 }
-
-/// The page's text.
-pub fn read(page: &Path) -> String {
-    std::fs::read_to_string(page).unwrap_or_else(|error| panic!("{}: {error}", page.display()))
-}

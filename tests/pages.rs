@@ -8,7 +8,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use markdown::{pages, read, workspace};
+use markdown::{pages, workspace};
+
+/// The file's text.
+fn read(file: &Path) -> String {
+    fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
 
 /// Precedes a code block that shows a file.
 const FILE_MARK: &str = "<!-- file: ";
@@ -208,6 +213,22 @@ fn examples_in_pages_equal_their_files() {
 }
 
 #[test]
+fn recording_shows_the_commands_of_the_readme() {
+    let readme = read(&workspace().join("README.md"));
+    let recording = read(&workspace().join("docs/src/session.svg"));
+    let recording = recording.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+    let start = readme.split("\n## ").next().unwrap();
+    let commands: Vec<_> = start.lines().filter(|line| line.starts_with("$ ")).collect();
+    assert!(commands.len() >= 3, "only {commands:?} were found");
+    for command in commands {
+        assert!(
+            recording.lines().any(|line| line == command),
+            "docs/src/session.svg lacks `{command}`: ./scripts/record makes it again"
+        );
+    }
+}
+
+#[test]
 fn every_promise_names_a_test_that_exists() {
     let crates = [
         "protocol",
@@ -215,6 +236,7 @@ fn every_promise_names_a_test_that_exists() {
         "api",
         "sandbox-image",
         "controller",
+        "env",
         "server",
         "sandboxctl",
         "tests",

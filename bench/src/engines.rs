@@ -7,6 +7,7 @@ use sandbox_api::{Outcome, RunResult};
 use sandbox_controller::{
     Config, Controller, DockerEndpoint, EngineChoice, Reaper, Rebuild, Sweep,
 };
+use sandbox_env::Environment;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -68,7 +69,7 @@ impl Engines {
                 host: Some((host.clone(), "the benchmark".to_owned())),
                 ..DockerEndpoint::default()
             },
-            None => docker_by_environment(),
+            None => Environment::capture().map(|it| it.docker()).unwrap_or_default(),
         };
         // Leftovers of others are none of a measurement's business.
         config.sweep = Sweep::Never;
@@ -108,22 +109,6 @@ impl Engines {
             Ok(Usable { version, endpoint: controller.engine().endpoint.clone(), image })
         });
         look.await.map_err(|error| error.full_message())
-    }
-}
-
-/// As the docker command line finds it.
-fn docker_by_environment() -> DockerEndpoint {
-    let text = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let home = text("HOME").map(PathBuf::from);
-    DockerEndpoint {
-        host: None,
-        env_host: text("DOCKER_HOST"),
-        env_context: text("DOCKER_CONTEXT"),
-        config_dir: text("DOCKER_CONFIG")
-            .map(PathBuf::from)
-            .or_else(|| home.map(|home| home.join(".docker"))),
-        env_tls_verify: text("DOCKER_TLS_VERIFY").is_some(),
-        sockets: vec![PathBuf::from("/var/run/docker.sock")],
     }
 }
 

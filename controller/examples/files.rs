@@ -1,22 +1,17 @@
 //! File operations beside scripts: write, transform in the sandbox, read, all on one container.
 
-use std::path::PathBuf;
-
 use sandbox_api::files::{ListOptions, ReadOptions, WriteOptions};
 use sandbox_api::{SandboxSpec, Script};
-use sandbox_controller::{Config, Controller};
+use sandbox_controller::Controller;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let state = std::env::var_os("XDG_RUNTIME_DIR").map_or(std::env::temp_dir(), PathBuf::from);
-    let mut config = Config::new(state.join("sandboxctl"));
-    config.engine.docker.env_host = std::env::var("DOCKER_HOST").ok();
-    config.engine.docker.sockets = vec!["/var/run/docker.sock".into()];
-    let controller = Controller::connect(config).await?;
+    // Docker where it runs, otherwise the embedded engine, as on the command line.
+    let controller = Controller::connect(sandbox_env::config()?).await?;
     let sandbox = controller.launch(SandboxSpec::new().io_dir("files")).await?;
 
-    // Whole files. Missing directories are made, and a reader sees the old file or the new one.
+    // Whole files. Missing directories are created; a reader sees the old file or the new one.
     sandbox.write("in/names.txt", "ada\ngrace\n", WriteOptions::default()).await?;
     let source = r#"
         local out = io.open("out.txt", "w")

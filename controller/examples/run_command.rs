@@ -1,17 +1,13 @@
-//! A program that embeds the controller: a command in an image, collected; and one that it talks with.
-
-use std::path::PathBuf;
+//! A program that embeds the controller: runs a command in an image, then one with live input and output.
 
 use sandbox_api::{Limits, Pull, RootFs, SandboxSpec};
-use sandbox_controller::{Command, Config, Controller, ExecStream, Stdin};
+use sandbox_controller::{Command, Controller, ExecStream, Stdin};
 use tokio::io::AsyncWriteExt as _;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let state = std::env::var_os("XDG_RUNTIME_DIR").map_or(std::env::temp_dir(), PathBuf::from);
-    let mut config = Config::new(state.join("sandboxctl"));
-    config.engine.docker.sockets = vec!["/var/run/docker.sock".into()];
-    let controller = Controller::connect(config).await?;
+    // Docker where it runs, otherwise the embedded engine, as on the command line.
+    let controller = Controller::connect(sandbox_env::config()?).await?;
 
     let reference = std::env::args().nth(1).unwrap_or("python:3.13-slim".to_owned());
     let image = RootFs::Image { reference, pull: Pull::Missing };
@@ -27,11 +23,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{:?} {} ({} bytes)", file.op, file.name, file.bytes);
     }
 
-    // Streamed: `cat` says what it hears. What is not taken makes it wait.
+    // Streamed: `cat` repeats its input. It waits while its output is not read.
     let mut execution = sandbox.start_exec(Command::new("cat").stdin(Stdin::Stream)).await?;
-    let mut stdin = execution.stdin().expect("the command has it, and nobody took it");
+    let mut stdin =
+        execution.stdin().expect("the command was given a stream, which was not taken yet");
     stdin.write_all(b"hello\n").await?;
-    // Its end of file.
+    // EOF.
     drop(stdin);
     while let Some((stream, piece)) = execution.next_output().await {
         match stream {

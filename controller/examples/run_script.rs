@@ -1,19 +1,12 @@
-//! A program that embeds the controller: runs a script, shows its log live, and looks at the end.
-
-use std::path::PathBuf;
+//! A program that embeds the controller: runs a script, prints its log as it arrives, then its result.
 
 use sandbox_api::{Lifespan, Outcome, SandboxSpec, Script};
-use sandbox_controller::{Config, Controller};
+use sandbox_controller::Controller;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // The library reads no environment: what the program knows, it says.
-    let state = std::env::var_os("XDG_RUNTIME_DIR").map_or(std::env::temp_dir(), PathBuf::from);
-    let mut config = Config::new(state.join("sandboxctl"));
-    config.engine.docker.env_host = std::env::var("DOCKER_HOST").ok();
-    config.engine.docker.sockets = vec!["/var/run/docker.sock".into()];
-
-    let controller = Controller::connect(config).await?;
+    // Docker where it runs, otherwise the embedded engine, as on the command line.
+    let controller = Controller::connect(sandbox_env::config()?).await?;
     let spec = SandboxSpec::new().io_dir("out").lifespan(Lifespan::OneRun);
     let sandbox = controller.launch(spec).await?;
 
@@ -24,7 +17,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let run = run.wait().await?;
 
-    // What the script did is data; an `Err` above would have meant that our side failed.
+    // What the script did is data; an `Err` above means that sandboxctl or the engine failed.
     match &run.outcome {
         Outcome::Ok { result } => println!("result: {result}"),
         other => println!("{:?}, exit code {}", other.status(), run.exit_code()),

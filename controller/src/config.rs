@@ -39,6 +39,7 @@ pub struct Config {
 
 impl Config {
     /// The default configuration with this state directory, which is the place of fresh io dirs too.
+    /// It has no address of Docker: `sandbox_env::config` has those that the Docker CLI would try.
     #[must_use]
     pub fn new(state_dir: impl Into<PathBuf>) -> Self {
         let state_dir = state_dir.into();

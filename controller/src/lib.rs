@@ -1,11 +1,12 @@
 //! Runs untrusted scripts, each in a fresh container.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), sandbox_controller::Error> {
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use sandbox_api::{SandboxSpec, Script};
-//! use sandbox_controller::{Config, Controller};
+//! use sandbox_controller::Controller;
 //!
-//! let controller = Controller::connect(Config::new("/run/user/1000/sandboxctl")).await?;
+//! // Docker where it runs, otherwise the embedded engine, as on the command line.
+//! let controller = Controller::connect(sandbox_env::config()?).await?;
 //! let sandbox = controller.launch(SandboxSpec::new().io_dir("out")).await?;
 //! let run = sandbox.run(Script::new("return 6 * 7")).await?;
 //! println!("{}: {:?}", run.outcome.status(), run.files_touched.files);
@@ -15,7 +16,7 @@
 //! ```
 //!
 //! The library reads no environment variables, home directory or terminal: [`Config`] has all of
-//! its configuration. What a script did is data, an [`Outcome`](sandbox_api::Outcome); an [`Error`]
+//! its configuration, and the crate `sandbox-env` makes one from the environment. What a script did is data, an [`Outcome`](sandbox_api::Outcome); an [`Error`]
 //! means that the controller or the engine failed.
 
 #![deny(unsafe_code)]

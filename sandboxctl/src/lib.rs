@@ -5,7 +5,6 @@
 mod cli;
 mod commands;
 mod config;
-mod environment;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

@@ -9,6 +9,7 @@ use crate::place::{Place, files_below, finish, sandboxctl, workspace};
 /// Commands that a document may show and that are not run here, and why.
 const NOT_RUN_HERE: &[(&str, &str)] = &[
     ("./scripts/test", "CI runs it; it runs this test"),
+    ("./scripts/record", "changes the checkout"),
     ("git clone", "needs the place that it clones from"),
     ("cd sandboxctl", "belongs to git clone"),
     ("cargo install --path sandboxctl", "the binary is built already"),
@@ -69,18 +70,50 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
+/// The image that the README names, and one of this machine's packages that stands in for it: the
+/// tests have no registry.
+const IMAGE: &str = "python:3.13-slim";
+const STAND_IN: &str = "sandboxctl-docs/python";
+
+/// Makes the image, and removes it at the end.
+struct StandIn;
+
+impl StandIn {
+    fn make() -> Self {
+        let make = format!(
+            "examples/image-of-packages python3 dash coreutils | docker import - {STAND_IN}"
+        );
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(make).current_dir(workspace());
+        finish(shell).assert_code(0);
+        Self
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        _ = Command::new("docker").args(["rmi", STAND_IN]).output();
+    }
+}
+
 #[test]
 fn every_command_that_the_documents_show_does_what_they_show() {
+    let _image = StandIn::make();
     for page in markdown::pages() {
         let place = Place::new();
         copy_tree(&workspace().join("examples"), &place.path("examples"));
-        for Shown { command, output } in shown(&page) {
+        let commands = shown(&page);
+        if commands.iter().any(|it| it.command.contains("-s KILL 2 sandboxctl")) {
+            place.expect_a_dead_instance();
+        }
+        for Shown { command, output } in commands {
             // `cargo test --workspace` has built the examples of the library beside the binary.
             let this = std::env::current_exe().unwrap();
             let examples = this.parent().unwrap().with_file_name("examples").join("");
             let line = command
                 .replace("cargo run --release -- ", "sandboxctl ")
                 .replace("./target/release/sandboxctl", "sandboxctl")
+                .replace(IMAGE, STAND_IN)
                 .replace(
                     "cargo run -p sandbox-controller --example ",
                     examples.to_str().expect("a path of UTF-8"),

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use crate::config::Settings;
-    use crate::environment::Environment;
+    use sandbox_env::Environment;
 
     fn parse(args: &[&str]) -> Result<Box<ExecArgs>, String> {
         let all = ["sandboxctl", "exec"].iter().chain(args);
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn one_flag_says_what_the_sandbox_is_made_from() {
         let folder = tempfile::tempdir().unwrap();
-        let environment = Environment::made_up(folder.path(), &[]);
+        let environment = Environment::new(folder.path(), 1000, &[]);
         let root = |args: &[&str]| {
             let args = parse(&[args, &["true"]].concat())?;
             let mut flags = Flags::default();

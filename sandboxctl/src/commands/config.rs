@@ -93,14 +93,14 @@ fn text(settings: &Settings, with_origin: bool) -> String {
 mod tests {
     use super::*;
     use crate::config::Flags;
-    use crate::environment::Environment;
+    use sandbox_env::Environment;
     use std::path::Path;
 
     #[test]
     fn a_limit_that_no_run_takes_is_not_shown_as_in_force() {
         let folder = tempfile::tempdir().unwrap();
         let variables = [("SANDBOXCTL_LIMITS_TIMEOUT", "1h")];
-        let environment = Environment::made_up(folder.path(), &variables);
+        let environment = Environment::new(folder.path(), 1000, &variables);
         let settings = Settings::load(&environment, Flags::default()).unwrap();
         let why = "refused: above its ceiling of 10m";
         let line = |origin| {
@@ -124,8 +124,9 @@ mod tests {
     #[test]
     fn shown_config_is_a_config_file_with_the_same_meaning() {
         let folder = tempfile::tempdir().unwrap();
-        let environment = Environment::made_up(
+        let environment = Environment::new(
             folder.path(),
+            1000,
             &[("SANDBOXCTL_LIMITS_PIDS", "20"), ("SANDBOXCTL_ENGINE_RUNTIME", "run\"sc")],
         );
         let settings = Settings::load(&environment, Flags::default()).unwrap();
@@ -134,7 +135,7 @@ mod tests {
 
         let file = folder.path().join("shown.toml");
         std::fs::write(&file, &shown).unwrap();
-        let again = Environment::made_up(Path::new("/"), &[]);
+        let again = Environment::new(Path::new("/"), 1000, &[]);
         let again = Settings::load(&again, Flags { file: Some(file), ..Flags::default() }).unwrap();
         for key in Key::all() {
             assert_eq!(again.setting(key).value, settings.setting(key).value, "{}", key.name());

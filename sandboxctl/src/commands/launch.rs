@@ -233,7 +233,7 @@ fn named(error: ControllerError, settings: &Settings) -> Error {
 mod tests {
     use super::*;
     use crate::config::{Flags, Value};
-    use crate::environment::Environment;
+    use sandbox_env::Environment;
 
     #[test]
     fn hosts_are_for_programs_and_who_asks_for_them_without_any_hears_it() {
@@ -242,7 +242,7 @@ mod tests {
             let mut flags = Flags::default();
             let asked: Vec<_> = asked.iter().map(|rule| rule.parse().unwrap()).collect();
             flags.set(Key::Allow, (!asked.is_empty()).then_some(Value::Hosts(asked)));
-            Settings::load(&Environment::made_up(folder.path(), variables), flags).unwrap()
+            Settings::load(&Environment::new(folder.path(), 1000, variables), flags).unwrap()
         };
         let refused = |spec, settings: &Settings| with_hosts(spec, settings).unwrap_err().to_text();
         let programs = || SandboxSpec::new().root(RootFs::Directory("/x".into()));
@@ -273,7 +273,7 @@ mod tests {
     fn refusal_of_the_controller_names_its_flag_or_key() {
         let folder = tempfile::tempdir().unwrap();
         let environment =
-            Environment::made_up(folder.path(), &[("SANDBOXCTL_ENGINE_RUNTIME", "nope")]);
+            Environment::new(folder.path(), 1000, &[("SANDBOXCTL_ENGINE_RUNTIME", "nope")]);
         let mut flags = Flags::default();
         flags.set(Key::IoDir, Some(Value::Path("/x".into())));
         let settings = Settings::load(&environment, flags).unwrap();

@@ -21,10 +21,10 @@ use sandbox_controller::{AuditReport, Config, Controller, Reaper, Sweep};
 
 use crate::cli::{Cli, Command, Global};
 use crate::config::{Flags, Settings};
-use crate::environment::Environment;
 use crate::error::Error;
 use crate::output::Output;
 use crate::signals::Signals;
+use sandbox_env::Environment;
 
 /// The script API, which the documentation includes too.
 const SCRIPT_API: &str = include_str!("../../../docs/src/reference/sandbox.d.luau");
@@ -79,7 +79,7 @@ impl Context<'_> {
 
     /// The configuration of the controller.
     fn controller(&self, settings: &Settings) -> Config {
-        settings.controller(&self.environment, self.environment.state_dir())
+        settings.controller(&self.environment)
     }
 
     /// Connects, works, and waits until everything that is to be removed is removed. Leftovers of

@@ -5,15 +5,12 @@ use std::path::{Component, Path, PathBuf};
 
 use sandbox_api::hosts::Allowlist;
 use sandbox_api::{Encoding, PrivateIo, Pull};
-use sandbox_controller::{
-    Config, ConfinementPolicy, DiskReserve, DockerEndpoint, EmbeddedConfig, EngineChoice,
-    EngineConfig,
-};
+use sandbox_controller::{Config, ConfinementPolicy};
+use sandbox_env::Environment;
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 
 use super::network::{self, Presets};
 use super::{Error, Key, Layer, Origin, Setting, Settings, Value};
-use crate::environment::Environment;
 
 impl Settings {
     /// Whether scripts can use files.
@@ -41,13 +38,6 @@ impl Settings {
                 _ => None,
             },
         }
-    }
-
-    /// The disk reserve of sandboxes.
-    #[must_use]
-    pub fn disk_reserve(&self) -> DiskReserve {
-        // The text was checked when it was parsed.
-        self.text(Key::DiskReserve).and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
     /// Where sandboxes that support commands have their io dir if none is named; `None` if one is.
@@ -147,14 +137,6 @@ impl Settings {
         self.setting(Key::Allow).layer == Layer::Flag
     }
 
-    /// The absolute path of the audit file, if there is one.
-    fn audit(&self, working_directory: &Path) -> Option<PathBuf> {
-        match &self.setting(Key::AuditFile).value {
-            Some(Value::Path(file)) => Some(working_directory.join(file)),
-            _ => None,
-        }
-    }
-
     /// The io dir, absolute.
     ///
     /// # Errors
@@ -232,36 +214,20 @@ impl Settings {
         self.text(Key::Confinement).and_then(ConfinementPolicy::from_word).unwrap_or_default()
     }
 
-    /// The configuration of the controller, with its state in `state_dir`.
+    /// The configuration of the controller.
     #[must_use]
-    pub fn controller(&self, environment: &Environment, state_dir: PathBuf) -> Config {
-        let text = |key| self.text(key).map(str::to_owned);
-        Config {
-            engine: EngineConfig {
-                // The value was checked when it was parsed.
-                kind: self
-                    .text(Key::EngineKind)
-                    .and_then(|kind| kind.parse().ok())
-                    .unwrap_or(EngineChoice::Auto),
-                docker: DockerEndpoint {
-                    host: text(Key::EngineHost).map(|host| (host, self.named(Key::EngineHost))),
-                    ..environment.docker()
-                },
-                runtime: text(Key::EngineRuntime),
-                image: text(Key::EngineImage),
-                embedded: EmbeddedConfig { data_dir: self.path(Key::EngineDataDir) },
-            },
-            ceiling: self.ceiling(),
-            disk_reserve: self.disk_reserve(),
-            confinement: self.confinement(),
-            agent: environment.agent(),
-            audit: self.audit(&environment.working_directory),
-            scratch_dir: match &self.setting(Key::IoScratchDir).value {
-                Some(Value::Path(dir)) => dir.clone(),
-                _ => environment.scratch_dir(),
-            },
-            ..Config::new(state_dir)
-        }
+    pub fn controller(&self, environment: &Environment) -> Config {
+        let setting = |name: &str| {
+            let key = Key::from_name(name)?;
+            let value = match self.setting(key).value.as_ref()? {
+                Value::Path(path) => path.into(),
+                value => value.as_text()?.into(),
+            };
+            Some(sandbox_env::Setting { value, name: self.named(key) })
+        };
+        let config = environment.config_with(setting);
+        let config = config.expect("values are checked when they are parsed");
+        Config { ceiling: self.ceiling(), ..config }
     }
 
     /// The path of a key that has a default, so that it is always set.

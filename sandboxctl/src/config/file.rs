@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use sandbox_env::Environment;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -31,6 +32,17 @@ pub struct Entry {
     pub value: Value,
     /// Its position.
     pub origin: Origin,
+}
+
+/// The path of the user's file, whether or not it exists.
+#[must_use]
+pub fn user(environment: &Environment) -> Option<PathBuf> {
+    // The XDG specification: a relative path in the variable counts as not set.
+    let folder = environment
+        .path("XDG_CONFIG_HOME")
+        .filter(|path| path.is_absolute())
+        .or_else(|| environment.path("HOME").map(|home| home.join(".config")))?;
+    Some(folder.join("sandboxctl/config.toml"))
 }
 
 /// The project's file: searched from `directory` upward to the root of its repository. Outside a

@@ -7,8 +7,8 @@ use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
 use sandbox_server::registry::image_matches;
 
-use super::{Error, Key, Layer, Origin, Setting, Settings, VARIABLE_PREFIX, Value, file, network};
-use crate::environment::Environment;
+use super::{Error, Key, Layer, Origin, Setting, Settings, Value, file, network};
+use sandbox_env::{Environment, VARIABLE_PREFIX};
 
 /// Three files (the system's, the user's and the project's) and lines `NAME=VALUE` for the
 /// variables, separated by NULs. Missing parts are empty.
@@ -25,7 +25,7 @@ pub fn config(data: &[u8]) {
         .collect();
     let variables: Vec<(&str, &str)> =
         variables.iter().map(|(name, value)| (name.as_str(), *value)).collect();
-    let environment = Environment::made_up(Path::new("/work"), &variables);
+    let environment = Environment::new(Path::new("/work"), 1000, &variables);
 
     match loaded(&files, &environment) {
         Ok(settings) => {

@@ -10,9 +10,6 @@ use sandbox_protocol::message::{Access, AllowedPath};
 use super::network::Presets;
 use super::value::Value;
 
-/// The prefix of our environment variables.
-pub const VARIABLE_PREFIX: &str = "SANDBOXCTL_";
-
 /// A row of the table.
 struct Row {
     name: &'static str,
@@ -307,7 +304,7 @@ impl Key {
     /// The key's environment variable: `limits.timeout` is `SANDBOXCTL_LIMITS_TIMEOUT`.
     #[must_use]
     pub fn variable(self) -> String {
-        format!("{VARIABLE_PREFIX}{}", self.name().replace('.', "_").to_ascii_uppercase())
+        sandbox_env::variable_of(&self.name())
     }
 
     /// The flag, if there is one.

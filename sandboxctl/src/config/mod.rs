@@ -22,9 +22,9 @@ use std::{fmt, io};
 use sandbox_api::{Ceiling, LimitKey, LimitValue, Limits, OverCeiling};
 use serde::Serialize;
 
-use crate::environment::Environment;
-pub use key::{Key, Scope, VARIABLE_PREFIX};
+pub use key::{Key, Scope};
 pub use network::Allow;
+use sandbox_env::{Environment, VARIABLE_PREFIX};
 pub use value::{Value, ValueError};
 
 /// The path of the configuration file, like `--config`.
@@ -367,7 +367,7 @@ impl Settings {
             }
         } else {
             settings.read(Layer::System, system)?;
-            if let Some(file) = environment.user_config() {
+            if let Some(file) = file::user(environment) {
                 settings.read(Layer::User, &file)?;
             }
             if let Some(file) = file::find_project(&environment.working_directory) {

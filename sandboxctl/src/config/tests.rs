@@ -38,7 +38,7 @@ impl Machine {
         let home = self.path("home");
         let mut all = vec![("HOME", home.to_str().unwrap())];
         all.extend(variables);
-        Environment::made_up(&self.path("project"), &all)
+        Environment::new(&self.path("project"), 1000, &all)
     }
 
     fn load(&self, variables: &[(&str, &str)], flags: Flags) -> Result<Settings, Error> {
@@ -407,7 +407,7 @@ fn the_audits_file_is_the_users_to_name() {
     let file = "[audit]\nfile = \"/var/log/x\"\n";
     let machine = Machine::new("", file, "");
     let audit = |settings: Settings, machine: &Machine| {
-        settings.controller(&machine.environment(&[]), "/s".into()).audit
+        settings.controller(&machine.environment(&[])).audit
     };
     assert_eq!(
         audit(machine.load(&[], Flags::default()).unwrap(), &machine),
@@ -425,6 +425,47 @@ fn the_audits_file_is_the_users_to_name() {
     let relative = [("SANDBOXCTL_AUDIT_FILE", "a.log")];
     let refused = none.refused(&relative, Flags::default());
     assert!(refused.contains("it is not an absolute path"), "{refused}");
+}
+
+#[test]
+fn library_gets_the_configuration_that_the_command_line_uses() {
+    let machine = Machine::new("", "", "");
+    for variables in [
+        &[][..],
+        &[("DOCKER_HOST", "unix:///run/d.sock"), ("SANDBOX_AGENT", "/agent")],
+        &[
+            ("SANDBOXCTL_AUDIT_FILE", "/var/log/audit"),
+            ("SANDBOXCTL_ENGINE_DATA_DIR", "/data"),
+            ("SANDBOXCTL_ENGINE_HOST", "unix:///run/d.sock"),
+            ("SANDBOXCTL_ENGINE_IMAGE", "sha256:1"),
+            ("SANDBOXCTL_ENGINE_KIND", "docker"),
+            ("SANDBOXCTL_ENGINE_RUNTIME", "runsc"),
+            ("SANDBOXCTL_IO_SCRATCH_DIR", "/scratch"),
+            ("SANDBOXCTL_LIMITS_DISK_RESERVE", "2GiB"),
+            ("SANDBOXCTL_POLICY_CONFINEMENT", "best-effort"),
+        ],
+    ] {
+        let environment = machine.environment(variables);
+        let command_line = machine.load(variables, Flags::default()).unwrap();
+        let command_line = format!("{:?}", command_line.controller(&environment));
+        // The command line names the key too.
+        let name = |text: &str| {
+            text.replace("engine.host (SANDBOXCTL_ENGINE_HOST)", "SANDBOXCTL_ENGINE_HOST")
+        };
+        let library = format!("{:?}", environment.config().unwrap());
+        assert_eq!(name(&command_line), library, "{variables:?}");
+    }
+}
+
+#[test]
+fn users_file_follows_xdg() {
+    let file =
+        |variables: &[(&str, &str)]| file::user(&Environment::new(Path::new("/"), 1000, variables));
+    assert_eq!(file(&[("HOME", "/h")]), Some("/h/.config/sandboxctl/config.toml".into()));
+    let both = |config| file(&[("HOME", "/h"), ("XDG_CONFIG_HOME", config)]);
+    assert_eq!(both("/c"), Some("/c/sandboxctl/config.toml".into()));
+    assert_eq!(both("c"), Some("/h/.config/sandboxctl/config.toml".into()));
+    assert_eq!(file(&[]), None);
 }
 
 /// The table in the documentation, generated from the table of keys.

@@ -1,7 +1,7 @@
 //! The environment of the process: variables, working directory and user.
 //!
-//! Read once at startup, and nowhere else: the library does not use the environment, and the
-//! functions here depend only on this value, which tests can construct.
+//! Read once, and nowhere else: the functions here depend only on this value, which callers can
+//! construct too.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -39,13 +39,13 @@ impl Environment {
         })
     }
 
-    /// An environment for tests.
-    #[cfg(any(test, fuzzing))]
-    pub fn made_up(working_directory: &Path, variables: &[(&str, &str)]) -> Self {
+    /// An environment that the caller composes, for a service with users of its own and for tests.
+    #[must_use]
+    pub fn new(working_directory: &Path, uid: u32, variables: &[(&str, &str)]) -> Self {
         Self {
             variables: variables.iter().map(|&(name, value)| (name.into(), value.into())).collect(),
             working_directory: working_directory.to_owned(),
-            uid: 1000,
+            uid,
         }
     }
 
@@ -60,23 +60,14 @@ impl Environment {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str).filter(|v| !v.is_empty())
     }
 
-    fn path(&self, name: &str) -> Option<PathBuf> {
+    /// The path in a variable.
+    #[must_use]
+    pub fn path(&self, name: &str) -> Option<PathBuf> {
         self.variable(name).map(PathBuf::from)
     }
 
     fn text(&self, name: &str) -> Option<String> {
         self.variable(name).map(|value| value.to_string_lossy().into_owned())
-    }
-
-    /// The path of the user's configuration file, whether or not it exists.
-    #[must_use]
-    pub fn user_config(&self) -> Option<PathBuf> {
-        // The XDG specification: a relative path in the variable counts as not set.
-        let folder = self
-            .path("XDG_CONFIG_HOME")
-            .filter(|path| path.is_absolute())
-            .or_else(|| self.path("HOME").map(|home| home.join(".config")))?;
-        Some(folder.join("sandboxctl/config.toml"))
     }
 
     /// The source of the agent.
@@ -160,7 +151,7 @@ mod tests {
     fn the_state_folder_is_in_the_runtime_folder() {
         let runtime = tempfile::tempdir().unwrap();
         let at = |variable: &str| {
-            Environment::made_up(Path::new("/"), &[("XDG_RUNTIME_DIR", variable)]).state_dir()
+            Environment::new(Path::new("/"), 1000, &[("XDG_RUNTIME_DIR", variable)]).state_dir()
         };
         let folder = runtime.path().join("sandboxctl");
         assert_eq!(at(runtime.path().to_str().unwrap()), folder);
@@ -184,26 +175,10 @@ mod tests {
     }
 
     #[test]
-    fn the_users_file_follows_xdg() {
-        let file = |variables: &[(&str, &str)]| {
-            Environment::made_up(Path::new("/"), variables).user_config()
-        };
-        assert_eq!(file(&[("HOME", "/h")]), Some("/h/.config/sandboxctl/config.toml".into()));
-        assert_eq!(
-            file(&[("HOME", "/h"), ("XDG_CONFIG_HOME", "/c")]),
-            Some("/c/sandboxctl/config.toml".into())
-        );
-        assert_eq!(
-            file(&[("HOME", "/h"), ("XDG_CONFIG_HOME", "c")]),
-            Some("/h/.config/sandboxctl/config.toml".into())
-        );
-        assert_eq!(file(&[]), None);
-    }
-
-    #[test]
     fn the_engine_is_looked_for_where_docker_looks() {
-        let environment = Environment::made_up(
+        let environment = Environment::new(
             Path::new("/"),
+            1000,
             &[("HOME", "/h"), ("DOCKER_HOST", "tcp://h:1"), ("XDG_RUNTIME_DIR", "/run/user/1")],
         );
         let endpoint = environment.docker();
