@@ -3,6 +3,7 @@
 use sandbox_protocol::message::ScriptError;
 use sandbox_protocol::{ErrorKind, WireError};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// A failure as data: the `error` of a [`ResultDocument`](crate::ResultDocument) and an
 /// [`ExecDocument`](crate::ExecDocument).
@@ -19,6 +20,9 @@ pub struct Failure {
     /// The script's call stack.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traceback: Option<String>,
+    /// The table that the script raised, as JSON: `error({ code = 7 })`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Value>,
     /// A suggested next step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
@@ -28,14 +32,14 @@ impl Failure {
     /// A failure of the caller's own, such as an unknown flag.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>, hint: Option<String>) -> Self {
-        Self { kind, message: message.into(), line: None, traceback: None, hint }
+        Self { kind, message: message.into(), line: None, traceback: None, value: None, hint }
     }
 }
 
 impl From<ScriptError> for Failure {
     fn from(error: ScriptError) -> Self {
-        let ScriptError { kind, message, line, traceback } = error;
-        Self { kind, message, line, traceback, hint: None }
+        let ScriptError { kind, message, line, traceback, value } = error;
+        Self { kind, message, line, traceback, value, hint: None }
     }
 }
 

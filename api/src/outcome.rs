@@ -216,5 +216,5 @@ impl Outcome {
 #[must_use]
 pub fn failure(kind: ErrorKind, message: impl AsRef<str>) -> ScriptError {
     let message = cut_encoded(message.as_ref(), MAX_MESSAGE_BYTES).to_owned();
-    ScriptError { kind, message, line: None, traceback: None }
+    ScriptError { kind, message, line: None, traceback: None, value: None }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use sandbox_engine::{Agent, AgentSource, SealedProgram};
 use sandbox_protocol::argv::{AgentArgs, CheckReply, ConfinementPolicy, EXIT_UNCONFINED, Mode};
 use sandbox_protocol::limits::{MAX_FRAME_BYTES, MAX_SOURCE_BYTES};
-use sandbox_protocol::message::ScriptError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
@@ -16,7 +15,7 @@ use crate::error::Error;
 /// A compiler that takes longer was given a script that was written to stall it.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// Checks whether a script compiles; `Some` has the error. The agent runs on this machine, with its
+/// Checks whether a script compiles, and whether it uses names that no script has. The agent runs on this machine, with its
 /// own limits of time and memory, confined as in a sandbox, and executes nothing of the script.
 ///
 /// # Errors
@@ -27,9 +26,10 @@ pub async fn check_script(
     source: &[u8],
     agent: &AgentSource,
     confinement: ConfinementPolicy,
-) -> Result<Option<ScriptError>, Error> {
+) -> Result<CheckReply, Error> {
     if source.len() > MAX_SOURCE_BYTES {
-        return Ok(Some(crate::execution::script::source_too_large()));
+        let error = Some(crate::execution::script::source_too_large());
+        return Ok(CheckReply { error, warnings: Vec::new() });
     }
     let agent = Agent::open(agent)?;
     let checked = tokio::time::timeout(TIME_LIMIT, run(source, &agent, confinement)).await;
@@ -37,7 +37,7 @@ pub async fn check_script(
         .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
         .map_err(|source| Error::Check { source })?;
     match answer {
-        Answer::Checked(reply) => Ok(reply.error),
+        Answer::Checked(reply) => Ok(reply),
         Answer::Unconfined(detail) => Err(Error::Unconfined { detail }),
     }
 }

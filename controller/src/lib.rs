@@ -61,5 +61,5 @@ pub use sandbox_engine::{
     ImageSelector, MASKED_PATHS, ProgramImage, READONLY_PATHS, Rebuild, RootfsError, Tried,
     UnknownEngine,
 };
-pub use sandbox_protocol::argv::ConfinementPolicy;
+pub use sandbox_protocol::argv::{CheckReply, CheckWarning, ConfinementPolicy};
 pub use step::Step;

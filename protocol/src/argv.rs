@@ -143,7 +143,22 @@ pub enum ArgsError {
 pub struct CheckReply {
     /// Why the script does not compile, or null.
     pub error: Option<crate::message::ScriptError>,
+    /// Names that it uses and that no script has, by line; at most [`MAX_CHECK_WARNINGS`].
+    pub warnings: Vec<CheckWarning>,
 }
+
+/// Something in a script that compiles and cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckWarning {
+    /// The line of the script, from 1.
+    pub line: u32,
+    /// What is wrong, and what to use.
+    pub message: String,
+}
+
+/// Most warnings of a [`CheckReply`].
+pub const MAX_CHECK_WARNINGS: usize = 50;
 
 impl AgentArgs {
     /// The base of relative paths: the working directory, else the home, else `/` if there is no

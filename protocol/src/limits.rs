@@ -52,6 +52,8 @@ pub const MAX_ARGS_BYTES: usize = 1 << 20;
 /// string.
 pub const MAX_COMMAND_BYTES: usize = 512 << 10;
 
+/// Longest JSON of the table that a script raised; a longer one is left out.
+pub const MAX_ERROR_VALUE_BYTES: usize = 64 << 10;
 /// Longest message or traceback of an error, in encoded bytes; a longer one is cut.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
 

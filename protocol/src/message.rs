@@ -370,6 +370,9 @@ pub struct ScriptError {
     /// The call stack at the error.
     #[serde(default)]
     pub traceback: Option<String>,
+    /// The table that the script raised, as JSON: `error({ code = 7 })`.
+    #[serde(default)]
+    pub value: Option<Value>,
 }
 
 /// Resource usage of a run, as the agent counted it.

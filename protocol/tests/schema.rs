@@ -270,6 +270,7 @@ fn replies_of_the_agent_are_frozen() {
         message: "script:3: no".into(),
         line: Some(3),
         traceback: Some("script:3".into()),
+        value: Some(json!({ "code": 7 })),
     };
     let reply = |end| RunReply { end, logs_truncated: false, usage };
     let log = |level, lossy, cut| {

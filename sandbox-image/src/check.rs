@@ -4,7 +4,7 @@
 use std::io::{Read as _, Write as _};
 
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::argv::{CheckReply, ConfinementPolicy};
+use sandbox_protocol::argv::{CheckReply, CheckWarning, ConfinementPolicy, MAX_CHECK_WARNINGS};
 use sandbox_protocol::limits::MAX_SOURCE_BYTES;
 use sandbox_protocol::message::ScriptError;
 
@@ -22,12 +22,20 @@ pub(crate) fn main(policy: ConfinementPolicy) -> Result<Exit, StartError> {
     // The compiler recurses with the script's nesting, as the VM does.
     let check = std::thread::Builder::new().stack_size(run::STACK_BYTES).spawn(move || {
         match std::str::from_utf8(&script) {
-            Ok(text) => source::prepare(text).map_or_else(Some, luau::check),
-            Err(error) => Some(not_utf8(&script[..error.valid_up_to()], script.len())),
+            Ok(text) => source::prepare(text).and_then(luau::check),
+            Err(error) => Err(not_utf8(&script[..error.valid_up_to()], script.len())),
         }
     });
-    let error = check.map_err(StartError::Thread)?.join().expect("a panic ends the process");
-    let reply = serde_json::to_string(&CheckReply { error }).expect("plain data");
+    let checked = check.map_err(StartError::Thread)?.join().expect("a panic ends the process");
+    let reply = match checked {
+        Ok(unknown) => {
+            let unknown = unknown.into_iter().take(MAX_CHECK_WARNINGS);
+            let warning = |luau::Unknown { line, message }| CheckWarning { line, message };
+            CheckReply { error: None, warnings: unknown.map(warning).collect() }
+        }
+        Err(error) => CheckReply { error: Some(error), warnings: Vec::new() },
+    };
+    let reply = serde_json::to_string(&reply).expect("plain data");
     match writeln!(std::io::stdout(), "{reply}") {
         Ok(()) => Ok(Exit::Done),
         Err(_) => Ok(Exit::Lost),
@@ -45,5 +53,6 @@ fn not_utf8(valid: &[u8], length: usize) -> ScriptError {
         message: format!(r"script:{line}: the script is not UTF-8 text (write such bytes as \xNN)"),
         line: u32::try_from(line).ok(),
         traceback: None,
+        value: None,
     }
 }

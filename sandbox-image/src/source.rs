@@ -37,6 +37,7 @@ pub fn too_large() -> ScriptError {
         message: format!("the script is longer than {MAX_SOURCE_BYTES} bytes"),
         line: None,
         traceback: None,
+        value: None,
     }
 }
 
@@ -46,6 +47,7 @@ fn syntax(line: usize, what: &str) -> ScriptError {
         message: format!("script:{line}: {what}"),
         line: u32::try_from(line).ok(),
         traceback: None,
+        value: None,
     }
 }
 

@@ -29,7 +29,7 @@ impl StopReason {
             Self::Timeout => (ErrorKind::Timeout, "script timed out"),
             Self::Cancelled => (ErrorKind::Cancelled, "the run was cancelled"),
         };
-        ScriptError { kind, message: message.to_owned(), line: None, traceback: None }
+        ScriptError { kind, message: message.to_owned(), line: None, traceback: None, value: None }
     }
 }
 

@@ -246,6 +246,7 @@ pub(crate) fn source_too_large() -> ScriptError {
         message: format!("the script is longer than {MAX_SOURCE_BYTES} bytes ({max})"),
         line: None,
         traceback: None,
+        value: None,
     }
 }
 
@@ -389,7 +390,13 @@ impl Execute for ScriptExecution {
 }
 
 fn request(script: Script, limits: &Limits) -> Result<message::Run, ScriptError> {
-    let error = |kind, message: String| ScriptError { kind, message, line: None, traceback: None };
+    let error = |kind, message: String| ScriptError {
+        kind,
+        message,
+        line: None,
+        traceback: None,
+        value: None,
+    };
     if script.source.len() > MAX_SOURCE_BYTES {
         return Err(source_too_large());
     }

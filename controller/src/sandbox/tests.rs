@@ -256,7 +256,7 @@ async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
                         _ => ("x".to_owned(), Some(long)),
                     };
                     let kind = ErrorKind::Runtime;
-                    let error = ScriptError { kind, message, line: None, traceback };
+                    let error = ScriptError { kind, message, line: None, traceback, value: None };
                     let usage = AgentUsage { cpu_ms: 1, peak_memory_bytes: 2, written_bytes: 3 };
                     let end = RunEnd::Failed(error);
                     agent.agent.answer(id, RunReply { end, logs_truncated: false, usage }).await;

@@ -5,8 +5,8 @@ use sandbox_protocol::message::LogLevel;
 use serde_json::{Map, Value};
 
 use super::context::shown;
-use super::ffi::{Call, Kind, Raise, Results, Slot};
-use super::{io, json, process};
+use super::ffi::{self, Call, Kind, Raise, Results, Slot};
+use super::{io, json, names, process};
 
 /// Globals of Luau's libraries that scripts must not have.
 const REMOVED: [&std::ffi::CStr; 4] = [c"newproxy", c"getfenv", c"setfenv", c"gcinfo"];
@@ -124,6 +124,9 @@ fn display(call: &mut Call<'_>) -> Results {
     Ok(call.results(1))
 }
 
+/// Most names of a line that a message explains.
+const NAMES_TOLD: usize = 2;
+
 /// Adds a hint to a message for scripts whose author expects another behaviour.
 pub(super) fn with_hint(
     message: String,
@@ -131,6 +134,7 @@ pub(super) fn with_hint(
     source: &str,
     has_files: bool,
 ) -> String {
+    let number = line;
     let line = line.and_then(|line| source.lines().nth(line.checked_sub(1)? as usize));
     let names = |what: &str| line.is_some_and(|line| line.contains(what));
     let is_nil = |what: &str| message.ends_with(what);
@@ -152,10 +156,16 @@ pub(super) fn with_hint(
             "{message} (this sandbox has no programs: `run --image` makes one that does)"
         );
     }
-    if is_nil("attempt to call a nil value")
-        && ["require", "loadstring", "dofile", "loadfile"].into_iter().any(names)
-    {
-        return format!("{message} (a script is one chunk: it cannot load others)");
+    let is_nil = message.ends_with("attempt to call a nil value")
+        || message.contains("attempt to index nil with '");
+    let unknown = match ffi::compile(source) {
+        Ok(bytecode) if is_nil => names::unknown(&bytecode),
+        _ => Vec::new(),
+    };
+    let here = unknown.into_iter().filter(|name| Some(name.line) == number);
+    let told: Vec<_> = here.map(|name| name.message).take(NAMES_TOLD).collect();
+    if !told.is_empty() {
+        return format!("{message} ({})", told.join("; "));
     }
     message
 }

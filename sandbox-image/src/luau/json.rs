@@ -7,7 +7,7 @@ mod decode;
 mod encode;
 
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::limits::MAX_RESULT_BYTES;
+use sandbox_protocol::limits::{MAX_ERROR_VALUE_BYTES, MAX_RESULT_BYTES};
 use sandbox_protocol::message::ScriptError;
 use serde_json::value::RawValue;
 
@@ -68,7 +68,17 @@ pub(super) fn encode_result(call: &mut Call<'_>, count: i32) -> Result<Box<RawVa
         }
         Err(Refusal::Stopped) => return Err(call.host().stop.reason().error()),
     };
-    Err(ScriptError { kind, message, line: None, traceback: None })
+    Err(ScriptError { kind, message, line: None, traceback: None, value: None })
+}
+
+/// The JSON of the table that the script raised; nothing if it raised something else, or a table
+/// that JSON cannot represent or that is too long.
+pub(super) fn encode_raised(call: &mut Call<'_>) -> Option<String> {
+    call.push_outcome(0);
+    if call.kind(call.top()) != Kind::Table {
+        return None;
+    }
+    encode(call, "error", MAX_ERROR_VALUE_BYTES, Layout::Compact).ok()
 }
 
 fn json_encode(call: &mut Call<'_>) -> Results {

@@ -1,9 +1,10 @@
 //! Runs a script in a fresh Luau VM.
 //!
 //! [`ffi`] is a safe wrapper of the VM, [`globals`] the globals of a script, [`io`] its files,
-//! [`process`] its commands, [`json`] its values as JSON. Our functions are plain Rust functions
+//! [`process`] its commands, [`json`] its values as JSON, [`names`] what it uses and does not have. Our functions are plain Rust functions
 //! over [`ffi::Call`]; they share the [`Host`](context::Host) during a run.
 
+mod bytecode;
 mod context;
 mod ffi;
 #[cfg(any(test, fuzzing))]
@@ -11,6 +12,7 @@ pub(crate) mod fuzz;
 mod globals;
 mod io;
 mod json;
+mod names;
 mod options;
 mod process;
 #[cfg(test)]
@@ -25,6 +27,7 @@ use crate::stop::StopReason;
 pub use context::RunContext;
 use context::{Host, split_position};
 use ffi::{Ended, Thrown, Vm};
+pub use names::Unknown;
 
 /// Runs `source`.
 pub fn run(source: &str, args: &Map<String, Value>, context: &RunContext) -> RunEnd {
@@ -38,9 +41,13 @@ pub fn run(source: &str, args: &Map<String, Value>, context: &RunContext) -> Run
     }
 }
 
-/// Returns why `source` does not compile, if it does not.
-pub fn check(source: &str) -> Option<ScriptError> {
-    ffi::compile(source).err().map(|message| syntax_error(&message))
+/// Returns why `source` does not compile, if it does not; otherwise the names in it that no script
+/// has.
+pub fn check(source: &str) -> Result<Vec<Unknown>, ScriptError> {
+    match ffi::compile(source) {
+        Ok(bytecode) => Ok(names::unknown(&bytecode)),
+        Err(message) => Err(syntax_error(&message)),
+    }
 }
 
 fn try_run(
@@ -67,6 +74,10 @@ fn try_run(
 /// The error of a script that did not return.
 fn failure(vm: &mut Vm, ended: Ended, source: &str) -> ScriptError {
     let traceback = Some(vm.traceback(MAX_MESSAGE_BYTES)).filter(|text| !text.is_empty());
+    let value = match ended {
+        Ended::Failed => vm.protect(|call| Ok(json::encode_raised(call))).ok().flatten(),
+        Ended::Yielded | Ended::OutOfMemory | Ended::Returned(_) => None,
+    };
     let (rule, message) = match ended {
         Ended::Yielded => (None, "attempt to yield from outside a coroutine".to_owned()),
         Ended::OutOfMemory => (Some(ErrorKind::OutOfMemory), out_of_memory().message),
@@ -90,7 +101,8 @@ fn failure(vm: &mut Vm, ended: Ended, source: &str) -> ScriptError {
         return ScriptError { message, line, traceback, ..error };
     }
     let message = globals::with_hint(message, line, source, host.files.is_some());
-    ScriptError { kind: rule.unwrap_or(ErrorKind::Runtime), message, line, traceback }
+    let value = value.and_then(|json| serde_json::from_str(&json).ok());
+    ScriptError { kind: rule.unwrap_or(ErrorKind::Runtime), message, line, traceback, value }
 }
 
 /// Our own work in the VM failed, before or after the script ran.
@@ -102,6 +114,7 @@ fn own_failure(vm: &Vm, thrown: Thrown) -> ScriptError {
             message: String::from_utf8_lossy(&message).into_owned(),
             line: None,
             traceback: None,
+            value: None,
         },
     }
 }
@@ -112,6 +125,7 @@ fn out_of_memory() -> ScriptError {
         message: "not enough memory".to_owned(),
         line: None,
         traceback: None,
+        value: None,
     }
 }
 
@@ -119,7 +133,7 @@ fn out_of_memory() -> ScriptError {
 fn syntax_error(message: &str) -> ScriptError {
     let message = cut(format!("script{message}"));
     let line = line_of(message.as_bytes());
-    ScriptError { kind: ErrorKind::Syntax, message, line, traceback: None }
+    ScriptError { kind: ErrorKind::Syntax, message, line, traceback: None, value: None }
 }
 
 fn line_of(message: &[u8]) -> Option<u32> {

@@ -87,7 +87,13 @@ mod tests {
     use sandbox_api::ErrorKind;
 
     fn error(message: &str, line: Option<u32>) -> ScriptError {
-        ScriptError { kind: ErrorKind::Runtime, message: message.into(), line, traceback: None }
+        ScriptError {
+            kind: ErrorKind::Runtime,
+            message: message.into(),
+            line,
+            traceback: None,
+            value: None,
+        }
     }
 
     fn rendered(source: &str, message: &str, line: Option<u32>) -> String {

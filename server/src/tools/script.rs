@@ -172,6 +172,7 @@ fn report(
         (_, _, Some(failure)) => {
             metadata.push_some("line", failure.line);
             metadata.push_some("traceback", failure.traceback);
+            metadata.push_some("value", failure.value);
             ToolError { hint, ..ToolError::new(failure.kind, failure.message) }
         }
         (_, _, None) => {

@@ -807,6 +807,7 @@ async fn a_script_that_may_start_programs_is_watched_and_scanned_as_they_are() {
             message: "cancelled".into(),
             line: None,
             traceback: None,
+            value: None,
         };
         let usage = AgentUsage { cpu_ms: 1, peak_memory_bytes: 2, written_bytes: 3 };
         let end = RunEnd::Failed(error);

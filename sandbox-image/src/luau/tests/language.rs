@@ -244,12 +244,55 @@ fn a_deep_traceback_shows_both_ends() {
 }
 
 #[test]
+fn raised_table_is_kept_as_json() {
+    let raised = error("error({ code = 7, list = { 'a' } })");
+    assert_eq!(raised.value, Some(json!({ "code": 7, "list": ["a"] })));
+    assert_eq!(raised.message, "(error object is a table value)");
+    for source in ["error('text')", "error({ f = print })", "error(nil)", "return nil + 1"] {
+        assert_eq!(error(source).value, None, "{source}");
+    }
+    let long = error("error({ text = string.rep('x', 100000) })");
+    assert_eq!(long.value, None);
+}
+
+#[test]
+fn name_that_is_not_there_is_named() {
+    for (source, told) in [
+        (
+            "local x = 1\nprnt(x)",
+            "script:2: attempt to call a nil value (there is no global 'prnt': did you mean 'print'?)",
+        ),
+        ("return foo.bar", "script:1: attempt to index nil with 'bar' (there is no global 'foo')"),
+    ] {
+        assert_eq!(error(source).message, told);
+    }
+    assert!(error("io.read()").message.contains("there is no 'io.read': input is a file"));
+    assert!(error("os.getenv('HOME')").message.contains("--arg NAME=VALUE"));
+    // What a script sets to nil itself is not explained.
+    assert_eq!(error("f = nil\nf()").message, "script:2: attempt to call a nil value");
+}
+
+#[test]
+fn known_names_are_those_of_the_vm() {
+    let listed = "local all = {}\nfor name, value in _G do\n  if type(value) == 'table' and name ~= \
+                  '_G' and name ~= 'args' then\n    for member in value do all[name .. '.' .. \
+                  member] = true end\n  end\n  all[name] = true\nend\nreturn all";
+    let Value::Object(all) = Sandbox::new().run(listed).unwrap() else { panic!("it is a table") };
+    let found: Vec<_> = all.keys().map(String::as_str).collect();
+    let mut known = super::super::names::known();
+    // Only a sandbox of an image has programs.
+    known.retain(|name| !name.starts_with("process"));
+    known.sort();
+    assert_eq!(known, found);
+}
+
+#[test]
 fn syntax_errors_have_a_line() {
     let error = error("local x = 1\nlocal = 2");
     assert_eq!((error.kind, error.line), (ErrorKind::Syntax, Some(2)));
     assert!(error.message.starts_with("script:2: Expected identifier"), "{error:?}");
-    assert_eq!(super::super::check("local x = 1\nlocal = 2"), Some(error));
-    assert_eq!(super::super::check("return 1"), None);
+    assert_eq!(super::super::check("local x = 1\nlocal = 2"), Err(error));
+    assert_eq!(super::super::check("return 1"), Ok(Vec::new()));
 }
 
 #[test]

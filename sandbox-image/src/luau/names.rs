@@ -1,0 +1,260 @@
+//! Names that a script may expect and that are not here: what they are called, and what to use.
+
+use std::collections::BTreeSet;
+
+use super::bytecode::{self, Use};
+
+/// The globals and what is in them. A test holds that the VM has exactly these.
+const KNOWN: &[(&str, &str)] = &[
+    ("_G", ""),
+    ("_VERSION", ""),
+    ("args", ""),
+    ("assert", ""),
+    (
+        "bit32",
+        "arshift band bnot bor btest bxor byteswap countlz countrz extract lrotate lshift replace \
+         rrotate rshift",
+    ),
+    (
+        "buffer",
+        "copy create fill fromstring len readbits readf32 readf64 readi16 readi32 readi8 readstring \
+         readu16 readu32 readu8 tostring writebits writef32 writef64 writei16 writei32 writei8 \
+         writestring writeu16 writeu32 writeu8",
+    ),
+    ("coroutine", "close create isyieldable resume running status wrap yield"),
+    ("debug", "info traceback"),
+    ("error", ""),
+    ("fs", "copy exists glob grep list mkdir read remove rename stat write"),
+    ("getmetatable", ""),
+    ("io", "lines list open type"),
+    ("ipairs", ""),
+    ("json", "array decode encode null"),
+    (
+        "math",
+        "abs acos asin atan atan2 ceil clamp cos cosh deg e exp floor fmod frexp huge isfinite isinf \
+         isnan ldexp lerp log log10 map max min modf nan noise phi pi pow rad random randomseed round \
+         sign sin sinh sqrt sqrt2 tan tanh tau",
+    ),
+    ("next", ""),
+    ("os", "clock date difftime remove rename time"),
+    ("pairs", ""),
+    ("pcall", ""),
+    ("print", ""),
+    ("process", "exec"),
+    ("rawequal", ""),
+    ("rawget", ""),
+    ("rawlen", ""),
+    ("rawset", ""),
+    ("select", ""),
+    ("setmetatable", ""),
+    (
+        "string",
+        "byte char find format gmatch gsub len lower match pack packsize rep reverse split sub unpack \
+         upper",
+    ),
+    (
+        "table",
+        "clear clone concat create find foreach foreachi freeze getn insert isfrozen maxn move pack \
+         remove sort unpack",
+    ),
+    ("tonumber", ""),
+    ("tostring", ""),
+    ("type", ""),
+    ("typeof", ""),
+    ("unpack", ""),
+    ("utf8", "char charpattern codepoint codes len offset"),
+    (
+        "vector",
+        "abs angle ceil clamp create cross dot floor lerp magnitude max min normalize one sign zero",
+    ),
+    ("warn", ""),
+    ("xpcall", ""),
+];
+
+const ARGS: &str = "a script has arguments, not variables: --arg NAME=VALUE gives args.NAME";
+const EXEC: &str = "programs are run by process.exec, in a sandbox of an image: run --image IMAGE";
+const INPUT: &str = "input is a file: --in FILE is /in/FILE, and --in -:NAME reads stdin";
+const OUTPUT: &str = "print writes a line of the log, and return gives the result";
+const CHUNK: &str = "a script is one chunk: it cannot load others";
+
+/// What Lua has elsewhere and scripts do not have here, and what to use.
+const ABSENT: &[(&str, &str)] = &[
+    ("os.getenv", ARGS),
+    ("os.setenv", ARGS),
+    ("arg", ARGS),
+    ("os.execute", EXEC),
+    ("io.popen", EXEC),
+    ("os.exit", "return ends the script, and error(message) makes it fail"),
+    ("os.tmpname", "every name in the io dir is free to be used"),
+    ("io.tmpfile", "every name in the io dir is free to be used"),
+    ("os.setlocale", "there is one locale, C"),
+    ("io.read", INPUT),
+    ("io.stdin", INPUT),
+    ("io.input", INPUT),
+    ("io.write", OUTPUT),
+    ("io.stdout", OUTPUT),
+    ("io.stderr", "warn writes a line of the log, marked as a warning"),
+    ("io.output", OUTPUT),
+    ("io.close", "the file has it: file:close()"),
+    ("io.flush", "the file has it: file:flush()"),
+    ("require", CHUNK),
+    ("package", CHUNK),
+    ("module", CHUNK),
+    ("load", CHUNK),
+    ("loadstring", CHUNK),
+    ("loadfile", CHUNK),
+    ("dofile", CHUNK),
+    ("setfenv", "functions have no environment of their own here"),
+    ("getfenv", "functions have no environment of their own here"),
+    ("newproxy", "setmetatable({}, …) makes an object"),
+    ("gcinfo", "the memory of the VM is bounded by --vm-memory"),
+    ("collectgarbage", "the memory of the VM is bounded by --vm-memory"),
+    ("debug.getinfo", "debug.info"),
+    ("debug.sethook", "debug.info and debug.traceback are all there is"),
+    ("debug.getlocal", "debug.info and debug.traceback are all there is"),
+    ("string.dump", CHUNK),
+    ("string.gfind", "string.gmatch"),
+    ("string.trim", "string.match(text, \"^%s*(.-)%s*$\")"),
+    ("table.setn", "a table has its own length: #t"),
+    ("math.mod", "math.fmod, or a % b"),
+    ("ffi", CHUNK),
+    ("jit", CHUNK),
+    ("bit", "bit32"),
+    ("task", "a script has one thread; coroutine is there"),
+    ("wait", "a script cannot wait"),
+    ("sleep", "a script cannot wait"),
+    ("console", "print"),
+    ("printf", "print(string.format(…))"),
+    ("null", "json.null, or nil"),
+    ("None", "nil"),
+    ("undefined", "nil"),
+    ("True", "true"),
+    ("False", "false"),
+];
+
+/// Most characters of a name that a message repeats.
+const LONGEST: usize = 64;
+/// The smallest likeness at which a name is suggested.
+const LIKENESS: f64 = 0.7;
+
+/// A name that is used and that is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unknown {
+    /// The line, from 1.
+    pub line: u32,
+    /// What is wrong, and what to use.
+    pub message: String,
+}
+
+/// The names that a compiled script uses and that no script has.
+pub fn unknown(bytecode: &[u8]) -> Vec<Unknown> {
+    let uses = bytecode::uses(bytecode).unwrap_or_default();
+    // A script may set globals, and members of the tables that it sets.
+    let own: BTreeSet<String> =
+        uses.iter().filter(|it| it.is_write).map(|it| it.path[0].clone()).collect();
+    let reads = uses.iter().filter(|it| !it.is_write && !own.contains(&it.path[0]));
+    let mut unknown: Vec<Unknown> =
+        reads.filter_map(|it| Some(Unknown { line: it.line, message: explain(it)? })).collect();
+    unknown.dedup();
+    unknown
+}
+
+/// What is wrong with a use, if its name is not there.
+fn explain(used: &Use) -> Option<String> {
+    let global = used.path[0].as_str();
+    let known = KNOWN.iter().find(|(name, _)| *name == global);
+    let (name, known_names): (String, Vec<&str>) = match (known, used.path.get(1)) {
+        (None, _) => (global.to_owned(), KNOWN.iter().map(|row| row.0).collect()),
+        (Some((_, "")), _) | (Some(_), None) => return None,
+        (Some((_, members)), Some(member)) => {
+            let members: Vec<&str> = members.split(' ').collect();
+            if members.contains(&member.as_str()) {
+                return None;
+            }
+            (format!("{global}.{member}"), members)
+        }
+    };
+    if let Some((_, instead)) = ABSENT.iter().find(|row| row.0 == name) {
+        return Some(format!("there is no '{name}': {instead}"));
+    }
+    // A name may be as long as a script.
+    let name: String = name.chars().take(LONGEST).collect();
+    let last = name.rsplit('.').next().unwrap_or(&name);
+    let nearest = known_names
+        .into_iter()
+        .map(|known| (strsim::normalized_damerau_levenshtein(last, known), known))
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .filter(|(likeness, _)| *likeness >= LIKENESS);
+    let what = if name == global { "global" } else { "function" };
+    Some(match nearest {
+        Some((_, known)) => {
+            let known = if name == global { known.to_owned() } else { format!("{global}.{known}") };
+            format!("there is no {what} '{name}': did you mean '{known}'?")
+        }
+        None => format!("there is no {what} '{name}'"),
+    })
+}
+
+/// Every known name, with its table.
+#[cfg(test)]
+pub(super) fn known() -> Vec<String> {
+    let of = |(global, members): &(&str, &str)| {
+        let members = members.split(' ').filter(|it| !it.is_empty());
+        let members: Vec<_> = members.map(|member| format!("{global}.{member}")).collect();
+        [(*global).to_owned()].into_iter().chain(members)
+    };
+    KNOWN.iter().flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(source: &str) -> Vec<String> {
+        let bytecode = super::super::ffi::compile(source).unwrap();
+        unknown(&bytecode).into_iter().map(|it| format!("{}: {}", it.line, it.message)).collect()
+    }
+
+    #[test]
+    fn unknown_names_are_told_with_what_was_meant() {
+        assert_eq!(
+            told("prnt('x')\nlocal y = foo\nstring.trm('a')\nreturn math.flor(1)"),
+            [
+                "1: there is no global 'prnt': did you mean 'print'?",
+                "2: there is no global 'foo'",
+                "3: there is no function 'string.trm'",
+                "4: there is no function 'math.flor': did you mean 'math.floor'?",
+            ]
+        );
+        assert_eq!(
+            told("return os.getenv('HOME')"),
+            [format!("1: there is no 'os.getenv': {ARGS}")]
+        );
+        assert_eq!(told("return io.read()"), [format!("1: there is no 'io.read': {INPUT}")]);
+        assert_eq!(told("return require('x')"), [format!("1: there is no 'require': {CHUNK}")]);
+    }
+
+    #[test]
+    fn names_that_a_script_defines_are_known() {
+        for source in [
+            "function f() return 1 end\nreturn f()",
+            "x = { y = 1 }\nreturn x.y",
+            "local g = 1\nreturn g",
+            "return args.name, json.null, print, os.time()",
+            "return _G.anything, args.a.b",
+        ] {
+            assert_eq!(told(source), [""; 0], "{source}");
+        }
+    }
+
+    #[test]
+    fn absent_names_are_absent() {
+        for (name, _) in ABSENT {
+            let (global, member) = name.split_once('.').unwrap_or((name, ""));
+            match KNOWN.iter().find(|row| row.0 == global) {
+                Some((_, members)) => assert!(!members.split(' ').any(|it| it == member), "{name}"),
+                None => assert!(member.is_empty(), "{name}"),
+            }
+        }
+    }
+}
