@@ -17,7 +17,9 @@ use sandbox_protocol::{ErrorKind, WireError, message};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::error::Error;
-use crate::execution::driver::{Asked, Call, Execute, ExecutionDriver, Task, audit_start};
+use crate::execution::driver::{
+    Asked, Call, Execute, ExecutionDriver, RefusedHosts, Task, audit_start,
+};
 use crate::execution::judge::AgentReport;
 use crate::execution::supervisor::{Begun, CancelHandle, Supervisor};
 use crate::failpoint::{Point, failpoint};
@@ -83,6 +85,12 @@ impl Run {
     #[must_use]
     pub fn cancel_handle(&self) -> CancelHandle {
         self.task.cancel_handle()
+    }
+
+    /// Returns the hosts that it is refused, from its start on.
+    #[must_use]
+    pub fn refused_hosts(&self) -> RefusedHosts {
+        self.task.refused_hosts()
     }
 
     /// Waits for the run to end.

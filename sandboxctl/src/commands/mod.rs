@@ -10,6 +10,7 @@ mod hints;
 mod image;
 mod launch;
 mod manual;
+mod network;
 mod ps;
 mod run;
 mod text;
