@@ -154,7 +154,7 @@ fn hint(outcome: &Outcome, memory: LimitKey) -> Option<String> {
         }
         _ => return None,
     };
-    Some(format!("{} raises the limit", limit.flag().unwrap_or(limit.key())))
+    Some(limit.hint())
 }
 
 /// An entry of the log.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use sandbox_api::hosts::{Host, NoHost, Special, Target};
-use sandbox_api::{ContactedHost, RefusedHost};
+use sandbox_api::{ContactedHost, LimitKey, RefusedHost};
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{ClosedReason, Connect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -56,9 +56,9 @@ enum Failure {
     ThisMachine { target: Target, listed: Target },
     #[error("{0}; the connection is to {1}")]
     Tls(TlsRefusal, Target),
-    #[error("connection limit exceeded")]
+    #[error("connection limit exceeded; {}", LimitKey::Connections.hint())]
     TooMany,
-    #[error("this sandbox has sent and received all the bytes that it may")]
+    #[error("this sandbox has sent and received all the bytes that it may; {}", LimitKey::NetworkBytes.hint())]
     TooMuch,
     #[error("{name} has no address: {source}")]
     NoAddress { name: String, source: io::Error },

@@ -9,7 +9,7 @@ use sandbox_api::{
 };
 use sandbox_protocol::limits::{
     MAX_LOG_ENTRY_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSALS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES,
-    encoded_len,
+    encoded_len, size_text,
 };
 use sandbox_protocol::message::{AgentUsage, Log, Refused, RunEnd, RunReply, ScriptError, Touched};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
@@ -190,7 +190,7 @@ impl Record {
             let limit = if is_full_of_lines {
                 format!("limits.log_lines ({})", self.max_lines)
             } else {
-                format!("limits.log_bytes ({} bytes)", self.max_bytes)
+                format!("limits.log_bytes ({})", size_text(self.max_bytes))
             };
             state.logs.push(LogEntry {
                 level: LogLevel::Truncated,

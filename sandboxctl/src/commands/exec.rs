@@ -16,7 +16,7 @@ use sandbox_controller::{Command, Config, ExecStream, Execution, Stdin};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::transfer::{Sink, Source};
-use super::{Context, block_on, hints, launch, network, touched};
+use super::{Context, block_on, cut_off, hints, launch, network, touched};
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
 use crate::config::Settings;
 use crate::error::Error;
@@ -176,7 +176,9 @@ impl Session<'_> {
     ) -> Result<(), Error> {
         let output = self.context.output;
         if self.args.json {
-            return output.document(&ExecDocument::from(result));
+            output.document(&ExecDocument::from(result))?;
+            cut_off::warn_of_command(output, result);
+            return Ok(());
         }
         if let Some(failure) = result.outcome.failure() {
             let message = match written {
@@ -201,6 +203,7 @@ impl Session<'_> {
         if self.args.keep {
             touched::print_kept(output, io_dir);
         }
+        cut_off::warn_of_command(output, result);
         Ok(())
     }
 }

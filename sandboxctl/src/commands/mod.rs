@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod cut_off;
 mod doctor;
 mod exec;
 mod fs;
