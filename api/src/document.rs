@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use crate::Failure;
 use crate::engine_kind::EngineKind;
 use crate::limits::Limits;
+use crate::network::Network;
 use crate::outcome::{Outcome, Status};
 use crate::result::{
     ExecResult, ExecutionReport, LogEntry, RunResult, TouchedFile, TouchedSource, Usage,
@@ -96,6 +97,8 @@ pub struct ExecutionDocument<'a> {
     pub engine_notice: Option<Cow<'a, str>>,
     /// The io dir on the host; lossy where it is not UTF-8.
     pub io_dir: Option<Cow<'a, str>>,
+    /// See [`ExecutionReport::network`].
+    pub network: Option<Cow<'a, Network>>,
     /// The limits it ran under.
     pub limits: Option<Limits>,
     /// The resources it used.
@@ -142,6 +145,7 @@ impl<'a> ExecutionDocument<'a> {
             engine: Some(report.engine),
             engine_notice: report.engine_notice.as_deref().map(Cow::Borrowed),
             io_dir: report.io_dir.as_ref().map(|dir| dir.to_string_lossy()),
+            network: report.network.as_ref().map(Cow::Borrowed),
             limits: Some(report.limits),
             usage: Some(report.usage),
             confinement: Some(Cow::Borrowed(&report.confinement)),
@@ -157,6 +161,7 @@ impl<'a> ExecutionDocument<'a> {
             engine: None,
             engine_notice: None,
             io_dir: None,
+            network: None,
             limits: None,
             usage: None,
             confinement: None,
@@ -273,7 +278,9 @@ fn text(output: &[u8], truncated: bool) -> (Cow<'_, str>, OutputEncoding) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cpus, FileOp, FilesTouched, LogLevel, UnixSockets, failure};
+    use crate::{
+        ContactedHost, Cpus, FileOp, FilesTouched, LogLevel, RefusedHost, UnixSockets, failure,
+    };
 
     /// The end of every document of [`report`].
     const REST: &str = concat!(
@@ -304,6 +311,7 @@ mod tests {
             engine: EngineKind::Docker,
             engine_notice: None,
             io_dir: Some("/srv/io".into()),
+            network: None,
             limits: Limits {
                 cpus: Cpus::from_thousandths(1500.try_into().unwrap()),
                 ..Limits::default()
@@ -325,6 +333,18 @@ mod tests {
         }
     }
 
+    fn network() -> Network {
+        let mut network = Network::default();
+        network.add_contacted(ContactedHost { host: "a.example".to_owned(), port: 443 });
+        network.add_refused(RefusedHost {
+            host: "localhost".to_owned(),
+            port: 80,
+            reason: "loopback address".to_owned(),
+            allow: vec!["127.0.0.1".to_owned()],
+        });
+        network
+    }
+
     fn run() -> RunResult {
         let result = RawValue::from_string(r#"{"x": [1, 2.50]}"#.to_owned()).unwrap();
         let (level, text) = (LogLevel::Warn, "w".to_owned());
@@ -342,6 +362,7 @@ mod tests {
             execution: ExecutionReport {
                 engine_notice: Some("no socket".to_owned()),
                 io_dir: None,
+                network: Some(network()),
                 ..report(timeout)
             },
             exit_code: None,
@@ -365,14 +386,14 @@ mod tests {
             r#"{"schema":"sandboxctl.result/1","id":"s1","status":"ok","exit_code":0,"#,
             r#""result":{"x": [1, 2.50]},"logs":["[warn] w"],"logs_truncated":false,"#,
         );
-        let tail = r#""error":null,"engine":"docker","io_dir":"/srv/io","#;
+        let tail = r#""error":null,"engine":"docker","io_dir":"/srv/io","network":null,"#;
         assert_eq!(json((&run).into()), [head, FILES, tail, REST].concat());
         let none = concat!(
             r#"{"schema":"sandboxctl.result/1","id":null,"status":"error","exit_code":2,"#,
             r#""result":null,"logs":[],"logs_truncated":false,"files_touched":[],"#,
             r#""files_touched_source":"observed","files_touched_truncated":false,"#,
             r#""error":{"kind":"usage","message":"no such flag"},"engine":null,"io_dir":null,"#,
-            r#""limits":null,"usage":null,"confinement":null}"#,
+            r#""network":null,"limits":null,"usage":null,"confinement":null}"#,
         );
         assert_eq!(json(ResultDocument::failed(error(), 2)), none);
 
@@ -386,6 +407,9 @@ mod tests {
         let tail = concat!(
             r#""error":{"kind":"timeout","message":"killed","hint":"--timeout raises the limit"},"#,
             r#""engine":"embedded","engine_notice":"no socket","io_dir":null,"#,
+            r#""network":{"contacted":[{"host":"a.example","port":443}],"#,
+            r#""refused":[{"host":"localhost","port":80,"reason":"loopback address","#,
+            r#""allow":["127.0.0.1"]}],"truncated":false},"#,
         );
         let exec = ExecResult {
             execution: ExecutionReport { engine: EngineKind::Embedded, ..exec().execution },
@@ -399,7 +423,7 @@ mod tests {
             r#""stderr_encoding":"utf-8","stderr_truncated":false,"files_touched":[],"#,
             r#""files_touched_source":"scan","files_touched_truncated":false,"#,
             r#""error":{"kind":"usage","message":"no such flag"},"engine":null,"io_dir":null,"#,
-            r#""limits":null,"usage":null,"confinement":null}"#,
+            r#""network":null,"limits":null,"usage":null,"confinement":null}"#,
         );
         assert_eq!(json(ExecDocument::failed(error())), none);
     }
@@ -410,7 +434,8 @@ mod tests {
         assert_eq!(document["schema"], "sandboxctl.exec/1");
         assert_eq!(document["status"], "error");
         assert_eq!(document["error"]["kind"], "usage");
-        for null in ["id", "exit_code", "signal", "engine", "io_dir", "limits", "usage"] {
+        for null in ["id", "exit_code", "signal", "engine", "io_dir", "network", "limits", "usage"]
+        {
             assert!(document[null].is_null(), "{null}");
         }
         assert_eq!(

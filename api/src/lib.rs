@@ -11,6 +11,7 @@ pub mod files;
 pub mod hosts;
 mod json;
 mod limits;
+mod network;
 pub mod operation;
 mod outcome;
 mod result;
@@ -27,6 +28,7 @@ pub use failure::{Failure, exit_code, operation_hint};
 pub use limits::{
     ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, OverCeiling, millis,
 };
+pub use network::{ContactedHost, Network, RefusedHost};
 pub use operation::{Envelope, Operation};
 pub use outcome::{CancelCause, Exit, KilledBy, Outcome, Status, failure};
 pub use result::{

@@ -517,6 +517,25 @@ limits! {
 }
 
 impl LimitKey {
+    /// The environment variable that sets it.
+    #[must_use]
+    pub fn variable(self) -> String {
+        format!("SANDBOXCTL_{}", self.key().replace('.', "_").to_uppercase())
+    }
+
+    /// How to raise it: by its flag, or where there is none, by its variable or in a file.
+    #[must_use]
+    pub fn hint(self) -> String {
+        match self.flag() {
+            Some(flag) => format!("{flag} raises the limit"),
+            None => format!(
+                "{}, or {} in ~/.config/sandboxctl/config.toml, raises the limit",
+                self.variable(),
+                self.key()
+            ),
+        }
+    }
+
     /// Returns the limit with this configuration key.
     #[must_use]
     pub fn from_key(key: &str) -> Option<Self> {

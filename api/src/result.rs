@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine_kind::EngineKind;
 use crate::json::In;
 use crate::limits::{LimitKey, Limits};
+use crate::network::Network;
 use crate::outcome::Outcome;
 
 /// The part that the results of scripts and commands share.
@@ -34,6 +35,9 @@ pub struct ExecutionReport {
     /// The io dir on the host, absolute.
     #[serde(with = "In::<Option<WireString>>")]
     pub io_dir: Option<PathBuf>,
+    /// The hosts that its commands reached, and those that they were refused; `None` if no host is
+    /// allowed: without a network, there is nothing that refuses one.
+    pub network: Option<Network>,
     /// The limits it ran under.
     pub limits: Limits,
     /// The resources it used.
@@ -150,7 +154,7 @@ fn hint(outcome: &Outcome, memory: LimitKey) -> Option<String> {
         }
         _ => return None,
     };
-    Some(format!("{} raises the limit", limit.flag().unwrap_or(limit.key())))
+    Some(limit.hint())
 }
 
 /// An entry of the log.

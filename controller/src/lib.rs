@@ -48,6 +48,7 @@ pub use controller::Controller;
 pub use doctor::{Check, CheckStatus, examine};
 pub use error::Error;
 pub use execution::command::{Command, ExecStream, Execution, Stdin};
+pub use execution::driver::RefusedHosts;
 pub use execution::script::Run;
 pub use execution::supervisor::CancelHandle;
 pub use gc::reap::Reaper;

@@ -139,6 +139,26 @@ const _: () = assert!(2 * MAX_GREP_BYTES + LONGEST_NAME + ENVELOPE <= MAX_FRAME_
 const _: () = assert!(MAX_VALUE_DEPTH + 8 <= MAX_NESTING);
 const _: () = assert!(INITIAL_CREDIT >= MAX_CHUNK_BYTES as u64 + CREDIT_STEP);
 
+/// A size in messages: bytes below 1 KiB, else the largest unit, with a decimal where it is not
+/// whole.
+#[must_use]
+pub fn size_text(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} bytes");
+    }
+    let (mut unit, mut power) = (0, 10);
+    while bytes >> power >= 1024 && unit + 1 < UNITS.len() {
+        unit += 1;
+        power += 10;
+    }
+    let (whole, rest) = (bytes >> power, bytes & ((1 << power) - 1));
+    match u128::from(rest) * 10 >> power {
+        0 => format!("{whole} {}", UNITS[unit]),
+        tenths => format!("{whole}.{tenths} {}", UNITS[unit]),
+    }
+}
+
 /// The number of bytes of `text` in a JSON string, without the quotes, as this crate writes it.
 #[must_use]
 pub fn encoded_len(text: &str) -> usize {
@@ -169,6 +189,21 @@ pub fn cut_encoded(text: &str, max: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_in_their_largest_unit() {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1024, "1 KiB"),
+            (52_428_800, "50 MiB"),
+            (20_000_000, "19 MiB"),
+            (1_610_612_736, "1.5 GiB"),
+            (u64::MAX, "16777215.9 TiB"),
+        ] {
+            assert_eq!(size_text(bytes), text);
+        }
+    }
     use proptest::prelude::*;
 
     proptest! {

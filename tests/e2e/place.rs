@@ -179,6 +179,7 @@ impl Place {
             "error",
             "engine",
             "io_dir",
+            "network",
             "limits",
             "usage",
         ] {

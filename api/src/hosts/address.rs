@@ -44,6 +44,13 @@ impl Special {
         }
     }
 
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let text = self.as_str();
+        text.split_once(' ').map_or(text, |(_article, name)| name)
+    }
+
     /// Whether no host can have such an address, so that no rule may contain it.
     pub const fn is_nobody(self) -> bool {
         matches!(self, Self::Multicast | Self::Unspecified)

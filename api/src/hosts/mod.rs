@@ -95,11 +95,37 @@ pub struct Target {
 impl Target {
     /// A rule that allows it: its host on this port, or on both 80 and 443 if the port is one of
     /// them.
+    #[must_use]
     pub fn rule(&self) -> AllowRule {
         let host = Pattern::Exactly(self.host.clone());
         let ports =
             if USUAL_PORTS.contains(&self.port) { Ports::Usual } else { Ports::One(self.port) };
         AllowRule { host, ports }
+    }
+
+    /// The rule to suggest to a person: none for an address that no rule may contain, nor for one
+    /// that hands out credentials.
+    #[must_use]
+    pub fn suggested_rule(&self) -> Option<AllowRule> {
+        match self.special() {
+            Some(special) if special.is_nobody() || special == Special::Metadata => None,
+            _ => Some(self.rule()),
+        }
+    }
+
+    /// What is special about the address; `None` for others, and for names.
+    #[must_use]
+    pub fn special(&self) -> Option<Special> {
+        match &self.host {
+            Host::Name(_) => None,
+            Host::Address(address) => special(*address),
+        }
+    }
+}
+
+impl From<(IpAddr, u16)> for Target {
+    fn from((address, port): (IpAddr, u16)) -> Self {
+        Self { host: Host::Address(address.to_canonical()), port }
     }
 }
 
@@ -331,12 +357,9 @@ impl Allowlist {
 
     /// Whether this address may be dialled for an allowed target; if not, why.
     pub fn check(&self, address: IpAddr, port: u16) -> Result<(), Special> {
-        let address = address.to_canonical();
-        match special(address) {
-            Some(special) if special.is_nobody() => Err(special),
-            Some(special) if !self.allows(&Target { host: Host::Address(address), port }) => {
-                Err(special)
-            }
+        let target = Target::from((address, port));
+        match target.special() {
+            Some(special) if special.is_nobody() || !self.allows(&target) => Err(special),
             _ => Ok(()),
         }
     }

@@ -1,10 +1,12 @@
 //! The connections of a sandbox, and their limits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::hosts::Allowlist;
-use sandbox_api::{ByteSize, Limits};
+use sandbox_api::{ByteSize, Limits, Network};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
@@ -47,6 +49,8 @@ pub(crate) struct Egress {
     /// The sandbox's id.
     pub(super) sandbox_id: String,
     pub(super) record: Record,
+    /// The reports of the executions in progress.
+    reports: Mutex<Vec<Weak<watch::Sender<Network>>>>,
     /// The open connections.
     pub(super) tasks: TaskTracker,
     pub(super) opened: AtomicU64,
@@ -67,6 +71,7 @@ impl Egress {
             resolver: Box::new(resolver),
             sandbox_id: sandbox_id.into(),
             record: Box::new(record),
+            reports: Mutex::default(),
             tasks: TaskTracker::new(),
             opened: AtomicU64::new(0),
             spent: AtomicU64::new(0),
@@ -78,6 +83,23 @@ impl Egress {
     pub async fn settle(&self, patience: Duration) {
         self.tasks.close();
         _ = timeout(patience, self.tasks.wait()).await;
+    }
+
+    /// A report of the connections from now on, as long as the sender exists.
+    pub fn report(&self) -> Arc<watch::Sender<Network>> {
+        let report = Arc::new(watch::Sender::default());
+        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        reports.retain(|report| report.strong_count() > 0);
+        reports.push(Arc::downgrade(&report));
+        report
+    }
+
+    /// Adds something to the reports of the executions in progress.
+    pub(super) fn add_to_reports(&self, add: impl Fn(&mut Network)) {
+        let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        for report in reports.iter().filter_map(Weak::upgrade) {
+            report.send_modify(&add);
+        }
     }
 
     /// Counts a connection; returns whether it is still within the limit.

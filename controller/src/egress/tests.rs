@@ -374,6 +374,7 @@ fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
         format!("wrapped.example:{port}"),
         format!("ok.example:{port}"),
     ]);
+    let report = world.egress.report();
     let unlisted = [
         (format!("evil.example:{port}"), format!("--allow evil.example:{port}\n")),
         ("evil.example:443".into(), "--allow evil.example\n".into()),
@@ -413,6 +414,36 @@ fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
     let audit = world.audit(unlisted.len() + 5);
     assert!(audit.iter().all(|(_, outcome, _)| outcome == "network_refused"), "{audit:?}");
     assert_eq!(audit[6].0, format!("127.0.0.1:{port}"), "the audit has it as it was understood");
+
+    // The report is for the caller: it has the addresses, each host once, and every rule it takes.
+    let network = report.borrow().clone();
+    assert_eq!((network.contacted, network.truncated), (vec![], false));
+    let listed: Vec<_> = network
+        .refused
+        .iter()
+        .map(|it| format!("{}:{} ({}) {}", it.host, it.port, it.reason, it.allow.join(" ")))
+        .map(|text| text.replace(&port.to_string(), "PORT"))
+        .collect();
+    assert_eq!(
+        listed,
+        [
+            "evil.example:PORT (not on the list) evil.example:PORT",
+            "evil.example:443 (not on the list) evil.example",
+            "other.example:22 (not on the list) other.example:22",
+            "other.example.evil:80 (not on the list) other.example.evil",
+            "evil-other.example:80 (not on the list) evil-other.example",
+            "127.0.0.1:PORT (loopback address) 127.0.0.1:PORT",
+            "[::1]:PORT (loopback address) [::1]:PORT",
+            "169.254.169.254:80 (metadata service's address) ",
+            "ok.example%00.evil:80 (neither a host name nor an address) ",
+            "fe80::1%lo:80 (neither a host name nor an address) ",
+            "ok.example:PORT (loopback address) 127.0.0.1:PORT",
+            "inside.example:PORT (private address) 10.1.2.3:PORT",
+            "cloud.example:PORT (metadata service's address) ",
+            "mixed.example:PORT (loopback address) 127.0.0.1:PORT 10.1.2.3:PORT",
+            "wrapped.example:PORT (loopback address) [64:ff9b::7f00:1]:PORT",
+        ]
+    );
 }
 
 #[test]

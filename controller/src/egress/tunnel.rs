@@ -18,6 +18,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use sandbox_api::hosts::{Host, NoHost, Special, Target};
+use sandbox_api::{ContactedHost, LimitKey, RefusedHost};
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{ClosedReason, Connect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -48,16 +49,16 @@ enum Failure {
         "{target} has {what}, which is reached only where the address itself is on the list too: \
          --allow ADDRESS", what = .special.as_str()
     )]
-    SpecialAddress { target: Target, special: Special },
+    SpecialAddress { target: Target, special: Special, addresses: Vec<IpAddr> },
     #[error(
         "{target} is this machine, which is reached only where its address is on the list too: --allow ADDRESS"
     )]
-    ThisMachine { target: Target },
+    ThisMachine { target: Target, listed: Target },
     #[error("{0}; the connection is to {1}")]
     Tls(TlsRefusal, Target),
-    #[error("connection limit exceeded")]
+    #[error("connection limit exceeded; {}", LimitKey::Connections.hint())]
     TooMany,
-    #[error("this sandbox has sent and received all the bytes that it may")]
+    #[error("this sandbox has sent and received all the bytes that it may; {}", LimitKey::NetworkBytes.hint())]
     TooMuch,
     #[error("{name} has no address: {source}")]
     NoAddress { name: String, source: io::Error },
@@ -89,6 +90,36 @@ impl Failure {
         }
     }
 
+    /// The refused host in the report; `None` if the connection failed in another way. Unlike a
+    /// command, the reader of a report may know addresses of the host's networks.
+    fn refused(&self, connect: &Connect) -> Option<RefusedHost> {
+        let mut allow = Vec::new();
+        let mut suggest = |target: &Target| {
+            allow.extend(target.suggested_rule().map(|rule| rule.to_string()));
+        };
+        let (target, reason) = match self {
+            Self::NoHost(_) => (None, "neither a host name nor an address".to_owned()),
+            Self::NotListed { target } => {
+                suggest(target);
+                let reason = target.special().map_or("not on the list", Special::name);
+                (Some(target), reason.to_owned())
+            }
+            Self::SpecialAddress { target, special, addresses } => {
+                let addresses = addresses.iter().take(MAX_ADDRESSES);
+                addresses.for_each(|&address| suggest(&(address, target.port).into()));
+                (Some(target), special.name().to_owned())
+            }
+            Self::ThisMachine { target, listed } => {
+                suggest(listed);
+                (Some(target), "address of this machine".to_owned())
+            }
+            Self::Tls(refusal, target) => (Some(target), refusal.to_string()),
+            _ => return None,
+        };
+        let host = target.map_or_else(|| connect.host.to_string(), |it| it.host.to_string());
+        Some(RefusedHost { host, port: connect.port, reason, allow })
+    }
+
     /// The outcome in the audit.
     const fn outcome(&self) -> &'static str {
         match self.reason() {
@@ -117,6 +148,9 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
     let mut account =
         Account { target: format!("{}:{}", connect.host, connect.port), ..Account::default() };
     let result = conduct(&egress, &tunnel, &connect, &mut account).await;
+    if let Some(host) = result.as_ref().err().and_then(|failure| failure.refused(&connect)) {
+        egress.add_to_reports(|network| network.add_refused(host.clone()));
+    }
     let reason = result.as_ref().err().map(ToString::to_string);
     (egress.record)(&Event {
         by: By::Script,
@@ -156,6 +190,8 @@ async fn conduct(
         () = tunnel.broken() => return Err(Failure::Program),
     };
     account.address = stream.peer_addr().ok().map(|at| at.ip());
+    let host = ContactedHost { host: target.host.to_string(), port: target.port };
+    egress.add_to_reports(|network| network.add_contacted(host.clone()));
     tunnel.connected().await.map_err(|_| Failure::Program)?;
     let result = relay(egress, tunnel, &target, &mut stream, &account.bytes).await;
     if result.is_err() {
@@ -181,11 +217,13 @@ async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
         }
     };
     // One bad address is enough: whoever operates the name's DNS may be malicious.
-    for &address in &addresses {
-        egress
-            .list
-            .check(address, target.port)
-            .map_err(|special| Failure::SpecialAddress { target: target.clone(), special })?;
+    let refusal = |&address: &IpAddr| {
+        egress.list.check(address, target.port).err().map(|special| (address, special))
+    };
+    let refused: Vec<_> = addresses.iter().filter_map(refusal).collect();
+    if let Some(&(_, special)) = refused.first() {
+        let addresses = refused.into_iter().map(|(address, _)| address).collect();
+        return Err(Failure::SpecialAddress { target: target.clone(), special, addresses });
     }
     let dials: FuturesUnordered<_> = (0..)
         .zip(&addresses[..addresses.len().min(MAX_ADDRESSES)])
@@ -198,16 +236,11 @@ async fn reach(egress: &Egress, target: &Target) -> Result<TcpStream, Failure> {
         .await
         .map_err(|source| Failure::Unreachable { target: target.clone(), source })?;
     // A service that listens on all of this machine's addresses also listens on public ones.
-    let is_ours = match (stream.local_addr(), stream.peer_addr()) {
-        (Ok(local), Ok(peer)) => {
-            let listed =
-                Target { host: Host::Address(peer.ip().to_canonical()), port: target.port };
-            local.ip() == peer.ip() && !egress.list.allows(&listed)
+    if let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) {
+        let listed = Target::from((peer.ip(), target.port));
+        if local.ip() == peer.ip() && !egress.list.allows(&listed) {
+            return Err(Failure::ThisMachine { target: target.clone(), listed });
         }
-        _ => false,
-    };
-    if is_ours {
-        return Err(Failure::ThisMachine { target: target.clone() });
     }
     // Chunks are written whole as they arrive.
     _ = stream.set_nodelay(true);

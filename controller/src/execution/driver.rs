@@ -6,7 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::{CancelCause, ExecutionReport, FilesTouched, Limits, Outcome, Usage, millis};
+use sandbox_api::{
+    CancelCause, ExecutionReport, FilesTouched, Limits, Network, Outcome, RefusedHost, Usage,
+    millis,
+};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -78,6 +82,7 @@ pub(crate) struct Call<'a> {
 #[derive(Debug)]
 pub(crate) struct Task<T> {
     cancel: CancelHandle,
+    refused: RefusedHosts,
     /// `None` after `wait`.
     handle: Option<JoinHandle<Result<T, Error>>>,
 }
@@ -85,6 +90,10 @@ pub(crate) struct Task<T> {
 impl<T> Task<T> {
     pub fn cancel_handle(&self) -> CancelHandle {
         self.cancel.clone()
+    }
+
+    pub fn refused_hosts(&self) -> RefusedHosts {
+        self.refused.clone()
     }
 
     /// Waits for its end.
@@ -104,6 +113,26 @@ impl<T> Drop for Task<T> {
         if self.handle.is_some() {
             self.cancel.cancel(CancelCause::Caller);
         }
+    }
+}
+
+/// The hosts that a script or a command is refused, as it happens: those of
+/// [`Network::refused`].
+#[derive(Debug, Clone)]
+pub struct RefusedHosts {
+    network: Option<watch::Receiver<Network>>,
+    /// How many have been returned.
+    seen: usize,
+}
+
+impl RefusedHosts {
+    /// Waits for the next one; `None` after the last one. Cancel-safe.
+    pub async fn next(&mut self) -> Option<RefusedHost> {
+        let seen = self.seen;
+        let network = self.network.as_mut()?;
+        let network = network.wait_for(|network| network.refused.len() > seen).await.ok()?;
+        self.seen += 1;
+        Some(network.refused[seen].clone())
     }
 }
 
@@ -129,6 +158,7 @@ pub(crate) struct ExecutionDriver<E> {
     limits: Limits,
     inner: Arc<Inner>,
     supervisor: Supervisor,
+    network: Option<Arc<watch::Sender<Network>>>,
     _active: Active,
 }
 
@@ -143,8 +173,11 @@ impl<E: Execute> ExecutionDriver<E> {
     ) -> Task<E::Result> {
         let cancel = CancelHandle::new();
         let supervisor = Supervisor::new(E::WHAT, inner.clone(), &cancel, E::GRACE);
-        let driver = Self { execution, id, limits, inner, supervisor, _active: active };
-        Task { cancel, handle: Some(tokio::spawn(driver.drive(permit))) }
+        let network = inner.report_network();
+        let watched = network.as_ref().map(|network| network.subscribe());
+        let refused = RefusedHosts { network: watched, seen: 0 };
+        let driver = Self { execution, id, limits, inner, supervisor, network, _active: active };
+        Task { cancel, refused, handle: Some(tokio::spawn(driver.drive(permit))) }
     }
 
     async fn drive(mut self, permit: InFlightPermit) -> Result<E::Result, Error> {
@@ -211,6 +244,7 @@ impl<E: Execute> ExecutionDriver<E> {
             engine: inner.engine().kind,
             engine_notice: inner.engine().notice.clone(),
             io_dir: inner.io_dir().and_then(|dir| dir.host_path()).map(Path::to_owned),
+            network: self.network.as_ref().map(|network| network.borrow().clone()),
             limits: self.limits,
             usage,
             confinement: inner.confinement.clone(),

@@ -1,7 +1,7 @@
 //! Execution of scripts and commands in a sandbox: their supervision and their outcomes.
 
 pub(crate) mod command;
-mod driver;
+pub(crate) mod driver;
 pub(crate) mod judge;
 pub(crate) mod script;
 pub(crate) mod supervisor;

@@ -9,7 +9,7 @@ use sandbox_api::{
 };
 use sandbox_protocol::limits::{
     MAX_LOG_ENTRY_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSALS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES,
-    encoded_len,
+    encoded_len, size_text,
 };
 use sandbox_protocol::message::{AgentUsage, Log, Refused, RunEnd, RunReply, ScriptError, Touched};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
@@ -17,7 +17,9 @@ use sandbox_protocol::{ErrorKind, WireError, message};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::error::Error;
-use crate::execution::driver::{Asked, Call, Execute, ExecutionDriver, Task, audit_start};
+use crate::execution::driver::{
+    Asked, Call, Execute, ExecutionDriver, RefusedHosts, Task, audit_start,
+};
 use crate::execution::judge::AgentReport;
 use crate::execution::supervisor::{Begun, CancelHandle, Supervisor};
 use crate::failpoint::{Point, failpoint};
@@ -83,6 +85,12 @@ impl Run {
     #[must_use]
     pub fn cancel_handle(&self) -> CancelHandle {
         self.task.cancel_handle()
+    }
+
+    /// Returns the hosts that it is refused, from its start on.
+    #[must_use]
+    pub fn refused_hosts(&self) -> RefusedHosts {
+        self.task.refused_hosts()
     }
 
     /// Waits for the run to end.
@@ -182,7 +190,7 @@ impl Record {
             let limit = if is_full_of_lines {
                 format!("limits.log_lines ({})", self.max_lines)
             } else {
-                format!("limits.log_bytes ({} bytes)", self.max_bytes)
+                format!("limits.log_bytes ({})", size_text(self.max_bytes))
             };
             state.logs.push(LogEntry {
                 level: LogLevel::Truncated,

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use sandbox_api::{Ceiling, Encoding, EngineInfo, FilesTouched, Lifespan, Limits};
+use sandbox_api::{Ceiling, Encoding, EngineInfo, FilesTouched, Lifespan, Limits, Network};
 use sandbox_engine::{Container, ContainerUsage, ExitEvidence, OomBaseline, UserMapping};
 use sandbox_protocol::message::{Call, Confinement, Refused, Shutdown};
 use sandbox_protocol::path::GuestPath;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::removal::EVIDENCE_TIMEOUT;
 use crate::audit::{Audit, By, Event};
@@ -70,6 +70,11 @@ impl Inner {
     /// The ceilings of a run's limits.
     pub fn ceiling(&self) -> &Ceiling {
         &self.shared.ceiling
+    }
+
+    /// A report of the connections of its commands from now on, if they may have any.
+    pub fn report_network(&self) -> Option<Arc<watch::Sender<Network>>> {
+        self.removal.egress.as_ref().map(|egress| egress.report())
     }
 
     pub const fn session(&self) -> &Session {

@@ -29,7 +29,7 @@ pub(crate) struct RemovalGuard {
     /// The container's name: its id is unknown before it is created.
     name: String,
     /// The connections of its commands, if it may have any.
-    egress: Option<Arc<Egress>>,
+    pub(super) egress: Option<Arc<Egress>>,
     /// Held while the container is being created.
     creating: Arc<tokio::sync::Mutex<()>>,
     removal: Arc<watch::Sender<Removal>>,

@@ -43,6 +43,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
+use sandbox_protocol::limits::size_text;
 use sandbox_protocol::message::{Access, Change, Limits, ScriptOperation};
 use sandbox_protocol::path::GuestPath;
 
@@ -223,7 +224,11 @@ impl Files {
         if size <= self.file_bytes {
             return Ok(());
         }
-        let reason = format!("{size} bytes are too many (max {})", self.file_bytes);
+        let [size_is, max] = [size, self.file_bytes].map(size_text);
+        let reason = match size_is == max {
+            true => format!("{size} bytes are too many (max {})", self.file_bytes),
+            false => format!("{size_is} are too many (max {max})"),
+        };
         Err(FileError::rule(ErrorKind::TooLarge, reason, written))
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::fstatvfs;
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::limits::{LIFETIME_ENTRIES, LIFETIME_WRITE_BYTES};
+use sandbox_protocol::limits::{LIFETIME_ENTRIES, LIFETIME_WRITE_BYTES, size_text};
 use sandbox_protocol::message::Limits;
 
 use super::FileError;
@@ -63,8 +63,8 @@ impl Reserve {
             return Ok(());
         }
         let reason = format!(
-            "No space left on device: {} bytes stay free (limits.disk_reserve)",
-            self.bytes
+            "No space left on device: {} stay free (limits.disk_reserve)",
+            size_text(self.bytes)
         );
         Err(FileError { reason, ..FileError::system(Errno::NOSPC, b"") })
     }
@@ -127,7 +127,7 @@ impl Quota {
     /// Counts bytes before they are written to `file`.
     pub fn charge(&self, file: impl AsFd, bytes: u64) -> Result<(), FileError> {
         take_both(&self.bytes, &self.lifetime.bytes, bytes).map_err(|max| {
-            let reason = format!("write limit exceeded ({max} bytes)");
+            let reason = format!("write limit exceeded ({})", size_text(max));
             FileError::rule(ErrorKind::WriteLimit, reason, b"")
         })?;
         self.reserve.keep(file, bytes).inspect_err(|_| {

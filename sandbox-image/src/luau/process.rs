@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sandbox_protocol::limits::MAX_COMMAND_BYTES;
+use sandbox_protocol::limits::{MAX_COMMAND_BYTES, size_text};
 use sandbox_protocol::message::{Command, ExecEnd, ExecReply, ExecStop, Program};
 use sandbox_protocol::{ErrorKind, WireError, WireString};
 
@@ -55,7 +55,7 @@ fn exec(call: &mut Call<'_>) -> Results {
     }
     let ExecReply { end, stopped, .. } = result.map_err(raised)?;
     if stopped == Some(ExecStop::OutputLimit) {
-        let message = format!("output limit exceeded ({} bytes)", host.limits.output_bytes);
+        let message = format!("output limit exceeded ({})", size_text(host.limits.output_bytes));
         return Err(Raise::Rule(ErrorKind::OutputLimit, message));
     }
     let reply = call.push_table(0, 7);

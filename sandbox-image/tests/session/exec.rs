@@ -542,7 +542,7 @@ fn the_output_limit_ends_a_scripts_program_and_the_run() {
         Agent::with_programs_and(directory.path(), |limits| limits.output_bytes = 1_000_000);
     let error = failed(agent.run("process.exec('cat', {'/dev/zero'})").unwrap());
     assert_eq!(error.kind, ErrorKind::OutputLimit);
-    assert_eq!(error.message, "script:1: output limit exceeded (1000000 bytes)");
+    assert_eq!(error.message, "script:1: output limit exceeded (976.5 KiB)");
 }
 
 /// Attacks the agent itself, as a program of a user who may do anything.

@@ -85,7 +85,7 @@ pub struct ExecArgs {
 
     /// What Docker's users type.
     #[command(flatten)]
-    habits: HabitArgs,
+    pub habits: HabitArgs,
 }
 
 /// What runs, and what in.

@@ -14,6 +14,13 @@ pub struct HabitArgs {
     network: Option<()>,
 }
 
+impl HabitArgs {
+    /// Whether it says that no network is wanted.
+    pub const fn no_network(&self) -> bool {
+        self.network.is_some()
+    }
+}
+
 fn no_network(mode: &str) -> Result<(), &'static str> {
     match mode {
         "none" => Ok(()),

@@ -16,7 +16,7 @@ use sandbox_controller::{Command, Config, ExecStream, Execution, Stdin};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::transfer::{Sink, Source};
-use super::{Context, block_on, hints, launch, touched};
+use super::{Context, block_on, cut_off, hints, launch, network, touched};
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
 use crate::config::Settings;
 use crate::error::Error;
@@ -48,8 +48,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
     let config = context.controller(&settings);
-    let session =
-        Session { context, settings: &settings, json: args.json, keep: args.keep, line: &line };
+    let session = Session { context, settings: &settings, args, line: &line };
     block_on(session.run(config, spec, command, source)).map_err(|error| match (error, &root) {
         (Error::Controller(source), RootFs::Image { reference, .. })
             if image_is_a_word && source.kind() == ErrorKind::Image =>
@@ -97,10 +96,7 @@ fn own_variable(context: &Context<'_>, name: &OsString) -> Result<OsString, Erro
 struct Session<'a> {
     context: &'a Context<'a>,
     settings: &'a Settings,
-    /// A single document at the end.
-    json: bool,
-    /// Print where the files are.
-    keep: bool,
+    args: &'a ExecArgs,
     /// What runs.
     line: &'a CommandLine,
 }
@@ -125,6 +121,7 @@ impl Session<'_> {
     async fn follow(&self, mut execution: Execution, source: Option<Source>) -> Result<u8, Error> {
         let cancel = execution.cancel_handle();
         let stdin = execution.stdin();
+        let notes = network::print_refused(self.context.output, execution.refused_hosts());
         let feeding = async {
             let fed = match (source, stdin) {
                 (Some(source), Some(stdin)) => feed(source, stdin).await,
@@ -137,16 +134,24 @@ impl Session<'_> {
             fed
         };
         let ending = async {
-            let written = match self.json {
+            let mut tail = network::Tail::default();
+            let written = match self.args.json {
                 // Output that is not copied is collected.
                 true => Ok(Written::All),
-                false => pass_on(&mut execution).await,
+                false => pass_on(&mut execution, &mut tail).await,
             };
             if !matches!(written, Ok(Written::All)) {
                 cancel.cancel(CancelCause::Caller);
             }
             let result = execution.wait().await?;
-            written.map(|written| (result, written))
+            written.map(|written| (result, written, tail))
+        };
+        // A note precedes what follows from it.
+        let ending = async {
+            match self.args.json {
+                true => ending.await,
+                false => tokio::join!(biased; notes, ending).1,
+            }
         };
         tokio::pin!(feeding, ending);
         let (ended, fed) = tokio::select! {
@@ -155,18 +160,25 @@ impl Session<'_> {
             ended = &mut ending => (ended, Ok(())),
             fed = &mut feeding => (ending.await, fed),
         };
-        let (result, written) = ended?;
+        let (result, written, tail) = ended?;
         // It was cancelled for that reason.
         fed?;
-        self.end(&result, written)?;
+        self.end(&result, written, &tail)?;
         Ok(result.outcome.exit_code())
     }
 
     /// Reports its result.
-    fn end(&self, result: &ExecResult, written: Written) -> Result<(), Error> {
+    fn end(
+        &self,
+        result: &ExecResult,
+        written: Written,
+        tail: &network::Tail,
+    ) -> Result<(), Error> {
         let output = self.context.output;
-        if self.json {
-            return output.document(&ExecDocument::from(result));
+        if self.args.json {
+            output.document(&ExecDocument::from(result))?;
+            cut_off::warn_of_command(output, result);
+            return Ok(());
         }
         if let Some(failure) = result.outcome.failure() {
             let message = match written {
@@ -182,11 +194,16 @@ impl Session<'_> {
             && let Some(hint) = hints::file_left_outside(self.line, io_dir)
         {
             output.hint(&hint);
+        } else if !self.args.habits.no_network()
+            && let Some(hint) = network::hint(result, tail)
+        {
+            output.suggestion(hint);
         }
         touched::print(output, here, io_dir, &result.files_touched);
-        if self.keep {
+        if self.args.keep {
             touched::print_kept(output, io_dir);
         }
+        cut_off::warn_of_command(output, result);
         Ok(())
     }
 }
@@ -201,11 +218,12 @@ enum Written {
 }
 
 /// Copies the command's output until it ends or the reader is gone.
-async fn pass_on(execution: &mut Execution) -> Result<Written, Error> {
+async fn pass_on(execution: &mut Execution, tail: &mut network::Tail) -> Result<Written, Error> {
     let sink = |sink: io::Result<Sink>| sink.map_err(|source| Error::Stdout { source });
     let mut stdout = sink(Sink::standard(io::stdout()))?;
     let mut stderr = sink(Sink::standard(io::stderr()))?;
     while let Some((stream, piece)) = execution.next_output().await {
+        tail.push(&piece);
         let sink = match stream {
             ExecStream::Stdout => &mut stdout,
             ExecStream::Stderr => &mut stderr,

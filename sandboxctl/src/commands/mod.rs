@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod cut_off;
 mod doctor;
 mod exec;
 mod fs;
@@ -10,6 +11,7 @@ mod hints;
 mod image;
 mod launch;
 mod manual;
+mod network;
 mod ps;
 mod run;
 mod text;

@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use sandbox_api::{Lifespan, LimitKey, Outcome, RunResult, SandboxSpec, Script};
 use sandbox_controller::{Config, Controller, Run};
 
-use super::{Context, block_on, launch};
+use super::{Context, block_on, launch, network};
 use crate::cli::RunArgs;
 use crate::config::{Key, Settings};
 use crate::error::Error;
@@ -105,6 +105,9 @@ impl Session<'_> {
                 for entry in &result.logs {
                     report.log(entry)?;
                 }
+                if !self.args.json {
+                    network::print_all_refused(self.context.output, result.network.as_ref());
+                }
                 report.end(&result)?;
             }
             if code == 0 {
@@ -150,10 +153,20 @@ impl Session<'_> {
             return Ok(run.wait().await?);
         }
         let report = self.report(source);
-        while let Some(entry) = run.next_log().await {
-            report.log(&entry)?;
-        }
-        let result = run.wait().await?;
+        let refused = run.refused_hosts();
+        let ending = async {
+            while let Some(entry) = run.next_log().await {
+                report.log(&entry)?;
+            }
+            Ok::<_, Error>(run.wait().await?)
+        };
+        let result = match self.args.json {
+            true => ending.await?,
+            false => {
+                let notes = network::print_refused(self.context.output, refused);
+                tokio::join!(biased; notes, ending).1?
+            }
+        };
         report.end(&result)?;
         Ok(result)
     }

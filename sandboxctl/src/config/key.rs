@@ -417,6 +417,9 @@ mod tests {
         );
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);
         assert_eq!(Key::all().map(Key::variable).collect::<HashSet<_>>().len(), count);
+        for limit in LimitKey::ALL {
+            assert_eq!(limit.variable(), Key::Limit(*limit).variable());
+        }
         for key in Key::all() {
             assert_eq!(Key::from_name(&key.name()), Some(key));
         }

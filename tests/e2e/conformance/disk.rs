@@ -118,7 +118,7 @@ fn scripts_and_file_operations_write_nothing_below_the_disk_reserve() {
     let failure = result.outcome.failure().unwrap();
     // As of a disk that is full: scripts know it by its text, or by its number.
     assert_eq!(failure.kind, ErrorKind::Runtime);
-    let expected = "No space left on device: 1152921504606846976 bytes stay free";
+    let expected = "No space left on device: 1048576 TiB stay free";
     assert!(failure.message.contains(expected), "{}", failure.message);
     let write = json!({"operation": "write", "path": "made too", "content": "x"});
     assert_eq!(guest.kind(write), "disk_full");

@@ -2,7 +2,7 @@
 //! are the tests' own, on the loopback.
 
 use std::io;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::process::Command as HostCommand;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use sandbox_api::Outcome;
 use sandbox_api::hosts::Allowlist;
 use sandbox_controller::Command;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::agent::network;
 use crate::library::Guest;
@@ -281,6 +281,123 @@ fn a_refusal_is_a_403_that_names_the_rule() {
     // busybox's own client, which knows the variables: it shows the status.
     let wget = "wget -O - http://evil.example/ 2>&1 | grep -o '403 Forbidden'";
     assert_eq!(net.says(Command::shell(wget)), "403 Forbidden\n");
+}
+
+#[test]
+fn refused_host_is_printed_once_while_the_command_runs() {
+    let (place, rootfs) = (Place::new(), rootfs());
+    let ask = "/network ask localhost:8098 && /network ask localhost:8098 && \
+               /network ask evil.example:443 && cat";
+    let root = rootfs.args();
+    let mut args = vec!["exec", "--stdin", "--allow", "localhost:8098"];
+    args.extend(root.iter().map(String::as_str));
+    args.extend(["--shell", ask]);
+    let mut command = place.command(args);
+    command.stdin(std::process::Stdio::piped());
+    let mut running = spawn(command);
+    // It ends with its stdin, which is closed when the notes have been read.
+    let stdin = running.stdin.take();
+    let mut stderr = BufReader::new(running.stderr.take().unwrap());
+    let mut line = || {
+        let mut line = String::new();
+        stderr.read_line(&mut line).unwrap();
+        line
+    };
+    let first = line();
+    let start = "note: refused localhost:8098 (loopback address); to allow it: --allow ";
+    assert!(first.starts_with(start) && first.contains("--allow 127.0.0.1:8098"), "{first}");
+    let other =
+        "note: refused evil.example:443 (not on the list); to allow it: --allow evil.example\n";
+    assert_eq!(line(), other);
+    drop(stdin);
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+    assert!(running.wait_with_output().unwrap().status.success());
+}
+
+#[test]
+fn printed_refused_hosts_are_bounded_and_escaped() {
+    let (place, rootfs) = (Place::new(), rootfs());
+    // A name of control characters, by SOCKS.
+    let ask = r"printf '\005\001\000\005\001\000\003\007\033[31m.x\000\001' | nc 127.0.0.1 3128 >/dev/null
+                for port in $(seq 2 120); do /network ask evil.example:$port; done >/dev/null";
+    let ended = finish(exec(&place, &rootfs, "ok.example", &["sh", "-c", ask]));
+    let notes: Vec<_> = ended.assert_code(0).stderr.lines().collect();
+    assert_eq!(notes.len(), 11, "{ended:?}");
+    assert!(notes[0].contains(r"refused \u{1b}[31m.x:1 (neither a host name"), "{notes:?}");
+    assert_eq!(notes[10], "note: more hosts were refused; --json and --audit FILE list them");
+}
+
+#[test]
+fn documents_list_contacted_and_refused_hosts() {
+    let port = server(|mut client| client.write_all(b"hello").unwrap());
+    let (place, rootfs) = (Place::new(), rootfs());
+    let target = format!("127.0.0.1:{port}");
+    let expected = json!({
+        "contacted": [{ "host": "127.0.0.1", "port": port }],
+        "refused": [{
+            "host": "evil.example",
+            "port": 443,
+            "reason": "not on the list",
+            "allow": ["evil.example"],
+        }],
+        "truncated": false,
+    });
+    let ask = format!("/network ask {target} && /network ask evil.example:443");
+    let root = rootfs.args();
+    let of_command = |rules: &[&str]| {
+        let mut args = vec!["exec", "--json"];
+        args.extend(rules);
+        args.extend(root.iter().map(String::as_str));
+        args.extend(["--", "sh", "-c", &ask]);
+        let ended = finish(place.command(args));
+        assert_eq!(ended.stderr, "", "the document lists them");
+        serde_json::from_str::<Value>(&ended.stdout).unwrap()["network"].clone()
+    };
+    assert_eq!(of_command(&["--allow", &target]), expected);
+    assert_eq!(of_command(&[]), Value::Null, "there is no network, and nothing that refuses");
+
+    let source = format!(
+        "for _, target in {{'{target}', 'evil.example:443'}} do\n\
+         process.exec('/network', {{'ask', target}}) end",
+    );
+    let file = place.write("script.luau", source);
+    let of_script = |flags: &[&str]| {
+        let mut args = vec!["run", "--allow", &target];
+        args.extend(flags);
+        args.extend(root.iter().map(String::as_str));
+        args.push(file.to_str().unwrap());
+        finish(place.command(args))
+    };
+    assert_eq!(place.document(&of_script(&["--json"]))["network"], expected);
+    let note =
+        "note: refused evil.example:443 (not on the list); to allow it: --allow evil.example\n";
+    assert_eq!(of_script(&[]).stderr, note);
+}
+
+#[test]
+fn command_that_failed_without_network_gets_one_hint() {
+    let (place, rootfs) = (Place::new(), rootfs());
+    let root = rootfs.args();
+    let stderr = |flags: &[&str], line: &str, code: i32| {
+        let mut args = vec!["exec"];
+        args.extend(flags);
+        args.extend(root.iter().map(String::as_str));
+        args.extend(["--shell", line]);
+        finish(place.command(args)).assert_code(code).stderr.clone()
+    };
+    let wget = "wget -O - http://example.org/";
+    let own = "wget: bad address 'example.org'\n";
+    let hint = "hint: it had no network; --allow HOST lets it reach a host\n";
+    assert_eq!(stderr(&[], wget, 1), format!("{own}{hint}"));
+    assert_eq!(stderr(&["--quiet"], wget, 1), own);
+    assert_eq!(stderr(&["--network", "none"], wget, 1), own);
+    assert_eq!(stderr(&[], &format!("{wget} || true"), 0), own);
+    // It says nothing of a network, or had one.
+    assert_eq!(stderr(&[], "exit 1", 1), "");
+    let other = stderr(&["--allow", "ok.example"], "echo could not resolve host; exit 1", 1);
+    assert_eq!(other, "");
 }
 
 #[test]

@@ -353,7 +353,9 @@ fn output_is_limited_in_total() {
     let mut exec = commands.exec(&[], &["sh", "-c", "yes a >&2 & yes b"]);
     exec.env("SANDBOXCTL_LIMITS_OUTPUT_BYTES", "3MiB");
     let (ended, peak_kib) = wait_and_watch(spawn(exec));
-    ended.assert_code(120).assert_stderr_has("hint: limits.output_bytes raises the limit");
+    ended
+        .assert_code(120)
+        .assert_stderr_has("hint: SANDBOXCTL_LIMITS_OUTPUT_BYTES, or limits.output_bytes in ");
     let (output, ours) = ended.stderr.split_once("error: ").unwrap();
     assert!(ours.contains("output"), "{ours}");
     assert_eq!(ended.stdout.len() + output.len(), LIMIT);
@@ -551,4 +553,16 @@ fn a_rule_that_would_not_hold_a_command_is_refused() {
     ended.assert_stderr_has("hint: ");
     // Where it can write to nothing, there is nothing to keep it from.
     commands.shell(&["--protect", "--no-io"], "true").assert_code(0);
+}
+
+#[test]
+fn cut_off_output_of_a_document_is_one_warning() {
+    let commands = Commands::new();
+    let line = ["sh", "-c", "head -c 1000001 /dev/zero; echo x >&2"];
+    let ended = finish(commands.exec(&["--json"], &line));
+    let warning =
+        "warning: cut off: stdout after 1,000,000 bytes (without --json all of it is printed)\n";
+    assert_eq!(ended.assert_code(0).stderr, warning);
+    let ended = finish(commands.exec(&[], &line));
+    assert_eq!(ended.assert_code(0).stderr, "x\n");
 }

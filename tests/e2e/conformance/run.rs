@@ -1,9 +1,11 @@
 //! `sandboxctl run`: every status, its exit code and its document.
 
+use std::ffi::OsStr;
+
 use serde_json::json;
 
 use crate::engines::{Feature, has, out_of_memory};
-use crate::place::Place;
+use crate::place::{Place, finish};
 
 #[test]
 fn a_script_returns_a_result_and_leaves_files() {
@@ -370,4 +372,20 @@ fn id_that_kernels_read_as_unchanged_is_refused_before_anything_is_made() {
         assert!(!place.path("sandbox-files").exists(), "{user}");
     }
     assert_eq!(place.instances(), Vec::<String>::new());
+}
+
+#[test]
+fn cut_off_log_is_one_warning_at_the_end() {
+    let place = Place::new();
+    let file = place.write("many.luau", "for i = 1, 5 do print(i) end print(('x'):rep(70000))");
+    let stderr = |flags: &[&str], lines: &str| {
+        let mut command = place.command(["run"].iter().chain(flags).map(OsStr::new));
+        command.arg(&file).env("SANDBOXCTL_LIMITS_LOG_LINES", lines);
+        finish(command).assert_code(0).stderr.clone()
+    };
+    let warning = "warning: cut off: the log after 3 entries (SANDBOXCTL_LIMITS_LOG_LINES, or \
+                   limits.log_lines in ~/.config/sandboxctl/config.toml, raises the limit)\n";
+    assert_eq!(stderr(&[], "3"), warning);
+    assert_eq!(stderr(&["--json"], "3"), warning);
+    assert_eq!(stderr(&[], "6"), "warning: cut off: log entries after 64 KiB each\n");
 }

@@ -19,7 +19,7 @@ pub use self::request::{Command, Stdin};
 pub use self::stdin::ExecStdin;
 use self::stdin::Source;
 use crate::error::Error;
-use crate::execution::driver::{ExecutionDriver, Task, audit_start};
+use crate::execution::driver::{ExecutionDriver, RefusedHosts, Task, audit_start};
 use crate::execution::supervisor::CancelHandle;
 use crate::sandbox::{Inner, Sandbox};
 use crate::session::Incoming;
@@ -120,6 +120,12 @@ impl Execution {
     #[must_use]
     pub fn cancel_handle(&self) -> CancelHandle {
         self.task.cancel_handle()
+    }
+
+    /// Returns the hosts that it is refused, from its start on.
+    #[must_use]
+    pub fn refused_hosts(&self) -> RefusedHosts {
+        self.task.refused_hosts()
     }
 
     /// Waits for the command to end. The result contains the output that

@@ -526,7 +526,7 @@ fn a_huge_sparse_file_costs_only_what_is_read_of_it() {
     for index in 2..6 {
         assert_eq!(told[index], memory, "{told}");
     }
-    let limit = "script:12: write limit exceeded (52428800 bytes)";
+    let limit = "script:12: write limit exceeded (50 MiB)";
     assert_eq!(told.as_array().unwrap()[6..], [json!(limit)], "{told}");
     assert_eq!(std::fs::read(sandbox.path().join("new")).unwrap(), b"");
 }

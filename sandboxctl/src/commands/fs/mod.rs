@@ -233,12 +233,12 @@ impl Session<'_> {
                 });
             }
         };
-        if let Some(notice) = &report.notice {
-            output.notice(notice);
-        }
         match report.data {
             Some(data) if self.args.json => output.document(&data.envelope(started.elapsed()))?,
             _ => output.write(&report.text)?,
+        }
+        if let Some(cut_off) = &report.cut_off {
+            output.warning(cut_off);
         }
         Ok(report.code)
     }

@@ -22,8 +22,8 @@ pub struct Report {
     pub data: Option<OperationOutput>,
     /// For stdout, without JSON.
     pub text: Vec<u8>,
-    /// A notice in addition.
-    pub notice: Option<String>,
+    /// A warning of what it does not list.
+    pub cut_off: Option<String>,
     /// The exit code.
     pub code: u8,
 }
@@ -73,12 +73,12 @@ pub fn list(list: &ListData, long: bool, output: &Output) -> Result<Report, Erro
     } else {
         bytes_of(list)
     };
-    let notice = list.truncated.then(|| {
+    let cut_off = list.truncated.then(|| {
         let count = list.entries.len();
         format!("only {count} entries are shown: there are more, or deeper ones")
     });
     let report = Report::silent(list)?.text(text);
-    Ok(Report { notice, ..report })
+    Ok(Report { cut_off, ..report })
 }
 
 /// `glob`: one path per line.
@@ -90,8 +90,8 @@ pub fn glob(found: &GlobData, output: &Output) -> Result<Report, Error> {
     }
     let report = Report::silent(found)?.text(text);
     let shown = found.matches.len();
-    let notice = found.truncated.then(|| format!("only {shown} paths are shown: there are more"));
-    Ok(Report { notice, ..report })
+    let cut_off = found.truncated.then(|| format!("only {shown} paths are shown: there are more"));
+    Ok(Report { cut_off, ..report })
 }
 
 /// `grep`: `path:line:text`, context as `path-line-text`, with `--` between groups of lines.
@@ -117,9 +117,9 @@ pub fn grep(found: &GrepData, output: &Output) -> Result<Report, Error> {
     let code = if found.matches == 0 { 1 } else { 0 };
     let report = Report::silent(found)?.text(text).code(code);
     let shown = found.matches;
-    let notice =
+    let cut_off =
         found.truncated.then(|| format!("only {shown} matches are shown: there may be more"));
-    Ok(Report { notice, ..report })
+    Ok(Report { cut_off, ..report })
 }
 
 /// A name as it is, or with control characters escaped for a terminal.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sandbox_api::{ErrorKind, LogEntry, Outcome, ResultDocument, RunResult, ScriptError};
 
-use super::super::{hints, touched};
+use super::super::{cut_off, hints, touched};
 use crate::error::Error;
 use crate::input::ScriptSource;
 use crate::output::Output;
@@ -40,7 +40,9 @@ impl Report<'_> {
     pub fn end(&self, result: &RunResult) -> Result<(), Error> {
         let output = self.output;
         if self.json {
-            return output.document(&ResultDocument::from(result));
+            output.document(&ResultDocument::from(result))?;
+            cut_off::warn_of_run(output, result);
+            return Ok(());
         }
         match &result.outcome {
             Outcome::Ok { result } if result.get() == "null" => {}
@@ -74,6 +76,7 @@ impl Report<'_> {
         if self.keep {
             touched::print_kept(output, io_dir);
         }
+        cut_off::warn_of_run(output, result);
         Ok(())
     }
 
