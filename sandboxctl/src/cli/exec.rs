@@ -244,7 +244,7 @@ mod tests {
 
     fn target(args: &[&str]) -> Result<Target, String> {
         let folder = tempfile::tempdir().unwrap();
-        let environment = Environment::made_up(folder.path(), &[]);
+        let environment = Environment::new(folder.path(), 1000, &[]);
         let args = parse(args)?;
         let mut flags = Flags::default();
         args.add_flags(&mut flags);
