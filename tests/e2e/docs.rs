@@ -86,7 +86,7 @@ struct StandIn {
 
 impl StandIn {
     fn make() -> Self {
-        let name = format!("{}python", images());
+        let name = format!("{}stand-in", images());
         let make =
             format!("examples/image-of-packages python3 dash coreutils | docker import - {name}");
         let mut shell = Command::new("sh");
