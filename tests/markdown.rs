@@ -27,3 +27,8 @@ pub fn pages() -> Vec<PathBuf> {
     pages.sort();
     pages
 }
+
+/// The file's text.
+pub fn read(file: &Path) -> String {
+    std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}

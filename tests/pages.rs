@@ -8,12 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use markdown::{pages, workspace};
-
-/// The file's text.
-fn read(file: &Path) -> String {
-    fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
-}
+use markdown::{pages, read, workspace};
 
 /// Precedes a code block that shows a file.
 const FILE_MARK: &str = "<!-- file: ";

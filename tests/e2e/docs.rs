@@ -70,35 +70,41 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// The image that the README names, and one of this machine's packages that stands in for it: the
-/// tests have no registry.
-const IMAGE: &str = "python:3.13-slim";
-const STAND_IN: &str = "sandboxctl-docs/python";
+/// The prefix of the images that the pages make, in place of `example/`: other runs of this test on
+/// the same engine have images of their own.
+fn images() -> String {
+    format!("sandboxctl-docs-{}/", std::process::id())
+}
 
-/// Makes the image, and removes it at the end.
-struct StandIn;
+/// The image that some pages name. The tests have no registry: [`StandIn`] takes its place.
+const IMAGE: &str = "python:3.13-slim";
+
+/// An image of this machine's packages, which is removed at the end.
+struct StandIn {
+    name: String,
+}
 
 impl StandIn {
     fn make() -> Self {
-        let make = format!(
-            "examples/image-of-packages python3 dash coreutils | docker import - {STAND_IN}"
-        );
+        let name = format!("{}stand-in", images());
+        let make =
+            format!("examples/image-of-packages python3 dash coreutils | docker import - {name}");
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(make).current_dir(workspace());
         finish(shell).assert_code(0);
-        Self
+        Self { name }
     }
 }
 
 impl Drop for StandIn {
     fn drop(&mut self) {
-        _ = Command::new("docker").args(["rmi", STAND_IN]).output();
+        _ = Command::new("docker").args(["rmi", &self.name]).output();
     }
 }
 
 #[test]
 fn every_command_that_the_documents_show_does_what_they_show() {
-    let _image = StandIn::make();
+    let stand_in = StandIn::make();
     for page in markdown::pages() {
         let place = Place::new();
         copy_tree(&workspace().join("examples"), &place.path("examples"));
@@ -113,7 +119,9 @@ fn every_command_that_the_documents_show_does_what_they_show() {
             let line = command
                 .replace("cargo run --release -- ", "sandboxctl ")
                 .replace("./target/release/sandboxctl", "sandboxctl")
-                .replace(IMAGE, STAND_IN)
+                .replace(IMAGE, &stand_in.name)
+                .replace(" example/", &format!(" {}", images()))
+                .replace("=example/", &format!("={}", images()))
                 .replace(
                     "cargo run -p sandbox-controller --example ",
                     examples.to_str().expect("a path of UTF-8"),
