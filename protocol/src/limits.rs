@@ -153,7 +153,7 @@ pub fn size_text(bytes: u64) -> String {
         power += 10;
     }
     let (whole, rest) = (bytes >> power, bytes & ((1 << power) - 1));
-    match u128::from(rest) * 10 >> power {
+    match (u128::from(rest) * 10) >> power {
         0 => format!("{whole} {}", UNITS[unit]),
         tenths => format!("{whole}.{tenths} {}", UNITS[unit]),
     }

@@ -24,7 +24,7 @@ struct Shown {
 }
 
 fn shown(page: &Path) -> Vec<Shown> {
-    let text = std::fs::read_to_string(page).unwrap();
+    let text = markdown::read(page);
     let mut all: Vec<Shown> = Vec::new();
     let mut inside = false;
     for line in text.lines() {
