@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod command;
 mod document;
 mod encoding;
 mod engine_kind;
@@ -19,6 +20,7 @@ mod sandboxes;
 mod spec;
 pub mod time;
 
+pub use command::{Command, CommandLine, DEFAULT_COLLECTED_BYTES, Stdin};
 pub use document::{
     ExecDocument, ExecSchema, ExecutionDocument, OutputEncoding, ResultDocument, ResultSchema,
 };

@@ -47,7 +47,7 @@ pub use config::{Config, Sweep};
 pub use controller::Controller;
 pub use doctor::{Check, CheckStatus, examine};
 pub use error::Error;
-pub use execution::command::{Command, ExecStream, Execution, Stdin};
+pub use execution::command::{ExecStream, Execution};
 pub use execution::driver::RefusedHosts;
 pub use execution::script::Run;
 pub use execution::supervisor::CancelHandle;
@@ -56,6 +56,7 @@ pub use io_dir::disk::{DiskReserve, DiskReserveError};
 pub use mounts::refusal::MountRefusal;
 pub use sandbox::Sandbox;
 pub use sandbox::prepared::PreparedSandbox;
+pub use sandbox_api::{Command, Stdin};
 pub use sandbox_engine::{
     AGENT, AGENT_SHA256, AgentError, AgentSource, ConnectError, DockerEndpoint, EmbeddedConfig,
     EmbeddedProblem, EngineChoice, EngineConfig, EngineError, EngineFacts, ImageIdError, ImageInfo,

@@ -10,12 +10,11 @@ mod stdin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sandbox_api::{ExecResult, Limits};
+use sandbox_api::{Command, ExecResult, Limits, Stdin};
 use sandbox_protocol::message;
 use tokio::sync::oneshot;
 
 use self::exchange::{CommandExecution, OPERATION, Request};
-pub use self::request::{Command, Stdin};
 pub use self::stdin::ExecStdin;
 use self::stdin::Source;
 use crate::error::Error;
@@ -165,7 +164,7 @@ impl Execution {
         let limits = Limits { timeout, ..inner.limits };
         limits.check(inner.ceiling())?;
         let program = command.program().to_vec();
-        let collected = command.collected;
+        let collected = command.output_limit;
         let (stdin, input) = match std::mem::take(&mut command.stdin) {
             Stdin::Null => (None, None),
             Stdin::Bytes(bytes) => (None, Some(Source::Bytes(bytes))),
@@ -174,7 +173,7 @@ impl Execution {
                 (Some(stdin), Some(Source::Stream(source)))
             }
         };
-        let params = command.request(inner.image_workdir(), timeout)?;
+        let params = request::request(command, inner.image_workdir(), timeout)?;
         let active = inner.activity.begin();
         let permit = inner.acquire_permit::<message::Exec>().await?;
         let id = inner.next_run_id();

@@ -15,7 +15,7 @@ use super::fake::{Scripted, World, greeted};
 use super::*;
 use crate::config::Sweep;
 use crate::controller::Controller;
-use crate::execution::command::Command;
+use sandbox_api::Command;
 
 /// The lines, without values that differ each time; the sandbox's id is `ID`.
 fn lines(file: &Path, id: &str) -> Vec<Value> {

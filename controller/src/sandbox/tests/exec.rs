@@ -12,7 +12,8 @@ use tokio::io::AsyncWriteExt;
 use super::fake::{Fake, Scripted, World, greeted};
 use super::*;
 use crate::DiskReserve;
-use crate::execution::command::{Command, ExecStream, Stdin};
+use crate::execution::command::ExecStream;
+use sandbox_api::{Command, Stdin};
 
 /// A spec of a sandbox that supports commands.
 pub fn with_programs(world: &World) -> SandboxSpec {
