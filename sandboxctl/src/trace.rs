@@ -2,11 +2,14 @@
 
 use std::fmt;
 
-use tracing::field::Field;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::{FormatFields, Writer, debug_fn};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent};
+use tracing_subscriber::registry::LookupSpan;
 
 use crate::cli::Global;
 use crate::config::LOG_VARIABLE;
@@ -15,13 +18,14 @@ use crate::render::escaped_line;
 
 /// Starts to write what the flags or the variable request.
 pub fn start(global: &Global, output: &Output) {
+    let is_for_people =
+        global.verbose == 1 && std::env::var_os(LOG_VARIABLE).is_none_or(|text| text.is_empty());
     let directives = match (global.verbose, std::env::var(LOG_VARIABLE)) {
         (_, Ok(directives)) if !directives.is_empty() => directives,
         (0, _) => return,
         // A target matches by its beginning: all crates of the project, and no other library, which
         // the variable can ask for.
-        (1, _) => "sandbox=info".to_owned(),
-        (2, _) => "sandbox=debug".to_owned(),
+        (1 | 2, _) => "sandbox=debug".to_owned(),
         (_, _) => "sandbox=trace".to_owned(),
     };
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::ERROR.into());
@@ -30,12 +34,60 @@ pub fn start(global: &Global, output: &Output) {
         // The lossy parser prints the directives that it ignores to stderr itself, unescaped.
         Err(error) => return output.warning(&format!("{LOG_VARIABLE}: '{directives}': {error}")),
     };
-    tracing_subscriber::fmt()
+    let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(output.stderr_has_colour())
-        .fmt_fields(escaped_fields())
-        .init();
+        .fmt_fields(escaped_fields());
+    match is_for_people {
+        true => subscriber.event_format(Steps).init(),
+        false => subscriber.init(),
+    }
+}
+
+/// A line for each step, for people: what, and how long it took. Other events are for developers.
+struct Steps;
+
+impl<S, N> FormatEvent<S, N> for Steps
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut step = StepFields::default();
+        event.record(&mut step);
+        match step.took {
+            Some(took) => writeln!(writer, "{}: {took}", escaped_line(&step.what)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The fields of an event that is a step.
+#[derive(Default)]
+struct StepFields {
+    what: String,
+    took: Option<String>,
+}
+
+impl Visit for StepFields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            "message" | "operation" => self.what.insert_str(0, &format!("{value:?}")),
+            "path" => self.what.push_str(&format!(" {value:?}")),
+            "took" => self.took = Some(format!("{value:.1?}")),
+            _ => {}
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
 }
 
 /// Fields as `name=value`, escaped for a terminal: a path or an engine's message may contain
@@ -71,6 +123,25 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn steps_are_printed_with_their_time_and_other_events_are_not() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_writer(move || writer.clone())
+            .event_format(Steps)
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let took = std::time::Duration::from_micros(12_345);
+            tracing::debug!(?took, "creating the container");
+            tracing::info!(endpoint = "e", "connected to the engine");
+            tracing::debug!(operation = "read", path = "/io/\u{1b}[2J", outcome = "ok", ?took);
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text, "creating the container: 12.3ms\nread /io/\\u{1b}[2J: 12.3ms\n");
     }
 
     #[test]

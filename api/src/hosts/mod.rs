@@ -6,6 +6,7 @@
 //! resolved and dialled: no text is parsed twice.
 
 mod address;
+pub mod first_bytes;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};

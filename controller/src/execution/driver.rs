@@ -190,6 +190,7 @@ impl<E: Execute> ExecutionDriver<E> {
             }
             Err(_) => (audit::outcome(&ended), None),
         };
+        tracing::info!(took = ?started.elapsed(), "running the {}", E::WHAT);
         self.inner.audit().record(&Event {
             program: self.execution.program(),
             outcome,

@@ -8,6 +8,7 @@ use sandbox_controller::{
 };
 
 use super::Context;
+use super::preparing::Preparing;
 use crate::cli::{FileArgs, SandboxArgs};
 use crate::config::{Key, Settings};
 use crate::error::Error;
@@ -161,7 +162,10 @@ pub async fn launch(
     let prepared = match supports_exec {
         // Dropping it here leaves no container.
         true => signals
-            .guard(controller.prepare(spec, |text| output.progress(text)))
+            .guard({
+                let mut preparing = Preparing::new(output);
+                controller.prepare(spec, move |text| preparing.step(text))
+            })
             .await?
             .map_err(|error| named(error, settings))?,
         false => spec.into(),

@@ -12,6 +12,7 @@ mod image;
 mod launch;
 mod manual;
 mod network;
+mod preparing;
 mod ps;
 mod run;
 mod text;

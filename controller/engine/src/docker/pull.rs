@@ -1,12 +1,14 @@
 //! Pulls images from registries, with the engine. Without credentials.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::fmt;
+use std::time::{Duration, Instant};
 
 use bollard::Docker;
 use bollard::models::CreateImageInfo;
 use bollard::query_parameters::CreateImageOptionsBuilder;
 use futures_util::StreamExt;
+use sandbox_protocol::limits::size_text;
 
 use super::engine_error;
 use crate::Progress;
@@ -15,6 +17,9 @@ use crate::error::EngineError;
 /// How long the engine may report nothing during a pull. It reports often, except while it verifies
 /// a layer.
 const SILENCE: Duration = Duration::from_secs(300);
+
+/// How often progress is reported at most. An engine reports each layer many times a second.
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Pulls an image. Dropping the future also cancels the pull in the engine.
 pub(super) async fn pull(
@@ -34,14 +39,18 @@ pub(super) async fn pull(
     let options = CreateImageOptionsBuilder::new().from_image(name).tag(tag).build();
     let mut told = docker.create_image(Some(options), None, None);
     let mut layers = Layers::default();
+    let mut reported = None::<Instant>;
     loop {
         let next = tokio::time::timeout(SILENCE, told.next()).await;
         let next = next.map_err(|_| EngineError::TimedOut { after: SILENCE })?;
         match next {
             None => return Ok(()),
             Some(Ok(info)) => {
-                if let Some((done, all)) = layers.take(info) {
-                    progress(&format!("fetched {done} of {all} layers of {reference}"));
+                layers.take(info);
+                if !layers.0.is_empty() && reported.is_none_or(|at| at.elapsed() >= REPORT_INTERVAL)
+                {
+                    progress(&format!("fetching {reference}: {layers}"));
+                    reported = Some(Instant::now());
                 }
             }
             Some(Err(error)) => {
@@ -90,30 +99,64 @@ fn split(reference: &str) -> Option<(&str, &str)> {
     Some((name, digest.or(tag).unwrap_or("latest")))
 }
 
-/// Which layers are complete.
+/// The layers of an image.
 #[derive(Debug, Default)]
-struct Layers(BTreeMap<String, bool>);
+struct Layers(BTreeMap<String, Layer>);
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Layer {
+    is_complete: bool,
+    /// Bytes that are downloaded, and all that are to be, as far as the engine reported them.
+    downloaded: u64,
+    total: u64,
+}
 
 impl Layers {
-    /// Handles a progress message; returns the number of complete layers and of all layers, if it
-    /// changed.
-    fn take(&mut self, info: CreateImageInfo) -> Option<(usize, usize)> {
-        let (Some(id), Some(status)) = (info.id, info.status) else { return None };
-        let done = match status.as_str() {
+    /// Handles a progress message.
+    fn take(&mut self, info: CreateImageInfo) {
+        let (Some(id), Some(status)) = (info.id, info.status) else { return };
+        let is_complete = match status.as_str() {
             "Pull complete" | "Already exists" => true,
             "Pulling fs layer" | "Waiting" | "Downloading" | "Verifying Checksum"
             | "Download complete" | "Extracting" => false,
             // About the image as a whole.
-            _ => return None,
+            _ => return,
         };
-        let before = self.0.insert(id, done);
-        let count = self.0.values().filter(|done| **done).count();
-        (done && before != Some(true)).then_some((count, self.0.len()))
+        let layer = self.0.entry(id).or_default();
+        layer.is_complete = is_complete;
+        match (status.as_str(), info.progress_detail) {
+            ("Downloading", Some(detail)) => {
+                let size = |bytes: Option<i64>| bytes.and_then(|bytes| u64::try_from(bytes).ok());
+                layer.downloaded = size(detail.current).unwrap_or(layer.downloaded);
+                layer.total = size(detail.total).unwrap_or(layer.total);
+            }
+            ("Downloading" | "Pulling fs layer" | "Waiting", _) => {}
+            _ => layer.downloaded = layer.total,
+        }
+    }
+}
+
+/// `2 of 5 layers, 12.3 MiB of 48.1 MiB`. Of layers that wait the size is not known yet.
+impl fmt::Display for Layers {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let complete = self.0.values().filter(|layer| layer.is_complete).count();
+        let sum =
+            |bytes: fn(&Layer) -> u64| self.0.values().map(bytes).fold(0, u64::saturating_add);
+        write!(formatter, "{complete} of {} layers", self.0.len())?;
+        match sum(|layer| layer.total) {
+            0 => Ok(()),
+            total => {
+                let downloaded = size_text(sum(|layer| layer.downloaded));
+                write!(formatter, ", {downloaded} of {}", size_text(total))
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bollard::models::ProgressDetail;
+
     use super::*;
 
     #[test]
@@ -132,17 +175,33 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_counted_once_each() {
+    fn layers_and_bytes_are_counted() {
         let mut layers = Layers::default();
-        let mut take = |id: &str, status: &str| {
+        let mut take = |id: &str, status: &str, bytes: Option<(i64, i64)>| {
+            let progress_detail = bytes.map(|(current, total)| ProgressDetail {
+                current: Some(current),
+                total: Some(total),
+            });
             let (id, status) = (Some(id.to_owned()), Some(status.to_owned()));
-            layers.take(CreateImageInfo { id, status, ..CreateImageInfo::default() })
+            layers.take(CreateImageInfo {
+                id,
+                status,
+                progress_detail,
+                ..CreateImageInfo::default()
+            });
+            layers.to_string()
         };
-        assert_eq!(take("13", "Pulling from library/debian"), None);
-        assert_eq!(take("a", "Pulling fs layer"), None);
-        assert_eq!(take("b", "Already exists"), Some((1, 2)));
-        assert_eq!(take("a", "Extracting"), None);
-        assert_eq!(take("a", "Pull complete"), Some((2, 2)));
-        assert_eq!(take("a", "Pull complete"), None);
+        assert_eq!(take("13", "Pulling from library/debian", None), "0 of 0 layers");
+        assert_eq!(take("a", "Pulling fs layer", None), "0 of 1 layers");
+        assert_eq!(take("b", "Already exists", None), "1 of 2 layers");
+        let text = take("a", "Downloading", Some((512 << 10, 2 << 20)));
+        assert_eq!(text, "1 of 2 layers, 512 KiB of 2 MiB");
+        // The engine reports extracted bytes likewise.
+        let text = take("a", "Extracting", Some((1, 9 << 20)));
+        assert_eq!(text, "1 of 2 layers, 2 MiB of 2 MiB");
+        for _ in 0..2 {
+            let text = take("a", "Pull complete", None);
+            assert_eq!(text, "2 of 2 layers, 2 MiB of 2 MiB");
+        }
     }
 }
