@@ -213,7 +213,7 @@ Examples:
     /// Run a command in a fresh container from any image
     ///
     /// The command is executed directly, without a shell. Its stdout and stderr are passed through
-    /// byte for byte as they are written; on a terminal, control sequences are shown as escapes. The
+    /// byte for byte as they are written; on a terminal, control sequences other than colours are shown as escapes. The
     /// exit code is the command's, or 128+n if signal n killed it. The command is cancelled when the
     /// reader of its output is gone. It has no network unless --allow is given, starts in the io dir,
     /// and can write there and to /tmp. The image's environment is used, its entrypoint and user are
@@ -428,6 +428,10 @@ pub struct RunArgs {
     /// Print only the result: a string as it is, anything else as JSON; the log goes to stderr
     #[arg(short, long, conflicts_with = "json")]
     pub result_only: bool,
+
+    /// Pass every control sequence that the script prints on to a terminal
+    #[arg(long, conflicts_with = "json")]
+    pub raw: bool,
 
     /// What it may use.
     #[command(flatten)]

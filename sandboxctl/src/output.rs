@@ -1,6 +1,7 @@
 //! stdout and stderr. stdout is for output and results; everything else goes to stderr.
 //!
-//! Guest output is written to a pipe unchanged, and to a terminal with control characters escaped.
+//! Guest output is written to a pipe unchanged. On a terminal colours and what moves within a line
+//! pass, and other control characters are escaped.
 //! On stderr, which has our own messages, guest text is always escaped.
 
 use std::borrow::Cow;
@@ -13,7 +14,7 @@ use sandbox_api::{LogEntry, LogLevel};
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::render::{escaped_line, escaped_text, json_for_terminal};
+use crate::render::{StyledText, escaped_line, escaped_text, json_for_terminal};
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default();
@@ -118,18 +119,24 @@ impl Output {
         self.write(text.as_bytes())
     }
 
-    /// Writes an entry of a script's log to stdout.
+    /// Writes an entry of a script's log to stdout: on a terminal its colours pass, and with `raw`
+    /// everything.
     ///
     /// # Errors
     ///
     /// As [`write`](Self::write).
-    pub fn log(&self, entry: &LogEntry) -> Result<(), Error> {
+    pub fn log(&self, entry: &LogEntry, raw: bool) -> Result<(), Error> {
         let line = entry.line();
-        if self.stdout_colour && entry.level != LogLevel::Print {
+        if self.stdout_colour && entry.level != LogLevel::Print && !raw {
             let text = escaped_text(&line);
             return self.write(format!("{WARNING}{text}{WARNING:#}\n").as_bytes());
         }
-        self.text(&format!("{line}\n"))
+        if raw || !self.stdout_is_terminal {
+            return self.write(format!("{line}\n").as_bytes());
+        }
+        let mut styled = StyledText::new(self.stdout_colour);
+        let text = styled.take(line.as_bytes()) + &styled.end();
+        self.write(format!("{text}\n").as_bytes())
     }
 
     /// Writes an entry of a script's log to stderr, unless quiet.
@@ -203,6 +210,13 @@ impl Output {
     /// Prints a warning that a guarantee does not hold, even if quiet.
     pub fn warning(&self, text: &str) {
         self.labelled(WARNING, "warning", text);
+    }
+
+    /// Prints a warning that something is left out, unless quiet.
+    pub fn caution(&self, text: &str) {
+        if self.verbosity != Verbosity::Quiet {
+            self.warning(text);
+        }
     }
 
     /// Prints the current step, on a terminal.

@@ -50,6 +50,10 @@ pub struct ExecArgs {
     #[arg(long)]
     pub json: bool,
 
+    /// Pass every control sequence of the command on to a terminal
+    #[arg(long, conflicts_with = "json")]
+    pub raw: bool,
+
     /// What bounds it.
     #[command(flatten)]
     bounds: BoundsArgs,

@@ -21,7 +21,7 @@ pub fn warn_of_command(output: &Output, result: &ExecResult) {
 
 fn warn(output: &Output, parts: Vec<String>) {
     if !parts.is_empty() {
-        output.warning(&format!("cut off: {}", parts.join("; ")));
+        output.caution(&format!("cut off: {}", parts.join("; ")));
     }
 }
 

@@ -117,6 +117,20 @@ impl Session<'_> {
         .await
     }
 
+    /// Where the command's stdout and stderr go.
+    fn sinks(&self) -> Result<[Sink; 2], Error> {
+        let output = self.context.output;
+        let sinks = match self.args.raw {
+            true => [Sink::new(io::stdout()), Sink::new(io::stderr())],
+            false => [
+                Sink::styled(io::stdout(), output.stdout_has_colour()),
+                Sink::styled(io::stderr(), output.stderr_has_colour()),
+            ],
+        };
+        let [stdout, stderr] = sinks.map(|it| it.map_err(|source| Error::Stdout { source }));
+        Ok([stdout?, stderr?])
+    }
+
     /// Copies input and output while the command runs, and reports its result.
     async fn follow(&self, mut execution: Execution, source: Option<Source>) -> Result<u8, Error> {
         let cancel = execution.cancel_handle();
@@ -138,7 +152,7 @@ impl Session<'_> {
             let written = match self.args.json {
                 // Output that is not copied is collected.
                 true => Ok(Written::All),
-                false => pass_on(&mut execution, &mut tail).await,
+                false => pass_on(self.sinks()?, &mut execution, &mut tail).await,
             };
             if !matches!(written, Ok(Written::All)) {
                 cancel.cancel(CancelCause::Caller);
@@ -218,10 +232,11 @@ enum Written {
 }
 
 /// Copies the command's output until it ends or the reader is gone.
-async fn pass_on(execution: &mut Execution, tail: &mut network::Tail) -> Result<Written, Error> {
-    let sink = |sink: io::Result<Sink>| sink.map_err(|source| Error::Stdout { source });
-    let mut stdout = sink(Sink::standard(io::stdout()))?;
-    let mut stderr = sink(Sink::standard(io::stderr()))?;
+async fn pass_on(
+    [mut stdout, mut stderr]: [Sink; 2],
+    execution: &mut Execution,
+    tail: &mut network::Tail,
+) -> Result<Written, Error> {
     while let Some((stream, piece)) = execution.next_output().await {
         tail.push(&piece);
         let sink = match stream {

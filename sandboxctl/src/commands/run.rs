@@ -180,6 +180,7 @@ impl Session<'_> {
             output: context.output,
             json: args.json,
             result_only: args.result_only,
+            raw: args.raw,
             keep: args.keep,
             script,
             here: &context.environment.working_directory,

@@ -10,6 +10,7 @@ use std::path::Path;
 use tokio::sync::{mpsc, oneshot};
 
 use super::text::TerminalText;
+use crate::render::StyledText;
 
 /// The longest piece.
 const PIECE_BYTES: usize = 64 << 10;
@@ -152,6 +153,30 @@ impl Sink {
                 to.flush()?;
             }
             Ok(())
+        })
+    }
+
+    /// Writes what a program prints to stdout or stderr: to a terminal colours pass, if they are
+    /// wanted, and what moves within a line; everything else is escaped.
+    ///
+    /// # Errors
+    ///
+    /// If no thread can be started.
+    pub fn styled(
+        mut to: impl Write + IsTerminal + Send + 'static,
+        colour: bool,
+    ) -> io::Result<Self> {
+        if !to.is_terminal() {
+            return Self::new(to);
+        }
+        Self::start(move |pieces| {
+            let mut text = StyledText::new(colour);
+            while let Some(piece) = pieces.blocking_recv() {
+                to.write_all(text.take(&piece).as_bytes())?;
+                to.flush()?;
+            }
+            to.write_all(text.end().as_bytes())?;
+            to.flush()
         })
     }
 

@@ -3,10 +3,12 @@
 mod escape;
 mod guess;
 mod script_error;
+mod styled;
 mod table;
 mod usage;
 
 pub use escape::{escaped_line, escaped_text, json_for_terminal};
 pub use script_error::{call_stack, script_error};
+pub use styled::StyledText;
 pub use table::{age, size, table};
 pub use usage::usage_error;

@@ -306,7 +306,7 @@ fn bad_input_names_its_flag_in_text_and_in_json() {
         (&["read", "a", "--offset", "-1"], "--offset"),
         (&["read", "a", "--encoding", "utf-7"], "--encoding"),
         (&["read", "a", "--max-file-size", "many"], "--max-file-size"),
-        (&["read", "a", "--timeout", "5"], "--timeout"),
+        (&["read", "a", "--timeout", "5x"], "--timeout"),
         (&["write", "a", "--append", "--create-new"], "--create-new"),
         (&["write", "a", "--append", "--in-place"], "--in-place"),
         (&["write", "a", "--in", "-:x"], "--in"),
@@ -469,7 +469,7 @@ fn a_list_is_capped_and_says_so() {
     }
     place.write("sandbox-files/deep/a/b/c", "");
     let ended = fs(&place, &["ls", "many"]);
-    ended.assert_code(0).assert_stderr_has("note: only 10000 entries are shown");
+    ended.assert_code(0).assert_stderr_has("warning: only 10000 entries are shown");
     assert_eq!(ended.stdout.lines().count(), 10_000);
     assert!(ended.stdout.ends_with("09999\n"));
     let list = data(&place, &["ls", "many"]);
@@ -478,7 +478,7 @@ fn a_list_is_capped_and_says_so() {
         (&json!(true), 10_000)
     );
     let ended = fs(&place, &["ls", "many", "--limit", "2"]);
-    ended.assert_code(0).assert_stderr_has("note: only 2 entries");
+    ended.assert_code(0).assert_stderr_has("warning: only 2 entries");
     assert_eq!(ended.stdout, "00000\n00001\n");
     assert_eq!(fs(&place, &["ls", "many", "--limit", "2", "--quiet"]).stderr, "");
     assert_eq!(done(&place, &["ls", "deep", "-R", "--max-depth", "2"]), "a\na/b\n");

@@ -278,7 +278,7 @@ fn an_audit_that_nobody_reads_holds_up_no_run_and_its_losses_are_told() {
         assert_eq!(ended.stdout, "1\n");
         let warning = ended.stderr.lines().find(|line| line.starts_with("warning: the audit "));
         let warning = warning.unwrap_or_else(|| panic!("{ended:#?}"));
-        assert!(warning.contains("lines (it takes nothing)"), "{warning}");
+        assert!(warning.contains("lines (it accepts no data)"), "{warning}");
     }
     drop(reader);
 

@@ -238,7 +238,7 @@ impl Session<'_> {
             _ => output.write(&report.text)?,
         }
         if let Some(cut_off) = &report.cut_off {
-            output.warning(cut_off);
+            output.caution(cut_off);
         }
         Ok(report.code)
     }

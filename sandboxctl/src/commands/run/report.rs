@@ -17,6 +17,8 @@ pub struct Report<'a> {
     pub json: bool,
     /// Only the result on stdout.
     pub result_only: bool,
+    /// Pass every control sequence on.
+    pub raw: bool,
     /// Print where the files are.
     pub keep: bool,
     /// The script.
@@ -33,7 +35,7 @@ impl Report<'_> {
                 self.output.log_to_stderr(entry);
                 Ok(())
             }
-            (false, false) => self.output.log(entry),
+            (false, false) => self.output.log(entry, self.raw),
         }
     }
 
