@@ -135,6 +135,28 @@ fn a_command_has_its_variables_its_directory_and_its_arguments_byte_for_byte() {
 }
 
 #[test]
+fn terminal_gets_colours_of_a_command_and_nothing_else_unless_raw() {
+    let commands = Commands::new();
+    let printed = r"printf '\033[32mok\033[0m \033[2J10%%\r20%%\033[K\n'";
+    let on_terminal = |flags: &[&str]| {
+        let (shown, side) = super::fs::terminal();
+        let mut command = commands.exec(flags, &["sh", "-c", printed]);
+        let mut child = command.stdout(side).spawn().unwrap();
+        // Its own copy of the terminal's side.
+        drop(command);
+        let shown = super::fs::all_of(shown);
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{shown:?}");
+        shown.replace("\r\n", "\n")
+    };
+    let colour = "\u{1b}[32mok\u{1b}[0m \\u{1b}[2J10%\r20%\u{1b}[K\n\u{1b}[0m";
+    assert_eq!(on_terminal(&["--color", "always"]), colour);
+    let plain = "ok \\u{1b}[2J10%\r20%\u{1b}[K\n";
+    assert_eq!(on_terminal(&["--color", "never"]), plain);
+    let raw = "\u{1b}[32mok\u{1b}[0m \u{1b}[2J10%\r20%\u{1b}[K\n";
+    assert_eq!(on_terminal(&["--raw"]), raw);
+}
+
+#[test]
 fn a_line_for_the_shell_is_one() {
     let commands = Commands::new();
     let mut exec = commands.place.command(["exec"]);

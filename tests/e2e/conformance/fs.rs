@@ -693,7 +693,7 @@ fn null_reader() -> std::process::ChildStdout {
 }
 
 /// A terminal: what is shown on it, and the side that a program has.
-fn terminal() -> (File, File) {
+pub(super) fn terminal() -> (File, File) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let shown = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&shown).unwrap();
@@ -705,7 +705,7 @@ fn terminal() -> (File, File) {
 }
 
 /// What a terminal shows, until nobody has its other side any more.
-fn all_of(mut shown: File) -> String {
+pub(super) fn all_of(mut shown: File) -> String {
     let mut all = Vec::new();
     let mut piece = [0; 4096];
     // The end is an error: EIO.
