@@ -6,20 +6,13 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::engine::{docker, docker_lines};
-use crate::place::{Place, finish, workspace};
+use crate::place::{Place, finish};
 
 /// An agent that works like the built one and is another file: its image is this test's alone.
 fn agent_of_this_test(place: &Place, mark: &str) -> PathBuf {
-    let target = workspace().join("target/static-agent");
-    let built = std::fs::read_dir(target)
-        .unwrap()
-        .map(|entry| entry.unwrap().path().join("agent/sandbox-agent"))
-        .find(|path| path.is_file())
-        .expect("controller/engine/build.rs builds the agent there");
-    let mut bytes = std::fs::read(built).unwrap();
     // Bytes after the last section of a program mean nothing to the kernel.
-    bytes.extend(format!("{mark} {}", std::process::id()).bytes());
-    place.write("agent", bytes)
+    let mark = format!("{mark} {}", std::process::id());
+    place.write("agent", [sandbox_controller::AGENT, mark.as_bytes()].concat())
 }
 
 struct Images<'a> {
