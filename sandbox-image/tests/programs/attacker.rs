@@ -313,9 +313,18 @@ fn strike(attack: &str, target: &Target) -> Answer {
             forked
         }
         "allocate-in-many" => {
-            // Each of them less than the agent has, and all of them more than there is.
-            while call(libc::SYS_clone, [bits(libc::SIGCHLD)]).is_ok_and(|pid| pid > 0) {}
-            allocate(64 << 20)
+            // All of them more than there is. Others come as long as the first one lives, which has the
+            // most: the kernel kills it in the end, whichever it kills before.
+            println!("begun");
+            // SAFETY: it takes no pointer to memory.
+            unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+            let taken = std::hint::black_box(vec![1_u8; 65 << 20]);
+            loop {
+                if call(libc::SYS_clone, [bits(libc::SIGCHLD)]) == Ok(0) {
+                    drop(taken);
+                    return allocate(64 << 20);
+                }
+            }
         }
 
         // Files elsewhere.

@@ -455,7 +455,7 @@ fn a_controller_that_is_killed_takes_the_command_with_it() {
     let nap = nap(&commands);
     let line = format!("trap '' TERM INT HUP; (setsid sleep {nap} &); echo ready; sleep {nap}");
     let (mut child, stdout) = commands.shell_that_is_ready(&["--timeout", "5m"], &line);
-    assert!(runs(&nap));
+    eventually("its programs run", || runs(&nap).then_some(()));
     commands.place.expect_a_dead_instance();
     child.kill().unwrap();
     child.wait().unwrap();
