@@ -10,6 +10,7 @@ mod engine_kind;
 mod failure;
 pub mod files;
 pub mod hosts;
+mod images;
 mod json;
 mod limits;
 mod network;
@@ -27,6 +28,7 @@ pub use document::{
 pub use encoding::{Encoding, EncodingError, UnknownEncoding};
 pub use engine_kind::{EngineInfo, EngineKind};
 pub use failure::{Failure, exit_code, operation_hint};
+pub use images::{ImageInfo, ProgramImage};
 pub use limits::{
     ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, OverCeiling, millis,
 };

@@ -4,7 +4,8 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use crate::EngineKind;
+use crate::time::unix_seconds;
+use crate::{EngineKind, ProgramImage};
 
 /// The state of a sandbox's container and its controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -85,6 +86,10 @@ pub struct GcReport {
     pub kept: Vec<SandboxSummary>,
     /// What could not be removed, and why.
     pub failed: Vec<GcFailure>,
+    /// Unpacked image archives, unused for 30 days, that were removed, or would be removed.
+    pub archives_removed: Vec<ProgramImage>,
+    /// The other unpacked image archives.
+    pub archives_kept: Vec<ProgramImage>,
 }
 
 /// A container that could not be removed.
@@ -94,23 +99,4 @@ pub struct GcFailure {
     pub sandbox: SandboxSummary,
     /// The reason.
     pub reason: String,
-}
-
-/// A time in whole seconds since 1970.
-mod unix_seconds {
-    use std::time::{Duration, SystemTime};
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
-        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        to.serialize_u64(since.as_secs())
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SystemTime, D::Error> {
-        let since = Duration::from_secs(u64::deserialize(from)?);
-        SystemTime::UNIX_EPOCH
-            .checked_add(since)
-            .ok_or_else(|| serde::de::Error::custom("the time is too late"))
-    }
 }

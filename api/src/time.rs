@@ -28,6 +28,25 @@ pub fn now() -> String {
     format!("{:.3}", Timestamp::now())
 }
 
+/// A time in whole seconds since 1970.
+pub(crate) mod unix_seconds {
+    use std::time::{Duration, SystemTime};
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        to.serialize_u64(since.as_secs())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SystemTime, D::Error> {
+        let since = Duration::from_secs(u64::deserialize(from)?);
+        SystemTime::UNIX_EPOCH
+            .checked_add(since)
+            .ok_or_else(|| serde::de::Error::custom("the time is too late"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

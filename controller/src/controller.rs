@@ -5,10 +5,8 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use futures_util::StreamExt;
-use sandbox_api::{EngineInfo, SandboxSpec};
-use sandbox_engine::{
-    EngineFacts, ImageIdError, ImageInfo, ImageSelector, Images, ProgramImage, Rebuild, UserMapping,
-};
+use sandbox_api::{EngineInfo, ImageInfo, ProgramImage, SandboxSpec};
+use sandbox_engine::{EngineFacts, ImageIdError, ImageSelector, Images, Rebuild, UserMapping};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;

@@ -56,12 +56,11 @@ pub use io_dir::disk::{DiskReserve, DiskReserveError};
 pub use mounts::refusal::MountRefusal;
 pub use sandbox::Sandbox;
 pub use sandbox::prepared::PreparedSandbox;
-pub use sandbox_api::{Command, Stdin};
+pub use sandbox_api::{Command, ImageInfo, ProgramImage, Stdin};
 pub use sandbox_engine::{
     AGENT, AGENT_SHA256, AgentError, AgentSource, ConnectError, DockerEndpoint, EmbeddedConfig,
-    EmbeddedProblem, EngineChoice, EngineConfig, EngineError, EngineFacts, ImageIdError, ImageInfo,
-    ImageSelector, MASKED_PATHS, ProgramImage, READONLY_PATHS, Rebuild, RootfsError, Tried,
-    UnknownEngine,
+    EmbeddedProblem, EngineChoice, EngineConfig, EngineError, EngineFacts, ImageIdError,
+    ImageSelector, MASKED_PATHS, READONLY_PATHS, Rebuild, RootfsError, Tried, UnknownEngine,
 };
 pub use sandbox_protocol::argv::{CheckReply, CheckWarning, ConfinementPolicy};
 pub use step::Step;

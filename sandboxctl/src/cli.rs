@@ -143,7 +143,7 @@ pub struct Cli {
 }
 
 /// Flags that every command takes.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
     /// Read this configuration file, and no other
@@ -326,9 +326,12 @@ A session:
     #[command(subcommand)]
     Config(ConfigCommand),
 
-    /// Print completions for a shell
+    /// Print a completion script for a shell
+    ///
+    /// It completes commands, flags, files, images of the engine, and configuration keys.
     #[command(after_long_help = "\
 Examples:
+  source <(sandboxctl completions bash)
   sandboxctl completions bash > ~/.local/share/bash-completion/completions/sandboxctl
   sandboxctl completions fish > ~/.config/fish/completions/sandboxctl.fish")]
     Completions {
@@ -797,8 +800,12 @@ pub enum ConfigCommand {
     #[command(after_long_help = "\
 Examples:
   sandboxctl config show --origin
+  sandboxctl config show limits.timeout exec
   SANDBOXCTL_LIMITS_TIMEOUT=2m sandboxctl config show --origin")]
     Show {
+        /// Only these keys and sections
+        #[arg(value_name = "KEY")]
+        keys: Vec<String>,
         /// Say where each value comes from
         #[arg(long)]
         origin: bool,

@@ -30,6 +30,9 @@ use output::{Output, Verbosity};
 /// Executes the process's arguments.
 #[must_use]
 pub fn main() -> ExitCode {
+    if commands::completions::answered() {
+        return ExitCode::SUCCESS;
+    }
     let since = Instant::now();
     let args: Vec<OsString> = std::env::args_os().collect();
     // First of all: clap's own help and errors use colour too.

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Child;
+use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
@@ -126,8 +127,24 @@ fn unpacked_archives_are_listed_and_removed() {
     assert!(listed[0]["size"].as_u64().unwrap() > 0, "{listed}");
     let doctor = place.sandboxctl(["doctor"]);
     assert!(doctor.stdout.contains("1 unpacked archives"), "{doctor:#?}");
+    let kept = place.sandboxctl(["gc"]);
+    assert!(kept.assert_code(0).stdout.contains("kept 1 unpacked archive ("), "{kept:#?}");
+    let lock = place.data().join("roots").join(format!("{id}.lock"));
+    let long_ago = SystemTime::now() - Duration::from_secs(31 * 24 * 3600);
+    File::open(lock).unwrap().set_modified(long_ago).unwrap();
+    let would = place.sandboxctl(["gc", "--dry-run"]);
+    assert!(
+        would.assert_code(0).stdout.contains("would remove 1 unpacked archive ("),
+        "{would:#?}"
+    );
     let refused = place.sandboxctl(["image", "rm", "--programs", "../.."]);
     refused.assert_code(2).assert_stderr_has("no image has it");
+    let removed = place.sandboxctl(["gc", "--json"]);
+    let removed: serde_json::Value = serde_json::from_str(&removed.assert_code(0).stdout).unwrap();
+    assert_eq!(removed["archives_removed"][0]["id"], listed[0]["id"], "{removed}");
+    assert_eq!(removed["archives_kept"], json!([]));
+    assert_eq!(list(&place), json!([]));
+    exec(&place, "image.tar", &["true"]).assert_code(0);
     place.sandboxctl(["image", "rm", "--programs", id]).assert_code(0);
-    assert_eq!(list(&place), serde_json::json!([]));
+    assert_eq!(list(&place), json!([]));
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::engine::{docker, docker_lines};
 use crate::place::{Place, finish};
+use crate::rootfs::Rootfs;
 
 /// An agent that works like the built one and is another file: its image is this test's alone.
 fn agent_of_this_test(place: &Place, mark: &str) -> PathBuf {
@@ -202,6 +203,20 @@ fn an_engine_image_that_is_no_sandbox_image_is_named_with_its_key() {
     let ended = place.sandboxctl(run("mine.toml"));
     ended.assert_code(125).assert_stderr_has("is not the sandbox image of this version");
     images.remove(&built);
+}
+
+#[test]
+fn completion_offers_the_images_of_the_engine() {
+    let place = Place::new();
+    let image = Rootfs::busybox().provide();
+    let [_, name] = &image.args()[..] else { panic!("{:?}", image.args()) };
+    let start = &name[..name.len() - 2];
+    for (words, index) in [(vec!["exec", start], "2"), (vec!["run", "--image", start], "3")] {
+        let mut asked = place.command(&["--", "sandboxctl"]);
+        asked.args(words).env("SANDBOXCTL_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", index);
+        let ended = finish(asked);
+        assert!(ended.assert_code(0).stdout.contains(name.as_str()), "{ended:#?}");
+    }
 }
 
 #[test]

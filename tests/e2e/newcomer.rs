@@ -216,7 +216,16 @@ fn newcomer_looks_around() {
                 &["hello"],
             ),
             ("sandboxctl fs ls -o json", 0, &["\"success\":true"]),
-            ("sandboxctl completions bash | head -1", 0, &["_sandboxctl"]),
+            ("sandboxctl config show limits.timeout exec.pids", 0, &["exec.pids = 256"]),
+            ("sandboxctl config show limits.timeuot", 2, &["did you mean 'limits.timeout'?"]),
+            ("sandboxctl completions bash | grep complete", 0, &["_sandboxctl"]),
+            (
+                "bash -c 'source <(sandboxctl completions bash); COMP_CWORD=3 COMP_TYPE=9
+                COMP_WORDS=(sandboxctl config show limits.pid)
+                _clap_complete_sandboxctl sandboxctl limits.pid; echo \"${COMPREPLY[@]}\"'",
+                0,
+                &["limits.pids\n"],
+            ),
             ("sandboxctl man | head -3", 0, &["sandboxctl"]),
         ],
     );

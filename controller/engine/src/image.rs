@@ -2,42 +2,7 @@
 
 use std::time::SystemTime;
 
-use sandbox_api::EngineKind;
-use serde::{Serialize, Serializer};
-
-/// A sandbox image of an engine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ImageInfo {
-    /// The engine's id of the image.
-    pub id: String,
-    /// The kind of engine that has it.
-    pub engine: EngineKind,
-    /// The sha256 of the agent in it; empty if the label is missing.
-    pub agent: String,
-    /// When it was created, in seconds since 1970.
-    #[serde(serialize_with = "unix_seconds")]
-    pub created: SystemTime,
-    /// Its size in bytes.
-    pub size: u64,
-    /// Whether this controller uses it.
-    pub current: bool,
-}
-
-/// What programs can run in: an image of Docker's, or an unpacked archive of the embedded engine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ProgramImage {
-    /// Its id: the engine's, or the name in the cache.
-    pub id: String,
-    /// The kind of engine that has it.
-    pub engine: EngineKind,
-    /// Its names; an unpacked archive has none.
-    pub names: Vec<String>,
-    /// When it was created, or an unpacked archive last used, in seconds since 1970.
-    #[serde(serialize_with = "unix_seconds")]
-    pub since: SystemTime,
-    /// Its size in bytes.
-    pub size: u64,
-}
+use sandbox_api::{ImageInfo, ProgramImage};
 
 /// The images to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,11 +90,6 @@ pub enum Rebuild {
     IfMissing,
     /// Always build it.
     Always,
-}
-
-/// Serializes seconds since 1970, the time format of the documents.
-pub fn unix_seconds<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_u64(seconds(*time))
 }
 
 /// Seconds since 1970; 0 for earlier times.

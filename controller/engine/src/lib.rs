@@ -28,7 +28,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
 use futures_util::stream::BoxStream;
-use sandbox_api::{EngineInfo, RootFs};
+use sandbox_api::{EngineInfo, GcMode, ImageInfo, ProgramImage, RootFs};
 use sandbox_protocol::User;
 use sandbox_protocol::argv::AgentArgs;
 use serde::Serialize;
@@ -44,9 +44,7 @@ pub use docker::cache::{CACHE_PREFIX, Cache};
 pub use error::{AgentError, ConnectError, EmbeddedProblem, EngineError, Tried};
 pub use exit::{ContainerUsage, ExitEvidence, KILLED};
 pub use hardening::{MASKED_PATHS, READONLY_PATHS};
-pub use image::{
-    ImageIdError, ImageInfo, ImageSelector, ProgramImage, Rebuild, seconds, unix_seconds,
-};
+pub use image::{ImageIdError, ImageSelector, Rebuild, seconds};
 pub use sandbox_rootfs::{Progress, RootfsError};
 pub use sealed::SealedProgram;
 
@@ -305,8 +303,11 @@ pub trait Engine: Send + Sync {
     /// Lists the containers with this label, including exited ones.
     async fn list(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError>;
 
-    /// Removes what the engine stores besides containers and is no longer needed.
-    async fn tidy(&self) {}
+    /// Removes unpacked image archives that nobody has used for 30 days, and whatever dead processes
+    /// left beside them. Returns the archives that it removed, or would remove.
+    async fn tidy(&self, _mode: GcMode) -> Result<Vec<ProgramImage>, EngineError> {
+        Ok(Vec::new())
+    }
 }
 
 /// A created container. Dropping this does not remove it: [`Engine::remove`] does, by its name.

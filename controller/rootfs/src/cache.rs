@@ -107,6 +107,15 @@ impl RootCache {
 
     /// Lists the unpacked images, the last used first.
     pub fn list(&self) -> io::Result<Vec<CachedTree>> {
+        self.unused_for(Duration::ZERO)
+    }
+
+    /// Lists the unpacked images that [`tidy`](Self::tidy) removes, if they are not in use.
+    pub fn expired(&self) -> io::Result<Vec<CachedTree>> {
+        self.unused_for(KEPT)
+    }
+
+    fn unused_for(&self, least: Duration) -> io::Result<Vec<CachedTree>> {
         let mut trees = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
@@ -117,6 +126,9 @@ impl RootCache {
             let place = self.named(&key);
             let used = fs::metadata(&place.lock).and_then(|lock| lock.modified());
             let used = used.unwrap_or(SystemTime::UNIX_EPOCH);
+            if used.elapsed().unwrap_or_default() < least {
+                continue;
+            }
             // Another process may be removing it.
             let Ok(size) = size_of(&place.root) else { continue };
             trees.push(CachedTree { key, size, used });

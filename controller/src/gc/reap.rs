@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use sandbox_api::{
-    Force, GcFailure, GcMode, GcOptions, GcReport, RootFs, SandboxSpec, SandboxState,
+    EngineKind, Force, GcFailure, GcMode, GcOptions, GcReport, RootFs, SandboxSpec, SandboxState,
     SandboxSummary,
 };
 use sandbox_engine::{ContainerSummary, Engine, seconds};
@@ -89,14 +89,21 @@ impl Reaper {
         let mut failure = None;
         for engine in &self.engines {
             match gc(&self.state, &**engine, options).await {
-                Ok(GcReport { removed, kept, failed }) => {
-                    whole.removed.extend(removed);
-                    whole.kept.extend(kept);
-                    whole.failed.extend(failed);
+                Ok(report) => {
+                    whole.removed.extend(report.removed);
+                    whole.kept.extend(report.kept);
+                    whole.failed.extend(report.failed);
+                    whole.archives_removed.extend(report.archives_removed);
                 }
                 Err(error) => failure = Some(error),
             }
+            if engine.info().kind == EngineKind::Embedded {
+                let archives = step(Step::List, engine.program_images()).await?;
+                whole.archives_kept.extend(archives);
+            }
         }
+        // A dry run removed none of them.
+        whole.archives_kept.retain(|archive| !whole.archives_removed.contains(archive));
         failure.map_or(Ok(whole), Err)
     }
 }
@@ -213,8 +220,8 @@ pub(crate) async fn gc(
             report.kept.iter().chain(failed).map(|sandbox| sandbox.instance.as_str()).collect();
         let here = &engine.info().endpoint;
         state.tidy(|instance, endpoint| endpoint == here && !busy.contains(instance));
-        engine.tidy().await;
     }
+    report.archives_removed = step(Step::Remove, engine.tidy(options.mode)).await?;
     Ok(report)
 }
 
@@ -227,9 +234,12 @@ pub(crate) async fn sweep(state: StateDir, engine: Arc<dyn Engine>, first: impl 
     loop {
         times.tick().await;
         match gc(&state, &*engine, GcOptions::default()).await {
-            Ok(report) if report.removed.is_empty() && report.failed.is_empty() => {}
-            Ok(GcReport { removed, failed, .. }) => {
-                tracing::info!(removed = removed.len(), failed = failed.len(), "swept leftovers");
+            Ok(GcReport { removed, failed, archives_removed, .. }) => {
+                let (removed, failed) = (removed.len(), failed.len());
+                let archives = archives_removed.len();
+                if removed + failed + archives > 0 {
+                    tracing::info!(removed, failed, archives, "swept leftovers");
+                }
             }
             Err(error) => tracing::debug!(error = error.full_message(), "cannot sweep"),
         }

@@ -1,10 +1,11 @@
 //! `gc`: removes leftovers of crashed controllers.
 
-use sandbox_api::{Force, GcMode, GcOptions};
+use sandbox_api::{Force, GcMode, GcOptions, ProgramImage, SandboxSummary};
 
 use super::{Context, ps::listing};
 use crate::cli::GcArgs;
 use crate::error::Error;
+use crate::render;
 
 pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
     let options = GcOptions {
@@ -18,11 +19,21 @@ pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
         return Ok(code);
     }
     let done = if args.dry_run { "would remove" } else { "removed" };
-    let count = |count: usize| {
-        if count == 1 { "1 container".into() } else { format!("{count} containers") }
+    let count = |count: usize, thing: &str| match count {
+        1 => format!("1 {thing}"),
+        count => format!("{count} {thing}s"),
     };
+    let containers = |list: &[SandboxSummary]| count(list.len(), "container");
     let mut text =
-        format!("{done} {}, kept {}\n", count(report.removed.len()), count(report.kept.len()));
+        format!("{done} {}, kept {}\n", containers(&report.removed), containers(&report.kept));
+    if !(report.archives_removed.is_empty() && report.archives_kept.is_empty()) {
+        let archives = |list: &[ProgramImage]| {
+            let size = list.iter().map(|archive| archive.size).sum();
+            format!("{} ({})", count(list.len(), "unpacked archive"), render::size(size))
+        };
+        let (removed, kept) = (archives(&report.archives_removed), archives(&report.archives_kept));
+        text.push_str(&format!("{done} {removed}, kept {kept}\n"));
+    }
     if !report.removed.is_empty() {
         text.push_str(&listing(&report.removed, context.output.width()));
     }

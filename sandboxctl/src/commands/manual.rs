@@ -1,4 +1,4 @@
-//! `completions` and `man`, generated from the definition of the command line.
+//! `man`, generated from the definition of the command line.
 
 use std::fs;
 use std::io;
@@ -7,13 +7,6 @@ use std::path::Path;
 use super::Context;
 use crate::cli;
 use crate::error::Error;
-
-pub fn completions(context: &Context<'_>, shell: clap_complete::Shell) -> Result<u8, Error> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut cli::command(), "sandboxctl", &mut script);
-    context.output.write(&script)?;
-    Ok(0)
-}
 
 pub fn man(context: &Context<'_>, dir: Option<&Path>) -> Result<u8, Error> {
     let pages = pages().map_err(|source| Error::Stdout { source })?;
@@ -77,19 +70,5 @@ mod tests {
             let is_group = ["sandboxctl-image", "sandboxctl-config"].contains(&name.as_str());
             assert_eq!(page.contains(".SH EXAMPLES"), !is_group, "{name}");
         }
-    }
-
-    #[test]
-    fn completions_offer_no_flag_that_there_is_not() {
-        let mut script = Vec::new();
-        clap_complete::generate(
-            clap_complete::Shell::Bash,
-            &mut cli::command(),
-            "sandboxctl",
-            &mut script,
-        );
-        let script = String::from_utf8(script).unwrap();
-        assert!(script.contains("--io-dir"));
-        assert!(!script.contains("--output-dir"));
     }
 }

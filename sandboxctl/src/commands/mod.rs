@@ -1,6 +1,7 @@
 //! The commands: each one loads what it needs, calls the controller, and prints the result.
 
 mod check;
+pub mod completions;
 mod config;
 mod cut_off;
 mod doctor;
@@ -62,7 +63,7 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         Command::Tool(args) => tools::tool(&context, &args),
         Command::Tools(args) => tools::tools(&context, &args),
         Command::Config(command) => config::config(&context, &command),
-        Command::Completions { shell } => manual::completions(&context, shell),
+        Command::Completions { shell } => completions::print(&context, shell),
         Command::Man { dir } => manual::man(&context, dir.as_deref()),
     }
 }

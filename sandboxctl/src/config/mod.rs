@@ -201,7 +201,8 @@ pub enum Error {
 }
 
 impl Error {
-    fn unknown_key(origin: Origin, name: String, is_table: bool) -> Self {
+    /// An unknown key or section.
+    pub(crate) fn unknown_key(origin: Origin, name: String, is_table: bool) -> Self {
         let (what, known): (_, BTreeSet<String>) = if is_table {
             ("section", sections())
         } else {

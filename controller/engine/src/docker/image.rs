@@ -20,7 +20,7 @@ use bollard::query_parameters::{
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use sandbox_api::EngineKind;
+use sandbox_api::{EngineKind, ImageInfo, ProgramImage};
 use sha2::{Digest, Sha256};
 
 use super::image_tar::{LABEL_AGENT, LABEL_IMAGE, Recipe};
@@ -29,7 +29,6 @@ use crate::Progress;
 use crate::agent::Agent;
 use crate::docker::cache::Cache;
 use crate::error::EngineError;
-use crate::image::{ImageInfo, ProgramImage};
 
 /// Untagged images are dangling, and `docker image prune` would remove them.
 const REPOSITORY: &str = "sandboxctl/agent";

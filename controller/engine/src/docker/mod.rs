@@ -33,7 +33,7 @@ use bollard::{API_DEFAULT_VERSION, Docker};
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
-use sandbox_api::{EngineInfo, EngineKind, RootFs};
+use sandbox_api::{EngineInfo, EngineKind, ImageInfo, ProgramImage, RootFs};
 use sandbox_protocol::limits::cut_encoded;
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
@@ -48,7 +48,6 @@ use crate::agent::{Agent, DOCKERFILE};
 use crate::config::{DockerEndpoint, EngineConfig};
 use crate::error::{ConnectError, EngineError, Tried};
 use crate::exit::{ContainerUsage, ExitEvidence, KILLED};
-use crate::image::{ImageInfo, ProgramImage};
 use crate::{
     Attached, CONNECT_TIMEOUT, Container, ContainerSpec, ContainerSummary, Engine, EngineFacts,
     ImageTar, Images, OomBaseline, Output, Prepared, ProgramRoot, Programs, Progress, UserMapping,

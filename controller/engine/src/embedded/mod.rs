@@ -19,7 +19,7 @@ use std::thread;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use sandbox_api::{EngineInfo, EngineKind, RootFs};
+use sandbox_api::{EngineInfo, EngineKind, GcMode, ProgramImage, RootFs};
 use sandbox_helper::cgroup::Hierarchies;
 use sandbox_rootfs::{CachedTree, RootCache, Unpacked, prepare_archive};
 
@@ -31,7 +31,6 @@ use self::records::Records;
 use crate::agent::{Agent, HELPER_SHA256};
 use crate::config::EmbeddedConfig;
 use crate::error::{EmbeddedProblem, EngineError};
-use crate::image::ProgramImage;
 use crate::sealed::SealedOnce;
 use crate::{
     Container, ContainerSpec, ContainerSummary, Engine, EngineFacts, Images, Prepared, ProgramRoot,
@@ -223,15 +222,8 @@ impl Engine for EmbeddedEngine {
     }
 
     async fn program_images(&self) -> Result<Vec<ProgramImage>, EngineError> {
-        let image = |CachedTree { key, size, used }| ProgramImage {
-            id: key,
-            engine: EngineKind::Embedded,
-            names: Vec::new(),
-            since: used,
-            size,
-        };
         let trees = self.in_cache(|roots| roots.list()).await?;
-        Ok(trees.into_iter().map(image).collect())
+        Ok(trees.into_iter().map(unpacked).collect())
     }
 
     async fn remove_program_image(&self, id: &str) -> Result<(), EngineError> {
@@ -242,10 +234,22 @@ impl Engine for EmbeddedEngine {
         }
     }
 
-    async fn tidy(&self) {
-        let roots = self.roots.clone();
-        if let Err(error) = tokio::task::spawn_blocking(move || roots.tidy()).await {
-            tracing::debug!(%error, "cannot tidy up the unpacked images");
-        }
+    async fn tidy(&self, mode: GcMode) -> Result<Vec<ProgramImage>, EngineError> {
+        let removed = self.in_cache(move |roots| {
+            let mut expired = roots.expired()?;
+            if mode == GcMode::Remove {
+                roots.tidy();
+                // Those in use are still there.
+                let kept = roots.expired()?;
+                expired.retain(|tree| !kept.contains(tree));
+            }
+            Ok(expired)
+        });
+        Ok(removed.await?.into_iter().map(unpacked).collect())
     }
+}
+
+/// An unpacked archive, as callers see it.
+fn unpacked(CachedTree { key, size, used }: CachedTree) -> ProgramImage {
+    ProgramImage { id: key, engine: EngineKind::Embedded, names: Vec::new(), since: used, size }
 }

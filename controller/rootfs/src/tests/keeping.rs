@@ -148,6 +148,11 @@ fn unused_images_expire_unless_in_use() {
     }
     make_old(&recent, 29 * DAY);
     drop(place.unpack(&image("again")).unwrap());
+    let name = |root: &Path| root.file_name().unwrap().to_str().unwrap().to_owned();
+    let mut expired = place.cache.expired().unwrap();
+    expired.sort_by_key(|tree| tree.key != name(&old));
+    let keys: Vec<_> = expired.into_iter().map(|tree| tree.key).collect();
+    assert_eq!(keys, [name(&old), name(&used.root)]);
     place.cache.tidy();
     assert!(used.root.exists() && recent.exists() && again.exists());
     assert!(!old.exists() && !beside(&old, "lock").exists());

@@ -8,10 +8,11 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
+use sandbox_api::ProgramImage;
 use sandbox_api::{Ceiling, EngineInfo, EngineKind, RootFs, RunResult, SandboxSpec, Script};
 use sandbox_engine::{
     Attached, Container, ContainerSpec, ContainerSummary, ContainerUsage, Engine, EngineError,
-    EngineFacts, ExitEvidence, Images, OomBaseline, Prepared, ProgramImage, Progress, UserMapping,
+    EngineFacts, ExitEvidence, Images, OomBaseline, Prepared, Progress, UserMapping,
 };
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{
