@@ -5,6 +5,8 @@ use sandbox_protocol::{ErrorKind, WireError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::LimitKey;
+
 /// A failure as data: the `error` of a [`ResultDocument`](crate::ResultDocument) and an
 /// [`ExecDocument`](crate::ExecDocument).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +48,7 @@ impl From<ScriptError> for Failure {
 /// The failure of a file operation.
 impl From<WireError> for Failure {
     fn from(error: WireError) -> Self {
-        let hint = operation_hint(error.kind()).map(str::to_owned);
+        let hint = operation_hint(error.kind());
         Self::new(error.kind(), error.to_string(), hint)
     }
 }
@@ -99,8 +101,8 @@ pub const fn exit_code(kind: ErrorKind) -> u8 {
 
 /// A suggested next step for a file operation that failed with this error, if there is one.
 #[must_use]
-pub const fn operation_hint(kind: ErrorKind) -> Option<&'static str> {
-    Some(match kind {
+pub fn operation_hint(kind: ErrorKind) -> Option<String> {
+    let hint = match kind {
         ErrorKind::IsDirectory => "`list` shows what is in a directory",
         ErrorKind::NotEmpty => "`recursive` removes a directory with all that is in it",
         ErrorKind::PathEscape => {
@@ -110,12 +112,14 @@ pub const fn operation_hint(kind: ErrorKind) -> Option<&'static str> {
         ErrorKind::Protected => "filesystem.protected names what no operation may change",
         ErrorKind::Symlink => "links are never followed: name what the link leads to",
         ErrorKind::TooLarge => {
-            "filesystem.max_file_size bounds a file; `offset` and `limit` read a part of one"
+            let limit = LimitKey::MaxFileSize.hint();
+            return Some(format!("`offset` and `limit` read a part of a file; {limit}"));
         }
-        ErrorKind::WriteLimit => "io.max_bytes bounds what is written",
-        ErrorKind::TooManyFiles => "limits.entries bounds how many files and directories are made",
+        ErrorKind::WriteLimit => return Some(LimitKey::MaxWrite.hint()),
+        ErrorKind::TooManyFiles => return Some(LimitKey::Entries.hint()),
         ErrorKind::Encoding => "the encoding base64 takes and gives any bytes",
-        ErrorKind::Timeout => "filesystem.timeout bounds an operation",
+        ErrorKind::Timeout => return Some(LimitKey::OperationTimeout.hint()),
         _ => return None,
-    })
+    };
+    Some(hint.to_owned())
 }

@@ -83,10 +83,11 @@ impl Controller {
         let audit = config.audit.as_deref().map_or(Ok(Audit::off()), Audit::open)?;
         let boot_id = state_dir::boot_id()?;
         let state = StateDir::open(&config.state_dir, &boot_id)?.with_scratch(&config.scratch_dir);
+        let since = std::time::Instant::now();
         let engine =
             sandbox_engine::connect(&config.engine, &config.agent, &config.state_dir).await?;
-        let EngineInfo { endpoint, why, .. } = engine.info();
-        tracing::info!(endpoint, why, "connected to the engine");
+        let EngineInfo { kind, endpoint, why, .. } = engine.info();
+        tracing::info!(endpoint, took = ?since.elapsed(), "connecting to the {kind} engine ({why})");
         let instance = Instance::register(state, endpoint)?;
         failpoint(Point::Registered).await;
         let shared = Shared {

@@ -320,7 +320,7 @@ impl Error {
                     EngineError::ProgramImage { hint, .. } | EngineError::UnusableRoot { hint, .. },
                 ..
             } => return hint.map(str::to_owned),
-            Self::Operation { source } => return operation_hint(source.kind()).map(str::to_owned),
+            Self::Operation { source } => return operation_hint(source.kind()),
             // In this step there is no sandbox yet that could leave anything behind.
             Self::Engine {
                 step: Step::Connect | Step::Image | Step::Programs | Step::RemoveImage | Step::List,

@@ -65,6 +65,11 @@ fn newcomer_runs_scripts() {
             ("sandboxctl run hello.luau", 0, &["hello\n", "\"answer\": 42"]),
             ("sandboxctl run -c 'return 6 * 7'", 0, &["42\n"]),
             ("echo 'return 6 * 7' | sandboxctl run -", 0, &["42\n"]),
+            (
+                "sandboxctl run --verbose hello.luau",
+                0,
+                &["connecting to the ", "greeting the agent: ", "running the script: "],
+            ),
             ("sandboxctl run --rm hello.luau", 0, &["hello"]),
             ("sandboxctl run --network none hello.luau", 0, &["hello"]),
             ("sandboxctl run --memory 512m --cpus 1 hello.luau", 0, &["hello"]),

@@ -77,7 +77,10 @@ impl Started {
         request: C,
     ) -> Result<C::Reply, Error> {
         let after = step.time_limit();
-        match tokio::time::timeout(after, self.session.call(request)).await {
+        let since = tokio::time::Instant::now();
+        let reply = tokio::time::timeout(after, self.session.call(request)).await;
+        tracing::debug!(took = ?since.elapsed(), "{step}");
+        match reply {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(CallError::Refused(error))) if error.kind() == ErrorKind::Image => {
                 Err(Error::AgentMismatch { reason: error.message })

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use sandbox_api::LimitKey;
 use sandbox_api::files::{
     Entry, GlobData, GrepData, ListData, OperationStats, ReadData, StatData, Timestamp, ViewData,
     time_text,
@@ -75,7 +76,8 @@ pub fn list(list: &ListData, long: bool, output: &Output) -> Result<Report, Erro
     };
     let cut_off = list.truncated.then(|| {
         let count = list.entries.len();
-        format!("only {count} entries are shown: there are more, or deeper ones")
+        let depth = LimitKey::ListDepth.hint();
+        format!("only {count} entries are shown: there are more, or deeper ones; of depth, {depth}")
     });
     let report = Report::silent(list)?.text(text);
     Ok(Report { cut_off, ..report })
