@@ -7,10 +7,7 @@ use serde_json::value::RawValue;
 use super::command::RunCommand;
 use super::destroy::Destroy;
 use super::error::ToolError;
-use super::files::{
-    Copy, CreateDirectory, Delete, Exists, FileInfo, Filesystem, Glob, Grep, ListDirectory,
-    ReadFile, WriteFile,
-};
+use super::files::{self, Filesystem};
 use super::init::Init;
 use super::metadata::Json;
 use super::schema;
@@ -18,24 +15,14 @@ use super::script::ExecuteScript;
 use super::stop::Stop;
 use super::tool::{Arguments, Context, Output, Tool, Work, decode};
 
+/// The tools before and after the file tools.
+static FIRST: [Entry; 3] = [Entry::of::<Init>(), Entry::of::<RunCommand>(), Entry::of::<Destroy>()];
+static LAST: [Entry; 2] = [Entry::of::<ExecuteScript>(), Entry::of::<Filesystem>()];
+
 /// Every tool, in the order of the documentation.
-static TOOLS: [Entry; 15] = [
-    Entry::of::<Init>(),
-    Entry::of::<RunCommand>(),
-    Entry::of::<Destroy>(),
-    Entry::of::<ReadFile>(),
-    Entry::of::<WriteFile>(),
-    Entry::of::<ListDirectory>(),
-    Entry::of::<CreateDirectory>(),
-    Entry::of::<Delete>(),
-    Entry::of::<Exists>(),
-    Entry::of::<FileInfo>(),
-    Entry::of::<Glob>(),
-    Entry::of::<Grep>(),
-    Entry::of::<Copy>(),
-    Entry::of::<ExecuteScript>(),
-    Entry::of::<Filesystem>(),
-];
+fn tools() -> impl Iterator<Item = &'static Entry> {
+    FIRST.iter().chain(files::TOOLS).chain(&LAST)
+}
 
 /// A [`Tool`] without its types.
 pub(super) struct Entry {
@@ -48,7 +35,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    const fn of<T: Tool>() -> Self {
+    pub const fn of<T: Tool>() -> Self {
         Self {
             name: T::NAME,
             description: T::DESCRIPTION,
@@ -60,7 +47,7 @@ impl Entry {
     }
 
     pub fn find(name: &str) -> Result<&'static Self, ToolError> {
-        TOOLS.iter().find(|tool| tool.name == name).ok_or_else(|| {
+        tools().find(|tool| tool.name == name).ok_or_else(|| {
             let names: Vec<_> = names().collect();
             ToolError::invalid(format!("unknown tool '{name}'"))
                 .with_hint(format!("the tools are {}", names.join(", ")))
@@ -123,12 +110,12 @@ pub fn catalogue() -> Vec<Description> {
         input_schema: (tool.input_schema)(),
         output_schema: (tool.output_schema)(),
     };
-    TOOLS.iter().map(describe).collect()
+    tools().map(describe).collect()
 }
 
 /// The names of the tools, in the same order.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    TOOLS.iter().map(|tool| tool.name)
+    tools().map(|tool| tool.name)
 }
 
 #[cfg(test)]

@@ -14,31 +14,8 @@ use super::super::metadata::Json;
 use super::super::schema;
 use super::super::stop::Stop;
 use super::super::tool::{Arguments, Context, Output, Tool, Work};
-use super::copy::Copy;
-use super::create_directory::CreateDirectory;
-use super::delete::Delete;
-use super::exists::Exists;
-use super::file_info::FileInfo;
-use super::glob::Glob;
-use super::grep::Grep;
-use super::list_directory::ListDirectory;
+use super::OPERATIONS;
 use super::operation::{FileTool, OperationError, OperationOutput, OperationWork, begin};
-use super::read_file::ReadFile;
-use super::write_file::WriteFile;
-
-/// The operations, in the order of the documentation.
-pub(super) static OPERATIONS: [Entry; 10] = [
-    Entry::of::<ReadFile>(),
-    Entry::of::<WriteFile>(),
-    Entry::of::<ListDirectory>(),
-    Entry::of::<CreateDirectory>(),
-    Entry::of::<Delete>(),
-    Entry::of::<Exists>(),
-    Entry::of::<FileInfo>(),
-    Entry::of::<Glob>(),
-    Entry::of::<Grep>(),
-    Entry::of::<Copy>(),
-];
 
 pub(in crate::tools) struct Filesystem;
 
@@ -52,7 +29,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    const fn of<T: FileTool>() -> Self {
+    pub const fn of<T: FileTool>() -> Self {
         Self {
             operation: T::OPERATION,
             description: T::DESCRIPTION,

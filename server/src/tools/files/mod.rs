@@ -17,14 +17,30 @@ mod read_file;
 mod tests;
 mod write_file;
 
-pub(super) use copy::Copy;
-pub(super) use create_directory::CreateDirectory;
-pub(super) use delete::Delete;
-pub(super) use exists::Exists;
-pub(super) use file_info::FileInfo;
+use super::table;
+
 pub(super) use filesystem::Filesystem;
-pub(super) use glob::Glob;
-pub(super) use grep::Grep;
-pub(super) use list_directory::ListDirectory;
-pub(super) use read_file::ReadFile;
-pub(super) use write_file::WriteFile;
+
+macro_rules! file_tools {
+    ($($module:ident::$tool:ident,)+) => {
+        /// The file tools, in the order of the documentation.
+        pub(super) static TOOLS: &[table::Entry] = &[$(table::Entry::of::<$module::$tool>()),+];
+
+        /// Their operations, in the same order.
+        static OPERATIONS: &[filesystem::Entry] =
+            &[$(filesystem::Entry::of::<$module::$tool>()),+];
+    };
+}
+
+file_tools! {
+    read_file::ReadFile,
+    write_file::WriteFile,
+    list_directory::ListDirectory,
+    create_directory::CreateDirectory,
+    delete::Delete,
+    exists::Exists,
+    file_info::FileInfo,
+    glob::Glob,
+    grep::Grep,
+    copy::Copy,
+}

@@ -1,12 +1,16 @@
 //! The arguments of the file tools.
 
-use super::create_directory::CreateDirectoryArgs;
-use super::delete::DeleteArgs;
-use super::filesystem::OPERATIONS;
-use super::list_directory::ListDirectoryArgs;
+use super::copy::Copy;
+use super::create_directory::{CreateDirectory, CreateDirectoryArgs};
+use super::delete::{Delete, DeleteArgs};
+use super::exists::Exists;
+use super::file_info::FileInfo;
+use super::glob::Glob;
+use super::grep::Grep;
+use super::list_directory::{ListDirectory, ListDirectoryArgs};
 use super::operation::{ContentEncoding, FileArguments, FileTool};
-use super::read_file::ReadFileArgs;
-use super::write_file::WriteFileArgs;
+use super::read_file::{ReadFile, ReadFileArgs};
+use super::write_file::{WriteFile, WriteFileArgs};
 use super::*;
 use crate::tools::tool::{Tool, decode};
 
