@@ -4,9 +4,8 @@ use rustix::fs::{Mode, fstat};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{EntryKind, WriteMode};
-use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::path::{GuestPath, join_written};
 
-use super::entries::join;
 use super::list::{ListOptions, Listed};
 use super::open::special;
 use super::temporary::Existing;
@@ -90,11 +89,13 @@ impl Files {
         let end = self.list_entries(from, every, watch, |entry| {
             match entry.kind {
                 EntryKind::File | EntryKind::Directory => listed.push(entry),
-                EntryKind::Symlink => return Err(beneath(Errno::LOOP, &join(from, &entry.path))),
-                EntryKind::Other => return Err(special(&join(from, &entry.path))),
+                EntryKind::Symlink => {
+                    return Err(beneath(Errno::LOOP, &join_written(from, &entry.path)));
+                }
+                EntryKind::Other => return Err(special(&join_written(from, &entry.path))),
             }
             // A copy must not have what could not be written there.
-            self.locate_to_write(&join(to, &listed[listed.len() - 1].path)).map(drop)
+            self.locate_to_write(&join_written(to, &listed[listed.len() - 1].path)).map(drop)
         })?;
         if end.truncated {
             let reason = format!(
@@ -107,7 +108,7 @@ impl Files {
         let mut bytes = 0;
         for Listed { path, kind, .. } in &listed {
             watch.check()?;
-            let (from, to) = (join(from, path), join(to, path));
+            let (from, to) = (join_written(from, path), join_written(to, path));
             match kind {
                 EntryKind::Directory => drop(self.mkdir(&to, Parents::Require)?),
                 _ => bytes += self.copy_file(&from, &to, existing, watch)?,

@@ -9,7 +9,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::Change;
-use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::mounts::{LocatedPath, MountTarget};
 use super::open::special;
@@ -252,10 +252,10 @@ impl Files {
             let depth = levels.len() + 1;
             let mut found = None;
             let read = read_directory(&here, |name, kind| {
-                let inner = join(&below, name);
+                let inner = join_written(&below, name);
                 let names = inner.rsplit(|&byte| byte == b'/');
                 if self.policy.is_protected_end(names.chain(path.components().rev())) {
-                    found = Some(protected(&join(written, &inner)));
+                    found = Some(protected(&join_written(written, &inner)));
                     return Err(Errno::PERM);
                 }
                 let is_directory = kind == FileType::Directory;
@@ -295,7 +295,7 @@ impl Files {
             };
             count_call(1);
             here = entry.root.child(here.as_fd(), &name, flags).map_err(fail)?;
-            below = join(&below, &name);
+            below = join_written(&below, &name);
         }
     }
 
@@ -332,16 +332,6 @@ pub(super) fn refuse_special(kind: FileType, written: &[u8]) -> Result<(), FileE
         FileType::RegularFile | FileType::Directory | FileType::Symlink => Ok(()),
         _ => Err(special(written)),
     }
-}
-
-/// Joins a relative path to a base; either may be empty.
-pub(super) fn join(path: &[u8], below: &[u8]) -> Vec<u8> {
-    let mut joined = path.to_vec();
-    if !path.is_empty() && !below.is_empty() && !path.ends_with(b"/") {
-        joined.push(b'/');
-    }
-    joined.extend_from_slice(below);
-    joined
 }
 
 fn descend(path: &GuestPath, below: &[u8]) -> Result<GuestPath, Errno> {

@@ -11,9 +11,9 @@ use rustix::fs::{AtFlags, FileType, OFlags, statat};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{EntryKind, Timestamp};
-use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::path::{GuestPath, join_written};
 
-use super::entries::{join, read_directory};
+use super::entries::read_directory;
 use super::mounts::MountTarget;
 use super::names::{kind_of, modified, size_of};
 use super::temporary::is_temporary;
@@ -143,7 +143,7 @@ impl Files {
             let Pending { depth, visit, name, kind, size, modified } = next;
             ends.truncate(usize::try_from(depth).unwrap_or(usize::MAX));
             path.truncate(*ends.last().expect("the first one stays"));
-            path = join(&path, &name);
+            path = join_written(&path, &name);
             ends.push(path.len());
             if visit == Visit::Return {
                 walk.room -= 1;
@@ -183,7 +183,7 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
     /// Adds the entries of a subdirectory, which come next.
     fn descend(&mut self, below: &[u8], depth: u64) -> Result<(), FileError> {
         let is_top = below.is_empty();
-        let relative = join(self.top, below);
+        let relative = join_written(self.top, below);
         let directory = match self.root.open(&relative, OFlags::RDONLY | OFlags::DIRECTORY) {
             Ok(directory) => directory,
             // It was a directory a moment ago and no longer is: it has no entries.
@@ -193,7 +193,7 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
                 self.truncated = true;
                 return Ok(());
             }
-            Err(errno) => return Err(beneath(errno, &join(self.written, below))),
+            Err(errno) => return Err(beneath(errno, &join_written(self.written, below))),
         };
         // The first entries in order, as many as there is room for.
         let mut first: BinaryHeap<(Vec<u8>, Visit)> = BinaryHeap::new();
@@ -229,7 +229,7 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
         match read {
             // The directory was removed while it was read.
             Err(Errno::NOENT) if !is_top => {}
-            read => read.map_err(|errno| beneath(errno, &join(self.written, below)))?,
+            read => read.map_err(|errno| beneath(errno, &join_written(self.written, below)))?,
         }
         for (name, visit) in first.into_sorted_vec().into_iter().rev() {
             match retry(|| statat(&directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)) {
@@ -244,7 +244,10 @@ impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
                 // It was removed meanwhile.
                 Err(Errno::NOENT) => {}
                 Err(errno) => {
-                    return Err(FileError::system(errno, &join(&join(self.written, below), &name)));
+                    return Err(FileError::system(
+                        errno,
+                        &join_written(&join_written(self.written, below), &name),
+                    ));
                 }
             }
         }

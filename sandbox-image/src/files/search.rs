@@ -14,10 +14,9 @@ use sandbox_protocol::limits::{
     encoded_len,
 };
 use sandbox_protocol::message::{EntryKind, GrepLine};
-use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
+use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES, join_written};
 use sandbox_protocol::{ErrorKind, WireString};
 
-use super::entries::join;
 use super::list::{ListOptions, Listed, Visit};
 use super::{FileError, Files, OpenMode, Watch};
 use sandbox_dirfd::retry;
@@ -100,7 +99,7 @@ impl Files {
             |above, name, is_directory| match () {
                 () if is_hidden(name) && !hidden => Visit::Skip,
                 () if only_directories && !is_directory => Visit::Skip,
-                () if glob.matches(&join(above, name)) => Visit::Return,
+                () if glob.matches(&join_written(above, name)) => Visit::Return,
                 () => Visit::Enter,
             },
             |Listed { path, .. }| {
@@ -175,7 +174,7 @@ impl Files {
             |above, name, is_directory| match () {
                 () if is_hidden(name) && !options.hidden => Visit::Skip,
                 () if is_directory => Visit::Enter,
-                () if glob.as_ref().is_none_or(|it| it.matches(&join(above, name))) => {
+                () if glob.as_ref().is_none_or(|it| it.matches(&join_written(above, name))) => {
                     Visit::Return
                 }
                 () => Visit::Skip,
@@ -184,7 +183,7 @@ impl Files {
                 if kind != EntryKind::File {
                     return Ok(ControlFlow::Continue(()));
                 }
-                let inner = join(written, &path);
+                let inner = join_written(written, &path);
                 // What may not be read, or has gone meanwhile.
                 let Ok(file) = self.open(&inner, OpenMode::Read) else {
                     return Ok(ControlFlow::Continue(()));
