@@ -100,3 +100,42 @@ pub struct GcFailure {
     /// The reason.
     pub reason: String,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gc_report_reads_back_as_written() {
+        let sandbox = SandboxSummary {
+            id: "s".to_owned(),
+            engine: EngineKind::Embedded,
+            container: "c".to_owned(),
+            instance: "i".to_owned(),
+            state: SandboxState::Leftover,
+            created: SystemTime::UNIX_EPOCH,
+            expires: SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(3600),
+            name: Some("n".to_owned()),
+            title: None,
+            image: Some("debian".to_owned()),
+            io_dir: None,
+        };
+        let failed = GcFailure { sandbox: sandbox.clone(), reason: "busy".to_owned() };
+        let archive = ProgramImage {
+            id: "1-abc".to_owned(),
+            engine: EngineKind::Embedded,
+            names: Vec::new(),
+            since: SystemTime::UNIX_EPOCH,
+            size: 7,
+        };
+        let report = GcReport {
+            removed: vec![sandbox],
+            kept: Vec::new(),
+            failed: vec![failed],
+            archives_removed: vec![archive],
+            archives_kept: Vec::new(),
+        };
+        let json = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<GcReport>(&json).unwrap(), report, "{json}");
+    }
+}
