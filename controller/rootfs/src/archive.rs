@@ -1,4 +1,4 @@
-//! The archive as a file: what members it has, and their content.
+//! The archive as a file: its members and their content.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,10 +13,10 @@ use crate::error::{RootfsError, TarProblem};
 use crate::stream::{Compression, Metered, Plain};
 use crate::tar::{Entries, Kind, Source, SparseExtent};
 
-/// How many links lead from one member to another. `docker save` writes one where an image has a
-/// layer twice.
+/// The maximum length of a chain of links between members. `docker save` writes a link if an image
+/// has a layer twice.
 const MAX_LINKS: usize = 4;
-/// How much of a layer is read from the file at once.
+/// Buffer size for reading a layer from the file.
 const PIECE: usize = 128 << 10;
 
 /// An image archive.
@@ -34,8 +34,8 @@ enum Member {
 }
 
 impl Archive {
-    /// Opens it, and reads what it has. Where it is compressed as a whole it is decompressed into
-    /// `spool`'s file first: its members are read in an order of their own.
+    /// Opens it, and lists its members. If it is compressed as a whole, it is first decompressed
+    /// into `spool`'s file: its members are not read in file order.
     pub fn open(
         path: &Path,
         budget: &Budget,
@@ -43,7 +43,7 @@ impl Archive {
     ) -> Result<Self, RootfsError> {
         let failed = |source| RootfsError::Open { path: path.to_owned(), source };
         let mut options = File::options();
-        // A FIFO without a writer would be waited for.
+        // Opening a FIFO without a writer would block.
         let flags = (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY).bits();
         let flags = i32::try_from(flags).unwrap_or_default();
         let file = options.read(true).custom_flags(flags).open(path).map_err(failed)?;
@@ -65,7 +65,7 @@ impl Archive {
         self.members.contains_key(name.as_bytes())
     }
 
-    /// What a member has.
+    /// The content of a member.
     pub fn section(&self, name: &str) -> Result<Section, RootfsError> {
         let missing = || RootfsError::Missing { member: shown(name.as_bytes()) };
         let mut name = resolved(b"", name.as_bytes()).ok_or_else(missing)?;
@@ -95,14 +95,14 @@ impl Archive {
     }
 }
 
-/// What a tar has, without its content. The last of two with one name counts, as everywhere.
+/// The members of a tar, without their content. The last of two with the same name counts.
 fn members(tar: Section, budget: &Budget) -> Result<HashMap<Vec<u8>, Member>, RootfsError> {
     let mut members = HashMap::new();
     let mut entries = Entries::new(tar);
     while let Some(entry) = entries.next()? {
         budget.entry(&entry.path)?;
         let Some(name) = resolved(b"", &entry.path) else { continue };
-        let folder = name.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash);
+        let directory = name.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash);
         let member = match entry.kind {
             Kind::File => match *entry.extents.as_slice() {
                 [SparseExtent { offset: 0, length }] if length == entry.size => {
@@ -111,7 +111,7 @@ fn members(tar: Section, budget: &Budget) -> Result<HashMap<Vec<u8>, Member>, Ro
                 _ => return Err(TarProblem::Sparse.into()),
             },
             Kind::HardLink => resolved(b"", &entry.link).map(Member::Link),
-            Kind::Symlink => resolved(&name[..folder], &entry.link).map(Member::Link),
+            Kind::Symlink => resolved(&name[..directory], &entry.link).map(Member::Link),
             Kind::Directory | Kind::Special => None,
         };
         if let Some(member) = member {
@@ -121,11 +121,11 @@ fn members(tar: Section, budget: &Budget) -> Result<HashMap<Vec<u8>, Member>, Ro
     Ok(members)
 }
 
-/// The name of a member as seen from a folder of the archive; nothing where it is none of it.
-fn resolved(folder: &[u8], name: &[u8]) -> Option<Vec<u8>> {
-    let folder = if name.starts_with(b"/") { b"" } else { folder };
+/// The name of a member relative to a directory of the archive; `None` if it is not in it.
+fn resolved(directory: &[u8], name: &[u8]) -> Option<Vec<u8>> {
+    let directory = if name.starts_with(b"/") { b"" } else { directory };
     let mut components: Vec<&[u8]> = Vec::new();
-    for component in folder.split(|&byte| byte == b'/').chain(name.split(|&byte| byte == b'/')) {
+    for component in directory.split(|&byte| byte == b'/').chain(name.split(|&byte| byte == b'/')) {
         match component {
             b"" | b"." => {}
             b".." => drop(components.pop()?),
@@ -135,7 +135,7 @@ fn resolved(folder: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     (!components.is_empty()).then(|| components.join(&b'/'))
 }
 
-/// Text of a stranger's as messages show it: no terminal acts on it.
+/// Escapes untrusted text for messages, so that no terminal interprets it.
 pub(super) fn shown(text: &[u8]) -> String {
     const LONGEST: usize = 256;
     let text = String::from_utf8_lossy(text);

@@ -1,4 +1,4 @@
-//! How much of a stranger's archive is read and unpacked.
+//! Bounds on how much of an untrusted archive is read and unpacked.
 
 use std::cell::Cell;
 use std::io;
@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::RootfsError;
 
-/// The most that is read and unpacked of one archive.
+/// The bounds for one archive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// Bytes of all layers, unpacked, holes of files included.
+    /// Bytes of all unpacked layers, including holes of files.
     pub bytes: u64,
-    /// Files, directories and whatever else, of all layers and of the archive itself.
+    /// Entries of all layers and of the archive itself.
     pub entries: u64,
     /// Bytes of their paths.
     pub paths: u64,
-    /// Docker makes no image of more than 127.
+    /// Layers. Docker builds at most 127.
     pub layers: usize,
     /// Bytes of a manifest, an index or a configuration.
     pub document: u64,
@@ -34,7 +34,7 @@ impl Bounds {
     };
 }
 
-/// Tells an unpacking that nobody waits for it any more.
+/// Cancels unpacking.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stop(Arc<AtomicBool>);
 
@@ -48,7 +48,7 @@ impl Stop {
     }
 }
 
-/// What has been read and unpacked.
+/// Counts what has been read and unpacked.
 #[derive(Debug)]
 pub(super) struct Budget {
     pub bounds: Bounds,
@@ -90,7 +90,8 @@ fn spend(spent: &Cell<u64>, count: u64, limit: u64, what: &'static str) -> Resul
 }
 
 impl From<RootfsError> for io::Error {
-    /// For readers: it comes out again where the reading is done.
+    /// The check as an `io::Error`, for readers; converted back to the original error by the
+    /// caller.
     fn from(error: RootfsError) -> Self {
         Self::other(error)
     }

@@ -1,10 +1,10 @@
-//! Unpacked images, each once, whoever unpacks it.
+//! The cache of unpacked images, shared by all processes of a user.
 //!
-//! Of an image there may be three names in the folder: `KEY` is its tree, whole; `KEY.part` one
-//! that is being unpacked, or removed; `KEY.lock` is a file that is locked by whoever does either,
-//! and whose time says when the tree was last used. The kernel lets go of a lock however its
-//! process ends, so a part whose lock is free is nobody's. A tree in use is locked itself, shared,
-//! by the descriptor that a sandbox has of it.
+//! An image has up to three names in the cache directory: `KEY` is its complete tree; `KEY.part` is
+//! a tree that is being unpacked or removed; `KEY.lock` is locked by the process that unpacks or
+//! removes, and its modification time is when the tree was last used. The kernel releases a lock
+//! when its process ends, so a part whose lock is free is a leftover. A tree in use has a shared
+//! lock, held by the descriptor that the sandbox has of it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -23,29 +23,29 @@ use crate::digest::Digest;
 use crate::error::RootfsError;
 use sandbox_dirfd::create_private_dir;
 
-/// How the trees in the cache are made. Another number is another tree.
+/// The version of the tree format. It is part of the key, so a new version unpacks images again.
 const FORMAT: u32 = 1;
-/// How long a tree is kept that nobody uses.
+/// How long an unused tree is kept.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How often somebody who waits for another process looks.
+/// Poll interval while another process unpacks.
 const POLL: Duration = Duration::from_millis(20);
-/// How many looks say that the other one unpacks: who tidies up is done sooner.
-const PATIENCE: u32 = 10;
+/// How many polls to wait before reporting that another process unpacks: a clean-up ends sooner.
+const POLLS_BEFORE_NOTICE: u32 = 10;
 
 const LOCK: &str = ".lock";
 const PART: &str = ".part";
-/// What a whole archive is decompressed into. It has its name for a moment only.
+/// Name prefix of a file that a whole archive is decompressed into. It is unlinked once open.
 const SPOOL: &str = "spool-";
 
-/// A folder of unpacked images.
+/// A directory of unpacked images.
 #[derive(Debug, Clone)]
 pub struct RootCache {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
-/// An image's place in the cache.
+/// The paths of an image in the cache.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct CachePaths {
     root: PathBuf,
     part: PathBuf,
     lock: PathBuf,
@@ -56,49 +56,49 @@ pub(super) struct Place {
 pub struct CachedTree {
     /// Its name in the cache.
     pub key: String,
-    /// The space that it takes, in bytes.
+    /// Its disk usage, in bytes.
     pub size: u64,
-    /// When a sandbox was last made from it.
+    /// When a sandbox was last created from it.
     pub used: SystemTime,
 }
 
-/// What there is in a place.
+/// The result of claiming an image in the cache.
 #[derive(Debug)]
 pub(super) enum Claimed {
     /// The tree; it stays for as long as the descriptor, or a copy of it, is open.
-    There(Arc<OwnedFd>),
-    /// Nothing: it is the caller's to fill, and nobody else's.
-    Mine(Filling),
+    Ready(Arc<OwnedFd>),
+    /// Not unpacked yet: the caller holds the lock and must unpack it.
+    Missing(PartialTree),
 }
 
-/// A place that is being filled. Dropped, it is empty again.
+/// An image that is being unpacked. Dropping it removes the partial tree.
 #[derive(Debug)]
-pub(super) struct Filling {
-    place: Place,
+pub(super) struct PartialTree {
+    paths: CachePaths,
     lock: File,
     is_done: bool,
 }
 
 impl RootCache {
-    /// The folder must be ours alone; it is made where it is missing.
-    pub fn open(folder: PathBuf) -> io::Result<Self> {
-        create_private_dir(&folder)?;
-        Ok(Self { folder })
+    /// Opens the cache directory, or creates it. No other user may have access to it.
+    pub fn open(directory: PathBuf) -> io::Result<Self> {
+        create_private_dir(&directory)?;
+        Ok(Self { directory })
     }
 
-    /// The place of the image whose layers have this digest.
-    pub(super) fn place(&self, chain: Digest) -> Place {
+    /// The paths of the image whose layers have this digest.
+    pub(super) fn paths(&self, chain: Digest) -> CachePaths {
         self.named(&format!("{FORMAT}-{}", chain.hex()))
     }
 
-    fn named(&self, key: &str) -> Place {
-        let path = |suffix| self.folder.join(format!("{key}{suffix}"));
-        Place { root: path(""), part: path(PART), lock: path(LOCK) }
+    fn named(&self, key: &str) -> CachePaths {
+        let path = |suffix| self.directory.join(format!("{key}{suffix}"));
+        CachePaths { root: path(""), part: path(PART), lock: path(LOCK) }
     }
 
-    /// A file without a name, which is gone when it is closed.
+    /// Creates an unlinked temporary file.
     pub(super) fn spool(&self) -> Result<File, RootfsError> {
-        let path = self.folder.join(format!("{SPOOL}{}", sandbox_dirfd::random_hex::<8>()));
+        let path = self.directory.join(format!("{SPOOL}{}", sandbox_dirfd::random_hex::<8>()));
         let mut options = File::options();
         let opened = options.read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = opened.and_then(|file| fs::remove_file(&path).map(|()| file));
@@ -117,29 +117,29 @@ impl RootCache {
 
     fn unused_for(&self, least: Duration) -> io::Result<Vec<CachedTree>> {
         let mut trees = Vec::new();
-        for entry in fs::read_dir(&self.folder)? {
+        for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
             let Ok(key) = entry.file_name().into_string() else { continue };
             if key.ends_with(PART) || !entry.file_type()?.is_dir() {
                 continue;
             }
-            let place = self.named(&key);
-            let used = fs::metadata(&place.lock).and_then(|lock| lock.modified());
+            let paths = self.named(&key);
+            let used = fs::metadata(&paths.lock).and_then(|lock| lock.modified());
             let used = used.unwrap_or(SystemTime::UNIX_EPOCH);
             if used.elapsed().unwrap_or_default() < least {
                 continue;
             }
             // Another process may be removing it.
-            let Ok(size) = size_of(&place.root) else { continue };
+            let Ok(size) = size_of(&paths.root) else { continue };
             trees.push(CachedTree { key, size, used });
         }
         trees.sort_by(|a, b| (b.used, &a.key).cmp(&(a.used, &b.key)));
         Ok(trees)
     }
 
-    /// Removes an unpacked image. False if it is in use, or another process is at it.
+    /// Removes an unpacked image. False if it is in use, or another process unpacks or removes it.
     pub fn remove(&self, key: &str) -> io::Result<bool> {
-        // A key is a name in the folder, and no path out of it.
+        // A key is a file name, not a path out of the directory.
         if key.contains('/') || key.starts_with('.') {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -147,10 +147,10 @@ impl RootCache {
         Ok(!self.named(key).root.exists())
     }
 
-    /// Removes what dead processes left half unpacked, and what nobody has used for long.
+    /// Removes partial trees of dead processes, and trees that have not been used for long.
     pub fn tidy(&self) {
         let mut keys = BTreeSet::new();
-        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let Ok(name) = entry.file_name().into_string() else { continue };
             if name.starts_with(SPOOL) {
                 _ = fs::remove_file(entry.path());
@@ -167,46 +167,46 @@ impl RootCache {
     }
 }
 
-impl Place {
+impl CachePaths {
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The tree, or the right to make it. Where another process is at it, that is waited for;
-    /// `waiting` is called then.
+    /// Returns the tree, or the lock to unpack it. If another process unpacks it, calls `waiting`
+    /// and waits.
     pub fn claim(&self, stop: &Stop, mut waiting: impl FnMut()) -> Result<Claimed, RootfsError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| RootfsError::Cache { path, source }
         };
-        let mut looks = 0_u32;
+        let mut polls = 0_u32;
         loop {
             stop.check()?;
             if let Some(tree) = self.hold().map_err(failed(&self.root))? {
-                return Ok(Claimed::There(tree));
+                return Ok(Claimed::Ready(tree));
             }
-            // Asked for alone and never in exchange for a shared one: of those who want it one
-            // has it.
+            // An exclusive lock, and never an upgraded shared one: of several processes, one gets
+            // it.
             if let Some(lock) = self.lock().map_err(failed(&self.lock))?
                 && !self.root.exists()
             {
-                let filling = Filling { place: self.clone(), lock, is_done: false };
+                let partial = PartialTree { paths: self.clone(), lock, is_done: false };
                 clear(&self.part).map_err(failed(&self.part))?;
                 let made = fs::DirBuilder::new().mode(0o700).create(&self.part);
                 made.map_err(failed(&self.part))?;
-                return Ok(Claimed::Mine(filling));
+                return Ok(Claimed::Missing(partial));
             }
-            looks = looks.saturating_add(1);
-            if looks == PATIENCE {
+            polls = polls.saturating_add(1);
+            if polls == POLLS_BEFORE_NOTICE {
                 waiting();
             }
             std::thread::sleep(POLL);
         }
     }
 
-    /// Says that the tree is in use; nothing where there is none, or it is just being removed.
+    /// Locks the tree as in use; `None` if there is none, or it is being removed.
     fn hold(&self) -> io::Result<Option<Arc<OwnedFd>>> {
-        let Some(tree) = open_folder(&self.root)? else { return Ok(None) };
+        let Some(tree) = open_directory(&self.root)? else { return Ok(None) };
         match rustix::fs::flock(&tree, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => return Ok(None),
             locked => locked?,
@@ -219,15 +219,15 @@ impl Place {
         Ok(Some(Arc::new(tree)))
     }
 
-    /// Whoever tidies up sees when the tree was used last.
+    /// Records the time of the last use, for [`tidy`](Self::tidy).
     fn use_now(&self) {
         let marked = File::open(&self.lock).and_then(|lock| lock.set_modified(SystemTime::now()));
         if let Err(error) = marked {
-            tracing::debug!(%error, path = %self.lock.display(), "cannot say that it is used");
+            tracing::debug!(%error, path = %self.lock.display(), "cannot record that it is used");
         }
     }
 
-    /// The right to change the place, where nobody else has it.
+    /// Takes the exclusive lock; `None` if another process holds it.
     fn lock(&self) -> io::Result<Option<File>> {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -236,20 +236,20 @@ impl Place {
             Err(Errno::WOULDBLOCK) => return Ok(None),
             locked => locked?,
         }
-        // Whoever had it before may have removed the file.
+        // The previous holder may have removed the file.
         Ok(is_at(&self.lock, lock.metadata()?.ino()).then_some(lock))
     }
 
-    /// Removes what is half unpacked, and the tree if it is not in use and was not for this long.
+    /// Removes a partial tree, and the tree if it has not been used for this long.
     fn tidy(&self, kept: Duration) -> io::Result<()> {
         let Some(lock) = self.lock()? else { return Ok(()) };
         clear(&self.part)?;
         let age = lock.metadata()?.modified()?.elapsed().unwrap_or_default();
         if age >= kept
-            && let Some(tree) = open_folder(&self.root)?
+            && let Some(tree) = open_directory(&self.root)?
             && rustix::fs::flock(&tree, FlockOperation::NonBlockingLockExclusive).is_ok()
         {
-            // Half removed it must not be found.
+            // A partly removed tree must not be found.
             fs::rename(&self.root, &self.part)?;
             clear(&self.part)?;
         }
@@ -260,50 +260,50 @@ impl Place {
     }
 }
 
-impl Filling {
-    /// What is to be filled: an empty directory.
-    pub fn folder(&self) -> Result<OwnedFd, RootfsError> {
-        let path = &self.place.part;
+impl PartialTree {
+    /// The empty directory to unpack into.
+    pub fn directory(&self) -> Result<OwnedFd, RootfsError> {
+        let path = &self.paths.part;
         let gone = || io::Error::from(io::ErrorKind::NotFound);
-        let opened = open_folder(path).and_then(|folder| folder.ok_or_else(gone));
+        let opened = open_directory(path).and_then(|directory| directory.ok_or_else(gone));
         opened.map_err(|source| RootfsError::Cache { path: path.clone(), source })
     }
 
-    /// It is whole: from now on everybody finds it.
+    /// Publishes the complete tree.
     pub fn finish(mut self) -> Result<Arc<OwnedFd>, RootfsError> {
-        let place = self.place.clone();
-        let failed = |source| RootfsError::Cache { path: place.root.clone(), source };
-        let tree = self.folder()?;
-        // Nobody looks into it again: after a power cut it must be there as a whole, or not at all.
+        let paths = self.paths.clone();
+        let failed = |source| RootfsError::Cache { path: paths.root.clone(), source };
+        let tree = self.directory()?;
+        // Its content is not verified again: after a power cut it must be complete, or absent.
         rustix::fs::syncfs(&tree).map_err(|errno| failed(errno.into()))?;
-        // Held before it can be found: nobody removes it under us.
+        // Locked before it is published, so that no other process can remove it.
         rustix::fs::flock(&tree, FlockOperation::NonBlockingLockShared)
             .map_err(|errno| failed(errno.into()))?;
-        fs::rename(&place.part, &place.root).map_err(failed)?;
+        fs::rename(&paths.part, &paths.root).map_err(failed)?;
         self.is_done = true;
-        place.use_now();
+        paths.use_now();
         Ok(Arc::new(tree))
     }
 }
 
-impl Drop for Filling {
+impl Drop for PartialTree {
     fn drop(&mut self) {
         if !self.is_done {
-            let cleared = clear(&self.place.part);
-            if let Err(error) = cleared.and_then(|()| fs::remove_file(&self.place.lock)) {
-                tracing::debug!(%error, "cannot remove what was half unpacked");
+            let cleared = clear(&self.paths.part);
+            if let Err(error) = cleared.and_then(|()| fs::remove_file(&self.paths.lock)) {
+                tracing::debug!(%error, "cannot remove a partial tree");
             }
         }
-        // Closing alone would not do, while a process that another thread is just starting has a
-        // copy of it.
+        // Closing the descriptor does not unlock while a process that another thread is just
+        // starting has a copy of it.
         _ = rustix::fs::flock(&self.lock, FlockOperation::Unlock);
     }
 }
 
-fn open_folder(path: &Path) -> io::Result<Option<OwnedFd>> {
+fn open_directory(path: &Path) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(folder) => Ok(Some(folder)),
+        Ok(directory) => Ok(Some(directory)),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
@@ -313,14 +313,14 @@ fn is_at(path: &Path, inode: u64) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.ino() == inode)
 }
 
-/// The space that a tree takes. Links are not followed.
+/// The disk usage of a tree. Links are not followed.
 fn size_of(root: &Path) -> io::Result<u64> {
-    /// Bytes of the blocks that `stat` counts.
+    /// The unit of `st_blocks`, in bytes.
     const BLOCK: u64 = 512;
     let mut size = 0;
     let mut left = vec![root.to_owned()];
-    while let Some(folder) = left.pop() {
-        for entry in fs::read_dir(folder)? {
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory)? {
             let entry = entry?;
             let metadata = entry.metadata()?;
             size += metadata.blocks() * BLOCK;
@@ -332,7 +332,7 @@ fn size_of(root: &Path) -> io::Result<u64> {
     Ok(size)
 }
 
-/// Removes a tree. It is no error where it is not there.
+/// Removes a tree, if it exists.
 fn clear(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -29,21 +29,21 @@ pub enum RootfsError {
     /// What was unpacked cannot be kept.
     #[error("cannot use the cache {}", path.display())]
     Cache {
-        /// Which file or folder of it.
+        /// Which file or directory of it.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// It is none.
+    /// It is not an image archive.
     #[error("not an image archive: it has neither a manifest.json nor an index.json")]
     NoImage,
-    /// It has several.
+    /// It has several images.
     #[error("it has {count} images, and one is expected")]
     SeveralImages {
         /// How many.
         count: usize,
     },
-    /// It has none for this machine.
+    /// It has no image for this machine.
     #[error("its image is for {found}, and this machine is {ours}")]
     Platform {
         /// What it has.
@@ -51,13 +51,13 @@ pub enum RootfsError {
         /// What is needed.
         ours: String,
     },
-    /// Something that it speaks of is not in it.
+    /// It refers to a member that it does not have.
     #[error("it lacks {member}")]
     Missing {
         /// What.
         member: String,
     },
-    /// One of its documents is not what it must be.
+    /// One of its documents is invalid.
     #[error("{member} cannot be used: {reason}")]
     Document {
         /// Which.
@@ -65,30 +65,30 @@ pub enum RootfsError {
         /// What is wrong.
         reason: String,
     },
-    /// Its content is not what its name says.
+    /// The content of a member does not have the expected digest.
     #[error("{member} has the digest {found} and should have {expected}")]
     Mismatch {
         /// What.
         member: String,
-        /// What is said.
+        /// The expected value.
         expected: Digest,
-        /// What is so.
+        /// The actual value.
         found: Digest,
     },
-    /// It is longer or shorter than is said of it.
+    /// The size of a member is not the expected one.
     #[error("{member} has {found} bytes and should have {expected}")]
     Size {
         /// What.
         member: String,
-        /// What is said.
+        /// The expected value.
         expected: u64,
-        /// What is so.
+        /// The actual value.
         found: u64,
     },
     /// A tar is broken.
     #[error("the tar is broken")]
     Tar(#[from] TarProblem),
-    /// An entry of a layer is not what one may be.
+    /// An entry of a layer is invalid.
     #[error("'{path}' cannot be unpacked")]
     Entry {
         /// Its path in the layer.
@@ -97,7 +97,7 @@ pub enum RootfsError {
         #[source]
         problem: EntryProblem,
     },
-    /// What went wrong in a layer.
+    /// An error in a layer.
     #[error("layer {layer} of {layers}")]
     Layer {
         /// Which, from 1 on, the lowest first.
@@ -107,7 +107,7 @@ pub enum RootfsError {
         /// What.
         source: Box<RootfsError>,
     },
-    /// It is more than is unpacked.
+    /// A bound on unpacking is exceeded.
     #[error("it has more than {limit} {what}")]
     Limit {
         /// Of what.
@@ -115,7 +115,7 @@ pub enum RootfsError {
         /// The most that is unpacked.
         limit: u64,
     },
-    /// Nobody waits for it any more.
+    /// The caller no longer waits.
     #[error("cancelled")]
     Cancelled,
 }
@@ -127,64 +127,64 @@ pub enum TarProblem {
     /// It ends in the middle.
     #[error("it ends in the middle of an entry")]
     Truncated,
-    /// A header is none.
+    /// A header is invalid.
     #[error("a header has a wrong checksum")]
     Checksum,
-    /// A number of a header is none, or beyond all bounds.
+    /// A number of a header is invalid or out of range.
     #[error("a header has an invalid number")]
     Number,
-    /// An owner that no file can have.
+    /// An owner id is out of range.
     #[error("an entry has an owner id out of range")]
     Owner,
-    /// An entry of a type that is in no image.
+    /// An entry has a type that images do not have.
     #[error("an entry has the unknown type {0:#04x}")]
     UnknownType(u8),
-    /// A name, or extended headers, without end.
+    /// A name, or extended headers, are too long.
     #[error("the extended headers of an entry are longer than 1 MiB")]
     ExtensionTooLong,
-    /// Extended headers that are none.
+    /// Extended headers are invalid.
     #[error("the extended headers of an entry cannot be read")]
     Pax,
-    /// A sparse file whose map is none.
+    /// The map of a sparse file is invalid.
     #[error("the map of a sparse file cannot be read")]
     Sparse,
 }
 
-/// What an entry of a layer may not be.
+/// Why an entry of a layer is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryProblem {
-    /// It leads out of the image, or would.
+    /// It leads out of the image.
     #[error("'..' is not allowed in a path of a layer")]
     ParentFolder,
     /// A NUL.
     #[error("it contains a NUL byte")]
     Nul,
-    /// Too long to be made.
+    /// Its path is too long.
     #[error("the path is too long or too deep")]
     TooLong,
     /// The image itself is a directory.
     #[error("only a directory can be the root")]
     Root,
-    /// A whiteout of nothing.
-    #[error("it hides nothing that can be there")]
+    /// A whiteout without a name.
+    #[error("a whiteout needs the name of an entry")]
     Whiteout,
-    /// A path below something that is no directory.
+    /// Its parent is not a directory.
     #[error("its parent is not a directory")]
     NoDirectory,
     /// A path below a symbolic link.
-    #[error("it lies beyond a symbolic link, and those are not followed")]
+    #[error("its path contains a symbolic link, and links are not followed")]
     ThroughLink,
     /// A symbolic link to nothing.
     #[error("a link needs a target")]
     NoTarget,
-    /// A hard link to something that is not there.
+    /// The target of a hard link does not exist.
     #[error("it is a hard link to '{target}', which is not a file of the image")]
     MissingTarget {
         /// What.
         target: String,
     },
-    /// The file system's word.
+    /// An error of the filesystem.
     #[error("it cannot be written")]
     Io(#[source] io::Error),
 }
@@ -201,21 +201,21 @@ impl RootfsError {
             }
             Self::NoImage => {
                 "`docker save IMAGE -o FILE` writes one, and so does `skopeo copy … \
-                 oci-archive:FILE`; the file system of a container alone is none"
+                 oci-archive:FILE`; a container's exported filesystem is not an image"
             }
-            Self::SeveralImages { .. } => "save the one that is wanted by itself",
+            Self::SeveralImages { .. } => "save only one image",
             Self::Platform { .. } => "save the image of this machine's platform: --platform",
             Self::Missing { .. } | Self::Mismatch { .. } | Self::Size { .. } | Self::Tar(_) => {
-                "the archive is damaged, or it was not written to its end: save it again"
+                "the archive is damaged or incomplete: save it again"
             }
-            Self::Cache { .. } => "engine.data_dir names the folder, which needs room",
+            Self::Cache { .. } => "engine.data_dir sets the directory, which needs free space",
             _ => return None,
         })
     }
 }
 
 impl From<io::Error> for RootfsError {
-    /// A reader that is stopped by us says why in its own words.
+    /// A stopped reader carries its own [`RootfsError`] inside an `io::Error`.
     fn from(error: io::Error) -> Self {
         match error.downcast::<Self>() {
             Ok(ours) => ours,

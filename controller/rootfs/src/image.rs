@@ -1,8 +1,8 @@
-//! What an archive says of its image: its layers, and how its programs begin.
+//! Reads the image of an archive: its layers, and the settings of its programs.
 //!
 //! `docker save` writes a `manifest.json`; an OCI layout has an `index.json`, which leads to a
-//! manifest by digests. What newer versions of `docker save` write has both, and then the first
-//! is read, which speaks of what was saved alone.
+//! manifest by digests. Newer versions of `docker save` write both; then `manifest.json` is read,
+//! which lists only what was saved.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,19 +15,19 @@ use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::error::RootfsError;
 
-/// How deep an index may lie in others. Tools write one in one.
+/// The maximum nesting of indexes. Tools write one in one.
 const MAX_DEPTH: usize = 4;
 
 /// An image.
 #[derive(Debug)]
 pub(super) struct Image {
-    /// Its configuration's digest: what Docker calls the image's id.
+    /// Its configuration's digest, which is Docker's image id.
     pub digest: Digest,
     /// The lowest first; at least one.
     pub layers: Vec<Layer>,
     /// `NAME=VALUE` each.
     pub env: Vec<String>,
-    /// Where its programs begin.
+    /// The working directory of its programs.
     pub workdir: Option<String>,
 }
 
@@ -37,14 +37,14 @@ pub(super) struct Layer {
     /// Its name in the archive, for messages.
     pub member: String,
     pub content: Section,
-    /// Of the content, where the archive says so.
+    /// The digest of the content, if the archive has it.
     pub blob: Option<Digest>,
-    /// Of the content, decompressed.
+    /// The digest of the decompressed content.
     pub diff: Digest,
 }
 
 impl Image {
-    /// What decides what its file system is: the digest of its layers' digests, as OCI defines it.
+    /// Identifies its filesystem: the digest of its layers' digests, as OCI defines it.
     pub fn chain(&self) -> Digest {
         let digests = self.layers.iter().map(|layer| layer.diff);
         let chained =
@@ -53,7 +53,7 @@ impl Image {
     }
 }
 
-/// A platform that images are for, in Go's words.
+/// A platform, in Go's names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub(super) struct Platform {
     #[serde(default)]
@@ -76,11 +76,11 @@ impl Platform {
         Self { os: "linux".to_owned(), architecture: architecture.to_owned() }
     }
 
-    fn is_said(&self) -> bool {
+    fn is_specified(&self) -> bool {
         !self.os.is_empty() || !self.architecture.is_empty()
     }
 
-    /// What is no image of any platform, such as a statement of how one was built.
+    /// Whether it is not an image for a platform, such as a provenance attestation.
     fn is_none(&self) -> bool {
         self.os == "unknown"
     }
@@ -111,7 +111,7 @@ struct Descriptor {
 #[derive(Deserialize)]
 struct Index {
     manifests: Vec<Descriptor>,
-    /// What only a manifest has: a document must not be both.
+    /// Only manifests have this: a document must not be both.
     layers: Option<IgnoredAny>,
 }
 
@@ -119,7 +119,7 @@ struct Index {
 struct Manifest {
     config: Descriptor,
     layers: Vec<Descriptor>,
-    /// What only an index has.
+    /// Only indexes have this.
     manifests: Option<IgnoredAny>,
 }
 
@@ -138,7 +138,7 @@ struct Rootfs {
     diff_ids: Option<Vec<String>>,
 }
 
-/// How an image's programs begin.
+/// The settings of an image's programs.
 #[derive(Default, Deserialize)]
 struct Start {
     #[serde(rename = "Env")]
@@ -147,14 +147,14 @@ struct Start {
     workdir: Option<String>,
 }
 
-/// What lies where, before the configuration is known.
+/// The members of an image, before its configuration is parsed.
 struct Found {
     config: (String, Vec<u8>),
-    /// Names, and digests where the archive says them.
+    /// Names, and digests if the archive has them.
     layers: Vec<(String, Option<Digest>)>,
 }
 
-/// Reads what image an archive has for a platform.
+/// Reads an archive's image for a platform.
 pub(super) fn read(
     archive: &Archive,
     ours: &Platform,
@@ -174,7 +174,7 @@ pub(super) fn read(
 fn saved(archive: &Archive, budget: &Budget) -> Result<Found, RootfsError> {
     const MANIFEST: &str = "manifest.json";
     let images: Vec<Saved> = parse(MANIFEST, &archive.document(MANIFEST, budget)?)?;
-    // One that has two names may be listed twice.
+    // An image with two names may be listed twice.
     let configs: BTreeSet<&str> = images.iter().map(|image| image.config.as_str()).collect();
     let (count, Some(image)) = (configs.len(), images.first()) else {
         return Err(RootfsError::NoImage);
@@ -184,17 +184,17 @@ fn saved(archive: &Archive, budget: &Budget) -> Result<Found, RootfsError> {
     }
     let name = &image.config;
     let text = archive.document(name, budget)?;
-    let said = blob_name(name)
+    let expected = blob_name(name)
         .or_else(|| Digest::from_hex(name.strip_suffix(".json").unwrap_or_default()));
-    if let Some(said) = said {
-        verify(name, said, Digest::of(&text))?;
+    if let Some(expected) = expected {
+        verify(name, expected, Digest::of(&text))?;
     }
     let layers = image.layers.iter().flatten();
     let layers = layers.map(|name| (name.clone(), blob_name(name))).collect();
     Ok(Found { config: (name.clone(), text), layers })
 }
 
-/// The digest that a member's name says, where its name is one.
+/// The digest in a member's name, if its name is one.
 fn blob_name(name: &str) -> Option<Digest> {
     Digest::from_hex(name.strip_prefix("blobs/sha256/")?)
 }
@@ -244,7 +244,7 @@ fn is_layer(media_type: &str) -> bool {
         || is_of("application/vnd.docker.image.rootfs.foreign.diff.tar", &["", ".gzip"])
 }
 
-/// The images that an index, and those in it, list.
+/// The images of an index and its nested indexes.
 #[derive(Default)]
 struct Listed {
     /// By their manifests' digests: one may be listed under several names.
@@ -286,22 +286,22 @@ impl Listed {
                 {
                     self.images.insert(descriptor.digest.clone(), descriptor);
                 }
-                // No image: what else a layout may hold.
+                // Not an image: a layout may contain other documents.
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// The one that is for our platform, or the only one that says nothing of platforms.
+    /// The one that is for our platform, or the only one without a platform.
     fn choose(self, ours: &Platform) -> Result<Descriptor, RootfsError> {
-        let (said, unsaid): (Vec<_>, Vec<_>) = self
+        let (with_platform, without): (Vec<_>, Vec<_>) = self
             .images
             .into_values()
-            .partition(|image| image.platform.as_ref().is_some_and(Platform::is_said));
+            .partition(|image| image.platform.as_ref().is_some_and(Platform::is_specified));
         let (fitting, others): (Vec<_>, Vec<_>) =
-            said.into_iter().partition(|image| image.platform.as_ref() == Some(ours));
-        let mut candidates = if fitting.is_empty() { unsaid } else { fitting };
+            with_platform.into_iter().partition(|image| image.platform.as_ref() == Some(ours));
+        let mut candidates = if fitting.is_empty() { without } else { fitting };
         match (candidates.len(), candidates.pop()) {
             (1, Some(image)) => Ok(image),
             (0, _) if others.is_empty() => Err(RootfsError::NoImage),
@@ -318,7 +318,7 @@ impl Listed {
     }
 }
 
-/// A document of an OCI layout, which is what its descriptor says; and its name.
+/// A document of an OCI layout, verified against its descriptor; and its name.
 fn blob(
     archive: &Archive,
     descriptor: &Descriptor,
@@ -332,7 +332,7 @@ fn blob(
     Ok((name, text))
 }
 
-/// Puts an image together, and looks whether it can run here.
+/// Assembles an image, and checks whether it can run here.
 fn image(
     archive: &Archive,
     found: Found,
@@ -345,7 +345,7 @@ fn image(
         |reason: String| RootfsError::Document { member: shown(name.as_bytes()), reason };
     let Configuration { os, architecture, config, rootfs } = configuration;
     let theirs = Platform { os, architecture };
-    if theirs.is_said() && theirs != *ours {
+    if theirs.is_specified() && theirs != *ours {
         return Err(RootfsError::Platform { found: theirs.show(), ours: ours.show() });
     }
     let diffs = rootfs.diff_ids.unwrap_or_default();
@@ -368,7 +368,7 @@ fn image(
     let layers = layers.collect::<Result<_, RootfsError>>()?;
     let Start { env, workdir } = config.unwrap_or_default();
     let mut env = env.unwrap_or_default();
-    // Engines pass over those too.
+    // Engines ignore those too.
     env.retain(|variable| variable.find('=').is_some_and(|equals| equals > 0));
     let workdir = workdir.filter(|workdir| !workdir.is_empty());
     if env.iter().chain(&workdir).any(|text| text.contains('\0')) {
@@ -380,11 +380,11 @@ fn image(
 fn digest(member: &str, text: &str) -> Result<Digest, RootfsError> {
     Digest::parse(text).ok_or_else(|| RootfsError::Document {
         member: shown(member.as_bytes()),
-        reason: format!("'{}' is no SHA-256 digest", shown(text.as_bytes())),
+        reason: format!("'{}' is not a SHA-256 digest", shown(text.as_bytes())),
     })
 }
 
-/// That something is what is said of it.
+/// Compares a digest with the expected one.
 pub(super) fn verify(member: &str, expected: Digest, found: Digest) -> Result<(), RootfsError> {
     if expected == found {
         return Ok(());

@@ -1,4 +1,4 @@
-//! A layer's changes: what each entry means, and the layer as a whole.
+//! Applies a layer: interprets each entry, and writes the changes to the tree.
 
 use std::collections::HashSet;
 
@@ -7,19 +7,19 @@ use crate::error::{EntryProblem, RootfsError};
 use crate::tar::{Entries, Entry, Kind, Source};
 use crate::tree::{Kept, Metadata, Tree};
 
-/// As the kernel has it, without the NUL.
+/// The kernel's limit, without the NUL.
 pub(super) const MAX_PATH: usize = 4095;
-/// How deep a path may be. Trees are walked, and removed, with a descriptor for each level.
+/// The maximum depth of a path. Walking and removing a tree needs a descriptor for each level.
 pub(super) const MAX_DEPTH: usize = 256;
 
-/// What begins the name of what hides something of the layers below.
+/// Name prefix of a whiteout, which hides an entry of the layers below.
 const WHITEOUT: &[u8] = b".wh.";
-/// The name of what hides all that the layers below have in a directory.
+/// Name of an opaque whiteout, which hides the content that the layers below have in a directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// What begins the names of an old storage driver's own files.
+/// Name prefix of the internal files of an old storage driver.
 const DRIVERS_OWN: &[u8] = b".wh..wh.";
 
-/// What an entry asks for. Paths are relative, without `.` or `..`; the root's is empty.
+/// The change that an entry makes. Paths are relative, without `.` or `..`; the root's is empty.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Directory(Vec<u8>),
@@ -29,14 +29,13 @@ pub(super) enum Change {
         path: Vec<u8>,
         target: Vec<u8>,
     },
-    /// A device or a FIFO. There is none in a sandbox but those that the engine makes: nothing
-    /// will be there.
+    /// A device or a FIFO, which is removed: a sandbox only has those that the engine creates.
     Special(Vec<u8>),
-    /// Nothing of the layers below is there any more.
+    /// A whiteout: removes the entry of the layers below.
     Hide(Vec<u8>),
-    /// Nothing of the layers below is in that directory any more.
+    /// An opaque whiteout: removes the content of the layers below in that directory.
     HideWithin(Vec<u8>),
-    /// Nothing.
+    /// The entry is ignored.
     Ignore,
 }
 
@@ -47,10 +46,10 @@ impl Change {
             Some(slash) => (&path[..slash], &path[slash + 1..]),
             None => (&b""[..], path.as_slice()),
         };
-        let mut folders = above.split(|&byte| byte == b'/');
-        if let Some(folder) = folders.find(|folder| folder.starts_with(WHITEOUT)) {
-            // Nothing can be below what hides something.
-            let is_ignored = folder.starts_with(DRIVERS_OWN);
+        let mut parents = above.split(|&byte| byte == b'/');
+        if let Some(directory) = parents.find(|directory| directory.starts_with(WHITEOUT)) {
+            // A whiteout cannot have entries below it.
+            let is_ignored = directory.starts_with(DRIVERS_OWN);
             return if is_ignored { Ok(Self::Ignore) } else { Err(EntryProblem::Whiteout) };
         }
         if name == OPAQUE {
@@ -80,7 +79,7 @@ impl Change {
     }
 }
 
-/// A path in an image: an absolute one is meant from the image's root, as every engine has it.
+/// A path in an image: absolute paths are relative to the image's root, as on every engine.
 pub(super) fn relative(path: &[u8]) -> Result<Vec<u8>, EntryProblem> {
     let mut relative = Vec::with_capacity(path.len());
     let mut depth = 0;
@@ -103,9 +102,9 @@ pub(super) fn relative(path: &[u8]) -> Result<Vec<u8>, EntryProblem> {
     Ok(relative)
 }
 
-/// Makes all changes of a layer, and gives back what is left of its stream.
+/// Applies all changes of a layer, and returns the rest of its stream.
 ///
-/// What hides something hides it in the layers below alone, wherever it stands in its own.
+/// A whiteout hides entries of the layers below only, wherever it is in its own layer.
 pub(super) fn unpack<S: Source>(
     layer: S,
     tree: &mut Tree,
@@ -140,7 +139,7 @@ pub(super) fn unpack<S: Source>(
                 tree.hard_link(&path, &target).map_err(named)?;
             }
             Change::Special(path) => tree.remove(&path).map_err(named)?,
-            // What is hidden twice costs nothing twice: all that has come since is kept.
+            // A second opaque whiteout of a directory changes nothing: later entries are kept.
             Change::Hide(path) if hidden.insert(path.clone()) => {
                 tree.hide(&path, &kept).map_err(named)?;
             }

@@ -1,11 +1,10 @@
 //! Root file systems from image archives: what `docker save` writes, or a tar of an OCI layout, is
 //! unpacked into a cache, once for each set of layers.
 //!
-//! An archive is a stranger's: whatever it says, nothing is read or written but the file itself
-//! and one new directory, in bounded time, memory and room. Every digest that it names is held
-//! against what it has. Owners, permissions and times are the image's; set-id bits, extended
-//! attributes, devices and FIFOs are left out: the tree is for a sandbox, which has no use for
-//! them.
+//! An archive is untrusted: nothing but the file itself is read and nothing outside one new
+//! directory is written, in bounded time, memory and disk space. Every digest that it names is
+//! verified. Owners, permissions and times are the image's; set-id bits, extended attributes,
+//! devices and FIFOs are left out: a sandbox has no use for them.
 //!
 //! From the file to the tree: `archive` finds the members, `image` reads which layers there
 //! are, `stream` decompresses and verifies them, `tar` and `layer` say what is in them,
@@ -34,7 +33,7 @@ use std::sync::Arc;
 
 use self::archive::{Archive, shown};
 use self::budget::{Bounds, Budget, Stop};
-use self::cache::{Claimed, Filling};
+use self::cache::{Claimed, PartialTree};
 use self::image::{Image, Platform};
 use self::stream::LayerStream;
 use self::tree::Tree;
@@ -43,19 +42,19 @@ pub use self::cache::{CachedTree, RootCache};
 pub use self::digest::Digest;
 pub use self::error::{EntryProblem, RootfsError, TarProblem};
 
-/// Takes lines for people as they come.
+/// Receives progress lines for people.
 pub type Progress<'a> = &'a mut (dyn FnMut(&str) + Send);
 
 /// An image that has been unpacked.
 #[derive(Debug, Clone)]
 pub struct Unpacked {
-    /// Where its tree is. It must never be written to.
+    /// The path of its tree. It must never be written to.
     pub root: PathBuf,
     /// The tree itself. It stays in the cache for as long as this, or a copy of it, is open.
     pub tree: Arc<OwnedFd>,
-    /// The environment that its programs begin with, `NAME=VALUE` each.
+    /// The environment of its programs, `NAME=VALUE` each.
     pub env: Vec<String>,
-    /// The directory that they begin in, as the image says it.
+    /// Their working directory, as the image has it.
     pub workdir: Option<String>,
     /// The image's id: its configuration's digest.
     pub digest: Digest,
@@ -63,7 +62,7 @@ pub struct Unpacked {
 
 /// Unpacks the image of an archive, or finds it unpacked. `progress` gets lines for people.
 ///
-/// Where the future is dropped the unpacking stops, and nothing of it is left.
+/// Dropping the future stops unpacking and removes the partial tree.
 ///
 /// # Errors
 ///
@@ -82,17 +81,17 @@ pub async fn prepare_archive(
     }
     let stop = Stop::default();
     let _dropped = Dropped(stop.clone());
-    // A few lines a layer.
-    let (say, mut said) = tokio::sync::mpsc::unbounded_channel();
+    // Unbounded: there are a few lines per layer.
+    let (notices, mut received) = tokio::sync::mpsc::unbounded_channel();
     let (file, cache) = (file.to_owned(), cache.clone());
     let work = tokio::task::spawn_blocking(move || {
         let budget = Budget::new(Bounds::DEFAULT, stop.clone());
-        unpack(&file, &cache, &budget, &stop, &mut |line| _ = say.send(line))
+        unpack(&file, &cache, &budget, &stop, &mut |line| _ = notices.send(line))
     });
-    while let Some(line) = said.recv().await {
+    while let Some(line) = received.recv().await {
         progress(&line);
     }
-    // It panics or it ends; nobody aborts it.
+    // It is never aborted: it panics or returns.
     work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
@@ -105,12 +104,12 @@ fn unpack(
 ) -> Result<Unpacked, RootfsError> {
     let archive = Archive::open(file, budget, || cache.spool())?;
     let image = image::read(&archive, &Platform::here(), budget)?;
-    let place = cache.place(image.chain());
+    let place = cache.paths(image.chain());
     let waiting = || say("another process is unpacking the image".to_owned());
     let tree = match place.claim(stop, waiting)? {
-        Claimed::There(tree) => tree,
-        Claimed::Mine(filling) => {
-            let tree = fill(&image, filling, budget, say)?;
+        Claimed::Ready(tree) => tree,
+        Claimed::Missing(partial) => {
+            let tree = fill(&image, partial, budget, say)?;
             cache.tidy();
             tree
         }
@@ -122,11 +121,11 @@ fn unpack(
 /// Unpacks all layers, the lowest first.
 fn fill(
     image: &Image,
-    filling: Filling,
+    partial: PartialTree,
     budget: &Budget,
     say: &mut dyn FnMut(String),
 ) -> Result<Arc<OwnedFd>, RootfsError> {
-    let mut tree = Tree::new(filling.folder()?);
+    let mut tree = Tree::new(partial.directory()?);
     let layers = image.layers.len();
     for (index, layer) in image.layers.iter().enumerate() {
         let number = index + 1;
@@ -147,7 +146,7 @@ fn fill(
         })?;
     }
     tree.finish()?;
-    filling.finish()
+    partial.finish()
 }
 
 impl RootfsError {

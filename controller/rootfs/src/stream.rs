@@ -1,4 +1,4 @@
-//! What a layer's bytes go through: decompressed, counted, and held against their digests.
+//! Streams of layers: decompressed, counted, and verified against their digests.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -13,10 +13,10 @@ use crate::digest::Digest;
 use crate::error::RootfsError;
 use crate::tar::Source;
 
-/// How much is passed over at once.
+/// Buffer size for skipping.
 const PIECE: usize = 64 << 10;
 
-/// How something is compressed. Its own bytes say so: names and media types are but words.
+/// A compression format. It is detected from the content: names and media types are not trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compression {
     None,
@@ -28,14 +28,14 @@ impl Compression {
     pub fn of(start: &[u8]) -> Self {
         match start {
             [0x1f, 0x8b, 8, ..] => Self::Gzip,
-            // A frame, or one that is to be skipped.
+            // A frame, or a skippable frame.
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
             _ => Self::None,
         }
     }
 }
 
-/// Something that may be compressed, as it was before.
+/// The decompressed content of a stream that may be compressed.
 pub(super) enum Plain<B> {
     AsIs(B),
     Gzip(Box<MultiGzDecoder<B>>),
@@ -155,9 +155,9 @@ pub(super) struct LayerStream<'budget> {
 /// The digests of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Digests {
-    /// As it lies in the archive.
+    /// Of the content as stored in the archive.
     pub blob: Digest,
-    /// Decompressed.
+    /// Of the decompressed content.
     pub diff: Digest,
 }
 
@@ -168,7 +168,7 @@ impl<'budget> LayerStream<'budget> {
         Ok(Self { plain: Hashed { inner: Metered::new(plain, budget), hash: Sha256::new() } })
     }
 
-    /// The digests, of all of it: what comes after the tar's end counts too.
+    /// The digests of the whole stream, including what follows the tar's end.
     pub fn finish(mut self) -> Result<Digests, RootfsError> {
         let mut buffer = vec![0; PIECE];
         while read(&mut self.plain, &mut buffer)? > 0 {}
@@ -190,7 +190,7 @@ impl Source for LayerStream<'_> {
     }
 }
 
-/// Reads past something.
+/// Skips the rest of a stream.
 pub(super) fn pass(source: &mut impl Read, bytes: u64) -> io::Result<()> {
     let most = usize::try_from(bytes).unwrap_or(PIECE).min(PIECE);
     let mut buffer = vec![0; most];

@@ -1,10 +1,9 @@
-//! Reads tar archives of strangers, an entry at a time, in bounded memory.
+//! Reads untrusted tar archives, one entry at a time, in bounded memory.
 //!
-//! Written here, since what libraries offer reads a header's extension whole, however long it says
-//! that it is, and takes the map of a sparse file in the pax formats for its content. Every
-//! dialect that images are made of is read: V7, ustar, pax, GNU with its long names, and sparse
-//! files in all four notations. Where dialects leave a choice it is the one of Go's library, which
-//! the engines use.
+//! Own code, because libraries read a header's extension whole, whatever length it claims, and
+//! mistake the map of a sparse file in the pax formats for its content. All formats that images use
+//! are read: V7, ustar, pax, GNU with its long names, and sparse files in all four notations. Where
+//! formats are ambiguous, it does the same as Go's library, which the engines use.
 
 use std::io;
 use std::io::Read;
@@ -39,11 +38,11 @@ const MORE_IS_EXTENDED: usize = 504;
 
 /// What a tar is read from.
 pub(super) trait Source: Read {
-    /// Goes past bytes that nobody wants.
+    /// Skips bytes.
     fn skip(&mut self, bytes: u64) -> io::Result<()>;
 }
 
-/// An entry, in its own words: nothing of it is to be trusted.
+/// An entry, as in the archive: untrusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     /// Any bytes.
@@ -58,8 +57,8 @@ pub(super) struct Entry {
     pub mtime: (i64, u32),
     /// Of a file, holes included.
     pub size: u64,
-    /// Where the file's content lies in it, in ascending order; the rest is holes. That much can
-    /// be [read](Entries::content).
+    /// The extents of the file that have content, in ascending order; the rest is holes. Their
+    /// content can be [read](Entries::content).
     pub extents: Vec<SparseExtent>,
 }
 
@@ -81,7 +80,7 @@ pub(super) enum Kind {
     Special,
 }
 
-/// What was said before the header of an entry.
+/// Extended headers, which precede the header of an entry.
 #[derive(Debug, Default)]
 struct Extensions {
     path: Option<Vec<u8>>,
@@ -98,10 +97,10 @@ struct Extensions {
 /// A sparse file in one of the pax notations.
 #[derive(Debug, Default)]
 struct PaxSparse {
-    /// Its real one: the other is made up.
+    /// The real name; the one in the header is a placeholder.
     path: Option<Vec<u8>>,
     real_size: Option<u64>,
-    /// The first two notations have it here; it lies before the content in the third.
+    /// In the first two notations; in the third one it precedes the content.
     map: Vec<u64>,
     map_is_content: bool,
 }
@@ -131,7 +130,7 @@ impl<S: Source> Entries<S> {
 
     /// The next entry; `None` at the archive's end.
     pub fn next(&mut self) -> Result<Option<Entry>, RootfsError> {
-        let mut said = Extensions::default();
+        let mut extensions = Extensions::default();
         loop {
             self.finish_entry()?;
             let Some(header) = self.header()? else { return Ok(None) };
@@ -139,15 +138,14 @@ impl<S: Source> Entries<S> {
             match header[TYPE] {
                 b'x' => {
                     let text = self.extension(size)?;
-                    let Extensions { gnu_path, gnu_link, .. } = said;
-                    said = Extensions { gnu_path, gnu_link, ..pax(&text)? };
+                    let Extensions { gnu_path, gnu_link, .. } = extensions;
+                    extensions = Extensions { gnu_path, gnu_link, ..pax(&text)? };
                 }
-                // What it says of all entries is none of what we read: Go's library leaves it to
-                // its users, and they leave it.
+                // Global headers are ignored, as by the users of Go's library.
                 b'g' => drop(self.extension(size)?),
-                b'L' => said.gnu_path = Some(until_nul(&self.extension(size)?).to_owned()),
-                b'K' => said.gnu_link = Some(until_nul(&self.extension(size)?).to_owned()),
-                _ => return self.entry(&header, said).map(Some),
+                b'L' => extensions.gnu_path = Some(until_nul(&self.extension(size)?).to_owned()),
+                b'K' => extensions.gnu_link = Some(until_nul(&self.extension(size)?).to_owned()),
+                _ => return self.entry(&header, extensions).map(Some),
             }
         }
     }
@@ -177,7 +175,7 @@ impl<S: Source> Entries<S> {
         Ok(self.source.skip(left)?)
     }
 
-    /// A block, or nothing where the source ends before it.
+    /// The next block; `None` if the source ends before it.
     fn block(&mut self) -> Result<Option<[u8; BLOCK as usize]>, RootfsError> {
         let mut block = [0; BLOCK as usize];
         let mut filled = 0;
@@ -196,20 +194,20 @@ impl<S: Source> Entries<S> {
     fn header(&mut self) -> Result<Option<[u8; BLOCK as usize]>, RootfsError> {
         let Some(block) = self.block()? else { return Ok(None) };
         if block == [0; BLOCK as usize] {
-            // The end is two of them; a source that ends after one has ended too.
+            // Two empty blocks mark the end; one at the end of the source is accepted too.
             return match self.block()? {
                 None => Ok(None),
                 Some(second) if second == [0; BLOCK as usize] => Ok(None),
                 Some(_) => Err(TarProblem::Checksum.into()),
             };
         }
-        let said = number(&block[CHECKSUM]).map_err(|_| TarProblem::Checksum)?;
+        let checksum = number(&block[CHECKSUM]).map_err(|_| TarProblem::Checksum)?;
         let without = |index: usize, byte: u8| if CHECKSUM.contains(&index) { b' ' } else { byte };
         let bytes = || block.iter().enumerate().map(|(index, &byte)| without(index, byte));
         let sum: u64 = bytes().map(u64::from).sum();
-        // Old programs took bytes for signed.
+        // Old programs added signed bytes.
         let signed: i64 = bytes().map(|byte| i64::from(byte.cast_signed())).sum();
-        if said != sum && i64::try_from(said) != Ok(signed) {
+        if checksum != sum && i64::try_from(checksum) != Ok(signed) {
             return Err(TarProblem::Checksum.into());
         }
         Ok(Some(block))
@@ -220,7 +218,7 @@ impl<S: Source> Entries<S> {
         self.padding = size.wrapping_neg() % BLOCK;
     }
 
-    /// The content of an entry that speaks of the next one.
+    /// The content of an entry that describes the next one.
     fn extension(&mut self, size: u64) -> Result<Vec<u8>, RootfsError> {
         if size > MAX_EXTENSION {
             return Err(TarProblem::ExtensionTooLong.into());
@@ -237,19 +235,19 @@ impl<S: Source> Entries<S> {
     fn entry(
         &mut self,
         header: &[u8; BLOCK as usize],
-        said: Extensions,
+        extensions: Extensions,
     ) -> Result<Entry, RootfsError> {
         let is_gnu = header[MAGIC] == *b"ustar  \0";
         let mut path = until_nul(&header[NAME]).to_owned();
         if header[MAGIC].starts_with(b"ustar\0") && header[PREFIX.start] != 0 {
             path = [until_nul(&header[PREFIX]), b"/", &path].concat();
         }
-        let path = said.gnu_path.or(said.path).unwrap_or(path);
-        let link = said.gnu_link.or(said.link);
+        let path = extensions.gnu_path.or(extensions.path).unwrap_or(path);
+        let link = extensions.gnu_link.or(extensions.link);
         let link = link.unwrap_or_else(|| until_nul(&header[LINK]).to_owned());
-        let stored = said.size.map_or_else(|| number(&header[SIZE]), Ok)?;
+        let stored = extensions.size.map_or_else(|| number(&header[SIZE]), Ok)?;
         let kind = match header[TYPE] {
-            // Before there was a type for directories.
+            // V7 has no type for directories.
             0 | b'0' if path.ends_with(b"/") && stored == 0 => Kind::Directory,
             0 | b'0' | b'7' | b'S' => Kind::File,
             b'1' => Kind::HardLink,
@@ -258,12 +256,12 @@ impl<S: Source> Entries<S> {
             b'5' => Kind::Directory,
             other => return Err(TarProblem::UnknownType(other).into()),
         };
-        let id = |said: Option<u64>, field: Range<usize>| match said {
+        let id = |extended: Option<u64>, field: Range<usize>| match extended {
             Some(id) => Ok(id),
             None => number(&header[field]),
         };
         let owner = |id: u64| match u32::try_from(id) {
-            // The last one means none.
+            // The last number means "no owner".
             Ok(id) if id < u32::MAX => Ok(id),
             _ => Err(TarProblem::Owner),
         };
@@ -272,9 +270,9 @@ impl<S: Source> Entries<S> {
             kind,
             link,
             mode: u32::try_from(number(&header[MODE])? & 0o7777).unwrap_or_default(),
-            uid: owner(id(said.uid, UID)?)?,
-            gid: owner(id(said.gid, GID)?)?,
-            mtime: match said.mtime {
+            uid: owner(id(extensions.uid, UID)?)?,
+            gid: owner(id(extensions.gid, GID)?)?,
+            mtime: match extensions.mtime {
                 Some(mtime) => mtime,
                 None => (time(&header[MTIME])?, 0),
             },
@@ -285,12 +283,12 @@ impl<S: Source> Entries<S> {
             if stored > i64::MAX as u64 {
                 return Err(TarProblem::Number.into());
             }
-            self.file(header, &mut entry, stored, said.sparse, is_gnu)?;
+            self.file(header, &mut entry, stored, extensions.sparse, is_gnu)?;
         }
         Ok(entry)
     }
 
-    /// Where the content of a file lies.
+    /// Reads the extents of a file.
     fn file(
         &mut self,
         header: &[u8; BLOCK as usize],
@@ -392,25 +390,25 @@ fn numbers_of_extents(fields: &[u8], map: &mut Vec<u64>) -> Result<(), TarProble
     Ok(())
 }
 
-/// What extended headers say of the next entry.
+/// Parses the extended headers of the next entry.
 fn pax(mut text: &[u8]) -> Result<Extensions, TarProblem> {
-    let mut said = Extensions::default();
+    let mut extensions = Extensions::default();
     let mut sparse: Option<PaxSparse> = None;
     let (mut major, mut minor) = (None, None);
     while !text.is_empty() {
         let (key, value, rest) = record(text).ok_or(TarProblem::Pax)?;
         text = rest;
-        // Nothing said is the header's word.
+        // Without a value, the header's field counts.
         let name = || (!value.is_empty()).then(|| value.to_owned());
         let count = || if value.is_empty() { Ok(None) } else { decimal(value).map(Some) };
         match key {
-            b"path" => said.path = name(),
-            b"linkpath" => said.link = name(),
-            b"size" => said.size = count()?,
-            b"uid" => said.uid = count()?,
-            b"gid" => said.gid = count()?,
-            b"mtime" if value.is_empty() => said.mtime = None,
-            b"mtime" => said.mtime = Some(pax_time(value).ok_or(TarProblem::Pax)?),
+            b"path" => extensions.path = name(),
+            b"linkpath" => extensions.link = name(),
+            b"size" => extensions.size = count()?,
+            b"uid" => extensions.uid = count()?,
+            b"gid" => extensions.gid = count()?,
+            b"mtime" if value.is_empty() => extensions.mtime = None,
+            b"mtime" => extensions.mtime = Some(pax_time(value).ok_or(TarProblem::Pax)?),
             _ if key.starts_with(b"GNU.sparse.") => {
                 let sparse = sparse.get_or_insert_default();
                 match &key[b"GNU.sparse.".len()..] {
@@ -442,8 +440,8 @@ fn pax(mut text: &[u8]) -> Result<Extensions, TarProblem> {
             return Err(TarProblem::Sparse);
         }
     }
-    said.sparse = sparse;
-    Ok(said)
+    extensions.sparse = sparse;
+    Ok(extensions)
 }
 
 /// A record, `LENGTH KEY=VALUE` with a newline after it: its key, its value, and what follows.
@@ -486,12 +484,12 @@ fn decimal(text: &[u8]) -> Result<u64, TarProblem> {
     text.and_then(|text| text.parse().ok()).ok_or(TarProblem::Number)
 }
 
-/// A number of a header: octal, or binary where it is marked so. Nothing is 0.
+/// A number of a header: octal, or binary if marked so. An empty field is 0.
 fn number(field: &[u8]) -> Result<u64, TarProblem> {
     u64::try_from(signed_number(field)?).map_err(|_| TarProblem::Number)
 }
 
-/// A time. Nobody relies on one that is none.
+/// A time; 0 if it is out of range.
 fn time(field: &[u8]) -> Result<i64, TarProblem> {
     let number = signed_number(field)?;
     Ok(i64::try_from(number).unwrap_or_default())

@@ -1,8 +1,9 @@
-//! Writes the tree of an image, below one directory and nowhere else, whatever paths a layer has.
+//! Writes the tree of an image. Nothing outside one directory is written, whatever paths a layer
+//! has.
 //!
 //! A path is walked component by component, from the tree's own descriptor, and never through a
-//! link: neither to make something, nor to remove it, nor to link to it. Nobody else writes to the
-//! tree meanwhile; where somebody did, the walk would still not leave it.
+//! link: neither to create an entry, nor to remove it, nor to link to it. No other process writes
+//! to the tree meanwhile; even if one did, the walk would not leave it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::CString;
@@ -18,20 +19,20 @@ use crate::budget::Budget;
 use crate::error::{EntryProblem, RootfsError, TarProblem};
 use crate::tar::SparseExtent;
 
-/// To reach a directory.
-const REACH: OFlags =
+/// Flags to open a directory.
+const OPEN_DIR: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// To list a directory, or to change what it has.
+/// Flags to list a directory, or to change its metadata.
 const LIST: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// Of a directory while things are made in it.
+/// The mode of a directory while its entries are created.
 const OPEN: Mode = Mode::RWXU;
-/// Permissions and the sticky bit: what would let a file's user be another's is not kept.
+/// Permissions and the sticky bit; set-id bits are dropped.
 const KEPT_MODE: u32 = 0o1777;
-/// How much of a file is written at once.
+/// Buffer size for file content.
 const PIECE: usize = 128 << 10;
 
-/// What a file has beside its content.
+/// The metadata of a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Metadata {
     pub mode: u32,
@@ -42,7 +43,7 @@ pub(super) struct Metadata {
 
 impl Metadata {
     /// Of a directory that no layer describes.
-    const UNSAID: Self = Self { mode: 0o755, uid: 0, gid: 0, mtime: (0, 0) };
+    const DEFAULT: Self = Self { mode: 0o755, uid: 0, gid: 0, mtime: (0, 0) };
 
     fn mode(&self) -> Mode {
         Mode::from_raw_mode(self.mode & KEPT_MODE)
@@ -55,53 +56,53 @@ impl Metadata {
     }
 }
 
-/// Whose the files are.
+/// The owner of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owners {
-    /// As the image says: a sandbox has the users that the same image has on Docker.
+    /// As in the image: a sandbox has the same users as the image has on Docker.
     AsSaid,
-    /// Ours: only root can give files away.
+    /// This process's user: only root can change owners.
     Ours,
 }
 
-/// Paths that the layer which is being unpacked has, and all that they lie in. What hides the
-/// layers below leaves them.
+/// The paths of the layer that is being unpacked, with their parents. Whiteouts do not remove
+/// them.
 #[derive(Debug, Default)]
 pub(super) struct Kept(HashSet<Box<[u8]>>);
 
 impl Kept {
-    /// Directories that no entry names count as entries: each is made, and remembered.
+    /// Directories without an entry count as entries: each is created and remembered.
     pub fn insert(&mut self, path: &[u8], budget: &Budget) -> Result<(), RootfsError> {
-        let mut folders = path;
+        let mut parents = path;
         self.0.insert(path.into());
-        while let Some(slash) = folders.iter().rposition(|&byte| byte == b'/') {
-            folders = &folders[..slash];
-            if !self.0.insert(folders.into()) {
+        while let Some(slash) = parents.iter().rposition(|&byte| byte == b'/') {
+            parents = &parents[..slash];
+            if !self.0.insert(parents.into()) {
                 break;
             }
-            budget.entry(folders)?;
+            budget.entry(parents)?;
         }
         Ok(())
     }
 }
 
-/// A tree that is being written. Its paths have neither `.` nor `..`, and no slash too many; the
-/// empty one is the root.
+/// A tree that is being written. Its paths have neither `.` nor `..` nor redundant slashes; the
+/// empty path is the root.
 #[derive(Debug)]
 pub(super) struct Tree {
     root: Rc<OwnedFd>,
     owners: Owners,
-    /// The directory that something was made in last.
+    /// The last parent directory.
     last: Option<(Vec<u8>, Rc<OwnedFd>)>,
-    /// What directories are to have in the end: writing into them needs rights, and changes times.
+    /// The final metadata of directories: writing into them needs permissions, and changes times.
     directories: BTreeMap<Vec<u8>, Metadata>,
     buffer: Vec<u8>,
 }
 
-/// The directory that something lies in, and its name there.
+/// The parent directory of an entry, and its name there.
 type Found<'path> = (Rc<OwnedFd>, &'path [u8]);
 
-/// What becomes of directories on the way that are not there.
+/// What to do about missing parent directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Absent {
     Make,
@@ -116,16 +117,16 @@ impl Tree {
             root: Rc::new(root),
             owners: if is_root { Owners::AsSaid } else { Owners::Ours },
             last: None,
-            directories: BTreeMap::from([(Vec::new(), Metadata::UNSAID)]),
+            directories: BTreeMap::from([(Vec::new(), Metadata::DEFAULT)]),
             buffer: vec![0; PIECE],
         }
     }
 
-    /// Makes a directory, or finds it. Whatever else is there goes.
+    /// Creates a directory if it does not exist. Anything else at the path is replaced.
     pub fn directory(&mut self, path: &[u8], metadata: Metadata) -> Result<(), EntryProblem> {
         if !path.is_empty() {
             self.make(path, |parent, name| match rustix::fs::mkdirat(parent, name, OPEN) {
-                Err(Errno::EXIST) if reach(parent, name).is_ok() => Ok(()),
+                Err(Errno::EXIST) if open_dir(parent, name).is_ok() => Ok(()),
                 made => made,
             })?;
         }
@@ -133,7 +134,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes a file, in place of whatever is there, from `content`, which gives the bytes of all
+    /// Creates or replaces a file with `content`, which returns the bytes of all
     /// extents, one after the other.
     pub fn file(
         &mut self,
@@ -189,8 +190,8 @@ impl Tree {
         finish().map_err(failed)
     }
 
-    /// Makes a symbolic link, in place of whatever is there: a directory goes with all that is in
-    /// it. Where it leads is not looked at.
+    /// Creates a symbolic link, replacing what is there, even a directory with content. Its target
+    /// is not checked.
     pub fn symlink(
         &mut self,
         path: &[u8],
@@ -213,7 +214,7 @@ impl Tree {
         })
     }
 
-    /// Makes a hard link to a file of the tree, or to a link itself, in place of whatever is there.
+    /// Creates a hard link to a file of the tree, or to a link itself, replacing what is there.
     pub fn hard_link(&mut self, path: &[u8], target: &[u8]) -> Result<(), EntryProblem> {
         let missing =
             || EntryProblem::MissingTarget { target: String::from_utf8_lossy(target).into_owned() };
@@ -239,12 +240,12 @@ impl Tree {
         }
     }
 
-    /// Removes whatever is there, with all that is in it.
+    /// Removes an entry; a directory with its content.
     pub fn remove(&mut self, path: &[u8]) -> Result<(), EntryProblem> {
         self.hide(path, &Kept::default())
     }
 
-    /// Removes what is at a path, and in it, but for what is kept.
+    /// Removes an entry with its content, except kept paths.
     pub fn hide(&mut self, path: &[u8], kept: &Kept) -> Result<(), EntryProblem> {
         self.last = None;
         if let Some((parent, name)) = self.parent(path, Absent::Leave)? {
@@ -253,15 +254,15 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes what is in a directory, but for what is kept.
+    /// Removes the content of a directory, except kept paths.
     pub fn hide_within(&mut self, path: &[u8], kept: &Kept) -> Result<(), EntryProblem> {
         self.last = None;
-        let folder = if path.is_empty() {
+        let directory = if path.is_empty() {
             self.root.clone()
         } else {
             let Some((parent, name)) = self.parent(path, Absent::Leave)? else { return Ok(()) };
-            match reach(&parent, name) {
-                Ok(folder) => Rc::new(folder),
+            match open_dir(&parent, name) {
+                Ok(directory) => Rc::new(directory),
                 Err(EntryProblem::Io(error))
                     if Errno::from_io_error(&error) == Some(Errno::NOENT) =>
                 {
@@ -270,10 +271,10 @@ impl Tree {
                 Err(problem) => return Err(problem),
             }
         };
-        sweep_within(&folder, &mut path.to_owned(), kept)
+        sweep_within(&directory, &mut path.to_owned(), kept)
     }
 
-    /// Gives the directories what they are to have.
+    /// Sets the final metadata of the directories.
     pub fn finish(mut self) -> Result<(), RootfsError> {
         // The innermost first: each is reached through those above.
         while let Some((path, metadata)) = self.directories.pop_last() {
@@ -285,24 +286,24 @@ impl Tree {
                 Ok(None) | Err(EntryProblem::NoDirectory | EntryProblem::ThroughLink) => continue,
                 Err(problem) => return Err(named(problem)),
             };
-            let folder = match rustix::fs::openat(&parent, name, LIST, Mode::empty()) {
-                Ok(folder) => folder,
+            let directory = match rustix::fs::openat(&parent, name, LIST, Mode::empty()) {
+                Ok(directory) => directory,
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 Err(errno) => return Err(named(errno.into())),
             };
             let finish = || {
                 if self.owners == Owners::AsSaid {
-                    rustix::fs::fchown(&folder, Some(uid(metadata)), Some(gid(metadata)))?;
+                    rustix::fs::fchown(&directory, Some(uid(metadata)), Some(gid(metadata)))?;
                 }
-                rustix::fs::fchmod(&folder, metadata.mode())?;
-                rustix::fs::futimens(&folder, &metadata.times())
+                rustix::fs::fchmod(&directory, metadata.mode())?;
+                rustix::fs::futimens(&directory, &metadata.times())
             };
             finish().map_err(|errno: Errno| named(errno.into()))?;
         }
         Ok(())
     }
 
-    /// Makes something; what is there already goes first.
+    /// Creates an entry, after removing what is there.
     fn make<T>(
         &mut self,
         path: &[u8],
@@ -313,7 +314,7 @@ impl Tree {
         };
         match make(&parent, name) {
             Err(Errno::EXIST) => {
-                // It may have been one that was made in last.
+                // It may have contained the last parent directory.
                 self.last = None;
                 remove(&parent, name)?;
                 Ok(make(&parent, name)?)
@@ -322,8 +323,8 @@ impl Tree {
         }
     }
 
-    /// Where something lies; nothing for the root, and where the directory is not there and not
-    /// made.
+    /// The parent and the name of an entry; `None` for the root, and if a parent is missing and is
+    /// not created.
     fn parent<'path>(
         &mut self,
         path: &'path [u8],
@@ -336,84 +337,84 @@ impl Tree {
         if name.is_empty() {
             return Ok(None);
         }
-        if let Some((last, folder)) = &self.last
+        if let Some((last, directory)) = &self.last
             && last == above
         {
-            return Ok(Some((folder.clone(), name)));
+            return Ok(Some((directory.clone(), name)));
         }
-        let mut folder = self.root.clone();
+        let mut directory = self.root.clone();
         let mut walked = 0;
         for component in above.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
             walked += component.len() + usize::from(walked > 0);
-            let mut next = reach(&folder, component);
+            let mut next = open_dir(&directory, component);
             if let Err(EntryProblem::Io(error)) = &next
                 && Errno::from_io_error(error) == Some(Errno::NOENT)
             {
                 if absent == Absent::Leave {
                     return Ok(None);
                 }
-                rustix::fs::mkdirat(&folder, component, OPEN)?;
-                self.directories.insert(above[..walked].to_owned(), Metadata::UNSAID);
-                next = reach(&folder, component);
+                rustix::fs::mkdirat(&directory, component, OPEN)?;
+                self.directories.insert(above[..walked].to_owned(), Metadata::DEFAULT);
+                next = open_dir(&directory, component);
             }
-            folder = Rc::new(next?);
+            directory = Rc::new(next?);
         }
-        self.last = Some((above.to_owned(), folder.clone()));
-        Ok(Some((folder, name)))
+        self.last = Some((above.to_owned(), directory.clone()));
+        Ok(Some((directory, name)))
     }
 }
 
-/// Reaches a directory in another one; never through a link.
-fn reach(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, EntryProblem> {
-    match rustix::fs::openat(folder, name, REACH, Mode::empty()) {
+/// Opens a directory in another one; never through a link.
+fn open_dir(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, EntryProblem> {
+    match rustix::fs::openat(parent, name, OPEN_DIR, Mode::empty()) {
         Err(errno @ (Errno::NOTDIR | Errno::LOOP)) => {
-            let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
             Err(match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
                 rustix::fs::FileType::Symlink => EntryProblem::ThroughLink,
                 rustix::fs::FileType::Directory => errno.into(),
                 _ => EntryProblem::NoDirectory,
             })
         }
-        reached => Ok(reached?),
+        opened => Ok(opened?),
     }
 }
 
-/// Removes something, with all that is in it. It is no error where it is not there.
-fn remove(folder: &OwnedFd, name: &[u8]) -> Result<(), EntryProblem> {
-    sweep(folder, name, &mut Vec::new(), &Kept::default())
+/// Removes an entry with its content, if it exists.
+fn remove(directory: &OwnedFd, name: &[u8]) -> Result<(), EntryProblem> {
+    sweep(directory, name, &mut Vec::new(), &Kept::default())
 }
 
-/// Removes what has a name in a directory, but for what is kept. `path` is its path.
+/// Removes an entry of a directory, except kept paths. `path` is its path in the tree.
 fn sweep(
-    folder: &OwnedFd,
+    directory: &OwnedFd,
     name: &[u8],
     path: &mut Vec<u8>,
     kept: &Kept,
 ) -> Result<(), EntryProblem> {
     let is_kept = kept.0.contains(path.as_slice());
     if !is_kept {
-        match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
+        match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             Err(Errno::ISDIR | Errno::PERM) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
-    let within = match reach(folder, name) {
-        // Nothing is in it.
+    let within = match open_dir(directory, name) {
+        // It has no content.
         Err(EntryProblem::NoDirectory | EntryProblem::ThroughLink) if is_kept => return Ok(()),
         within => within?,
     };
     sweep_within(&within, path, kept)?;
     if !is_kept {
-        rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR)?;
+        rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR)?;
     }
     Ok(())
 }
 
-/// Removes what is in a directory, but for what is kept. It goes no deeper than paths do.
-fn sweep_within(folder: &OwnedFd, path: &mut Vec<u8>, kept: &Kept) -> Result<(), EntryProblem> {
-    // All of them first: what is removed while it is listed may hide others.
-    let listed = rustix::fs::openat(folder, c".", LIST, Mode::empty())?;
+/// Removes the content of a directory, except kept paths. Its depth is bounded by that of paths.
+fn sweep_within(directory: &OwnedFd, path: &mut Vec<u8>, kept: &Kept) -> Result<(), EntryProblem> {
+    // List all names first: removing while listing may skip some.
+    let listed = rustix::fs::openat(directory, c".", LIST, Mode::empty())?;
     let names: Result<Vec<CString>, Errno> = rustix::fs::Dir::new(listed)?
         .map(|entry| entry.map(|entry| entry.file_name().to_owned()))
         .collect();
@@ -425,7 +426,7 @@ fn sweep_within(folder: &OwnedFd, path: &mut Vec<u8>, kept: &Kept) -> Result<(),
             path.push(b'/');
         }
         path.extend(name);
-        let swept = sweep(folder, name, path, kept);
+        let swept = sweep(directory, name, path, kept);
         path.truncate(length);
         swept?;
     }

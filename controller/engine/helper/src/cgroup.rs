@@ -1,7 +1,7 @@
-//! A container's control groups: where they are, how to end what is in them, what they know.
+//! A container's control groups: their paths, how to kill their processes, and their statistics.
 //!
-//! They are what outlives everybody: a container whose controller and helper were killed is found
-//! and ended by its name alone. On version 1 (and hybrid) a container has a group in each hierarchy
+//! They outlive the controller and the helper: if both were killed, the container is found and
+//! removed by its name. On version 1 (and hybrid) a container has a group in each hierarchy
 //! that limits it, and in no other, because each costs the kernel milliseconds; on version 2 one.
 //! Always directly beneath the root, so that no parent is left.
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-/// Between two looks at a group whose processes are dying.
+/// Poll interval for a group whose processes are dying.
 const POLL: Duration = Duration::from_millis(1);
 
 /// Where control groups are on this machine.
@@ -28,18 +28,18 @@ pub struct Hierarchies {
     read_only: Vec<PathBuf>,
 }
 
-/// What a container's groups know of it.
+/// The statistics of a container's groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// How often a process of it was killed because its memory was used up.
+    /// How many of its processes were killed by the OOM killer.
     pub oom_kills: u64,
-    /// The most memory that it used, in bytes.
+    /// Its peak memory, in bytes.
     pub peak_memory: u64,
-    /// Processor time, its processes' that have ended among it.
+    /// CPU time, including ended processes.
     pub cpu: Duration,
 }
 
-/// What the limits of a sandbox need.
+/// The controllers that a sandbox's limits require.
 const NEEDED: &[&str] = &["memory", "cpu", "pids"];
 /// What else a container has a group of on version 1: what it used is counted, and libcontainer
 /// denies it devices.
@@ -95,7 +95,7 @@ impl Hierarchies {
         }
     }
 
-    /// What is in the way of limits, for people; `None` where nothing is.
+    /// Why limits cannot be set, for people; `None` if they can.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         let (has, where_from): (Vec<String>, Vec<&Path>) = if self.is_v1() {
@@ -132,7 +132,7 @@ impl Hierarchies {
         if self.is_v1() {
             return v1.into_iter().any(|file| file.exists());
         }
-        // The root itself has no such file: any group beneath it does.
+        // The root has no such file; groups beneath it do.
         let groups = self.v2.iter().flat_map(|root| fs::read_dir(root).into_iter().flatten());
         groups.flatten().any(|group| group.path().join("memory.swap.max").exists())
     }
@@ -146,14 +146,14 @@ impl Hierarchies {
         v1.map(|(_, point)| point).chain(v2).map(PathBuf::as_path)
     }
 
-    /// Whether limits are kept by version 1. Where it is there at all, version 2 has none of the
-    /// controllers, or none that we could rely on.
+    /// Whether version 1 enforces the limits. If it is mounted at all, version 2 cannot be relied
+    /// on to have the controllers.
     #[must_use]
     pub const fn is_v1(&self) -> bool {
         !self.v1.is_empty()
     }
 
-    /// The groups of the container with this name, whether they are there or not.
+    /// The groups of the container with this name, whether they exist or not.
     #[must_use]
     pub fn of(&self, name: &str) -> Groups {
         let all = self.used().map(|point| point.join(name)).collect();
@@ -175,8 +175,8 @@ impl Hierarchies {
 /// there, and goes back.
 ///
 /// A process that has one thread and moves itself, by `tasks`, moves at once. One that is moved by
-/// its number, or by `cgroup.procs`, waits for all processors of the machine: 15 to 30 ms where
-/// nobody else did it just before.
+/// its number, or by `cgroup.procs`, waits for all processors of the machine: 15 to 30 ms
+/// unless another process did so just before.
 #[derive(Debug)]
 pub struct Homes {
     tasks: Vec<fs::File>,
@@ -237,7 +237,7 @@ enum Files {
 }
 
 impl Groups {
-    /// What they know; `None` where they are gone, or know nothing of memory.
+    /// Their statistics; `None` if they are gone, or do not account memory.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         match &self.files {
@@ -251,7 +251,7 @@ impl Groups {
             }
             Files::V2 { group } => {
                 let group = group.as_ref()?;
-                // Before Linux 5.19 there is no peak: what is used now is no lie, only too little.
+                // Before Linux 5.19 there is no peak: the current value is a lower bound.
                 let peak = || number(&group.join("memory.current"));
                 Some(Usage {
                     oom_kills: field(&group.join("memory.events"), "oom_kill")?,
@@ -344,7 +344,7 @@ impl Groups {
     }
 }
 
-/// Removes a group, and those that a guest may have made in it where it could.
+/// Removes a group, and its subgroups, which a guest may have created.
 fn remove_tree(group: &Path) -> Result<(), Errno> {
     match rustix::fs::rmdir(group) {
         Err(Errno::BUSY | Errno::NOTEMPTY) => {}

@@ -16,12 +16,12 @@ use crate::executor::Agent;
 use crate::mount_ns::{self, Place};
 use crate::{Error, ns_setup};
 
-/// How long the kernel may take to end a container's processes.
+/// How long the kernel may take to kill a container's processes.
 const DEATH: Duration = Duration::from_secs(10);
-/// The first to go when the machine has no memory left.
+/// The highest score: the first to be killed when the machine runs out of memory.
 const OOM_SCORE_ADJ: &str = "1000";
 
-/// A container that was made.
+/// A created container.
 pub struct Container {
     container: libcontainer::container::Container,
     pid: Pid,
@@ -30,17 +30,18 @@ pub struct Container {
     remains: Remains,
 }
 
-/// What there is of a container, from before it is made.
+/// What exists of a container, from before its creation.
 struct Remains {
     name: String,
     groups: Groups,
     records: OwnedFd,
-    /// The record, locked: whoever removes by it waits until nothing more can come into being.
+    /// The record, locked: a process that removes leftovers waits until nothing more can be
+    /// created.
     _record: OwnedFd,
 }
 
 impl Container {
-    /// Makes a container that waits to be started. Where that fails, nothing is left of it.
+    /// Creates a container that waits to be started. On failure, nothing is left of it.
     pub fn create(
         place: &Place,
         name: String,
@@ -145,15 +146,15 @@ impl Container {
 }
 
 impl Remains {
-    /// The groups first: the record is by what they are found.
+    /// The groups first: they are found by the record.
     fn remove(&mut self) -> io::Result<()> {
         self.groups.remove(DEATH)?;
         mount_ns::remove_record(&self.records, &self.name)
     }
 }
 
-/// libcontainer reads it from a file of this name; without the resources where those are ours to
-/// limit.
+/// libcontainer reads it from a file of this name; without the resources if the helper sets the
+/// limits.
 fn write_config(config: OwnedFd, take_resources: bool) -> Result<serde_json::Value, Error> {
     let mut text = Vec::new();
     rustix::fs::seek(&config, rustix::fs::SeekFrom::Start(0))?;
@@ -205,7 +206,7 @@ fn set_limits(groups: &Groups, resources: &serde_json::Value) -> Result<(), Erro
     Ok(())
 }
 
-/// Ends what libcontainer started and did not finish.
+/// Kills what libcontainer started and did not finish.
 fn kill_children() {
     let children = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
     for pid in children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)) {

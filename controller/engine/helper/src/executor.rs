@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use sandbox_helper::wire::Filter;
 use seccompiler::{BpfProgram, sock_filter};
 
-/// Signals that end the helper's user's programs, not the helper.
+/// Signals that the helper ignores, but the agent must not.
 pub const IGNORED: &[libc::c_int] = &[
     libc::SIGINT,
     libc::SIGQUIT,
@@ -57,11 +57,11 @@ fn instruction(bits: u64) -> sock_filter {
 }
 
 impl Executor for Agent {
-    /// Before the helper is told that the container is made: whoever is killed from here on takes
-    /// the container along. A helper that was killed before would let it wait for ever to be
-    /// started, so that is looked at after.
+    /// Runs before the helper learns that the container is created. From here on, the container
+    /// dies with the helper. If the helper was killed before, the container would wait forever to
+    /// be started, so that is checked afterwards.
     ///
-    /// The process is the container's user by now, or it will never be.
+    /// The process already runs as the container's user.
     fn validate(&self, spec: &Spec) -> Result<(), ExecutorValidationError> {
         let error = |what: &str| ExecutorValidationError::ArgValidationError(what.to_owned());
         if !is_who_was_asked_for(spec) {
@@ -84,7 +84,7 @@ impl Executor for Agent {
     fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
         let args = spec.process().as_ref().and_then(|process| process.args().as_deref());
         let args = c_strings(args.unwrap_or_default())?;
-        // By its descriptor, which closes with that: there is no path of it, in the container neither.
+        // By its descriptor, which is closed on exec: it has no path, not even in the container.
         let program = format!("/proc/self/fd/{}", self.program.as_raw_fd());
         let program = CString::new(program).map_err(because)?;
         let variables = spec.process().as_ref().and_then(|process| process.env().as_deref());
@@ -105,7 +105,7 @@ impl Executor for Agent {
     }
 }
 
-/// Whether every id of this process, the saved ones too, is the one that was asked for.
+/// Whether every id of this process, including the saved ones, is the requested one.
 fn is_who_was_asked_for(spec: &Spec) -> bool {
     let Some(user) = spec.process().as_ref().map(|process| process.user()) else { return false };
     let (mut uids, mut gids) = ([0; 3], [0; 3]);
@@ -132,9 +132,9 @@ fn because(error: impl std::error::Error + Send + Sync + 'static) -> ExecutorErr
     ExecutorError::Execution(Box::new(error))
 }
 
-/// Sets what a signal does: nothing, or what it does by default.
+/// Ignores a signal, or restores its default action.
 #[expect(unsafe_code, reason = "no safe interface sets a signal's disposition")]
 pub fn set_disposition(signal: libc::c_int, disposition: libc::sighandler_t) {
-    // SAFETY: neither SIG_IGN nor SIG_DFL runs code of ours.
+    // SAFETY: neither SIG_IGN nor SIG_DFL is a handler function.
     unsafe { libc::signal(signal, disposition) };
 }

@@ -13,7 +13,7 @@ const IFF_UP: u32 = 1;
 const LOOPBACK_INDEX: u32 = 1;
 const MESSAGE_BYTES: u32 = 32;
 
-/// Brings it up in the network namespace that we are in.
+/// Brings it up in the current network namespace.
 pub fn up() -> io::Result<()> {
     let socket = rustix::net::socket_with(
         AddressFamily::NETLINK,
@@ -39,7 +39,7 @@ fn message() -> Vec<u8> {
     bytes.extend(MESSAGE_BYTES.to_ne_bytes());
     bytes.extend(RTM_NEWLINK.to_ne_bytes());
     bytes.extend(NLM_F_REQUEST_ACK.to_ne_bytes());
-    // Sequence number and sender; then the family, padding and kind of device: none is looked at.
+    // Sequence number and sender; then the family, padding and kind of device: none is read.
     bytes.extend([0; 12]);
     bytes.extend(LOOPBACK_INDEX.to_ne_bytes());
     bytes.extend(IFF_UP.to_ne_bytes());

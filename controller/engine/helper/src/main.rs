@@ -1,10 +1,10 @@
 //! The embedded engine's helper: `sandbox-helper DATA_DIR`.
 //!
-//! It serves one container, from its creation to the removal of everything that it was made of, and
-//! whoever started it tells it what to do over the socket that is its stdin. The end of that socket
-//! asks for the removal, so a controller that is killed leaves nothing. A helper that is killed
-//! takes its container with it ([`executor`]), and leaves a record by whose name the next sweep
-//! removes the control groups.
+//! It serves one container, from its creation to the removal of everything that belongs to it. It
+//! gets its requests from the engine over the socket that is its stdin. EOF on that socket requests
+//! the removal, so a controller that is killed leaves nothing. A helper that is killed takes its
+//! container with it ([`executor`]), and leaves a record by whose name the next sweep removes the
+//! control groups.
 //!
 //! It has one thread: libcontainer forks.
 
@@ -25,7 +25,7 @@ use sandbox_helper::wire::{self, Reply, Request};
 use crate::container::Container;
 use crate::mount_ns::{Place, Tmp};
 
-/// Anything that goes wrong: it goes to the engine as text.
+/// Any error: the engine gets it as text.
 type Error = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Takes the control socket from stdin, and this process out of whatever it was started in.
+/// Takes the control socket from stdin, and detaches this process from its parent's environment.
 fn detach() -> Result<OwnedFd, Error> {
     close_inherited()?;
     // It is executed by a descriptor, whose number would be its name.
@@ -84,9 +84,9 @@ fn set_no_groups() -> std::io::Result<()> {
     }
 }
 
-/// Does what the engine asks, until the container is removed or was never made.
+/// Serves the engine's requests, until the container is removed or could not be created.
 fn serve(control: &OwnedFd, data_dir: &OsStr) -> Result<(), Error> {
-    // What goes wrong here is told when a container is asked for: nobody listens before.
+    // An error here is reported as the answer to the create request: nothing is read before.
     let mut place = Place::prepare(Path::new(data_dir));
     let mut container = loop {
         let Ok(Some((request, descriptors))) = wire::receive(control) else { return Ok(()) };
@@ -109,7 +109,7 @@ fn serve(control: &OwnedFd, data_dir: &OsStr) -> Result<(), Error> {
                         wire::send(control, &Reply::Created, &[container.pidfd()])?;
                         break container;
                     }
-                    // It leaves descriptors and processes of the library's behind: the end.
+                    // The library leaves descriptors and processes behind, so the helper exits.
                     Err(error) => return Ok(wire::send(control, &failed(error), &[])?),
                 }
             }

@@ -1,8 +1,8 @@
-//! Where a container is made: a mount namespace of the helper's own, with nothing in it but what a
-//! container is made of.
+//! The helper's own mount namespace, in which a container is created. It contains only what the
+//! container needs.
 //!
 //! No file of a container is ever on a disk, and no mount of one is ever seen on the host: all
-//! that the kernel must be told to remove afterwards is its control groups. It is also quicker:
+//! that must be removed afterwards is its control groups. It is also faster:
 //! the container's namespace is a copy of this one, and the host's mounts may be hundreds.
 
 use std::ffi::CString;
@@ -19,36 +19,36 @@ use rustix::mount::{
 use rustix::thread::UnshareFlags;
 use sandbox_helper::cgroup::{Hierarchies, Homes};
 
-/// The container's root, to be.
+/// The future root of the container.
 pub const ROOT: &str = "/rootfs";
-/// The folder of its OCI configuration.
+/// The directory of its OCI configuration.
 pub const BUNDLE: &str = "/bundle";
-/// What libcontainer keeps of it.
+/// libcontainer's state directory.
 pub const STATE: &str = "/state";
-/// A directory that it is made from, and the layer above, while they are put together.
+/// The image's directory and the upper layer, while the overlay is mounted.
 const LOWER: &str = "/lower";
 const LAYER: &str = "/layer";
 const FOLDER: Mode = Mode::from_raw_mode(0o755);
 
-/// A place to make one container in.
+/// The mount namespace for one container.
 pub struct Place {
-    /// The folder of records.
+    /// The directory of records.
     pub records: OwnedFd,
     /// Control groups.
     pub hierarchies: Hierarchies,
-    /// The groups of this process, where libcontainer sees none.
+    /// The groups of this process, which are hidden from libcontainer.
     pub homes: Option<Homes>,
     root: OwnedFd,
 }
 
-/// What bounds `/tmp`.
+/// The limits of `/tmp`.
 pub struct Tmp {
     pub bytes: u64,
     pub inodes: u64,
 }
 
 impl Place {
-    /// Leaves the host's mount namespace for one of our own.
+    /// Leaves the host's mount namespace for a new one.
     pub fn prepare(data_dir: &Path) -> Result<Self, super::Error> {
         let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let records = rustix::fs::open(data_dir.join("containers"), folder, Mode::empty())?;
@@ -97,8 +97,8 @@ impl Place {
         Ok(Self { records, hierarchies: Hierarchies::here()?, homes, root })
     }
 
-    /// Makes the root anew, from a directory that was sent: below a layer in memory, which takes what
-    /// a container needs and the directory does not have. The container has all of it read-only.
+    /// Recreates the root from a received directory, below a layer in memory, which gets what a
+    /// container needs and the directory lacks. The container sees all of it read-only.
     pub fn make_root(
         &mut self,
         mut sent: Vec<OwnedFd>,
@@ -118,8 +118,8 @@ impl Place {
         for folder in ["upper", "work"] {
             fs::create_dir(Path::new(LAYER).join(folder))?;
         }
-        // Nothing in the directory can speak for the overlay: no layer below has extended
-        // attributes that lead elsewhere.
+        // The directory cannot control the overlay: extended attributes of lower layers are not
+        // honoured.
         let options = format!(
             "lowerdir={LOWER},upperdir={LAYER}/upper,workdir={LAYER}/work,redirect_dir=nofollow,\
              metacopy=off,index=off"
@@ -133,7 +133,7 @@ impl Place {
         let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         self.root = rustix::fs::open(ROOT, folder, Mode::empty())?;
 
-        // These are mounted on by paths, so no link of the directory's may stand there.
+        // These are mount targets by path, so no link of the directory may be there.
         for name in ["proc", "dev", "tmp"] {
             self.real_folder(name)?;
         }
@@ -148,8 +148,8 @@ impl Place {
         Ok(())
     }
 
-    /// The folder at a path of the root, in place of anything else on the way there: of links too, so
-    /// that whoever looks for it by its path finds it.
+    /// Creates the directory at a path of the root, replacing anything else on the way, even links,
+    /// so that the path leads to it.
     fn real_folder(&self, path: &str) -> io::Result<OwnedFd> {
         let mut folder = self.root.try_clone()?;
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -169,7 +169,7 @@ impl Place {
         Ok(folder)
     }
 
-    /// Makes a mount of the container, from the detached one that was sent.
+    /// Mounts a received detached mount in the container.
     pub fn mount(
         &self,
         mut sent: Vec<OwnedFd>,
@@ -177,7 +177,7 @@ impl Place {
         read_only: bool,
     ) -> Result<(), super::Error> {
         let mount = sent.pop().ok_or("nothing was sent to mount")?;
-        // What the host forbids there stays forbidden.
+        // Restrictions of the host's mount are kept.
         let host = rustix::fs::fstatvfs(&mount)?.f_flag;
         let mut flags = MountFlags::empty();
         if host.contains(rustix::fs::StatVfsMountFlags::NOEXEC) {
@@ -211,8 +211,8 @@ impl Place {
         Ok(())
     }
 
-    /// The folder at a path of the root, as whoever lives there finds it: links lead, and never out.
-    /// What is missing is made, also in place of what is no folder.
+    /// The directory at a path of the root, as a process in the container resolves it: links are
+    /// followed, never out of the root. Missing directories are created, replacing other files.
     fn folder(&self, path: &str) -> io::Result<OwnedFd> {
         let mut folder = self.root.try_clone()?;
         let mut so_far = String::new();
@@ -234,18 +234,18 @@ impl Place {
         let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let open = || rustix::fs::openat2(&self.root, path, folder, Mode::empty(), inside);
-        // The host renames something somewhere just now.
+        // A concurrent rename on the host: retry.
         let opened = (0..100).map(|_| open()).find(|opened| !matches!(opened, Err(Errno::AGAIN)));
         Ok(opened.unwrap_or(Err(Errno::AGAIN))?)
     }
 }
 
-/// The path of a file's folder, and its name.
+/// The path of a file's directory, and its name.
 fn split(path: &str) -> io::Result<(&str, &str)> {
     Ok(path.rsplit_once('/').ok_or(Errno::INVAL)?)
 }
 
-/// A new file, in place of what is there and no folder.
+/// A new file, replacing what is there unless it is a directory.
 fn new_file(folder: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
     let file = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -264,11 +264,11 @@ fn proc_path(descriptor: BorrowedFd<'_>) -> String {
 
 #[expect(unsafe_code, reason = "some of unshare's flags are unsafe, so it is as a whole")]
 fn own_namespace() -> io::Result<()> {
-    // SAFETY: this process has one thread, so nobody else's view of anything changes.
+    // SAFETY: this process has one thread, so no other thread is affected.
     Ok(unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?)
 }
 
-/// Removes a file from the folder of records.
+/// Removes a file from the directory of records.
 pub fn remove_record(records: &OwnedFd, name: &str) -> io::Result<()> {
     match rustix::fs::unlinkat(records, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),

@@ -1,5 +1,4 @@
-//! The last things that are done in a container's namespaces, and not by its own process: what
-//! libcontainer leaves undone.
+//! Final setup of a container's namespaces from outside: what libcontainer does not do.
 
 use std::fs::File;
 use std::io;
@@ -12,8 +11,8 @@ use rustix::thread::LinkNameSpaceType;
 
 use crate::loopback;
 
-/// Brings up the loopback device of a process's namespaces, masks paths of its `/proc`, and makes its
-/// `/dev` read-only.
+/// Brings up the loopback device of a process's namespaces, masks paths of its `/proc`, and makes
+/// its `/dev` read-only.
 pub fn finish(pid: Pid, masked: &[String]) -> io::Result<()> {
     within(pid, "net", LinkNameSpaceType::Network, loopback::up)?;
     within(pid, "mnt", LinkNameSpaceType::Mount, || {
@@ -22,8 +21,8 @@ pub fn finish(pid: Pid, masked: &[String]) -> io::Result<()> {
     })
 }
 
-/// Does something in another process's namespace. Mounts are as much a thread's own as the network
-/// is: this process has one thread, whose root is its namespace's before and after.
+/// Runs a function in another process's namespaces. Mount and network namespaces belong to a
+/// thread: this process has only one, whose root is that of its namespace before and after.
 fn within(
     pid: Pid,
     name: &str,

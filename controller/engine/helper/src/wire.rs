@@ -1,5 +1,5 @@
-//! What the engine and a helper say to one another: JSON, one message a packet, descriptors
-//! beside it. The engine asks, the helper answers, in order.
+//! The protocol of the engine and a helper: JSON, one message per packet, with descriptors
+//! attached. The engine sends requests, the helper answers them in order.
 //!
 //! Both are of one build (a helper is found by its digest), so there is no version.
 
@@ -14,42 +14,42 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// No message is longer, on either side.
+/// The maximum length of a message, in both directions.
 pub const MAX_MESSAGE_BYTES: usize = 128 << 10;
-/// Descriptors beside one message.
+/// The maximum number of descriptors of a message.
 pub const MAX_DESCRIPTORS: usize = 6;
 
-/// What the engine asks of a helper.
+/// A request of the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Makes the container's root from a directory, which is never written to. Beside it: a detached
-    /// mount of the directory. Before any other mount; without it the root has nothing but those. No
-    /// answer.
+    /// Creates the container's root from a directory, which is never written to. Attached: a
+    /// detached mount of the directory. Sent before any other mount; without it the root contains
+    /// only those. No answer.
     Root {
-        /// Files to put there, in place of what is at their paths.
+        /// Files to create there, replacing what is at their paths.
         files: Vec<(String, String)>,
         /// Bytes of `/tmp`.
         tmpfs_bytes: u64,
         /// Files and directories of `/tmp`.
         tmpfs_inodes: u64,
     },
-    /// Makes a mount of the container. Beside it: a detached mount. No answer.
+    /// Mounts something in the container. Attached: a detached mount. No answer.
     Mount {
         /// Where, absolute.
         target: String,
         /// Whether it can be written to.
         read_only: bool,
     },
-    /// Makes the container. Beside it: its record, which is locked for as long as anything of the
-    /// container may come into being; its stdin, stdout and stderr; a file with its OCI configuration;
-    /// and the program to execute in it. Answered by [`Reply::Created`].
+    /// Creates the container. Attached: its record, which is locked while anything of the container
+    /// may still be created; its stdin, stdout and stderr; a file with its OCI configuration; and
+    /// the program to execute in it. Answered by [`Reply::Created`].
     Create {
         /// Its name, which is its record's and its control groups' too.
         name: String,
         /// The system call filters of its first process, each as [`Filter`] says.
         filters: Vec<Filter>,
-        /// Paths of its `/proc` that it does not see, whether they are there or not.
+        /// Paths of its `/proc` to hide, whether they exist or not.
         masked: Vec<String>,
     },
     /// Starts it. Answered by [`Reply::Done`].
@@ -61,11 +61,11 @@ pub enum Request {
     Remove,
 }
 
-/// What a helper answers.
+/// An answer of the helper.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Reply {
-    /// It was made, and waits to be started. Beside it: a pidfd of its first process.
+    /// It is created, and waits to be started. Attached: a pidfd of its first process.
     Created,
     /// How its first process ended.
     Exited {
@@ -74,7 +74,7 @@ pub enum Reply {
     },
     /// It is done.
     Done,
-    /// It could not be done.
+    /// It failed.
     Failed {
         /// Why.
         reason: String,
@@ -109,12 +109,12 @@ pub fn send(
     Ok(())
 }
 
-/// Receives a message and what is beside it; `None` where the other side is gone. It blocks, or
+/// Receives a message and its descriptors; `None` if the other side is gone. It blocks, or
 /// fails with [`io::ErrorKind::WouldBlock`], as the socket does.
 ///
 /// # Errors
 ///
-/// [`io::Error`] where it is none that the other side sends.
+/// [`io::Error`] if it is invalid.
 pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; MAX_MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];

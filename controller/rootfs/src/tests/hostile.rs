@@ -40,7 +40,7 @@ fn refused(what: &str, archive: &[u8], expected: &str) {
 
 #[test]
 fn no_entry_leads_out_of_the_tree() {
-    let beyond = "it lies beyond a symbolic link";
+    let beyond = "its path contains a symbolic link";
     let up = "'..' is not allowed in a path";
     let missing = "which is not a file of the image";
     // The tree is at roots/KEY.part, beside which nothing is to be found.
@@ -111,10 +111,26 @@ fn no_entry_leads_out_of_the_tree() {
             "only a directory",
         ),
         ("a link as the root", vec![symlink(".", "../outside")], "only a directory"),
-        ("a whiteout of the folder above", vec![file("d/.wh...", "")], "it hides nothing"),
-        ("a whiteout of the folder itself", vec![file("d/.wh..", "")], "it hides nothing"),
-        ("a whiteout of no name", vec![file("d/.wh.", "")], "it hides nothing"),
-        ("a whiteout as a folder", vec![file("d/.wh.x/y", "")], "it hides nothing"),
+        (
+            "a whiteout of the directory above",
+            vec![file("d/.wh...", "")],
+            "a whiteout needs the name of an entry",
+        ),
+        (
+            "a whiteout of the directory itself",
+            vec![file("d/.wh..", "")],
+            "a whiteout needs the name of an entry",
+        ),
+        (
+            "a whiteout of no name",
+            vec![file("d/.wh.", "")],
+            "a whiteout needs the name of an entry",
+        ),
+        (
+            "a whiteout as a directory",
+            vec![file("d/.wh.x/y", "")],
+            "a whiteout needs the name of an entry",
+        ),
         (
             "a name with a NUL",
             vec![file("f", "").pax(&[("path", b"a\0b")])],
@@ -441,12 +457,12 @@ fn archives_that_docker_save_never_writes_are_refused() {
         (
             "no digest",
             configured(&|text| text["rootfs"]["diff_ids"][0] = json!("sha256:0")),
-            "'sha256:0' is no SHA-256 digest",
+            "'sha256:0' is not a SHA-256 digest",
         ),
         (
             "a weak digest",
             configured(&|text| text["rootfs"]["diff_ids"][0] = json!("md5:00")),
-            "'md5:00' is no SHA-256 digest",
+            "'md5:00' is not a SHA-256 digest",
         ),
         (
             "another machine's",
@@ -574,14 +590,14 @@ fn oci_layout_must_match_its_digests_and_sizes() {
         (
             "a digest that is a path",
             image(&|_, config, _| config["digest"] = json!("sha256:../../outside/victim")),
-            "is no SHA-256 digest",
+            "is not a SHA-256 digest",
         ),
         (
             "a digest of another kind",
             image(&|_, _, content| {
                 content["digest"] = json!(format!("sha512:{}", "0".repeat(128)))
             }),
-            "is no SHA-256 digest",
+            "is not a SHA-256 digest",
         ),
         (
             "a digest in capitals",
@@ -589,7 +605,7 @@ fn oci_layout_must_match_its_digests_and_sizes() {
                 let capitals = Digest::of(&packed).hex().to_uppercase();
                 content["digest"] = json!(format!("sha256:{capitals}"));
             }),
-            "is no SHA-256 digest",
+            "is not a SHA-256 digest",
         ),
         (
             "a chart",
