@@ -7,7 +7,7 @@ use crate::user::{User, UserError};
 /// Path of the agent in the project's own image, set by its Dockerfile. Docker mounts the agent
 /// into other images under a random name; the embedded engine executes it from memory. This path is
 /// never inside an io dir.
-pub const INJECTED_AGENT: &str = "/.sandbox/agent";
+pub const MOUNTED_AGENT: &str = "/.sandbox/agent";
 
 /// The port on loopback where commands find the proxy. It is Squid's default port, so that software
 /// that does not read proxy variables can be configured once.
@@ -122,10 +122,10 @@ pub enum ArgsError {
         source: UserError,
     },
     /// An unknown policy.
-    #[error("'{0}' is no policy of confinement: required or best-effort")]
+    #[error("'{0}' is not a confinement policy: required or best-effort")]
     Confinement(String),
     /// An invalid proxy.
-    #[error("'{0}' is no PORT:HOSTS")]
+    #[error("'{0}' is not of the form PORT:HOSTS")]
     Proxy(String),
     /// An invalid path.
     #[error("bad path '{path}': {source}")]

@@ -95,7 +95,7 @@ struct State {
     idle: usize,
     /// Called when no operation is in progress any more.
     last: Vec<Box<dyn FnOnce() + Send>>,
-    ending: bool,
+    closing: bool,
 }
 
 struct Running {
@@ -148,7 +148,7 @@ impl Operations {
         time: Duration,
     ) -> Result<(), WireError> {
         let mut state = self.shared.state.lock().unwrap();
-        if state.ending {
+        if state.closing {
             return Err(WireError::new(ErrorKind::Busy, "the session ends"));
         }
         if state.idle <= state.jobs.len() && state.workers < MAX_IN_FLIGHT {
@@ -184,7 +184,7 @@ impl Operations {
     /// Ends all operations early, refuses new ones, and calls `then` when all are answered.
     pub fn end(&self, then: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.state.lock().unwrap();
-        state.ending = true;
+        state.closing = true;
         state.running.values().for_each(Running::cancel);
         if state.running.is_empty() {
             drop(state);

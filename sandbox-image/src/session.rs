@@ -76,7 +76,7 @@ pub fn serve(
         execs,
         greeted: false,
         rules: None,
-        ending: false,
+        closing: false,
     };
     let mut decoder = FrameDecoder::new();
     let mut buffer = vec![0; READ_BYTES];
@@ -86,7 +86,7 @@ pub fn serve(
         let length = match read_stdin(&mut buffer, timeout) {
             Stdin::Bytes(length) => length,
             Stdin::End => {
-                if session.ending {
+                if session.closing {
                     std::thread::sleep(FLUSH_TIMEOUT);
                 }
                 return Ok(Exit::Lost);
@@ -156,7 +156,7 @@ struct Session {
     greeted: bool,
     rules: Option<Rules>,
     /// `shutdown` was received.
-    ending: bool,
+    closing: bool,
 }
 
 /// What `configure` set.
@@ -222,7 +222,7 @@ impl Session {
                 self.replier.answer(id, Ok(CancelReply { found }));
             }
             Request::Shutdown(Shutdown {}) => {
-                self.ending = true;
+                self.closing = true;
                 let (runner, operations) = (self.runner.clone(), self.operations.clone());
                 self.execs.end(move || operations.end(move || runner.shutdown(id)));
             }

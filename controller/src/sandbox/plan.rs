@@ -11,8 +11,7 @@ use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
 use crate::error::Error;
 
 /// Paths that the container already has.
-const RESERVED: &[&str] =
-    &["/proc", "/sys", "/dev", "/etc", sandbox_protocol::argv::INJECTED_AGENT];
+const RESERVED: &[&str] = &["/proc", "/sys", "/dev", "/etc", sandbox_protocol::argv::MOUNTED_AGENT];
 /// In memory, if the sandbox supports commands.
 const TMP: &str = "/tmp";
 /// Descriptors of the agent that are neither a script's open handles nor mounts.

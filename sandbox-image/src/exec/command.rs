@@ -70,7 +70,7 @@ impl Defaults {
 
 /// The request, as bytes.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct CommandRequest<'a> {
     /// The command.
     pub command: &'a Command,
     /// The working directory, as it was written.
@@ -100,9 +100,9 @@ impl Prepared {
     /// # Errors
     ///
     /// `invalid_request` and the errors of the path rules, naming the argument that is wrong.
-    pub fn new(asked: &Asked<'_>, defaults: &Defaults) -> Result<Self, WireError> {
+    pub fn new(request: &CommandRequest<'_>, defaults: &Defaults) -> Result<Self, WireError> {
         let mut env = defaults.env.clone();
-        for (name, value) in asked.env {
+        for (name, value) in request.env {
             if name.is_empty() || name.contains(&b'=') {
                 let name = String::from_utf8_lossy(name);
                 return Err(invalid(&format!("'{name}' is not the name of a variable")));
@@ -110,7 +110,7 @@ impl Prepared {
             env.insert(name.to_vec(), value.to_vec());
         }
         env.insert(b"HOME".to_vec(), defaults.home.clone());
-        let (program, args) = match asked.command {
+        let (program, args) = match request.command {
             Command::Program(Program { program, args }) => {
                 let args = args.iter().map(|arg| c(arg.as_bytes(), "an argument"));
                 (program.as_bytes(), args.collect::<Result<Vec<_>, _>>()?)
@@ -122,7 +122,7 @@ impl Prepared {
         let name = c(program, "the program's name")?;
         let path = env.get(&b"PATH"[..]).map_or(PATH, Vec::as_slice);
         let candidates = candidates(program, path).map(|path| c(&path, "a directory in PATH"));
-        let cwd = match asked.cwd {
+        let cwd = match request.cwd {
             Some(cwd) => {
                 GuestPath::resolve(cwd, &defaults.cwd, defaults.home_path.as_ref())
                     .map_err(|error| {
@@ -211,7 +211,7 @@ impl Prepared {
             }
             Errno::NOEXEC => not_executable(
                 tried,
-                "it is no program of this machine's, and no script with a '#!' line",
+                "it is neither a program for this machine nor a script with a '#!' line",
             ),
             Errno::TOOBIG => invalid("the arguments and the environment are too long"),
             errno => not_executable(tried, &reason(errno)),
@@ -279,7 +279,7 @@ mod tests {
     ) -> Result<Prepared, WireError> {
         let env = env.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
         let env: Vec<_> = env.collect();
-        Prepared::new(&Asked { command, cwd: cwd.map(str::as_bytes), env: &env }, defaults)
+        Prepared::new(&CommandRequest { command, cwd: cwd.map(str::as_bytes), env: &env }, defaults)
     }
 
     fn program(name: &str) -> Command {

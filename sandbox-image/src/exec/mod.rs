@@ -34,7 +34,7 @@ use crate::outbox::Outbox;
 use crate::stop::{StopFlag, StopReason, no_thread};
 use crate::stream::{Stream, Streams, Way};
 use crate::wake::Wake;
-use command::{Asked, Defaults, Prepared};
+use command::{CommandRequest, Defaults, Prepared};
 use reaper::Reaper;
 use spawn::{Beginning, SpawnError, spawn};
 pub use spawner::Spawner;
@@ -147,7 +147,7 @@ impl Programs {
     ) -> Result<ExecReply, WireError> {
         let _permit = RunningPermit::take(self)?;
         let Task { command, cwd, ref env, .. } = *task;
-        let asked = Asked { command, cwd, env };
+        let asked = CommandRequest { command, cwd, env };
         let prepared = Prepared::new(&asked, &self.context.defaults)?;
         stop.waking(wake, || {
             let Task { deadline, output_bytes, .. } = *task;
@@ -247,7 +247,7 @@ struct State {
     running: HashMap<u64, Arc<StopFlag>>,
     /// Called when no command is in progress any more.
     last: Vec<Box<dyn FnOnce() + Send>>,
-    ending: bool,
+    closing: bool,
 }
 
 impl Execs {
@@ -280,7 +280,7 @@ impl Execs {
             return Err(WireError::new(ErrorKind::InvalidRequest, message));
         }
         let mut state = self.0.state.lock().unwrap();
-        if state.ending {
+        if state.closing {
             return Err(WireError::new(ErrorKind::Busy, "the session ends"));
         }
         let wake = Arc::new(Wake::new().map_err(no_descriptor)?);
@@ -311,7 +311,7 @@ impl Execs {
     /// Ends all commands early, refuses new ones, and calls `then` when all are answered.
     pub fn end(&self, then: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock().unwrap();
-        state.ending = true;
+        state.closing = true;
         state.running.values().for_each(|stop| stop.stop(StopReason::Cancelled));
         if state.running.is_empty() {
             drop(state);

@@ -68,7 +68,7 @@ impl Files {
     /// [`FileError`].
     pub fn stat(&self, written: &[u8]) -> Result<Facts, FileError> {
         let located = self.locate_to_read(written)?;
-        let (stat, created) = look(&located, written)?;
+        let (stat, created) = metadata(&located, written)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         located.expect_directory(kind, written)?;
         Ok(Facts {
@@ -91,7 +91,7 @@ impl Files {
     /// [`FileError`] if it cannot be determined, or the path is refused.
     pub fn exists(&self, written: &[u8]) -> Result<(GuestPath, Option<EntryKind>), FileError> {
         let located = self.locate_to_read(written)?;
-        match look(&located, written) {
+        match metadata(&located, written) {
             Ok((stat, _)) => {
                 let kind = FileType::from_raw_mode(stat.st_mode);
                 located.expect_directory(kind, written)?;
@@ -117,7 +117,7 @@ impl Files {
                 Ok(_) => return Ok((located.path, false)),
                 Err(Errno::NOENT) => {}
                 Err(Errno::NOTDIR)
-                    if !located.wants_directory && look(&located, written).is_ok() =>
+                    if !located.wants_directory && metadata(&located, written).is_ok() =>
                 {
                     return Err(FileError::system(Errno::EXIST, written));
                 }
@@ -148,7 +148,10 @@ impl Files {
 }
 
 /// The kernel's metadata of a path, and its creation time.
-fn look(located: &LocatedPath<'_>, written: &[u8]) -> Result<(Stat, Option<Timestamp>), FileError> {
+fn metadata(
+    located: &LocatedPath<'_>,
+    written: &[u8],
+) -> Result<(Stat, Option<Timestamp>), FileError> {
     let fail = |errno| beneath(errno, written);
     let (stat, created) = match &located.target {
         MountTarget::File => {

@@ -26,7 +26,7 @@ pub(super) fn install(call: &mut Call<'_>) {
 type Variables = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The parameters of a command.
-struct Asked {
+struct ExecParams {
     command: Command,
     cwd: Option<Vec<u8>>,
     env: Variables,
@@ -35,9 +35,9 @@ struct Asked {
 }
 
 fn exec(call: &mut Call<'_>) -> Results {
-    let Asked { command, cwd, env, stdin, timeout } = asked(call)?;
+    let ExecParams { command, cwd, env, stdin, timeout } = parse_params(call)?;
     let host = call.host();
-    let none = || Raise::Error("this sandbox runs no programs".to_owned());
+    let none = || Raise::Error("this sandbox does not support commands".to_owned());
     let programs = host.programs.as_ref().ok_or_else(none)?;
     let task = Task {
         command: &command,
@@ -90,7 +90,7 @@ fn raised(error: WireError) -> Raise {
     }
 }
 
-fn asked(call: &mut Call<'_>) -> Result<Asked, Raise> {
+fn parse_params(call: &mut Call<'_>) -> Result<ExecParams, Raise> {
     let (program, args, table) = (Slot::arg(1), Slot::arg(2), Slot::arg(3));
     let Some(program) = call.string(program).map(WireString::new) else {
         return Err(Raise::expected(call, program, "exec", "string"));
@@ -109,7 +109,13 @@ fn asked(call: &mut Call<'_>) -> Result<Asked, Raise> {
         Some(Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST))
     })?;
     let env = environment(call, table)?;
-    Ok(Asked { command: Command::Program(Program { program, args }), cwd, env, stdin, timeout })
+    Ok(ExecParams {
+        command: Command::Program(Program { program, args }),
+        cwd,
+        env,
+        stdin,
+        timeout,
+    })
 }
 
 /// The strings of an array.

@@ -1,7 +1,7 @@
 //! One command's connection to the proxy.
 //!
 //! ```text
-//!   Asking ── a whole head ──▶ Connecting ── connected ──▶ Open ── closed ──▶ Leaving ──▶ gone
+//!   Requesting ── a whole head ──▶ Connecting ── connected ──▶ Open ── closed ──▶ Leaving ──▶ gone
 //!     │                            │                                             ▲
 //!     └── no proper head ──────────┴── closed: why ──────────────────────────────┘
 //! ```
@@ -51,7 +51,7 @@ pub struct Client {
 
 enum Stage {
     /// It sends its request.
-    Asking(Dialect),
+    Requesting(Dialect),
     /// The controller was asked to connect.
     Connecting { tunnel: u32, dialect: Dialect, then: OnConnect },
     /// Bytes are copied in both directions.
@@ -104,7 +104,7 @@ impl Client {
     pub fn new(socket: TcpStream) -> Self {
         // Pieces are written in full as they arrive.
         _ = socket.set_nodelay(true);
-        let stage = Stage::Asking(Dialect::Unknown);
+        let stage = Stage::Requesting(Dialect::Unknown);
         Self {
             socket,
             stage,
@@ -122,7 +122,7 @@ impl Client {
     /// When it times out. Never while there is something to send to it: it may take any time to
     /// read that.
     pub fn deadline(&self) -> Option<Instant> {
-        let has_one = matches!(self.stage, Stage::Asking(_) | Stage::Leaving(Parting::Ended));
+        let has_one = matches!(self.stage, Stage::Requesting(_) | Stage::Leaving(Parting::Ended));
         has_one.then_some(self.until)
     }
 
@@ -131,7 +131,7 @@ impl Client {
         let has_words = !self.down.is_empty();
         let (reads, writes) = match &self.stage {
             // One message is answered before the next one is read.
-            Stage::Asking(_) => (!has_words, has_words),
+            Stage::Requesting(_) => (!has_words, has_words),
             Stage::Connecting { .. } => (false, has_words),
             Stage::Leaving(parting) => (*parting == Parting::Ended, has_words),
             Stage::Open(open) => match shared.lock().0.get(&open.tunnel) {
@@ -180,9 +180,9 @@ impl Client {
         number: &mut dyn FnMut() -> u32,
     ) -> io::Result<()> {
         match self.stage {
-            Stage::Asking(_) => self.ask(shared, buffer, number),
+            Stage::Requesting(_) => self.ask(shared, buffer, number),
             Stage::Connecting { .. } => {
-                self.hear(shared);
+                self.check_answer(shared);
                 Ok(())
             }
             Stage::Open(_) => {
@@ -238,7 +238,7 @@ impl Client {
             Some([]) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Some(bytes) => self.up.extend_from_slice(bytes),
         }
-        let Stage::Asking(mut dialect) = self.stage else { return Ok(()) };
+        let Stage::Requesting(mut dialect) = self.stage else { return Ok(()) };
         if dialect == Dialect::Unknown {
             if self.up.first() == Some(&socks::VERSION) {
                 let Some((length, is_open)) = socks::read_greeting(&self.up) else { return Ok(()) };
@@ -252,7 +252,7 @@ impl Client {
             } else {
                 dialect = Dialect::Http;
             }
-            self.stage = Stage::Asking(dialect);
+            self.stage = Stage::Requesting(dialect);
         }
         let (host, port, length, then) = if dialect == Dialect::Socks {
             match socks::read_request(&self.up) {
@@ -286,7 +286,7 @@ impl Client {
     }
 
     /// Checks for the controller's answer to the request.
-    fn hear(&mut self, shared: &Shared) {
+    fn check_answer(&mut self, shared: &Shared) {
         let Stage::Connecting { tunnel, dialect, then } = &mut self.stage else { return };
         let (tunnel, dialect) = (*tunnel, *dialect);
         let (is_connected, closed) = {
@@ -441,7 +441,7 @@ impl Client {
                 _ = set_socket_linger(&self.socket, Some(Duration::ZERO));
                 Progress::Gone
             }
-            Stage::Asking(_) | Stage::Connecting { .. } | Stage::Open(_) => Progress::GoesOn,
+            Stage::Requesting(_) | Stage::Connecting { .. } | Stage::Open(_) => Progress::GoesOn,
         }
     }
 
@@ -458,7 +458,7 @@ impl Client {
             Stage::Connecting { tunnel, .. } | Stage::Open(Open { tunnel, .. }) => {
                 self.give_up(shared, *tunnel);
             }
-            Stage::Asking(_) | Stage::Leaving(_) => return,
+            Stage::Requesting(_) | Stage::Leaving(_) => return,
         }
         _ = set_socket_linger(&self.socket, Some(Duration::ZERO));
     }

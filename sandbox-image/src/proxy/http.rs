@@ -61,10 +61,10 @@ pub fn read_request(bytes: &[u8]) -> Result<Option<ConnectRequest>, Bad> {
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
             return Err(Bad { status: 431, why: "the request's head is too long" });
         }
-        Err(_) => return bad("this is no HTTP request"),
+        Err(_) => return bad("this is not an HTTP request"),
     };
     let (Some(method), Some(uri)) = (request.method, request.path) else {
-        return bad("this is no HTTP request");
+        return bad("this is not an HTTP request");
     };
     if method == "CONNECT" {
         let Some((host, Some(port))) = split_authority(uri) else {
@@ -256,7 +256,7 @@ impl Body {
                 let is_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
                 match text.parse() {
                     Ok(length) if is_digits => Ok(Self::Length(length)),
-                    _ => bad("the Content-Length is no number"),
+                    _ => bad("the Content-Length is not a number"),
                 }
             }
         }

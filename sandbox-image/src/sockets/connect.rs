@@ -166,12 +166,12 @@ impl Connecting {
     /// The descriptor that becomes writable on progress. A UNIX socket does not report when there
     /// is room.
     pub fn writable(&self) -> Option<BorrowedFd<'_>> {
-        let is_told = self.family != AddressFamily::UNIX && !self.is_always_writable;
-        is_told.then(|| self.socket.as_fd())
+        let reports_writable = self.family != AddressFamily::UNIX && !self.is_always_writable;
+        reports_writable.then(|| self.socket.as_fd())
     }
 
     /// Checks it: returns the result of the call if it is complete.
-    pub fn look(&mut self, listener: &Listener, now: Instant) -> Option<Result<(), Errno>> {
+    pub fn poll(&mut self, listener: &Listener, now: Instant) -> Option<Result<(), Errno>> {
         // If the caller is gone, no connection is made.
         if !listener.is_waiting(self.request.id) {
             return Some(Err(Errno::INTR));

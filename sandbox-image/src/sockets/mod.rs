@@ -160,7 +160,7 @@ impl Supervisor {
             if connecting.next() > now && !writable.contains(&connecting.id()) {
                 return true;
             }
-            let result = connecting.look(&self.listener, now);
+            let result = connecting.poll(&self.listener, now);
             if let Some(result) = result {
                 self.listener.answer(connecting.id(), result);
             }
