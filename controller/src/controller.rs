@@ -30,7 +30,7 @@ use crate::step::Step;
 const PIECE_BYTES: usize = 64 << 10;
 
 /// How long closing a controller waits for its first sweep.
-const SWEEP_PATIENCE: Duration = Duration::from_secs(5);
+const FIRST_SWEEP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection to an engine, which launches and owns sandboxes.
 pub struct Controller {
@@ -55,8 +55,8 @@ impl Sweeper {
 
     /// Waits for the first sweep, so that even a short command removes leftovers. The wait is
     /// bounded: a slow engine completes the requests it has by itself.
-    async fn looked(&self) {
-        _ = tokio::time::timeout(SWEEP_PATIENCE, self.first.lock()).await;
+    async fn first_sweep(&self) {
+        _ = tokio::time::timeout(FIRST_SWEEP_TIMEOUT, self.first.lock()).await;
     }
 }
 
@@ -299,7 +299,7 @@ impl Controller {
     /// Waits at most 2 s for an audit file that accepts no data.
     pub async fn close(self) -> Option<AuditReport> {
         if let Some(sweeper) = self.sweeper {
-            sweeper.looked().await;
+            sweeper.first_sweep().await;
         }
         if self.shared.cleanup.finish().await {
             failpoint(Point::Closed).await;

@@ -154,7 +154,7 @@ pub enum Error {
     #[error("hosts require an image: scripts have no network")]
     EgressUnsupported,
     /// An io dir in memory cannot be created.
-    #[error("cannot make a private io dir: {reason}")]
+    #[error("cannot create a private io dir: {reason}")]
     PrivateIoDir {
         /// The reason.
         reason: String,
@@ -210,7 +210,7 @@ pub enum Error {
         reason: String,
     },
     /// The sandbox does not support commands.
-    #[error("this sandbox has no programs: it is made from the sandbox image")]
+    #[error("this sandbox does not support commands: it uses the sandbox image")]
     ExecUnsupported,
     /// A command failed to start: nothing of it ran.
     #[error(transparent)]
@@ -307,9 +307,9 @@ impl Error {
         let hint = match self {
             Self::Connect(error) => error.hint(),
             Self::Spec(error) => return error.hint().map(str::to_owned),
-            Self::NoImages { .. } => "--engine docker names one that has",
+            Self::NoImages { .. } => "--engine docker selects an engine with images",
             Self::Engine { source: EngineError::UnusableImage { .. }, .. } => {
-                "a sandbox needs the image of this very version: `sandboxctl image save` writes it \
+                "a sandbox needs the image of this version: `sandboxctl image save` writes it \
                  for `sandboxctl image load`, and without engine.image a run builds it"
             }
             Self::Engine { source: EngineError::Archive { source, .. }, .. } => {
@@ -327,14 +327,14 @@ impl Error {
                 ..
             } => return None,
             Self::Engine { .. } | Self::StartFailed { .. } => {
-                "what may be left of the sandbox is removed by the next run that reaches the \
+                "leftovers of the sandbox are removed by the next run that reaches the \
                  engine"
             }
             Self::Unconfined { .. } => {
-                "`sandboxctl doctor` shows what this machine has; --confinement best-effort runs \
+                "`sandboxctl doctor` shows what this machine supports; --confinement best-effort runs \
                  without what is missing"
             }
-            Self::AgentMismatch { .. } => "`sandboxctl image build --rebuild` builds it anew",
+            Self::AgentMismatch { .. } => "`sandboxctl image build --rebuild` rebuilds it",
             Self::Agent(_) => AgentError::HINT,
             Self::OverCeiling(over) => {
                 return Some(format!(
@@ -350,8 +350,8 @@ impl Error {
             Self::MountRefused { source, .. } => return Some(source.hint()),
             Self::MountLost { source: source @ MountRefusal::MountPoint { .. }, .. } => {
                 return Some(format!(
-                    "{}; look whether it is still mounted: a sandbox may have detached it before \
-                     that was seen",
+                    "{}; check whether it is still mounted: a sandbox may have detached it before \
+                     this was detected",
                     source.hint()
                 ));
             }
@@ -366,17 +366,17 @@ impl Error {
             }
             Self::Input { .. } => "--in takes a regular file or a directory: --in SRC[:NAME]",
             Self::State { .. } => {
-                "the state directory must be yours alone and writable: name another one"
+                "the state directory must be private to this user and writable: select another one"
             }
             Self::Audit { .. } => {
                 "name a file outside of the io dir that can be written, or a FIFO that is read"
             }
             Self::ImageId(_) => "`sandboxctl image ls` lists them",
             Self::RuleForPrograms { .. } => {
-                "give programs an io dir that has nothing to keep them from, and drop the rule; or no files at all"
+                "remove the rule and use an io dir that commands may write to, or disable files"
             }
             Self::EgressUnsupported | Self::ExecUnsupported => {
-                "--image (--rootfs or --image-archive on the embedded engine) names what has programs"
+                "--image (--rootfs or --image-archive on the embedded engine) selects an image with programs"
             }
             Self::ExecFailed { source } => match source.kind() {
                 ErrorKind::Busy => "--pids raises the limit",

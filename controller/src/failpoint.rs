@@ -18,7 +18,7 @@ pub(crate) enum Point {
     /// The agent has answered `hello`, and its mounts are verified.
     Greeted,
     /// A run was requested.
-    Asked,
+    Requested,
     /// A run was answered.
     Answered,
     /// Everything is removed except the lock file.

@@ -46,7 +46,7 @@ pub async fn connect(
 /// # Errors
 ///
 /// [`ConnectError`] if one cannot be used.
-pub async fn reach(
+pub async fn connect_available(
     engine: &EngineConfig,
     agent: &AgentSource,
     state_dir: &Path,

@@ -222,7 +222,7 @@ impl EmbeddedProblem {
                 "run it as root, or without root: rootless Docker or Podman, by --engine docker"
             }
             Self::DataDir { .. } => "set engine.data_dir to a directory that only root can access",
-            Self::NoExec { .. } => "set engine.data_dir to a folder on a mount without noexec",
+            Self::NoExec { .. } => "set engine.data_dir to a directory on a mount without noexec",
             Self::Cgroups { .. } => {
                 "mount /sys/fs/cgroup writable with the memory, cpu and pids controllers; in a \
                  container that takes --privileged"

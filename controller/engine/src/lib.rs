@@ -39,7 +39,7 @@ pub use agent::{AGENT, AGENT_SHA256, Agent};
 pub use config::{
     AgentSource, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig, UnknownEngine,
 };
-pub use connect::{connect, reach};
+pub use connect::{connect, connect_available};
 pub use docker::cache::{CACHE_PREFIX, Cache};
 pub use error::{AgentError, ConnectError, EmbeddedProblem, EngineError, Tried};
 pub use exit::{ContainerUsage, ExitEvidence, KILLED};

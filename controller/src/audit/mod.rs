@@ -61,7 +61,7 @@ pub(crate) struct Audit(Option<Arc<Queue>>);
 impl Drop for Audit {
     fn drop(&mut self) {
         if let Some(queue) = &self.0 {
-            queue.lock().ending = Some(Instant::now());
+            queue.lock().closing_since = Some(Instant::now());
             queue.added.notify_one();
         }
     }
@@ -86,7 +86,7 @@ impl Audit {
             .custom_flags(flags.bits().cast_signed())
             .open(&path)
             .map_err(|error| match Errno::from_io_error(&error) {
-                Some(Errno::NXIO) => refuse("it is a FIFO that nobody reads, or a socket".into()),
+                Some(Errno::NXIO) => refuse("it is a FIFO without a reader, or a socket".into()),
                 _ => refuse(error.to_string()),
             })?;
         let kind = opened.metadata().map_err(|error| refuse(error.to_string()))?.file_type();
@@ -183,30 +183,30 @@ struct State {
     written: u64,
     lost: u64,
     /// Lost lines that are not recorded in the file yet.
-    untold: u64,
+    unrecorded_losses: u64,
     /// Whether the last write failed.
     is_failing: bool,
     /// Whether to record losses although the last write failed.
     retry: bool,
     failure: Option<String>,
     /// When closing began, after which there are no new lines.
-    ending: Option<Instant>,
+    closing_since: Option<Instant>,
 }
 
 impl State {
     /// Whether there are losses to record. A file that fails is not written to until there is a
     /// line to write.
-    fn has_to_tell(&self) -> bool {
-        self.untold > 0 && (!self.is_failing || self.retry)
+    fn has_losses_to_record(&self) -> bool {
+        self.unrecorded_losses > 0 && (!self.is_failing || self.retry)
     }
 
     fn is_idle(&self) -> bool {
-        self.lines.is_empty() && !self.is_writing && !self.has_to_tell()
+        self.lines.is_empty() && !self.is_writing && !self.has_losses_to_record()
     }
 
     fn lose_one(&mut self) {
         self.lost += 1;
-        self.untold += 1;
+        self.unrecorded_losses += 1;
     }
 
     fn fail(&mut self, error: &io::Error) {
@@ -248,15 +248,15 @@ impl Writer {
         loop {
             if state.is_idle() {
                 queue.is_idle.notify_waiters();
-                if state.ending.is_some() {
+                if state.closing_since.is_some() {
                     return;
                 }
                 state = queue.added.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             // Losses come first: they are older than most of the queue.
-            if state.untold > 0 {
-                let count = state.untold;
+            if state.unrecorded_losses > 0 {
+                let count = state.unrecorded_losses;
                 state.retry = false;
                 drop(state);
                 let line = encode(&Lost { time: time::now(), event: "lost", count });
@@ -265,13 +265,13 @@ impl Writer {
                 state.is_failing = result.is_err();
                 match result {
                     // More may have been lost meanwhile.
-                    Ok(()) => state.untold -= count,
+                    Ok(()) => state.unrecorded_losses -= count,
                     Err(error) => state.fail(&error),
                 }
             }
             let Some(line) = state.lines.pop_front() else { continue };
             state.bytes -= line.len();
-            if state.is_failing && state.untold > 0 {
+            if state.is_failing && state.unrecorded_losses > 0 {
                 // The file did not even accept the few bytes above.
                 state.lose_one();
                 continue;
@@ -319,13 +319,13 @@ impl Writer {
     /// Waits until the file accepts more data; with a timeout while closing.
     fn wait(&self) -> io::Result<()> {
         loop {
-            let ending = self.queue.lock().ending;
-            if ending.is_some_and(|since| since.elapsed() >= FLUSH_TIMEOUT) {
+            let closing_since = self.queue.lock().closing_since;
+            if closing_since.is_some_and(|since| since.elapsed() >= FLUSH_TIMEOUT) {
                 return Err(io::Error::other("it accepts no data"));
             }
             let mut fds = [PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::OUT)];
-            let look = Timespec { tv_sec: 0, tv_nsec: i64::from(POLL_INTERVAL.subsec_nanos()) };
-            match rustix::event::poll(&mut fds, Some(&look)) {
+            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(POLL_INTERVAL.subsec_nanos()) };
+            match rustix::event::poll(&mut fds, Some(&timeout)) {
                 Ok(0) | Err(Errno::INTR) => {}
                 Ok(_) => return Ok(()),
                 Err(error) => return Err(error.into()),

@@ -235,7 +235,7 @@ async fn line_cut_by_a_full_disk_is_ended_before_the_next() {
         .open(&fifo)
         .unwrap();
     let mut writer = Writer { queue: queue.clone(), file, is_torn: false };
-    queue.lock().ending = Instant::now().checked_sub(2 * FLUSH_TIMEOUT);
+    queue.lock().closing_since = Instant::now().checked_sub(2 * FLUSH_TIMEOUT);
     // More than a pipe holds, and nobody waits for it.
     let long = [&vec![b'x'; 4 << 20][..], b"\n"].concat();
     writer.write(long).unwrap_err();
@@ -257,7 +257,7 @@ fn unwritable_audit_file_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     assert!(refused(folder.path()).contains("Is a directory"));
     assert!(refused(&folder.path().join("a/b")).contains("No such file"));
-    assert!(refused(&fifo(folder.path())).contains("a FIFO that nobody reads"));
+    assert!(refused(&fifo(folder.path())).contains("a FIFO without a reader"));
     let socket = folder.path().join("socket");
     let _socket = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     assert!(refused(&socket).contains("or a socket"));

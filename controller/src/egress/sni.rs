@@ -69,7 +69,7 @@ pub(crate) enum TlsRefusal {
     NoTls,
     /// Not a ClientHello, but some servers would accept it as one.
     #[error(
-        "the first bytes are no TLS ClientHello, and some servers would read them as TLS or SSL"
+        "the first bytes are not a TLS ClientHello, and some servers would read them as TLS or SSL"
     )]
     Ambiguous,
     /// An unparsable ClientHello.

@@ -758,10 +758,10 @@ async fn protocol_breach_about_a_tunnel_ends_the_session() {
         ("a number of a request's", vec![connect(1, "ok.example")], "malformed connection"),
         ("a host too long", vec![connect(FIRST_TUNNEL, &"a".repeat(256))], "malformed connection"),
         ("a number twice", vec![never(), never()], "open already"),
-        ("a chunk of none", vec![chunk(0, vec![])], "a chunk of no tunnel"),
-        ("a chunk too soon", vec![never(), chunk(0, vec![1])], "a chunk of no tunnel"),
-        ("credit too soon", vec![never(), credit(1)], "credit for no tunnel"),
-        ("a close of none", vec![close()], "the close of no tunnel"),
+        ("a chunk of none", vec![chunk(0, vec![])], "a chunk for an unknown tunnel"),
+        ("a chunk too soon", vec![never(), chunk(0, vec![1])], "a chunk for an unknown tunnel"),
+        ("credit too soon", vec![never(), credit(1)], "credit for an unknown tunnel"),
+        ("a close of none", vec![close()], "a close of an unknown tunnel"),
         (
             "too many",
             (0..=MAX_TUNNELS as u32)

@@ -42,7 +42,7 @@ pub(crate) trait Execute: Send + 'static {
     fn program(&self) -> Option<&[u8]>;
 
     /// Sends the request and waits for its answer.
-    fn ask(&mut self, call: Call<'_>) -> impl Future<Output = Asked<Self::Answer>> + Send;
+    fn ask(&mut self, call: Call<'_>) -> impl Future<Output = Requested<Self::Answer>> + Send;
 
     /// Takes over what the agent reported, as far as it can be true. An outcome that is already
     /// known is passed on.
@@ -63,7 +63,7 @@ pub(crate) trait Execute: Send + 'static {
 
 /// The answer; `None` if there will be none. The inner error means that how it ended is unknown,
 /// the outer one that nothing has run.
-pub(crate) type Asked<T> = Result<Result<Option<T>, Error>, Error>;
+pub(crate) type Requested<T> = Result<Result<Option<T>, Error>, Error>;
 
 /// What a request is sent with.
 pub(crate) struct Call<'a> {

@@ -161,7 +161,7 @@ impl Evidence {
             (Some(ExecStop::Cancelled), _) => match self.cancel {
                 Some(cause) => Outcome::Cancelled { cause },
                 None => Outcome::AgentLost {
-                    detail: "the agent says that the program was cancelled, and nobody did"
+                    detail: "the agent reports a cancelled program without a cancel request"
                         .to_owned(),
                 },
             },
@@ -204,7 +204,7 @@ fn judge_script(answer: RunEnd, cancel: Option<CancelCause>) -> Outcome {
             ErrorKind::Cancelled => match cancel {
                 Some(cause) => Outcome::Cancelled { cause },
                 None => Outcome::AgentLost {
-                    detail: "the agent says that the run was cancelled, and nobody did".to_owned(),
+                    detail: "the agent reports a cancelled run without a cancel request".to_owned(),
                 },
             },
             kind if kind.is_limit() => Outcome::Limit(error),

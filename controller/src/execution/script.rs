@@ -18,7 +18,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::error::Error;
 use crate::execution::driver::{
-    Asked, Call, Execute, ExecutionDriver, RefusedHosts, Task, audit_start,
+    Call, Execute, ExecutionDriver, RefusedHosts, Requested, Task, audit_start,
 };
 use crate::execution::judge::AgentReport;
 use crate::execution::supervisor::{Begun, CancelHandle, Supervisor};
@@ -28,7 +28,7 @@ use crate::sandbox::{Inner, Sandbox};
 use crate::session::NotificationHandler;
 
 /// Time limit of the check for changed files. A network filesystem can hang.
-const LOOK: Duration = Duration::from_secs(30);
+const SCAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How much of an agent's resident memory may not count against its container's limit: pages of its
 /// executable, which are charged to the process that reads them first.
 const FOREIGN_MEMORY: u64 = 16 << 20;
@@ -223,7 +223,7 @@ impl NotificationHandler for Record {
     }
 
     fn touched(&self, touched: Touched) -> Result<(), String> {
-        self.lock().touched.take(&touched, self.mount.as_ref())
+        self.lock().touched.record(&touched, self.mount.as_ref())
     }
 
     fn refused(&self, refused: Refused) -> Result<(), String> {
@@ -267,7 +267,11 @@ fn over_its_limit(end: &RunEnd) -> Option<&'static str> {
         RunEnd::Failed(error) => {
             let texts = [Some(&error.message), error.traceback.as_ref()];
             let is_long = |text: &String| encoded_len(text) > MAX_MESSAGE_BYTES;
-            texts.into_iter().flatten().any(is_long).then_some("an error message over its limit")
+            texts
+                .into_iter()
+                .flatten()
+                .any(is_long)
+                .then_some("an error message over the size limit")
         }
     }
 }
@@ -320,7 +324,7 @@ impl Execute for ScriptExecution {
         None
     }
 
-    async fn ask(&mut self, call: Call<'_>) -> Asked<Answer> {
+    async fn ask(&mut self, call: Call<'_>) -> Requested<Answer> {
         let Call { inner, limits, supervisor, permit, monitor, kill_at, .. } = call;
         let request = match request(std::mem::take(&mut self.script), limits) {
             Ok(request) => request,
@@ -332,7 +336,7 @@ impl Execute for ScriptExecution {
             Begun::UnderWay(reply) => reply,
             Begun::Lost(lost) => return Ok(lost.map(|()| None)),
         };
-        failpoint(Point::Asked).await;
+        failpoint(Point::Requested).await;
         let check = |_: &Supervisor, answer: &Result<RunReply, WireError>| match answer {
             Ok(answer) => over_its_limit(&answer.end).map_or(Ok(()), |what| Err(what.to_owned())),
             Err(_) => Ok(()),
@@ -377,11 +381,11 @@ impl Execute for ScriptExecution {
     async fn files_touched(&mut self, inner: &Arc<Inner>) -> FilesTouched {
         let touched = std::mem::take(&mut self.record.lock().touched);
         let inner = inner.clone();
-        let look = tokio::task::spawn_blocking(move || match (inner.io_dir(), inner.io_mount()) {
-            (Some(io_dir), Some(mount)) => touched.look(io_dir.fd(), mount),
+        let scan = tokio::task::spawn_blocking(move || match (inner.io_dir(), inner.io_mount()) {
+            (Some(io_dir), Some(mount)) => touched.scan(io_dir.fd(), mount),
             _ => FilesTouched::default(),
         });
-        match tokio::time::timeout(LOOK, look).await {
+        match tokio::time::timeout(SCAN_TIMEOUT, scan).await {
             Ok(Ok(files)) => files,
             Ok(Err(_)) | Err(_) => {
                 tracing::warn!("the io dir does not answer: what was changed in it is unknown");

@@ -30,7 +30,7 @@ pub(super) struct Changes(pub Arc<Inner>);
 
 impl NotificationHandler for Changes {
     fn touched(&self, touched: Touched) -> Result<(), String> {
-        TouchedPaths::default().take(&touched, self.0.io_mount())
+        TouchedPaths::default().record(&touched, self.0.io_mount())
     }
 }
 
@@ -222,7 +222,7 @@ async fn failed(inner: &Inner, error: CallError) -> Error {
         CallError::Refused(source) if source.kind() == ErrorKind::Cancelled => {
             match inner.is_closing() {
                 true => inner.why_ended().await,
-                false => breach(inner, "it says that an operation was cancelled, and nobody did"),
+                false => breach(inner, "it reports a cancelled operation without a cancel request"),
             }
         }
         CallError::Refused(source) if !ends_operations(source.kind()) => {

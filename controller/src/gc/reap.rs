@@ -58,8 +58,12 @@ impl Reaper {
         let state =
             StateDir::open(&config.state_dir, &boot_id()?)?.with_scratch(&config.scratch_dir);
         Ok(Self {
-            engines: sandbox_engine::reach(&config.engine, &config.agent, &config.state_dir)
-                .await?,
+            engines: sandbox_engine::connect_available(
+                &config.engine,
+                &config.agent,
+                &config.state_dir,
+            )
+            .await?,
             state,
         })
     }

@@ -33,7 +33,7 @@ struct Identity {
 
 /// A created directory.
 #[derive(Debug)]
-struct Folder {
+struct CreatedDir {
     /// Its parent directory. Held open, so that no other directory is removed in its place,
     /// whatever the path leads to later.
     parent: OwnedFd,
@@ -45,7 +45,7 @@ struct Folder {
 #[derive(Debug)]
 pub(crate) struct CreatedDirs {
     /// Outermost first.
-    folders: Vec<Folder>,
+    dirs: Vec<CreatedDir>,
     /// The same directories, as recorded.
     recorded: Vec<Recorded>,
     /// The file that records them.
@@ -61,24 +61,24 @@ enum Removal {
     InUse,
 }
 
-/// To reach a directory. Links in its path are followed: the caller chose the path.
-const REACH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+/// Flags to open a directory. Links in its path are followed: the caller chose the path.
+const OPEN_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl CreatedDirs {
     /// Creates a directory and its missing parents, each by the descriptor of its parent, and
     /// records them in `records`.
     pub fn make(path: &Path, records: &Path) -> io::Result<Self> {
-        let is_missing = |folder: &&Path| {
-            let found = fs::symlink_metadata(folder);
+        let is_missing = |dir: &&Path| {
+            let found = fs::symlink_metadata(dir);
             matches!(found, Err(error) if error.kind() == io::ErrorKind::NotFound)
         };
         let mut missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
         missing.reverse();
-        let mut made = Self { folders: Vec::new(), recorded: Vec::new(), record: None };
-        match made.fill(&missing, records) {
-            Ok(()) => Ok(made),
+        let mut created = Self { dirs: Vec::new(), recorded: Vec::new(), record: None };
+        match created.fill(&missing, records) {
+            Ok(()) => Ok(created),
             Err(error) => {
-                made.remove_if_empty();
+                created.remove_if_empty();
                 Err(error)
             }
         }
@@ -86,7 +86,7 @@ impl CreatedDirs {
 
     fn fill(&mut self, missing: &[&Path], records: &Path) -> io::Result<()> {
         let Some(above) = missing.first().and_then(|first| first.parent()) else { return Ok(()) };
-        let mut parent = rustix::fs::open(above, REACH, Mode::empty())?;
+        let mut parent = rustix::fs::open(above, OPEN_DIR, Mode::empty())?;
         for (path, name) in missing.iter().filter_map(|path| Some((path, path.file_name()?))) {
             // If another run was faster, removing it is that run's responsibility.
             let is_new = match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
@@ -94,14 +94,14 @@ impl CreatedDirs {
                 Err(Errno::EXIST) => false,
                 Err(error) => return Err(error.into()),
             };
-            let flags = REACH | OFlags::NOFOLLOW;
+            let flags = OPEN_DIR | OFlags::NOFOLLOW;
             let next = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
             let parent = std::mem::replace(&mut parent, next);
             if is_new {
-                let identity = Identity::look(parent.as_fd(), name)?;
+                let identity = Identity::of(parent.as_fd(), name)?;
                 let path = path.to_path_buf();
                 self.recorded.push(Recorded { path, identity: identity.clone() });
-                self.folders.push(Folder { parent, name: name.to_owned(), identity });
+                self.dirs.push(CreatedDir { parent, name: name.to_owned(), identity });
                 self.write(records)?;
             }
         }
@@ -122,7 +122,7 @@ impl CreatedDirs {
 
     /// Removes the empty ones that are not in use.
     pub fn remove_if_empty(&self) {
-        if remove(&self.folders) == Removal::Done
+        if remove(&self.dirs) == Removal::Done
             && let Some(record) = &self.record
         {
             _ = fs::remove_file(record);
@@ -137,8 +137,8 @@ pub(crate) fn reap(records: &Path) {
         let record = entry.path();
         let text = fs::read(&record).unwrap_or_default();
         let recorded: Vec<Recorded> = serde_json::from_slice(&text).unwrap_or_default();
-        let folders: Vec<Folder> = recorded.into_iter().filter_map(Recorded::reach).collect();
-        if remove(&folders) == Removal::Done {
+        let dirs: Vec<CreatedDir> = recorded.into_iter().filter_map(Recorded::open).collect();
+        if remove(&dirs) == Removal::Done {
             _ = fs::remove_file(record);
         }
     }
@@ -147,24 +147,24 @@ pub(crate) fn reap(records: &Path) {
 
 impl Recorded {
     /// `None` if it is gone, or if it is unclear what is at its path now.
-    fn reach(self) -> Option<Folder> {
+    fn open(self) -> Option<CreatedDir> {
         self.identity.born?;
-        let parent = rustix::fs::open(self.path.parent()?, REACH, Mode::empty()).ok()?;
+        let parent = rustix::fs::open(self.path.parent()?, OPEN_DIR, Mode::empty()).ok()?;
         let name = self.path.file_name()?.to_owned();
-        Some(Folder { parent, name, identity: self.identity })
+        Some(CreatedDir { parent, name, identity: self.identity })
     }
 }
 
 /// The innermost first.
-fn remove(folders: &[Folder]) -> Removal {
-    match folders.iter().rev().find(|folder| folder.remove() == Removal::InUse) {
+fn remove(dirs: &[CreatedDir]) -> Removal {
+    match dirs.iter().rev().find(|dir| dir.remove() == Removal::InUse) {
         Some(_) => Removal::InUse,
         None => Removal::Done,
     }
 }
 
 impl Identity {
-    fn look(parent: BorrowedFd<'_>, name: &OsStr) -> Result<Self, Errno> {
+    fn of(parent: BorrowedFd<'_>, name: &OsStr) -> Result<Self, Errno> {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         let stat = rustix::fs::statx(parent, name, flags, StatxFlags::INO | StatxFlags::BTIME)?;
         let has_born = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
@@ -176,11 +176,11 @@ impl Identity {
     }
 }
 
-impl Folder {
+impl CreatedDir {
     /// Removes the directory if it is still at its path, empty, and not in use. If another one was
     /// put there after the check, it is only removed if it is an empty directory.
     fn remove(&self) -> Removal {
-        if Identity::look(self.parent.as_fd(), &self.name).as_ref() != Ok(&self.identity) {
+        if Identity::of(self.parent.as_fd(), &self.name).as_ref() != Ok(&self.identity) {
             return Removal::Done;
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -193,7 +193,7 @@ impl Folder {
         }
         _ = rustix::fs::unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR);
         if let Ok(fd) = &opened {
-            let_go(fd);
+            release(fd);
         }
         Removal::Done
     }
@@ -205,9 +205,9 @@ impl Folder {
 /// # Errors
 ///
 /// If the directory was removed.
-pub(crate) fn hold(folder: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
+pub(crate) fn hold(dir: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(fd) = rustix::fs::openat(folder, ".", flags, Mode::empty()) else {
+    let Ok(fd) = rustix::fs::openat(dir, ".", flags, Mode::empty()) else {
         // It is not readable for this user, so whoever created it could not check whether it is
         // empty either.
         return Ok(None);
@@ -231,7 +231,7 @@ pub(crate) fn hold(folder: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
 
 /// Releases a lock of [`hold`]. Closing the descriptor alone would not, while a process that
 /// another thread is just starting has a copy of it.
-pub(crate) fn let_go(held: &OwnedFd) {
+pub(crate) fn release(held: &OwnedFd) {
     _ = rustix::fs::flock(held, FlockOperation::Unlock);
 }
 
@@ -282,11 +282,11 @@ mod tests {
     #[test]
     fn a_folder_that_is_another_by_now_stays() {
         let place = Place::new();
-        let made = place.make("a");
+        let created = place.make("a");
         fs::remove_dir(place.path("a")).unwrap();
         // It may well have the same inode number.
         fs::create_dir(place.path("a")).unwrap();
-        made.remove_if_empty();
+        created.remove_if_empty();
         assert!(place.path("a").exists());
         place.make("b");
         fs::rename(place.path("b"), place.path("c")).unwrap();
@@ -298,9 +298,9 @@ mod tests {
     #[test]
     fn a_folder_that_another_sandbox_uses_stays_for_as_long() {
         let place = Place::new();
-        let made = place.make("a");
+        let created = place.make("a");
         let other = place.held("a");
-        made.remove_if_empty();
+        created.remove_if_empty();
         reap(&place.path("records"));
         assert!(place.path("a").exists());
         drop(other);
@@ -311,9 +311,9 @@ mod tests {
     #[test]
     fn one_that_was_removed_meanwhile_cannot_be_held() {
         let place = Place::new();
-        let made = place.make("a");
+        let created = place.make("a");
         let fd = fs::File::open(place.path("a")).unwrap();
-        made.remove_if_empty();
+        created.remove_if_empty();
         assert_eq!(hold(fd.as_fd()).unwrap_err(), Errno::NOENT);
     }
 

@@ -66,15 +66,15 @@ impl IoDir {
     }
 
     fn make_at(path: &Path, records: &Path) -> Result<Self, String> {
-        let made = CreatedDirs::make(path, records).map_err(|error| error.to_string())?;
+        let created = CreatedDirs::make(path, records).map_err(|error| error.to_string())?;
         let held = Self::open_at(path).and_then(|io_dir| match hold(io_dir.fd()) {
             Ok(hold) => Ok(Self { hold: Mutex::new(hold), ..io_dir }),
             Err(errno) => Err(io::Error::from(errno).to_string()),
         });
         match held {
-            Ok(io_dir) => Ok(Self { made: Some(made), ..io_dir }),
+            Ok(io_dir) => Ok(Self { made: Some(created), ..io_dir }),
             Err(reason) => {
-                made.remove_if_empty();
+                created.remove_if_empty();
                 Err(reason)
             }
         }
@@ -181,7 +181,7 @@ impl IoDir {
     pub fn release(&self) {
         drop(self.fresh.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(held) = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            created::let_go(&held);
+            created::release(&held);
         }
         if let Some(made) = &self.made {
             made.remove_if_empty();

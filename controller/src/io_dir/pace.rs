@@ -66,11 +66,11 @@ pub(crate) enum Found {
 #[derive(Debug)]
 pub(crate) struct Pace {
     /// When the last scan ended, how long it took, and the free space then.
-    looked: Instant,
+    last_scan: Instant,
     took: Duration,
     space: Option<FreeSpace>,
     /// The time and the result of the last check.
-    asked: (Instant, Option<FreeSpace>),
+    last_check: (Instant, Option<FreeSpace>),
     tick: Duration,
     /// The disk reserve.
     reserve: DiskReserve,
@@ -84,10 +84,10 @@ impl Pace {
     /// After a scan that has just ended.
     pub fn new(now: Instant, space: Option<FreeSpace>, reserve: DiskReserve) -> Self {
         Self {
-            looked: now,
+            last_scan: now,
             took: Duration::ZERO,
             space,
-            asked: (now, space),
+            last_check: (now, space),
             tick: IDLE_TICK.0,
             reserve,
             is_urgent: false,
@@ -110,7 +110,7 @@ impl Pace {
     ) -> bool {
         let (bytes, inodes) = gone(self.space, space);
         self.is_urgent = bytes >= room.bytes || inodes >= room.entries;
-        let (lately, _) = gone(self.asked.1, space);
+        let (lately, _) = gone(self.last_check.1, space);
         let spare = space
             .map_or(u64::MAX, |space| space.available.saturating_sub(self.reserve.of(space.size)));
         let nanos = room.bytes.min(spare).saturating_mul(1_000_000_000) / FASTEST;
@@ -119,16 +119,16 @@ impl Pace {
         if lately > 0 {
             // Half of the remaining time, so that the end is hit closely.
             let left = room.bytes.saturating_sub(bytes) as f64 / lately as f64;
-            let until = (now - self.asked.0).as_secs_f64() * left / 2.0;
+            let until = (now - self.last_check.0).as_secs_f64() * left / 2.0;
             self.tick = self.tick.min(Duration::from_secs_f64(until.min(1.0))).max(LEAST_TICK);
         }
         self.tick = self.tick.max((cost * REST).min(LATEST));
-        self.asked = (now, space);
+        self.last_check = (now, space);
         let rest = match self.is_urgent {
             true => self.urgent_rest((bytes, inodes), room),
             false => rest(self.took, [self.space, space], room),
         };
-        now - self.looked >= rest
+        now - self.last_scan >= rest
     }
 
     fn urgent_rest(&self, (bytes, inodes): (u64, u64), room: Room) -> Duration {
@@ -151,14 +151,14 @@ impl Pace {
     }
 
     /// Records the end of a scan.
-    pub fn looked(
+    pub fn record_scan(
         &mut self,
         started: Instant,
         ended: Instant,
         space: Option<FreeSpace>,
         found: Found,
     ) {
-        (self.looked, self.took, self.space) = (ended, ended - started, space);
+        (self.last_scan, self.took, self.space) = (ended, ended - started, space);
         self.urgent_rest = match (found, self.is_urgent) {
             (Found::Growth, _) => 1,
             (Found::Nothing, true) => (self.urgent_rest * 2).min(MOST_FRUITLESS),
@@ -245,18 +245,18 @@ mod tests {
         let mut pace = Pace::new(begun, before, NONE);
         // The rest before a triggered scan, in multiples of the 10 ms that the last one took.
         let rest = |pace: &mut Pace, space| {
-            pace.looked = after(0);
+            pace.last_scan = after(0);
             (0..).find(|&it| pace.is_due(after(it * 10), Duration::ZERO, space, ROOM)).unwrap()
         };
-        pace.looked(begun, after(10), before, Found::Nothing);
+        pace.record_scan(begun, after(10), before, Found::Nothing);
         for expected in [1, 2, 4, 8, 16, 16] {
             assert_eq!(rest(&mut pace, now), expected);
-            pace.looked(begun, after(10), before, Found::Nothing);
+            pace.record_scan(begun, after(10), before, Found::Nothing);
         }
         // It cannot be used to hide: a loss beyond it triggers a scan as soon as ever.
         assert_eq!(rest(&mut pace, left((10 << 30) - (82 << 20), 1000)), 1);
         assert_eq!(rest(&mut pace, left((10 << 30) - (81 << 20), 1000)), 16);
-        pace.looked(begun, after(10), before, Found::Growth);
+        pace.record_scan(begun, after(10), before, Found::Growth);
         assert_eq!(rest(&mut pace, now), 1);
     }
 
@@ -300,7 +300,7 @@ mod tests {
         assert!(pace.is_due(after(100), Duration::ZERO, None, ROOM));
         // A long scan is not followed by another at once.
         let mut pace = Pace::new(begun, left(10 << 30, 1000), NONE);
-        pace.looked(begun, after(30), left(10 << 30, 1000), Found::Nothing);
+        pace.record_scan(begun, after(30), left(10 << 30, 1000), Found::Nothing);
         assert!(!pace.is_due(after(50), Duration::ZERO, left(0, 0), ROOM));
         assert!(pace.is_due(after(60), Duration::ZERO, left(0, 0), ROOM));
     }

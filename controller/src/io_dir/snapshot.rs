@@ -27,7 +27,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// The largest block that a filesystem allocates at once.
 const LARGEST_BLOCK: u64 = 64 << 10;
 /// How many entries are scanned between two checks of the clock.
-const ENTRIES_A_LOOK: u64 = 256;
+const ENTRIES_PER_TIME_CHECK: u64 = 256;
 
 /// How much of its filesystem an io dir uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,9 +61,9 @@ pub(crate) struct Snapshot {
     files: HashMap<Box<[u8]>, Fingerprint>,
     /// Whether `files` is complete.
     is_whole: bool,
-    pub extent: DiskUsage,
-    /// Whether `extent` is complete.
-    pub reach: ScanCoverage,
+    pub usage: DiskUsage,
+    /// Whether `usage` is complete.
+    pub coverage: ScanCoverage,
 }
 
 /// Detects a change of a file.
@@ -95,7 +95,7 @@ impl Snapshot {
     pub fn take(root: impl AsFd, most: u64) -> Self {
         let mut files = HashMap::new();
         let (mut is_whole, mut bytes) = (true, 0);
-        let (extent, reach) = walk(root, MAX_ENTRIES, |folder, name, stat| {
+        let (usage, coverage) = walk(root, MAX_ENTRIES, |folder, name, stat| {
             if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
                 return;
             }
@@ -107,8 +107,8 @@ impl Snapshot {
             bytes += path.len();
             files.insert(path.into(), Fingerprint::of(stat));
         });
-        is_whole &= reach == ScanCoverage::All;
-        Self { files, is_whole, extent, reach }
+        is_whole &= coverage == ScanCoverage::All;
+        Self { files, is_whole, usage, coverage }
     }
 
     /// The differences between this scan and `after`. If one of them was cut short, a file that
@@ -156,7 +156,7 @@ fn walk(
     mut see: impl FnMut(&[u8], &[u8], &Stat),
 ) -> (DiskUsage, ScanCoverage) {
     let deadline = Instant::now() + LONGEST;
-    let (mut extent, mut reach) = (DiskUsage::default(), ScanCoverage::All);
+    let (mut usage, mut coverage) = (DiskUsage::default(), ScanCoverage::All);
     let owner = rustix::fs::fstat(&root).map(|stat| stat.st_uid).ok();
     let unread = |stat: Result<Stat, Errno>, errno: Errno| match stat {
         Ok(stat) if errno == Errno::ACCESS && Some(stat.st_uid) == owner => ScanCoverage::Hidden,
@@ -176,7 +176,7 @@ fn walk(
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => continue,
             Err(errno) => {
                 let stat = rustix::fs::statat(parent_fd, &*name, AtFlags::SYMLINK_NOFOLLOW);
-                reach = reach.max(unread(stat, errno));
+                coverage = coverage.max(unread(stat, errno));
                 continue;
             }
         };
@@ -188,7 +188,7 @@ fn walk(
         let folder = Rc::new(Folder { fd, path, depth });
         for entry in entries {
             let Ok(entry) = entry else {
-                reach = reach.max(ScanCoverage::Readable);
+                coverage = coverage.max(ScanCoverage::Readable);
                 break;
             };
             let name = entry.file_name();
@@ -200,14 +200,14 @@ fn walk(
                 // Removed meanwhile.
                 Err(Errno::NOENT) => continue,
                 Err(errno) => {
-                    reach = reach.max(unread(rustix::fs::fstat(&folder.fd), errno));
+                    coverage = coverage.max(unread(rustix::fs::fstat(&folder.fd), errno));
                     continue;
                 }
             };
-            extent.entries += 1;
-            let is_late = extent.entries % ENTRIES_A_LOOK == 0 && Instant::now() > deadline;
-            if extent.entries > most || is_late {
-                return (extent, ScanCoverage::Cut);
+            usage.entries += 1;
+            let is_late = usage.entries % ENTRIES_PER_TIME_CHECK == 0 && Instant::now() > deadline;
+            if usage.entries > most || is_late {
+                return (usage, ScanCoverage::Cut);
             }
             let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
             let bytes = match is_folder {
@@ -215,16 +215,16 @@ fn walk(
                 false if stat.st_nlink > 1 && !linked.insert((stat.st_dev, stat.st_ino)) => 0,
                 false => bytes_of(&stat),
             };
-            extent.bytes = extent.bytes.saturating_add(bytes);
+            usage.bytes = usage.bytes.saturating_add(bytes);
             see(&folder.path, name.to_bytes(), &stat);
             if is_folder && folder.depth == MAX_DEPTH {
-                reach = reach.max(ScanCoverage::Deep);
+                coverage = coverage.max(ScanCoverage::Deep);
             } else if is_folder {
                 waiting.push((Some(folder.clone()), name.into()));
             }
         }
     }
-    (extent, reach)
+    (usage, coverage)
 }
 
 /// The disk usage of a file: the allocated part of its size, or more if more is allocated than its

@@ -45,7 +45,7 @@ struct Changes {
 
 impl TouchedPaths {
     /// Handles an announcement; an error is a breach.
-    pub fn take(&mut self, touched: &Touched, mount: Option<&GuestPath>) -> Result<(), String> {
+    pub fn record(&mut self, touched: &Touched, mount: Option<&GuestPath>) -> Result<(), String> {
         let Touched { path, existed, change, .. } = touched;
         let path =
             GuestPath::new(path).map_err(|error| format!("a changed path is invalid: {error}"))?;
@@ -59,31 +59,31 @@ impl TouchedPaths {
         if before.is_some() {
             self.bytes -= length;
         }
-        let said = match (change, before) {
+        let entry = match (change, before) {
             (Change::Failed, None) => None,
-            (Change::Failed, Some(said)) => {
-                said.before.map(|changes| TouchedEntry { changes, before: None })
+            (Change::Failed, Some(entry)) => {
+                entry.before.map(|changes| TouchedEntry { changes, before: None })
             }
-            (change, said) => {
-                let before = said.map(|said| said.changes);
+            (change, entry) => {
+                let before = entry.map(|entry| entry.changes);
                 let first = Changes { existed: *existed, ..Changes::default() };
                 let changes = before.unwrap_or(first).and(*change);
                 Some(TouchedEntry { changes, before })
             }
         };
-        let Some(said) = said else { return Ok(()) };
+        let Some(entry) = entry else { return Ok(()) };
         if self.paths.len() >= MAX_FILES || self.bytes + length > MAX_PATH_BYTES {
             self.truncated = true;
             return Ok(());
         }
         self.bytes += length;
-        self.paths.insert(path, said);
+        self.paths.insert(path, entry);
         Ok(())
     }
 
     /// Checks every path. `root` is the directory mounted at `mount`. It may take long on a slow
     /// filesystem.
-    pub fn look(&self, root: impl AsFd, mount: &GuestPath) -> FilesTouched {
+    pub fn scan(&self, root: impl AsFd, mount: &GuestPath) -> FilesTouched {
         let Ok(root) = Root::new(root.as_fd()) else {
             return FilesTouched { truncated: true, ..FilesTouched::default() };
         };
@@ -91,13 +91,13 @@ impl TouchedPaths {
         let mut files: Vec<(&[u8], TouchedFile)> = self
             .paths
             .iter()
-            .filter_map(|(path, said)| {
+            .filter_map(|(path, entry)| {
                 let name = path.strip_prefix(mount)?;
                 let Some(now) = state(&root, name) else {
                     truncated = true;
                     return None;
                 };
-                let (op, bytes) = said.changes.outcome(now)?;
+                let (op, bytes) = entry.changes.outcome(now)?;
                 Some((name, TouchedFile::new(name, op, bytes)))
             })
             .collect();

@@ -90,7 +90,7 @@ struct Before {
 #[derive(Debug, Clone, Copy)]
 struct Baseline {
     /// The usage of named and unnamed files.
-    extent: DiskUsage,
+    usage: DiskUsage,
     /// The usage of named files alone.
     named: DiskUsage,
     /// Whether that is known well enough to tell what was added.
@@ -115,8 +115,8 @@ struct Bounds {
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     /// Including unnamed files.
-    extent: DiskUsage,
-    reach: ScanCoverage,
+    usage: DiskUsage,
+    coverage: ScanCoverage,
     unnamed: DiskUsage,
     /// Whether the sandbox holds something that cannot be measured, now and at the previous scan.
     unseen: bool,
@@ -137,26 +137,26 @@ impl WriteMonitor {
         let taken = snapshot(&io_dir, &limits).await;
         let before = taken.map(|(snapshot, space, locality)| {
             let reserve = watched.reserve;
-            let now = Reading::new(snapshot.extent, snapshot.reach, space);
+            let now = Reading::new(snapshot.usage, snapshot.coverage, space);
             let watcher = baseline.watcher(watched, now, locality);
             // Those of other runs in progress.
             let unnamed = watcher.measured.borrow().unnamed;
-            let now = Reading { unnamed, ..Reading::new(snapshot.extent, snapshot.reach, space) };
-            let extent = now.with_named((snapshot.extent, snapshot.reach)).extent;
+            let now = Reading { unnamed, ..Reading::new(snapshot.usage, snapshot.coverage, space) };
+            let usage = now.with_named((snapshot.usage, snapshot.coverage)).usage;
             let most = DiskUsage {
                 bytes: limits.max_write.as_u64(),
                 entries: limits.entries.get().into(),
             };
             let bounds = watcher.bound(Bounds {
-                bytes: extent.bytes.saturating_add(most.bytes),
-                entries: extent.entries.saturating_add(most.entries),
+                bytes: usage.bytes.saturating_add(most.bytes),
+                entries: usage.entries.saturating_add(most.entries),
                 most,
             });
             let baseline = Baseline {
-                extent,
-                named: snapshot.extent,
-                is_measured: snapshot.reach < ScanCoverage::Hidden,
-                first: *baseline.first.get_or_init(|| snapshot.extent),
+                usage,
+                named: snapshot.usage,
+                is_measured: snapshot.coverage < ScanCoverage::Hidden,
+                first: *baseline.first.get_or_init(|| snapshot.usage),
                 space,
                 reserve,
             };
@@ -170,7 +170,7 @@ impl WriteMonitor {
     pub fn refusal(&self) -> Option<ScriptError> {
         let before = self.before.as_ref()?;
         let refuse = |kind, why| Some(failure(kind, format!("nothing was started: {why}")));
-        if let Some(unseen) = unseen(before.snapshot.reach) {
+        if let Some(unseen) = unseen(before.snapshot.coverage) {
             return refuse(ErrorKind::TooManyFiles, unseen);
         }
         let Baseline { space, reserve, .. } = before.baseline;
@@ -196,7 +196,7 @@ impl WriteMonitor {
                     // A scan may count files twice that are moved meanwhile: two results are
                     // believed.
                     let most = before.bounds.entries.saturating_add(1);
-                    let Some(again) = look(&self.io_dir, most).await else { continue };
+                    let Some(again) = scan(&self.io_dir, most).await else { continue };
                     let again = reading.with_named(again);
                     match before.baseline.passed(&again, &self.limits) {
                         Some(limit) => limit,
@@ -214,8 +214,8 @@ impl WriteMonitor {
         let Some(before) = &self.before else { return std::future::pending().await };
         let mut measured = before.watcher.measured.subscribe();
         let more = self.limits.max_write.as_u64().max(OVERRUN);
-        let most = measured.borrow().extent.bytes.saturating_add(more);
-        if measured.wait_for(|reading| reading.extent.bytes > most).await.is_err() {
+        let most = measured.borrow().usage.bytes.saturating_add(more);
+        if measured.wait_for(|reading| reading.usage.bytes > most).await.is_err() {
             std::future::pending().await
         }
     }
@@ -231,8 +231,8 @@ impl WriteMonitor {
         let Some((after, ..)) = snapshot(&self.io_dir, &self.limits).await else {
             return (unknown, None);
         };
-        let (extent, reach) = (after.extent, after.reach);
-        let reading = Reading::new(extent, reach, None);
+        let (usage, coverage) = (after.usage, after.coverage);
+        let reading = Reading::new(usage, coverage, None);
         let limit = before.baseline.of_names().passed(&reading, &self.limits);
         let snapshot = before.snapshot.clone();
         let changes = spawn_blocking(move || snapshot.changes(&after)).await;
@@ -242,10 +242,10 @@ impl WriteMonitor {
 
 impl Reading {
     /// Of named files alone.
-    const fn new(extent: DiskUsage, reach: ScanCoverage, space: Option<FreeSpace>) -> Self {
+    const fn new(usage: DiskUsage, coverage: ScanCoverage, space: Option<FreeSpace>) -> Self {
         Self {
-            extent,
-            reach,
+            usage,
+            coverage,
             unnamed: DiskUsage { bytes: 0, entries: 0 },
             unseen: false,
             was_unseen: false,
@@ -257,20 +257,20 @@ impl Reading {
 
     /// What it has found compared with the previous one.
     const fn found_since(&self, last: &Self) -> Found {
-        let has_grown = self.extent.bytes > last.extent.bytes
-            || self.extent.entries > last.extent.entries
+        let has_grown = self.usage.bytes > last.usage.bytes
+            || self.usage.entries > last.usage.entries
             // Unmeasurable usage may be the sandbox's.
             || self.unseen && self.unexplained > last.unexplained;
         if has_grown { Found::Growth } else { Found::Nothing }
     }
 
     /// The same, with this scan's numbers of named files.
-    fn with_named(self, (named, reach): (DiskUsage, ScanCoverage)) -> Self {
-        let extent = DiskUsage {
+    fn with_named(self, (named, coverage): (DiskUsage, ScanCoverage)) -> Self {
+        let usage = DiskUsage {
             bytes: named.bytes.saturating_add(self.unnamed.bytes),
             entries: named.entries.saturating_add(self.unnamed.entries),
         };
-        Self { extent, reach, ..self }
+        Self { usage, coverage, ..self }
     }
 }
 
@@ -278,7 +278,7 @@ impl Baseline {
     /// The same, to be compared with a scan alone: unnamed files of others existed before, and
     /// would allow the same amount to be written.
     const fn of_names(self) -> Self {
-        Self { extent: self.named, ..self }
+        Self { usage: self.named, ..self }
     }
 
     /// By how much the free space has decreased since then.
@@ -290,7 +290,7 @@ impl Baseline {
     fn passed(&self, now: &Reading, limits: &Limits) -> Option<ScriptError> {
         self.grown(now, limits).or_else(|| {
             let little = too_little(now.space?, self.reserve)?;
-            let grown = now.extent.bytes.saturating_sub(self.extent.bytes);
+            let grown = now.usage.bytes.saturating_sub(self.usage.bytes);
             let share = match (self.is_measured, ByteSize::b(grown >> 20 << 20)) {
                 (true, grown) => format!(", of which the sandbox has taken {grown}"),
                 (false, _) => String::new(),
@@ -309,14 +309,14 @@ impl Baseline {
             bytes: limits.max_write.as_u64(),
             entries: u64::from(limits.entries.get()),
         };
-        over(self.extent, now.extent, now.reach, most, "")
+        over(self.usage, now.usage, now.coverage, most, "")
             .or_else(|| {
-                over(self.first, now.extent, now.reach, most.or(LIFE), " in the sandbox's life")
+                over(self.first, now.usage, now.coverage, most.or(LIFE), " in the sandbox's life")
             })
             .or_else(|| {
                 // The amount cannot be measured; the filesystem's free space shows how much is
                 // gone.
-                let grown = now.extent.bytes.saturating_sub(self.extent.bytes);
+                let grown = now.usage.bytes.saturating_sub(self.usage.bytes);
                 let gone = grown.saturating_add(now.unexplained);
                 let hides =
                     now.unseen && now.was_unseen && gone > most.bytes.saturating_add(OTHERS);
@@ -324,7 +324,7 @@ impl Baseline {
                     let bytes = ByteSize::b(most.bytes);
                     let message = format!(
                         "the io dir's file system lost more than {bytes}, while the sandbox kept \
-                         files where nobody can measure them"
+                         files where they cannot be measured"
                     );
                     failure(ErrorKind::WriteLimit, message)
                 })
@@ -352,7 +352,7 @@ fn too_little(space: FreeSpace, reserve: DiskReserve) -> Option<String> {
 fn over(
     before: DiskUsage,
     now: DiskUsage,
-    reach: ScanCoverage,
+    coverage: ScanCoverage,
     most: DiskUsage,
     when: &str,
 ) -> Option<ScriptError> {
@@ -366,20 +366,20 @@ fn over(
         let message = format!("more than {entries} files and directories were added{when}");
         return Some(failure(ErrorKind::TooManyFiles, message));
     }
-    Some(failure(ErrorKind::TooManyFiles, unseen(reach)?))
+    Some(failure(ErrorKind::TooManyFiles, unseen(coverage)?))
 }
 
 /// What prevents a scan from seeing everything that commands can write to.
-fn unseen(reach: ScanCoverage) -> Option<String> {
-    match reach {
+fn unseen(coverage: ScanCoverage) -> Option<String> {
+    match coverage {
         ScanCoverage::All | ScanCoverage::Readable | ScanCoverage::Cut => None,
         ScanCoverage::Hidden => Some(
-            "the io dir has a directory that its owner cannot read, so nobody could count what is \
+            "the io dir has a directory that its owner cannot read, so it is unknown how much is \
              written there"
                 .to_owned(),
         ),
         ScanCoverage::Deep => Some(format!(
-            "the io dir has directories more than {MAX_DEPTH} deep, so nobody could count what is \
+            "the io dir has directories more than {MAX_DEPTH} deep, so it is unknown how much is \
              written there"
         )),
     }
@@ -498,8 +498,8 @@ impl Watch {
             let now = Instant::now();
             let last = *self.measured.borrow();
             let bounds = self.all_bounds();
-            let unexplained = self.ledger.unexplained(last.extent, space);
-            let left = room(&bounds, last.extent);
+            let unexplained = self.ledger.unexplained(last.usage, space);
+            let left = room(&bounds, last.usage);
             // Together with what was found, it may exceed the limit.
             let is_suspicious = unexplained >= left.bytes;
             let just_found = !std::mem::replace(&mut self.has_found, self.processes.initialized())
@@ -509,7 +509,7 @@ impl Watch {
                 true => Room::NONE,
                 false => left,
             };
-            if self.pace.gone(space) >= room.bytes / 2 || last.extent.entries >= MANY_ENTRIES {
+            if self.pace.gone(space) >= room.bytes / 2 || last.usage.entries >= MANY_ENTRIES {
                 self.wanted.notify_one();
             }
             if !self.pace.is_due(now, cost, space, room) {
@@ -523,31 +523,31 @@ impl Watch {
             let depth = if is_suspicious { Depth::Everything } else { Depth::Open };
             let most = bounds.iter().map(|bounds| bounds.entries).max().unwrap_or(0);
             let most = most.saturating_add(1);
-            let (looked, stood_still) = tokio::select! {
-                looked = self.look(depth, most) => (looked, false),
+            let (scanned, stood_still) = tokio::select! {
+                scanned = self.scan(depth, most) => (scanned, false),
                 // They continue after the scan.
-                stopped = self.stop_programs(last.extent.entries, left.bytes) => {
-                    let looked = self.look(depth, most).await;
-                    (looked, stopped.stood_still())
+                stopped = self.stop_programs(last.usage.entries, left.bytes) => {
+                    let scanned = self.scan(depth, most).await;
+                    (scanned, stopped.stood_still())
                 }
             };
             let ended = Instant::now();
-            let Some(Look { unnamed, named: (named, reach), space: after, written }) = looked
+            let Some(Scan { unnamed, named: (named, coverage), space: after, written }) = scanned
             else {
-                self.pace.looked(now, ended, space, Found::Nothing);
+                self.pace.record_scan(now, ended, space, Found::Nothing);
                 continue;
             };
             self.written = written;
             let (bytes, entries) = (unnamed.bytes, unnamed.entries);
             let mut reading = Reading { unnamed: DiskUsage { bytes, entries }, space, ..last };
-            reading = reading.with_named((named, reach));
+            reading = reading.with_named((named, coverage));
             if depth == Depth::Everything {
                 (reading.unseen, reading.was_unseen) = (unnamed.has_unseen, last.unseen);
             }
             let is_clear = depth == Depth::Everything && !unnamed.has_unseen;
-            reading.is_backed = stood_still || self.ledger.backs(reading.extent, after);
-            reading.unexplained = self.ledger.enter(reading.extent, [space, after], is_clear);
-            self.pace.looked(now, ended, space, reading.found_since(&last));
+            reading.is_backed = stood_still || self.ledger.backs(reading.usage, after);
+            reading.unexplained = self.ledger.enter(reading.usage, [space, after], is_clear);
+            self.pace.record_scan(now, ended, space, reading.found_since(&last));
             self.measured.send_replace(reading);
         }
     }
@@ -598,7 +598,7 @@ impl Watch {
     }
 
     /// Scans named and unnamed files.
-    async fn look(&self, depth: Depth, most: u64) -> Option<Look> {
+    async fn scan(&self, depth: Depth, most: u64) -> Option<Scan> {
         let (io_dir, processes) = (self.io_dir.clone(), self.processes.clone());
         in_time(spawn_blocking(move || {
             let written = processes.get().map_or(0, Processes::written);
@@ -609,14 +609,14 @@ impl Watch {
                 None => Unnamed::default(),
             };
             let named = measure(io_dir.fd(), most);
-            Look { unnamed, named, space: FreeSpace::of(io_dir.fd()).ok(), written }
+            Scan { unnamed, named, space: FreeSpace::of(io_dir.fd()).ok(), written }
         }))
         .await
     }
 }
 
 /// The findings of a scan.
-struct Look {
+struct Scan {
     unnamed: Unnamed,
     named: (DiskUsage, ScanCoverage),
     /// The free space after it.
@@ -635,7 +635,7 @@ struct Ledger {
 impl Ledger {
     fn new(now: &Reading) -> Self {
         let left = now.space.map_or(0, |space| space.bytes);
-        Self { highest: now.extent.bytes.saturating_add(left) }
+        Self { highest: now.usage.bytes.saturating_add(left) }
     }
 
     /// How much is unexplained, given a later value of the free space.
@@ -679,7 +679,7 @@ fn room(all: &[Arc<Bounds>], now: DiskUsage) -> Room {
     all.iter().map(left).reduce(nearer).unwrap_or(Room::NONE)
 }
 
-async fn look(io_dir: &Arc<IoDir>, most: u64) -> Option<(DiskUsage, ScanCoverage)> {
+async fn scan(io_dir: &Arc<IoDir>, most: u64) -> Option<(DiskUsage, ScanCoverage)> {
     let io_dir = io_dir.clone();
     in_time(spawn_blocking(move || measure(io_dir.fd(), most))).await
 }

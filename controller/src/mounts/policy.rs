@@ -96,7 +96,7 @@ impl MountPolicy {
             own("data directory", &folders.data_dir)?,
             own("scratch directory", &folders.scratch_dir)?,
         ];
-        let devices = locate("the folder of devices", Path::new(DEVICES))?;
+        let devices = locate("the directory of devices", Path::new(DEVICES))?;
         Ok(Self { own, devices, table })
     }
 

@@ -46,7 +46,7 @@ pub enum MountRefusal {
     #[error("it is on a mount that this process's mount table does not list")]
     NotListed,
     /// Its location cannot be determined.
-    #[error("cannot look at its mount: {reason}")]
+    #[error("cannot inspect its mount: {reason}")]
     Unknown {
         /// The reason.
         reason: String,

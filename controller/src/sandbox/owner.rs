@@ -8,7 +8,7 @@ use nix::unistd::{Gid, Group, Uid, User};
 use tokio::sync::OnceCell;
 
 /// How long a lookup may take: a user directory on the network can be slow.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a result is cached. A lookup needs a thread and reads two files, which is more than the
 /// rest of a `stat`.
 const FRESH: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ async fn look_up((uid, gid): Ids) -> Names {
         let group = Group::from_gid(Gid::from_raw(gid)).ok().flatten().map(|group| group.name);
         (user, group)
     });
-    let (user, group) = match tokio::time::timeout(PATIENCE, look_up).await {
+    let (user, group) = match tokio::time::timeout(LOOKUP_TIMEOUT, look_up).await {
         Ok(Ok(names)) => names,
         Ok(Err(_)) | Err(_) => (None, None),
     };

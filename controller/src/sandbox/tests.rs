@@ -317,7 +317,7 @@ async fn an_agent_that_answers_before_anything_is_asked_runs_nothing() {
     sandbox.inner.session().ended().await;
     let error = sandbox.run(Script::new("x")).await.unwrap_err();
     assert!(matches!(error, Error::Ended { .. }), "{error}");
-    assert!(error.to_string().contains("no request (id 0)"), "{error}");
+    assert!(error.to_string().contains("unknown request (id 0)"), "{error}");
     // In a separate task.
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(world.fake.calls().contains(&"kill"));

@@ -73,19 +73,19 @@ pub(crate) enum CallError {
 pub(crate) trait NotificationHandler: Send + Sync {
     /// An entry of the log.
     fn log(&self, log: Log) -> Result<(), String> {
-        Err(format!("a log entry of no run (id {})", log.request))
+        Err(format!("a log entry for an unknown run (id {})", log.request))
     }
     /// A path is about to be changed.
     fn touched(&self, touched: Touched) -> Result<(), String> {
-        Err(format!("a changed path of a request that changes none (id {})", touched.request))
+        Err(format!("a changed path for a request that changes no files (id {})", touched.request))
     }
     /// A script was denied access to a path.
     fn refused(&self, refused: Refused) -> Result<(), String> {
-        Err(format!("a refusal of no run (id {})", refused.request))
+        Err(format!("a refusal for an unknown run (id {})", refused.request))
     }
     /// Entries of a list.
     fn page(&self, page: Page) -> Result<(), String> {
-        Err(format!("entries of no list (id {})", page.request))
+        Err(format!("entries for an unknown list (id {})", page.request))
     }
 }
 
@@ -345,7 +345,7 @@ impl Session {
                 Ok(raw) => Ok(serde_json::from_str::<C::Reply>(raw.get())
                     .map_err(|error| format!("a malformed answer: {error}"))?),
                 Err(error) if encoded_len(&error.message) > MAX_MESSAGE_BYTES => {
-                    return Err("an error message over its limit".to_owned());
+                    return Err("an error message over the size limit".to_owned());
                 }
                 Err(error) => Err(error),
             };
@@ -426,24 +426,24 @@ impl Shared {
                     pending
                 };
                 let pending =
-                    pending.ok_or_else(|| format!("an answer to no request (id {id})"))?;
+                    pending.ok_or_else(|| format!("an answer to an unknown request (id {id})"))?;
                 (pending.deliver)(result)
             }
             FromAgent::Log(log) => match self.sink(log.request) {
                 Some(sink) => sink.log(log),
-                None => Err(format!("a log entry of no run (id {})", log.request)),
+                None => Err(format!("a log entry for an unknown run (id {})", log.request)),
             },
             FromAgent::Touched(touched) => match self.sink(touched.request) {
                 Some(sink) => sink.touched(touched),
-                None => Err(format!("a changed path of no run (id {})", touched.request)),
+                None => Err(format!("a changed path for an unknown run (id {})", touched.request)),
             },
             FromAgent::Refused(refused) => match self.sink(refused.request) {
                 Some(sink) => sink.refused(refused),
-                None => Err(format!("a refusal of no run (id {})", refused.request)),
+                None => Err(format!("a refusal for an unknown run (id {})", refused.request)),
             },
             FromAgent::Page(page) => match self.sink(page.request) {
                 Some(sink) => sink.page(page),
-                None => Err(format!("entries of no list (id {})", page.request)),
+                None => Err(format!("entries for an unknown list (id {})", page.request)),
             },
             FromAgent::Chunk(chunk) if chunk.stream >= FIRST_TUNNEL => {
                 self.lock().tunnels.chunk(&chunk)

@@ -126,7 +126,7 @@ impl Streams {
     pub fn chunk(&mut self, chunk: Chunk) -> Result<(), String> {
         let number = chunk.stream;
         let Some(Open::Incoming { window, left, flow, pieces }) = self.open.get_mut(&number) else {
-            return Err(format!("a chunk of no stream ({number})"));
+            return Err(format!("a chunk for an unknown stream ({number})"));
         };
         window.receive(&chunk).map_err(|error| error.to_string())?;
         if chunk.data.0.is_empty() && !chunk.last {
@@ -136,8 +136,8 @@ impl Streams {
         let bytes = chunk.data.0.len() as u64;
         // Only ever used under the lock of all streams.
         let left_after = left.load(Ordering::Relaxed).checked_sub(bytes);
-        let left_after = left_after
-            .ok_or_else(|| format!("a stream brought more than was asked for ({number})"))?;
+        let left_after =
+            left_after.ok_or_else(|| format!("a chunk beyond the stream's credit ({number})"))?;
         left.store(left_after, Ordering::Relaxed);
         flow.bytes.fetch_add(bytes, Ordering::Relaxed);
         flow.has_ended.store(chunk.last, Ordering::Relaxed);
@@ -156,7 +156,7 @@ impl Streams {
                 changed.notify_one();
                 Ok(())
             }
-            _ => Err(format!("credit for no stream ({})", credit.stream)),
+            _ => Err(format!("credit for an unknown stream ({})", credit.stream)),
         }
     }
 }

@@ -59,25 +59,25 @@ async fn protocol_breach_ends_the_session() {
         }))
     };
     for (line, words) in [
-            (reply(99), "no request"),
+            (reply(99), "unknown request"),
             ("garbage\n".to_owned(), "malformed envelope"),
             ("\n".to_owned(), "malformed envelope"),
             ("\u{0}\n".to_owned(), "malformed envelope"),
             // For no request, and for one in flight that is not a run.
-            (log(99), "no run (id 99)"),
-            (log(0), "no run (id 0)"),
-            (touched(0), "no run (id 0)"),
-            (refused(0), "no run (id 0)"),
+            (log(99), "unknown run (id 99)"),
+            (log(0), "unknown run (id 0)"),
+            (touched(0), "unknown run (id 0)"),
+            (refused(0), "unknown run (id 0)"),
             (
                 r#"{"jsonrpc":"2.0","method":"chunk","params":{"stream":1,"seq":0,"data":"","last":true}}"#
                     .to_owned()
                     + "\n",
-                "no stream",
+                "unknown stream",
             ),
             (
                 r#"{"jsonrpc":"2.0","method":"credit","params":{"stream":1,"bytes":1}}"#.to_owned()
                     + "\n",
-                "no stream",
+                "unknown stream",
             ),
             ("[".repeat(100) + "\n", "nested"),
             ("x".repeat(MAX_FRAME_BYTES), "longer"),
@@ -87,10 +87,10 @@ async fn protocol_breach_ends_the_session() {
             assert!(detail.contains(words), "{detail}");
         }
     for (what, words) in [
-        ("second answer", "no request"),
+        ("second answer", "unknown request"),
         ("malformed answer", "malformed"),
         ("no text", "UTF-8"),
-        ("a long refusal", "over its limit"),
+        ("a long refusal", "over the size limit"),
     ] {
         let end = breach_of(async |agent: &mut FakeAgent, id| match what {
             "second answer" => {

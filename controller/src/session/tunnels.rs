@@ -52,8 +52,9 @@ impl Tunnels {
     /// Handles a chunk; an error is a breach.
     pub fn chunk(&mut self, chunk: &Chunk) -> Result<(), String> {
         let number = chunk.stream;
-        let open =
-            self.talking(number).ok_or_else(|| format!("a chunk of no tunnel ({number})"))?;
+        let open = self
+            .talking(number)
+            .ok_or_else(|| format!("a chunk for an unknown tunnel ({number})"))?;
         open.incoming.receive(chunk).map_err(|error| error.to_string())?;
         if !open.is_closed {
             open.arrived.extend_from_slice(&chunk.data.0);
@@ -65,8 +66,9 @@ impl Tunnels {
     /// Handles a grant of credit; an error is a breach.
     pub fn credit(&mut self, credit: &Credit) -> Result<(), String> {
         let number = credit.stream;
-        let open =
-            self.talking(number).ok_or_else(|| format!("credit for no tunnel ({number})"))?;
+        let open = self
+            .talking(number)
+            .ok_or_else(|| format!("credit for an unknown tunnel ({number})"))?;
         open.outgoing.grant(credit).map_err(|error| error.to_string())?;
         open.has_credit.notify_one();
         Ok(())
@@ -76,7 +78,7 @@ impl Tunnels {
     pub fn close(&mut self, close: Close) -> Result<(), String> {
         let number = close.tunnel;
         let open = self.0.get(&number).filter(|open| !open.broken.is_cancelled());
-        let open = open.ok_or_else(|| format!("the close of no tunnel ({number})"))?;
+        let open = open.ok_or_else(|| format!("a close of an unknown tunnel ({number})"))?;
         open.broken.cancel();
         if open.is_closed {
             self.0.remove(&number);
@@ -121,7 +123,7 @@ impl Tunnel {
     pub(super) fn open(shared: &Arc<Shared>, connect: Connect) -> Result<(), String> {
         let number = connect.tunnel;
         let Some((gate, lines)) = &shared.gate else {
-            return Err("a connection from a sandbox that has none".to_owned());
+            return Err("a connection from a sandbox without a network".to_owned());
         };
         if number < FIRST_TUNNEL || connect.host.len() > MAX_HOST_BYTES {
             return Err(format!("a malformed connection ({number})"));
@@ -137,10 +139,10 @@ impl Tunnel {
         {
             let open = &mut shared.lock().tunnels.0;
             if open.contains_key(&number) {
-                return Err(format!("a tunnel that is open already ({number})"));
+                return Err(format!("a tunnel that is already open ({number})"));
             }
             if open.len() >= MAX_TUNNELS {
-                return Err("more tunnels than there may be".to_owned());
+                return Err("too many tunnels".to_owned());
             }
             open.insert(
                 number,

@@ -376,7 +376,7 @@ fn a_directory_that_cannot_be_used_is_the_callers_mistake() {
     let inside = provided.path().unwrap().join("bin");
     let (kind, message) = refused_with(|spec| spec.root(provided.root()).io_dir(inside));
     assert_eq!(kind, ErrorKind::Usage, "{message}");
-    assert!(message.contains("lies in it"), "{message}");
+    assert!(message.contains("is inside it"), "{message}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ const POINTS: &[&str] = &[
     "Before(Start)",
     "After(Start)",
     "Greeted",
-    "Asked",
+    "Requested",
     "Answered",
     "Before(Remove)",
     "After(Remove)",
@@ -137,7 +137,8 @@ fn a_run_begins_with_the_removal_of_what_was_left() {
 fn two_ctrl_c_end_a_command_at_any_point_and_leave_nothing_behind() {
     let place = Place::new();
     place.expect_a_dead_instance();
-    for point in ["Before(Create)", "After(Create)", "After(Start)", "Greeted", "Asked", "Answered"]
+    for point in
+        ["Before(Create)", "After(Create)", "After(Start)", "Greeted", "Requested", "Answered"]
     {
         let mut child = held_at(&place, point, &[]);
         // One asks, another insists; a third and a fourth end what a held point holds up.
@@ -154,7 +155,7 @@ fn two_ctrl_c_end_a_command_at_any_point_and_leave_nothing_behind() {
 fn an_agent_ends_with_its_controller_though_nobody_sweeps() {
     let place = Place::new();
     place.expect_a_dead_instance();
-    for point in ["Greeted", "Asked"] {
+    for point in ["Greeted", "Requested"] {
         let mut child = held_at(&place, point, &[]);
         let containers = place.containers();
         assert_eq!(containers.len(), 1);

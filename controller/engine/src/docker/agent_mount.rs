@@ -16,51 +16,51 @@ use crate::error::EngineError;
 use crate::installed_files::{self, InstalledFile, TEXT};
 
 /// The directory where the files are kept.
-pub(super) struct Parts {
+pub(super) struct AgentMount {
     agent: Agent,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 /// A file to mount into a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Injected {
+pub(super) struct BoundFile {
     pub source: String,
     pub target: String,
 }
 
-impl Parts {
+impl AgentMount {
     pub fn new(agent: Agent, state_dir: &Path) -> Self {
-        Self { agent, folder: state_dir.join("programs") }
+        Self { agent, directory: state_dir.join("programs") }
     }
 
     /// Installs all files, writing those that are missing or wrong. The agent is the first, at a
     /// path that is unique to this container: no image has anything there.
-    pub async fn install(self: &Arc<Self>) -> Result<Vec<Injected>, EngineError> {
-        let parts = self.clone();
-        let installed = tokio::task::spawn_blocking(move || parts.install_now()).await;
+    pub async fn install(self: &Arc<Self>) -> Result<Vec<BoundFile>, EngineError> {
+        let mount = self.clone();
+        let installed = tokio::task::spawn_blocking(move || mount.install_now()).await;
         let installed = installed.unwrap_or_else(|error| Err(io::Error::other(error)));
         installed.map_err(|error| {
-            let folder = self.folder.display();
-            EngineError::Refused(format!("cannot keep the agent in {folder}: {error}"))
+            let directory = self.directory.display();
+            EngineError::Refused(format!("cannot keep the agent in {directory}: {error}"))
         })
     }
 
-    fn install_now(&self) -> io::Result<Vec<Injected>> {
-        create_private_dir(&self.folder)?;
-        let install = |part: &InstalledFile<'_>, target: String| {
-            let path = installed_files::install(&self.folder, part)?;
+    fn install_now(&self) -> io::Result<Vec<BoundFile>> {
+        create_private_dir(&self.directory)?;
+        let install = |file: &InstalledFile<'_>, target: String| {
+            let path = installed_files::install(&self.directory, file)?;
             let source = path.into_os_string().into_string().map_err(|_| {
                 io::Error::new(io::ErrorKind::InvalidInput, "its path is not UTF-8")
             })?;
-            Ok(Injected { source, target })
+            Ok(BoundFile { source, target })
         };
         let target = format!("/.sandbox-{}", sandbox_dirfd::random_hex::<16>());
         let agent = install(&installed_files::agent(&self.agent), target)?;
         let files = SYSTEM_FILES.iter().map(|file| {
             let sha256 = sandbox_dirfd::hex(&Sha256::digest(file.content));
             let bytes = file.content.as_bytes();
-            let part = InstalledFile { name: file.name, bytes, sha256: &sha256, mode: TEXT };
-            install(&part, file.path.to_owned())
+            let installed = InstalledFile { name: file.name, bytes, sha256: &sha256, mode: TEXT };
+            install(&installed, file.path.to_owned())
         });
         [Ok(agent)].into_iter().chain(files).collect()
     }
@@ -75,16 +75,16 @@ mod tests {
     #[tokio::test]
     async fn any_user_may_start_the_agent_and_read_the_files() {
         let dir = tempfile::tempdir().unwrap();
-        let parts = Arc::new(Parts::new(Agent::Embedded, dir.path()));
-        let installed = parts.install().await.unwrap();
+        let mount = Arc::new(AgentMount::new(Agent::Embedded, dir.path()));
+        let installed = mount.install().await.unwrap();
         let [agent, files @ ..] = &installed[..] else { panic!("{installed:?}") };
-        let again = parts.install().await.unwrap();
+        let again = mount.install().await.unwrap();
         assert_eq!((&again[0].source, &again[1..]), (&agent.source, files));
         assert_ne!(again[0].target, agent.target);
         let random = agent.target.strip_prefix("/.sandbox-").unwrap();
         assert!(random.len() == 32 && random.bytes().all(|byte| byte.is_ascii_hexdigit()));
         assert_eq!(fs::read(&agent.source).unwrap(), Agent::Embedded.bytes());
-        let mode = |file: &Injected| fs::metadata(&file.source).unwrap().permissions().mode();
+        let mode = |file: &BoundFile| fs::metadata(&file.source).unwrap().permissions().mode();
         assert_eq!(mode(agent) & 0o7777, 0o555);
         let targets: Vec<_> = files.iter().map(|file| &*file.target).collect();
         assert_eq!(targets, ["/etc/hosts", "/etc/resolv.conf", "/etc/hostname"]);

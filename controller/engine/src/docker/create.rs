@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use sandbox_protocol::syscalls::{PERSONALITIES, container_syscall_names};
 use serde_json::{Value, json};
 
-use super::agent_mount::Injected;
+use super::agent_mount::BoundFile;
 use crate::hardening::{
     ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3, HOSTNAME, MASKED_PATHS, OOM_SCORE_ADJ,
     READONLY_PATHS, SHM_BYTES, SYSTEM_FILES,
@@ -39,15 +39,15 @@ pub(super) const EMPTY: &str = "ro,nosuid,nodev,noexec,size=4k";
 #[derive(Debug, Clone, Copy)]
 pub(super) enum From<'a> {
     /// The sandbox image, by its id.
-    Own(&'a str),
+    SandboxImage(&'a str),
     /// A user's image, in which commands run, by its id.
-    Foreign {
+    UserImage {
         image: &'a str,
         /// The volumes that the image declares.
         volumes: &'a [String],
         programs: &'a Programs,
         /// The files to mount into it: the agent, which is what starts, comes first.
-        injected: &'a [Injected],
+        files: &'a [BoundFile],
     },
 }
 
@@ -60,9 +60,9 @@ pub(super) fn body(
 ) -> ContainerCreateBody {
     let body = hardened(spec, from, runtime, seccomp);
     match from {
-        From::Own(_) => body,
-        From::Foreign { volumes, programs, injected, .. } => {
-            with_programs(body, spec, volumes, programs, injected)
+        From::SandboxImage(_) => body,
+        From::UserImage { volumes, programs, files, .. } => {
+            with_programs(body, spec, volumes, programs, files)
         }
     }
 }
@@ -75,8 +75,8 @@ fn hardened(
     seccomp: Seccomp,
 ) -> ContainerCreateBody {
     let (image, profile): (_, fn() -> Value) = match from {
-        From::Own(image) => (image, scripts_profile),
-        From::Foreign { image, .. } => (image, programs_profile),
+        From::SandboxImage(image) => (image, scripts_profile),
+        From::UserImage { image, .. } => (image, programs_profile),
     };
     let mut security_opt = vec!["no-new-privileges".to_owned()];
     match seccomp {
@@ -148,9 +148,9 @@ fn with_programs(
     spec: &ContainerSpec,
     volumes: &[String],
     programs: &Programs,
-    injected: &[Injected],
+    files: &[BoundFile],
 ) -> ContainerCreateBody {
-    body.entrypoint = Some(injected.iter().take(1).map(|agent| agent.target.clone()).collect());
+    body.entrypoint = Some(files.iter().take(1).map(|agent| agent.target.clone()).collect());
     // The image's may not exist, and would be created.
     body.working_dir = Some("/".to_owned());
     body.hostname = Some(HOSTNAME.to_owned());
@@ -175,13 +175,13 @@ fn with_programs(
     let is_ours = |path: &str| {
         path == TMP
             || spec.mounts.iter().any(|bind| bind.target == path)
-            || injected.iter().any(|it| it.target == path)
+            || files.iter().any(|it| it.target == path)
     };
     let volumes = volumes.iter().filter(|path| !is_ours(path));
     let volumes = volumes.map(|path| (path.clone(), EMPTY.to_owned()));
     host.tmpfs.get_or_insert_default().extend([tmp].into_iter().chain(volumes));
     let mounts = host.mounts.get_or_insert_default();
-    mounts.extend(injected.iter().map(|it| bind_mount(&it.source, &it.target)));
+    mounts.extend(files.iter().map(|it| bind_mount(&it.source, &it.target)));
     body
 }
 
@@ -284,9 +284,13 @@ mod tests {
                 map.values_mut().for_each(strip);
             }
         }
-        let mut json =
-            serde_json::to_value(body(&spec(), From::Own("sha256:1"), None, Seccomp::Ours))
-                .unwrap();
+        let mut json = serde_json::to_value(body(
+            &spec(),
+            From::SandboxImage("sha256:1"),
+            None,
+            Seccomp::Ours,
+        ))
+        .unwrap();
         strip(&mut json);
         json
     }
@@ -369,10 +373,10 @@ mod tests {
         let spec = ContainerSpec { hidden: vec!["/in/a/state".into()], ..spec() };
         let tmpfs =
             |from| body(&spec, from, None, Seccomp::Ours).host_config.unwrap().tmpfs.unwrap();
-        let scripts = tmpfs(From::Own("x"));
+        let scripts = tmpfs(From::SandboxImage("x"));
         assert_eq!(scripts, HashMap::from([("/in/a/state".into(), EMPTY.into())]));
         let programs = programs();
-        let from = From::Foreign { image: "x", volumes: &[], programs: &programs, injected: &[] };
+        let from = From::UserImage { image: "x", volumes: &[], programs: &programs, files: &[] };
         let programs = tmpfs(from);
         assert_eq!(programs["/in/a/state"], EMPTY);
         assert!(programs.contains_key(TMP));
@@ -380,14 +384,17 @@ mod tests {
 
     #[test]
     fn the_runtime_is_passed_through() {
-        let host = body(&spec(), From::Own("x"), Some("runsc"), Seccomp::Ours).host_config.unwrap();
+        let host = body(&spec(), From::SandboxImage("x"), Some("runsc"), Seccomp::Ours)
+            .host_config
+            .unwrap();
         assert_eq!(host.runtime.as_deref(), Some("runsc"));
     }
 
     #[test]
     fn without_our_seccomp_profile_there_is_the_engines_own() {
-        let host =
-            body(&spec(), From::Own("x"), None, Seccomp::EnginesDefault).host_config.unwrap();
+        let host = body(&spec(), From::SandboxImage("x"), None, Seccomp::EnginesDefault)
+            .host_config
+            .unwrap();
         let options = host.security_opt.unwrap();
         assert_eq!(options[0], "no-new-privileges");
         assert!(options[1].starts_with("mask=/proc/"), "{options:?}");
@@ -431,12 +438,12 @@ mod tests {
     fn with_programs(volumes: &[&str]) -> Value {
         let volumes: Vec<String> = volumes.iter().map(|&path| path.to_owned()).collect();
         let (source, target) = ("/run/x/agent".to_owned(), "/.sandbox-0123".to_owned());
-        let injected = [Injected { source, target }];
-        let from = From::Foreign {
+        let files = [BoundFile { source, target }];
+        let from = From::UserImage {
             image: "sha256:2",
             volumes: &volumes,
             programs: &programs(),
-            injected: &injected,
+            files: &files,
         };
         serde_json::to_value(body(&spec(), from, None, Seccomp::Ours)).unwrap()
     }

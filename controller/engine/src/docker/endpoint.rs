@@ -80,9 +80,10 @@ pub(super) fn find(config: &DockerEndpoint) -> Result<Candidates, ConnectError> 
         Some(name) if name != context::DEFAULT_CONTEXT => {
             let why = format!("the context '{name}' ({by})");
             let error = |reason| ConnectError::Context { why: why.clone(), reason };
-            let dir = config.config_dir.as_deref().ok_or_else(|| {
-                error("there is no configuration folder of docker's to look it up in".to_owned())
-            })?;
+            let dir = config
+                .config_dir
+                .as_deref()
+                .ok_or_else(|| error("the Docker CLI has no configuration directory".to_owned()))?;
             let endpoint = context::endpoint(dir, &name).map_err(error)?;
             named(&endpoint.host, why.clone(), endpoint.tls)
         }

@@ -84,13 +84,13 @@ impl Links {
         let mut known = self.recall(image);
         if first_unknown(&known, &targets).is_some() {
             create_bare(docker, image, volumes, spec).await?;
-            let looked = look(docker, &spec.name, &targets, &mut known).await;
+            let checked = check(docker, &spec.name, &targets, &mut known).await;
             let removed = even_if_paused(docker, &spec.name, || {
                 let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
                 docker.remove_container(&spec.name, Some(options))
             });
             removed.await?;
-            looked?;
+            checked?;
             self.remember(image, &known);
         }
         Ok(first_link(&known, &targets).map(|Link { path, target }| {
@@ -142,7 +142,7 @@ fn components(path: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The first unchecked component that matters: there is nothing below a missing one, and no need to
-/// look below a link.
+/// check below a link.
 fn first_unknown<'a>(known: &Paths, targets: &'a [String]) -> Option<&'a str> {
     targets.iter().find_map(|target| {
         let beyond = components(target).find(|path| known.get(*path) != Some(&Component::Plain))?;
@@ -183,7 +183,7 @@ async fn create_bare(
 }
 
 /// Checks every component that matters.
-async fn look(
+async fn check(
     docker: &Docker,
     container: &str,
     targets: &[String],

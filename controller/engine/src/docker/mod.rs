@@ -38,7 +38,7 @@ use sandbox_protocol::limits::cut_encoded;
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 
-use self::agent_mount::Parts;
+use self::agent_mount::AgentMount;
 use self::create::{From, Seccomp, refuse_volume};
 use self::endpoint::{Candidate, Candidates, Endpoint};
 use self::image::Image;
@@ -72,7 +72,7 @@ pub struct DockerEngine {
     system: OnceCell<SystemInfo>,
     image: Image,
     /// The files to mount into users' images.
-    parts: Arc<Parts>,
+    agent_mount: Arc<AgentMount>,
     /// The symbolic links of these images.
     links: Links,
     /// An image to use instead of the built-in one.
@@ -95,7 +95,7 @@ impl DockerEngine {
         let mut tried: Vec<Tried> = Vec::new();
         for Candidate { endpoint, why } in candidates {
             let limit = CONNECT_TIMEOUT;
-            let answer = tokio::time::timeout(limit, reach(&endpoint))
+            let answer = tokio::time::timeout(limit, connect_and_ping(&endpoint))
                 .await
                 .unwrap_or_else(|_| Err(EngineError::TimedOut { after: limit }));
             match answer {
@@ -105,7 +105,7 @@ impl DockerEngine {
                         Endpoint::Tcp(_) => None,
                     };
                     let endpoint = endpoint.to_string();
-                    let parts = Arc::new(Parts::new(agent.clone(), state_dir));
+                    let agent_mount = Arc::new(AgentMount::new(agent.clone(), state_dir));
                     let links = Links::new(&endpoint, state_dir);
                     let image = Image::new(agent, DOCKERFILE, &endpoint, state_dir);
                     let kind = EngineKind::Docker;
@@ -115,7 +115,7 @@ impl DockerEngine {
                         socket_owner,
                         system: OnceCell::new(),
                         image,
-                        parts,
+                        agent_mount,
                         links,
                         other_image: config.image.clone(),
                         runtime: config.runtime.clone(),
@@ -164,13 +164,13 @@ impl DockerEngine {
                             --mount-path where that is what it leads to";
                 return Err(unusable(reason, hint));
             }
-            let injected = &self.parts.install().await?;
-            self.create_from(From::Foreign { image: id, volumes, programs, injected }, spec).await
+            let files = &self.agent_mount.install().await?;
+            self.create_from(From::UserImage { image: id, volumes, programs, files }, spec).await
         };
         match create.await {
             Err(EngineError::NotFound(_)) => Err(unusable(
                 "was removed meanwhile".to_owned(),
-                "try again: it is looked for, or pulled, first",
+                "try again: it is looked up, or pulled, first",
             )),
             result => result,
         }
@@ -262,7 +262,7 @@ pub fn is_absent(config: &DockerEndpoint) -> Result<bool, ConnectError> {
 }
 
 /// Connects and pings.
-async fn reach(endpoint: &Endpoint) -> Result<Docker, EngineError> {
+async fn connect_and_ping(endpoint: &Endpoint) -> Result<Docker, EngineError> {
     let docker = match endpoint {
         Endpoint::Unix(path) => {
             // bollard's errors do not distinguish a missing socket from a forbidden one.
@@ -446,10 +446,10 @@ impl Engine for DockerEngine {
         } else if let Some(name) = &self.other_image {
             let which = format!("engine.image '{name}'");
             let image = self.image.verify(&self.docker, name, &which).await?;
-            self.create_from(From::Own(&image), spec).await?
+            self.create_from(From::SandboxImage(&image), spec).await?
         } else {
             let image = self.image.remembered().ok_or(EngineError::ImageMissing)?;
-            match self.create_from(From::Own(&image), spec).await {
+            match self.create_from(From::SandboxImage(&image), spec).await {
                 // The image was removed since, or another engine listens at this endpoint.
                 Err(EngineError::NotFound(_)) => {
                     self.image.forget(&image);

@@ -57,7 +57,7 @@ pub(super) fn user_mapping(
         return match socket_owner {
             Some(owner) => Ok(UserMapping::Rootless { owner }),
             None => Err(EngineError::UnexpectedResponse(
-                "a rootless engine over TCP: nobody can tell which user runs it".to_owned(),
+                "a rootless engine over TCP: the user that runs it is unknown".to_owned(),
             )),
         };
     }

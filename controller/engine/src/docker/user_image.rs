@@ -26,7 +26,7 @@ pub(super) async fn find(
         // An invalid image name is refused with that message, which comes from no registry.
         Err(EngineError::Refused(why)) => Err(EngineError::ProgramImage {
             reference: reference.to_owned(),
-            reason: format!("cannot be looked at: {why}"),
+            reason: format!("cannot be inspected: {why}"),
             hint: None,
         }),
         Err(error) => Err(error),
@@ -43,7 +43,7 @@ pub(super) async fn find(
         (None, Pull::Missing | Pull::Always) => {
             super::pull::pull(docker, reference, progress).await?;
             let fetched = inspect().await?;
-            fetched.ok_or_else(|| missing("it was fetched, and somebody has removed it since"))?
+            fetched.ok_or_else(|| missing("it was fetched, and has been removed since"))?
         }
     };
     prepared(reference, image).map_err(|reason| EngineError::ProgramImage {

@@ -179,7 +179,7 @@ impl Container for Handle {
     async fn attach(&self) -> Result<Attached, EngineError> {
         let stdio = self.0.stdio.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Stdio { input, output, errors }) = stdio else {
-            return Err(EngineError::Refused("somebody is attached already".to_owned()));
+            return Err(EngineError::Refused("the container is already attached".to_owned()));
         };
         let output = pieces(output).map(|piece| piece.map(Output::Stdout));
         let errors = pieces(errors).map(|piece| piece.map(Output::Stderr));

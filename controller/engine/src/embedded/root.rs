@@ -65,18 +65,17 @@ pub(super) fn check(root: &Source, mounts: &[Bind]) -> Result<(), EngineError> {
     for Bind { source, target, read_only } in mounts.iter().filter(|bind| !bind.source.is_private())
     {
         let path = now(source)?;
-        let lies_in_it = path.starts_with(&root_path);
+        let is_inside = path.starts_with(&root_path);
         let is_around_it = root_path.starts_with(&path) && !read_only;
-        if lies_in_it || is_around_it {
+        if is_inside || is_around_it {
             let (root, path) = (root_path.display(), path.display());
-            let how =
-                if lies_in_it { "lies in it" } else { "has it inside, and can be written to" };
+            let how = if is_inside { "is inside it" } else { "contains it, and is writable" };
             return Err(EngineError::UnusableRoot {
                 reason: format!(
-                    "cannot make a sandbox from {root}: {path}, which it is to have at {target}, \
+                    "cannot make a sandbox from {root}: {path}, to be mounted at {target}, \
                      {how}"
                 ),
-                hint: Some("--io-dir and --in name what lies elsewhere"),
+                hint: Some("select another directory with --io-dir or --in"),
             });
         }
     }
@@ -138,9 +137,11 @@ mod tests {
         let check = |bind: Bind| check(&source(&root), &[bind]).map_err(|error| error.to_string());
         check(bind(&beside, false)).unwrap();
         check(bind(dir.path(), true)).unwrap();
-        for (around, reason) in
-            [(dir.path(), "has it inside"), (&root, "lies in it"), (&root.join("inside"), "lies")]
-        {
+        for (around, reason) in [
+            (dir.path(), "contains it"),
+            (&root, "is inside it"),
+            (&root.join("inside"), "is inside"),
+        ] {
             let error = check(bind(around, false)).unwrap_err();
             assert!(error.contains(reason), "{error}");
         }

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::stdin::Source;
-use crate::execution::driver::{Asked, Call, Execute};
+use crate::execution::driver::{Call, Execute, Requested};
 use crate::execution::judge::{AgentReport, SIGKILL};
 use crate::execution::supervisor::{Begun, Supervisor};
 use crate::sandbox::Inner;
@@ -67,7 +67,7 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         Some(&self.program)
     }
 
-    async fn ask(&mut self, call: Call<'_>) -> Asked<Self::Answer> {
+    async fn ask(&mut self, call: Call<'_>) -> Requested<Self::Answer> {
         let Request { params, input, begun } = self.request.take().expect("it is asked once");
         let Call { inner, limits, supervisor, permit, monitor, started, kill_at } = call;
         let before = inner.oom_baseline();

@@ -75,7 +75,7 @@ fn a_scan_goes_through_no_link_and_names_survive_it() {
     let odd = OsStr::from_bytes(b"\xff");
     fs::create_dir(dir.path().join(odd)).unwrap();
     let before = take(dir.path());
-    assert_eq!((before.extent.entries, before.reach), (3, ScanCoverage::All));
+    assert_eq!((before.usage.entries, before.coverage), (3, ScanCoverage::All));
     fs::write(outside.path().join("f"), "1").unwrap();
     fs::write(dir.path().join(odd).join(odd), "1").unwrap();
     let files = before.changes(&take(dir.path())).files;
@@ -90,7 +90,7 @@ fn a_scan_that_was_cut_short_lists_only_what_it_knows() {
         fs::write(dir.path().join(name), "1").unwrap();
     }
     let part = Snapshot::take(open_dir(dir.path()), 2);
-    assert!(!part.is_whole && part.reach == ScanCoverage::All && part.extent.entries == 3);
+    assert!(!part.is_whole && part.coverage == ScanCoverage::All && part.usage.entries == 3);
     for name in ["a", "b", "c", "d"] {
         fs::write(dir.path().join(name), "12").unwrap();
     }
@@ -139,8 +139,8 @@ fn a_measurement_ends_at_its_bound_and_below_the_deepest_directory() {
     for number in 0..20 {
         fs::write(dir.path().join(number.to_string()), "").unwrap();
     }
-    let (extent, reach) = measure(open_dir(dir.path()), 10);
-    assert_eq!((extent.entries, reach), (11, ScanCoverage::Cut));
+    let (usage, coverage) = measure(open_dir(dir.path()), 10);
+    assert_eq!((usage.entries, coverage), (11, ScanCoverage::Cut));
     let deep = |depth| {
         let dir = tempfile::tempdir().unwrap();
         let path: std::path::PathBuf = std::iter::repeat_n("d", depth).collect();
@@ -148,8 +148,8 @@ fn a_measurement_ends_at_its_bound_and_below_the_deepest_directory() {
         measure(open_dir(dir.path()), MAX_ENTRIES)
     };
     assert_eq!(deep(MAX_DEPTH).1, ScanCoverage::All);
-    let (extent, reach) = deep(MAX_DEPTH + 1);
-    assert_eq!((extent.entries as usize, reach), (MAX_DEPTH + 1, ScanCoverage::Deep));
+    let (usage, coverage) = deep(MAX_DEPTH + 1);
+    assert_eq!((usage.entries as usize, coverage), (MAX_DEPTH + 1, ScanCoverage::Deep));
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn unreadable_directory_of_the_owner_differs_from_a_foreign_one() {
     let hidden = dir.path().join("hidden");
     fs::create_dir(&hidden).unwrap();
     fs::write(hidden.join("f"), "1").unwrap();
-    let reach = || measure(open_dir(dir.path()), MAX_ENTRIES).1;
+    let coverage = || measure(open_dir(dir.path()), MAX_ENTRIES).1;
     std::thread::scope(|scope| {
         // Only this thread: root can read everything.
         let seen = scope.spawn(|| {
@@ -170,7 +170,7 @@ fn unreadable_directory_of_the_owner_differs_from_a_foreign_one() {
             set_capabilities(None, sets).unwrap();
             [0o300, 0o600, 0o700].map(|mode| {
                 chmod(&hidden, Mode::from_raw_mode(mode)).unwrap();
-                reach()
+                coverage()
             })
         });
         assert_eq!(

@@ -18,14 +18,14 @@ fn touched(path: &str, existed: bool, change: Change) -> Touched {
     Touched { request: 1, path: path.into(), existed, change }
 }
 
-fn look(dir: &Path, announced: &[(&str, bool, Change)]) -> Vec<(String, FileOp, u64)> {
+fn scan(dir: &Path, announced: &[(&str, bool, Change)]) -> Vec<(String, FileOp, u64)> {
     let mut seen = TouchedPaths::default();
     for &(name, existed, change) in announced {
         let path = format!("/io/{name}");
-        seen.take(&touched(&path, existed, change), Some(&io())).unwrap();
+        seen.record(&touched(&path, existed, change), Some(&io())).unwrap();
     }
     let root = fs::File::open(dir).unwrap();
-    let files = seen.look(&root, &io()).files;
+    let files = seen.scan(&root, &io()).files;
     files.into_iter().map(|file| (file.name, file.op, file.bytes)).collect()
 }
 
@@ -75,7 +75,7 @@ fn the_final_state_decides_what_became_of_a_file() {
         // A path whose parent is a file.
         (vec![("there/x", false, Write)], vec![]),
     ] {
-        assert_eq!(look(dir.path(), &announced), expected, "{announced:?}");
+        assert_eq!(scan(dir.path(), &announced), expected, "{announced:?}");
     }
 }
 
@@ -175,10 +175,10 @@ fn unreliable_paths_are_left_out_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     symlink("/", dir.path().join("out")).unwrap();
     let mut seen = TouchedPaths::default();
-    seen.take(&touched("/io/out/f", true, Change::Write), Some(&io())).unwrap();
+    seen.record(&touched("/io/out/f", true, Change::Write), Some(&io())).unwrap();
     let root = fs::File::open(dir.path()).unwrap();
-    let looked = seen.look(&root, &io());
-    assert!(looked.files.is_empty() && looked.truncated, "{looked:?}");
+    let scanned = seen.scan(&root, &io());
+    assert!(scanned.files.is_empty() && scanned.truncated, "{scanned:?}");
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn a_path_that_no_honest_agent_names_is_a_breach() {
     let mut seen = TouchedPaths::default();
     for path in ["/etc/passwd", "/iox", "io/x", "", "/io/../etc", "/io"] {
         let touched = touched(path, false, Change::Write);
-        assert!(seen.take(&touched, Some(&io())).is_err(), "{path}");
-        assert!(seen.take(&touched, None).is_err(), "{path}");
+        assert!(seen.record(&touched, Some(&io())).is_err(), "{path}");
+        assert!(seen.record(&touched, None).is_err(), "{path}");
     }
 }
 
@@ -202,10 +202,10 @@ fn names_are_sorted_and_bytes_survive() {
     for path in [&b"/io/b"[..], b"/io/\xff", b"/io/a"] {
         let path = WireString::new(path);
         let touched = Touched { request: 1, path, existed: false, change: Change::Write };
-        seen.take(&touched, Some(&io())).unwrap();
+        seen.record(&touched, Some(&io())).unwrap();
     }
     let root = fs::File::open(dir.path()).unwrap();
-    let files = seen.look(&root, &io()).files;
+    let files = seen.scan(&root, &io()).files;
     let names: Vec<_> = files.iter().map(|file| file.name.as_str()).collect();
     assert_eq!(names, ["a", "b", "\u{fffd}"]);
     assert_eq!(files[2].name_b64, Some(Base64(b"\xff".to_vec())));
@@ -217,7 +217,7 @@ fn an_endless_list_is_cut_and_says_so() {
     let mut seen = TouchedPaths::default();
     for number in 0..=MAX_FILES {
         let path = format!("/io/{number}");
-        seen.take(&touched(&path, false, Change::Write), Some(&io())).unwrap();
+        seen.record(&touched(&path, false, Change::Write), Some(&io())).unwrap();
     }
     assert_eq!(seen.paths.len(), MAX_FILES);
     assert!(seen.truncated);

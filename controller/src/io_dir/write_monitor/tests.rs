@@ -2,24 +2,24 @@ use super::*;
 
 #[test]
 fn growth_is_measured_against_what_was_there_before() {
-    let extent = |bytes, entries| DiskUsage { bytes, entries };
-    let most = extent(100, 10);
-    let kind = |before, now, reach| {
-        over(before, now, reach, most, "").map(|limit: ScriptError| limit.kind)
+    let usage = |bytes, entries| DiskUsage { bytes, entries };
+    let most = usage(100, 10);
+    let kind = |before, now, coverage| {
+        over(before, now, coverage, most, "").map(|limit: ScriptError| limit.kind)
     };
-    let before = extent(1000, 50);
-    for (now, reach, expected) in [
-        (extent(1100, 60), ScanCoverage::All, None),
-        (extent(1101, 50), ScanCoverage::All, Some(ErrorKind::WriteLimit)),
-        (extent(1000, 61), ScanCoverage::Cut, Some(ErrorKind::TooManyFiles)),
+    let before = usage(1000, 50);
+    for (now, coverage, expected) in [
+        (usage(1100, 60), ScanCoverage::All, None),
+        (usage(1101, 50), ScanCoverage::All, Some(ErrorKind::WriteLimit)),
+        (usage(1000, 61), ScanCoverage::Cut, Some(ErrorKind::TooManyFiles)),
         // Removed files make room.
-        (extent(0, 0), ScanCoverage::All, None),
-        (extent(1000, 50), ScanCoverage::Readable, None),
+        (usage(0, 0), ScanCoverage::All, None),
+        (usage(1000, 50), ScanCoverage::Readable, None),
         // What is too deep to be counted exceeds the limit.
-        (extent(1000, 50), ScanCoverage::Deep, Some(ErrorKind::TooManyFiles)),
-        (extent(1000, 50), ScanCoverage::Hidden, Some(ErrorKind::TooManyFiles)),
+        (usage(1000, 50), ScanCoverage::Deep, Some(ErrorKind::TooManyFiles)),
+        (usage(1000, 50), ScanCoverage::Hidden, Some(ErrorKind::TooManyFiles)),
     ] {
-        assert_eq!(kind(before, now, reach), expected, "{now:?} {reach:?}");
+        assert_eq!(kind(before, now, coverage), expected, "{now:?} {coverage:?}");
     }
 }
 
@@ -44,7 +44,7 @@ fn unlinked_files_of_others_are_not_counted_at_the_end() {
     let most = limits.max_write.as_u64();
     let named = DiskUsage { bytes: 1000, entries: 5 };
     let baseline = Baseline {
-        extent: DiskUsage { bytes: 1000 + most, ..named },
+        usage: DiskUsage { bytes: 1000 + most, ..named },
         named,
         is_measured: true,
         first: named,
@@ -64,18 +64,18 @@ fn unlinked_files_of_others_are_not_counted_at_the_end() {
 fn unmeasurable_io_dir_is_judged_by_free_space() {
     const GIB: u64 = 1 << 30;
     let space = |bytes| Some(FreeSpace { bytes, available: bytes, inodes: 1, size: 100 * GIB });
-    let extent = DiskUsage { bytes: 1000, entries: 5 };
+    let usage = DiskUsage { bytes: 1000, entries: 5 };
     let baseline = Baseline {
-        extent,
-        named: extent,
+        usage,
+        named: usage,
         is_measured: true,
-        first: extent,
+        first: usage,
         space: space(10 * GIB),
         reserve: DiskReserve::Auto,
     };
     let limits = Limits::default();
     let passed = |unseen, was_unseen, unexplained, left| {
-        let now = DiskUsage { bytes: 1000 + (5 << 20), ..extent };
+        let now = DiskUsage { bytes: 1000 + (5 << 20), ..usage };
         let reading = Reading {
             unseen,
             was_unseen,

@@ -108,7 +108,7 @@ impl Opened {
         if let Some(io_dir) = &held.io_dir
             && let Some(file) = shared.audit.lies_in(io_dir.identity())
         {
-            let reason = "it lies in the io dir, where a script could change it".to_owned();
+            let reason = "it is in the io dir, where a script could change it".to_owned();
             return Err(Error::Audit { path: file.to_owned(), reason });
         }
         Ok(Self { shared, spec, prepared, root_owner, plan, held, mounts })

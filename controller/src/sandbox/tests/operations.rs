@@ -128,7 +128,7 @@ async fn a_read_that_contradicts_itself_or_its_request_ends_the_sandbox() {
             vec![refusal(id, ErrorKind::NotFound), chunk(stream, 0, 1, true)]
         }),
         ("credit for what we receive", |_, stream| vec![credit(stream, 1)]),
-        ("entries of no list", |id, _| vec![page(id, &["a"])]),
+        ("entries for an unknown list", |id, _| vec![page(id, &["a"])]),
     ];
     for (what, play) in plays {
         let error = breach(says(play), async |sandbox: &Sandbox| {
@@ -238,7 +238,7 @@ async fn a_write_that_contradicts_itself_ends_the_sandbox() {
     let plays: [(&str, Play); 6] = [
         ("done before its end", |id, _| vec![write_reply(id, 1_000_000)]),
         ("absurd credit", |_, stream| vec![credit(stream, u64::MAX); 2]),
-        ("credit for no stream", |_, stream| vec![credit(stream + 1, 1)]),
+        ("credit for an unknown stream", |_, stream| vec![credit(stream + 1, 1)]),
         ("chunks of what we send", |_, stream| vec![chunk(stream, 0, 1, false)]),
         ("a log", |request, _| {
             let (level, text) = (LogLevel::Print, "x".to_owned());
