@@ -420,7 +420,7 @@ impl SandboxSpec {
         let refuse = |reason| Err(SpecError::ProtectedName { name: name.to_owned(), reason });
         let name = name.strip_suffix('/').unwrap_or(name);
         if name.starts_with('/') {
-            return refuse("a name stands anywhere, so it does not begin with '/'");
+            return refuse("a protected name matches at any depth, so it cannot begin with '/'");
         }
         if name.len() > MAX_PATH_BYTES || name.contains('\0') {
             return refuse("no path could have it");
@@ -650,7 +650,7 @@ mod tests {
         let error = check("/io/.bashrc").unwrap_err().to_string();
         assert_eq!(
             error,
-            "cannot protect '/io/.bashrc': a name stands anywhere, so it does not begin with '/'"
+            "cannot protect '/io/.bashrc': a protected name matches at any depth, so it cannot begin with '/'"
         );
     }
 

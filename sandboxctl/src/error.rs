@@ -146,7 +146,7 @@ impl Error {
             Self::Config(error) => error.hint(),
             Self::Argument { hint, .. } => Some(hint.clone()),
             Self::Controller(sandbox_controller::Error::State { .. }) => {
-                Some("set XDG_RUNTIME_DIR to a directory that is yours alone".to_owned())
+                Some("set XDG_RUNTIME_DIR to a directory that is private to this user".to_owned())
             }
             Self::Controller(error) => {
                 use sandbox_controller::ConnectError::NoEngine;

@@ -170,9 +170,7 @@ pub enum AllowRuleError {
     #[error("'{0}' is not a port: 1 to 65535")]
     Port(String),
     /// A misplaced star.
-    #[error(
-        "'{0}': a star stands only at the beginning, for the subdomains of a name: *.example.org"
-    )]
+    #[error("'{0}': a wildcard is only allowed at the beginning: *.example.org")]
     Star(String),
     /// The host is invalid.
     #[error("'{0}' is neither a host name nor an address")]
@@ -584,14 +582,14 @@ mod tests {
             ("-:443", "neither"),
             ("*.-", "neither"),
             ("--json", "neither"),
-            ("*", "a star"),
+            ("*", "a wildcard"),
             ("*.", "neither"),
-            ("**.example.org", "a star"),
-            ("*.*.example.org", "a star"),
-            ("a.*.example.org", "a star"),
-            ("*example.org", "a star"),
-            ("*.10.0.0.1", "a star"),
-            ("*.[::1]", "a star"),
+            ("**.example.org", "a wildcard"),
+            ("*.*.example.org", "a wildcard"),
+            ("a.*.example.org", "a wildcard"),
+            ("*example.org", "a wildcard"),
+            ("*.10.0.0.1", "a wildcard"),
+            ("*.[::1]", "a wildcard"),
             ("https://example.org", "a URL"),
             ("example.org/path", "a URL"),
             ("user@example.org", "a URL"),

@@ -147,7 +147,7 @@ impl Session<'_> {
             }
             fed
         };
-        let ending = async {
+        let finish = async {
             let mut tail = network::Tail::default();
             let written = match self.args.json {
                 // Output that is not copied is collected.
@@ -161,18 +161,18 @@ impl Session<'_> {
             written.map(|written| (result, written, tail))
         };
         // A note precedes what follows from it.
-        let ending = async {
+        let finish = async {
             match self.args.json {
-                true => ending.await,
-                false => tokio::join!(biased; notes, ending).1,
+                true => finish.await,
+                false => tokio::join!(biased; notes, finish).1,
             }
         };
-        tokio::pin!(feeding, ending);
+        tokio::pin!(feeding, finish);
         let (ended, fed) = tokio::select! {
             // The command's result counts, even if more of its input could have been read.
             biased;
-            ended = &mut ending => (ended, Ok(())),
-            fed = &mut feeding => (ending.await, fed),
+            ended = &mut finish => (ended, Ok(())),
+            fed = &mut feeding => (finish.await, fed),
         };
         let (result, written, tail) = ended?;
         // It was cancelled for that reason.

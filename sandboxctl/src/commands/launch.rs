@@ -54,7 +54,7 @@ pub fn spec_of_files(
             None => spec.io_dir(settings.io_dir(&context.environment.working_directory)?),
         };
     } else if !files.inputs.is_empty() {
-        let why = format!("there are no files at all by {}", settings.named(Key::IoEnabled));
+        let why = format!("files are disabled by {}", settings.named(Key::IoEnabled));
         return Err(Error::usage("--in", why));
     } else {
         spec = spec.no_io();
@@ -261,7 +261,7 @@ mod tests {
         insta::assert_snapshot!(
             refused(SandboxSpec::new(), &settings(&[], &["example.org"])), @r"
             --allow: hosts require an image: scripts have no network
-            hint: --image (--rootfs or --image-archive on the embedded engine) names what has programs
+            hint: --image (--rootfs or --image-archive on the embedded engine) selects an image with programs
             ");
         insta::assert_snapshot!(refused(programs(), &settings(&ambient, &["@pyp"])), @r"
             --allow: there is no preset @pyp

@@ -154,17 +154,17 @@ impl Session<'_> {
         }
         let report = self.report(source);
         let refused = run.refused_hosts();
-        let ending = async {
+        let finish = async {
             while let Some(entry) = run.next_log().await {
                 report.log(&entry)?;
             }
             Ok::<_, Error>(run.wait().await?)
         };
         let result = match self.args.json {
-            true => ending.await?,
+            true => finish.await?,
             false => {
                 let notes = network::print_refused(self.context.output, refused);
-                tokio::join!(biased; notes, ending).1?
+                tokio::join!(biased; notes, finish).1?
             }
         };
         report.end(&result)?;

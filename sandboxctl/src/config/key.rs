@@ -1,4 +1,4 @@
-//! The table of settings: name, variable, flag, default, meaning. Parsing, `config show`, the
+//! The table of settings: name, variable, flag, default, description. Parsing, `config show`, the
 //! flags' help and the documentation's table are all derived from it.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::value::Value;
 /// A row of the table.
 struct Row {
     name: &'static str,
-    meaning: &'static str,
+    description: &'static str,
     flag: Option<&'static str>,
     /// None if the key has no default.
     default: fn() -> Option<Value>,
@@ -23,8 +23,14 @@ struct Row {
     expects: &'static str,
 }
 
-const ROW: Row =
-    Row { name: "", meaning: "", flag: None, default: || None, words: &[], expects: "a string" };
+const ROW: Row = Row {
+    name: "",
+    description: "",
+    flag: None,
+    default: || None,
+    words: &[],
+    expects: "a string",
+};
 
 fn text(text: &str) -> Option<Value> {
     Some(Value::Text(text.to_owned()))
@@ -32,11 +38,11 @@ fn text(text: &str) -> Option<Value> {
 
 /// One row per setting; fields that are left out are as in [`ROW`].
 macro_rules! settings {
-    ($($key:ident $name:literal $meaning:literal { $($field:ident: $value:expr),* $(,)? })*) => {
+    ($($key:ident $name:literal $description:literal { $($field:ident: $value:expr),* $(,)? })*) => {
         /// A setting.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Key {
-            $(#[doc = $meaning] $key,)*
+            $(#[doc = $description] $key,)*
             /// A limit.
             Limit(LimitKey),
             /// The ceiling of a limit.
@@ -52,7 +58,7 @@ macro_rules! settings {
 
         const fn row(key: Key) -> Row {
             match key {
-                $(Key::$key => Row { name: $name, meaning: $meaning, $($field: $value,)* ..ROW },)*
+                $(Key::$key => Row { name: $name, description: $description, $($field: $value,)* ..ROW },)*
                 Key::Limit(_) | Key::Ceiling(_) | Key::Exec(_) | Key::ExecCeiling(_) => ROW,
             }
         }
@@ -96,7 +102,7 @@ settings! {
         expects: "an array of { path = \"…\", access = \"read\" or \"write\" }",
     }
     Protected "filesystem.protected"
-    "Names that refuse writes wherever they stand; layers add up" {
+    "Names that are write-protected at any depth; layers add up" {
         flag: Some("--protect"),
         default: || Some(Value::Names(Vec::new())),
         expects: "an array of names such as \".bashrc\" or \".git/hooks\"",
@@ -163,7 +169,7 @@ settings! {
 struct ExecRow {
     limit: LimitKey,
     name: &'static str,
-    meaning: &'static str,
+    description: &'static str,
     default: LimitValue,
     ceiling: LimitValue,
 }
@@ -181,35 +187,35 @@ const EXEC: &[ExecRow] = &[
     ExecRow {
         limit: LimitKey::Timeout,
         name: "timeout",
-        meaning: "Time that a command of exec may take",
+        description: "Time that a command of exec may take",
         default: minutes(10),
         ceiling: minutes(60),
     },
     ExecRow {
         limit: LimitKey::Memory,
         name: "memory",
-        meaning: "Memory of exec's container",
+        description: "Memory of exec's container",
         default: gib(1),
         ceiling: gib(16),
     },
     ExecRow {
         limit: LimitKey::MaxWrite,
         name: "max_bytes",
-        meaning: "Bytes that a command of exec may write to files",
+        description: "Bytes that a command of exec may write to files",
         default: gib(1),
         ceiling: gib(16),
     },
     ExecRow {
         limit: LimitKey::Entries,
         name: "entries",
-        meaning: "Files and directories that a command of exec may make",
+        description: "Files and directories that a command of exec may make",
         default: LimitValue::Count(100_000),
         ceiling: LimitValue::Count(1_000_000),
     },
     ExecRow {
         limit: LimitKey::Pids,
         name: "pids",
-        meaning: "Processes and threads in exec's container",
+        description: "Processes and threads in exec's container",
         default: LimitValue::Count(256),
         ceiling: LimitValue::Count(4096),
     },
@@ -353,31 +359,31 @@ impl Key {
 
     /// What the key means, in one line.
     #[must_use]
-    pub fn meaning(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
-            Self::Limit(limit) => limit_meaning(limit),
-            Self::Exec(limit) => exec_row(limit).meaning,
+            Self::Limit(limit) => limit_description(limit),
+            Self::Exec(limit) => exec_row(limit).description,
             Self::Ceiling(_) | Self::ExecCeiling(_) => "What that limit may be raised to",
-            _ => row(self).meaning,
+            _ => row(self).description,
         }
     }
 
-    /// [`meaning`](Self::meaning) with the default, for `--help`.
+    /// [`description`](Self::description) with the default, for `--help`.
     #[must_use]
     pub fn help(self) -> String {
-        let meaning = self.meaning();
+        let description = self.description();
         match (self, self.default()) {
-            (Self::IoEnabled, _) | (_, None) => meaning.to_owned(),
+            (Self::IoEnabled, _) | (_, None) => description.to_owned(),
             // clap lists an enumerated value itself; a path is printed as it is typed.
-            (_, Some(Value::Text(text))) => format!("{meaning} [default: {text}]"),
-            (_, Some(Value::Path(path))) => format!("{meaning} [default: {}]", path.display()),
-            (_, Some(Value::Limit(value))) => format!("{meaning} [default: {value}]"),
-            (_, Some(value)) => format!("{meaning} [default: {value}]"),
+            (_, Some(Value::Text(text))) => format!("{description} [default: {text}]"),
+            (_, Some(Value::Path(path))) => format!("{description} [default: {}]", path.display()),
+            (_, Some(Value::Limit(value))) => format!("{description} [default: {value}]"),
+            (_, Some(value)) => format!("{description} [default: {value}]"),
         }
     }
 }
 
-fn limit_meaning(limit: LimitKey) -> &'static str {
+fn limit_description(limit: LimitKey) -> &'static str {
     match limit {
         LimitKey::Timeout => "Time that a script or command may take",
         LimitKey::OperationTimeout => "Time that one file operation may take",
@@ -426,10 +432,11 @@ mod tests {
     }
 
     #[test]
-    fn every_limit_has_a_meaning_of_its_own() {
-        let meanings: HashSet<_> = LimitKey::ALL.iter().map(|&key| limit_meaning(key)).collect();
-        assert_eq!(meanings.len(), LimitKey::ALL.len());
-        assert!(!meanings.contains("A limit"));
+    fn every_limit_has_its_own_description() {
+        let descriptions: HashSet<_> =
+            LimitKey::ALL.iter().map(|&key| limit_description(key)).collect();
+        assert_eq!(descriptions.len(), LimitKey::ALL.len());
+        assert!(!descriptions.contains("A limit"));
     }
 
     #[test]

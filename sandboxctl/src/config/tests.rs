@@ -489,9 +489,9 @@ fn documented_table() -> String {
             }
             _ => (default, String::new()),
         };
-        let meaning = key.meaning();
+        let description = key.description();
         text.push_str(&format!(
-            "| `{}` | {flag} | {default} | {ceiling} | {meaning} |\n",
+            "| `{}` | {flag} | {default} | {ceiling} | {description} |\n",
             key.name()
         ));
     }

@@ -137,7 +137,7 @@ impl From<RegistryError> for ToolError {
                 ("the sandbox_init of this container was given up".to_owned(), None)
             }
             RegistryError::LaunchPanicked => (error.to_string(), None),
-            RegistryError::CheckPanicked => ("the look at projectOutPath failed".to_owned(), None),
+            RegistryError::CheckPanicked => ("the check of projectOutPath failed".to_owned(), None),
             RegistryError::Ended { handle, source } => (
                 format!("Container '{handle}' has ended: {}", end_reason(&source)),
                 source

@@ -323,17 +323,17 @@ impl<'a> Request<'a> {
             return Ok(None);
         }
         let about: IdLine<'_> = serde_json::from_str(text)
-            .map_err(|error| nobody(format!("the line is no call: {error}")))?;
+            .map_err(|error| nobody(format!("the line is not a call: {error}")))?;
         if about.cancel.is_some() {
             let CancelLine { cancel } = serde_json::from_str(text)
-                .map_err(|error| nobody(format!("the line is no cancel: {error}")))?;
+                .map_err(|error| nobody(format!("the line is not a cancel: {error}")))?;
             let cancel = read_id(Some(cancel)).map_err(|what| nobody(format!("cancel: {what}")))?;
             return Ok(Some(Self::Cancel(cancel)));
         }
         let id = read_id(about.id).map_err(|what| nobody(format!("id: {what}")))?;
         let refuse = |message: String| (id.clone(), ToolError::invalid(message));
         let CallLine { _id: _, tool, args, timeout_ms } = serde_json::from_str(text)
-            .map_err(|error| refuse(format!("the line is no call: {error}")))?;
+            .map_err(|error| refuse(format!("the line is not a call: {error}")))?;
         if timeout_ms == Some(0) {
             return Err(refuse("timeout_ms: it is 0".to_owned()));
         }

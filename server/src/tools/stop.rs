@@ -86,14 +86,14 @@ impl Stop {
     pub async fn ended<T, R, E: Future<Output = Result<R, Error>>>(
         &mut self,
         begun: impl Future<Output = Result<T, ToolError>>,
-        ending: impl FnOnce(T) -> (CancelHandle, E),
+        handles: impl FnOnce(T) -> (CancelHandle, E),
     ) -> Result<(R, Option<StopCause>), ToolError> {
         let begun = tokio::select! {
             biased;
             begun = begun => begun?,
             cause = self.stopped() => return Err(cause.into()),
         };
-        let (cancel, ended) = ending(begun);
+        let (cancel, ended) = handles(begun);
         tokio::pin!(ended);
         let (ended, cause) = tokio::select! {
             biased;

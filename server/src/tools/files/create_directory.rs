@@ -34,7 +34,7 @@ pub(in crate::tools) struct CreateDirectoryData {
 
 impl FileTool for CreateDirectory {
     const NAME: &'static str = "sandbox_create_directory";
-    const DESCRIPTION: &'static str = "Make a directory; one that is there already is no error.";
+    const DESCRIPTION: &'static str = "Create a directory; an existing one is not an error.";
     const OPERATION: &'static str = "createDir";
     const CHANGES_FILES: bool = true;
     type Args = CreateDirectoryArgs;
