@@ -99,6 +99,8 @@ pub fn seconds(time: SystemTime) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use sandbox_api::EngineKind;
+
     use super::*;
 
     fn image(id: &str, current: bool) -> ImageInfo {
