@@ -5,14 +5,13 @@
 //! mount, and ends at a maximum number of entries, depth and time; it reports if it was cut short.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::os::fd::AsFd;
+use std::time::Duration;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
-use rustix::io::Errno;
+use rustix::fs::{FileType, Stat};
 use sandbox_api::{FileOp, FilesTouched, TouchedFile, TouchedSource};
+pub(crate) use sandbox_dirfd::ScanCoverage;
+use sandbox_dirfd::{Visit, WalkBounds, join};
 
 /// The maximum directory depth of a scan. Each level holds a descriptor.
 pub(crate) const MAX_DEPTH: usize = 128;
@@ -26,8 +25,6 @@ const MAX_FILES: usize = 10_000;
 const LONGEST: Duration = Duration::from_secs(10);
 /// The largest block that a filesystem allocates at once.
 const LARGEST_BLOCK: u64 = 64 << 10;
-/// How many entries are scanned between two checks of the clock.
-const ENTRIES_PER_TIME_CHECK: u64 = 256;
 
 /// How much of its filesystem an io dir uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,22 +33,6 @@ pub(crate) struct DiskUsage {
     pub bytes: u64,
     /// Files, directories and all other entries.
     pub entries: u64,
-}
-
-/// How much of the io dir a scan covered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ScanCoverage {
-    /// Everything.
-    All,
-    /// Everything except another user's directories that it may not read.
-    Readable,
-    /// Everything except a directory that its owner, the io dir's owner, can write to but not read,
-    /// so that only root could scan it.
-    Hidden,
-    /// Everything except what is below [`MAX_DEPTH`].
-    Deep,
-    /// Up to the maximum number of entries, or the time limit.
-    Cut,
 }
 
 /// The files at the time of a scan.
@@ -103,7 +84,7 @@ impl Snapshot {
                 is_whole = false;
                 return;
             }
-            let path = below(folder, name);
+            let path = join(folder, name);
             bytes += path.len();
             files.insert(path.into(), Fingerprint::of(stat));
         });
@@ -141,90 +122,26 @@ pub(crate) fn measure(root: impl AsFd, most: u64) -> (DiskUsage, ScanCoverage) {
     walk(root, most.min(MAX_ENTRIES), |_, _, _| {})
 }
 
-/// A directory that is open for as long as a subdirectory of it is still to be scanned.
-struct Folder {
-    fd: OwnedFd,
-    path: Vec<u8>,
-    depth: usize,
-}
-
-/// Calls `see` with the directory path and the name of every entry of `root`, and counts the
-/// entries.
+/// Calls `see` with the directory path and the name of every entry of `root`, and adds up what
+/// they use.
 fn walk(
     root: impl AsFd,
     most: u64,
     mut see: impl FnMut(&[u8], &[u8], &Stat),
 ) -> (DiskUsage, ScanCoverage) {
-    let deadline = Instant::now() + LONGEST;
-    let (mut usage, mut coverage) = (DiskUsage::default(), ScanCoverage::All);
-    let owner = rustix::fs::fstat(&root).map(|stat| stat.st_uid).ok();
-    let unread = |stat: Result<Stat, Errno>, errno: Errno| match stat {
-        Ok(stat) if errno == Errno::ACCESS && Some(stat.st_uid) == owner => ScanCoverage::Hidden,
-        _ => ScanCoverage::Readable,
-    };
-    let mut linked = HashSet::new();
-    // Directories still to be scanned, each in an open directory. Only names are kept, so that it
-    // uses little memory however long the paths are.
-    let mut waiting: Vec<(Option<Rc<Folder>>, Box<CStr>)> = vec![(None, c".".into())];
-    while let Some((parent, name)) = waiting.pop() {
-        let parent_fd = parent.as_ref().map_or(root.as_fd(), |parent| parent.fd.as_fd());
-        let opened = open(parent_fd, &name);
-        let opened = opened.and_then(|fd| Dir::read_from(&fd).map(|entries| (fd, entries)));
-        let (fd, entries) = match opened {
-            Ok(opened) => opened,
-            // Removed meanwhile, or something is mounted there.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => continue,
-            Err(errno) => {
-                let stat = rustix::fs::statat(parent_fd, &*name, AtFlags::SYMLINK_NOFOLLOW);
-                coverage = coverage.max(unread(stat, errno));
-                continue;
-            }
+    let bounds = WalkBounds { entries: most, depth: MAX_DEPTH, time: LONGEST };
+    let (mut bytes, mut linked) = (0_u64, HashSet::new());
+    let (entries, coverage) = sandbox_dirfd::walk(root, bounds, |folder, name, stat| {
+        let used = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => bytes_of_names(stat),
+            _ if stat.st_nlink > 1 && !linked.insert((stat.st_dev, stat.st_ino)) => 0,
+            _ => bytes_of(stat),
         };
-        let (path, depth) = match &parent {
-            None => (Vec::new(), 0),
-            Some(parent) => (below(&parent.path, name.to_bytes()), parent.depth + 1),
-        };
-        drop(parent);
-        let folder = Rc::new(Folder { fd, path, depth });
-        for entry in entries {
-            let Ok(entry) = entry else {
-                coverage = coverage.max(ScanCoverage::Readable);
-                break;
-            };
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            let stat = match rustix::fs::statat(&folder.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => stat,
-                // Removed meanwhile.
-                Err(Errno::NOENT) => continue,
-                Err(errno) => {
-                    coverage = coverage.max(unread(rustix::fs::fstat(&folder.fd), errno));
-                    continue;
-                }
-            };
-            usage.entries += 1;
-            let is_late = usage.entries % ENTRIES_PER_TIME_CHECK == 0 && Instant::now() > deadline;
-            if usage.entries > most || is_late {
-                return (usage, ScanCoverage::Cut);
-            }
-            let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-            let bytes = match is_folder {
-                true => bytes_of_names(&stat),
-                false if stat.st_nlink > 1 && !linked.insert((stat.st_dev, stat.st_ino)) => 0,
-                false => bytes_of(&stat),
-            };
-            usage.bytes = usage.bytes.saturating_add(bytes);
-            see(&folder.path, name.to_bytes(), &stat);
-            if is_folder && folder.depth == MAX_DEPTH {
-                coverage = coverage.max(ScanCoverage::Deep);
-            } else if is_folder {
-                waiting.push((Some(folder.clone()), name.into()));
-            }
-        }
-    }
-    (usage, coverage)
+        bytes = bytes.saturating_add(used);
+        see(folder, name, stat);
+        Visit::Enter
+    });
+    (DiskUsage { bytes, entries }, coverage)
 }
 
 /// The disk usage of a file: the allocated part of its size, or more if more is allocated than its
@@ -243,32 +160,6 @@ fn bytes_of_names(stat: &Stat) -> u64 {
     let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
     let block = u64::try_from(stat.st_blksize).unwrap_or(0);
     allocated.saturating_sub(block)
-}
-
-fn below(folder: &[u8], name: &[u8]) -> Vec<u8> {
-    match folder {
-        [] => name.to_vec(),
-        folder => [folder, b"/", name].concat(),
-    }
-}
-
-/// Opens a subdirectory of `parent`.
-fn open(parent: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
-    let flags =
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    match rustix::fs::openat2(&parent, name, flags, Mode::empty(), resolve) {
-        // A single component, so nothing else can be in its path.
-        Err(Errno::NOSYS) => {
-            let folder = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
-            let device = |fd| rustix::fs::fstat(fd).map(|stat| stat.st_dev);
-            match device(folder.as_fd())? == device(parent.as_fd())? {
-                true => Ok(folder),
-                false => Err(Errno::XDEV),
-            }
-        }
-        result => result,
-    }
 }
 
 #[cfg(test)]

@@ -12,9 +12,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock, fstat, mkdirat, openat};
+use rustix::fs::{Mode, OFlags, fchmod, mkdirat, openat};
 use rustix::io::Errno;
-use sandbox_dirfd::{create_private_dir, random_hex, remove_tree};
+use sandbox_dirfd::{create_private_dir, lock_directory, random_hex, remove_tree};
 
 /// The name of the io dir in its locked directory.
 const FILES: &str = "files";
@@ -39,7 +39,7 @@ impl FreshDir {
         for _ in 0..TRIES {
             let name = random_hex::<8>();
             mkdirat(&parent, &name, Mode::RWXU)?;
-            match lock(&parent, OsStr::new(&name)) {
+            match lock_directory(&parent, &name) {
                 Ok(lock) => {
                     let scratch = scratch.to_owned();
                     let fresh = Self { scratch, parent, name, lock };
@@ -85,7 +85,7 @@ pub(crate) fn reap(scratch: &Path, forgotten: Duration) {
     for entry in fs::read_dir(scratch).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
-        let is_unused = match lock(&parent, &name) {
+        let is_unused = match lock_directory(&parent, &name) {
             Ok(_) => true,
             Err(Errno::WOULDBLOCK | Errno::NOENT | Errno::NOTDIR) => false,
             Err(_) => age().is_some_and(|age| age > forgotten),
@@ -93,17 +93,6 @@ pub(crate) fn reap(scratch: &Path, forgotten: Duration) {
         if is_unused && let Err(errno) = remove_tree(parent.as_fd(), &name) {
             tracing::debug!(?name, %errno, "cannot remove an unused io dir");
         }
-    }
-}
-
-/// Opens and locks a directory that still exists.
-fn lock(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let lock = openat(parent, name, flags, Mode::empty())?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-    match fstat(&lock)?.st_nlink {
-        0 => Err(Errno::NOENT),
-        _ => Ok(lock),
     }
 }
 
