@@ -15,6 +15,11 @@ const CRATES: &[Row] = &[
     ("sandbox-protocol", "the wire", &[]),
     ("sandbox-dirfd", "files by directory descriptors", &[]),
     ("sandbox-api", "plain data that callers ask and get", &["sandbox-dirfd", "sandbox-protocol"]),
+    (
+        "sandbox-artifacts",
+        "files that a run left",
+        &["sandbox-api", "sandbox-dirfd", "sandbox-protocol"],
+    ),
     ("sandbox-rootfs", "image archives", &["sandbox-dirfd"]),
     ("sandbox-helper", "one container of the embedded engine", &[]),
     (
@@ -26,7 +31,13 @@ const CRATES: &[Row] = &[
     (
         "sandbox-controller",
         "sandboxes, and what runs in them",
-        &["sandbox-api", "sandbox-dirfd", "sandbox-engine", "sandbox-protocol"],
+        &[
+            "sandbox-api",
+            "sandbox-artifacts",
+            "sandbox-dirfd",
+            "sandbox-engine",
+            "sandbox-protocol",
+        ],
     ),
     ("sandbox-env", "the configuration that an environment implies", &["sandbox-controller"]),
     (

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::Failure;
+use crate::artifacts::ArtifactsReport;
 use crate::engine_kind::EngineKind;
 use crate::limits::Limits;
 use crate::network::Network;
@@ -105,6 +106,9 @@ pub struct ExecutionDocument<'a> {
     pub usage: Option<Usage>,
     /// Its confinement beyond its container.
     pub confinement: Option<Cow<'a, Confinement>>,
+    /// What was copied out of the io dir, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifacts: Option<Cow<'a, ArtifactsReport>>,
 }
 
 /// The name and version of a script's result document.
@@ -149,6 +153,7 @@ impl<'a> ExecutionDocument<'a> {
             limits: Some(report.limits),
             usage: Some(report.usage),
             confinement: Some(Cow::Borrowed(&report.confinement)),
+            artifacts: None,
         }
     }
 
@@ -165,6 +170,7 @@ impl<'a> ExecutionDocument<'a> {
             limits: None,
             usage: None,
             confinement: None,
+            artifacts: None,
         }
     }
 }

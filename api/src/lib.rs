@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod artifacts;
 mod command;
 mod document;
 mod encoding;
@@ -21,6 +22,7 @@ mod sandboxes;
 mod spec;
 pub mod time;
 
+pub use artifacts::ArtifactsReport;
 pub use command::{Command, CommandLine, DEFAULT_COLLECTED_BYTES, Stdin};
 pub use document::{
     ExecDocument, ExecSchema, ExecutionDocument, OutputEncoding, ResultDocument, ResultSchema,

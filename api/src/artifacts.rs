@@ -1,0 +1,303 @@
+//! Artifacts: files that a run left, copied out of the io dir with their digests.
+//!
+//! Paths are relative to the directory that contains them. If one is not UTF-8, `path` is lossy,
+//! and `path_b64` has its bytes.
+
+use sandbox_protocol::Base64;
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+
+/// `manifest.json` of an artifacts directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArtifactManifest {
+    /// Its name and version.
+    pub schema: ArtifactSchema,
+    /// The files, sorted by the bytes of their paths.
+    pub files: Vec<Artifact>,
+    /// What matched and is not among the files, sorted likewise.
+    pub omitted: Vec<OmittedEntry>,
+}
+
+/// The name and version of a manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ArtifactSchema {
+    /// The only version.
+    #[serde(rename = "sandboxctl.artifacts/1")]
+    V1,
+}
+
+/// A file of a manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Artifact {
+    /// Its path.
+    pub path: String,
+    /// The path's bytes, where they are not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_b64: Option<Base64>,
+    /// Its size.
+    pub bytes: u64,
+    /// The SHA-256 of its content, in lower-case hexadecimal.
+    pub sha256: String,
+    /// Its permissions in octal: `0755` if its owner may execute it, else `0644`.
+    pub mode: ArtifactMode,
+    /// Its MIME type, by its name or its first bytes.
+    pub mime: String,
+}
+
+/// The permissions of an artifact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ArtifactMode {
+    /// Everyone may read it.
+    #[serde(rename = "0644")]
+    Plain,
+    /// Everyone may read and execute it.
+    #[serde(rename = "0755")]
+    Executable,
+}
+
+impl ArtifactMode {
+    /// By the permissions of the original: its owner's right to execute it counts.
+    #[must_use]
+    pub const fn of(mode: u32) -> Self {
+        if mode & 0o100 == 0 { Self::Plain } else { Self::Executable }
+    }
+
+    /// The permission bits.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        match self {
+            Self::Plain => 0o644,
+            Self::Executable => 0o755,
+        }
+    }
+}
+
+impl Artifact {
+    /// The bytes of its path.
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
+        exact(&self.path, self.path_b64.as_ref())
+    }
+}
+
+/// An entry that matched and was not copied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OmittedEntry {
+    /// Its path.
+    pub path: String,
+    /// The path's bytes, where they are not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_b64: Option<Base64>,
+    /// Why it was not copied.
+    pub reason: OmitReason,
+}
+
+impl OmittedEntry {
+    /// The entry at this path.
+    #[must_use]
+    pub fn new(path: &[u8], reason: OmitReason) -> Self {
+        let (path, path_b64) = spelt(path);
+        Self { path, path_b64, reason }
+    }
+
+    /// The bytes of its path.
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
+        exact(&self.path, self.path_b64.as_ref())
+    }
+}
+
+/// Why an entry was not copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OmitReason {
+    /// It is a symbolic link: they are never followed.
+    Symlink,
+    /// It is a FIFO.
+    Fifo,
+    /// It is a socket.
+    Socket,
+    /// It is a device.
+    Device,
+    /// An artifacts directory has a file of this name itself: `manifest.json` or `SHA256SUMS`.
+    ReservedName,
+}
+
+impl OmitReason {
+    /// What the entry is, for messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Symlink => "a symbolic link",
+            Self::Fifo => "a FIFO",
+            Self::Socket => "a socket",
+            Self::Device => "a device",
+            Self::ReservedName => "a reserved name",
+        }
+    }
+}
+
+/// What was copied out of the io dir after a run: the member `artifacts` of its document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArtifactsReport {
+    /// The artifacts directory on the host; lossy where it is not UTF-8.
+    pub dir: String,
+    /// The number of files; 0 if they could not be copied.
+    pub files: u64,
+    /// The bytes of all files together.
+    pub bytes: u64,
+    /// What matched and was not copied.
+    pub omitted: Vec<OmittedEntry>,
+    /// The globs that no file matches, where that is no error.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmatched: Vec<String>,
+    /// Why nothing was copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+}
+
+/// The result of comparing an artifacts directory with its manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArtifactsCheck {
+    /// The number of files in the manifest.
+    pub files: u64,
+    /// Their bytes together, according to the manifest.
+    pub bytes: u64,
+    /// The differences, sorted by path; empty if there are none.
+    pub differences: Vec<PathDifference<CheckDifference>>,
+}
+
+/// The result of comparing two artifacts directories.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArtifactsDiff {
+    /// The differences, sorted by path; empty if there are none.
+    pub differences: Vec<PathDifference<DiffChange>>,
+}
+
+/// A path that differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PathDifference<T> {
+    /// The path.
+    pub path: String,
+    /// The path's bytes, where they are not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_b64: Option<Base64>,
+    /// How it differs.
+    pub change: T,
+}
+
+impl<T> PathDifference<T> {
+    /// A difference at this path.
+    #[must_use]
+    pub fn new(path: &[u8], change: T) -> Self {
+        let (path, path_b64) = spelt(path);
+        Self { path, path_b64, change }
+    }
+
+    /// The bytes of its path.
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
+        exact(&self.path, self.path_b64.as_ref())
+    }
+}
+
+/// How a directory differs from its manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckDifference {
+    /// The manifest has a file that is not there.
+    Missing,
+    /// Its content is another, or it is no regular file any more.
+    Changed,
+    /// The manifest has no such file.
+    Unexpected,
+}
+
+impl CheckDifference {
+    /// Its name in documents.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Changed => "changed",
+            Self::Unexpected => "unexpected",
+        }
+    }
+}
+
+/// How a file of the second directory differs from the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DiffChange {
+    /// Only the second directory has it.
+    Added,
+    /// Only the first directory has it.
+    Removed,
+    /// Its content or its mode is another.
+    Changed,
+}
+
+impl DiffChange {
+    /// Its name in documents.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Added => "added",
+            Self::Removed => "removed",
+            Self::Changed => "changed",
+        }
+    }
+}
+
+/// A path as documents have it.
+#[must_use]
+pub fn spelt(path: &[u8]) -> (String, Option<Base64>) {
+    let text = String::from_utf8_lossy(path).into_owned();
+    let is_exact = text.as_bytes() == path;
+    (text, (!is_exact).then(|| Base64(path.to_vec())))
+}
+
+fn exact<'a>(path: &'a str, bytes: Option<&'a Base64>) -> &'a [u8] {
+    bytes.map_or(path.as_bytes(), |exact| &exact.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifest_keeps_its_members_and_their_order() {
+        let (path, path_b64) = spelt(b"a\xff");
+        let manifest = ArtifactManifest {
+            schema: ArtifactSchema::V1,
+            files: vec![Artifact {
+                path,
+                path_b64,
+                bytes: 3,
+                sha256: "ab".to_owned(),
+                mode: ArtifactMode::of(0o4711),
+                mime: "text/plain".to_owned(),
+            }],
+            omitted: vec![OmittedEntry::new(b"link", OmitReason::Symlink)],
+        };
+        let json = serde_json::to_string(&manifest).unwrap();
+        let expected = concat!(
+            r#"{"schema":"sandboxctl.artifacts/1","files":[{"path":"a"#,
+            "\u{fffd}",
+            r#"","path_b64":"Yf8=","bytes":3,"sha256":"ab","mode":"0755","mime":"text/plain"}],"#,
+            r#""omitted":[{"path":"link","reason":"symlink"}]}"#,
+        );
+        assert_eq!(json, expected);
+        let read: ArtifactManifest = serde_json::from_str(&json).unwrap();
+        assert_eq!((read.files[0].path(), &read), (&b"a\xff"[..], &manifest));
+        assert_eq!(ArtifactMode::of(0o077), ArtifactMode::Plain);
+    }
+}

@@ -1,0 +1,447 @@
+//! Copying artifacts out of an io dir: found, copied, recorded, and then in their place at once.
+
+use std::io::Write as _;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::fs::{FileType, Mode, OFlags, fstat};
+use sandbox_api::artifacts::{ArtifactManifest, OmitReason, OmittedEntry};
+use sandbox_dirfd::{Identity, ScanCoverage, Visit, WalkBounds, join, walk};
+
+use crate::copy::copy;
+use crate::cursor::{Cursor, MissingDir};
+use crate::destination::{Destination, Staging};
+use crate::error::{Error, text};
+use crate::{CHECKSUMS, MANIFEST, MAX_DEPTH, Proceed, Selection, is_reserved, manifest, sums};
+
+/// How much of an io dir is scanned.
+const SCAN: WalkBounds =
+    WalkBounds { entries: 2_000_000, depth: MAX_DEPTH, time: Duration::from_secs(30) };
+
+/// What is to be copied, and where to.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Which files.
+    pub selection: Selection,
+    /// The artifacts directory.
+    pub destination: Destination,
+    /// What a glob without a match is.
+    pub unmatched: Unmatched,
+}
+
+/// What a glob is that no file matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmatched {
+    /// An error: nothing is copied.
+    Refuse,
+    /// Reported.
+    Allow,
+}
+
+/// The bounds of what is copied.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// The maximum number of entries that match.
+    pub entries: u64,
+}
+
+/// What was copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Collected {
+    /// The content of `manifest.json`.
+    pub manifest: ArtifactManifest,
+    /// The globs that no file matches.
+    pub unmatched: Vec<String>,
+}
+
+impl Collected {
+    /// The number of files.
+    #[must_use]
+    pub fn files(&self) -> u64 {
+        self.manifest.files.len() as u64
+    }
+
+    /// The bytes of all files together.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.manifest.files.iter().map(|file| file.bytes).sum()
+    }
+}
+
+/// Copies the selected files of an io dir to the destination, with their manifest and checksums:
+/// all of them or nothing.
+///
+/// # Errors
+///
+/// [`Error`]. The destination is then as it was.
+pub fn collect(
+    io_dir: BorrowedFd<'_>,
+    request: &Request,
+    bounds: Bounds,
+    proceed: Proceed<'_>,
+) -> Result<Collected, Error> {
+    let Request { selection, destination, unmatched } = request;
+    // Its descriptor may be one that only names it.
+    let open = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::openat(io_dir, ".", open, Mode::empty())
+        .map_err(|errno| Error::io("read", b".")(errno))?;
+    let found = find(root.as_fd(), selection, bounds)?;
+    if let (Unmatched::Refuse, Some(pattern)) = (unmatched, found.unmatched.first()) {
+        let only = found
+            .omitted_of
+            .get(pattern)
+            .map(|entry| format!(": '{}' is {}", entry.path, entry.reason.as_str()));
+        return Err(Error::NoMatch { pattern: pattern.clone(), omitted: only });
+    }
+    let identity = fstat(&root).map_err(|errno| Error::io("read", b".")(errno))?;
+    let staging = destination.stage(Identity::of(&identity))?;
+    let mut from = Cursor::new(root.as_fd(), MissingDir::Fail);
+    let mut to = Cursor::new(staging.root(), MissingDir::Create);
+    let mut files = Vec::with_capacity(found.files.len());
+    for path in &found.files {
+        files.push(copy(&mut from, &mut to, path, proceed)?);
+    }
+    drop(to);
+    let (manifest, json) = manifest::encode(files, found.omitted);
+    write(&staging, MANIFEST, &json)?;
+    write(&staging, CHECKSUMS, &sums::checksums(&manifest, &json))?;
+    if !proceed() {
+        return Err(Error::Cancelled);
+    }
+    staging.publish()?;
+    Ok(Collected { manifest, unmatched: found.unmatched })
+}
+
+/// What a scan found.
+struct Found {
+    /// The paths of regular files, sorted.
+    files: Vec<Vec<u8>>,
+    /// Sorted.
+    omitted: Vec<OmittedEntry>,
+    unmatched: Vec<String>,
+    /// For a glob without a file, an entry that it matches.
+    omitted_of: std::collections::HashMap<String, OmittedEntry>,
+}
+
+fn find(root: BorrowedFd<'_>, selection: &Selection, bounds: Bounds) -> Result<Found, Error> {
+    let patterns = selection.patterns();
+    let mut is_matched = vec![false; patterns.len()];
+    let (mut files, mut omitted) = (Vec::new(), Vec::new());
+    let mut omitted_of = std::collections::HashMap::new();
+    let mut matching = 0;
+    let (_, coverage) = walk(root, SCAN, |folder, name, stat| {
+        let path = join(folder, name);
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind == FileType::Directory {
+            return if selection.prunes(&path) { Visit::Skip } else { Visit::Enter };
+        }
+        let globs = selection.matches(&path);
+        if globs.is_empty() {
+            return Visit::Skip;
+        }
+        matching += 1;
+        if matching > bounds.entries {
+            // Counted, and not remembered.
+            return Visit::Skip;
+        }
+        let reason = match kind {
+            FileType::RegularFile if is_reserved(&path) => OmitReason::ReservedName,
+            FileType::RegularFile => {
+                globs.into_iter().for_each(|glob| is_matched[glob] = true);
+                files.push(path);
+                return Visit::Skip;
+            }
+            FileType::Symlink => OmitReason::Symlink,
+            FileType::Fifo => OmitReason::Fifo,
+            FileType::Socket => OmitReason::Socket,
+            _ => OmitReason::Device,
+        };
+        let entry = OmittedEntry::new(&path, reason);
+        for glob in globs {
+            omitted_of.entry(patterns[glob].clone()).or_insert_with(|| entry.clone());
+        }
+        omitted.push(entry);
+        Visit::Skip
+    });
+    complete("the io dir", coverage)?;
+    if matching > bounds.entries {
+        return Err(Error::TooMany { most: bounds.entries });
+    }
+    files.sort_unstable();
+    omitted.sort_unstable_by(|one: &OmittedEntry, other| one.path().cmp(other.path()));
+    let unmatched = patterns.iter().zip(is_matched).filter(|(_, is_matched)| !is_matched);
+    let unmatched = unmatched.map(|(pattern, _)| pattern.clone()).collect();
+    Ok(Found { files, omitted, unmatched, omitted_of })
+}
+
+/// Fails if a scan left something out, which could be an artifact.
+pub fn complete(what: &str, coverage: ScanCoverage) -> Result<(), Error> {
+    let reason = match coverage {
+        ScanCoverage::All => return Ok(()),
+        ScanCoverage::Readable | ScanCoverage::Hidden => "a directory in it cannot be read",
+        ScanCoverage::Deep => "its directories are too deep",
+        ScanCoverage::Cut => "it has too many entries, or its file system is too slow",
+    };
+    Err(Error::Incomplete { what: what.to_owned(), reason })
+}
+
+fn write(staging: &Staging, name: &str, content: &[u8]) -> Result<(), Error> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o644);
+    let written = rustix::fs::openat(staging.root(), name, flags, mode)
+        .map(std::fs::File::from)
+        .map_err(std::io::Error::from)
+        .and_then(|mut file| {
+            rustix::fs::fchmod(&file, mode)?;
+            file.write_all(content)
+        });
+    written.map_err(|error| Error::Io {
+        action: "write",
+        path: text(name.as_bytes()),
+        source: error,
+    })
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::fs::{self, File, Permissions};
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use proptest::prelude::*;
+
+    pub struct Place {
+        dir: tempfile::TempDir,
+    }
+
+    impl Place {
+        pub fn new() -> Self {
+            let place = Self { dir: tempfile::tempdir().unwrap() };
+            fs::create_dir(place.at("io")).unwrap();
+            place
+        }
+
+        pub fn at(&self, name: &str) -> PathBuf {
+            self.dir.path().join(name)
+        }
+
+        pub fn file(&self, path: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> PathBuf {
+            let path = self.at("io").join(OsStr::from_bytes(path.as_ref()));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, content).unwrap();
+            path
+        }
+
+        pub fn collect(&self, globs: &[&str], to: &str) -> Result<Collected, Error> {
+            self.collect_while(globs, to, &|| true)
+        }
+
+        fn collect_while(
+            &self,
+            globs: &[&str],
+            to: &str,
+            proceed: Proceed<'_>,
+        ) -> Result<Collected, Error> {
+            let io_dir = File::open(self.at("io")).unwrap();
+            let request = Request {
+                selection: Selection::new(globs, "/io").unwrap(),
+                destination: Destination::new(&self.at(to), &[("the io dir", &self.at("io"))])?,
+                unmatched: Unmatched::Refuse,
+            };
+            collect(io_dir.as_fd(), &request, Bounds { entries: 100 }, proceed)
+        }
+
+        fn names(&self) -> Vec<String> {
+            let entries = fs::read_dir(self.dir.path()).unwrap();
+            let mut names: Vec<_> =
+                entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        }
+    }
+
+    /// Whether coreutils accept the checksums of a directory.
+    fn sha256sum_accepts(dir: &Path) -> bool {
+        let mut check = Command::new("sha256sum");
+        let checked = check.args(["--check", "--strict", "--quiet", CHECKSUMS]).current_dir(dir);
+        checked.output().unwrap().status.success()
+    }
+
+    #[test]
+    fn selected_files_are_copied_with_their_manifest_and_checksums() {
+        let place = Place::new();
+        place.file("dist/app", "binary\0");
+        let program = place.at("io/dist/app");
+        fs::set_permissions(program, Permissions::from_mode(0o4710)).unwrap();
+        place.file("dist/sub/a.json", "{}");
+        place.file("dist/sub/skipped.o", "x");
+        place.file("other", "x");
+        let collected = place.collect(&["dist", "!**/*.o"], "out/here").unwrap();
+        let out = place.at("out/here");
+        assert_eq!((collected.files(), collected.bytes()), (2, 9));
+        let files: Vec<_> = collected.manifest.files.iter().map(|file| &*file.path).collect();
+        assert_eq!(files, ["dist/app", "dist/sub/a.json"]);
+        assert_eq!(fs::read(out.join("dist/app")).unwrap(), b"binary\0");
+        let mode = |name: &str| fs::metadata(out.join(name)).unwrap().permissions().mode() & 0o7777;
+        let modes = ["dist/app", "dist/sub/a.json", "dist/sub", "", MANIFEST, CHECKSUMS].map(mode);
+        assert_eq!(modes, [0o755, 0o644, 0o755, 0o755, 0o644, 0o644]);
+        let json = fs::read(out.join(MANIFEST)).unwrap();
+        assert_eq!(manifest::decode(&out, &json).unwrap(), collected.manifest);
+        assert!(sha256sum_accepts(&out));
+        assert!(!out.join("dist/sub/skipped.o").exists() && !out.join("other").exists());
+        assert_eq!(place.names(), ["io", "out"]);
+    }
+
+    #[test]
+    fn links_special_files_and_reserved_names_are_omitted_with_the_reason() {
+        let place = Place::new();
+        place.file("f", "x");
+        place.file("manifest.json", "{}");
+        place.file("sub/manifest.json", "{}");
+        fs::write(place.at("secret"), "secret").unwrap();
+        symlink("../secret", place.at("io/link")).unwrap();
+        symlink("..", place.at("io/dir-link")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, place.at("io/fifo"), Mode::RUSR).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(place.at("io/socket")).unwrap();
+        let collected = place.collect(&["**"], "out").unwrap();
+        let ArtifactManifest { files, omitted, .. } = collected.manifest;
+        let files: Vec<_> = files.iter().map(|file| &*file.path).collect();
+        assert_eq!(files, ["f", "sub/manifest.json"]);
+        let omitted: Vec<_> = omitted.iter().map(|entry| (&*entry.path, entry.reason)).collect();
+        let expected = [
+            ("dir-link", OmitReason::Symlink),
+            ("fifo", OmitReason::Fifo),
+            ("link", OmitReason::Symlink),
+            ("manifest.json", OmitReason::ReservedName),
+            ("socket", OmitReason::Socket),
+        ];
+        assert_eq!(omitted, expected);
+        assert!(sha256sum_accepts(&place.at("out")));
+        let error = place.collect(&["f", "link"], "other").unwrap_err();
+        assert_eq!(error.to_string(), "no file matches 'link': 'link' is a symbolic link");
+    }
+
+    #[test]
+    fn glob_without_a_match_is_an_error_and_nothing_is_written() {
+        let place = Place::new();
+        place.file("f", "x");
+        let error = place.collect(&["f", "*.whl"], "out").unwrap_err();
+        assert_eq!(error.to_string(), "no file matches '*.whl'");
+        assert_eq!(place.names(), ["io"]);
+        let io_dir = File::open(place.at("io")).unwrap();
+        let request = Request {
+            selection: Selection::new(&["*.whl"], "/io").unwrap(),
+            destination: Destination::new(&place.at("out"), &[]).unwrap(),
+            unmatched: Unmatched::Allow,
+        };
+        let collected = collect(io_dir.as_fd(), &request, Bounds { entries: 1 }, &|| true).unwrap();
+        assert_eq!((collected.files(), collected.unmatched), (0, vec!["*.whl".to_owned()]));
+        assert!(sha256sum_accepts(&place.at("out")));
+    }
+
+    #[test]
+    fn more_files_than_allowed_are_an_error() {
+        let place = Place::new();
+        for number in 0..101 {
+            place.file(number.to_string(), "");
+        }
+        let error = place.collect(&["**"], "out").unwrap_err();
+        assert_eq!(error.to_string(), "more than 100 files match");
+        assert_eq!(place.collect(&["**", "!7"], "out").unwrap().files(), 100);
+    }
+
+    #[test]
+    fn tree_that_is_too_deep_is_an_error_and_not_a_gap() {
+        let place = Place::new();
+        let deep = |depth: usize| vec!["d"; depth].join("/");
+        place.file(format!("{}/f", deep(MAX_DEPTH)), "x");
+        assert_eq!(place.collect(&["**"], "out").unwrap().files(), 1);
+        place.file(format!("{}/f", deep(MAX_DEPTH + 1)), "x");
+        let error = place.collect(&["**"], "other").unwrap_err();
+        assert!(error.to_string().contains("too deep"), "{error}");
+        assert_eq!(
+            place.collect(&["**", "!d/d", "!*"], "other").unwrap_err().kind(),
+            sandbox_api::ErrorKind::NotFound
+        );
+    }
+
+    #[test]
+    fn cancelled_copy_leaves_nothing_wherever_it_is() {
+        let place = Place::new();
+        place.file("a/f", vec![7; 3 * crate::PIECE]);
+        place.file("g", "x");
+        let calls = AtomicUsize::new(0);
+        let count = || {
+            calls.fetch_add(1, Ordering::Relaxed);
+            true
+        };
+        place.collect_while(&["**"], "all", &count).unwrap();
+        let all = calls.into_inner();
+        assert!(all > 5, "{all}");
+        for most in 0..all {
+            let calls = AtomicUsize::new(0);
+            let stop = || calls.fetch_add(1, Ordering::Relaxed) < most;
+            let error = place.collect_while(&["**"], "out/sub", &stop).unwrap_err();
+            assert!(matches!(error, Error::Cancelled), "{error}");
+            assert_eq!(place.names(), ["all", "io"], "{most}");
+        }
+    }
+
+    #[test]
+    fn file_that_is_replaced_by_a_link_is_not_followed() {
+        let place = Place::new();
+        let file = place.file("b/f", "x");
+        place.file("a", "x");
+        fs::write(place.at("secret"), "secret").unwrap();
+        // While the first file is copied.
+        let calls = AtomicUsize::new(0);
+        let replace = || {
+            if calls.fetch_add(1, Ordering::Relaxed) == 0 {
+                fs::remove_file(&file).unwrap();
+                symlink(place.at("secret"), &file).unwrap();
+            }
+            true
+        };
+        let error = place.collect_while(&["**"], "out", &replace).unwrap_err();
+        assert!(error.to_string().starts_with("'b/f' was removed or replaced"), "{error}");
+        assert_eq!(place.names(), ["io", "secret"]);
+    }
+
+    fn name() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![
+            4 => any::<u8>(),
+            2 => prop::sample::select(&b"\n\r\\ *#-ab"[..]),
+        ];
+        prop::collection::vec(byte, 1..20).prop_filter("a name", |name| {
+            !name.contains(&0) && !name.contains(&b'/') && !matches!(&**name, b"." | b"..")
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        #[test]
+        fn files_of_any_name_are_copied_and_accepted_by_sha256sum(
+            names in prop::collection::btree_map(name(), any::<[u8; 3]>(), 1..8),
+            folder in name(),
+        ) {
+            let place = Place::new();
+            for (name, content) in &names {
+                place.file([b"d/", &*folder, b"/", name].concat(), content);
+            }
+            let collected = place.collect(&["**"], "out").unwrap();
+            prop_assert_eq!(collected.files(), names.len() as u64);
+            for (file, (name, content)) in collected.manifest.files.iter().zip(&names) {
+                prop_assert_eq!(file.path(), [b"d/", &*folder, b"/", &**name].concat());
+                let copy = place.at("out").join(OsStr::from_bytes(file.path()));
+                prop_assert_eq!(fs::read(copy).unwrap(), content);
+            }
+            prop_assert!(sha256sum_accepts(&place.at("out")));
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! One regular file: opened beneath a directory, copied and hashed as one state of its content.
+
+use std::fs::File;
+use std::io::{self, Read, Seek as _, Write as _};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat};
+use rustix::io::Errno;
+use sandbox_api::artifacts::{Artifact, ArtifactMode, spelt};
+use sandbox_dirfd::{hex, open_child};
+use sha2::{Digest as _, Sha256};
+
+use crate::cursor::Cursor;
+use crate::error::{Error, text};
+use crate::{PIECE, Proceed, manifest};
+
+/// How often a file is copied that changes meanwhile.
+const TRIES: usize = 4;
+
+/// Opens a file that was found to be regular, for reading.
+///
+/// First without reading it: whoever can write to its directory may have put a device there.
+pub fn open(from: &mut Cursor<'_>, path: &[u8]) -> Result<File, Error> {
+    let failed = |errno: Errno| match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => {
+            Error::Vanished { path: text(path) }
+        }
+        errno => Error::io("read", path)(errno),
+    };
+    let (parent, name) = from.parent(path).map_err(failed)?;
+    let found = open_child(parent, name, OFlags::PATH).map_err(failed)?;
+    let stat = fstat(&found).map_err(failed)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Error::Vanished { path: text(path) });
+    }
+    let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(again, flags, Mode::empty()).map(File::from).map_err(failed)
+}
+
+/// Copies the file at `path` below one directory to the same path below another.
+pub fn copy(
+    from: &mut Cursor<'_>,
+    to: &mut Cursor<'_>,
+    path: &[u8],
+    proceed: Proceed<'_>,
+) -> Result<Artifact, Error> {
+    let source = open(from, path)?;
+    let failed = Error::io::<Errno>("copy", path);
+    let (parent, name) = to.parent(path).map_err(&failed)?;
+    for _ in 0..TRIES {
+        let before = fstat(&source).map_err(&failed)?;
+        let mut target = create(parent, name).map_err(&failed)?;
+        let copied = transfer(&source, &mut target, &before, proceed);
+        let Content { bytes, sha256, head } = match copied {
+            Ok(Some(content)) => content,
+            Ok(None) => return Err(Error::Cancelled),
+            Err(error) => return Err(Error::io("copy", path)(error)),
+        };
+        let after = fstat(&source).map_err(&failed)?;
+        if state(&before) != state(&after) || bytes != size(&before) {
+            continue;
+        }
+        let mode = ArtifactMode::of(before.st_mode);
+        fchmod(&target, Mode::from_raw_mode(mode.bits())).map_err(&failed)?;
+        let mime = manifest::mime(path, &head);
+        let (path, path_b64) = spelt(path);
+        return Ok(Artifact { path, path_b64, bytes, sha256, mode, mime });
+    }
+    Err(Error::Changing { path: text(path) })
+}
+
+/// Creates a file in a directory of ours, in place of one that an earlier try left.
+fn create(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    rustix::fs::openat(parent, name, flags, mode).map(|fd: OwnedFd| fd.into())
+}
+
+/// Copies the content. `None` if it was cancelled.
+fn transfer(
+    mut source: &File,
+    target: &mut File,
+    before: &Stat,
+    proceed: Proceed<'_>,
+) -> io::Result<Option<Content>> {
+    // Such as a file of one hole, which the guest made as large as it liked.
+    let room = rustix::fs::fstatvfs(&*target)?;
+    if size(before) > room.f_bavail.saturating_mul(room.f_frsize) {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    // A clone shares its blocks, and is one state of the file.
+    if size(before) > 0 && rustix::fs::ioctl_ficlone(&*target, source).is_ok() {
+        return hash(target, u64::MAX, proceed);
+    }
+    source.rewind()?;
+    digest(source, size(before).saturating_add(1), proceed, |piece| target.write_all(piece))
+}
+
+/// What a file contains.
+pub struct Content {
+    pub bytes: u64,
+    /// In hexadecimal.
+    pub sha256: String,
+    /// Its beginning.
+    pub head: Vec<u8>,
+}
+
+/// Reads at most `most` bytes. `None` if it was cancelled.
+pub fn hash(file: &File, most: u64, proceed: Proceed<'_>) -> io::Result<Option<Content>> {
+    digest(file, most, proceed, |_| Ok(()))
+}
+
+/// As [`hash`], passing on each piece.
+pub fn digest(
+    file: impl Read,
+    most: u64,
+    proceed: Proceed<'_>,
+    mut pass_on: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<Option<Content>> {
+    let mut buffer = vec![0; PIECE];
+    let (mut hasher, mut bytes, mut head) = (Sha256::new(), 0, Vec::new());
+    let mut file = file.take(most);
+    loop {
+        if !proceed() {
+            return Ok(None);
+        }
+        let count = match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let piece = &buffer[..count];
+        if bytes == 0 {
+            head = piece[..count.min(manifest::HEAD_BYTES)].to_vec();
+        }
+        hasher.update(piece);
+        pass_on(piece)?;
+        bytes += count as u64;
+    }
+    Ok(Some(Content { bytes, sha256: hex(&hasher.finalize()), head }))
+}
+
+fn size(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+/// What changes whenever the content does.
+fn state(stat: &Stat) -> (i64, i64, u64, i64, u64) {
+    (stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime, stat.st_ctime_nsec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cursor::MissingDir;
+    use std::fs;
+    use std::os::fd::AsFd as _;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    fn copy_of(dir: &Path, proceed: Proceed<'_>) -> Result<Artifact, Error> {
+        fs::create_dir_all(dir.join("to")).unwrap();
+        let [from, to] = ["from", "to"].map(|name| File::open(dir.join(name)).unwrap());
+        let mut from = Cursor::new(from.as_fd(), MissingDir::Fail);
+        copy(&mut from, &mut Cursor::new(to.as_fd(), MissingDir::Create), b"f", proceed)
+    }
+
+    #[test]
+    fn file_that_changes_once_is_copied_again() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("from")).unwrap();
+        let file = dir.path().join("from/f");
+        fs::write(&file, "old content").unwrap();
+        let calls = AtomicU64::new(0);
+        let grow = || {
+            if calls.fetch_add(1, Ordering::Relaxed) == 1 {
+                fs::write(&file, "new").unwrap();
+            }
+            true
+        };
+        let artifact = copy_of(dir.path(), &grow).unwrap();
+        let content = fs::read(dir.path().join("to/f")).unwrap();
+        assert_eq!((artifact.bytes, &*content), (3, &b"new"[..]));
+        assert_eq!(artifact.sha256, hex(&Sha256::digest(b"new")));
+    }
+
+    #[test]
+    fn file_that_always_grows_is_an_error_that_names_it() {
+        use std::io::Write as _;
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("from")).unwrap();
+        let file = dir.path().join("from/f");
+        fs::write(&file, "x").unwrap();
+        let grow = || {
+            let mut file = File::options().append(true).open(&file).unwrap();
+            file.write_all(b"more").unwrap();
+            true
+        };
+        let error = copy_of(dir.path(), &grow).unwrap_err();
+        assert_eq!(error.to_string(), "'f' changes while it is copied");
+    }
+
+    #[test]
+    fn file_larger_than_the_disk_is_refused_before_it_is_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("from")).unwrap();
+        let hole = File::create(dir.path().join("from/f")).unwrap();
+        // As large as its file system allows; a terabyte is more than the disk of a test has.
+        hole.set_len(1 << 43).unwrap();
+        let error = copy_of(dir.path(), &|| true).unwrap_err();
+        assert_eq!(error.kind(), sandbox_api::ErrorKind::DiskFull, "{error}");
+        assert_eq!(fs::metadata(dir.path().join("to/f")).unwrap().len(), 0);
+    }
+}

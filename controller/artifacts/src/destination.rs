@@ -1,0 +1,386 @@
+//! The artifacts directory: checked before anything runs, and built beside its place, which it
+//! takes when it is complete.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+use std::{fs, iter};
+
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, fchmod, fstat, mkdirat, renameat};
+use rustix::io::Errno;
+use sandbox_dirfd::{Identity, lock_directory, random_hex, remove_tree};
+
+use crate::Error;
+
+/// How the names of unfinished directories begin.
+const PREFIX: &str = ".sandboxctl-artifacts-";
+/// How often to try again if another command removes a directory before it is locked.
+const TRIES: usize = 100;
+const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Where artifacts are to be: a directory that is missing or empty.
+#[derive(Debug, Clone)]
+pub struct Destination {
+    /// As the caller wrote it.
+    given: PathBuf,
+    /// Absolute, and without links as far as it exists.
+    path: PathBuf,
+}
+
+impl Destination {
+    /// Checks a directory, which is not created yet. It may neither be in one of `others`, such as
+    /// the io dir, nor contain one; each has a name for messages.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Destination`].
+    pub fn new(given: &Path, others: &[(&str, &Path)]) -> Result<Self, Error> {
+        let refuse = |reason: String| Error::destination(given, reason);
+        let system = |error: io::Error| refuse(error.to_string());
+        if given.as_os_str().is_empty() {
+            return Err(refuse("the path is empty".to_owned()));
+        }
+        // A trailing slash would follow a link.
+        let written: PathBuf = std::path::absolute(given).map_err(system)?.components().collect();
+        if fs::symlink_metadata(&written).is_ok_and(|found| found.is_symlink()) {
+            let reason = "it is a symbolic link".to_owned();
+            let hint = Some("name the directory that it leads to");
+            return Err(Error::Destination { path: given.to_owned(), reason, hint });
+        }
+        let path = resolve(&written).map_err(system)?;
+        if path.file_name().is_none() {
+            return Err(refuse("it is the root of the whole system".to_owned()));
+        }
+        for (what, other) in others {
+            let other = std::path::absolute(other).and_then(|it| resolve(&it)).map_err(system)?;
+            let relation = match (path.starts_with(&other), other.starts_with(&path)) {
+                (true, true) => format!("it is {what}"),
+                (true, false) => format!("it is in {what}, {}", other.display()),
+                (false, true) => format!("{what}, {}, is in it", other.display()),
+                (false, false) => continue,
+            };
+            return Err(outside(given, relation));
+        }
+        match fs::read_dir(&path) {
+            Ok(mut entries) => {
+                if entries.next().is_some() {
+                    return Err(not_empty(given));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(system(error)),
+        }
+        let parent = path.ancestors().skip(1).find(|folder| folder.exists());
+        let parent = parent.unwrap_or(Path::new("/"));
+        let access = Access::WRITE_OK | Access::EXEC_OK;
+        accessat(CWD, parent, access, AtFlags::EACCESS)
+            .map_err(|errno| refuse(format!("cannot write to {}: {errno}", parent.display())))?;
+        Ok(Self { given: given.to_owned(), path })
+    }
+
+    /// Its absolute path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Fails if it is in the directory with this identity, whatever their paths.
+    fn check_outside(&self, parent: &OwnedFd, name: &OsStr, io_dir: Identity) -> Result<(), Error> {
+        let refuse = |errno: Errno| Error::destination(&self.given, errno.to_string());
+        let itself = sandbox_dirfd::open_child(parent, as_bytes(name), DIRECTORY).ok();
+        let mut at = parent.try_clone().map_err(|error| Error::io("open", b".")(error))?;
+        let mut last = itself.map(|fd| fstat(&fd)).transpose().map_err(refuse)?;
+        loop {
+            if last.as_ref().map(Identity::of) == Some(io_dir) {
+                return Err(outside(&self.given, "it is in the io dir".to_owned()));
+            }
+            let here = fstat(&at).map_err(refuse)?;
+            if last.is_some_and(|last| Identity::of(&last) == Identity::of(&here)) {
+                return Ok(());
+            }
+            last = Some(here);
+            let flags = DIRECTORY | OFlags::PATH;
+            at = rustix::fs::openat(&at, "..", flags, Mode::empty()).map_err(refuse)?;
+        }
+    }
+
+    /// Creates the directory that is to take this place, and removes those that crashed commands
+    /// left beside it.
+    pub(crate) fn stage(&self, io_dir: Identity) -> Result<Staging, Error> {
+        let refuse = |reason: String| Error::destination(&self.given, reason);
+        let (Some(folder), Some(name)) = (self.path.parent(), self.path.file_name()) else {
+            return Err(refuse("it is the root of the whole system".to_owned()));
+        };
+        let created = create_all(folder).map_err(|error| refuse(error.to_string()))?;
+        let undo = Undo(created);
+        let stage = || -> io::Result<_> {
+            let parent = rustix::fs::open(folder, DIRECTORY | OFlags::RDONLY, Mode::empty())?;
+            sweep(&parent);
+            Ok(parent)
+        };
+        let parent = stage().map_err(|error| refuse(error.to_string()))?;
+        self.check_outside(&parent, name, io_dir)?;
+        for _ in 0..TRIES {
+            let temporary = OsString::from(format!("{PREFIX}{}", random_hex::<8>()));
+            let locked = mkdirat(&parent, &temporary, Mode::RWXU)
+                .and_then(|()| lock_directory(&parent, &temporary));
+            match locked {
+                Ok(root) => {
+                    let (destination, is_published) = (self.clone(), false);
+                    return Ok(Staging {
+                        destination,
+                        parent,
+                        temporary,
+                        root,
+                        is_published,
+                        undo,
+                    });
+                }
+                // A sweep was faster than the lock.
+                Err(Errno::NOENT | Errno::WOULDBLOCK) => {}
+                Err(errno) => return Err(refuse(errno.to_string())),
+            }
+        }
+        Err(refuse("other commands remove it before it can be used".to_owned()))
+    }
+}
+
+/// A directory that is not complete yet. Dropping it removes it.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    destination: Destination,
+    parent: OwnedFd,
+    temporary: OsString,
+    /// Locked.
+    root: OwnedFd,
+    is_published: bool,
+    undo: Undo,
+}
+
+impl Staging {
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// It is complete: moves it to its place. If there is a directory by now, it must be empty.
+    pub fn publish(mut self) -> Result<(), Error> {
+        let given = &self.destination.given;
+        let name = self.destination.path.file_name().unwrap_or_default();
+        let moved = fchmod(&self.root, Mode::from_raw_mode(0o755))
+            .and_then(|()| renameat(&self.parent, &self.temporary, &self.parent, name));
+        match moved {
+            Ok(()) => {
+                self.is_published = true;
+                self.undo.0.clear();
+                Ok(())
+            }
+            Err(Errno::NOTEMPTY | Errno::EXIST) => Err(not_empty(given)),
+            Err(Errno::BUSY) => Err(Error::Destination {
+                path: given.clone(),
+                reason: "something is mounted there".to_owned(),
+                hint: Some("name a directory in it"),
+            }),
+            Err(errno) => Err(Error::destination(given, errno.to_string())),
+        }
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if !self.is_published
+            && let Err(errno) = remove_tree(self.parent.as_fd(), &self.temporary)
+        {
+            // The next command that writes there tries again.
+            let path = self.destination.path.with_file_name(&self.temporary);
+            tracing::warn!(path = %path.display(), %errno, "cannot remove unfinished artifacts");
+        }
+    }
+}
+
+/// Directories that were created, the deepest last. Dropping it removes those that are empty.
+#[derive(Debug)]
+struct Undo(Vec<PathBuf>);
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        while let Some(created) = self.0.pop() {
+            if fs::remove_dir(created).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Creates a directory with its missing parents, and returns those that it created.
+fn create_all(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut undo = Undo(Vec::new());
+    let missing: Vec<_> = folder.ancestors().take_while(|it| !it.exists()).collect();
+    for folder in missing.into_iter().rev() {
+        match fs::create_dir(folder) {
+            Ok(()) => undo.0.push(folder.to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(std::mem::take(&mut undo.0))
+}
+
+/// Removes the unfinished directories of this user that nobody holds.
+fn sweep(parent: &OwnedFd) {
+    let user = rustix::process::geteuid().as_raw();
+    let Ok(entries) = rustix::fs::Dir::read_from(parent) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if !name.to_bytes().starts_with(PREFIX.as_bytes()) {
+            continue;
+        }
+        let Ok(lock) = lock_directory(parent, name) else { continue };
+        let is_own = fstat(&lock).is_ok_and(|stat| stat.st_uid == user);
+        let name = std::os::unix::ffi::OsStrExt::from_bytes(name.to_bytes());
+        if is_own && let Err(errno) = remove_tree(parent.as_fd(), name) {
+            tracing::debug!(?name, %errno, "cannot remove unfinished artifacts");
+        }
+    }
+}
+
+/// The path without links as far as it exists. What does not exist contains no `..`.
+fn resolve(path: &Path) -> io::Result<PathBuf> {
+    let mut rest = Vec::new();
+    for folder in path.ancestors() {
+        match fs::canonicalize(folder) {
+            Ok(found) => return Ok(iter::once(&*found).chain(rest.into_iter().rev()).collect()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        match folder.components().next_back() {
+            Some(Component::Normal(name)) => rest.push(Path::new(name)),
+            _ => return Err(io::Error::other("it contains '..' below a missing directory")),
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
+fn not_empty(path: &Path) -> Error {
+    Error::Destination {
+        path: path.to_owned(),
+        reason: "it is not empty".to_owned(),
+        hint: Some("name another directory, or empty it"),
+    }
+}
+
+fn outside(path: &Path, reason: String) -> Error {
+    let hint = Some("name a directory that the sandbox does not see");
+    Error::Destination { path: path.to_owned(), reason, hint }
+}
+
+fn as_bytes(name: &OsStr) -> &[u8] {
+    std::os::unix::ffi::OsStrExt::as_bytes(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    const NOWHERE: Identity = Identity { dev: 0, ino: 0 };
+
+    fn names(dir: &Path) -> Vec<OsString> {
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    }
+
+    fn refusal(given: &Path, others: &[(&str, &Path)]) -> String {
+        Destination::new(given, others).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn directory_that_is_not_empty_or_none_is_refused_before_anything_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), "x").unwrap();
+        fs::create_dir(at("empty")).unwrap();
+        symlink("empty", at("link")).unwrap();
+        assert!(refusal(dir.path(), &[]).ends_with("it is not empty"));
+        assert!(refusal(&at("file"), &[]).contains("Not a directory"));
+        assert!(refusal(&at("link/"), &[]).ends_with("it is a symbolic link"));
+        assert!(refusal(Path::new("/"), &[]).contains("root of the whole system"));
+        assert!(refusal(Path::new(""), &[]).contains("the path is empty"));
+        assert!(refusal(&at("missing/../../x"), &[]).contains("'..'"));
+        assert_eq!(Destination::new(&at("empty"), &[]).unwrap().path(), at("empty"));
+        assert_eq!(Destination::new(&at("link/a/b"), &[]).unwrap().path(), at("empty/a/b"));
+        assert_eq!(names(&at("empty")), Vec::<OsString>::new());
+    }
+
+    #[test]
+    fn directory_in_the_io_dir_or_around_it_is_refused_by_any_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("io")).unwrap();
+        symlink("io", at("link")).unwrap();
+        let others = |io: &'static str| at(io);
+        let io = others("io");
+        let others = [("the io dir", &*io)];
+        assert!(refusal(&io, &others).ends_with("it is the io dir"));
+        assert!(refusal(&at("link/new/dir"), &others).contains("it is in the io dir, /"));
+        let (later, around) = (at("new/io"), at("new"));
+        assert!(refusal(&around, &[("the io dir", &later)]).contains("is in it"));
+        assert!(Destination::new(&at("io2"), &others).is_ok());
+        // A path that only the kernel sees through, as of a bind mount.
+        let identity = Identity::of(&rustix::fs::stat(&io).unwrap());
+        for inside in ["io", "io/a/b"] {
+            let destination = Destination::new(&at(inside), &[]).unwrap();
+            let error = destination.stage(identity).unwrap_err().to_string();
+            assert!(error.ends_with("it is in the io dir"), "{error}");
+        }
+        assert_eq!(names(&io), Vec::<OsString>::new());
+    }
+
+    #[test]
+    fn unfinished_directory_is_removed_with_the_parents_that_were_made_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let destination = Destination::new(&dir.path().join("a/b/c"), &[]).unwrap();
+        let staging = destination.stage(NOWHERE).unwrap();
+        mkdirat(staging.root(), "d", Mode::RWXU).unwrap();
+        assert_eq!(names(&dir.path().join("a/b")).len(), 1);
+        drop(staging);
+        assert_eq!(names(dir.path()), Vec::<OsString>::new());
+        destination.stage(NOWHERE).unwrap().publish().unwrap();
+        assert_eq!(names(&dir.path().join("a/b")), ["c"]);
+    }
+
+    #[test]
+    fn leftover_of_a_killed_command_is_removed_and_one_in_use_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let used = Destination::new(&at("one"), &[]).unwrap().stage(NOWHERE).unwrap();
+        fs::create_dir_all(at(&format!("{PREFIX}dead/sub"))).unwrap();
+        fs::write(at(&format!("{PREFIX}file")), "x").unwrap();
+        let other = Destination::new(&at("other"), &[]).unwrap().stage(NOWHERE).unwrap();
+        assert!(!at(&format!("{PREFIX}dead")).exists() && at(&format!("{PREFIX}file")).exists());
+        used.publish().unwrap();
+        other.publish().unwrap();
+        assert!(at("one").is_dir() && at("other").is_dir());
+    }
+
+    #[test]
+    fn place_that_is_taken_meanwhile_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("place");
+        let destination = Destination::new(&place, &[]).unwrap();
+        let stage = || destination.stage(NOWHERE).unwrap();
+        let staging = stage();
+        fs::create_dir(&place).unwrap();
+        fs::write(place.join("f"), "kept").unwrap();
+        assert!(staging.publish().unwrap_err().to_string().contains("not empty"));
+        fs::remove_dir_all(&place).unwrap();
+        let staging = stage();
+        symlink("/", &place).unwrap();
+        staging.publish().unwrap_err();
+        assert!(place.is_symlink());
+        fs::remove_file(&place).unwrap();
+        let staging = stage();
+        fs::create_dir(&place).unwrap();
+        staging.publish().unwrap();
+        assert_eq!(names(dir.path()), ["place"]);
+    }
+}

@@ -1,0 +1,170 @@
+//! What can fail, in words for the caller.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sandbox_api::ErrorKind;
+
+/// A failure. Nothing was written, or what was written is removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A glob is invalid.
+    #[error("'{pattern}' is not usable: {reason}")]
+    Pattern {
+        /// The glob as given.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There are only globs that exclude.
+    #[error("no glob selects a file: each of them excludes")]
+    OnlyExcludes,
+    /// The destination is unusable.
+    #[error("cannot use {} as the artifacts directory: {reason}", .path.display())]
+    Destination {
+        /// The path as given.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+        /// The next step.
+        hint: Option<&'static str>,
+    },
+    /// No file matches a glob.
+    #[error("no file matches '{pattern}'{}", .omitted.as_deref().unwrap_or_default())]
+    NoMatch {
+        /// The glob as given.
+        pattern: String,
+        /// Something else that matches it, after a colon.
+        omitted: Option<String>,
+    },
+    /// There are more files than may be copied.
+    #[error("more than {most} files match")]
+    TooMany {
+        /// The limit.
+        most: u64,
+    },
+    /// The directory could not be scanned completely, so that a file may be missing.
+    #[error("cannot scan all of {what}: {reason}")]
+    Incomplete {
+        /// The directory.
+        what: String,
+        /// What is left out.
+        reason: &'static str,
+    },
+    /// A file changed whenever it was read.
+    #[error("'{path}' changes while it is copied")]
+    Changing {
+        /// The file.
+        path: String,
+    },
+    /// A file was replaced by something else, or removed, after it was found.
+    #[error("'{path}' was removed or replaced while artifacts were copied")]
+    Vanished {
+        /// The file.
+        path: String,
+    },
+    /// An OS error.
+    #[error("cannot {action} '{path}'")]
+    Io {
+        /// What was tried: `copy`.
+        action: &'static str,
+        /// The file.
+        path: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// A directory has no usable manifest.
+    #[error("{} is not an artifacts directory: {reason}", .path.display())]
+    Manifest {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A directory is not what its manifest says.
+    #[error("{} differs from its manifest: {difference} '{file}'", .path.display())]
+    Differs {
+        /// The directory.
+        path: PathBuf,
+        /// How it differs.
+        difference: &'static str,
+        /// The file.
+        file: String,
+    },
+    /// A zip archive cannot hold a file so that every program gives it the same name.
+    #[error("a zip archive cannot hold the name '{path}'")]
+    ZipName {
+        /// The file.
+        path: String,
+    },
+    /// The archive cannot be written.
+    #[error("cannot write the archive")]
+    Archive {
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The caller cancelled it.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl Error {
+    pub(crate) fn destination(path: &Path, reason: impl Into<String>) -> Self {
+        Self::Destination { path: path.to_owned(), reason: reason.into(), hint: None }
+    }
+
+    /// Maps an OS error.
+    pub(crate) fn io<E: Into<io::Error>>(action: &'static str, path: &[u8]) -> impl Fn(E) -> Self {
+        move |source| Self::Io { action, path: text(path), source: source.into() }
+    }
+
+    /// The error's kind.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Pattern { .. }
+            | Self::OnlyExcludes
+            | Self::ZipName { .. }
+            | Self::Destination { .. }
+            | Self::Manifest { .. }
+            | Self::Differs { .. } => ErrorKind::Usage,
+            Self::NoMatch { .. } | Self::Vanished { .. } => ErrorKind::NotFound,
+            Self::TooMany { .. } => ErrorKind::TooManyFiles,
+            Self::Changing { .. } => ErrorKind::Busy,
+            Self::Io { source, .. } | Self::Archive { source } => match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::DiskFull,
+                io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+                io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
+                _ => ErrorKind::Internal,
+            },
+            Self::Cancelled => ErrorKind::Cancelled,
+            Self::Incomplete { .. } => ErrorKind::Internal,
+        }
+    }
+
+    /// A suggested next step, if there is one.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::OnlyExcludes => Some("--artifact '**' selects everything else"),
+            Self::Destination { hint, .. } => *hint,
+            Self::NoMatch { .. } => {
+                Some("globs are relative to the io dir; --artifact-optional allows no match")
+            }
+            Self::TooMany { .. } => Some("limits.entries (--entries) bounds how many are copied"),
+            Self::Differs { .. } => Some("`sandboxctl artifacts verify DIR` lists all differences"),
+            Self::Manifest { .. } => Some("--artifacts-dir of `run` and `exec` makes one"),
+            Self::ZipName { .. } => Some(".tar.zst and .tar.gz archives hold any name"),
+            _ if self.kind() == ErrorKind::DiskFull => Some("make room on that file system"),
+            _ => None,
+        }
+    }
+}
+
+/// A path for a message.
+pub(crate) fn text(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
