@@ -228,6 +228,12 @@ pub enum Error {
     /// An id does not identify exactly one sandbox image.
     #[error(transparent)]
     ImageId(#[from] ImageIdError),
+    /// Artifacts could not be copied.
+    #[error(transparent)]
+    Artifacts(#[from] sandbox_artifacts::Error),
+    /// Artifacts of a sandbox that has no files.
+    #[error("this sandbox has no io dir to copy artifacts from")]
+    NoIoDir,
     /// A stream of an image cannot be read or written.
     #[error("cannot {action} the image")]
     ImageStream {
@@ -242,7 +248,7 @@ pub enum Error {
 impl Error {
     /// The error's kind.
     #[must_use]
-    pub const fn kind(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Operation { source } | Self::ExecFailed { source } => source.kind(),
             Self::Engine {
@@ -254,6 +260,7 @@ impl Error {
             } => ErrorKind::Image,
             Self::Engine { source: EngineError::UnusableRoot { .. }, .. } => ErrorKind::Usage,
             Self::Connect(error) => error.kind(),
+            Self::Artifacts(error) => error.kind(),
             Self::Engine { .. }
             | Self::StartFailed { .. }
             | Self::Unconfined { .. }
@@ -275,6 +282,7 @@ impl Error {
             | Self::EgressUnsupported
             | Self::Spec(_)
             | Self::NoImages { .. }
+            | Self::NoIoDir
             | Self::Command { .. }
             | Self::ExecUnsupported
             | Self::ImageId(_) => ErrorKind::Usage,
@@ -288,7 +296,7 @@ impl Error {
 
     /// The exit code of a process that ends with this error.
     #[must_use]
-    pub const fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::ExecFailed { source } => match source.kind() {
                 // The sandbox cannot do it, whatever the request.
@@ -307,6 +315,7 @@ impl Error {
         let hint = match self {
             Self::Connect(error) => error.hint(),
             Self::Spec(error) => return error.hint().map(str::to_owned),
+            Self::Artifacts(error) => return error.hint().map(str::to_owned),
             Self::NoImages { .. } => "--engine docker selects an engine with images",
             Self::Engine { source: EngineError::UnusableImage { .. }, .. } => {
                 "a sandbox needs the image of this version: `sandboxctl image save` writes it \
@@ -393,7 +402,8 @@ impl Error {
             | Self::Ended { .. }
             | Self::Refused { .. }
             | Self::Check { .. }
-            | Self::ImageStream { .. } => return None,
+            | Self::ImageStream { .. }
+            | Self::NoIoDir => return None,
         };
         Some(hint.to_owned())
     }

@@ -21,21 +21,43 @@ pub(crate) enum Point {
     Requested,
     /// A run was answered.
     Answered,
+    /// Artifacts are being copied.
+    Copying,
     /// Everything is removed except the lock file.
     Closed,
 }
+
+/// As [`failpoint`], for a thread that may block, until `is_cancelled`.
+#[cfg(feature = "failpoints")]
+pub(crate) fn hold(point: Point, is_cancelled: impl Fn() -> bool) {
+    if let Some(path) = file_of(point) {
+        std::fs::write(&path, "").expect("whoever names a point has a place for its file");
+        while !is_cancelled() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+/// Does nothing.
+#[cfg(not(feature = "failpoints"))]
+pub(crate) fn hold(_: Point, _: impl Fn() -> bool) {}
 
 /// Waits for ever if the variable `SANDBOX_FAILPOINT` names this point: its value is the path of a
 /// file, which is created then, and whose name is the point's, such as `Before(Create)`.
 #[cfg(feature = "failpoints")]
 pub(crate) async fn failpoint(point: Point) {
-    let Some(path) = std::env::var_os("SANDBOX_FAILPOINT").map(std::path::PathBuf::from) else {
-        return;
-    };
-    if path.file_name().is_some_and(|name| *name == *format!("{point:?}")) {
+    if let Some(path) = file_of(point) {
         std::fs::write(&path, "").expect("whoever names a point has a place for its file");
         std::future::pending::<()>().await;
     }
+}
+
+/// The file that the variable names, if it names this point.
+#[cfg(feature = "failpoints")]
+fn file_of(point: Point) -> Option<std::path::PathBuf> {
+    let path = std::path::PathBuf::from(std::env::var_os("SANDBOX_FAILPOINT")?);
+    let is_named = path.file_name().is_some_and(|name| *name == *format!("{point:?}"));
+    is_named.then_some(path)
 }
 
 /// Does nothing.

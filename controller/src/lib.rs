@@ -55,8 +55,10 @@ pub use gc::reap::Reaper;
 pub use io_dir::disk::{DiskReserve, DiskReserveError};
 pub use mounts::refusal::MountRefusal;
 pub use sandbox::Sandbox;
+pub use sandbox::artifacts::ArtifactCopy;
 pub use sandbox::prepared::PreparedSandbox;
 pub use sandbox_api::{Command, ImageInfo, ProgramImage, Stdin};
+pub use sandbox_artifacts as artifacts;
 pub use sandbox_engine::{
     AGENT, AGENT_SHA256, AgentError, AgentSource, ConnectError, DockerEndpoint, EmbeddedConfig,
     EmbeddedProblem, EngineChoice, EngineConfig, EngineError, EngineFacts, ImageIdError,

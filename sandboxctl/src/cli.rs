@@ -2,6 +2,7 @@
 //! defaults from the table of keys.
 
 pub mod allow;
+pub mod artifacts;
 pub mod exec;
 pub mod fs;
 mod habits;
@@ -24,6 +25,7 @@ use crate::config::{Flags, Key, Value};
 use crate::error::Error;
 use crate::input::{Argument, InputArgument, JsonArgument, ScriptArgument};
 use allow::AllowArgs;
+use artifacts::{ArtifactArgs, ArtifactsCommand};
 use exec::ExecArgs;
 use fs::FsArgs;
 use habits::HabitArgs;
@@ -207,6 +209,7 @@ Examples:
   sandboxctl run access-log.luau --in /var/log/nginx/access.log --json
   zcat log.gz | sandboxctl run access-log.luau --in -:access.log --timeout 2m
   sandboxctl run -c 'return fs.list(\"/in\")' -v ./src:/in/src:ro
+  sandboxctl run report.luau --artifact 'reports/**' --artifacts-dir dist
   sandboxctl run tests/*.luau -j 4 --json")]
     Run(Box<RunArgs>),
 
@@ -224,6 +227,7 @@ Examples:
   sandboxctl exec -v .:/src -e CFLAGS=-O2 --timeout 5m debian:13 make -j2
   sandboxctl exec --io-dir out --shell 'sort words.txt | uniq -c > counts.txt' debian:13
   tar c src | sandboxctl exec --stdin debian:13 tar tv
+  sandboxctl exec --artifact dist --artifacts-dir out -v .:/src debian:13 make dist
   sandboxctl exec --engine embedded --rootfs /srv/debian --json -- uname -a
 
 Exit codes:
@@ -260,6 +264,12 @@ Examples:
 Examples:
   sandboxctl types > sandbox.d.luau")]
     Types,
+
+    /// Verify, archive and compare directories of artifacts
+    ///
+    /// `run` and `exec` make such a directory with --artifact GLOB and --artifacts-dir DIR.
+    #[command(subcommand)]
+    Artifacts(ArtifactsCommand),
 
     /// Build, list and move the sandbox image
     #[command(subcommand)]
@@ -369,6 +379,7 @@ impl Command {
             Self::Exec(args) => args.json,
             Self::Fs(args) => args.wants_json(),
             Self::Check(args) => args.json,
+            Self::Artifacts(command) => command.wants_json(),
             Self::Image(
                 ImageCommand::Build { json, .. }
                 | ImageCommand::Ls { json, .. }
@@ -464,6 +475,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "HOW", help_heading = "Files", help = Key::IoErrors.help(),
         value_parser = word_of(Key::IoErrors))]
     io_errors: Option<Value>,
+
+    /// What is copied out of its io dir.
+    #[command(flatten)]
+    pub artifacts: ArtifactArgs,
 
     /// Mounts as Docker writes them.
     #[command(flatten)]

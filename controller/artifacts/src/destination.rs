@@ -123,9 +123,8 @@ impl Destination {
         self.check_outside(&parent, name, io_dir)?;
         for _ in 0..TRIES {
             let temporary = OsString::from(format!("{PREFIX}{}", random_hex::<8>()));
-            let locked = mkdirat(&parent, &temporary, Mode::RWXU)
-                .and_then(|()| lock_directory(&parent, &temporary));
-            match locked {
+            mkdirat(&parent, &temporary, Mode::RWXU).map_err(|errno| refuse(errno.to_string()))?;
+            match lock_directory(&parent, &temporary) {
                 Ok(root) => {
                     let (destination, is_published) = (self.clone(), false);
                     return Ok(Staging {

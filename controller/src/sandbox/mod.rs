@@ -5,6 +5,7 @@
 //! killed, the engine is gone), the container's labels allow the next command to remove it
 //! ([`reap`](crate::gc::reap)).
 
+pub(crate) mod artifacts;
 pub(crate) mod confinement;
 pub(crate) mod context;
 pub(crate) mod idle;

@@ -8,6 +8,7 @@ use clap::{Arg, Args, ValueHint};
 use sandbox_api::RootFs;
 
 use super::allow::AllowArgs;
+use super::artifacts::ArtifactArgs;
 use super::habits::HabitArgs;
 use super::limits::{CommandLimits, LimitArgs};
 use super::root::{RootArgs, image};
@@ -82,6 +83,10 @@ pub struct ExecArgs {
     /// Whom it may reach.
     #[command(flatten)]
     allow: AllowArgs,
+
+    /// What is copied out of its io dir.
+    #[command(flatten)]
+    pub artifacts: ArtifactArgs,
 
     /// Mounts as Docker writes them.
     #[command(flatten)]

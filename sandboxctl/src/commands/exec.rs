@@ -3,6 +3,7 @@
 //! Its output is copied as it arrives: if our reader is slow the command blocks, and if it is gone
 //! the command is cancelled. Its stdin is copied the same way.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io;
 use std::io::IsTerminal;
@@ -12,9 +13,10 @@ use sandbox_api::{
     CancelCause, DEFAULT_LIFETIME, ErrorKind, ExecDocument, ExecResult, Exit, Lifespan, Outcome,
     RootFs, SandboxSpec,
 };
-use sandbox_controller::{Command, Config, ExecStream, Execution, Stdin};
+use sandbox_controller::{Command, Config, ExecStream, Execution, Sandbox, Stdin};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
+use super::collect::{Artifacts, Copied};
 use super::transfer::{Sink, Source};
 use super::{Context, block_on, cut_off, hints, launch, network, touched};
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
@@ -38,6 +40,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     };
     let lifetime = DEFAULT_LIFETIME.saturating_add(spec.limits.timeout);
     let spec = launch::with_hosts(spec, &settings)?.lifespan(Lifespan::OneRun).lifetime(lifetime);
+    let artifacts = Artifacts::of(&args.artifacts, &spec)?;
     let source = match args.stdin {
         true => Some(
             Source::stdin().map_err(|source| Error::System { what: "stdin".to_owned(), source })?,
@@ -48,7 +51,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
     let config = context.controller(&settings);
-    let session = Session { context, settings: &settings, args, line: &line };
+    let session = Session { context, settings: &settings, args, line: &line, artifacts };
     block_on(session.run(config, spec, command, source)).map_err(|error| match (error, &root) {
         (Error::Controller(source), RootFs::Image { reference, .. })
             if image_is_a_word && source.kind() == ErrorKind::Image =>
@@ -99,6 +102,8 @@ struct Session<'a> {
     args: &'a ExecArgs,
     /// What runs.
     line: &'a CommandLine,
+    /// What is copied out of its io dir.
+    artifacts: Artifacts,
 }
 
 impl Session<'_> {
@@ -111,7 +116,7 @@ impl Session<'_> {
     ) -> Result<u8, Error> {
         launch::in_sandbox(self.context, self.settings, config, spec, async |sandbox, signals| {
             let execution = sandbox.start_exec(command);
-            let follow = async |execution| self.follow(execution, stdin).await;
+            let follow = async |execution| self.follow(sandbox, execution, stdin).await;
             launch::follow_to_end(signals, execution, Execution::cancel_handle, follow).await
         })
         .await
@@ -132,7 +137,12 @@ impl Session<'_> {
     }
 
     /// Copies input and output while the command runs, and reports its result.
-    async fn follow(&self, mut execution: Execution, source: Option<Source>) -> Result<u8, Error> {
+    async fn follow(
+        &self,
+        sandbox: &Sandbox,
+        mut execution: Execution,
+        source: Option<Source>,
+    ) -> Result<u8, Error> {
         let cancel = execution.cancel_handle();
         let stdin = execution.stdin();
         let notes = network::print_refused(self.context.output, execution.refused_hosts());
@@ -177,8 +187,9 @@ impl Session<'_> {
         let (result, written, tail) = ended?;
         // It was cancelled for that reason.
         fed?;
-        self.end(&result, written, &tail)?;
-        Ok(result.outcome.exit_code())
+        let copied = self.artifacts.copy(sandbox, &result.outcome).await?;
+        self.end(&result, written, &tail, &copied)?;
+        Ok(copied.exit_code(result.outcome.exit_code()))
     }
 
     /// Reports its result.
@@ -187,10 +198,13 @@ impl Session<'_> {
         result: &ExecResult,
         written: Written,
         tail: &network::Tail,
+        copied: &Copied,
     ) -> Result<(), Error> {
         let output = self.context.output;
         if self.args.json {
-            output.document(&ExecDocument::from(result))?;
+            let mut document = ExecDocument::from(result);
+            document.execution.artifacts = copied.report.as_ref().map(Cow::Borrowed);
+            output.document(&document)?;
             cut_off::warn_of_command(output, result);
             return Ok(());
         }
@@ -213,7 +227,11 @@ impl Session<'_> {
         {
             output.suggestion(hint);
         }
-        touched::print(output, here, io_dir, &result.files_touched);
+        copied.print(output);
+        // What was not selected was not to be kept.
+        if io_dir.is_some() || !copied.is_complete() {
+            touched::print(output, here, io_dir, &result.files_touched);
+        }
         if self.args.keep {
             touched::print_kept(output, io_dir);
         }

@@ -1,6 +1,8 @@
 //! The commands: each one loads what it needs, calls the controller, and prints the result.
 
+mod artifacts;
 mod check;
+mod collect;
 pub mod completions;
 mod config;
 mod cut_off;
@@ -56,6 +58,7 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         Command::Fs(args) => fs::fs(&context, &args),
         Command::Check(args) => check::check(&context, &args),
         Command::Types => output.text(SCRIPT_API).map(|()| 0),
+        Command::Artifacts(command) => artifacts::artifacts(&context, command),
         Command::Image(command) => image::image(&context, command),
         Command::Ps(args) => ps::ps(&context, &args),
         Command::Gc(args) => gc::gc(&context, &args),

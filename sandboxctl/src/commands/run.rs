@@ -6,8 +6,9 @@ use std::pin::pin;
 
 use futures_util::StreamExt as _;
 use sandbox_api::{Lifespan, LimitKey, Outcome, RunResult, SandboxSpec, Script};
-use sandbox_controller::{Config, Controller, Run};
+use sandbox_controller::{Config, Controller, Run, Sandbox};
 
+use super::collect::{Artifacts, Copied};
 use super::{Context, block_on, launch, network};
 use crate::cli::RunArgs;
 use crate::config::{Key, Settings};
@@ -27,12 +28,14 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     let scripts = input::scripts(&args.scripts())?;
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
     let spec = spec(context, args, &settings)?;
+    let artifacts = Artifacts::of(&args.artifacts, &spec)?.of_one_run(scripts.len())?;
     let config = context.controller(&settings);
     let session = Session {
         context,
         settings: &settings,
         args,
         spec,
+        artifacts,
         is_streamed: scripts.len() == 1 || args.jobs == 1,
         has_heads: scripts.len() > 1,
     };
@@ -68,6 +71,8 @@ struct Session<'a> {
     args: &'a RunArgs,
     /// The sandbox of each.
     spec: SandboxSpec,
+    /// What is copied out of it.
+    artifacts: Artifacts,
     /// One runs at a time, and is printed as it comes.
     is_streamed: bool,
     /// There are several, whose outputs have their names above them.
@@ -99,7 +104,7 @@ impl Session<'_> {
         let mut runs = pin!(runs);
         let mut code = 0;
         while let Some(ended) = runs.next().await {
-            let (source, result) = ended?;
+            let (source, result, copied) = ended?;
             if !self.is_streamed {
                 let report = self.report(&source);
                 for entry in &result.logs {
@@ -108,10 +113,10 @@ impl Session<'_> {
                 if !self.args.json {
                     network::print_all_refused(self.context.output, result.network.as_ref());
                 }
-                report.end(&result)?;
+                report.end(&result, &copied)?;
             }
             if code == 0 {
-                code = result.exit_code();
+                code = copied.exit_code(result.exit_code());
             }
             // The signal was for all of them.
             if matches!(result.outcome, Outcome::Cancelled { .. }) {
@@ -127,7 +132,7 @@ impl Session<'_> {
         controller: &Controller,
         source: ScriptSource,
         script: Script,
-    ) -> Result<(ScriptSource, RunResult), Error> {
+    ) -> Result<(ScriptSource, RunResult, Copied), Error> {
         let mut signals = Signals::listen()?;
         let spec = self.spec.clone().title(launch::title(&source.name));
         let context = self.context;
@@ -139,18 +144,25 @@ impl Session<'_> {
             spec,
             async |sandbox, signals| {
                 let run = sandbox.start(script);
-                let follow = async |run| self.follow(run, &source).await;
+                let follow = async |run| self.follow(sandbox, run, &source).await;
                 launch::follow_to_end(signals, run, Run::cancel_handle, follow).await
             },
         )
         .await;
-        ran.map(|result| (source, result))
+        ran.map(|(result, copied)| (source, result, copied))
     }
 
     /// Prints a run's output while it lasts, and its result, unless others run beside it.
-    async fn follow(&self, mut run: Run, source: &ScriptSource) -> Result<RunResult, Error> {
+    async fn follow(
+        &self,
+        sandbox: &Sandbox,
+        mut run: Run,
+        source: &ScriptSource,
+    ) -> Result<(RunResult, Copied), Error> {
         if !self.is_streamed {
-            return Ok(run.wait().await?);
+            let result = run.wait().await?;
+            let copied = self.artifacts.copy(sandbox, &result.outcome).await?;
+            return Ok((result, copied));
         }
         let report = self.report(source);
         let refused = run.refused_hosts();
@@ -167,8 +179,9 @@ impl Session<'_> {
                 tokio::join!(biased; notes, finish).1?
             }
         };
-        report.end(&result)?;
-        Ok(result)
+        let copied = self.artifacts.copy(sandbox, &result.outcome).await?;
+        report.end(&result, &copied)?;
+        Ok((result, copied))
     }
 
     fn report<'b>(&'b self, script: &'b ScriptSource) -> Report<'b> {

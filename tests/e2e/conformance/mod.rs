@@ -1,6 +1,7 @@
 //! The conformance suite: what a sandbox is, whatever runs its container.
 
 mod agents;
+mod artifacts;
 mod cleanup;
 mod disk;
 mod egress;

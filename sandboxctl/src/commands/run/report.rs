@@ -1,9 +1,11 @@
 //! The report of a run: its log as it arrives, and its result.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use sandbox_api::{ErrorKind, LogEntry, Outcome, ResultDocument, RunResult, ScriptError};
 
+use super::super::collect::Copied;
 use super::super::{cut_off, hints, touched};
 use crate::error::Error;
 use crate::input::ScriptSource;
@@ -39,10 +41,13 @@ impl Report<'_> {
         }
     }
 
-    pub fn end(&self, result: &RunResult) -> Result<(), Error> {
+    pub fn end(&self, result: &RunResult, copied: &Copied) -> Result<(), Error> {
         let output = self.output;
         if self.json {
-            output.document(&ResultDocument::from(result))?;
+            let mut document = ResultDocument::from(result);
+            document.exit_code = copied.exit_code(document.exit_code);
+            document.execution.artifacts = copied.report.as_ref().map(Cow::Borrowed);
+            output.document(&document)?;
             cut_off::warn_of_run(output, result);
             return Ok(());
         }
@@ -74,7 +79,11 @@ impl Report<'_> {
             }
         }
         let io_dir = result.io_dir.as_deref();
-        touched::print(output, self.here, io_dir, &result.files_touched);
+        copied.print(output);
+        // What was not selected was not to be kept.
+        if io_dir.is_some() || !copied.is_complete() {
+            touched::print(output, self.here, io_dir, &result.files_touched);
+        }
         if self.keep {
             touched::print_kept(output, io_dir);
         }

@@ -1,0 +1,67 @@
+//! Artifacts: files of the io dir that are copied to the caller's directory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sandbox_artifacts::{Bounds, Collected, Request, collect};
+use tokio::task::JoinHandle;
+
+use super::Sandbox;
+use crate::error::Error;
+use crate::failpoint::{Point, hold};
+
+/// A copy in progress. Dropping it cancels it.
+#[derive(Debug)]
+pub struct ArtifactCopy {
+    is_cancelled: Arc<AtomicBool>,
+    work: JoinHandle<Result<Collected, Error>>,
+}
+
+impl Sandbox {
+    /// Starts to copy files of the io dir, at most as many as `limits.entries`. For when nothing
+    /// runs in the sandbox any more, and before it is closed: a fresh io dir ends with it.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn start_artifacts(&self, request: Request) -> ArtifactCopy {
+        let is_cancelled = Arc::new(AtomicBool::new(false));
+        let (cancelled, io_dir) = (is_cancelled.clone(), self.inner.io_dir.clone());
+        let bounds = Bounds { entries: self.inner.limits.entries.get().into() };
+        let work = tokio::task::spawn_blocking(move || {
+            let io_dir = io_dir.ok_or(Error::NoIoDir)?;
+            let is_cancelled = || cancelled.load(Ordering::Relaxed);
+            let proceed = || {
+                hold(Point::Copying, is_cancelled);
+                !is_cancelled()
+            };
+            Ok(collect(io_dir.fd(), &request, bounds, &proceed)?)
+        });
+        ArtifactCopy { is_cancelled, work }
+    }
+}
+
+impl ArtifactCopy {
+    /// Waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if nothing was copied.
+    pub async fn wait(&mut self) -> Result<Collected, Error> {
+        (&mut self.work).await.unwrap_or_else(|error| {
+            Err(Error::Ended { detail: format!("artifacts were not copied: {error}") })
+        })
+    }
+
+    /// Ends it soon: [`wait`](Self::wait) returns when what was copied is removed.
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for ArtifactCopy {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}

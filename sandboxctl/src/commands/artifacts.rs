@@ -1,0 +1,102 @@
+//! `artifacts`: verifies, archives and compares artifacts directories.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sandbox_api::artifacts::{CheckDifference, DiffChange, PathDifference};
+use sandbox_controller::artifacts::{self, ArchiveFormat, ArtifactsDir, Proceed};
+
+use super::{Context, block_on};
+use crate::cli::artifacts::ArtifactsCommand;
+use crate::error::Error;
+use crate::input;
+use crate::render;
+use crate::signals::Signals;
+use crate::target::Target;
+
+pub fn artifacts(context: &Context<'_>, command: ArtifactsCommand) -> Result<u8, Error> {
+    match command {
+        ArtifactsCommand::Verify { dir, json } => {
+            let check = cancellable(move |proceed| ArtifactsDir::open(&dir)?.verify(proceed))?;
+            let code = u8::from(!check.differences.is_empty());
+            if json {
+                context.output.document(&check)?;
+            } else if code == 0 {
+                let (files, size) = (count(check.files), render::size(check.bytes));
+                context.output.text(&format!("verified {files} ({size})\n"))?;
+            } else {
+                list(context, &check.differences, CheckDifference::as_str)?;
+            }
+            Ok(code)
+        }
+        ArtifactsCommand::Diff { old, new, json } => {
+            let diff = cancellable(move |proceed| {
+                artifacts::diff(&ArtifactsDir::open(&old)?, &ArtifactsDir::open(&new)?, proceed)
+            })?;
+            if json {
+                context.output.document(&diff)?;
+            } else {
+                list(context, &diff.differences, DiffChange::as_str)?;
+            }
+            Ok(u8::from(!diff.differences.is_empty()))
+        }
+        ArtifactsCommand::Archive { dir, output } => archive(dir.as_path(), &output).map(|()| 0),
+    }
+}
+
+fn archive(dir: &Path, file: &Path) -> Result<(), Error> {
+    let name = format!("--output {}", file.display());
+    let format = ArchiveFormat::of(file).ok_or_else(|| {
+        Error::usage(&name, "its name does not say which format to write")
+            .with_hint("FILE.tar.zst, FILE.tar.gz or FILE.zip")
+    })?;
+    let dir = ArtifactsDir::open(dir).map_err(failed)?;
+    // Nothing that exists changes before the archive is complete.
+    let unusable = |error: std::io::Error| Error::usage(&name, input::reason(&error));
+    let target = Target::open(file).map_err(unusable)?;
+    let to = target.writer().map_err(unusable)?;
+    cancellable(move |proceed| dir.archive(format, to, proceed))?;
+    target.finish().map_err(|source| Error::Content { what: file.display().to_string(), source })
+}
+
+/// Works in a thread until it is done or a signal arrives.
+fn cancellable<T: Send + 'static>(
+    work: impl FnOnce(Proceed<'_>) -> Result<T, artifacts::Error> + Send + 'static,
+) -> Result<T, Error> {
+    block_on(async {
+        let mut signals = Signals::listen()?;
+        let is_cancelled = Arc::new(AtomicBool::new(false));
+        let cancelled = is_cancelled.clone();
+        let work =
+            tokio::task::spawn_blocking(move || work(&|| !cancelled.load(Ordering::Relaxed)));
+        let done = signals.guard(work).await;
+        is_cancelled.store(true, Ordering::Relaxed);
+        let done = done?.map_err(|error| Error::System {
+            what: "a thread".to_owned(),
+            source: std::io::Error::other(error),
+        })?;
+        done.map_err(failed)
+    })
+}
+
+fn failed(error: artifacts::Error) -> Error {
+    sandbox_controller::Error::from(error).into()
+}
+
+/// A line for each path.
+fn list<T: Copy>(
+    context: &Context<'_>,
+    differences: &[PathDifference<T>],
+    name: fn(T) -> &'static str,
+) -> Result<(), Error> {
+    let line = |it: &PathDifference<T>| {
+        format!("{:10} {}\n", name(it.change), render::escaped_line(&it.path))
+    };
+    context.output.text(&differences.iter().map(line).collect::<String>())
+}
+
+/// A number of files.
+pub fn count(files: u64) -> String {
+    if files == 1 { "1 file".to_owned() } else { format!("{files} files") }
+}
