@@ -130,7 +130,7 @@ impl InputArgument {
             }
             None => Input::default_name(source).ok_or_else(|| {
                 let source = source.display();
-                format!("'{source}' has no name that can be an input's: {source}:NAME")
+                format!("'{source}' needs a name: --in {source}:NAME")
             })?,
         };
         if name.is_empty() || name == "." || name == ".." || name.len() > 255 {
@@ -253,8 +253,22 @@ pub fn script(script: ScriptArgument<'_>) -> Result<ScriptSource, Error> {
     let name = script.to_string_lossy().into_owned();
     match read {
         Ok(source) => Ok(ScriptSource { source, name }),
-        Err(error) => Err(Error::usage("SCRIPT", format!("{name}: {}", reason(&error)))),
+        Err(error) => {
+            let refused = Error::usage("SCRIPT", format!("{name}: {}", reason(&error)));
+            Err(match error.kind() == io::ErrorKind::NotFound && may_be_an_image(&name) {
+                true => refused.with_hint(format!(
+                    "run takes Luau scripts; a command in an image: sandboxctl exec {name} COMMAND…"
+                )),
+                false => refused,
+            })
+        }
     }
+}
+
+/// Whether the name of a file that is not there may be meant as an image's.
+fn may_be_an_image(name: &str) -> bool {
+    let is_path = name.starts_with(['/', '.', '~']);
+    !is_path && !name.ends_with(".luau") && !name.ends_with(".lua")
 }
 
 /// The script's `args`: those of the file, then those of the flags.

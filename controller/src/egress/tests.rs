@@ -757,7 +757,7 @@ async fn protocol_breach_about_a_tunnel_ends_the_session() {
     for (what, lines, words) in [
         ("a number of a request's", vec![connect(1, "ok.example")], "malformed connection"),
         ("a host too long", vec![connect(FIRST_TUNNEL, &"a".repeat(256))], "malformed connection"),
-        ("a number twice", vec![never(), never()], "open already"),
+        ("a number twice", vec![never(), never()], "already open"),
         ("a chunk of none", vec![chunk(0, vec![])], "a chunk for an unknown tunnel"),
         ("a chunk too soon", vec![never(), chunk(0, vec![1])], "a chunk for an unknown tunnel"),
         ("credit too soon", vec![never(), credit(1)], "credit for an unknown tunnel"),
@@ -767,7 +767,7 @@ async fn protocol_breach_about_a_tunnel_ends_the_session() {
             (0..=MAX_TUNNELS as u32)
                 .map(|at| connect(FIRST_TUNNEL + at, "never.example"))
                 .collect(),
-            "more tunnels",
+            "too many tunnels",
         ),
     ] {
         let (session, mut agent, _) = hostile(default_limits());

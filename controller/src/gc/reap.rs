@@ -225,7 +225,7 @@ pub(crate) async fn gc(
         let here = &engine.info().endpoint;
         state.tidy(|instance, endpoint| endpoint == here && !busy.contains(instance));
     }
-    report.archives_removed = step(Step::Remove, engine.tidy(options.mode)).await?;
+    report.archives_removed = step(Step::RemoveImage, engine.tidy(options.mode)).await?;
     Ok(report)
 }
 

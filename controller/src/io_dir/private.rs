@@ -44,12 +44,14 @@ impl IoDir {
             hold: Mutex::default(),
             made: None,
             fresh: Mutex::default(),
+            shown: None,
+            staged: Mutex::default(),
         })
     }
 
     /// Creates one on disk, in `scratch`.
     pub fn fresh(scratch: &Path) -> Result<Self, Error> {
-        let refuse = |source| Error::State { path: scratch.to_owned(), source };
+        let refuse = |source| Error::Scratch { path: scratch.to_owned(), source };
         let fresh = FreshDir::create(scratch).map_err(refuse)?;
         let io_dir = Self::open_at(&fresh.path()).map_err(|why| refuse(io::Error::other(why)))?;
         Ok(Self { is_private: true, fresh: Mutex::new(Some(fresh)), ..io_dir })

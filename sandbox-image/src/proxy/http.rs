@@ -546,17 +546,17 @@ mod tests {
                 "Host: ok.example\r\nTransfer-Encoding: xchunked\r\n",
                 "not known",
             ),
-            ("http://ok.example/", "Host: ok.example\r\nContent-Length: +1\r\n", "no number"),
-            ("http://ok.example/", "Host: ok.example\r\nContent-Length: \r\n", "no number"),
-            ("http://ok.example/", "Host: ok.example\r\nContent-Length: 1, 1\r\n", "no number"),
+            ("http://ok.example/", "Host: ok.example\r\nContent-Length: +1\r\n", "not a number"),
+            ("http://ok.example/", "Host: ok.example\r\nContent-Length: \r\n", "not a number"),
+            ("http://ok.example/", "Host: ok.example\r\nContent-Length: 1, 1\r\n", "not a number"),
             (
                 "http://ok.example/",
                 "Host: ok.example\r\nContent-Length: 99999999999999999999\r\n",
-                "no number",
+                "not a number",
             ),
-            ("http://ok.example/", "Host : ok.example\r\n", "no HTTP"),
-            ("http://ok.example/", " Host: ok.example\r\n", "no HTTP"),
-            ("http://ok.exa\u{1}mple/", ok, "no HTTP"),
+            ("http://ok.example/", "Host : ok.example\r\n", "not an HTTP"),
+            ("http://ok.example/", " Host: ok.example\r\n", "not an HTTP"),
+            ("http://ok.exa\u{1}mple/", ok, "not an HTTP"),
         ] {
             let bad = get(uri, headers);
             assert!(bad.why.contains(words), "{uri} {headers:?}: {}", bad.why);

@@ -233,7 +233,7 @@ fn why_a_program_did_not_begin_is_named() {
         ("./dangling", ErrorKind::CommandNotFound, "'./dangling' was not found"),
         ("./plain", ErrorKind::NotExecutable, "cannot execute './plain': permission denied"),
         ("./folder", ErrorKind::NotExecutable, "cannot execute './folder': it is a directory"),
-        ("./headless", ErrorKind::NotExecutable, "no script with a '#!' line"),
+        ("./headless", ErrorKind::NotExecutable, "nor a script with a '#!' line"),
         ("./lost", ErrorKind::NotExecutable, "the interpreter that it names is not there"),
     ] {
         let error = agent.ran(program(name, &[])).err().expect(name);

@@ -97,8 +97,8 @@ impl Volume {
         if !has_slash && source != "." && source != ".." {
             let name = source.to_string_lossy();
             return Err(format!(
-                "'{name}' names a volume of an engine's, which a sandbox cannot have: a directory \
-                 here is ./{name}"
+                "'{name}' is the name of a Docker volume, which a sandbox cannot have; a directory is \
+                 ./{name}"
             ));
         }
         Ok(Self {
@@ -196,7 +196,7 @@ mod tests {
             ("/a:", "expected SRC:DST"),
             ("/a:/b:z", "no option 'z'"),
             ("/a:b", "'b' is not an absolute path"),
-            ("cache:/b", "a directory here is ./cache"),
+            ("cache:/b", "a directory is ./cache"),
             ("type=tmpfs,target=/b", "only bind"),
             ("type=bind,target=/b", "expected source=SRC"),
             ("source=/a,target=/b,bind-propagation=shared", "no 'bind-propagation'"),

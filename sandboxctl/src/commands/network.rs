@@ -10,7 +10,7 @@ const HOSTS_SHOWN: usize = 10;
 /// How much of a command's output is searched for [`NO_NETWORK`].
 const TAIL_BYTES: usize = 16 << 10;
 /// What programs print, in lower case, that do not resolve a name or find no route.
-const NO_NETWORK: [&str; 18] = [
+const NO_NETWORK: [&str; 15] = [
     "network is unreachable",
     "name resolution",
     "name or service not known",
@@ -26,9 +26,6 @@ const NO_NETWORK: [&str; 18] = [
     "dial tcp",
     // Node.
     "getaddrinfo",
-    "enotfound",
-    "eai_again",
-    "enetunreach",
     // Java.
     "unknownhostexception",
     // Rust.
@@ -37,6 +34,8 @@ const NO_NETWORK: [&str; 18] = [
     // psql and others.
     "could not translate host name",
 ];
+/// The same as codes of errors, which are words of their own: a `FileNotFoundError` is none of them.
+const NO_NETWORK_CODES: [&str; 3] = ["ENOTFOUND", "EAI_AGAIN", "ENETUNREACH"];
 
 /// Prints the refused hosts as they come, until there will be no more.
 pub async fn print_refused(output: &Output, mut hosts: RefusedHosts) {
@@ -81,8 +80,11 @@ impl Tail {
     }
 
     fn is_of_network(&self) -> bool {
-        let text = String::from_utf8_lossy(&self.0).to_lowercase();
-        NO_NETWORK.iter().any(|words| text.contains(words))
+        let text = String::from_utf8_lossy(&self.0);
+        let is_in_word = |it: char| it.is_ascii_alphanumeric() || it == '_';
+        let has_code = text.split(|it| !is_in_word(it)).any(|it| NO_NETWORK_CODES.contains(&it));
+        let text = text.to_lowercase();
+        has_code || NO_NETWORK.iter().any(|words| text.contains(words))
     }
 }
 
@@ -130,6 +132,11 @@ mod tests {
             assert!(tail.is_of_network(), "{text}");
             tail.push(&[b'x'; TAIL_BYTES]);
             assert!(!tail.is_of_network() && tail.0.len() == TAIL_BYTES);
+        }
+        for text in ["FileNotFoundError: [Errno 2] No such file: 'x'", "raise DeviceNotFound()"] {
+            let mut tail = Tail::default();
+            tail.push(text.as_bytes());
+            assert!(!tail.is_of_network(), "{text}");
         }
     }
 }

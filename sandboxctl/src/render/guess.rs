@@ -11,7 +11,8 @@ const COMMANDS: &[Guess] = &[
     ),
     (
         &["stop", "kill", "rm", "down", "restart", "pause"],
-        "a sandbox ends with its command, by Ctrl-C too; `gc` removes what a killed one left",
+        "a sandbox ends with its command: send Ctrl-C or SIGTERM to its sandboxctl; `gc` removes what \
+         a killed one left",
     ),
     (
         &["logs", "attach", "wait", "events"],
@@ -25,7 +26,10 @@ const COMMANDS: &[Guess] = &[
     ),
     (&["eval"], "`run -c 'CODE'`"),
     (&["cp", "copy"], "`fs cp FILE :PATH` and `fs cp :PATH FILE`; --in FILE shows a file to a run"),
-    (&["ls", "cat", "read", "write", "grep", "glob", "find", "edit"], "the files are in `fs`"),
+    (
+        &["ls", "cat", "read", "write", "grep", "glob", "find", "edit"],
+        "`fs ls`, `fs read FILE`, `fs grep PATTERN`: `fs --help` lists all",
+    ),
     (&["watch"], "a tool such as entr runs it again: ls *.luau | entr sandboxctl run main.luau"),
     (
         &["pull", "images", "rmi", "build", "load", "save"],
@@ -34,7 +38,10 @@ const COMMANDS: &[Guess] = &[
     ),
     (&["inspect", "status", "top", "stats", "list"], "`ps` lists sandboxes, and `doctor` checks"),
     (&["info"], "`doctor` says what there is, and `config show` what is set"),
-    (&["prune", "clean", "cleanup"], "`gc`"),
+    (
+        &["prune", "clean", "cleanup"],
+        "`gc` removes leftovers, and `image rm --stale` sandbox images of other versions",
+    ),
     (&["lint", "compile", "fmt"], "`check` compiles a script without running it"),
     (&["docs", "api"], "`types` prints the script API, and `man` the manual"),
     (&["login"], "`exec` uses the engine's own credentials: docker login"),
@@ -51,7 +58,14 @@ const FLAGS: &[Guess] = &[
         &["--secret", "--env-file"],
         "exec -e NAME passes a variable of yours on, without its value on the command line",
     ),
-    (&["-e", "--env"], "a script has arguments, not variables: --arg NAME=VALUE"),
+    (
+        &["-e", "--env"],
+        "a script has arguments, not variables: --arg NAME=VALUE; a command has: exec -e NAME=VALUE",
+    ),
+    (
+        &["-i", "-it", "-ti", "--interactive", "--shell"],
+        "run takes Luau scripts; for a command in an image: exec IMAGE COMMAND…, with -i for its stdin",
+    ),
     (
         &["-v", "--volume", "--mount"],
         "--io-dir DIR is the writable directory, and --in SRC[:NAME] shows one read-only",
@@ -66,7 +80,11 @@ const FLAGS: &[Guess] = &[
     ),
     (&["--entrypoint"], "the entrypoint of an image is not used: the command is executed directly"),
     (&["-d", "--detach"], "a sandbox lives as long as its command; the shell's & runs it beside"),
-    (&["--name", "--hostname", "-h"], "sandboxes have ids, which `ps` lists"),
+    (&["--name", "--hostname", "-h"], "sandboxes have ids, which `ps` lists; nothing needs one"),
+    (
+        &["--gpus", "--ulimit", "--init", "--dns", "--add-host", "--platform", "--restart"],
+        "a sandbox has nothing like it: `exec --help` lists what it has",
+    ),
     (&["-m", "--mem", "--memory-limit"], "--memory SIZE"),
     (&["--cpu", "--cpuset-cpus"], "--cpus NUMBER"),
     (&["--pids-limit"], "--pids NUMBER"),

@@ -76,7 +76,7 @@ fn hint(why: &str) -> &'static str {
     } else if says(&["manifest", "not found", "invalid reference"]) {
         "the name, its tag or its digest is wrong"
     } else {
-        "--pull never takes what the engine has"
+        "with --pull never, only images that the engine has are used"
     }
 }
 

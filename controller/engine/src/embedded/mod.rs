@@ -239,9 +239,11 @@ impl Engine for EmbeddedEngine {
             let mut expired = roots.expired()?;
             if mode == GcMode::Remove {
                 roots.tidy();
-                // Those in use are still there.
-                let kept = roots.expired()?;
-                expired.retain(|tree| !kept.contains(tree));
+                if !expired.is_empty() {
+                    // Those in use are still there.
+                    let kept = roots.expired()?;
+                    expired.retain(|tree| !kept.contains(tree));
+                }
             }
             Ok(expired)
         });
