@@ -21,6 +21,7 @@ const CRATES: &[Row] = &[
         &["sandbox-api", "sandbox-dirfd", "sandbox-protocol"],
     ),
     ("sandbox-rootfs", "image archives", &["sandbox-dirfd"]),
+    ("sandbox-staging", "io dirs that change whole or not", &["sandbox-api", "sandbox-dirfd"]),
     ("sandbox-helper", "one container of the embedded engine", &[]),
     (
         "sandbox-engine",
@@ -37,6 +38,7 @@ const CRATES: &[Row] = &[
             "sandbox-dirfd",
             "sandbox-engine",
             "sandbox-protocol",
+            "sandbox-staging",
         ],
     ),
     ("sandbox-env", "the configuration that an environment implies", &["sandbox-controller"]),

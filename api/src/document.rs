@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::Failure;
 use crate::artifacts::ArtifactsReport;
+use crate::changes::{ChangeManifest, StagingMethod};
 use crate::engine_kind::EngineKind;
 use crate::limits::Limits;
 use crate::network::Network;
@@ -106,6 +107,15 @@ pub struct ExecutionDocument<'a> {
     pub usage: Option<Usage>,
     /// Its confinement beyond its container.
     pub confinement: Option<Cow<'a, Confinement>>,
+    /// Whether the io dir has the changes, where they were staged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub committed: Option<bool>,
+    /// How the changes were kept apart from the io dir until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub staging: Option<StagingMethod>,
+    /// The changes, as the change manifest lists them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Cow<'a, ChangeManifest>>,
     /// What was copied out of the io dir, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<Cow<'a, ArtifactsReport>>,
@@ -153,6 +163,9 @@ impl<'a> ExecutionDocument<'a> {
             limits: Some(report.limits),
             usage: Some(report.usage),
             confinement: Some(Cow::Borrowed(&report.confinement)),
+            committed: report.changes.as_ref().map(|changes| changes.committed),
+            staging: report.changes.as_ref().map(|changes| changes.staging),
+            changes: report.changes.as_ref().map(|changes| Cow::Borrowed(&changes.manifest)),
             artifacts: None,
         }
     }
@@ -170,6 +183,9 @@ impl<'a> ExecutionDocument<'a> {
             limits: None,
             usage: None,
             confinement: None,
+            committed: None,
+            staging: None,
+            changes: None,
             artifacts: None,
         }
     }
@@ -317,6 +333,7 @@ mod tests {
             engine: EngineKind::Docker,
             engine_notice: None,
             io_dir: Some("/srv/io".into()),
+            changes: None,
             network: None,
             limits: Limits {
                 cpus: Cpus::from_thousandths(1500.try_into().unwrap()),
@@ -369,6 +386,7 @@ mod tests {
                 engine_notice: Some("no socket".to_owned()),
                 io_dir: None,
                 network: Some(network()),
+                changes: None,
                 ..report(timeout)
             },
             exit_code: None,

@@ -89,6 +89,7 @@ pub const fn exit_code(kind: ErrorKind) -> u8 {
         | Kind::ReadOnly
         | Kind::NetworkRefused => 121,
         Kind::AgentLost => 122,
+        Kind::Conflict => 123,
         Kind::Timeout => 124,
         Kind::NotExecutable => 126,
         Kind::CommandNotFound => 127,

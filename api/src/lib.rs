@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod artifacts;
+pub mod changes;
 mod command;
 mod document;
 mod encoding;

@@ -10,6 +10,7 @@ use sandbox_protocol::message::Confinement;
 use sandbox_protocol::{Base64, ErrorKind, WireString, message};
 use serde::{Deserialize, Serialize};
 
+use crate::changes::Changes;
 use crate::engine_kind::EngineKind;
 use crate::json::In;
 use crate::limits::{LimitKey, Limits};
@@ -38,6 +39,9 @@ pub struct ExecutionReport {
     /// The hosts that its commands reached, and those that they were refused; `None` if no host is
     /// allowed: without a network, there is nothing that refuses one.
     pub network: Option<Network>,
+    /// What became of its changes, if its io dir was staged and that was decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Changes>,
     /// The limits it ran under.
     pub limits: Limits,
     /// The resources it used.

@@ -177,6 +177,8 @@ pub struct SandboxSpec {
     pub io_is_off: bool,
     /// Where its private io dir is, if it has one.
     pub private_io: Option<PrivateIo>,
+    /// Whether it works on a copy of the io dir, whose changes are listed and committed at its end.
+    pub staged: bool,
     /// The guest path of the io dir.
     pub mount_path: String,
     /// The working directory, to which relative paths are resolved; `None` for the io dir.
@@ -286,6 +288,7 @@ impl Default for SandboxSpec {
             io_dir: None,
             io_is_off: false,
             private_io: None,
+            staged: false,
             mount_path: "/io".to_owned(),
             workdir: None,
             inputs: Vec::new(),
@@ -326,6 +329,14 @@ impl SandboxSpec {
         self.io_dir = Some(dir.into());
         self.io_is_off = false;
         self.private_io = None;
+        self
+    }
+
+    /// Lets the sandbox work on a copy of the io dir. At its end the changes can be listed, and are
+    /// committed whole or not at all; without that decision they are discarded.
+    #[must_use]
+    pub fn staged(mut self) -> Self {
+        self.staged = true;
         self
     }
 

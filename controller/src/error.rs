@@ -167,6 +167,24 @@ pub enum Error {
         /// The configuration key of the rule.
         rule: &'static str,
     },
+    /// The directory of fresh io dirs is unusable.
+    #[error("cannot use the directory of fresh io dirs {}", .path.display())]
+    Scratch {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// The changes of a sandbox cannot be compared or committed. The io dir is as it was, unless a
+    /// commit was interrupted: the next command completes it.
+    #[error("cannot commit the changes to {}: {reason}", .path.display())]
+    Staging {
+        /// The io dir.
+        path: PathBuf,
+        /// The reason.
+        reason: String,
+    },
     /// The state directory is unusable.
     #[error("cannot use the state directory {}", .path.display())]
     State {
@@ -245,6 +263,11 @@ pub enum Error {
     },
 }
 
+/// What to do where a path of ours is not what the engine mounts.
+const ELSEWHERE: &str = "the engine runs on another machine, or this process runs in a container: \
+     mount the directory into that container at the path that it has on the host; without --io-dir \
+     that is io.scratch_dir, /var/tmp by default";
+
 impl Error {
     /// The error's kind.
     #[must_use]
@@ -288,6 +311,8 @@ impl Error {
             | Self::ImageId(_) => ErrorKind::Usage,
             Self::Ended { .. } => ErrorKind::AgentLost,
             Self::State { .. }
+            | Self::Scratch { .. }
+            | Self::Staging { .. }
             | Self::MountTable { .. }
             | Self::Refused { .. }
             | Self::Check { .. } => ErrorKind::Internal,
@@ -335,6 +360,11 @@ impl Error {
                 step: Step::Connect | Step::Image | Step::Programs | Step::RemoveImage | Step::List,
                 ..
             } => return None,
+            Self::Engine { source: EngineError::Refused(why), .. }
+                if why.contains("bind source path does not exist") =>
+            {
+                ELSEWHERE
+            }
             Self::Engine { .. } | Self::StartFailed { .. } => {
                 "leftovers of the sandbox are removed by the next run that reaches the \
                  engine"
@@ -352,10 +382,7 @@ impl Error {
                     over.key.key()
                 ));
             }
-            Self::IoDirElsewhere { .. } => {
-                "the engine runs on another machine, or does not share this directory with its \
-                 own: use a local engine, or a directory that it shares"
-            }
+            Self::IoDirElsewhere { .. } => ELSEWHERE,
             Self::MountRefused { source, .. } => return Some(source.hint()),
             Self::MountLost { source: source @ MountRefusal::MountPoint { .. }, .. } => {
                 return Some(format!(
@@ -374,6 +401,11 @@ impl Error {
                  io.private = \"off\" takes the default one"
             }
             Self::Input { .. } => "--in takes a regular file or a directory: --in SRC[:NAME]",
+            Self::Staging { .. } => "`sandboxctl gc` completes an interrupted commit",
+            Self::Scratch { .. } => {
+                "io.scratch_dir must be yours alone (mode 0700) and writable: name another one, or \
+                 --io-dir"
+            }
             Self::State { .. } => {
                 "the state directory must be private to this user and writable: select another one"
             }
@@ -382,7 +414,8 @@ impl Error {
             }
             Self::ImageId(_) => "`sandboxctl image ls` lists them",
             Self::RuleForPrograms { .. } => {
-                "remove the rule and use an io dir that commands may write to, or disable files"
+                "drop the rule, which works with scripts and `fs` only, and give commands what they \
+                 may not change as read-only inputs: -v DIR:/src:ro"
             }
             Self::EgressUnsupported | Self::ExecUnsupported => {
                 "--image (--rootfs or --image-archive on the embedded engine) selects an image with programs"

@@ -5,7 +5,7 @@ use crate::step::Step;
 
 /// A point.
 #[derive(Debug, Clone, Copy)]
-#[expect(dead_code, reason = "the step is read as a part of the name")]
+#[expect(dead_code, reason = "they are read as parts of the name")]
 pub(crate) enum Point {
     /// Before a call to the engine.
     Before(Step),
@@ -23,6 +23,8 @@ pub(crate) enum Point {
     Answered,
     /// Artifacts are being copied.
     Copying,
+    /// Changes are being committed to the io dir.
+    Commit(&'static str),
     /// Everything is removed except the lock file.
     Closed,
 }

@@ -53,6 +53,7 @@ pub use execution::script::Run;
 pub use execution::supervisor::CancelHandle;
 pub use gc::reap::Reaper;
 pub use io_dir::disk::{DiskReserve, DiskReserveError};
+pub use io_dir::staged::{FinishOptions, StagedEnd};
 pub use mounts::refusal::MountRefusal;
 pub use sandbox::Sandbox;
 pub use sandbox::artifacts::ArtifactCopy;

@@ -104,6 +104,8 @@ error_kinds! {
     Engine = "engine",
     /// The sandbox image is missing, stale or cannot be built.
     Image = "image",
+    /// The changes of a run were not committed: something else changed the same paths.
+    Conflict = "conflict",
     /// The agent broke the protocol or vanished.
     AgentLost = "agent_lost",
     /// An internal error.

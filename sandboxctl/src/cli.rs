@@ -3,6 +3,7 @@
 
 pub mod allow;
 pub mod artifacts;
+pub mod changes;
 pub mod exec;
 pub mod fs;
 mod habits;
@@ -26,6 +27,7 @@ use crate::error::Error;
 use crate::input::{Argument, InputArgument, JsonArgument, ScriptArgument};
 use allow::AllowArgs;
 use artifacts::{ArtifactArgs, ArtifactsCommand};
+use changes::ChangesArgs;
 use exec::ExecArgs;
 use fs::FsArgs;
 use habits::HabitArgs;
@@ -126,12 +128,12 @@ Examples:
   sandboxctl run examples/report.luau
   echo 'return 6 * 7' | sandboxctl run -
   sandboxctl run access-log.luau --in /var/log/nginx/access.log --timeout 2m --json
-  sandboxctl exec debian:13 sort words.txt
+  sandboxctl exec --in words.txt debian:13 sort /in/words.txt
   sandboxctl doctor
 
 Exit codes:
   0 done · 1 script or operation failed · 2 usage, configuration · 120 limit · 121 policy
-  122 agent lost · 124 timeout · 125 engine, controller · 126 command not executable
+  122 agent lost · 123 conflict · 124 timeout · 125 engine, controller · 126 command not executable
   127 command not found · 129 hung up · 130 interrupted · 137 killed · 143 terminated
   exec passes on the command's own: 128+n where signal n ended it"
 )]
@@ -223,16 +225,17 @@ Examples:
     /// not.
     #[command(after_long_help = "\
 Examples:
-  sandboxctl exec python:3.13-slim python3 report.py --year 2026
+  sandboxctl exec --in report.py python:3.13-slim python3 /in/report.py --year 2026
   sandboxctl exec -v .:/src -e CFLAGS=-O2 --timeout 5m debian:13 make -j2
-  sandboxctl exec --io-dir out --shell 'sort words.txt | uniq -c > counts.txt' debian:13
+  sandboxctl exec --io-dir out --in words.txt --shell 'sort /in/words.txt > sorted.txt' debian:13
   tar c src | sandboxctl exec --stdin debian:13 tar tv
   sandboxctl exec --artifact dist --artifacts-dir out -v .:/src debian:13 make dist
   sandboxctl exec --engine embedded --rootfs /srv/debian --json -- uname -a
 
 Exit codes:
-  the command's own · 120 limit · 122 agent lost · 124 timeout · 125 engine, image, controller
-  126 command not executable · 127 command not found · 130 interrupted · 137 killed")]
+  the command's own · 2 usage, configuration (nothing ran) · 120 limit · 121 policy · 122 agent lost
+  123 conflict · 124 timeout · 125 engine, image, controller · 126 command not executable · 127 command not found
+  130 interrupted · 137 killed; --json tells a command's own 2 from ours")]
     #[command(
         mut_args(exec::with_limits_of_exec),
         override_usage = "sandboxctl exec [OPTIONS] IMAGE COMMAND...\n       \
@@ -479,6 +482,10 @@ pub struct RunArgs {
     /// What is copied out of its io dir.
     #[command(flatten)]
     pub artifacts: ArtifactArgs,
+
+    /// What becomes of its changes.
+    #[command(flatten)]
+    pub changes: ChangesArgs,
 
     /// Mounts as Docker writes them.
     #[command(flatten)]
@@ -880,7 +887,8 @@ mod tests {
     fn every_command_shows_an_example() {
         for (path, help) in every_help() {
             // A group of commands has its examples in them.
-            if !["sandboxctl image", "sandboxctl config"].contains(&path.as_str()) {
+            let groups = ["sandboxctl artifacts", "sandboxctl image", "sandboxctl config"];
+            if !groups.contains(&path.as_str()) {
                 assert!(help.contains("Examples:\n  "), "{path}");
                 assert!(help.contains(&path), "{path}: its example is of something else");
             }

@@ -245,6 +245,7 @@ impl<E: Execute> ExecutionDriver<E> {
             engine: inner.engine().kind,
             engine_notice: inner.engine().notice.clone(),
             io_dir: inner.io_dir().and_then(|dir| dir.host_path()).map(Path::to_owned),
+            changes: None,
             network: self.network.as_ref().map(|network| network.borrow().clone()),
             limits: self.limits,
             usage,

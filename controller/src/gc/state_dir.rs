@@ -12,14 +12,15 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use sandbox_dirfd::create_private_dir;
 use sandbox_engine::CACHE_PREFIX;
+use sandbox_staging::created;
 
 use crate::error::Error;
-use crate::io_dir::created;
 use crate::io_dir::private::fresh;
 
 const LOCK_SUFFIX: &str = "lock";
 const SPOOL_SUFFIX: &str = "spool";
 const MADE_SUFFIX: &str = "made";
+const STAGES_SUFFIX: &str = "stages";
 /// The suffix of a file that is being written, before it is renamed.
 const PART_SUFFIX: &str = "part";
 /// How long the lock file of a dead controller is kept, because the engine may still be creating a
@@ -75,6 +76,23 @@ impl StateDir {
         &self.host
     }
 
+    /// What whoever commits changes to an io dir locks.
+    pub fn commit_lock(&self) -> &Path {
+        &self.path
+    }
+
+    /// Completes the commits that dead controllers began, before anything else is done with an io dir.
+    pub fn complete_commits(&self) {
+        for path in entries(&self.instances) {
+            if let (Some(id), Some(STAGES_SUFFIX)) =
+                (text(path.file_stem()), text(path.extension()))
+                && self.lock_of(id) != Lock::Held
+            {
+                sandbox_staging::recover(&path, self.commit_lock());
+            }
+        }
+    }
+
     /// Whether an instance is alive.
     pub fn lock_of(&self, instance: &str) -> Lock {
         // A label can contain anything: only a valid name is looked up.
@@ -100,6 +118,9 @@ impl StateDir {
                 PART_SUFFIX if age > GRACE => _ = fs::remove_file(&path),
                 SPOOL_SUFFIX if self.lock_of(id) != Lock::Held => _ = fs::remove_dir_all(&path),
                 MADE_SUFFIX if self.lock_of(id) != Lock::Held => created::reap(&path),
+                STAGES_SUFFIX if self.lock_of(id) != Lock::Held => {
+                    sandbox_staging::recover(&path, self.commit_lock());
+                }
                 LOCK_SUFFIX if self.lock_of(id) == Lock::Free => {
                     let endpoint = fs::read_to_string(&path).unwrap_or_default();
                     if age > FORGOTTEN || (age > GRACE && is_done(id, &endpoint)) {
@@ -173,12 +194,19 @@ impl Instance {
         self.state.file(&self.id, MADE_SUFFIX)
     }
 
+    /// The directory where this instance records its stages.
+    pub fn stages_dir(&self) -> PathBuf {
+        self.state.file(&self.id, STAGES_SUFFIX)
+    }
+
     /// Unregisters the instance, and removes everything it has here.
     pub fn unregister(&self) {
         _ = fs::remove_dir_all(self.spool_dir());
         // Directories that another sandbox of this instance was still using when their own sandbox
         // ended. The next sweep handles those that others still use.
         created::reap(&self.made_dir());
+        // One whose commit was interrupted keeps its record, for the next command.
+        _ = fs::remove_dir(self.stages_dir());
         _ = fs::remove_file(self.state.file(&self.id, LOCK_SUFFIX));
     }
 }

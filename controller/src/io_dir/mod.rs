@@ -1,12 +1,12 @@
 //! The io dir on the host: opened once, held open, and never looked up by path again.
 
-pub(crate) mod created;
 pub(crate) mod disk;
 pub(crate) mod inputs;
 mod pace;
 pub(crate) mod path_map;
 pub(crate) mod private;
 pub(crate) mod snapshot;
+pub(crate) mod staged;
 pub(crate) mod touched;
 pub(crate) mod unnamed;
 pub(crate) mod write_monitor;
@@ -20,10 +20,12 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use sandbox_dirfd::Identity;
 use sandbox_engine::Source;
+use sandbox_staging::Stage;
+use sandbox_staging::created::{self, CreatedDirs, hold};
 
 use crate::error::Error;
-use crate::io_dir::created::{CreatedDirs, hold};
 use crate::io_dir::private::fresh::FreshDir;
+use crate::io_dir::staged::StagedIoDir;
 
 /// An open io dir.
 #[derive(Debug)]
@@ -41,6 +43,10 @@ pub(crate) struct IoDir {
     made: Option<CreatedDirs>,
     /// The directory on disk that ends with it, if it is a private one.
     fresh: Mutex<Option<FreshDir>>,
+    /// The path that callers know, if this is a copy of what is there.
+    shown: Option<PathBuf>,
+    /// The io dir that this is a copy of, until its changes are committed or discarded.
+    staged: Mutex<Option<Box<StagedIoDir>>>,
 }
 
 /// How often to retry opening an io dir that others remove at the same time.
@@ -78,6 +84,31 @@ impl IoDir {
                 Err(reason)
             }
         }
+    }
+
+    /// Opens an io dir, creating it if it is missing, and copies it: this is the copy. `stages` is where
+    /// it is recorded.
+    pub fn staged(given: &Path, records: &Path, stages: &Path) -> Result<Self, Error> {
+        let refuse = |reason: String| Error::IoDir {
+            path: given.to_owned(),
+            reason: format!("it cannot be staged: {reason}"),
+        };
+        let io_dir = Self::make(given, records)?;
+        let staged = Stage::create(io_dir.fd(), &io_dir.path, stages)
+            .map_err(|error| error.to_string())
+            .and_then(|stage| Self::open_at(&stage.path()).map(|copy| (stage, copy)));
+        let (stage, copy) = match staged {
+            Ok(staged) => staged,
+            Err(reason) => {
+                io_dir.release();
+                return Err(refuse(reason));
+            }
+        };
+        let Self { path, source, hold, made, .. } = io_dir;
+        let hold = hold.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let shown = Some(path.clone());
+        let staged = StagedIoDir { stage, path, source, hold, made };
+        Ok(Self { shown, staged: Mutex::new(Some(Box::new(staged))), ..copy })
     }
 
     /// Opens an existing io dir.
@@ -119,6 +150,8 @@ impl IoDir {
             hold: Mutex::default(),
             made: None,
             fresh: Mutex::default(),
+            shown: None,
+            staged: Mutex::default(),
         })
     }
 
@@ -132,7 +165,19 @@ impl IoDir {
 
     /// Its path on the host; `None` if it is private, because then it ends with its sandbox.
     pub fn host_path(&self) -> Option<&Path> {
-        Some(&*self.path).filter(|_| !self.is_private)
+        self.shown.as_deref().or(Some(&self.path)).filter(|_| !self.is_private)
+    }
+
+    /// The io dir that this is a copy of: it must be one that may be mounted, too.
+    pub fn staged_source(&self) -> Option<Source> {
+        let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
+        staged.as_ref().map(|staged| staged.source.clone())
+    }
+
+    /// Takes what decides about the changes, if this is a copy. If nobody takes it, they are discarded
+    /// at the end.
+    pub fn take_staged(&self) -> Option<Box<StagedIoDir>> {
+        self.staged.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Whether it is on a disk of the host, and not in memory.
@@ -179,6 +224,7 @@ impl IoDir {
     /// Ends the use of the io dir: a fresh one is removed, and so are directories that were created
     /// for a named one, if they are empty.
     pub fn release(&self) {
+        drop(self.take_staged());
         drop(self.fresh.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(held) = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take() {
             created::release(&held);

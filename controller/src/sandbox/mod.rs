@@ -25,11 +25,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use sandbox_api::Outcome;
 use sandbox_protocol::message::Confinement;
 use sandbox_protocol::path::GuestPath;
 
 use crate::error::Error;
+use crate::failpoint::{Point, hold};
 use crate::io_dir::IoDir;
+use crate::io_dir::staged::{FinishOptions, StagedEnd};
 use crate::sandbox::removal::Attempt;
 
 /// A sandbox: one container, used by this sandbox alone. Dropping it without [`close`](Self::close)
@@ -103,6 +106,36 @@ impl Sandbox {
     /// [`Error`] if the container could not be removed. The next command will remove it.
     pub async fn close(&self) -> Result<(), Error> {
         self.inner.close().await
+    }
+
+    /// Ends the sandbox, and decides about the changes of a [staged](sandbox_api::SandboxSpec::staged)
+    /// io dir: lists them, and commits them if `options` and `outcome` say so. `None` if the io dir is
+    /// not staged, or was decided about. Without this call the changes are discarded.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if the container could not be removed: then nothing is committed. Or if the changes
+    /// cannot be compared or committed.
+    pub async fn finish(
+        &self,
+        options: FinishOptions,
+        outcome: &Outcome,
+    ) -> Result<Option<StagedEnd>, Error> {
+        let staged = self.inner.io_dir().and_then(IoDir::take_staged);
+        let closed = self.close().await;
+        let Some(staged) = staged else { return closed.map(|()| None) };
+        let is_ok = matches!(outcome, Outcome::Ok { .. });
+        let most = self.inner.limits.entries.get() as usize;
+        let lock = self.inner.shared.instance.state().commit_lock().to_owned();
+        let reached = |point| hold(Point::Commit(point), || false);
+        let finish = move || match closed {
+            Ok(()) => staged.finish(options, is_ok, most, &lock, reached).map(Some),
+            // Something may still write to the copy.
+            Err(error) => Err(error),
+        };
+        tokio::task::spawn_blocking(finish).await.unwrap_or_else(|error| {
+            Err(Error::Ended { detail: format!("the commit was given up: {error}") })
+        })
     }
 }
 

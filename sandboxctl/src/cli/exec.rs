@@ -9,6 +9,7 @@ use sandbox_api::RootFs;
 
 use super::allow::AllowArgs;
 use super::artifacts::ArtifactArgs;
+use super::changes::ChangesArgs;
 use super::habits::HabitArgs;
 use super::limits::{CommandLimits, LimitArgs};
 use super::root::{RootArgs, image};
@@ -88,6 +89,10 @@ pub struct ExecArgs {
     #[command(flatten)]
     pub artifacts: ArtifactArgs,
 
+    /// What becomes of its changes.
+    #[command(flatten)]
+    pub changes: ChangesArgs,
+
     /// Mounts as Docker writes them.
     #[command(flatten)]
     volumes: VolumeArgs,
@@ -166,8 +171,14 @@ impl ExecArgs {
             // Options after the image would be the program's.
             (None, Some(option)) if image_is_a_word && self.is_misplaced(option) => {
                 let option = option.to_string_lossy();
-                return Err(Error::usage("COMMAND", format!("'{option}' is not a program"))
-                    .with_hint("options of sandboxctl stand before the image"));
+                let image = self.words.first().map(|it| it.to_string_lossy()).unwrap_or_default();
+                let hint = format!(
+                    "'{image}' is read as the image: exec IMAGE {image} {option} …; options of \
+                     sandboxctl stand before the image"
+                );
+                return Err(
+                    Error::usage("COMMAND", format!("'{option}' is not a program")).with_hint(hint)
+                );
             }
             (None, Some(program)) => {
                 CommandLine::Program(program.clone(), words.cloned().collect())
@@ -195,7 +206,15 @@ impl ExecArgs {
 
 /// Flags that other commands have too are for limits of `exec` here, with defaults of their own.
 pub fn with_limits_of_exec(arg: Arg) -> Arg {
+    if arg.get_id() == "protect" {
+        // It holds scripts and file operations; a command with it is refused.
+        return arg.hide(true);
+    }
     let own = |key: &Key| key.flag().and_then(|flag| flag.strip_prefix("--")) == arg.get_long();
+    if arg.get_id() == "io_dir" {
+        return arg
+            .help("Writable directory of the host [default: a fresh one, discarded at the end]");
+    }
     match Key::exec().find(own) {
         Some(key) => arg.help(key.help()),
         None => arg,

@@ -17,6 +17,7 @@ use sandbox_controller::{Command, Config, ExecStream, Execution, Sandbox, Stdin}
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::collect::{Artifacts, Copied};
+use super::staging::{Staged, Staging};
 use super::transfer::{Sink, Source};
 use super::{Context, block_on, cut_off, hints, launch, network, touched};
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
@@ -31,7 +32,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         settings.keep_io_dir();
     }
     let Target { root, image_is_a_word, command: line } = args.target(&settings)?;
-    let command = request(context, args, &line)?;
+    let command = request(context, args, &line);
     let stdin = args.stdin.then_some("--stdin");
     let spec = launch::spec_of_files(context, &args.files, &settings, root.clone(), stdin)?;
     let spec = match &line {
@@ -41,6 +42,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     let lifetime = DEFAULT_LIFETIME.saturating_add(spec.limits.timeout);
     let spec = launch::with_hosts(spec, &settings)?.lifespan(Lifespan::OneRun).lifetime(lifetime);
     let artifacts = Artifacts::of(&args.artifacts, &spec)?;
+    let (staging, spec) = Staging::of(&args.changes, args.json, 1, spec)?;
     let source = match args.stdin {
         true => Some(
             Source::stdin().map_err(|source| Error::System { what: "stdin".to_owned(), source })?,
@@ -51,7 +53,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
     let config = context.controller(&settings);
-    let session = Session { context, settings: &settings, args, line: &line, artifacts };
+    let session = Session { context, settings: &settings, args, line: &line, artifacts, staging };
     block_on(session.run(config, spec, command, source)).map_err(|error| match (error, &root) {
         (Error::Controller(source), RootFs::Image { reference, .. })
             if image_is_a_word && source.kind() == ErrorKind::Image =>
@@ -63,7 +65,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
 }
 
 /// The request to the controller, from the command line and the flags.
-fn request(context: &Context<'_>, args: &ExecArgs, line: &CommandLine) -> Result<Command, Error> {
+fn request(context: &Context<'_>, args: &ExecArgs, line: &CommandLine) -> Command {
     let mut command = match line {
         CommandLine::Shell(line) => Command::shell(line.as_bytes()),
         CommandLine::Program(program, args) => {
@@ -71,28 +73,24 @@ fn request(context: &Context<'_>, args: &ExecArgs, line: &CommandLine) -> Result
         }
     };
     for Variable { name, value } in &args.env {
-        let value = match value {
-            Some(value) => value.clone(),
-            None => own_variable(context, name)?,
-        };
-        command = command.env(name.as_bytes(), value.into_vec());
+        match value.as_ref().map_or_else(|| own_variable(context, name), |it| Some(it.clone())) {
+            Some(value) => command = command.env(name.as_bytes(), value.into_vec()),
+            None => {
+                let name = name.to_string_lossy();
+                context.output.notice(&format!("{name} is not set here, and not passed on"));
+            }
+        }
     }
     if let Some(workdir) = &args.workdir {
         command = command.cwd(workdir.as_bytes());
     }
-    Ok(command.stdin(if args.stdin { Stdin::Stream } else { Stdin::Null }))
+    command.stdin(if args.stdin { Stdin::Stream } else { Stdin::Null })
 }
 
-/// An environment variable of our own, which is passed on. An unset one is not the same as an empty
-/// one.
-fn own_variable(context: &Context<'_>, name: &OsString) -> Result<OsString, Error> {
+/// An environment variable of our own. An unset one is not the same as an empty one.
+fn own_variable(context: &Context<'_>, name: &OsString) -> Option<OsString> {
     let found = context.environment.variables().find(|(known, _)| known == name);
-    found.map(|(_, value)| value.to_owned()).ok_or_else(|| {
-        let name = name.to_string_lossy();
-        let what = format!("--env {name}");
-        Error::usage(what, "no such variable is set here to be passed on")
-            .with_hint(format!("--env {name}=VALUE gives it a value"))
-    })
+    found.map(|(_, value)| value.to_owned())
 }
 
 /// One command, from connecting to the engine to the result.
@@ -104,6 +102,8 @@ struct Session<'a> {
     line: &'a CommandLine,
     /// What is copied out of its io dir.
     artifacts: Artifacts,
+    /// What becomes of its changes.
+    staging: Staging,
 }
 
 impl Session<'_> {
@@ -184,11 +184,12 @@ impl Session<'_> {
             ended = &mut finish => (ended, Ok(())),
             fed = &mut feeding => (finish.await, fed),
         };
-        let (result, written, tail) = ended?;
+        let (mut result, written, tail) = ended?;
         // It was cancelled for that reason.
         fed?;
         let copied = self.artifacts.copy(sandbox, &result.outcome).await?;
-        self.end(&result, written, &tail, &copied)?;
+        let staged = self.staging.finish(sandbox, &mut result.execution).await?;
+        self.end(&result, written, &tail, &copied, &staged)?;
         Ok(copied.exit_code(result.outcome.exit_code()))
     }
 
@@ -199,6 +200,7 @@ impl Session<'_> {
         written: Written,
         tail: &network::Tail,
         copied: &Copied,
+        staged: &Staged,
     ) -> Result<(), Error> {
         let output = self.context.output;
         if self.args.json {
@@ -229,9 +231,10 @@ impl Session<'_> {
         }
         copied.print(output);
         // What was not selected was not to be kept.
-        if io_dir.is_some() || !copied.is_complete() {
+        if (io_dir.is_some() || !copied.is_complete()) && staged.is_kept(result) {
             touched::print(output, here, io_dir, &result.files_touched);
         }
+        staged.print(output, result);
         if self.args.keep {
             touched::print_kept(output, io_dir);
         }

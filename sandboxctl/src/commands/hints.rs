@@ -55,7 +55,8 @@ pub fn other_language(name: &str, source: &[u8]) -> Option<String> {
     let file = Path::new(name);
     let line = match Input::default_name(file).filter(|_| file.is_file()) {
         Some(own) => format!("--in {name} {image} {program} /in/{own}"),
-        None => format!("{image} {program} FILE"),
+        None if name == "-c" => format!("{image} {program} -c CODE"),
+        None => format!("--in FILE {image} {program} /in/FILE"),
     };
     Some(format!("it looks like {language}, not Luau: sandboxctl exec {line}"))
 }
@@ -74,6 +75,13 @@ fn language_of<'a>(name: &'a str, text: &str) -> Option<&'a str> {
             BEGINNINGS.iter().find(|(start, _)| first.starts_with(start)).map(|row| row.1)
         }
     }
+}
+
+/// A note on a script whose name says that it is of another language, which may compile as Luau.
+pub fn named_as_another_language(name: &str) -> Option<String> {
+    let ending = Path::new(name).extension().and_then(OsStr::to_str)?;
+    let (_, language, ..) = LANGUAGES.iter().find(|row| row.0.contains(&ending))?;
+    Some(format!("{name} is read as Luau; by its name it is {language}: sandboxctl exec runs that"))
 }
 
 /// A command that was not found: it is a line for the shell, or a file of the host.

@@ -18,6 +18,7 @@ mod network;
 mod preparing;
 mod ps;
 mod run;
+mod staging;
 mod text;
 mod tools;
 mod touched;

@@ -9,7 +9,8 @@ use sandbox_api::{Lifespan, LimitKey, Outcome, RunResult, SandboxSpec, Script};
 use sandbox_controller::{Config, Controller, Run, Sandbox};
 
 use super::collect::{Artifacts, Copied};
-use super::{Context, block_on, launch, network};
+use super::staging::{Staged, Staging};
+use super::{Context, block_on, hints, launch, network};
 use crate::cli::RunArgs;
 use crate::config::{Key, Settings};
 use crate::error::Error;
@@ -26,9 +27,13 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     }
     // Everything is read before the first one runs.
     let scripts = input::scripts(&args.scripts())?;
+    for note in scripts.iter().filter_map(|it| hints::named_as_another_language(&it.name)) {
+        context.output.notice(&note);
+    }
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
     let spec = spec(context, args, &settings)?;
     let artifacts = Artifacts::of(&args.artifacts, &spec)?.of_one_run(scripts.len())?;
+    let (staging, spec) = Staging::of(&args.changes, args.json, scripts.len(), spec)?;
     let config = context.controller(&settings);
     let session = Session {
         context,
@@ -36,6 +41,7 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         args,
         spec,
         artifacts,
+        staging,
         is_streamed: scripts.len() == 1 || args.jobs == 1,
         has_heads: scripts.len() > 1,
     };
@@ -73,6 +79,8 @@ struct Session<'a> {
     spec: SandboxSpec,
     /// What is copied out of it.
     artifacts: Artifacts,
+    /// What becomes of their changes.
+    staging: Staging,
     /// One runs at a time, and is printed as it comes.
     is_streamed: bool,
     /// There are several, whose outputs have their names above them.
@@ -104,7 +112,7 @@ impl Session<'_> {
         let mut runs = pin!(runs);
         let mut code = 0;
         while let Some(ended) = runs.next().await {
-            let (source, result, copied) = ended?;
+            let (source, result, copied, staged) = ended?;
             if !self.is_streamed {
                 let report = self.report(&source);
                 for entry in &result.logs {
@@ -113,7 +121,7 @@ impl Session<'_> {
                 if !self.args.json {
                     network::print_all_refused(self.context.output, result.network.as_ref());
                 }
-                report.end(&result, &copied)?;
+                report.end(&result, &copied, &staged)?;
             }
             if code == 0 {
                 code = copied.exit_code(result.exit_code());
@@ -132,7 +140,7 @@ impl Session<'_> {
         controller: &Controller,
         source: ScriptSource,
         script: Script,
-    ) -> Result<(ScriptSource, RunResult, Copied), Error> {
+    ) -> Result<(ScriptSource, RunResult, Copied, Staged), Error> {
         let mut signals = Signals::listen()?;
         let spec = self.spec.clone().title(launch::title(&source.name));
         let context = self.context;
@@ -149,7 +157,7 @@ impl Session<'_> {
             },
         )
         .await;
-        ran.map(|(result, copied)| (source, result, copied))
+        ran.map(|(result, copied, staged)| (source, result, copied, staged))
     }
 
     /// Prints a run's output while it lasts, and its result, unless others run beside it.
@@ -158,11 +166,12 @@ impl Session<'_> {
         sandbox: &Sandbox,
         mut run: Run,
         source: &ScriptSource,
-    ) -> Result<(RunResult, Copied), Error> {
+    ) -> Result<(RunResult, Copied, Staged), Error> {
         if !self.is_streamed {
-            let result = run.wait().await?;
+            let mut result = run.wait().await?;
             let copied = self.artifacts.copy(sandbox, &result.outcome).await?;
-            return Ok((result, copied));
+            let staged = self.staging.finish(sandbox, &mut result.execution).await?;
+            return Ok((result, copied, staged));
         }
         let report = self.report(source);
         let refused = run.refused_hosts();
@@ -172,7 +181,7 @@ impl Session<'_> {
             }
             Ok::<_, Error>(run.wait().await?)
         };
-        let result = match self.args.json {
+        let mut result = match self.args.json {
             true => finish.await?,
             false => {
                 let notes = network::print_refused(self.context.output, refused);
@@ -180,8 +189,9 @@ impl Session<'_> {
             }
         };
         let copied = self.artifacts.copy(sandbox, &result.outcome).await?;
-        report.end(&result, &copied)?;
-        Ok((result, copied))
+        let staged = self.staging.finish(sandbox, &mut result.execution).await?;
+        report.end(&result, &copied, &staged)?;
+        Ok((result, copied, staged))
     }
 
     fn report<'b>(&'b self, script: &'b ScriptSource) -> Report<'b> {

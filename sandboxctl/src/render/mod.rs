@@ -1,5 +1,6 @@
 //! Rendering values as text for people. Nothing here writes anything.
 
+mod diff;
 mod escape;
 mod guess;
 mod script_error;
@@ -7,6 +8,7 @@ mod styled;
 mod table;
 mod usage;
 
+pub use diff::diff;
 pub use escape::{escaped_line, escaped_text, json_for_terminal};
 pub use script_error::{call_stack, script_error};
 pub use styled::StyledText;

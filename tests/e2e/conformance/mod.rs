@@ -2,6 +2,7 @@
 
 mod agents;
 mod artifacts;
+mod changes;
 mod cleanup;
 mod disk;
 mod egress;

@@ -85,7 +85,9 @@ pub(crate) fn reap(scratch: &Path, forgotten: Duration) {
     for entry in fs::read_dir(scratch).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
-        let is_unused = match lock_directory(&parent, &name) {
+        // Held until it is removed: its name may be one that is just being created.
+        let held = lock_directory(&parent, &name);
+        let is_unused = match &held {
             Ok(_) => true,
             Err(Errno::WOULDBLOCK | Errno::NOENT | Errno::NOTDIR) => false,
             Err(_) => age().is_some_and(|age| age > forgotten),

@@ -90,9 +90,17 @@ impl Opened {
         let mut mounts = MountGuard::new(&shared.mount_watch, &shared.folders);
         let inputs = std::mem::take(&mut spec.inputs);
         let inputs = open_inputs(inputs, &shared.instance.spool_dir())?;
+        let (made, stages) = (shared.instance.made_dir(), shared.instance.stages_dir());
+        let is_staged = spec.staged;
+        if spec.io_dir.is_some() {
+            shared.instance.state().complete_commits();
+        }
         let make = |dir| {
             mounts.check_path(IO_DIR, dir)?;
-            IoDir::make(dir, &shared.instance.made_dir())
+            match is_staged {
+                true => IoDir::staged(dir, &made, &stages),
+                false => IoDir::make(dir, &made),
+            }
         };
         let io_dir = match (&spec.io_dir, spec.private_io) {
             (None, Some(private)) => Some(private_io_dir(&shared, &spec, private)?),
@@ -130,7 +138,15 @@ impl Opened {
                 .iter()
                 .zip(&sources)
                 .filter(|(mount, _)| !is_private || plan.io.as_ref() != Some(&mount.path))
-                .map(|(mount, source)| (mount.path.clone(), PathBuf::from(&source.path))),
+                .map(|(mount, source)| {
+                    let shown =
+                        held.io_dir.as_ref().filter(|_| plan.io.as_ref() == Some(&mount.path));
+                    let shown = shown.and_then(|io_dir| io_dir.host_path());
+                    (
+                        mount.path.clone(),
+                        shown.map_or_else(|| PathBuf::from(&source.path), PathBuf::from),
+                    )
+                }),
         );
         let owner = held.io_dir.as_ref().map(|io_dir| io_dir.owner());
         let asked = spec.user;
@@ -256,6 +272,9 @@ impl HeldResources {
         let io_dir = self.io_dir.as_ref().filter(|io_dir| io_dir.host_path().is_some());
         if let (Some(io_dir), Some(target)) = (io_dir, &plan.io) {
             mounts.add(IO_DIR, io_dir.source(), &target.to_string(), Access::Write)?;
+            if let Some(source) = io_dir.staged_source() {
+                mounts.add(IO_DIR, &source, &target.to_string(), Access::Write)?;
+            }
         }
         for (input, target) in self.inputs.iter().zip(&plan.inputs) {
             // Spooled inputs are in a directory that belongs to sandboxctl alone.

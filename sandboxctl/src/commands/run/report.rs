@@ -6,6 +6,7 @@ use std::path::Path;
 use sandbox_api::{ErrorKind, LogEntry, Outcome, ResultDocument, RunResult, ScriptError};
 
 use super::super::collect::Copied;
+use super::super::staging::Staged;
 use super::super::{cut_off, hints, touched};
 use crate::error::Error;
 use crate::input::ScriptSource;
@@ -41,12 +42,15 @@ impl Report<'_> {
         }
     }
 
-    pub fn end(&self, result: &RunResult, copied: &Copied) -> Result<(), Error> {
+    pub fn end(&self, result: &RunResult, copied: &Copied, staged: &Staged) -> Result<(), Error> {
         let output = self.output;
         if self.json {
             let mut document = ResultDocument::from(result);
             document.exit_code = copied.exit_code(document.exit_code);
             document.execution.artifacts = copied.report.as_ref().map(Cow::Borrowed);
+            if let Some(error) = &mut document.execution.error {
+                error.hint = self.other_language(&result.outcome).or(error.hint.take());
+            }
             output.document(&document)?;
             cut_off::warn_of_run(output, result);
             return Ok(());
@@ -65,9 +69,7 @@ impl Report<'_> {
             }
             Outcome::ScriptError(error) | Outcome::Limit(error) | Outcome::Timeout(error) => {
                 self.script_error(error);
-                let ScriptSource { source, name } = self.script;
-                let is_syntax = error.kind == ErrorKind::Syntax;
-                let own = is_syntax.then(|| hints::other_language(name, source)).flatten();
+                let own = self.other_language(&result.outcome);
                 if let Some(hint) = own.or_else(|| result.hint()) {
                     output.hint(&hint);
                 }
@@ -81,14 +83,26 @@ impl Report<'_> {
         let io_dir = result.io_dir.as_deref();
         copied.print(output);
         // What was not selected was not to be kept.
-        if io_dir.is_some() || !copied.is_complete() {
+        if (io_dir.is_some() || !copied.is_complete()) && staged.is_kept(result) {
             touched::print(output, self.here, io_dir, &result.files_touched);
         }
+        staged.print(output, result);
         if self.keep {
             touched::print_kept(output, io_dir);
         }
         cut_off::warn_of_run(output, result);
         Ok(())
+    }
+
+    /// How to run a script that does not compile, if it looks like another language.
+    fn other_language(&self, outcome: &Outcome) -> Option<String> {
+        let ScriptSource { source, name } = self.script;
+        match outcome {
+            Outcome::ScriptError(error) if error.kind == ErrorKind::Syntax => {
+                hints::other_language(name, source)
+            }
+            _ => None,
+        }
     }
 
     fn script_error(&self, error: &ScriptError) {

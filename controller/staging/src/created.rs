@@ -43,7 +43,7 @@ struct CreatedDir {
 
 /// The directories that were created for an io dir.
 #[derive(Debug)]
-pub(crate) struct CreatedDirs {
+pub struct CreatedDirs {
     /// Outermost first.
     dirs: Vec<CreatedDir>,
     /// The same directories, as recorded.
@@ -132,7 +132,7 @@ impl CreatedDirs {
 
 /// Removes directories that a dead controller created, by its records, and records that are no
 /// longer needed.
-pub(crate) fn reap(records: &Path) {
+pub fn reap(records: &Path) {
     for entry in fs::read_dir(records).into_iter().flatten().flatten() {
         let record = entry.path();
         let text = fs::read(&record).unwrap_or_default();
@@ -205,7 +205,7 @@ impl CreatedDir {
 /// # Errors
 ///
 /// If the directory was removed.
-pub(crate) fn hold(dir: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
+pub fn hold(dir: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(fd) = rustix::fs::openat(dir, ".", flags, Mode::empty()) else {
         // It is not readable for this user, so whoever created it could not check whether it is
@@ -231,7 +231,7 @@ pub(crate) fn hold(dir: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
 
 /// Releases a lock of [`hold`]. Closing the descriptor alone would not, while a process that
 /// another thread is just starting has a copy of it.
-pub(crate) fn release(held: &OwnedFd) {
+pub fn release(held: &OwnedFd) {
     _ = rustix::fs::flock(held, FlockOperation::Unlock);
 }
 

@@ -1,0 +1,173 @@
+//! What a run changed in its io dir, and whether the change was committed.
+
+use std::borrow::Cow;
+
+use sandbox_protocol::Base64;
+use serde::{Deserialize, Serialize};
+
+/// When the changes of a run are committed to its io dir.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CommitPolicy {
+    /// Whatever the status.
+    #[default]
+    Always,
+    /// Only if the status is `ok`; otherwise the io dir stays as it was.
+    OnSuccess,
+    /// Never: a dry run.
+    Never,
+}
+
+impl CommitPolicy {
+    /// Its name in flags and documents.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::OnSuccess => "on-success",
+            Self::Never => "never",
+        }
+    }
+}
+
+/// The change manifest of a run: schema `sandboxctl.changes/1`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeManifest {
+    /// The name and version of this schema.
+    pub schema: ChangesSchema,
+    /// By path.
+    pub changes: Vec<Change>,
+    /// There are more changes than are listed.
+    pub truncated: bool,
+}
+
+/// The name and version of the schema of a change manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum ChangesSchema {
+    /// Version 1.
+    #[default]
+    #[serde(rename = "sandboxctl.changes/1")]
+    V1,
+}
+
+/// A change of one path: its state after the run, and before it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// Relative to the io dir; lossy where it is not UTF-8.
+    pub path: String,
+    /// The path's bytes, where they are not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_b64: Option<Base64>,
+    /// What happened to it.
+    pub op: ChangeOp,
+    /// What it is now; what it was, if it was removed.
+    #[serde(rename = "type")]
+    pub kind: ChangeType,
+    /// The size of a file, and of a link's target; null for anything else and what was removed.
+    pub bytes: Option<u64>,
+    /// The SHA-256 of a file's content or a link's target, in hexadecimal digits.
+    pub sha256: Option<String>,
+    /// The permission bits, such as `0644`; null if it was removed, and for links, which have none.
+    pub mode: Option<String>,
+    /// The media type that the name of a file suggests.
+    pub mime: Option<String>,
+    /// Where a link leads, as it is written in it; never followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// The path that it had before, if it is certainly the same file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// What it was before; null if it did not exist.
+    pub before: Option<Before>,
+}
+
+/// What a path was before a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Before {
+    /// As [`Change::bytes`].
+    pub bytes: Option<u64>,
+    /// As [`Change::sha256`].
+    pub sha256: Option<String>,
+    /// As [`Change::mode`].
+    pub mode: Option<String>,
+}
+
+/// What happened to a path. Equal content, mode and times are no change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeOp {
+    /// It did not exist before.
+    Created,
+    /// It has other content, or another type.
+    Modified,
+    /// It does not exist any more.
+    Removed,
+    /// It has other permission bits and the same content.
+    Mode,
+    /// It was written, and has the same content and permission bits. Not used of directories.
+    Times,
+}
+
+/// The type of a changed path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeType {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A FIFO, a socket or a device.
+    Other,
+}
+
+/// What became of the changes of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Changes {
+    /// Whether the io dir has them now.
+    pub committed: bool,
+    /// How they were kept apart until then.
+    pub staging: StagingMethod,
+    /// The changed paths that something else changed meanwhile; then nothing was committed.
+    pub conflicts: Vec<String>,
+    /// The changes.
+    pub manifest: ChangeManifest,
+}
+
+/// How a run's changes are kept apart from its io dir until they are committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StagingMethod {
+    /// The run works on a private copy.
+    Copy,
+}
+
+impl ChangeManifest {
+    /// Whether nothing changed.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+}
+
+impl Change {
+    /// The bytes of its path.
+    #[must_use]
+    pub fn path_bytes(&self) -> &[u8] {
+        self.path_b64.as_ref().map_or(self.path.as_bytes(), |exact| &exact.0)
+    }
+}
+
+/// A path as text, and as bytes where the text is not exact.
+#[must_use]
+pub fn path_forms(path: &[u8]) -> (String, Option<Base64>) {
+    match String::from_utf8_lossy(path) {
+        Cow::Borrowed(text) => (text.to_owned(), None),
+        Cow::Owned(text) => (text, Some(Base64(path.to_vec()))),
+    }
+}

@@ -1,0 +1,91 @@
+//! Staged io dirs: the sandbox works on a private copy, and its changes are committed to the io dir
+//! at the end, or not.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use sandbox_api::changes::{Changes, CommitPolicy, StagingMethod};
+use sandbox_engine::Source;
+use sandbox_staging::created::{self, CreatedDirs};
+use sandbox_staging::{Commit, Stage, StageError};
+
+use crate::error::Error;
+
+/// An io dir whose sandbox works on a copy of it. Dropping it discards the changes.
+#[derive(Debug)]
+pub(crate) struct StagedIoDir {
+    pub stage: Stage,
+    /// The io dir.
+    pub path: PathBuf,
+    pub source: Source,
+    /// The lock on it.
+    pub hold: Option<OwnedFd>,
+    /// The directories that were created for it.
+    pub made: Option<CreatedDirs>,
+}
+
+/// The end of a staged io dir.
+#[derive(Debug)]
+pub struct StagedEnd {
+    /// What became of the changes.
+    pub changes: Changes,
+    /// The changes of text files as a unified diff, if it was asked for. It contains what the sandbox
+    /// wrote: escape it for a terminal.
+    pub diff: Option<String>,
+}
+
+/// What to do at the end of a staged io dir.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FinishOptions {
+    /// When to commit.
+    pub commit: CommitPolicy,
+    /// Whether to make a diff.
+    pub diff: bool,
+}
+
+impl StagedIoDir {
+    /// Compares the copy with the io dir, and commits the changes if they are to be. Nothing runs in
+    /// the sandbox any more. `most` is the maximum number of listed changes.
+    pub fn finish(
+        mut self,
+        options: FinishOptions,
+        is_ok: bool,
+        most: usize,
+        lock: &Path,
+        reached: impl FnMut(&'static str),
+    ) -> Result<StagedEnd, Error> {
+        let path = self.path.clone();
+        let failed =
+            |error: StageError| Error::Staging { path: path.clone(), reason: error.to_string() };
+        let compared = self.stage.compare().map_err(failed)?;
+        let manifest = self.stage.manifest(&compared, most);
+        let diff = options.diff.then(|| self.stage.diff(&compared));
+        let is_wanted = match options.commit {
+            CommitPolicy::Always => true,
+            CommitPolicy::OnSuccess => is_ok,
+            CommitPolicy::Never => false,
+        };
+        let mut conflicts = Vec::new();
+        if is_wanted {
+            let commit = self.stage.commit(&compared, lock, reached).map_err(failed)?;
+            if let Commit::Conflicts(paths) = commit {
+                let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
+                conflicts = paths.iter().map(text).collect();
+            }
+        }
+        let committed = is_wanted && conflicts.is_empty();
+        let changes = Changes { committed, staging: StagingMethod::Copy, conflicts, manifest };
+        Ok(StagedEnd { changes, diff })
+    }
+}
+
+impl Drop for StagedIoDir {
+    fn drop(&mut self) {
+        if let Some(held) = &self.hold {
+            created::release(held);
+        }
+        if let Some(made) = &self.made {
+            made.remove_if_empty();
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The commit: what changed in the copy is moved into the io dir.
+
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT, chmod, fstat, renameat,
+    renameat_with, statat, utimensat,
+};
+use rustix::io::{Errno, Result};
+use sandbox_api::Base64;
+use sandbox_api::changes::ChangeOp;
+use sandbox_dirfd::{Root, random_hex, retry, split};
+
+use crate::compare::{Changed, Comparison};
+use crate::copy::Baseline;
+use crate::journal::{DirectoryState, Journal, Move};
+use crate::tree::{Stamp, walk};
+
+/// What became of a commit.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Commit {
+    /// The io dir has all changes.
+    Done,
+    /// The io dir has none: these paths were changed by something else meanwhile.
+    Conflicts(Vec<Vec<u8>>),
+}
+
+/// The changed paths that something else changed since the io dir was copied.
+pub(crate) fn conflicts(
+    comparison: &Comparison,
+    baseline: &Baseline,
+    io_dir: &Root<'_>,
+) -> Vec<Vec<u8>> {
+    let is_covered = covered(comparison);
+    let mut found = Vec::new();
+    for (path, change) in &comparison.changed {
+        let now = io_dir.stat(path).map(|stat| Stamp::of(&stat));
+        let is_as_it_was = match (change.before, now) {
+            // What is below a directory that is new moves with it.
+            (None, _) if is_covered(path) => true,
+            (None, now) => now == Err(Errno::NOENT),
+            (Some(before), Ok(now)) if before.original.is_directory() => {
+                now.ino == before.original.ino
+                    && now.mode == before.original.mode
+                    && (change.stays_directory() || has_nothing_new(io_dir, path, baseline))
+            }
+            (Some(before), Ok(now)) => now == before.original,
+            (Some(_), Err(_)) => false,
+        };
+        if !is_as_it_was {
+            found.push(path.to_vec());
+        }
+    }
+    found
+}
+
+/// Whether a directory that goes has nothing that was not copied.
+fn has_nothing_new(io_dir: &Root<'_>, path: &[u8], baseline: &Baseline) -> bool {
+    let Ok(directory) = io_dir.directory(path) else { return false };
+    let mut is_known = true;
+    let walked = walk(directory.as_fd(), &mut |visit| {
+        let path = crate::tree::join(path, visit.path);
+        is_known &= baseline.entries.contains_key(&path);
+        Ok(())
+    });
+    walked.is_ok() && is_known
+}
+
+/// Whether a path moves with a directory above it: one that is new, removed, or of another type.
+fn covered(comparison: &Comparison) -> impl Fn(&[u8]) -> bool {
+    |path| {
+        let mut above = split(path).0;
+        while !above.is_empty() {
+            let moves = |change: &Changed| change.op != ChangeOp::Mode;
+            if comparison.changed.get(above).is_some_and(moves) {
+                return true;
+            }
+            above = split(above).0;
+        }
+        false
+    }
+}
+
+/// The moves of a commit.
+pub(crate) fn plan(comparison: &Comparison, baseline: &Baseline, journal: &mut Journal) {
+    let is_covered = covered(comparison);
+    let mut disturbed: Vec<&[u8]> = Vec::new();
+    for (path, change) in &comparison.changed {
+        if is_covered(path) || change.stays_directory() {
+            continue;
+        }
+        disturbed.push(split(path).0);
+        let encoded = Base64(path.to_vec());
+        journal.moves.push(match (change.now, change.before) {
+            (None, before) => {
+                let inode = before.map_or(0, |before| before.original.ino);
+                Move::Remove { path: encoded, inode }
+            }
+            (Some(now), None) => Move::Create { path: encoded, inode: now.ino },
+            (Some(now), Some(_)) => Move::Replace { path: encoded, inode: now.ino },
+        });
+    }
+    // Removals first: a name may be free for something else then.
+    journal.moves.sort_by_key(|it| !matches!(it, Move::Remove { .. }));
+    let root: Box<[u8]> = Box::default();
+    let all = comparison.directories.iter().chain([(&root, &comparison.root)]);
+    for (path, stamp) in all {
+        let before = match path.is_empty() {
+            true => Some(&baseline.root),
+            false => baseline.entries.get(path),
+        };
+        let has_mode = before.is_some_and(|it| it.copy.permissions() == stamp.permissions());
+        let is_disturbed = disturbed.contains(&&**path);
+        if is_disturbed || !has_mode {
+            journal.directories.push(DirectoryState {
+                path: Base64(path.to_vec()),
+                mode: stamp.permissions(),
+                modified: is_disturbed.then_some(stamp.modified),
+            });
+        }
+    }
+    // What is inside a directory first: it may be the directory's mode that lets it be reached.
+    journal.directories.reverse();
+}
+
+/// Does what a journal says, from the beginning: what is done already is left as it is.
+pub(crate) fn apply(
+    journal: &Journal,
+    io_dir: &Root<'_>,
+    copy: &Root<'_>,
+    trash: BorrowedFd<'_>,
+    reached: &mut dyn FnMut(&'static str),
+) -> Result<()> {
+    for it in &journal.moves {
+        reached("moving");
+        match it {
+            Move::Remove { path: Base64(path), inode } => remove(io_dir, path, *inode, trash)?,
+            Move::Create { path: Base64(path), inode }
+            | Move::Replace { path: Base64(path), inode } => {
+                put(io_dir, copy, path, *inode)?;
+            }
+        }
+    }
+    for DirectoryState { path: Base64(path), mode, modified } in &journal.directories {
+        match set_state(io_dir, path, *mode, *modified) {
+            // It was removed since, by something else.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+            set => set?,
+        }
+    }
+    Ok(())
+}
+
+fn remove(io_dir: &Root<'_>, path: &[u8], inode: u64, trash: BorrowedFd<'_>) -> Result<()> {
+    let (parent, name) = split(path);
+    let parent = match io_dir.directory(parent) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+        parent => parent?,
+    };
+    if inode_at(parent.as_fd(), name)? != Some(inode) {
+        return Ok(());
+    }
+    let to = random_hex::<16>();
+    movable(parent.as_fd(), name, || renameat(&parent, name, trash, &to))
+}
+
+/// Puts what is in the copy into the io dir; what was there is in the copy then.
+fn put(io_dir: &Root<'_>, copy: &Root<'_>, path: &[u8], inode: u64) -> Result<()> {
+    let (parent, name) = split(path);
+    let target = io_dir.directory(parent)?;
+    if inode_at(target.as_fd(), name)? == Some(inode) {
+        return Ok(());
+    }
+    let source = copy.directory(parent)?;
+    movable(target.as_fd(), name, || {
+        movable(source.as_fd(), name, || {
+            match renameat_with(&source, name, &target, name, RenameFlags::NOREPLACE) {
+                Err(Errno::EXIST) => {
+                    renameat_with(&source, name, &target, name, RenameFlags::EXCHANGE)
+                }
+                // The filesystem knows no flags.
+                Err(Errno::INVAL) => renameat(&source, name, &target, name),
+                moved => moved,
+            }
+        })
+    })
+}
+
+fn inode_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<u64>> {
+    match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat.st_ino)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Moves something that may be in a directory, or be one, whose owner took away the right to write:
+/// for its owner, who is not root, the right comes back for a moment.
+fn movable(parent: BorrowedFd<'_>, name: &[u8], rename: impl Fn() -> Result<()>) -> Result<()> {
+    match retry(&rename) {
+        Err(Errno::ACCESS | Errno::PERM) => {
+            let parent_mode = unlock(parent)?;
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let moved = rustix::fs::openat(parent, name, flags, Mode::empty()).ok();
+            let moved_mode = moved.as_ref().map(|it| unlock(it.as_fd())).transpose()?;
+            let renamed = retry(&rename);
+            if let (Some(moved), Some(mode)) = (moved, moved_mode) {
+                set_mode(moved.as_fd(), mode)?;
+            }
+            set_mode(parent, parent_mode)?;
+            renamed
+        }
+        renamed => renamed,
+    }
+}
+
+/// Gives the owner of a directory all rights to it, and returns the mode that it had.
+fn unlock(directory: BorrowedFd<'_>) -> Result<u32> {
+    let mode = fstat(directory)?.st_mode & 0o7777;
+    set_mode(directory, mode | 0o700)?;
+    Ok(mode)
+}
+
+fn set_mode(directory: BorrowedFd<'_>, mode: u32) -> Result<()> {
+    chmod(format!("/proc/self/fd/{}", directory.as_raw_fd()), Mode::from_raw_mode(mode))
+}
+
+fn set_state(
+    io_dir: &Root<'_>,
+    path: &[u8],
+    mode: u32,
+    modified: Option<(i64, u64)>,
+) -> Result<()> {
+    let directory: OwnedFd = io_dir.open(path, OFlags::PATH | OFlags::DIRECTORY)?;
+    if fstat(&directory)?.st_mode & 0o7777 != mode {
+        set_mode(directory.as_fd(), mode)?;
+    }
+    if let Some((seconds, nanoseconds)) = modified {
+        let nanoseconds = i64::try_from(nanoseconds).unwrap_or(0);
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+            last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds },
+        };
+        let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
+        utimensat(rustix::fs::CWD, path, &times, AtFlags::empty())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! What a run changed: the copy beside what was recorded when it was made.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::fstat;
+use sandbox_api::changes::{ChangeOp, ChangeType};
+
+use crate::copy::{Baseline, Copied};
+use crate::error::StageError;
+use crate::manifest::{Digests, content_of};
+use crate::tree::{Born, MAX_ENTRIES, Stamp, born, walk};
+
+/// A changed path.
+#[derive(Debug)]
+pub(crate) struct Changed {
+    pub op: ChangeOp,
+    /// Its state in the copy; `None` if it was removed.
+    pub now: Option<Stamp>,
+    pub before: Option<Copied>,
+    /// The path that the same file had before.
+    pub from: Option<Box<[u8]>>,
+    pub digests: Digests,
+}
+
+impl Changed {
+    /// Its type now; if it was removed, its type before.
+    pub fn kind(&self) -> ChangeType {
+        let before = || self.before.map(|it| it.original.kind());
+        self.now.map(|it| it.kind()).or_else(before).unwrap_or(ChangeType::Other)
+    }
+
+    /// Whether it is a directory before and after.
+    pub fn stays_directory(&self) -> bool {
+        let is_directory = |stamp: Stamp| stamp.is_directory();
+        self.now.is_some_and(is_directory)
+            && self.before.is_some_and(|before| before.original.is_directory())
+    }
+}
+
+/// What a run changed in its copy of an io dir.
+#[derive(Debug)]
+pub struct Comparison {
+    pub(crate) changed: BTreeMap<Box<[u8]>, Changed>,
+    /// Directories that are there before and after, with their state in the copy: a commit restores
+    /// their modes and times.
+    pub(crate) directories: BTreeMap<Box<[u8]>, Stamp>,
+    /// The state of the copy's root.
+    pub(crate) root: Stamp,
+}
+
+impl Comparison {
+    /// Whether nothing changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changed.is_empty()
+    }
+}
+
+/// Compares a copy with what was recorded. `original` is the io dir.
+pub(crate) fn compare(
+    original: BorrowedFd<'_>,
+    copy: BorrowedFd<'_>,
+    baseline: &Baseline,
+) -> Result<Comparison, StageError> {
+    let mut found: BTreeMap<Box<[u8]>, (Stamp, Born)> = BTreeMap::new();
+    walk(copy, &mut |visit| {
+        if found.len() >= MAX_ENTRIES {
+            return Err(StageError::TooMany);
+        }
+        let stamp = Stamp::of(visit.stat);
+        let is_known = baseline.entries.get(visit.path).is_some_and(|it| it.copy.ino == stamp.ino);
+        // It is only needed to recognise a file that has another name now.
+        let born = if is_known { None } else { born(visit.parent, visit.name) };
+        found.insert(visit.path.into(), (stamp, born));
+        Ok(())
+    })?;
+
+    let mut changed = BTreeMap::new();
+    let mut directories = BTreeMap::new();
+    for (path, (stamp, _)) in &found {
+        let before = baseline.entries.get(path).copied();
+        if stamp.is_directory() && before.is_some_and(|it| it.copy.is_directory()) {
+            directories.insert(path.clone(), *stamp);
+        }
+        if let Some(op) = op_of(before.map(|it| it.copy), *stamp) {
+            let change =
+                Changed { op, now: Some(*stamp), before, from: None, digests: Digests::default() };
+            changed.insert(path.clone(), change);
+        }
+    }
+    for (path, before) in &baseline.entries {
+        if !found.contains_key(path) {
+            let change = Changed {
+                op: ChangeOp::Removed,
+                now: None,
+                before: Some(*before),
+                from: None,
+                digests: Digests::default(),
+            };
+            changed.insert(path.clone(), change);
+        }
+    }
+    name_origins(&mut changed, &found, baseline);
+    content_of(&mut changed, original, copy);
+    changed.retain(|_, change| is_change(change));
+    let root = Stamp::of(&fstat(copy).map_err(StageError::at(b"."))?);
+    Ok(Comparison { changed, directories, root })
+}
+
+/// What happened to an entry by its metadata; `None` if nothing. A written file may turn out to have
+/// the same content.
+fn op_of(before: Option<Stamp>, now: Stamp) -> Option<ChangeOp> {
+    let Some(before) = before else { return Some(ChangeOp::Created) };
+    if before.kind() != now.kind() {
+        return Some(ChangeOp::Modified);
+    }
+    match now.kind() {
+        ChangeType::Directory => {
+            (before.permissions() != now.permissions()).then_some(ChangeOp::Mode)
+        }
+        ChangeType::Other => (before != now).then_some(ChangeOp::Modified),
+        ChangeType::File | ChangeType::Symlink => (before != now).then_some(ChangeOp::Modified),
+    }
+}
+
+/// Decides what a file or a link that was written is, now that its content is known. False if it is as
+/// it was.
+fn is_change(change: &mut Changed) -> bool {
+    let (Some(now), Some(before)) = (change.now, change.before) else { return true };
+    let is_same_type = now.kind() == before.copy.kind();
+    let has_content = matches!(now.kind(), ChangeType::File | ChangeType::Symlink);
+    if change.op != ChangeOp::Modified || !is_same_type || !has_content {
+        return true;
+    }
+    let Digests { now: Some(digest), before: Some(digest_before) } = &change.digests else {
+        return true;
+    };
+    if digest != digest_before {
+        return true;
+    }
+    let is_file = now.kind() == ChangeType::File;
+    change.op = if is_file && now.permissions() != before.copy.permissions() {
+        ChangeOp::Mode
+    } else {
+        ChangeOp::Times
+    };
+    change.op == ChangeOp::Mode || now.modified != before.copy.modified
+}
+
+/// Names the old path of what only has another path now: its inode is that of a copy that is no longer
+/// at its old path, and was created when that copy was.
+fn name_origins(
+    changed: &mut BTreeMap<Box<[u8]>, Changed>,
+    found: &BTreeMap<Box<[u8]>, (Stamp, Born)>,
+    baseline: &Baseline,
+) {
+    let moved: HashMap<u64, (&[u8], Born)> = baseline
+        .entries
+        .iter()
+        .filter(|(path, it)| found.get(*path).is_none_or(|(now, _)| now.ino != it.copy.ino))
+        .map(|(path, it)| (it.copy.ino, (&**path, it.born)))
+        .collect();
+    for (path, change) in changed {
+        let Some((stamp, born)) = found.get(path) else { continue };
+        if let Some((from, copied)) = moved.get(&stamp.ino)
+            && born.is_some()
+            && born == copied
+        {
+            change.from = Some((*from).into());
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! A private copy of a tree, and what is recorded to find out later what changed.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags,
+    copy_file_range, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, ftruncate, futimens,
+    ioctl_ficlone, mkdirat, mknodat, openat, readlinkat, seek, symlinkat, utimensat,
+};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::error::StageError;
+use crate::tree::{Born, MAX_DEPTH, MAX_ENTRIES, Stamp, born, entries, join, open};
+
+/// How often to copy a file that changes meanwhile.
+const TRIES: usize = 4;
+/// The size of a buffer, where the kernel cannot copy.
+const BUFFER: usize = 256 << 10;
+/// Extended attributes that are copied: what the user set, and ACLs.
+const ATTRIBUTES: [&[u8]; 2] = [b"user.", b"system.posix_acl_"];
+
+/// An entry of the io dir and its copy, when it was copied.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copied {
+    pub original: Stamp,
+    pub copy: Stamp,
+    /// When the inode of the copy was created.
+    pub born: Born,
+}
+
+/// All entries at the time of the copy, by path.
+#[derive(Debug)]
+pub(crate) struct Baseline {
+    pub root: Copied,
+    pub entries: BTreeMap<Box<[u8]>, Copied>,
+}
+
+/// Copies everything below `from` into the empty directory `to`, except sockets, devices, and what is
+/// `skipped`.
+pub(crate) fn copy_tree(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    skipped: &dyn Fn(&CStr, &Stat) -> bool,
+) -> Result<Baseline, StageError> {
+    let at = StageError::at(b".");
+    let (from, to) = (
+        open(from, c".", OFlags::DIRECTORY).map_err(&at)?,
+        open(to, c".", OFlags::DIRECTORY).map_err(&at)?,
+    );
+    let original = fstat(&from).map_err(&at)?;
+    let mut copying = Copying { skipped, device: original.st_dev, copied: BTreeMap::new() };
+    copying.directory(from.as_fd(), to.as_fd(), b"", 0)?;
+    finish(&from, &to, &original).map_err(&at)?;
+    let copy = Stamp::of(&fstat(&to).map_err(&at)?);
+    let born = born(to.as_fd(), c".");
+    let baseline = Baseline {
+        root: Copied { original: Stamp::of(&original), copy, born },
+        entries: copying.copied,
+    };
+    wait_for_tick(&baseline);
+    Ok(baseline)
+}
+
+struct Copying<'a> {
+    skipped: &'a dyn Fn(&CStr, &Stat) -> bool,
+    device: u64,
+    copied: BTreeMap<Box<[u8]>, Copied>,
+}
+
+impl Copying<'_> {
+    fn directory(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        path: &[u8],
+        depth: usize,
+    ) -> Result<(), StageError> {
+        for (name, stat) in entries(from).map_err(StageError::at(path))? {
+            if (self.skipped)(&name, &stat) {
+                continue;
+            }
+            let path = join(path, name.to_bytes());
+            if self.copied.len() >= MAX_ENTRIES {
+                return Err(StageError::TooMany);
+            }
+            let original = match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => self.subdirectory(from, to, &name, &path, depth)?,
+                FileType::RegularFile => file(from, to, &name, &path)?,
+                FileType::Symlink => {
+                    link(from, to, &name).map_err(StageError::at(&path))?.then_some(stat)
+                }
+                FileType::Fifo => Some(fifo(to, &name, stat).map_err(StageError::at(&path))?),
+                _ => None,
+            };
+            let Some(original) = original else { continue };
+            let copy = rustix::fs::statat(to, &*name, AtFlags::SYMLINK_NOFOLLOW);
+            let copied = Copied {
+                original: Stamp::of(&original),
+                copy: Stamp::of(&copy.map_err(StageError::at(&path))?),
+                born: born(to, &name),
+            };
+            self.copied.insert(path, copied);
+        }
+        Ok(())
+    }
+
+    fn subdirectory(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        name: &CStr,
+        path: &[u8],
+        depth: usize,
+    ) -> Result<Option<Stat>, StageError> {
+        let at = StageError::at(path);
+        if depth + 1 > MAX_DEPTH {
+            return Err(StageError::TooDeep { path: path.to_owned() });
+        }
+        let from = match open(from, name, OFlags::DIRECTORY) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+            opened => opened.map_err(&at)?,
+        };
+        let original = fstat(&from).map_err(&at)?;
+        if original.st_dev != self.device {
+            return Err(StageError::MountPoint { path: path.to_owned() });
+        }
+        mkdirat(to, name, Mode::RWXU).map_err(&at)?;
+        let to = open(to, name, OFlags::DIRECTORY).map_err(&at)?;
+        self.directory(from.as_fd(), to.as_fd(), path, depth + 1)?;
+        finish(&from, &to, &original).map_err(&at)?;
+        Ok(Some(original))
+    }
+}
+
+/// Copies a file; nothing if it disappears.
+fn file(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    name: &CStr,
+    path: &[u8],
+) -> Result<Option<Stat>, StageError> {
+    let at = StageError::at(path);
+    let from = match open(from, name, OFlags::empty()) {
+        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(None),
+        opened => opened.map_err(&at)?,
+    };
+    // Something else may have its name by now.
+    let opened = fstat(&from).map_err(&at)?;
+    if FileType::from_raw_mode(opened.st_mode) != FileType::RegularFile {
+        return Ok(None);
+    }
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let to = openat(to, name, flags, Mode::RUSR | Mode::WUSR).map_err(&at)?;
+    for _ in 0..TRIES {
+        let before = fstat(&from).map_err(&at)?;
+        content(&from, &to, &before)
+            .map_err(|source| StageError::Path { path: path.to_owned(), source })?;
+        let after = fstat(&from).map_err(&at)?;
+        if Stamp::of(&before) == Stamp::of(&after) {
+            finish(&from, &to, &before).map_err(&at)?;
+            return Ok(Some(before));
+        }
+    }
+    Err(StageError::Unstable { path: path.to_owned() })
+}
+
+/// By a clone where the filesystem has them, else by the kernel, else by hand; holes stay holes.
+fn content(from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> io::Result<()> {
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    if size == 0 || ioctl_ficlone(to, from).is_ok() {
+        return Ok(ftruncate(to, size)?);
+    }
+    ftruncate(to, 0)?;
+    ftruncate(to, size)?;
+    let mut at = 0;
+    while at < size {
+        let data = match seek(from, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            // Holes up to the end.
+            Err(Errno::NXIO) => break,
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
+            Err(errno) => return Err(errno.into()),
+        };
+        let end = seek(from, SeekFrom::Hole(data)).unwrap_or(size).clamp(data, size);
+        range(from, to, data, end)?;
+        if end == data {
+            break;
+        }
+        at = end;
+    }
+    Ok(())
+}
+
+fn range(from: &OwnedFd, to: &OwnedFd, mut at: u64, end: u64) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    while at < end {
+        let length = usize::try_from(end - at).unwrap_or(usize::MAX);
+        let (mut read, mut write) = (at, at);
+        let copied = match copy_file_range(from, Some(&mut read), to, Some(&mut write), length) {
+            Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::PERM) => {
+                buffer.resize(BUFFER, 0);
+                let length = length.min(BUFFER);
+                let read = rustix::io::pread(from, &mut buffer[..length], at)?;
+                let mut written = 0;
+                while written < read {
+                    written += rustix::io::pwrite(to, &buffer[written..read], at + written as u64)?;
+                }
+                read
+            }
+            copied => copied?,
+        };
+        if copied == 0 {
+            // It has become shorter: the caller sees that it changed.
+            break;
+        }
+        at += copied as u64;
+    }
+    Ok(())
+}
+
+/// False if it is no link any more.
+fn link(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
+    let target = match readlinkat(from, name, Vec::new()) {
+        Err(Errno::NOENT | Errno::INVAL) => return Ok(false),
+        target => target?,
+    };
+    let stat = rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    symlinkat(&*target, to, name)?;
+    let owner = (Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)));
+    // Only root can keep the owners of others' files.
+    _ = rustix::fs::chownat(to, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW);
+    utimensat(to, name, &times(&stat), AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(true)
+}
+
+fn fifo(to: BorrowedFd<'_>, name: &CStr, stat: Stat) -> Result<Stat, Errno> {
+    mknodat(to, name, FileType::Fifo, Mode::from_raw_mode(stat.st_mode & 0o777), 0)?;
+    let owner = (Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)));
+    _ = rustix::fs::chownat(to, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW);
+    utimensat(to, name, &times(&stat), AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(stat)
+}
+
+/// Gives a copy the attributes, owner, mode and times of its original.
+fn finish(from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> Result<(), Errno> {
+    attributes(from, to);
+    // Only root can keep the owners of others' files.
+    _ = fchown(to, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)));
+    fchmod(to, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
+    futimens(to, &times(stat))
+}
+
+/// Filesystems without attributes have nothing to copy.
+fn attributes(from: &OwnedFd, to: &OwnedFd) {
+    let mut names = vec![0; 64 << 10];
+    let Ok(length) = flistxattr(from, &mut names) else { return };
+    for name in names[..length].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        if !ATTRIBUTES.iter().any(|prefix| name.starts_with(prefix)) {
+            continue;
+        }
+        let mut value = vec![0; 64 << 10];
+        if let Ok(length) = fgetxattr(from, name, &mut value) {
+            _ = fsetxattr(to, name, &value[..length], XattrFlags::empty());
+        }
+    }
+}
+
+pub(crate) fn times(stat: &Stat) -> Timestamps {
+    let time = |seconds, nanoseconds: u64| Timespec {
+        tv_sec: seconds,
+        tv_nsec: i64::try_from(nanoseconds).unwrap_or(0),
+    };
+    Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}
+
+/// From here on every change has another ctime than what was recorded: kernels count it in ticks.
+fn wait_for_tick(baseline: &Baseline) {
+    let all = baseline.entries.values().chain([&baseline.root]);
+    let latest = all.flat_map(|it| [it.copy.changed, it.original.changed]).max();
+    loop {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        let now = (now.tv_sec, u64::try_from(now.tv_nsec).unwrap_or(0));
+        // A time in the future says nothing: the clock was set back.
+        let is_near = |latest: (i64, u64)| latest.0 - now.0 <= 1;
+        if !latest.is_some_and(|latest| latest >= now && is_near(latest)) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}

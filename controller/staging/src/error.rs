@@ -1,0 +1,61 @@
+//! Why an io dir cannot be staged, compared or committed.
+
+use std::io;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+/// Why an io dir cannot be staged, compared or committed. The io dir is as it was, unless a commit
+/// was interrupted: then the next command completes it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StageError {
+    /// A path in the io dir, or in its copy.
+    #[error("{}: {source}", String::from_utf8_lossy(.path))]
+    Path {
+        /// Relative to the io dir.
+        path: Vec<u8>,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The stage itself.
+    #[error("{}: {source}", .path.display())]
+    Stage {
+        /// The stage, its record, or the directory that it was to be in.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// More directories below each other than can be compared.
+    #[error("{}: more than {} directories below each other", String::from_utf8_lossy(.path), crate::tree::MAX_DEPTH)]
+    TooDeep {
+        /// The outermost directory that is too deep.
+        path: Vec<u8>,
+    },
+    /// More entries than can be compared.
+    #[error("more than {} files and directories", crate::tree::MAX_ENTRIES)]
+    TooMany,
+    /// A file changed whenever it was copied.
+    #[error("{}: it changes while it is copied", String::from_utf8_lossy(.path))]
+    Unstable {
+        /// Relative to the io dir.
+        path: Vec<u8>,
+    },
+    /// Something is mounted below the io dir.
+    #[error("{}: something is mounted there", String::from_utf8_lossy(.path))]
+    MountPoint {
+        /// Relative to the io dir.
+        path: Vec<u8>,
+    },
+}
+
+impl StageError {
+    pub(crate) fn at(path: &[u8]) -> impl Fn(Errno) -> Self {
+        move |errno| Self::Path { path: path.to_owned(), source: errno.into() }
+    }
+
+    pub(crate) fn stage(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Stage { path, source }
+    }
+}

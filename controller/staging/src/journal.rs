@@ -1,0 +1,80 @@
+//! The journal of a commit: what moves where. Once it has its name, the commit is certain to be
+//! completed.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use rustix::fs::{Mode, OFlags, fsync, openat, renameat};
+use rustix::io::Errno;
+use sandbox_api::Base64;
+use serde::{Deserialize, Serialize};
+
+/// The name of the journal in its stage.
+const NAME: &str = "journal";
+/// Its name while it is written.
+const PART: &str = "journal.part";
+/// Its version, and that of the layout of a stage.
+const VERSION: u32 = 1;
+
+/// The journal of a commit.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Journal {
+    version: u32,
+    pub moves: Vec<Move>,
+    /// Directories whose modes and times are set at the end.
+    pub directories: Vec<DirectoryState>,
+}
+
+/// A change of one path. Each can be repeated: it is done if the inode is where it belongs.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Move {
+    /// What has this inode is removed.
+    Remove { path: Base64, inode: u64 },
+    /// What has this inode in the copy is put where nothing is.
+    Create { path: Base64, inode: u64 },
+    /// What has this inode in the copy is put in the place of something else.
+    Replace { path: Base64, inode: u64 },
+}
+
+/// The mode and the modification time of a directory.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct DirectoryState {
+    pub path: Base64,
+    pub mode: u32,
+    /// `None` keeps it.
+    pub modified: Option<(i64, u64)>,
+}
+
+impl Journal {
+    pub const fn new() -> Self {
+        Self { version: VERSION, moves: Vec::new(), directories: Vec::new() }
+    }
+
+    /// Writes it into a stage. When this returns it is there for good.
+    pub fn write(&self, stage: BorrowedFd<'_>) -> io::Result<()> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(openat(stage, PART, flags, Mode::RUSR | Mode::WUSR)?);
+        file.write_all(&serde_json::to_vec(self)?)?;
+        fsync(file.as_fd())?;
+        renameat(stage, PART, stage, NAME)?;
+        Ok(fsync(stage)?)
+    }
+
+    /// Reads the journal of a stage; `None` if its commit was not begun.
+    pub fn read(stage: BorrowedFd<'_>) -> io::Result<Option<Self>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut text = Vec::new();
+        match openat(stage, NAME, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            file => File::from(file?).read_to_end(&mut text)?,
+        };
+        let journal: Self = serde_json::from_slice(&text)?;
+        match journal.version {
+            VERSION => Ok(Some(journal)),
+            other => Err(io::Error::other(format!("its journal has version {other}"))),
+        }
+    }
+}

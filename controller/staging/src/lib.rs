@@ -1,0 +1,29 @@
+//! Io dirs on the host: the directories that are [created] for them, and how one changes whole or not
+//! at all.
+//!
+//! A [`Stage`] is a private copy of an io dir, beside it on the same filesystem. A run works on the
+//! copy. Then [`Stage::changes`] compares the two, and [`Stage::commit`] moves what changed into the
+//! io dir: by a journal, so that a commit that was interrupted is completed by [`recover`], and one
+//! that was not begun leaves no trace. Nothing is believed of the run itself: the host compares, by
+//! descriptors, and follows no link.
+
+#![forbid(unsafe_code)]
+
+mod commit;
+mod compare;
+mod copy;
+pub mod created;
+mod diff;
+mod error;
+mod journal;
+mod manifest;
+mod stage;
+mod tree;
+
+pub use commit::Commit;
+pub use compare::Comparison;
+pub use error::StageError;
+pub use stage::{Stage, recover};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,374 @@
+//! A stage: a directory of this user alone, on the io dir's filesystem, with the copy that a run works
+//! on, what the commit removed, and the journal.
+//!
+//! It is beside the io dir, or, where that cannot be, in it: the sandbox does not see the io dir then.
+//! A record in the state directory names it, so that it is found after its controller was killed.
+
+use std::ffi::{CStr, OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, FlockOperation, Mode, OFlags, Stat, StatxFlags, flock, mkdirat, openat, statx, syncfs,
+    unlinkat,
+};
+use rustix::io::Errno;
+use sandbox_api::changes::ChangeManifest;
+use sandbox_dirfd::{Root, random_hex, remove_tree};
+use serde::{Deserialize, Serialize};
+
+use crate::commit::{self, Commit};
+use crate::compare::{Comparison, compare};
+use crate::copy::{Baseline, copy_tree};
+use crate::error::StageError;
+use crate::journal::Journal;
+
+/// What the name of a stage begins with.
+const PREFIX: &str = ".sandboxctl-stage-";
+/// The copy in a stage.
+const FILES: &str = "files";
+/// What a commit removed from the io dir.
+const TRASH: &str = "trash";
+
+/// A stage in use. Dropped, it is removed; after a commit that was interrupted it stays, and
+/// [`recover`] completes it.
+#[derive(Debug)]
+pub struct Stage {
+    io_dir: OwnedFd,
+    at: Location,
+    record: PathBuf,
+    copy: OwnedFd,
+    baseline: Baseline,
+    /// A commit was begun and not completed.
+    is_interrupted: bool,
+}
+
+/// A stage, as it is recorded for other processes. Whoever may write to the directory that it is in
+/// could put another one in its place, so it is known by its inode, and so is the io dir.
+#[derive(Debug, Serialize, Deserialize)]
+struct Recorded {
+    path: PathBuf,
+    /// `None` until it is there.
+    stage: Option<Inode>,
+    io_path: PathBuf,
+    io_dir: Inode,
+}
+
+/// An inode; `born` tells it from a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Inode {
+    device: u64,
+    number: u64,
+    born: Option<(i64, u32)>,
+}
+
+#[derive(Debug)]
+struct Location {
+    parent: OwnedFd,
+    name: OsString,
+    path: PathBuf,
+    /// The stage itself.
+    dir: OwnedFd,
+}
+
+impl Stage {
+    /// Copies the io dir. `io_path` is its path, without links; `records` is the directory of this
+    /// controller's records.
+    ///
+    /// # Errors
+    ///
+    /// [`StageError`] if something cannot be copied, or the io dir cannot be changed. Nothing is left
+    /// then.
+    pub fn create(
+        io_dir: BorrowedFd<'_>,
+        io_path: &Path,
+        records: &Path,
+    ) -> Result<Self, StageError> {
+        let name = format!("{PREFIX}{}", random_hex::<8>());
+        let mut last = None;
+        for parent in io_path.parent().into_iter().chain([io_path]) {
+            match Location::make(io_dir, io_path, parent, &name, records) {
+                Ok((at, record)) => return Self::fill(io_dir, at, record),
+                Err(error) => last = Some((parent, error)),
+            }
+        }
+        let (path, source) = last.unwrap_or((io_path, io::ErrorKind::NotFound.into()));
+        Err(StageError::Stage { path: path.to_owned(), source })
+    }
+
+    fn fill(io_dir: BorrowedFd<'_>, at: Location, record: PathBuf) -> Result<Self, StageError> {
+        let staged = (|| {
+            let failed = |errno: Errno| StageError::stage(&at.path)(errno.into());
+            for name in [FILES, TRASH] {
+                mkdirat(&at.dir, name, Mode::RWXU).map_err(failed)?;
+            }
+            let io_dir = directory(io_dir, OsStr::new(".")).map_err(StageError::at(b"."))?;
+            let copy = at.open(FILES).map_err(failed)?;
+            let is_stage = |name: &CStr, _: &Stat| name.to_bytes().starts_with(PREFIX.as_bytes());
+            let baseline = copy_tree(io_dir.as_fd(), copy.as_fd(), &is_stage)?;
+            Ok((io_dir, copy, baseline))
+        })();
+        match staged {
+            Ok((io_dir, copy, baseline)) => {
+                Ok(Self { io_dir, at, record, copy, baseline, is_interrupted: false })
+            }
+            Err(error) => {
+                at.remove(&record);
+                Err(error)
+            }
+        }
+    }
+
+    /// The path of the copy.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.at.path.join(FILES)
+    }
+
+    /// Compares the copy with the io dir as it was. Nothing may run in the sandbox any more.
+    ///
+    /// # Errors
+    ///
+    /// [`StageError`] if the copy cannot be read, or is larger or deeper than can be compared.
+    pub fn compare(&self) -> Result<Comparison, StageError> {
+        compare(self.io_dir.as_fd(), self.copy.as_fd(), &self.baseline)
+    }
+
+    /// The manifest of what changed, with at most `most` changes.
+    #[must_use]
+    pub fn manifest(&self, comparison: &Comparison, most: usize) -> ChangeManifest {
+        comparison.manifest(self.copy.as_fd(), most)
+    }
+
+    /// A unified diff of what changed. It has what the run wrote as it is: whoever prints it on a
+    /// terminal escapes it.
+    #[must_use]
+    pub fn diff(&self, comparison: &Comparison) -> String {
+        comparison.diff(self.io_dir.as_fd(), self.copy.as_fd())
+    }
+
+    /// Moves what changed into the io dir, or nothing if something else changed the same paths. `lock`
+    /// is a file or directory that all commits of this user lock, so that they take turns.
+    ///
+    /// # Errors
+    ///
+    /// [`StageError`]. The io dir is as it was, unless the commit was begun: then the next command
+    /// completes it.
+    pub fn commit(
+        &mut self,
+        comparison: &Comparison,
+        lock: &Path,
+        mut reached: impl FnMut(&'static str),
+    ) -> Result<Commit, StageError> {
+        if comparison.is_empty() {
+            return Ok(Commit::Done);
+        }
+        let at = StageError::at(b".");
+        let _turn = acquire(lock)?;
+        let io_dir = Root::new(self.io_dir.as_fd()).map_err(&at)?;
+        let conflicts = commit::conflicts(comparison, &self.baseline, &io_dir);
+        if !conflicts.is_empty() {
+            return Ok(Commit::Conflicts(conflicts));
+        }
+        let mut journal = Journal::new();
+        commit::plan(comparison, &self.baseline, &mut journal);
+        reached("planned");
+        // What is moved is on the disk before anything says that it moves.
+        syncfs(&self.copy).map_err(&at)?;
+        reached("synced");
+        let written = journal.write(self.at.dir.as_fd());
+        // If it failed the journal may still be there.
+        self.is_interrupted = true;
+        written.map_err(StageError::stage(&self.at.path))?;
+        reached("journaled");
+        self.at.apply(&journal, &io_dir, &mut reached)?;
+        self.is_interrupted = false;
+        reached("applied");
+        Ok(Commit::Done)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if !self.is_interrupted {
+            self.at.remove(&self.record);
+        }
+    }
+}
+
+impl Location {
+    /// Records and creates the stage in `parent`, if what is in it can be moved into the io dir.
+    fn make(
+        io_dir: BorrowedFd<'_>,
+        io_path: &Path,
+        parent: &Path,
+        name: &str,
+        records: &Path,
+    ) -> io::Result<(Self, PathBuf)> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(parent, flags, Mode::empty())?;
+        if mount_of(&fd)? != mount_of(io_dir)? {
+            return Err(Errno::XDEV.into());
+        }
+        let path = parent.join(name);
+        let record = records.join(name.trim_start_matches(PREFIX));
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(records)?;
+        let mut recorded = Recorded {
+            path: path.clone(),
+            stage: None,
+            io_path: io_path.to_owned(),
+            io_dir: Inode::of(io_dir)?,
+        };
+        recorded.write(&record)?;
+        let made = (|| {
+            mkdirat(&fd, name, Mode::RWXU)?;
+            let dir = directory(fd.as_fd(), OsStr::new(name))?;
+            recorded.stage = Some(Inode::of(&dir)?);
+            recorded.write(&record)?;
+            Ok(dir)
+        })();
+        match made {
+            Ok(dir) => Ok((Self { parent: fd, name: name.into(), path, dir }, record)),
+            Err(error) => {
+                _ = unlinkat(&fd, name, AtFlags::REMOVEDIR);
+                _ = fs::remove_file(&record);
+                Err(error)
+            }
+        }
+    }
+
+    fn open(&self, name: &str) -> Result<OwnedFd, Errno> {
+        directory(self.dir.as_fd(), OsStr::new(name))
+    }
+
+    /// Does what the journal says, and makes it last.
+    fn apply(
+        &self,
+        journal: &Journal,
+        io_dir: &Root<'_>,
+        reached: &mut dyn FnMut(&'static str),
+    ) -> Result<(), StageError> {
+        let failed = |errno: Errno| StageError::stage(&self.path)(errno.into());
+        let (copy, trash) = (self.open(FILES).map_err(failed)?, self.open(TRASH).map_err(failed)?);
+        let copy_root = Root::new(copy.as_fd()).map_err(failed)?;
+        commit::apply(journal, io_dir, &copy_root, trash.as_fd(), reached).map_err(failed)?;
+        syncfs(&copy).map_err(failed)
+    }
+
+    fn remove(&self, record: &Path) {
+        match remove_tree(self.parent.as_fd(), &self.name) {
+            Ok(()) | Err(Errno::NOENT) => _ = fs::remove_file(record),
+            // The next sweep tries again.
+            Err(errno) => {
+                tracing::warn!(path = %self.path.display(), %errno, "cannot remove a stage")
+            }
+        }
+    }
+}
+
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+fn directory(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
+    openat(parent, name, DIRECTORY, Mode::empty())
+}
+
+impl Recorded {
+    /// Never there in part.
+    fn write(&self, record: &Path) -> io::Result<()> {
+        let part = record.with_extension("part");
+        fs::write(&part, serde_json::to_vec(self)?)?;
+        fs::rename(part, record)
+    }
+}
+
+impl Inode {
+    fn of(file: impl AsFd) -> Result<Self, Errno> {
+        let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let found = statx(file, c"", AtFlags::EMPTY_PATH, mask)?;
+        let has_born = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+        Ok(Self {
+            device: (u64::from(found.stx_dev_major) << 32) | u64::from(found.stx_dev_minor),
+            number: found.stx_ino,
+            born: has_born.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec)),
+        })
+    }
+}
+
+/// The mount that a directory is in: nothing can be moved from one to another.
+fn mount_of(directory: impl AsFd) -> Result<(u64, u64), Errno> {
+    let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+    let found = statx(directory, c"", AtFlags::EMPTY_PATH, mask)?;
+    let device = (u64::from(found.stx_dev_major) << 32) | u64::from(found.stx_dev_minor);
+    Ok((device, found.stx_mnt_id))
+}
+
+/// Waits for the turn to commit; it ends with the returned file.
+fn acquire(lock: &Path) -> Result<File, StageError> {
+    let locked = (|| {
+        let file = File::open(lock)?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        Ok(file)
+    })();
+    locked.map_err(StageError::stage(lock))
+}
+
+/// Completes the commits that dead controllers began, and removes the stages of all others, by the
+/// records of one controller. What cannot be completed stays, and is tried again the next time.
+pub fn recover(records: &Path, lock: &Path) {
+    for entry in fs::read_dir(records).into_iter().flatten().flatten() {
+        let record = entry.path();
+        if let Err(error) = recover_one(&record, lock) {
+            tracing::warn!(record = %record.display(), %error, "cannot complete a commit");
+        }
+    }
+    _ = fs::remove_dir(records);
+}
+
+fn recover_one(record: &Path, lock: &Path) -> Result<(), StageError> {
+    let failed = || StageError::stage(record);
+    let text = match fs::read(record) {
+        // Another process was faster.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        text => text.map_err(failed())?,
+    };
+    let Ok(Recorded { path, stage, io_path, io_dir }) = serde_json::from_slice(&text) else {
+        // A part of a record: its stage was not made yet.
+        return fs::remove_file(record).map_err(failed());
+    };
+    let _turn = acquire(lock)?;
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = match rustix::fs::open(parent, flags, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return fs::remove_file(record).map_err(failed()),
+        parent => parent.map_err(io::Error::from).map_err(failed())?,
+    };
+    let dir = directory(parent.as_fd(), name);
+    let found = dir.and_then(|dir| Inode::of(&dir).map(|inode| (dir, inode)));
+    let dir = match (found, stage) {
+        (Ok((dir, inode)), Some(stage)) if inode == stage => dir,
+        // It was killed before it knew its stage, which is empty then.
+        (Ok(_), None) => {
+            _ = unlinkat(&parent, name, AtFlags::REMOVEDIR);
+            return fs::remove_file(record).map_err(failed());
+        }
+        // It is gone, or what is there is not ours.
+        _ => return fs::remove_file(record).map_err(failed()),
+    };
+    let at = Location { parent, name: name.to_owned(), path: path.clone(), dir };
+    if let Some(journal) = Journal::read(at.dir.as_fd()).map_err(StageError::stage(&path))? {
+        let opened = rustix::fs::open(&io_path, DIRECTORY, Mode::empty());
+        let opened = opened.map_err(|errno| StageError::stage(&io_path)(errno.into()))?;
+        if Inode::of(&opened).map_err(StageError::at(b"."))? != io_dir {
+            let error = io::Error::other("it is not the io dir that the commit began with");
+            return Err(StageError::stage(&io_path)(error));
+        }
+        let root = Root::new(opened.as_fd()).map_err(StageError::at(b"."))?;
+        at.apply(&journal, &root, &mut |_| {})?;
+    }
+    at.remove(record);
+    Ok(())
+}

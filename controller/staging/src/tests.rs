@@ -1,0 +1,492 @@
+//! Trees that a run changes at random: the manifest says what an independent walk finds, and a commit
+//! that is interrupted anywhere ends with the old tree or with the new one.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Permissions};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use proptest::prelude::*;
+use sandbox_api::changes::{Change, ChangeOp, ChangeType};
+use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
+
+use crate::{Commit, Stage, recover};
+
+/// An io dir in a directory of its own, and the state directory.
+struct Place {
+    root: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("io")).unwrap();
+        Self { root }
+    }
+
+    fn io(&self) -> PathBuf {
+        self.root.path().join("io")
+    }
+
+    fn records(&self) -> PathBuf {
+        self.root.path().join("records")
+    }
+
+    fn lock(&self) -> PathBuf {
+        self.root.path().to_owned()
+    }
+
+    fn stage(&self) -> Stage {
+        let io_dir = File::open(self.io()).unwrap();
+        Stage::create(io_dir.as_fd(), &self.io(), &self.records()).unwrap()
+    }
+
+    fn write(&self, path: &str, content: &str) {
+        let path = self.io().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    /// Nothing of a stage is left, beside the io dir or in it.
+    fn assert_clean(&self) {
+        let mut names: Vec<_> = fs::read_dir(self.root.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name != "records")
+            .collect();
+        names.sort();
+        assert_eq!(names, ["io"]);
+        let records = fs::read_dir(self.records()).into_iter().flatten().count();
+        assert_eq!(records, 0, "records");
+        assert!(look(&self.io()).keys().all(|path| !path.contains("sandboxctl")));
+    }
+}
+
+/// What a walk that knows nothing of stages finds: type, mode, time of files, content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    kind: ChangeType,
+    mode: u32,
+    modified: (i64, i64),
+    content: Vec<u8>,
+}
+
+fn look(root: &Path) -> BTreeMap<String, Seen> {
+    fn below(directory: &Path, root: &Path, seen: &mut BTreeMap<String, Seen>) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let metadata = fs::symlink_metadata(&path).unwrap();
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+            let (kind, content) = if metadata.is_dir() {
+                (ChangeType::Directory, Vec::new())
+            } else if metadata.is_symlink() {
+                let target = fs::read_link(&path).unwrap();
+                (ChangeType::Symlink, target.into_os_string().into_encoded_bytes())
+            } else {
+                (ChangeType::File, fs::read(&path).unwrap())
+            };
+            // A link has no mode, and the time of a directory changes with its entries.
+            let mode = if metadata.is_symlink() { 0 } else { metadata.mode() & 0o7777 };
+            let is_dir = metadata.is_dir();
+            let modified = if is_dir { (0, 0) } else { (metadata.mtime(), metadata.mtime_nsec()) };
+            seen.insert(name, Seen { kind, mode, modified, content });
+            if is_dir {
+                below(&path, root, seen);
+            }
+        }
+    }
+    let mut seen = BTreeMap::new();
+    below(root, root, &mut seen);
+    seen
+}
+
+/// A change that a run makes. Those that cannot be made are left out.
+#[derive(Debug, Clone)]
+enum Act {
+    Write(String, String),
+    Append(String, String),
+    Truncate(String),
+    Mkdir(String),
+    Remove(String),
+    Rename(String, String),
+    Chmod(String, u32),
+    Link(String, String),
+    Touch(String, u64),
+    Rewrite(String),
+}
+
+fn act(root: &Path, act: &Act) {
+    let at = |path: &str| root.join(path);
+    _ = match act {
+        Act::Write(path, content) => fs::write(at(path), content),
+        Act::Append(path, content) => fs::read(at(path))
+            .and_then(|old| fs::write(at(path), [&old, content.as_bytes()].concat())),
+        Act::Truncate(path) => File::options().write(true).truncate(true).open(at(path)).map(drop),
+        Act::Mkdir(path) => fs::create_dir_all(at(path)),
+        Act::Remove(path) => fs::remove_file(at(path)).or_else(|_| fs::remove_dir_all(at(path))),
+        Act::Rename(from, to) => fs::rename(at(from), at(to)),
+        Act::Chmod(path, mode) if !at(path).is_symlink() => {
+            fs::set_permissions(at(path), Permissions::from_mode(*mode))
+        }
+        Act::Chmod(..) => Ok(()),
+        Act::Link(path, target) => symlink(target, at(path)),
+        Act::Touch(path, seconds) if at(path).is_file() && !at(path).is_symlink() => {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(*seconds);
+            File::open(at(path)).and_then(|file| file.set_modified(time))
+        }
+        Act::Touch(..) => Ok(()),
+        // The same content and time: no change.
+        Act::Rewrite(path) => (|| {
+            let modified = fs::metadata(at(path))?.modified()?;
+            let content = fs::read(at(path))?;
+            fs::write(at(path), content)?;
+            File::options().write(true).open(at(path))?.set_modified(modified)
+        })(),
+    };
+}
+
+fn some_path() -> impl Strategy<Value = String> {
+    proptest::collection::vec("[abc]", 1..4).prop_map(|parts| parts.join("/"))
+}
+
+fn some_act() -> impl Strategy<Value = Act> {
+    let path = some_path;
+    prop_oneof![
+        (path(), "[xy\n]{0,8}").prop_map(|(path, content)| Act::Write(path, content)),
+        (path(), "[xy]{1,4}").prop_map(|(path, content)| Act::Append(path, content)),
+        path().prop_map(Act::Truncate),
+        path().prop_map(Act::Mkdir),
+        path().prop_map(Act::Remove),
+        (path(), path()).prop_map(|(from, to)| Act::Rename(from, to)),
+        (path(), prop_oneof![Just(0o700), Just(0o755), Just(0o644), Just(0o500), Just(0o1777)])
+            .prop_map(|(path, mode)| Act::Chmod(path, mode)),
+        (path(), "[abc./]{1,5}").prop_map(|(path, target)| Act::Link(path, target)),
+        (path(), 1_000_u64..2_000).prop_map(|(path, seconds)| Act::Touch(path, seconds)),
+        path().prop_map(Act::Rewrite),
+    ]
+}
+
+/// The changes between two trees, as `path op type`.
+fn expected(old: &BTreeMap<String, Seen>, new: &BTreeMap<String, Seen>) -> Vec<(String, ChangeOp)> {
+    let mut changes = Vec::new();
+    for (path, now) in new {
+        let op = match old.get(path) {
+            None => ChangeOp::Created,
+            Some(before) if before == now => continue,
+            Some(before) if (before.kind, &before.content) != (now.kind, &now.content) => {
+                ChangeOp::Modified
+            }
+            Some(before) if before.mode != now.mode => ChangeOp::Mode,
+            Some(_) => ChangeOp::Times,
+        };
+        changes.push((path.clone(), op));
+    }
+    let removed = old.keys().filter(|path| !new.contains_key(*path));
+    changes.extend(removed.map(|path| (path.clone(), ChangeOp::Removed)));
+    changes.sort_by(|(a, _), (b, _)| a.as_bytes().cmp(b.as_bytes()));
+    changes
+}
+
+fn hex(content: &[u8]) -> String {
+    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn assert_is(change: &Change, old: Option<&Seen>, new: Option<&Seen>) {
+    let content = |seen: &Seen| (seen.kind != ChangeType::Directory).then(|| hex(&seen.content));
+    let mode =
+        |seen: &Seen| (seen.kind != ChangeType::Symlink).then(|| format!("{:04o}", seen.mode));
+    let size =
+        |seen: &Seen| (seen.kind != ChangeType::Directory).then_some(seen.content.len() as u64);
+    assert_eq!(change.kind, new.or(old).unwrap().kind, "{change:?}");
+    assert_eq!(change.sha256, new.and_then(content), "{change:?}");
+    assert_eq!(change.bytes, new.and_then(size), "{change:?}");
+    assert_eq!(change.mode, new.and_then(mode), "{change:?}");
+    let before = change.before.clone();
+    assert_eq!(before.as_ref().map(|it| it.sha256.clone()), old.map(content), "{change:?}");
+    assert_eq!(before.as_ref().map(|it| it.bytes), old.map(size), "{change:?}");
+    assert_eq!(before.as_ref().map(|it| it.mode.clone()), old.map(mode), "{change:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn manifest_equals_an_independent_walk_and_a_commit_gives_the_copy(
+        before in proptest::collection::vec(some_act(), 0..20),
+        during in proptest::collection::vec(some_act(), 0..20),
+        interrupted in proptest::option::of(0_usize..12),
+    ) {
+        let place = Place::new();
+        for it in &before {
+            act(&place.io(), it);
+        }
+        let old = look(&place.io());
+        let mut stage = place.stage();
+        assert_eq!(look(&stage.path()), old, "the copy is the io dir");
+        assert!(stage.compare().unwrap().is_empty());
+        for it in &during {
+            act(&stage.path(), it);
+        }
+        let new = look(&stage.path());
+        let compared = stage.compare().unwrap();
+        let manifest = stage.manifest(&compared, usize::MAX);
+        let found: Vec<_> = manifest.changes.iter().map(|it| (it.path.clone(), it.op)).collect();
+        assert_eq!(found, expected(&old, &new));
+        for change in &manifest.changes {
+            assert_is(change, old.get(&change.path), new.get(&change.path));
+        }
+        assert_eq!(look(&place.io()), old, "nothing is committed yet");
+
+        let mut left = interrupted;
+        let mut is_journaled = false;
+        let committed = catch_unwind(AssertUnwindSafe(|| {
+            stage.commit(&compared, &place.lock(), |point| {
+                is_journaled |= point == "journaled";
+                match &mut left {
+                    // As a panic, and without its message.
+                    Some(0) => resume_unwind(Box::new(point)),
+                    Some(left) => *left -= 1,
+                    None => {}
+                }
+            })
+        }));
+        match committed {
+            Ok(committed) => {
+                assert_eq!(committed.unwrap(), Commit::Done);
+                drop(stage);
+                assert_eq!(look(&place.io()), new);
+            }
+            Err(_) => {
+                // As `kill -9` leaves it.
+                std::mem::forget(stage);
+                recover(&place.records(), &place.lock());
+                assert_eq!(look(&place.io()), if is_journaled { new } else { old });
+            }
+        }
+        place.assert_clean();
+    }
+}
+
+#[test]
+fn discarded_changes_leave_no_trace() {
+    let place = Place::new();
+    place.write("a/b", "old");
+    let times = |path: &Path| {
+        let metadata = fs::metadata(path).unwrap();
+        (metadata.mode(), metadata.mtime(), metadata.mtime_nsec(), metadata.ctime_nsec())
+    };
+    let paths = [place.io(), place.io().join("a"), place.io().join("a/b")];
+    let before: Vec<_> = paths.iter().map(|path| times(path)).collect();
+    let stage = place.stage();
+    fs::write(stage.path().join("a/b"), "new").unwrap();
+    fs::remove_dir_all(stage.path().join("a")).unwrap();
+    drop(stage);
+    assert_eq!(paths.iter().map(|path| times(path)).collect::<Vec<_>>(), before);
+    place.assert_clean();
+}
+
+#[test]
+fn paths_that_something_else_changed_commit_nothing() {
+    /// What it is, what something else does, what the run does, and the paths in conflict.
+    type Case = (&'static str, fn(&Path), fn(&Path), &'static [&'static str]);
+    let changed: &[Case] = &[
+        (
+            "both write",
+            |io| fs::write(io.join("f"), "io").unwrap(),
+            |copy| fs::write(copy.join("f"), "copy").unwrap(),
+            &["f"],
+        ),
+        (
+            "both create",
+            |io| fs::write(io.join("n"), "io").unwrap(),
+            |copy| fs::write(copy.join("n"), "copy").unwrap(),
+            &["n"],
+        ),
+        (
+            "a removed directory has more",
+            |io| fs::write(io.join("d/n"), "io").unwrap(),
+            |copy| fs::remove_dir_all(copy.join("d")).unwrap(),
+            &["d"],
+        ),
+        (
+            "a changed file is gone",
+            |io| fs::remove_file(io.join("f")).unwrap(),
+            |copy| fs::write(copy.join("f"), "copy").unwrap(),
+            &["f"],
+        ),
+    ];
+    for (what, outside, inside, conflicts) in changed {
+        let place = Place::new();
+        place.write("f", "old");
+        place.write("d/g", "old");
+        let mut stage = place.stage();
+        inside(&stage.path());
+        fs::write(stage.path().join("other"), "new").unwrap();
+        outside(&place.io());
+        let before = look(&place.io());
+        let compared = stage.compare().unwrap();
+        let committed = stage.commit(&compared, &place.lock(), |_| {}).unwrap();
+        let paths = conflicts.iter().map(|path| path.as_bytes().to_vec()).collect();
+        assert_eq!(committed, Commit::Conflicts(paths), "{what}");
+        drop(stage);
+        assert_eq!(look(&place.io()), before, "{what}");
+        place.assert_clean();
+    }
+}
+
+#[test]
+fn changes_of_other_paths_meanwhile_are_kept() {
+    let place = Place::new();
+    place.write("f", "old");
+    place.write("d/g", "old");
+    let mut stage = place.stage();
+    fs::write(stage.path().join("f"), "new").unwrap();
+    place.write("d/h", "from outside");
+    let compared = stage.compare().unwrap();
+    assert_eq!(stage.commit(&compared, &place.lock(), |_| {}).unwrap(), Commit::Done);
+    let seen = look(&place.io());
+    assert_eq!(seen["f"].content, b"new");
+    assert_eq!(seen["d/h"].content, b"from outside");
+}
+
+#[test]
+fn renamed_file_names_the_path_it_had() {
+    let place = Place::new();
+    place.write("old/name", "content");
+    let stage = place.stage();
+    fs::create_dir(stage.path().join("new")).unwrap();
+    fs::rename(stage.path().join("old/name"), stage.path().join("new/name")).unwrap();
+    fs::write(stage.path().join("copy"), "content").unwrap();
+    let manifest = stage.manifest(&stage.compare().unwrap(), usize::MAX);
+    let from =
+        |path: &str| manifest.changes.iter().find(|it| it.path == path).unwrap().from.clone();
+    assert_eq!(from("new/name").as_deref(), Some("old/name"));
+    assert_eq!(from("copy"), None);
+}
+
+#[test]
+fn diff_shows_text_and_names_what_is_none() {
+    let place = Place::new();
+    place.write("text", "one\ntwo\nthree\n");
+    place.write("binary", "\0old");
+    let stage = place.stage();
+    fs::write(stage.path().join("text"), "one\n2\nthree\n").unwrap();
+    fs::write(stage.path().join("binary"), "\0new").unwrap();
+    fs::write(stage.path().join("empty"), "").unwrap();
+    fs::write(stage.path().join("new"), "line\n").unwrap();
+    let diff = stage.diff(&stage.compare().unwrap());
+    assert_eq!(
+        diff,
+        "modified: binary\ncreated: empty (empty)\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+line\n\
+         --- a/text\n+++ b/text\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
+    );
+}
+
+#[test]
+fn names_of_any_bytes_sparse_files_and_stages_of_others_are_copied_as_they_must_be() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+    let place = Place::new();
+    let odd = OsStr::from_bytes(b"new\nline\\\xff");
+    fs::write(place.io().join(odd), "odd").unwrap();
+    let sparse = File::create(place.io().join("sparse")).unwrap();
+    sparse.set_len(1 << 30).unwrap();
+    fs::create_dir(place.io().join(".sandboxctl-stage-0123")).unwrap();
+    let mut stage = place.stage();
+    let copied = fs::metadata(stage.path().join("sparse")).unwrap();
+    assert_eq!((copied.len(), copied.blocks()), (1 << 30, 0));
+    assert!(!stage.path().join(".sandboxctl-stage-0123").exists());
+    fs::write(stage.path().join(odd), "changed").unwrap();
+    let compared = stage.compare().unwrap();
+    let manifest = stage.manifest(&compared, 10);
+    assert_eq!(manifest.changes.len(), 1);
+    assert_eq!(manifest.changes[0].path_bytes(), odd.as_bytes());
+    assert_eq!(stage.commit(&compared, &place.lock(), |_| {}).unwrap(), Commit::Done);
+    assert_eq!(fs::read(place.io().join(odd)).unwrap(), b"changed");
+    assert!(place.io().join(".sandboxctl-stage-0123").exists());
+}
+
+#[test]
+fn io_dir_that_is_a_mount_point_has_its_stage_in_it() {
+    let place = Place::new();
+    let io = place.io();
+    let options = rustix::mount::MountFlags::empty();
+    if rustix::mount::mount("tmpfs", &io, "tmpfs", options, c"size=1m").is_err() {
+        assert!(!rustix::process::geteuid().is_root(), "root can mount");
+        return;
+    }
+    place.write("f", "old");
+    let mut stage = place.stage();
+    assert!(stage.path().starts_with(&io), "{}", stage.path().display());
+    assert_eq!(fs::read_dir(stage.path()).unwrap().count(), 1, "not the stage itself");
+    fs::write(stage.path().join("f"), "new").unwrap();
+    let compared = stage.compare().unwrap();
+    let committed = stage.commit(&compared, &place.lock(), |_| {}).unwrap();
+    drop(stage);
+    let seen = look(&io);
+    rustix::mount::unmount(&io, rustix::mount::UnmountFlags::empty()).unwrap();
+    assert_eq!(committed, Commit::Done);
+    assert_eq!(seen.keys().collect::<Vec<_>>(), ["f"]);
+    assert_eq!(seen["f"].content, b"new");
+}
+
+#[test]
+fn what_cannot_be_staged_leaves_nothing() {
+    let place = Place::new();
+    let mut deep = place.io();
+    for _ in 0..130 {
+        deep.push("d");
+    }
+    fs::create_dir_all(deep).unwrap();
+    let io_dir = File::open(place.io()).unwrap();
+    let error = Stage::create(io_dir.as_fd(), &place.io(), &place.records()).unwrap_err();
+    assert!(error.to_string().contains("more than 128 directories"), "{error}");
+    place.assert_clean();
+}
+
+#[test]
+fn stage_that_is_not_the_recorded_one_commits_nothing() {
+    let place = Place::new();
+    place.write("f", "old");
+    let mut stage = place.stage();
+    fs::write(stage.path().join("f"), "new").unwrap();
+    let compared = stage.compare().unwrap();
+    let interrupted = catch_unwind(AssertUnwindSafe(|| {
+        stage.commit(&compared, &place.lock(), |point| {
+            if point == "journaled" {
+                resume_unwind(Box::new(point));
+            }
+        })
+    }));
+    assert!(interrupted.is_err());
+    let ours = stage.path().parent().unwrap().to_owned();
+    std::mem::forget(stage);
+    // Whoever may write beside the io dir puts a copy of it in its place.
+    let forged = place.root.path().join("forged");
+    fs::rename(&ours, &forged).unwrap();
+    let mut copy = std::process::Command::new("cp");
+    assert!(copy.arg("-a").args([&forged, &ours]).status().unwrap().success());
+    fs::write(ours.join("files/f"), "forged").unwrap();
+    recover(&place.records(), &place.lock());
+    assert_eq!(fs::read_to_string(place.io().join("f")).unwrap(), "old");
+    assert!(ours.exists(), "it is not ours to remove");
+}
+
+#[test]
+fn links_in_a_stage_lead_nowhere() {
+    let place = Place::new();
+    place.write("f", "old");
+    let outside = place.root.path().join("outside");
+    fs::write(&outside, "kept").unwrap();
+    let mut stage = place.stage();
+    symlink(&outside, stage.path().parent().unwrap().join("journal.part")).unwrap();
+    fs::write(stage.path().join("f"), "new").unwrap();
+    let compared = stage.compare().unwrap();
+    stage.commit(&compared, &place.lock(), |_| {}).unwrap_err();
+    assert_eq!(fs::read_to_string(&outside).unwrap(), "kept");
+    assert_eq!(fs::read_to_string(place.io().join("f")).unwrap(), "old");
+}

@@ -1,0 +1,150 @@
+//! Trees by descriptors: their entries, and what tells that one changed.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, StatxFlags, fstat, openat, statat};
+use rustix::io::{Errno, Result};
+use sandbox_api::changes::ChangeType;
+use sandbox_dirfd::retry;
+
+use crate::error::StageError;
+
+/// The maximum depth of directories. Each level holds a descriptor, or two.
+pub(crate) const MAX_DEPTH: usize = 128;
+/// The maximum number of entries.
+pub(crate) const MAX_ENTRIES: usize = 2_000_000;
+
+/// What tells that a file changed: whoever writes to it, or changes its metadata, changes its ctime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub dev: u64,
+    pub ino: u64,
+    pub mode: u32,
+    pub size: u64,
+    pub modified: (i64, u64),
+    pub changed: (i64, u64),
+}
+
+impl Stamp {
+    pub fn of(stat: &Stat) -> Self {
+        Self {
+            dev: stat.st_dev,
+            ino: stat.st_ino,
+            mode: stat.st_mode,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            modified: (stat.st_mtime, stat.st_mtime_nsec),
+            changed: (stat.st_ctime, stat.st_ctime_nsec),
+        }
+    }
+
+    pub fn kind(&self) -> ChangeType {
+        match FileType::from_raw_mode(self.mode) {
+            FileType::RegularFile => ChangeType::File,
+            FileType::Directory => ChangeType::Directory,
+            FileType::Symlink => ChangeType::Symlink,
+            _ => ChangeType::Other,
+        }
+    }
+
+    pub fn is_directory(&self) -> bool {
+        self.kind() == ChangeType::Directory
+    }
+
+    /// The permission bits.
+    pub const fn permissions(&self) -> u32 {
+        self.mode & 0o7777
+    }
+}
+
+/// When an inode was created according to its filesystem: inode numbers are reused.
+pub(crate) type Born = Option<(i64, u32)>;
+
+pub(crate) fn born(parent: BorrowedFd<'_>, name: &CStr) -> Born {
+    let found =
+        rustix::fs::statx(parent, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME).ok()?;
+    let is_known = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+    is_known.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec))
+}
+
+/// Opens a file or directory to read it, without following a link or waiting for a FIFO, and where
+/// that is allowed without changing when it was last read.
+pub(crate) fn open(parent: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> Result<OwnedFd> {
+    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match retry(|| openat(parent, name, flags | OFlags::NOATIME, Mode::empty())) {
+        Err(Errno::PERM) => retry(|| openat(parent, name, flags, Mode::empty())),
+        opened => opened,
+    }
+}
+
+/// The entries of a directory, sorted by name, with their metadata. One that disappears meanwhile is
+/// left out.
+pub(crate) fn entries(directory: BorrowedFd<'_>) -> Result<Vec<(CString, Stat)>> {
+    let mut found = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => found.push((name.to_owned(), stat)),
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    found.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(found)
+}
+
+pub(crate) fn join(directory: &[u8], name: &[u8]) -> Box<[u8]> {
+    match directory {
+        [] => name.into(),
+        directory => [directory, b"/", name].concat().into(),
+    }
+}
+
+/// An entry that a walk has come to.
+pub(crate) struct Visit<'a> {
+    pub parent: BorrowedFd<'a>,
+    pub name: &'a CStr,
+    pub path: &'a [u8],
+    pub stat: &'a Stat,
+}
+
+/// Calls `see` for every entry below `root`, parents first.
+pub(crate) fn walk(
+    root: BorrowedFd<'_>,
+    see: &mut impl FnMut(Visit<'_>) -> std::result::Result<(), StageError>,
+) -> std::result::Result<(), StageError> {
+    let root_fd = open(root, c".", OFlags::DIRECTORY).map_err(StageError::at(b"."))?;
+    let device = fstat(&root_fd).map_err(StageError::at(b"."))?.st_dev;
+    walk_in(root_fd.as_fd(), b"", 0, device, see)
+}
+
+fn walk_in(
+    directory: BorrowedFd<'_>,
+    path: &[u8],
+    depth: usize,
+    device: u64,
+    see: &mut impl FnMut(Visit<'_>) -> std::result::Result<(), StageError>,
+) -> std::result::Result<(), StageError> {
+    for (name, stat) in entries(directory).map_err(StageError::at(path))? {
+        let path = join(path, name.to_bytes());
+        see(Visit { parent: directory, name: &name, path: &path, stat: &stat })?;
+        if Stamp::of(&stat).is_directory() {
+            if depth + 1 > MAX_DEPTH {
+                return Err(StageError::TooDeep { path: path.into() });
+            }
+            let below = match open(directory, &name, OFlags::DIRECTORY) {
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+                opened => opened.map_err(StageError::at(&path))?,
+            };
+            if fstat(&below).map_err(StageError::at(&path))?.st_dev != device {
+                return Err(StageError::MountPoint { path: path.into() });
+            }
+            walk_in(below.as_fd(), &path, depth + 1, device, see)?;
+        }
+    }
+    Ok(())
+}

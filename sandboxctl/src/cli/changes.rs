@@ -1,0 +1,41 @@
+//! Changes of the io dir: the flags of `run` and `exec`.
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use clap::{Args, ValueHint};
+use sandbox_api::changes::CommitPolicy;
+
+/// What becomes of the changes of a run.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Changes")]
+pub struct ChangesArgs {
+    /// Write what the run changed in the io dir to this file as JSON (sandboxctl.changes/1); - is
+    /// stdout
+    #[arg(long = "changes", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
+
+    /// When to keep the changes; without this and --changes they are made in place
+    #[arg(long = "commit", value_name = "WHEN", value_parser = when())]
+    pub commit: Option<CommitPolicy>,
+
+    /// Print a unified diff of changed text files on stderr
+    #[arg(long)]
+    pub diff: bool,
+}
+
+impl ChangesArgs {
+    /// Whether the run works on a copy of the io dir.
+    #[must_use]
+    pub fn is_staged(&self) -> bool {
+        let in_place = matches!(self.commit, None | Some(CommitPolicy::Always));
+        self.file.is_some() || self.diff || !in_place
+    }
+}
+
+fn when() -> impl clap::builder::TypedValueParser<Value = CommitPolicy> {
+    const ALL: [CommitPolicy; 3] =
+        [CommitPolicy::Always, CommitPolicy::OnSuccess, CommitPolicy::Never];
+    PossibleValuesParser::new(ALL.map(CommitPolicy::as_str))
+        .map(|word| ALL.into_iter().find(|it| it.as_str() == word).unwrap_or_default())
+}

@@ -1,0 +1,185 @@
+//! Changes of `run` and `exec` that are staged: listed, and committed whole or not at all.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use sandbox_api::changes::{ChangeManifest, CommitPolicy};
+use sandbox_api::{ErrorKind, ExecutionReport, Failure, Outcome, SandboxSpec};
+use sandbox_controller::{FinishOptions, Sandbox};
+
+use crate::cli::changes::ChangesArgs;
+use crate::error::Error;
+use crate::input;
+use crate::output::Output;
+use crate::render;
+use crate::target::Target;
+
+/// What becomes of the changes.
+pub struct Staging {
+    /// `None` if they are made in place.
+    options: Option<FinishOptions>,
+    /// Where the manifest is written.
+    file: Option<PathBuf>,
+}
+
+/// The end of a run, with what is printed of its changes.
+#[derive(Default)]
+pub struct Staged {
+    diff: Option<String>,
+    /// Why nothing was committed, if the run itself failed.
+    problem: Option<Failure>,
+    is_staged: bool,
+    commit: CommitPolicy,
+}
+
+impl Staging {
+    /// Checks the flags, and has the sandbox staged if they ask for it.
+    ///
+    /// # Errors
+    ///
+    /// If they do not fit each other or the sandbox.
+    pub fn of(
+        args: &ChangesArgs,
+        json: bool,
+        runs: usize,
+        spec: SandboxSpec,
+    ) -> Result<(Self, SandboxSpec), Error> {
+        if !args.is_staged() {
+            return Ok((Self { options: None, file: None }, spec));
+        }
+        let flag = match args {
+            ChangesArgs { file: Some(_), .. } => "--changes",
+            ChangesArgs { diff: true, .. } => "--diff",
+            _ => "--commit",
+        };
+        if spec.io_dir.is_none() {
+            let why = "the sandbox has no io dir that stays";
+            return Err(Error::usage(flag, why).with_hint("--io-dir DIR names one"));
+        }
+        if let Some(file) = &args.file {
+            if runs > 1 {
+                return Err(Error::usage(flag, "it is for one script at a time")
+                    .with_hint("with --json each document has the member `changes`"));
+            }
+            if json && file == Path::new("-") {
+                return Err(Error::usage(flag, "stdout is taken by the document of --json")
+                    .with_hint("the document has the member `changes`"));
+            }
+            // Before anything runs.
+            drop(open(file)?);
+        }
+        let options = FinishOptions { commit: args.commit.unwrap_or_default(), diff: args.diff };
+        Ok((Self { options: Some(options), file: args.file.clone() }, spec.staged()))
+    }
+
+    /// Ends the sandbox and decides about the changes. What goes wrong then is the outcome of a run that
+    /// had ended well.
+    ///
+    /// # Errors
+    ///
+    /// If the manifest cannot be written.
+    pub async fn finish(
+        &self,
+        sandbox: &Sandbox,
+        report: &mut ExecutionReport,
+    ) -> Result<Staged, Error> {
+        let Some(options) = self.options else { return Ok(Staged::default()) };
+        let mut staged = Staged { is_staged: true, commit: options.commit, ..Staged::default() };
+        let problem = match sandbox.finish(options, &report.outcome).await {
+            Ok(Some(end)) => {
+                let conflict = conflict(&end.changes.conflicts);
+                staged.diff = end.diff;
+                report.changes = Some(end.changes);
+                conflict.map(|failure| (failure, ErrorKind::Conflict))
+            }
+            Ok(None) => None,
+            Err(error) => Some((Failure::from(&error), error.kind())),
+        };
+        if let Some((failure, kind)) = problem {
+            match &report.outcome {
+                Outcome::Ok { .. } => {
+                    let exit_code = sandbox_api::exit_code(kind);
+                    report.outcome = Outcome::Error { failure, exit_code };
+                }
+                _ => staged.problem = Some(failure),
+            }
+        }
+        if let (Some(file), Some(changes)) = (&self.file, &report.changes) {
+            write(file, &changes.manifest)?;
+        }
+        Ok(staged)
+    }
+}
+
+/// The failure of a commit that would have overwritten what something else changed.
+fn conflict(paths: &[String]) -> Option<Failure> {
+    const SHOWN: usize = 3;
+    let shown: Vec<_> = paths.iter().take(SHOWN).map(String::as_str).collect();
+    let more = match paths.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!paths.is_empty()).then(|| {
+        let message = format!(
+            "nothing was committed: {}{more} changed in the io dir meanwhile",
+            shown.join(", ")
+        );
+        let hint = "run it again, or use an io dir that nothing else changes";
+        Failure::new(ErrorKind::Conflict, message, Some(hint.to_owned()))
+    })
+}
+
+fn open(file: &Path) -> Result<Option<Target>, Error> {
+    if file == Path::new("-") {
+        return Ok(None);
+    }
+    Target::open(file).map(Some).map_err(|error| unusable(file, &error))
+}
+
+fn write(file: &Path, manifest: &ChangeManifest) -> Result<(), Error> {
+    let unusable = |error: std::io::Error| unusable(file, &error);
+    let mut text = serde_json::to_vec(manifest).map_err(|error| unusable(error.into()))?;
+    text.push(b'\n');
+    match open(file)? {
+        None => std::io::stdout().write_all(&text).map_err(|source| Error::Stdout { source }),
+        Some(target) => {
+            let written = target.writer().and_then(|mut writer| writer.write_all(&text));
+            written.and_then(|()| target.finish()).map_err(unusable)
+        }
+    }
+}
+
+fn unusable(file: &Path, error: &std::io::Error) -> Error {
+    Error::usage("--changes", format!("{}: {}", file.display(), input::reason(error)))
+}
+
+impl Staged {
+    /// Whether the changes are in the io dir.
+    pub fn is_kept(&self, report: &ExecutionReport) -> bool {
+        !self.is_staged || report.changes.as_ref().is_some_and(|changes| changes.committed)
+    }
+
+    /// Says what became of the changes.
+    pub fn print(&self, output: &Output, report: &ExecutionReport) {
+        if !self.is_staged {
+            return;
+        }
+        if let Some(diff) = &self.diff {
+            output.block(&render::diff(diff, output.stderr_has_colour()));
+        }
+        if let Some(problem) = &self.problem {
+            output.caution(&problem.message);
+        }
+        let Some(changes) = &report.changes else { return };
+        let count = match (changes.manifest.changes.len(), changes.manifest.truncated) {
+            (1, false) => "1 change".to_owned(),
+            (count, false) => format!("{count} changes"),
+            (count, true) => format!("more than {count} changes"),
+        };
+        if changes.committed {
+            output.notice(&format!("committed {count}"));
+        } else if changes.conflicts.is_empty() {
+            output.notice(&format!("discarded {count} (--commit {})", self.commit.as_str()));
+        }
+    }
+}
