@@ -164,7 +164,8 @@ fn some_act() -> impl Strategy<Value = Act> {
         (path(), path()).prop_map(|(from, to)| Act::Rename(from, to)),
         (path(), prop_oneof![Just(0o700), Just(0o755), Just(0o644), Just(0o500), Just(0o1777)])
             .prop_map(|(path, mode)| Act::Chmod(path, mode)),
-        (path(), "[abc./]{1,5}").prop_map(|(path, target)| Act::Link(path, target)),
+        // Never out of the tree: what follows is made through it.
+        (path(), "[abc]{1,2}").prop_map(|(path, target)| Act::Link(path, target)),
         (path(), 1_000_u64..2_000).prop_map(|(path, seconds)| Act::Touch(path, seconds)),
         path().prop_map(Act::Rewrite),
     ]
