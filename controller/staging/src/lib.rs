@@ -2,7 +2,7 @@
 //! at all.
 //!
 //! A [`Stage`] is a private copy of an io dir, beside it on the same filesystem. A run works on the
-//! copy. Then [`Stage::changes`] compares the two, and [`Stage::commit`] moves what changed into the
+//! copy. Then [`Stage::compare`] compares the two, and [`Stage::commit`] moves what changed into the
 //! io dir: by a journal, so that a commit that was interrupted is completed by [`recover`], and one
 //! that was not begun leaves no trace. Nothing is believed of the run itself: the host compares, by
 //! descriptors, and follows no link.
