@@ -207,6 +207,7 @@ impl Session<'_> {
             let mut document = ExecDocument::from(result);
             document.execution.artifacts = copied.report.as_ref().map(Cow::Borrowed);
             output.document(&document)?;
+            staged.print_diff(output);
             cut_off::warn_of_command(output, result);
             return Ok(());
         }

@@ -159,14 +159,19 @@ impl Staged {
         !self.is_staged || report.changes.as_ref().is_some_and(|changes| changes.committed)
     }
 
-    /// Says what became of the changes.
+    /// Prints the diff, if it was asked for.
+    pub fn print_diff(&self, output: &Output) {
+        if let Some(diff) = &self.diff {
+            output.block(&render::diff(diff, output.stderr_has_colour()));
+        }
+    }
+
+    /// Prints the diff, and what became of the changes.
     pub fn print(&self, output: &Output, report: &ExecutionReport) {
         if !self.is_staged {
             return;
         }
-        if let Some(diff) = &self.diff {
-            output.block(&render::diff(diff, output.stderr_has_colour()));
-        }
+        self.print_diff(output);
         if let Some(problem) = &self.problem {
             output.caution(&problem.message);
         }

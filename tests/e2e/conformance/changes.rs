@@ -104,6 +104,9 @@ fn run_that_fails_or_is_a_trial_leaves_the_io_dir_as_it_was() {
     assert!(!ended.stderr.contains("wrote"), "{}", ended.stderr);
     assert_eq!(after(), before);
 
+    let ended = place.sandboxctl(["run", "script.luau", "--json", "--commit", "never", "--diff"]);
+    ended.assert_code(0).assert_stderr_has("-two\n+2\n");
+
     let ended = place.sandboxctl(["run", "script.luau", "--commit", "on-success"]);
     ended.assert_code(0).assert_stderr_has("note: committed 3 changes");
     assert_eq!(place.read("sandbox-files/old"), "one\n2\n");

@@ -52,6 +52,7 @@ impl Report<'_> {
                 error.hint = self.other_language(&result.outcome).or(error.hint.take());
             }
             output.document(&document)?;
+            staged.print_diff(output);
             cut_off::warn_of_run(output, result);
             return Ok(());
         }
