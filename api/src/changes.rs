@@ -145,6 +145,8 @@ pub struct Changes {
 pub enum StagingMethod {
     /// The run works on a private copy.
     Copy,
+    /// The run works on an overlay of it.
+    Overlay,
 }
 
 impl ChangeManifest {

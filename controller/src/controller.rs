@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use futures_util::StreamExt;
-use sandbox_api::{EngineInfo, ImageInfo, ProgramImage, SandboxSpec};
+use sandbox_api::{EngineInfo, EngineKind, ImageInfo, ProgramImage, SandboxSpec};
 use sandbox_engine::{EngineFacts, ImageIdError, ImageSelector, Images, Rebuild, UserMapping};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
@@ -88,6 +88,9 @@ impl Controller {
             sandbox_engine::connect(&config.engine, &config.agent, &config.state_dir).await?;
         let EngineInfo { kind, endpoint, why, .. } = engine.info();
         tracing::info!(endpoint, took = ?since.elapsed(), "connecting to the {kind} engine ({why})");
+        // Over a network it is on another machine.
+        let is_local = *kind == EngineKind::Embedded || endpoint.starts_with("unix:");
+        let mounts_overlays = is_local && rustix::process::geteuid().is_root();
         let instance = Instance::register(state, endpoint)?;
         failpoint(Point::Registered).await;
         let shared = Shared {
@@ -106,6 +109,7 @@ impl Controller {
                 scratch_dir: config.scratch_dir,
             },
             mount_watch: MountWatch::default(),
+            mounts_overlays: mounts_overlays.into(),
         };
         Ok(Self::new(Arc::new(shared), config.sweep))
     }

@@ -16,6 +16,7 @@ mod exit;
 mod hardening;
 mod image;
 mod installed_files;
+mod overlay;
 mod sealed;
 
 use std::os::fd::OwnedFd;
@@ -45,6 +46,7 @@ pub use error::{AgentError, ConnectError, EmbeddedProblem, EngineError, Tried};
 pub use exit::{ContainerUsage, ExitEvidence, KILLED};
 pub use hardening::{MASKED_PATHS, READONLY_PATHS};
 pub use image::{ImageIdError, ImageSelector, Rebuild, seconds};
+pub use overlay::Layers;
 pub use sandbox_rootfs::{Progress, RootfsError};
 pub use sealed::SealedProgram;
 
@@ -187,13 +189,20 @@ pub struct Source {
     pub path: String,
     /// The opened file, whatever its path leads to by now.
     pub file: Arc<OwnedFd>,
+    /// The layers of the overlay to mount in its place; its lower layer is `file`.
+    pub overlay: Option<Layers>,
 }
 
 impl Source {
+    /// A file or directory that is mounted itself.
+    pub const fn new(path: String, file: Arc<OwnedFd>) -> Self {
+        Self { path, file, overlay: None }
+    }
+
     /// A private mount of a sandbox, without a path on the host.
     pub fn private(mount: Arc<OwnedFd>) -> Self {
         // No path of a source on the host is relative.
-        Self { path: "the private io dir".to_owned(), file: mount }
+        Self::new("the private io dir".to_owned(), mount)
     }
 
     /// Whether it is a private mount, which is mounted itself instead of a copy of it.
@@ -215,7 +224,7 @@ impl From<&str> for Source {
     /// A path that need not exist, for tests of an engine's configuration.
     fn from(path: &str) -> Self {
         let file = std::fs::File::open("/").expect("it is there");
-        Self { path: path.to_owned(), file: Arc::new(file.into()) }
+        Self::new(path.to_owned(), Arc::new(file.into()))
     }
 }
 

@@ -382,7 +382,7 @@ impl Execute for ScriptExecution {
         let touched = std::mem::take(&mut self.record.lock().touched);
         let inner = inner.clone();
         let scan = tokio::task::spawn_blocking(move || match (inner.io_dir(), inner.io_mount()) {
-            (Some(io_dir), Some(mount)) => touched.scan(io_dir.fd(), mount),
+            (Some(io_dir), Some(mount)) => touched.scan(io_dir.view(), mount),
             _ => FilesTouched::default(),
         });
         match tokio::time::timeout(SCAN_TIMEOUT, scan).await {

@@ -87,7 +87,7 @@ fn open_input(source: InputSource, spool_dir: &Path) -> io::Result<OpenInput> {
     fs::File::open(readable)?;
     let source = path.to_str().ok_or_else(|| io::Error::other("its path is not UTF-8"))?;
     Ok(OpenInput {
-        source: Source { path: source.to_owned(), file: Arc::new(fd) },
+        source: Source::new(source.to_owned(), Arc::new(fd)),
         identity: Identity::of(&stat),
         spool,
     })

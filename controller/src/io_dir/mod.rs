@@ -16,23 +16,26 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fs, io};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+use sandbox_api::changes::StagingMethod;
 use sandbox_dirfd::Identity;
 use sandbox_engine::Source;
-use sandbox_staging::Stage;
 use sandbox_staging::created::{self, CreatedDirs, hold};
 
 use crate::error::Error;
 use crate::io_dir::private::fresh::FreshDir;
-use crate::io_dir::staged::StagedIoDir;
+use crate::io_dir::staged::{StagedIoDir, stage};
 
 /// An open io dir.
 #[derive(Debug)]
 pub(crate) struct IoDir {
     /// Absolute, without symbolic links.
     path: PathBuf,
+    /// The source of its mount.
     source: Source,
+    /// Its files; of an overlay, the upper layer.
+    files: Arc<OwnedFd>,
     identity: Identity,
     owner: (u32, u32),
     /// It ends with its sandbox, and no caller uses its path.
@@ -43,10 +46,12 @@ pub(crate) struct IoDir {
     made: Option<CreatedDirs>,
     /// The directory on disk that ends with it, if it is a private one.
     fresh: Mutex<Option<FreshDir>>,
-    /// The path that callers know, if this is a copy of what is there.
+    /// The path that callers know, if this is a stage of what is there.
     shown: Option<PathBuf>,
-    /// The io dir that this is a copy of, until its changes are committed or discarded.
+    /// The io dir that this is a stage of, until its changes are committed or discarded.
     staged: Mutex<Option<Box<StagedIoDir>>>,
+    /// What the sandbox sees, if that is an overlay.
+    view: Mutex<Option<Arc<OwnedFd>>>,
 }
 
 /// How often to retry opening an io dir that others remove at the same time.
@@ -86,29 +91,36 @@ impl IoDir {
         }
     }
 
-    /// Opens an io dir, creating it if it is missing, and copies it: this is the copy. `stages` is where
-    /// it is recorded.
-    pub fn staged(given: &Path, records: &Path, stages: &Path) -> Result<Self, Error> {
+    /// Opens an io dir, creating it if it is missing, and stages it: this is the copy, or the upper
+    /// layer of the overlay. `stages` is where it is recorded.
+    pub fn staged(
+        given: &Path,
+        records: &Path,
+        stages: &Path,
+        method: StagingMethod,
+    ) -> Result<Self, Error> {
         let refuse = |reason: String| Error::IoDir {
             path: given.to_owned(),
             reason: format!("it cannot be staged: {reason}"),
         };
         let io_dir = Self::make(given, records)?;
-        let staged = Stage::create(io_dir.fd(), &io_dir.path, stages)
-            .map_err(|error| error.to_string())
-            .and_then(|stage| Self::open_at(&stage.path()).map(|copy| (stage, copy)));
-        let (stage, copy) = match staged {
+        let (stage, opened, overlay) = match stage(&io_dir, stages, method) {
             Ok(staged) => staged,
             Err(reason) => {
                 io_dir.release();
                 return Err(refuse(reason));
             }
         };
-        let Self { path, source, hold, made, .. } = io_dir;
+        let Self { path, source: lower, identity, hold, made, .. } = io_dir;
+        let source = match &overlay {
+            Some(_) => Source { overlay, ..lower.clone() },
+            None => opened.source.clone(),
+        };
         let hold = hold.into_inner().unwrap_or_else(PoisonError::into_inner);
         let shown = Some(path.clone());
-        let staged = StagedIoDir { stage, path, source, hold, made };
-        Ok(Self { shown, staged: Mutex::new(Some(Box::new(staged))), ..copy })
+        let files = opened.source.clone();
+        let staged = StagedIoDir { stage, path, lower, identity, files, hold, made };
+        Ok(Self { source, shown, staged: Mutex::new(Some(Box::new(staged))), ..opened })
     }
 
     /// Opens an existing io dir.
@@ -138,12 +150,14 @@ impl IoDir {
             return Err("it is the root of the whole system".to_owned());
         }
         let text = path.to_str().ok_or_else(|| "its path is not UTF-8".to_owned())?.to_owned();
-        let source = Source { path: text, file: Arc::new(fd) };
+        let files = Arc::new(fd);
+        let source = Source::new(text, files.clone());
         let (identity, owner) = (Identity::of(&stat), (stat.st_uid, stat.st_gid));
         let is_private = false;
         Ok(Self {
             path,
             source,
+            files,
             identity,
             owner,
             is_private,
@@ -152,11 +166,14 @@ impl IoDir {
             fresh: Mutex::default(),
             shown: None,
             staged: Mutex::default(),
+            view: Mutex::default(),
         })
     }
 
+    /// Its files. Those that its sandbox sees but did not change are not among them, if it sees an
+    /// [overlay](Self::lower).
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.source.file.as_fd()
+        self.files.as_fd()
     }
 
     pub fn path(&self) -> &Path {
@@ -168,16 +185,59 @@ impl IoDir {
         self.shown.as_deref().or(Some(&self.path)).filter(|_| !self.is_private)
     }
 
-    /// The io dir that this is a copy of: it must be one that may be mounted, too.
-    pub fn staged_source(&self) -> Option<Source> {
+    /// What it is a stage of, and the stage: neither may be anything that may not be mounted.
+    pub fn staged_sources(&self) -> Vec<Source> {
         let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
-        staged.as_ref().map(|staged| staged.source.clone())
+        let sources = |staged: &StagedIoDir| vec![staged.lower.clone(), staged.files.clone()];
+        staged.as_deref().map(sources).unwrap_or_default()
     }
 
-    /// Takes what decides about the changes, if this is a copy. If nobody takes it, they are discarded
-    /// at the end.
+    /// The identity of the caller's directory.
+    pub fn host_identity(&self) -> Identity {
+        let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
+        staged.as_ref().map_or(self.identity, |staged| staged.identity)
+    }
+
+    /// Takes what decides about the changes, if this is a stage. If nobody takes it, they are
+    /// discarded at the end.
     pub fn take_staged(&self) -> Option<Box<StagedIoDir>> {
         self.staged.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Opens what the sandbox sees at `path`, given the sandbox's first process: the overlay, which the
+    /// engine has mounted. It must be the one that the agent `told`.
+    pub fn open_view(&self, init: u32, path: &str, told: Identity) -> io::Result<()> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(format!("/proc/{init}/root"), flags, Mode::empty())?;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let view = rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve)?;
+        if Identity::of(&rustix::fs::fstat(&view)?) != told {
+            return Err(io::Error::other("it is not what the agent sees"));
+        }
+        let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(staged) = &*staged {
+            staged.stage.wait_for_tick();
+        }
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(view));
+        Ok(())
+    }
+
+    /// What the sandbox sees.
+    pub fn view(&self) -> Arc<OwnedFd> {
+        let view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        view.as_ref().unwrap_or(&self.files).clone()
+    }
+
+    /// The device numbers of its files: that of the filesystem, and that of what the sandbox sees.
+    pub fn devices(&self) -> [u64; 2] {
+        let view = rustix::fs::fstat(&*self.view()).map_or(self.identity.dev, |stat| stat.st_dev);
+        [self.identity.dev, view]
+    }
+
+    /// The lower layer of its overlay.
+    pub fn lower(&self) -> Option<BorrowedFd<'_>> {
+        self.source.overlay.as_ref().map(|layers| layers.lower.as_fd())
     }
 
     /// Whether it is on a disk of the host, and not in memory.
@@ -224,6 +284,7 @@ impl IoDir {
     /// Ends the use of the io dir: a fresh one is removed, and so are directories that were created
     /// for a named one, if they are empty.
     pub fn release(&self) {
+        drop(self.view.lock().unwrap_or_else(PoisonError::into_inner).take());
         drop(self.take_staged());
         drop(self.fresh.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(held) = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take() {

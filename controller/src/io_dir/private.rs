@@ -35,9 +35,11 @@ impl IoDir {
         let owner = (owner.uid(), owner.gid());
         let mount = mount(limits, owner).map_err(refuse)?;
         let stat = rustix::fs::fstat(&mount).map_err(|errno| refuse(errno.into()))?;
+        let files = Arc::new(mount);
         Ok(Self {
             path: PathBuf::new(),
-            source: Source::private(Arc::new(mount)),
+            source: Source::private(files.clone()),
+            files,
             identity: Identity::of(&stat),
             owner,
             is_private: true,
@@ -46,6 +48,7 @@ impl IoDir {
             fresh: Mutex::default(),
             shown: None,
             staged: Mutex::default(),
+            view: Mutex::default(),
         })
     }
 

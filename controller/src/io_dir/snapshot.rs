@@ -5,13 +5,14 @@
 //! mount, and ends at a maximum number of entries, depth and time; it reports if it was cut short.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{FileType, OFlags, Stat};
 use sandbox_api::{FileOp, FilesTouched, TouchedFile, TouchedSource};
 pub(crate) use sandbox_dirfd::ScanCoverage;
-use sandbox_dirfd::{Visit, WalkBounds, join};
+use sandbox_dirfd::{Root, Visit, WalkBounds, join};
+use sandbox_staging::overlay::{is_opaque, is_whiteout};
 
 /// The maximum directory depth of a scan. Each level holds a descriptor.
 pub(crate) const MAX_DEPTH: usize = 128;
@@ -40,6 +41,8 @@ pub(crate) struct DiskUsage {
 pub(crate) struct Snapshot {
     /// By their paths relative to the io dir. Without directories.
     files: HashMap<Box<[u8]>, Fingerprint>,
+    /// Those that the upper layer of an overlay hides: they were removed.
+    removed: HashSet<Box<[u8]>>,
     /// Whether `files` is complete.
     is_whole: bool,
     pub usage: DiskUsage,
@@ -72,24 +75,38 @@ impl Fingerprint {
 }
 
 impl Snapshot {
-    /// Scans `root`, and remembers at most `most` paths. It may take long on a slow filesystem.
-    pub fn take(root: impl AsFd, most: u64) -> Self {
-        let mut files = HashMap::new();
+    /// Scans `root`, and remembers at most `most` paths. `lower` is the other layer, if `root` is the
+    /// upper one of an overlay. It may take long on a slow filesystem.
+    pub fn take(root: impl AsFd, lower: Option<BorrowedFd<'_>>, most: u64) -> Self {
+        let (mut files, mut hiding) = (HashMap::new(), Vec::new());
         let (mut is_whole, mut bytes) = (true, 0);
-        let (usage, coverage) = walk(root, MAX_ENTRIES, |folder, name, stat| {
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+        let (usage, coverage) = walk(&root, MAX_ENTRIES, |folder, name, stat| {
+            let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+            let may_hide = lower.is_some() && (is_folder || is_whiteout(stat));
+            if is_folder && !may_hide {
                 return;
             }
-            if files.len() as u64 >= most || bytes >= MAX_PATH_BYTES {
+            if (files.len() + hiding.len()) as u64 >= most || bytes >= MAX_PATH_BYTES {
                 is_whole = false;
                 return;
             }
-            let path = join(folder, name);
+            let path: Box<[u8]> = join(folder, name).into();
             bytes += path.len();
-            files.insert(path.into(), Fingerprint::of(stat));
+            if may_hide {
+                hiding.push(path);
+            } else {
+                files.insert(path, Fingerprint::of(stat));
+            }
         });
         is_whole &= coverage == ScanCoverage::All;
-        Self { files, is_whole, usage, coverage }
+        let mut removed = HashSet::new();
+        if let Some(lower) = lower {
+            let hidden = hidden_files(root.as_fd(), lower, hiding, most);
+            is_whole &= hidden.is_some();
+            removed = hidden.unwrap_or_default();
+            removed.retain(|path| !files.contains_key(path));
+        }
+        Self { files, removed, is_whole, usage, coverage }
     }
 
     /// The differences between this scan and `after`. If one of them was cut short, a file that
@@ -107,6 +124,8 @@ impl Snapshot {
         }
         if after.is_whole {
             let gone = self.files.keys().filter(|&path| !after.files.contains_key(path));
+            let gone = gone.filter(|&path| !after.removed.contains(path));
+            let gone = gone.chain(after.removed.difference(&self.removed));
             files.extend(gone.map(|path| (&**path, FileOp::Remove, 0)));
         }
         files.sort_unstable_by_key(|&(path, ..)| path);
@@ -115,6 +134,44 @@ impl Snapshot {
         let files = files.into_iter().map(|(path, op, bytes)| TouchedFile::new(path, op, bytes));
         FilesTouched { files: files.collect(), source: TouchedSource::Scan, truncated }
     }
+}
+
+/// The files of the lower layer of an overlay that these entries of the upper one hide: whiteouts,
+/// and opaque directories. `None` if there are more than `most`.
+fn hidden_files(
+    upper: BorrowedFd<'_>,
+    lower: BorrowedFd<'_>,
+    hiding: Vec<Box<[u8]>>,
+    most: u64,
+) -> Option<HashSet<Box<[u8]>>> {
+    let (upper, lower) = (Root::new(upper).ok()?, Root::new(lower).ok()?);
+    let mut hidden = HashSet::new();
+    for path in hiding {
+        let directory = upper.open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW);
+        if directory.is_ok_and(|directory| !is_opaque(&directory)) {
+            continue;
+        }
+        // Nothing is hidden where the lower layer has nothing.
+        let Ok(stat) = lower.stat(&path) else { continue };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            hidden.insert(path);
+        } else if let Ok(directory) = lower.directory(&path) {
+            let bounds = WalkBounds { entries: most, depth: MAX_DEPTH, time: LONGEST };
+            let (_, coverage) = sandbox_dirfd::walk(&directory, bounds, |folder, name, stat| {
+                if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+                    hidden.insert(join(&path, &join(folder, name)).into());
+                }
+                Visit::Enter
+            });
+            if coverage != ScanCoverage::All {
+                return None;
+            }
+        }
+        if hidden.len() as u64 > most {
+            return None;
+        }
+    }
+    Some(hidden)
 }
 
 /// Measures the content of `root`, up to `most` entries.

@@ -1,23 +1,30 @@
-//! Staged io dirs: the sandbox works on a private copy, and its changes are committed to the io dir
-//! at the end, or not.
+//! Staged io dirs: the sandbox works on an overlay or on a private copy, and its changes are committed
+//! to the io dir at the end, or not.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sandbox_api::changes::{Changes, CommitPolicy, StagingMethod};
-use sandbox_engine::Source;
+use sandbox_dirfd::Identity;
+use sandbox_engine::{Layers, Source};
 use sandbox_staging::created::{self, CreatedDirs};
-use sandbox_staging::{Commit, Stage, StageError};
+use sandbox_staging::{Commit, Method, Stage, StageError};
 
 use crate::error::Error;
+use crate::io_dir::IoDir;
 
-/// An io dir whose sandbox works on a copy of it. Dropping it discards the changes.
+/// An io dir whose sandbox works on a stage of it. Dropping it discards the changes.
 #[derive(Debug)]
 pub(crate) struct StagedIoDir {
     pub stage: Stage,
-    /// The io dir.
+    /// The path of the io dir.
     pub path: PathBuf,
-    pub source: Source,
+    /// The io dir.
+    pub lower: Source,
+    pub identity: Identity,
+    /// The copy, or the upper layer.
+    pub files: Source,
     /// The lock on it.
     pub hold: Option<OwnedFd>,
     /// The directories that were created for it.
@@ -43,11 +50,46 @@ pub struct FinishOptions {
     pub diff: bool,
 }
 
+/// A stage, its files, and the layers of the overlay, if it is to be one.
+type Staged = (Stage, IoDir, Option<Layers>);
+
+/// Stages an io dir, by a copy if there can be no overlay of it.
+pub(super) fn stage(
+    io_dir: &IoDir,
+    records: &Path,
+    method: StagingMethod,
+) -> Result<Staged, String> {
+    if method == StagingMethod::Overlay {
+        match overlay(io_dir, records) {
+            Ok(staged) => return Ok(staged),
+            Err(reason) => tracing::debug!(reason, "no overlay of the io dir"),
+        }
+    }
+    let stage = Stage::create(io_dir.fd(), &io_dir.path, records, Method::Copy);
+    let stage = stage.map_err(|error| error.to_string())?;
+    let files = IoDir::open_at(&stage.path())?;
+    Ok((stage, files, None))
+}
+
+fn overlay(io_dir: &IoDir, records: &Path) -> Result<Staged, String> {
+    let stage = Stage::create(io_dir.fd(), &io_dir.path, records, Method::Overlay);
+    let stage = stage.map_err(|error| error.to_string())?;
+    let files = IoDir::open_at(&stage.path())?;
+    let work = stage.work().ok_or("it has no work directory")?.try_clone_to_owned();
+    let work = Arc::new(work.map_err(|error| error.to_string())?);
+    let (lower, upper) = (io_dir.files.clone(), files.files.clone());
+    let layers = Layers { lower, upper, work };
+    // The engine mounts it. Here it is only tried: kernels and filesystems differ.
+    layers.mount().map_err(|error| error.to_string())?;
+    Ok((stage, files, Some(layers)))
+}
+
 impl StagedIoDir {
-    /// Compares the copy with the io dir, and commits the changes if they are to be. Nothing runs in
-    /// the sandbox any more. `most` is the maximum number of listed changes.
+    /// Compares the stage with the io dir, and commits the changes if they are to be. Nothing runs in
+    /// the sandbox any more. `view` is what it saw, `most` the maximum number of listed changes.
     pub fn finish(
         mut self,
+        view: &OwnedFd,
         options: FinishOptions,
         is_ok: bool,
         most: usize,
@@ -57,7 +99,7 @@ impl StagedIoDir {
         let path = self.path.clone();
         let failed =
             |error: StageError| Error::Staging { path: path.clone(), reason: error.to_string() };
-        let compared = self.stage.compare().map_err(failed)?;
+        let compared = self.stage.compare(view.as_fd()).map_err(failed)?;
         let manifest = self.stage.manifest(&compared, most);
         let diff = options.diff.then(|| self.stage.diff(&compared));
         let is_wanted = match options.commit {
@@ -74,7 +116,11 @@ impl StagedIoDir {
             }
         }
         let committed = is_wanted && conflicts.is_empty();
-        let changes = Changes { committed, staging: StagingMethod::Copy, conflicts, manifest };
+        let staging = match self.stage.work() {
+            Some(_) => StagingMethod::Overlay,
+            None => StagingMethod::Copy,
+        };
+        let changes = Changes { committed, staging, conflicts, manifest };
         Ok(StagedEnd { changes, diff })
     }
 }

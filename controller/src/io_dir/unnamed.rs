@@ -148,12 +148,13 @@ impl Processes {
         numbers(&self.threads.with_file_name("cgroup.procs")).unwrap_or_default()
     }
 
-    /// The unnamed files that they hold on the filesystem `dev`.
-    pub fn unnamed(&self, dev: u64, depth: Depth) -> Unnamed {
+    /// The unnamed files that they hold on the filesystem with these device numbers: that of an overlay,
+    /// and that of its layer.
+    pub fn unnamed(&self, devs: [u64; 2], depth: Depth) -> Unnamed {
         // A container that has ended holds nothing.
         let threads = numbers(&self.threads).unwrap_or_default();
         let mut search = Search {
-            dev,
+            devs,
             depth,
             deadline: Instant::now() + LONGEST,
             met: HashSet::new(),
@@ -202,7 +203,7 @@ fn numbers(file: &Path) -> io::Result<Vec<u32>> {
 }
 
 struct Search {
-    dev: u64,
+    devs: [u64; 2],
     depth: Depth,
     deadline: Instant,
     /// The inodes of unnamed files found so far.
@@ -257,7 +258,7 @@ impl Search {
             Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
         };
         for line in maps.split(|&byte| byte == b'\n') {
-            let Some((range, inode)) = removed_mapping(line, self.dev) else { continue };
+            let Some((range, inode)) = removed_mapping(line, self.devs) else { continue };
             if self.met.contains(&inode) {
                 continue;
             }
@@ -274,7 +275,7 @@ impl Search {
 
     fn meet(&mut self, stat: &Stat) {
         // Directories and links too: a removed directory keeps the space of its entries.
-        let is_removed = stat.st_nlink == 0 && stat.st_dev == self.dev;
+        let is_removed = stat.st_nlink == 0 && self.devs.contains(&stat.st_dev);
         if is_removed && self.met.insert(stat.st_ino) {
             self.found.bytes = self.found.bytes.saturating_add(bytes_of(stat));
             self.found.entries += 1;
@@ -288,16 +289,16 @@ fn has_descriptors_in_flight(info: &str) -> bool {
     counts.any(|count| count.trim() != "0")
 }
 
-/// The address range and the inode of a mapping of a removed file on `dev`, from its line in
+/// The address range and the inode of a mapping of a removed file on one of `devs`, from its line in
 /// `maps`.
-fn removed_mapping(line: &[u8], dev: u64) -> Option<(&str, u64)> {
+fn removed_mapping(line: &[u8], devs: [u64; 2]) -> Option<(&str, u64)> {
     let line = line.strip_suffix(b" (deleted)")?;
     let mut fields = line.splitn(6, |&byte| byte == b' ').take(5).map(std::str::from_utf8);
     let range = fields.next()?.ok()?;
     let (major, minor) = fields.nth(2)?.ok()?.split_once(':')?;
     let number = |text| u32::from_str_radix(text, 16).ok();
     let inode = fields.next()?.ok()?.parse().ok()?;
-    (rustix::fs::makedev(number(major)?, number(minor)?) == dev).then_some((range, inode))
+    devs.contains(&rustix::fs::makedev(number(major)?, number(minor)?)).then_some((range, inode))
 }
 
 #[cfg(test)]

@@ -605,7 +605,7 @@ impl Watch {
             // Before the scan of named files: a file that is unlinked meanwhile is counted once, or
             // by the next scan.
             let unnamed = match processes.get() {
-                Some(processes) => processes.unnamed(io_dir.identity().dev, depth),
+                Some(processes) => processes.unnamed(io_dir.devices(), depth),
                 None => Unnamed::default(),
             };
             let named = measure(io_dir.fd(), most);
@@ -691,7 +691,7 @@ async fn snapshot(
     let io_dir = io_dir.clone();
     let most = u64::from(limits.entries.get()).saturating_mul(KNOWN_PER_ENTRY);
     in_time(spawn_blocking(move || {
-        let snapshot = Snapshot::take(io_dir.fd(), most);
+        let snapshot = Snapshot::take(io_dir.fd(), io_dir.lower(), most);
         (snapshot, FreeSpace::of(io_dir.fd()).ok(), Locality::of(io_dir.fd()))
     }))
     .await

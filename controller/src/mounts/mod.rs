@@ -307,7 +307,7 @@ mod tests {
         let io = dir.path().join("io");
         fs::create_dir(&io).unwrap();
         let file = Arc::new(File::open(&io).unwrap().into());
-        let source = Source { path: io.to_str().unwrap().to_owned(), file };
+        let source = Source::new(io.to_str().unwrap().to_owned(), file);
         let mut guard = MountGuard::new(&MountWatch::default(), &folders);
         guard.add("the io dir", &source, "/io", Access::Write).unwrap();
         let table = Arc::downgrade(guard.policy().unwrap().table());

@@ -1,5 +1,6 @@
 //! Artifacts: files of the io dir that are copied to the caller's directory.
 
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,7 +37,7 @@ impl Sandbox {
                 hold(Point::Copying, is_cancelled);
                 !is_cancelled()
             };
-            Ok(collect(io_dir.fd(), &request, bounds, &proceed)?)
+            Ok(collect(io_dir.view().as_fd(), &request, bounds, &proceed)?)
         });
         ArtifactCopy { is_cancelled, work }
     }

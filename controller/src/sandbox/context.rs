@@ -1,6 +1,7 @@
 //! State that a controller shares with its sandboxes.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use sandbox_api::{ByteSize, Ceiling, RootFs};
 use sandbox_engine::{Engine, Prepared, Progress};
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     /// Directories that no sandbox may mount.
     pub folders: ReservedDirs,
     pub mount_watch: MountWatch,
+    /// Whether overlays of io dirs can probably be mounted.
+    pub mounts_overlays: AtomicBool,
 }
 
 impl Shared {

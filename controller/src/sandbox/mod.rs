@@ -121,15 +121,16 @@ impl Sandbox {
         options: FinishOptions,
         outcome: &Outcome,
     ) -> Result<Option<StagedEnd>, Error> {
-        let staged = self.inner.io_dir().and_then(IoDir::take_staged);
+        let taken = |io_dir: &IoDir| Some((io_dir.take_staged()?, io_dir.view()));
+        let staged = self.inner.io_dir().and_then(taken);
         let closed = self.close().await;
-        let Some(staged) = staged else { return closed.map(|()| None) };
+        let Some((staged, view)) = staged else { return closed.map(|()| None) };
         let is_ok = matches!(outcome, Outcome::Ok { .. });
         let most = self.inner.limits.entries.get() as usize;
         let lock = self.inner.shared.instance.state().commit_lock().to_owned();
         let reached = |point| hold(Point::Commit(point), || false);
         let finish = move || match closed {
-            Ok(()) => staged.finish(options, is_ok, most, &lock, reached).map(Some),
+            Ok(()) => staged.finish(&view, options, is_ok, most, &lock, reached).map(Some),
             // Something may still write to the copy.
             Err(error) => Err(error),
         };

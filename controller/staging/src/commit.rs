@@ -25,13 +25,10 @@ pub enum Commit {
     Conflicts(Vec<Vec<u8>>),
 }
 
-/// The changed paths that something else changed since the io dir was copied.
-pub(crate) fn conflicts(
-    comparison: &Comparison,
-    baseline: &Baseline,
-    io_dir: &Root<'_>,
-) -> Vec<Vec<u8>> {
+/// The changed paths that something else changed since the run began.
+pub(crate) fn conflicts(comparison: &Comparison, io_dir: &Root<'_>) -> Vec<Vec<u8>> {
     let is_covered = covered(comparison);
+    let baseline = &comparison.baseline;
     let mut found = Vec::new();
     for (path, change) in &comparison.changed {
         let now = io_dir.stat(path).map(|stat| Stamp::of(&stat));
@@ -47,7 +44,7 @@ pub(crate) fn conflicts(
             (Some(before), Ok(now)) => now == before.original,
             (Some(_), Err(_)) => false,
         };
-        if !is_as_it_was {
+        if !is_as_it_was || comparison.conflicts.contains(path) {
             found.push(path.to_vec());
         }
     }
@@ -67,7 +64,7 @@ fn has_nothing_new(io_dir: &Root<'_>, path: &[u8], baseline: &Baseline) -> bool 
 }
 
 /// Whether a path moves with a directory above it: one that is new, removed, or of another type.
-fn covered(comparison: &Comparison) -> impl Fn(&[u8]) -> bool {
+pub(crate) fn covered(comparison: &Comparison) -> impl Fn(&[u8]) -> bool {
     |path| {
         let mut above = split(path).0;
         while !above.is_empty() {
@@ -82,8 +79,9 @@ fn covered(comparison: &Comparison) -> impl Fn(&[u8]) -> bool {
 }
 
 /// The moves of a commit.
-pub(crate) fn plan(comparison: &Comparison, baseline: &Baseline, journal: &mut Journal) {
+pub(crate) fn plan(comparison: &Comparison, journal: &mut Journal) {
     let is_covered = covered(comparison);
+    let baseline = &comparison.baseline;
     let mut disturbed: Vec<&[u8]> = Vec::new();
     for (path, change) in &comparison.changed {
         if is_covered(path) || change.stays_directory() {

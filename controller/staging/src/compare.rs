@@ -1,7 +1,8 @@
-//! What a run changed: the copy beside what was recorded when it was made.
+//! What a run changed. Of a copy: what is in it, beside what was recorded when it was made.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use rustix::fs::fstat;
 use sandbox_api::changes::{ChangeOp, ChangeType};
@@ -24,6 +25,10 @@ pub(crate) struct Changed {
 }
 
 impl Changed {
+    pub fn new(op: ChangeOp, now: Option<Stamp>, before: Option<Copied>) -> Self {
+        Self { op, now, before, from: None, digests: Digests::default() }
+    }
+
     /// Its type now; if it was removed, its type before.
     pub fn kind(&self) -> ChangeType {
         let before = || self.before.map(|it| it.original.kind());
@@ -38,9 +43,13 @@ impl Changed {
     }
 }
 
-/// What a run changed in its copy of an io dir.
+/// What a run changed in its io dir.
 #[derive(Debug)]
 pub struct Comparison {
+    /// What was there before, as far as it matters for what changed.
+    pub(crate) baseline: Arc<Baseline>,
+    /// The paths that something else changed, too, as far as that is known already.
+    pub(crate) conflicts: BTreeSet<Box<[u8]>>,
     pub(crate) changed: BTreeMap<Box<[u8]>, Changed>,
     /// Directories that are there before and after, with their state in the copy: a commit restores
     /// their modes and times.
@@ -55,13 +64,22 @@ impl Comparison {
     pub fn is_empty(&self) -> bool {
         self.changed.is_empty()
     }
+
+    /// Reads the content of what was written, and drops what is as it was.
+    pub(crate) fn read(mut self, original: BorrowedFd<'_>, files: BorrowedFd<'_>) -> Self {
+        content_of(&mut self.changed, original, files);
+        self.changed.retain(|_, change| is_change(change));
+        let Self { changed, conflicts, .. } = &mut self;
+        conflicts.retain(|path| changed.contains_key(path));
+        self
+    }
 }
 
 /// Compares a copy with what was recorded. `original` is the io dir.
 pub(crate) fn compare(
     original: BorrowedFd<'_>,
     copy: BorrowedFd<'_>,
-    baseline: &Baseline,
+    baseline: &Arc<Baseline>,
 ) -> Result<Comparison, StageError> {
     let mut found: BTreeMap<Box<[u8]>, (Stamp, Born)> = BTreeMap::new();
     walk(copy, &mut |visit| {
@@ -84,33 +102,25 @@ pub(crate) fn compare(
             directories.insert(path.clone(), *stamp);
         }
         if let Some(op) = op_of(before.map(|it| it.copy), *stamp) {
-            let change =
-                Changed { op, now: Some(*stamp), before, from: None, digests: Digests::default() };
-            changed.insert(path.clone(), change);
+            changed.insert(path.clone(), Changed::new(op, Some(*stamp), before));
         }
     }
     for (path, before) in &baseline.entries {
         if !found.contains_key(path) {
-            let change = Changed {
-                op: ChangeOp::Removed,
-                now: None,
-                before: Some(*before),
-                from: None,
-                digests: Digests::default(),
-            };
+            let change = Changed::new(ChangeOp::Removed, None, Some(*before));
             changed.insert(path.clone(), change);
         }
     }
     name_origins(&mut changed, &found, baseline);
-    content_of(&mut changed, original, copy);
-    changed.retain(|_, change| is_change(change));
     let root = Stamp::of(&fstat(copy).map_err(StageError::at(b"."))?);
-    Ok(Comparison { changed, directories, root })
+    let baseline = baseline.clone();
+    let compared = Comparison { baseline, conflicts: BTreeSet::new(), changed, directories, root };
+    Ok(compared.read(original, copy))
 }
 
 /// What happened to an entry by its metadata; `None` if nothing. A written file may turn out to have
 /// the same content.
-fn op_of(before: Option<Stamp>, now: Stamp) -> Option<ChangeOp> {
+pub(crate) fn op_of(before: Option<Stamp>, now: Stamp) -> Option<ChangeOp> {
     let Some(before) = before else { return Some(ChangeOp::Created) };
     if before.kind() != now.kind() {
         return Some(ChangeOp::Modified);

@@ -11,10 +11,9 @@ use rustix::fs::{
     ioctl_ficlone, mkdirat, mknodat, openat, readlinkat, seek, symlinkat, utimensat,
 };
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::StageError;
-use crate::tree::{Born, MAX_DEPTH, MAX_ENTRIES, Stamp, born, entries, join, open};
+use crate::tree::{Born, MAX_DEPTH, MAX_ENTRIES, Stamp, born, entries, join, open, wait_for_tick};
 
 /// How often to copy a file that changes meanwhile.
 const TRIES: usize = 4;
@@ -30,6 +29,13 @@ pub(crate) struct Copied {
     pub copy: Stamp,
     /// When the inode of the copy was created.
     pub born: Born,
+}
+
+impl From<Stamp> for Copied {
+    /// An entry that an overlay shows as it is.
+    fn from(original: Stamp) -> Self {
+        Self { original, copy: original, born: None }
+    }
 }
 
 /// All entries at the time of the copy, by path.
@@ -61,7 +67,11 @@ pub(crate) fn copy_tree(
         root: Copied { original: Stamp::of(&original), copy, born },
         entries: copying.copied,
     };
-    wait_for_tick(&baseline);
+    // From here on every change has another ctime than what was recorded.
+    let all = baseline.entries.values().chain([&baseline.root]);
+    if let Some(latest) = all.flat_map(|it| [it.copy.changed, it.original.changed]).max() {
+        wait_for_tick(latest);
+    }
     Ok(baseline)
 }
 
@@ -246,7 +256,7 @@ fn fifo(to: BorrowedFd<'_>, name: &CStr, stat: Stat) -> Result<Stat, Errno> {
 }
 
 /// Gives a copy the attributes, owner, mode and times of its original.
-fn finish(from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> Result<(), Errno> {
+pub(crate) fn finish(from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> Result<(), Errno> {
     attributes(from, to);
     // Only root can keep the owners of others' files.
     _ = fchown(to, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)));
@@ -277,21 +287,5 @@ pub(crate) fn times(stat: &Stat) -> Timestamps {
     Timestamps {
         last_access: time(stat.st_atime, stat.st_atime_nsec),
         last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
-    }
-}
-
-/// From here on every change has another ctime than what was recorded: kernels count it in ticks.
-fn wait_for_tick(baseline: &Baseline) {
-    let all = baseline.entries.values().chain([&baseline.root]);
-    let latest = all.flat_map(|it| [it.copy.changed, it.original.changed]).max();
-    loop {
-        let now = clock_gettime(ClockId::RealtimeCoarse);
-        let now = (now.tv_sec, u64::try_from(now.tv_nsec).unwrap_or(0));
-        // A time in the future says nothing: the clock was set back.
-        let is_near = |latest: (i64, u64)| latest.0 - now.0 <= 1;
-        if !latest.is_some_and(|latest| latest >= now && is_near(latest)) {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }

@@ -1,8 +1,8 @@
 //! Io dirs on the host: the directories that are [created] for them, and how one changes whole or not
 //! at all.
 //!
-//! A [`Stage`] is a private copy of an io dir, beside it on the same filesystem. A run works on the
-//! copy. Then [`Stage::compare`] compares the two, and [`Stage::commit`] moves what changed into the
+//! A [`Stage`] is a private copy of an io dir, or the upper layer of an overlay of it, beside it on the
+//! same filesystem. A run works on that. Then [`Stage::compare`] compares the two, and [`Stage::commit`] moves what changed into the
 //! io dir: by a journal, so that a commit that was interrupted is completed by [`recover`], and one
 //! that was not begun leaves no trace. Nothing is believed of the run itself: the host compares, by
 //! descriptors, and follows no link.
@@ -17,13 +17,14 @@ mod diff;
 mod error;
 mod journal;
 mod manifest;
+pub mod overlay;
 mod stage;
 mod tree;
 
 pub use commit::Commit;
 pub use compare::Comparison;
 pub use error::StageError;
-pub use stage::{Stage, recover};
+pub use stage::{Method, Stage, recover};
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
-//! A stage: a directory of this user alone, on the io dir's filesystem, with the copy that a run works
-//! on, what the commit removed, and the journal.
+//! A stage: a directory of this user alone, on the io dir's filesystem, with the files that a run
+//! works on, what the commit removed, and the journal. These files are a copy of the io dir, or the
+//! upper layer of an overlay.
 //!
 //! It is beside the io dir, or, where that cannot be, in it: the sandbox does not see the io dir then.
 //! A record in the state directory names it, so that it is found after its controller was killed.
@@ -10,26 +11,32 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FlockOperation, Mode, OFlags, Stat, StatxFlags, flock, mkdirat, openat, statx, syncfs,
-    unlinkat,
+    AtFlags, FlockOperation, Mode, OFlags, Stat, StatxFlags, flock, fstat, mkdirat, openat, statx,
+    syncfs, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeManifest;
 use sandbox_dirfd::{Root, random_hex, remove_tree};
 use serde::{Deserialize, Serialize};
 
 use crate::commit::{self, Commit};
 use crate::compare::{Comparison, compare};
-use crate::copy::{Baseline, copy_tree};
+use crate::copy::{Baseline, copy_tree, finish};
 use crate::error::StageError;
 use crate::journal::Journal;
+use crate::overlay;
+use crate::tree::{Stamp, stamp_time, wait_for_tick};
 
 /// What the name of a stage begins with.
 const PREFIX: &str = ".sandboxctl-stage-";
-/// The copy in a stage.
+/// The copy in a stage, or the upper layer.
 const FILES: &str = "files";
+/// A directory for the kernel, on behalf of the overlay.
+const WORK: &str = "work";
 /// What a commit removed from the io dir.
 const TRASH: &str = "trash";
 
@@ -40,10 +47,34 @@ pub struct Stage {
     io_dir: OwnedFd,
     at: Location,
     record: PathBuf,
-    copy: OwnedFd,
-    baseline: Baseline,
+    files: OwnedFd,
+    before: Before,
     /// A commit was begun and not completed.
     is_interrupted: bool,
+}
+
+/// What was there before the run.
+#[derive(Debug)]
+enum Before {
+    /// What was copied.
+    Copied(Arc<Baseline>),
+    /// The lower layer of the overlay, which is the io dir.
+    Lower {
+        work: OwnedFd,
+        /// The io dir itself.
+        root: Stamp,
+        /// When the stage was created.
+        since: Timespec,
+    },
+}
+
+/// How a stage keeps changes apart from the io dir.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// A private copy of it.
+    Copy,
+    /// An overlay, if the engine can mount one. Only in a directory beside the io dir.
+    Overlay,
 }
 
 /// A stage, as it is recorded for other processes. Whoever may write to the directory that it is in
@@ -75,8 +106,8 @@ struct Location {
 }
 
 impl Stage {
-    /// Copies the io dir. `io_path` is its path, without links; `records` is the directory of this
-    /// controller's records.
+    /// Creates a stage of the io dir. `io_path` is its path, without links; `records` is the directory
+    /// of this controller's records.
     ///
     /// # Errors
     ///
@@ -86,12 +117,15 @@ impl Stage {
         io_dir: BorrowedFd<'_>,
         io_path: &Path,
         records: &Path,
+        method: Method,
     ) -> Result<Self, StageError> {
         let name = format!("{PREFIX}{}", random_hex::<8>());
+        // A layer of an overlay cannot be in another one.
+        let inside = (method == Method::Copy).then_some(io_path);
         let mut last = None;
-        for parent in io_path.parent().into_iter().chain([io_path]) {
+        for parent in io_path.parent().into_iter().chain(inside) {
             match Location::make(io_dir, io_path, parent, &name, records) {
-                Ok((at, record)) => return Self::fill(io_dir, at, record),
+                Ok((at, record)) => return Self::fill(io_dir, at, record, method),
                 Err(error) => last = Some((parent, error)),
             }
         }
@@ -99,21 +133,31 @@ impl Stage {
         Err(StageError::Stage { path: path.to_owned(), source })
     }
 
-    fn fill(io_dir: BorrowedFd<'_>, at: Location, record: PathBuf) -> Result<Self, StageError> {
+    fn fill(
+        io_dir: BorrowedFd<'_>,
+        at: Location,
+        record: PathBuf,
+        method: Method,
+    ) -> Result<Self, StageError> {
         let staged = (|| {
-            let failed = |errno: Errno| StageError::stage(&at.path)(errno.into());
-            for name in [FILES, TRASH] {
-                mkdirat(&at.dir, name, Mode::RWXU).map_err(failed)?;
-            }
             let io_dir = directory(io_dir, OsStr::new(".")).map_err(StageError::at(b"."))?;
-            let copy = at.open(FILES).map_err(failed)?;
-            let is_stage = |name: &CStr, _: &Stat| name.to_bytes().starts_with(PREFIX.as_bytes());
-            let baseline = copy_tree(io_dir.as_fd(), copy.as_fd(), &is_stage)?;
-            Ok((io_dir, copy, baseline))
+            let failed = |errno: Errno| StageError::stage(&at.path)(errno.into());
+            mkdirat(&at.dir, TRASH, Mode::RWXU).map_err(failed)?;
+            let files = at.make_directory(FILES).map_err(failed)?;
+            let before = match method {
+                Method::Copy => {
+                    let is_stage =
+                        |name: &CStr, _: &Stat| name.to_bytes().starts_with(PREFIX.as_bytes());
+                    let copied = copy_tree(io_dir.as_fd(), files.as_fd(), &is_stage)?;
+                    Before::Copied(Arc::new(copied))
+                }
+                Method::Overlay => at.layer(&io_dir, &files).map_err(failed)?,
+            };
+            Ok((io_dir, files, before))
         })();
         match staged {
-            Ok((io_dir, copy, baseline)) => {
-                Ok(Self { io_dir, at, record, copy, baseline, is_interrupted: false })
+            Ok((io_dir, files, before)) => {
+                Ok(Self { io_dir, at, record, files, before, is_interrupted: false })
             }
             Err(error) => {
                 at.remove(&record);
@@ -122,32 +166,57 @@ impl Stage {
         }
     }
 
-    /// The path of the copy.
+    /// The path of the copy, or of the upper layer.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.at.path.join(FILES)
     }
 
-    /// Compares the copy with the io dir as it was. Nothing may run in the sandbox any more.
+    /// The work directory of the overlay; `None` if this is a copy.
+    #[must_use]
+    pub fn work(&self) -> Option<BorrowedFd<'_>> {
+        match &self.before {
+            Before::Copied(_) => None,
+            Before::Lower { work, .. } => Some(work.as_fd()),
+        }
+    }
+
+    /// Waits until every change of the io dir has a later time than those before the stage: kernels
+    /// count it in ticks. Before anything runs in the sandbox.
+    pub fn wait_for_tick(&self) {
+        if let Before::Lower { since, .. } = self.before {
+            wait_for_tick(stamp_time(since));
+        }
+    }
+
+    /// Compares what the run left with the io dir as it was. Nothing may run in the sandbox any more.
+    /// `view` is what the sandbox saw.
     ///
     /// # Errors
     ///
-    /// [`StageError`] if the copy cannot be read, or is larger or deeper than can be compared.
-    pub fn compare(&self) -> Result<Comparison, StageError> {
-        compare(self.io_dir.as_fd(), self.copy.as_fd(), &self.baseline)
+    /// [`StageError`] if something cannot be read, or is larger or deeper than can be compared.
+    pub fn compare(&self, view: BorrowedFd<'_>) -> Result<Comparison, StageError> {
+        let (lower, upper) = (self.io_dir.as_fd(), self.files.as_fd());
+        match &self.before {
+            Before::Copied(baseline) => compare(lower, upper, baseline),
+            Before::Lower { root, since, .. } => {
+                let opened = overlay::Opened { lower, upper, view };
+                overlay::compare(opened, *root, stamp_time(*since))
+            }
+        }
     }
 
     /// The manifest of what changed, with at most `most` changes.
     #[must_use]
     pub fn manifest(&self, comparison: &Comparison, most: usize) -> ChangeManifest {
-        comparison.manifest(self.copy.as_fd(), most)
+        comparison.manifest(self.files.as_fd(), most)
     }
 
     /// A unified diff of what changed. It has what the run wrote as it is: whoever prints it on a
     /// terminal escapes it.
     #[must_use]
     pub fn diff(&self, comparison: &Comparison) -> String {
-        comparison.diff(self.io_dir.as_fd(), self.copy.as_fd())
+        comparison.diff(self.io_dir.as_fd(), self.files.as_fd())
     }
 
     /// Moves what changed into the io dir, or nothing if something else changed the same paths. `lock`
@@ -169,15 +238,19 @@ impl Stage {
         let at = StageError::at(b".");
         let _turn = acquire(lock)?;
         let io_dir = Root::new(self.io_dir.as_fd()).map_err(&at)?;
-        let conflicts = commit::conflicts(comparison, &self.baseline, &io_dir);
+        let conflicts = commit::conflicts(comparison, &io_dir);
         if !conflicts.is_empty() {
             return Ok(Commit::Conflicts(conflicts));
         }
+        if let Before::Lower { .. } = self.before {
+            let upper = Root::new(self.files.as_fd()).map_err(&at)?;
+            overlay::clean(comparison, &upper).map_err(&at)?;
+        }
         let mut journal = Journal::new();
-        commit::plan(comparison, &self.baseline, &mut journal);
+        commit::plan(comparison, &mut journal);
         reached("planned");
         // What is moved is on the disk before anything says that it moves.
-        syncfs(&self.copy).map_err(&at)?;
+        syncfs(&self.files).map_err(&at)?;
         reached("synced");
         let written = journal.write(self.at.dir.as_fd());
         // If it failed the journal may still be there.
@@ -242,6 +315,20 @@ impl Location {
 
     fn open(&self, name: &str) -> Result<OwnedFd, Errno> {
         directory(self.dir.as_fd(), OsStr::new(name))
+    }
+
+    fn make_directory(&self, name: &str) -> Result<OwnedFd, Errno> {
+        mkdirat(&self.dir, name, Mode::RWXU)?;
+        self.open(name)
+    }
+
+    /// Prepares the upper layer of an overlay of `io_dir`.
+    fn layer(&self, io_dir: &OwnedFd, upper: &OwnedFd) -> Result<Before, Errno> {
+        overlay::probe(upper)?;
+        let stat = fstat(io_dir)?;
+        finish(io_dir, upper, &stat)?;
+        let (work, root) = (self.make_directory(WORK)?, Stamp::of(&stat));
+        Ok(Before::Lower { work, root, since: clock_gettime(ClockId::Realtime) })
     }
 
     /// Does what the journal says, and makes it last.

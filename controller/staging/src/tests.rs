@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
-use std::os::fd::AsFd as _;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use sandbox_api::changes::{Change, ChangeOp, ChangeType};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
-use crate::{Commit, Stage, recover};
+use crate::{Commit, Comparison, Method, Stage, StageError, recover};
 
 /// An io dir in a directory of its own, and the state directory.
 struct Place {
@@ -40,9 +41,20 @@ impl Place {
         self.root.path().to_owned()
     }
 
-    fn stage(&self) -> Stage {
+    fn stage(&self) -> Run {
+        self.run(Method::Copy)
+    }
+
+    /// A run that has begun.
+    fn run(&self, method: Method) -> Run {
         let io_dir = File::open(self.io()).unwrap();
-        Stage::create(io_dir.as_fd(), &self.io(), &self.records()).unwrap()
+        let stage = Stage::create(io_dir.as_fd(), &self.io(), &self.records(), method).unwrap();
+        let view = match stage.work() {
+            None => File::open(stage.path()).unwrap().into(),
+            Some(work) => overlay(&io_dir, &File::open(stage.path()).unwrap(), work),
+        };
+        stage.wait_for_tick();
+        Run { stage, view }
     }
 
     fn write(&self, path: &str, content: &str) {
@@ -64,6 +76,68 @@ impl Place {
         assert_eq!(records, 0, "records");
         assert!(look(&self.io()).keys().all(|path| !path.contains("sandboxctl")));
     }
+}
+
+/// A stage, and what the sandbox sees.
+struct Run {
+    stage: Stage,
+    view: OwnedFd,
+}
+
+impl Run {
+    fn path(&self) -> PathBuf {
+        match self.stage.work() {
+            None => self.stage.path(),
+            Some(_) => PathBuf::from(format!("/proc/self/fd/{}", self.view.as_raw_fd())),
+        }
+    }
+
+    fn compare(&self) -> Result<Comparison, StageError> {
+        self.stage.compare(self.view.as_fd())
+    }
+}
+
+impl Deref for Run {
+    type Target = Stage;
+
+    fn deref(&self) -> &Stage {
+        &self.stage
+    }
+}
+
+impl DerefMut for Run {
+    fn deref_mut(&mut self) -> &mut Stage {
+        &mut self.stage
+    }
+}
+
+/// The methods that this user can use.
+fn methods() -> Vec<Method> {
+    let mut methods = vec![Method::Copy];
+    if rustix::process::geteuid().is_root() {
+        methods.push(Method::Overlay);
+    }
+    methods
+}
+
+/// Mounts an overlay, detached from all directories.
+fn overlay(lower: &File, upper: &File, work: BorrowedFd<'_>) -> OwnedFd {
+    use rustix::mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag,
+        fsconfig_set_string, fsmount, fsopen,
+    };
+    let overlay = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+    let path = |fd: BorrowedFd<'_>| format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let layers = [("lowerdir", lower.as_fd()), ("upperdir", upper.as_fd()), ("workdir", work)];
+    for (option, layer) in layers {
+        fsconfig_set_string(&overlay, option, path(layer)).unwrap();
+    }
+    fsconfig_set_flag(&overlay, "userxattr").unwrap();
+    for (option, value) in [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow")] {
+        fsconfig_set_string(&overlay, option, value).unwrap();
+    }
+    fsconfig_create(&overlay).unwrap();
+    fsmount(&overlay, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).unwrap()
 }
 
 /// What a walk that knows nothing of stages finds: type, mode, time of files, content.
@@ -220,14 +294,15 @@ proptest! {
         before in proptest::collection::vec(some_act(), 0..20),
         during in proptest::collection::vec(some_act(), 0..20),
         interrupted in proptest::option::of(0_usize..12),
+        method in proptest::sample::select(methods()),
     ) {
         let place = Place::new();
         for it in &before {
             act(&place.io(), it);
         }
         let old = look(&place.io());
-        let mut stage = place.stage();
-        assert_eq!(look(&stage.path()), old, "the copy is the io dir");
+        let mut stage = place.run(method);
+        assert_eq!(look(&stage.path()), old, "the sandbox sees the io dir");
         assert!(stage.compare().unwrap().is_empty());
         for it in &during {
             act(&stage.path(), it);
@@ -263,7 +338,9 @@ proptest! {
             }
             Err(_) => {
                 // As `kill -9` leaves it.
+                let Run { stage, view } = stage;
                 std::mem::forget(stage);
+                drop(view);
                 recover(&place.records(), &place.lock());
                 assert_eq!(look(&place.io()), if is_journaled { new } else { old });
             }
@@ -274,20 +351,22 @@ proptest! {
 
 #[test]
 fn discarded_changes_leave_no_trace() {
-    let place = Place::new();
-    place.write("a/b", "old");
-    let times = |path: &Path| {
-        let metadata = fs::metadata(path).unwrap();
-        (metadata.mode(), metadata.mtime(), metadata.mtime_nsec(), metadata.ctime_nsec())
-    };
-    let paths = [place.io(), place.io().join("a"), place.io().join("a/b")];
-    let before: Vec<_> = paths.iter().map(|path| times(path)).collect();
-    let stage = place.stage();
-    fs::write(stage.path().join("a/b"), "new").unwrap();
-    fs::remove_dir_all(stage.path().join("a")).unwrap();
-    drop(stage);
-    assert_eq!(paths.iter().map(|path| times(path)).collect::<Vec<_>>(), before);
-    place.assert_clean();
+    for method in methods() {
+        let place = Place::new();
+        place.write("a/b", "old");
+        let times = |path: &Path| {
+            let metadata = fs::metadata(path).unwrap();
+            (metadata.mode(), metadata.mtime(), metadata.mtime_nsec(), metadata.ctime_nsec())
+        };
+        let paths = [place.io(), place.io().join("a"), place.io().join("a/b")];
+        let before: Vec<_> = paths.iter().map(|path| times(path)).collect();
+        let stage = place.run(method);
+        fs::write(stage.path().join("a/b"), "new").unwrap();
+        fs::remove_dir_all(stage.path().join("a")).unwrap();
+        drop(stage);
+        assert_eq!(paths.iter().map(|path| times(path)).collect::<Vec<_>>(), before);
+        place.assert_clean();
+    }
 }
 
 #[test]
@@ -314,77 +393,112 @@ fn paths_that_something_else_changed_commit_nothing() {
             &["d"],
         ),
         (
+            "a renamed file is gone",
+            |io| fs::remove_file(io.join("f")).unwrap(),
+            |copy| {
+                fs::rename(copy.join("f"), copy.join("f2")).unwrap();
+                fs::write(copy.join("f"), "copy").unwrap();
+            },
+            &["f", "f2"],
+        ),
+        (
+            "a file of a replaced directory changed",
+            |io| fs::write(io.join("d/g"), "io").unwrap(),
+            |copy| {
+                fs::remove_dir_all(copy.join("d")).unwrap();
+                fs::create_dir(copy.join("d")).unwrap();
+            },
+            &["d/g"],
+        ),
+        (
             "a changed file is gone",
             |io| fs::remove_file(io.join("f")).unwrap(),
             |copy| fs::write(copy.join("f"), "copy").unwrap(),
             &["f"],
         ),
     ];
-    for (what, outside, inside, conflicts) in changed {
+    let cases = methods().into_iter().flat_map(|it| changed.iter().map(move |case| (it, case)));
+    for (method, (what, outside, inside, conflicts)) in cases {
+        let what = format!("{what}, {method:?}");
         let place = Place::new();
         place.write("f", "old");
         place.write("d/g", "old");
-        let mut stage = place.stage();
+        let mut stage = place.run(method);
         inside(&stage.path());
         fs::write(stage.path().join("other"), "new").unwrap();
         outside(&place.io());
         let before = look(&place.io());
         let compared = stage.compare().unwrap();
         let committed = stage.commit(&compared, &place.lock(), |_| {}).unwrap();
-        let paths = conflicts.iter().map(|path| path.as_bytes().to_vec()).collect();
-        assert_eq!(committed, Commit::Conflicts(paths), "{what}");
+        let Commit::Conflicts(mut paths) = committed else { panic!("{what}: {committed:?}") };
+        // The methods name the same conflict by other paths: what is in a removed directory, or where
+        // a renamed file is now.
+        paths.retain(|path| !paths_above(path).any(|above| conflicts.contains(&above)));
+        let is_named = |path: &Vec<u8>| conflicts.iter().any(|it| it.as_bytes() == path);
+        assert!(!paths.is_empty() && paths.iter().all(is_named), "{what}: {paths:?}");
         drop(stage);
         assert_eq!(look(&place.io()), before, "{what}");
         place.assert_clean();
     }
 }
 
+fn paths_above(path: &[u8]) -> impl Iterator<Item = &str> {
+    let path = std::str::from_utf8(path).unwrap();
+    path.match_indices('/').map(move |(at, _)| &path[..at])
+}
+
 #[test]
 fn changes_of_other_paths_meanwhile_are_kept() {
-    let place = Place::new();
-    place.write("f", "old");
-    place.write("d/g", "old");
-    let mut stage = place.stage();
-    fs::write(stage.path().join("f"), "new").unwrap();
-    place.write("d/h", "from outside");
-    let compared = stage.compare().unwrap();
-    assert_eq!(stage.commit(&compared, &place.lock(), |_| {}).unwrap(), Commit::Done);
-    let seen = look(&place.io());
-    assert_eq!(seen["f"].content, b"new");
-    assert_eq!(seen["d/h"].content, b"from outside");
+    for method in methods() {
+        let place = Place::new();
+        place.write("f", "old");
+        place.write("d/g", "old");
+        let mut stage = place.run(method);
+        fs::write(stage.path().join("f"), "new").unwrap();
+        place.write("d/h", "from outside");
+        let compared = stage.compare().unwrap();
+        assert_eq!(stage.commit(&compared, &place.lock(), |_| {}).unwrap(), Commit::Done);
+        let seen = look(&place.io());
+        assert_eq!(seen["f"].content, b"new");
+        assert_eq!(seen["d/h"].content, b"from outside");
+    }
 }
 
 #[test]
 fn renamed_file_names_the_path_it_had() {
-    let place = Place::new();
-    place.write("old/name", "content");
-    let stage = place.stage();
-    fs::create_dir(stage.path().join("new")).unwrap();
-    fs::rename(stage.path().join("old/name"), stage.path().join("new/name")).unwrap();
-    fs::write(stage.path().join("copy"), "content").unwrap();
-    let manifest = stage.manifest(&stage.compare().unwrap(), usize::MAX);
-    let from =
-        |path: &str| manifest.changes.iter().find(|it| it.path == path).unwrap().from.clone();
-    assert_eq!(from("new/name").as_deref(), Some("old/name"));
-    assert_eq!(from("copy"), None);
+    for method in methods() {
+        let place = Place::new();
+        place.write("old/name", "content");
+        let stage = place.run(method);
+        fs::create_dir(stage.path().join("new")).unwrap();
+        fs::rename(stage.path().join("old/name"), stage.path().join("new/name")).unwrap();
+        fs::write(stage.path().join("copy"), "content").unwrap();
+        let manifest = stage.manifest(&stage.compare().unwrap(), usize::MAX);
+        let from =
+            |path: &str| manifest.changes.iter().find(|it| it.path == path).unwrap().from.clone();
+        assert_eq!(from("new/name").as_deref(), Some("old/name"));
+        assert_eq!(from("copy"), None);
+    }
 }
 
 #[test]
 fn diff_shows_text_and_names_what_is_none() {
-    let place = Place::new();
-    place.write("text", "one\ntwo\nthree\n");
-    place.write("binary", "\0old");
-    let stage = place.stage();
-    fs::write(stage.path().join("text"), "one\n2\nthree\n").unwrap();
-    fs::write(stage.path().join("binary"), "\0new").unwrap();
-    fs::write(stage.path().join("empty"), "").unwrap();
-    fs::write(stage.path().join("new"), "line\n").unwrap();
-    let diff = stage.diff(&stage.compare().unwrap());
-    assert_eq!(
-        diff,
-        "modified: binary\ncreated: empty (empty)\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+line\n\
-         --- a/text\n+++ b/text\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
-    );
+    for method in methods() {
+        let place = Place::new();
+        place.write("text", "one\ntwo\nthree\n");
+        place.write("binary", "\0old");
+        let stage = place.run(method);
+        fs::write(stage.path().join("text"), "one\n2\nthree\n").unwrap();
+        fs::write(stage.path().join("binary"), "\0new").unwrap();
+        fs::write(stage.path().join("empty"), "").unwrap();
+        fs::write(stage.path().join("new"), "line\n").unwrap();
+        let diff = stage.diff(&stage.compare().unwrap());
+        assert_eq!(
+            diff,
+            "modified: binary\ncreated: empty (empty)\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+line\n\
+             --- a/text\n+++ b/text\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
+        );
+    }
 }
 
 #[test]
@@ -444,7 +558,8 @@ fn what_cannot_be_staged_leaves_nothing() {
     }
     fs::create_dir_all(deep).unwrap();
     let io_dir = File::open(place.io()).unwrap();
-    let error = Stage::create(io_dir.as_fd(), &place.io(), &place.records()).unwrap_err();
+    let error =
+        Stage::create(io_dir.as_fd(), &place.io(), &place.records(), Method::Copy).unwrap_err();
     assert!(error.to_string().contains("more than 128 directories"), "{error}");
     place.assert_clean();
 }
@@ -465,7 +580,7 @@ fn stage_that_is_not_the_recorded_one_commits_nothing() {
     }));
     assert!(interrupted.is_err());
     let ours = stage.path().parent().unwrap().to_owned();
-    std::mem::forget(stage);
+    std::mem::forget(stage.stage);
     // Whoever may write beside the io dir puts a copy of it in its place.
     let forged = place.root.path().join("forged");
     fs::rename(&ours, &forged).unwrap();

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, StatxFlags, fstat, openat, statat};
 use rustix::io::{Errno, Result};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeType;
 use sandbox_dirfd::retry;
 
@@ -54,6 +55,23 @@ impl Stamp {
     /// The permission bits.
     pub const fn permissions(&self) -> u32 {
         self.mode & 0o7777
+    }
+}
+
+/// A time as it is in a [`Stamp`].
+pub(crate) fn stamp_time(time: Timespec) -> (i64, u64) {
+    (time.tv_sec, u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Waits until the clock of the filesystems, which goes in ticks, is later than `time`.
+pub(crate) fn wait_for_tick(time: (i64, u64)) {
+    loop {
+        let now = stamp_time(clock_gettime(ClockId::RealtimeCoarse));
+        // A time in the future says nothing: the clock was set back.
+        if now > time || time.0 - now.0 > 1 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
 

@@ -1,10 +1,11 @@
 //! Directory entries: listing, removing, renaming.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RawDir, Stat, fstat, openat, renameat, statat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, RawDir, Stat, fchmod, fstat, mkdirat, openat, renameat,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
@@ -205,6 +206,13 @@ impl Files {
                 rename_to_nothing(&old.directory, old.name, &new.directory, new.name, rename)
             }
         };
+        let renamed = match renamed {
+            Err(Errno::XDEV) if is_directory => {
+                let to = (new.directory.as_fd(), new.name);
+                move_directory((old.directory.as_fd(), old.name), to, existing)
+            }
+            renamed => renamed,
+        };
         match renamed {
             Ok(()) => {
                 pending.into_iter().for_each(super::touched::Pending::done);
@@ -308,6 +316,42 @@ impl Files {
             errno => beneath(errno, written),
         }
     }
+}
+
+/// Moves a directory entry by entry: a filesystem that is an overlay renames no directory that was
+/// there before. An error leaves each entry at one of the two paths.
+fn move_directory(
+    (parent, name): (BorrowedFd<'_>, &[u8]),
+    (target, new_name): (BorrowedFd<'_>, &[u8]),
+    existing: Existing,
+) -> rustix::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let from = retry(|| openat(parent, name, flags, Mode::empty()))?;
+    let stat = fstat(&from)?;
+    if existing == Existing::Replace {
+        // An empty directory, as `rename(2)` does it.
+        match retry(|| unlinkat(target, new_name, AtFlags::REMOVEDIR)) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    mkdirat(target, new_name, Mode::RWXU)?;
+    let to = retry(|| openat(target, new_name, flags, Mode::empty()))?;
+    let mut names = Vec::new();
+    read_directory(&from, |name, _| {
+        names.push(name.to_vec());
+        Ok(())
+    })?;
+    for name in &names {
+        match retry(|| renameat(&from, &name[..], &to, &name[..])) {
+            Err(Errno::XDEV) => {
+                move_directory((from.as_fd(), name), (to.as_fd(), name), Existing::Refuse)?;
+            }
+            renamed => renamed?,
+        }
+    }
+    fchmod(&to, Mode::from_raw_mode(stat.st_mode & 0o777))?;
+    retry(|| unlinkat(parent, name, AtFlags::REMOVEDIR))
 }
 
 /// The name of a path in its parent directory; `None` for the root of a mount.

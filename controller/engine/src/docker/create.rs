@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
-    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits,
-    RestartPolicy, RestartPolicyNameEnum,
+    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, MountVolumeOptions,
+    MountVolumeOptionsDriverConfig, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 use rustix::io::Errno;
 use sandbox_protocol::syscalls::{PERSONALITIES, container_syscall_names};
@@ -17,7 +17,7 @@ use crate::hardening::{
     ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3, HOSTNAME, MASKED_PATHS, OOM_SCORE_ADJ,
     READONLY_PATHS, SHM_BYTES, SYSTEM_FILES,
 };
-use crate::{Bind, ContainerSpec, Programs};
+use crate::{Bind, ContainerSpec, Layers, Programs};
 
 /// The seccomp profile of a container. There is always one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,7 +250,31 @@ fn ulimit(&(name, value): &(&'static str, i64)) -> ResourcesUlimits {
 }
 
 fn mount(bind: &Bind) -> Mount {
-    Mount { read_only: Some(bind.read_only), ..bind_mount(&bind.source.path, &bind.target) }
+    let mount = match &bind.source.overlay {
+        Some(layers) => overlay_mount(layers, &bind.target),
+        None => bind_mount(&bind.source.path, &bind.target),
+    };
+    Mount { read_only: Some(bind.read_only), ..mount }
+}
+
+/// An overlay: as an anonymous volume, which the engine mounts when the container is started, and
+/// removes together with it.
+fn overlay_mount(layers: &Layers, target: &str) -> Mount {
+    let options = [("type", "overlay"), ("device", "overlay"), ("o", &*layers.mount_options())];
+    Mount {
+        typ: Some(MountType::VOLUME),
+        target: Some(target.to_owned()),
+        volume_options: Some(MountVolumeOptions {
+            // Of what the image has there.
+            no_copy: Some(true),
+            driver_config: Some(MountVolumeOptionsDriverConfig {
+                name: Some("local".to_owned()),
+                options: Some(options.map(|(name, value)| (name.into(), value.into())).into()),
+            }),
+            ..MountVolumeOptions::default()
+        }),
+        ..Mount::default()
+    }
 }
 
 /// A read-only bind mount.

@@ -178,7 +178,7 @@ impl Engine for EmbeddedEngine {
                 let path = root.display().to_string();
                 tracing::debug!(%digest, path, "the image is unpacked");
                 // The descriptor keeps it from being removed while it is in use.
-                let root = ProgramRoot::Directory(Source { path, file: tree });
+                let root = ProgramRoot::Directory(Source::new(path, tree));
                 Ok(Some(Prepared { root, env, workdir: workdir.unwrap_or_default() }))
             }
         }

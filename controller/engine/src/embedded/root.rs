@@ -49,7 +49,7 @@ pub(super) fn open(directory: &Path) -> Result<Prepared, EngineError> {
     }
     let path = path.into_os_string().into_string().map_err(|_| refuse("its path is not UTF-8"))?;
     Ok(Prepared {
-        root: ProgramRoot::Directory(Source { path, file: Arc::new(opened) }),
+        root: ProgramRoot::Directory(Source::new(path, Arc::new(opened))),
         env: Vec::new(),
         workdir: String::new(),
     })
@@ -94,7 +94,7 @@ mod tests {
 
     fn source(path: &Path) -> Source {
         let file = Arc::new(fs::File::open(path).unwrap().into());
-        Source { path: path.to_str().unwrap().to_owned(), file }
+        Source::new(path.to_str().unwrap().to_owned(), file)
     }
 
     fn bind(path: &Path, read_only: bool) -> Bind {

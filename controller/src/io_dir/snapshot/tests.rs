@@ -15,7 +15,7 @@ fn open_dir(dir: &Path) -> fs::File {
 }
 
 fn take(dir: &Path) -> Snapshot {
-    Snapshot::take(open_dir(dir), 1000)
+    Snapshot::take(open_dir(dir), None, 1000)
 }
 
 fn changes(dir: &Path, change: impl FnOnce(&Path)) -> Vec<(String, FileOp, u64)> {
@@ -93,7 +93,7 @@ fn a_scan_that_was_cut_short_lists_only_what_it_knows() {
     for name in ["a", "b", "c"] {
         fs::write(dir.path().join(name), "1").unwrap();
     }
-    let part = Snapshot::take(open_dir(dir.path()), 2);
+    let part = Snapshot::take(open_dir(dir.path()), None, 2);
     assert!(!part.is_whole && part.coverage == ScanCoverage::All && part.usage.entries == 3);
     for name in ["a", "b", "c", "d"] {
         fs::write(dir.path().join(name), "12").unwrap();
@@ -102,7 +102,7 @@ fn a_scan_that_was_cut_short_lists_only_what_it_knows() {
     // The third file may have existed before, and so may the new one.
     assert_eq!((found.files.len(), found.truncated), (2, true));
     // Nor is a file removed because the second scan did not find it.
-    let found = take(dir.path()).changes(&Snapshot::take(open_dir(dir.path()), 1));
+    let found = take(dir.path()).changes(&Snapshot::take(open_dir(dir.path()), None, 1));
     assert_eq!((found.files.len(), found.truncated), (0, true));
 }
 

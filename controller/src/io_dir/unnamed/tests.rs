@@ -8,7 +8,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 /// A check of this process itself.
 fn search(dev: u64, depth: Depth) -> Unnamed {
     let mut search = Search {
-        dev,
+        devs: [dev; 2],
         depth,
         deadline: Instant::now() + LONGEST,
         met: HashSet::new(),
@@ -27,7 +27,7 @@ fn a_file_without_a_name_counts_once_however_often_it_is_open() {
     let again = file.try_clone().unwrap();
     let (number, ino) = (file.as_raw_fd(), rustix::fs::fstat(&file).unwrap().st_ino);
     let mut search = Search {
-        dev,
+        devs: [dev; 2],
         depth: Depth::Open,
         deadline: Instant::now() + LONGEST,
         met: HashSet::new(),
@@ -52,15 +52,15 @@ fn a_file_without_a_name_counts_once_however_often_it_is_open() {
 fn a_file_that_is_mapped_alone_is_found_by_its_line() {
     let line = b"7f00-7f01 rw-s 00000000 fe:00 5701650                    /io/a b (deleted)";
     let dev = rustix::fs::makedev(0xfe, 0);
-    assert_eq!(removed_mapping(line, dev), Some(("7f00-7f01", 5_701_650)));
-    assert_eq!(removed_mapping(line, dev + 1), None);
+    assert_eq!(removed_mapping(line, [0, dev]), Some(("7f00-7f01", 5_701_650)));
+    assert_eq!(removed_mapping(line, [0, dev + 1]), None);
     for line in [
         &b"7f00-7f01 rw-s 00000000 fe:00 5701650                    /io/a"[..],
         b"7f00-7f01 rw-p 00000000 00:00 0 ",
         b"",
         b" (deleted)",
     ] {
-        assert_eq!(removed_mapping(line, dev), None);
+        assert_eq!(removed_mapping(line, [0, dev]), None);
     }
 }
 

@@ -10,12 +10,15 @@
 mod started;
 
 use std::path::PathBuf;
+use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
+use sandbox_api::changes::StagingMethod;
 use sandbox_api::{EngineKind, PrivateIo, RootFs, SandboxSpec};
 use sandbox_dirfd::Identity;
-use sandbox_engine::{Container, Prepared, ProgramRoot, Source, UserMapping};
+use sandbox_engine::{Container, EngineError, Prepared, ProgramRoot, Source, UserMapping};
 use sandbox_protocol::message::Access;
 
 use crate::audit::Event;
@@ -45,9 +48,31 @@ impl Sandbox {
         shared: Arc<Shared>,
         sandbox: impl Into<PreparedSandbox>,
     ) -> Result<Self, Error> {
+        let sandbox = sandbox.into();
+        if sandbox.spec.staged && shared.mounts_overlays.load(Ordering::Relaxed) {
+            let launched = Self::try_launch(&shared, sandbox.clone(), StagingMethod::Overlay).await;
+            match launched {
+                Err(error) if may_be_for_an_overlay(&error) => {
+                    tracing::info!(%error, "no overlay with this engine");
+                }
+                launched => return launched,
+            }
+            let launched = Self::try_launch(&shared, sandbox, StagingMethod::Copy).await;
+            // It was the overlay that failed.
+            shared.mounts_overlays.fetch_and(launched.is_err(), Ordering::Relaxed);
+            return launched;
+        }
+        Self::try_launch(&shared, sandbox, StagingMethod::Copy).await
+    }
+
+    async fn try_launch(
+        shared: &Arc<Shared>,
+        sandbox: PreparedSandbox,
+        method: StagingMethod,
+    ) -> Result<Self, Error> {
         let started = Instant::now();
         let id = sandbox_dirfd::random_hex::<8>();
-        let launched = Self::launch_as(id.clone(), shared.clone(), sandbox.into()).await;
+        let launched = Self::launch_as(id.clone(), shared.clone(), sandbox, method).await;
         shared.audit.record(&Event {
             outcome: audit::outcome(&launched),
             duration: Some(started.elapsed()),
@@ -60,13 +85,26 @@ impl Sandbox {
         id: String,
         shared: Arc<Shared>,
         sandbox: PreparedSandbox,
+        method: StagingMethod,
     ) -> Result<Self, Error> {
-        let opened = Opened::new(shared, sandbox)?;
+        let opened = Opened::new(shared, sandbox, method)?;
         failpoint(Point::Opened).await;
         let ready = opened.create(id).await?.start().await?.greet().await?;
         let sandbox = ready.configure().await?;
         failpoint(Point::Greeted).await;
         Ok(sandbox)
+    }
+}
+
+/// Whether a launch with an overlay may have failed because of it: the engine cannot mount it, or does
+/// so on another machine.
+fn may_be_for_an_overlay(error: &Error) -> bool {
+    match error {
+        Error::Engine { step, source } => {
+            matches!(step, Step::Create | Step::Start) && matches!(source, EngineError::Refused(_))
+        }
+        Error::IoDirElsewhere { .. } => true,
+        _ => false,
     }
 }
 
@@ -83,7 +121,11 @@ struct Opened {
 }
 
 impl Opened {
-    fn new(shared: Arc<Shared>, sandbox: PreparedSandbox) -> Result<Self, Error> {
+    fn new(
+        shared: Arc<Shared>,
+        sandbox: PreparedSandbox,
+        method: StagingMethod,
+    ) -> Result<Self, Error> {
         let PreparedSandbox { mut spec, prepared, root_owner } = sandbox;
         spec.limits.check(&shared.ceiling)?;
         let mut plan = Plan::new(&spec, shared.confinement)?;
@@ -98,7 +140,7 @@ impl Opened {
         let make = |dir| {
             mounts.check_path(IO_DIR, dir)?;
             match is_staged {
-                true => IoDir::staged(dir, &made, &stages),
+                true => IoDir::staged(dir, &made, &stages, method),
                 false => IoDir::make(dir, &made),
             }
         };
@@ -114,7 +156,7 @@ impl Opened {
         let held = HeldResources { io_dir, inputs };
         held.guard(&plan, &mut mounts)?;
         if let Some(io_dir) = &held.io_dir
-            && let Some(file) = shared.audit.lies_in(io_dir.identity())
+            && let Some(file) = shared.audit.lies_in(io_dir.host_identity())
         {
             let reason = "it is in the io dir, where a script could change it".to_owned();
             return Err(Error::Audit { path: file.to_owned(), reason });
@@ -271,9 +313,10 @@ impl HeldResources {
         // A private one is a mount of its own, or in a directory that belongs to sandboxctl alone.
         let io_dir = self.io_dir.as_ref().filter(|io_dir| io_dir.host_path().is_some());
         if let (Some(io_dir), Some(target)) = (io_dir, &plan.io) {
-            mounts.add(IO_DIR, io_dir.source(), &target.to_string(), Access::Write)?;
-            if let Some(source) = io_dir.staged_source() {
-                mounts.add(IO_DIR, &source, &target.to_string(), Access::Write)?;
+            let staged = io_dir.staged_sources();
+            for source in if staged.is_empty() { slice::from_ref(io_dir.source()) } else { &staged }
+            {
+                mounts.add(IO_DIR, source, &target.to_string(), Access::Write)?;
             }
         }
         for (input, target) in self.inputs.iter().zip(&plan.inputs) {

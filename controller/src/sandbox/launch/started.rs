@@ -15,6 +15,7 @@ use super::{About, Created};
 use crate::Sandbox;
 use crate::engine_call::step;
 use crate::error::Error;
+use crate::io_dir::IoDir;
 use crate::io_dir::write_monitor::WriteBaseline;
 use crate::sandbox::confinement;
 use crate::sandbox::idle::Activity;
@@ -130,27 +131,42 @@ impl Started {
         let is_io = |mount: &MountIdentity| {
             plan.io.as_ref().is_some_and(|path| path.to_string() == mount.path)
         };
+        let identity = |seen: &MountIdentity| Identity { dev: seen.dev, ino: seen.ino };
+        let overlay = io_dir.as_ref().filter(|io_dir| io_dir.lower().is_some());
         if is_our_kernel {
-            // Every mount must be the file that was opened: a path may lead elsewhere by now.
+            // Every mount must be the file that was opened: a path may lead elsewhere by now. An
+            // overlay is made by the engine, and nobody knows its identity before.
             let other = reply.mounts.iter().zip(identities).find(|(seen, opened)| {
-                let seen = Identity { dev: seen.dev, ino: seen.ino };
-                seen != **opened
+                identity(seen) != **opened && !(overlay.is_some() && is_io(seen))
             });
-            return match (other, io_dir) {
-                (None, _) => Ok(()),
+            match (other, io_dir) {
+                (None, _) if overlay.is_some() => {}
+                (None, _) => return Ok(()),
                 (Some((seen, _)), Some(io_dir)) if is_io(seen) => {
-                    Err(Error::IoDirElsewhere { path: io_dir.path().to_owned() })
+                    return Err(Error::IoDirElsewhere { path: io_dir.path().to_owned() });
                 }
                 (Some((seen, _)), _) => {
                     let detail = format!("the engine sees something else at {}", seen.path);
-                    Err(Error::StartFailed { detail })
+                    return Err(Error::StartFailed { detail });
                 }
-            };
+            }
         }
         // On another kernel the device and inode numbers prove nothing. The inputs' paths exist
         // there, or the container could not have been created; the io dir can be verified.
         let Some(io_dir) = io_dir else { return Ok(()) };
-        let elsewhere = || Error::IoDirElsewhere { path: io_dir.path().to_owned() };
+        let reply = self.prove_by_nonce(io_dir).await?;
+        let seen = reply.mounts.iter().find(|seen| is_io(seen));
+        if let (Some(overlay), Some(seen)) = (overlay, seen) {
+            let elsewhere = || Error::IoDirElsewhere { path: io_dir.path().to_owned() };
+            let init = self.created.container.init_pid().await.ok_or_else(elsewhere)?;
+            let opened = overlay.open_view(init, &seen.path, identity(seen));
+            opened.map_err(|_| elsewhere())?;
+        }
+        Ok(())
+    }
+
+    /// Verifies that the agent can read what is written into the io dir.
+    async fn prove_by_nonce(&self, io_dir: &IoDir) -> Result<HelloReply, Error> {
         let nonce = io_dir.write_nonce().map_err(|errno| Error::IoDir {
             path: io_dir.path().to_owned(),
             reason: format!(
@@ -159,8 +175,10 @@ impl Started {
             ),
         })?;
         match self.hello(Some(nonce.name.clone())).await {
-            Ok(reply) if reply.nonce.as_ref() == Some(&nonce.content) => Ok(()),
-            Ok(_) | Err(Error::Refused { .. }) => Err(elsewhere()),
+            Ok(reply) if reply.nonce.as_ref() == Some(&nonce.content) => Ok(reply),
+            Ok(_) | Err(Error::Refused { .. }) => {
+                Err(Error::IoDirElsewhere { path: io_dir.path().to_owned() })
+            }
             Err(error) => Err(error),
         }
     }

@@ -15,7 +15,7 @@ fn plan(spec: SandboxSpec) -> Result<Plan, String> {
 /// A path that need not exist: nothing is mounted in these tests.
 fn source(path: &str) -> Source {
     let file = std::fs::File::open("/").expect("it is there");
-    Source { path: path.to_owned(), file: Arc::new(file.into()) }
+    Source::new(path.to_owned(), Arc::new(file.into()))
 }
 
 #[test]

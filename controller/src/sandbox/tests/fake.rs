@@ -258,6 +258,7 @@ impl World {
             instance,
             cleanup: Cleanup::new(),
             ceiling: Ceiling::default(),
+            mounts_overlays: false.into(),
             boot_id: BOOT_ID.into(),
             confinement: ConfinementPolicy::Required,
             audit: Audit::off(),

@@ -1,0 +1,315 @@
+//! What a run changed in an overlay of its io dir: everything that changed is in the upper layer, and
+//! the io dir itself is the lower one, as it was. What it costs follows the changes, not the io dir.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, FileType, OFlags, Stat, XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr,
+    fstat, statat, unlinkat,
+};
+use rustix::io::{Errno, Result};
+use sandbox_api::changes::{ChangeOp, ChangeType};
+use sandbox_dirfd::{Root, retry, split};
+
+use crate::commit::covered;
+use crate::compare::{Changed, Comparison, op_of};
+use crate::copy::{Baseline, Copied};
+use crate::error::StageError;
+use crate::tree::{MAX_DEPTH, MAX_ENTRIES, Stamp, entries, join, open};
+
+/// Attributes of overlays have names that begin with it. A sandbox cannot set them: its kernel hides
+/// them.
+const PREFIX: &[u8] = b"user.overlay.";
+/// What tells that nothing of the lower directory is to be seen.
+const OPAQUE: &CStr = c"user.overlay.opaque";
+/// The file of the lower layer that a file was copied from.
+const ORIGIN: &CStr = c"user.overlay.origin";
+/// The length of what is before the file handle in it.
+const ORIGIN_HEADER: usize = 21;
+
+/// Whether an entry of an upper layer tells that the lower one's is removed.
+pub fn is_whiteout(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
+}
+
+/// Whether a directory of an upper layer hides what is in the lower one.
+pub fn is_opaque(directory: &OwnedFd) -> bool {
+    let mut value = [0; 1];
+    fgetxattr(directory, OPAQUE, &mut value).is_ok_and(|length| &value[..length] == b"y")
+}
+
+/// Whether a directory can have the attributes of an upper layer.
+pub(crate) fn probe(upper: &OwnedFd) -> Result<()> {
+    fsetxattr(upper, OPAQUE, b"n", XattrFlags::CREATE)?;
+    fremovexattr(upper, OPAQUE)
+}
+
+/// Whether a file or directory of an upper layer was copied from the lower one. Where that has several
+/// names, or its filesystem no handles, nobody knows.
+fn was_copied(parent: BorrowedFd<'_>, name: &CStr) -> bool {
+    let length = open(parent, name, OFlags::empty())
+        .and_then(|file| fgetxattr(&file, ORIGIN, &mut [0; 256]));
+    length.is_ok_and(|length| length > ORIGIN_HEADER)
+}
+
+/// The opened directories of an overlay.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Opened<'a> {
+    pub lower: BorrowedFd<'a>,
+    pub upper: BorrowedFd<'a>,
+    /// The overlay itself. It shows what was copied with the inode number that it had before.
+    pub view: BorrowedFd<'a>,
+}
+
+/// Compares the layers. What changed in the lower one after `since` was changed by something else.
+pub(crate) fn compare(
+    Opened { lower, upper, view }: Opened<'_>,
+    root: Stamp,
+    since: (i64, u64),
+) -> std::result::Result<Comparison, StageError> {
+    let at = StageError::at(b".");
+    let lower_dir = open(lower, c".", OFlags::DIRECTORY).map_err(&at)?;
+    let upper_dir = open(upper, c".", OFlags::DIRECTORY).map_err(&at)?;
+    let mut layers = Comparing {
+        since,
+        seen: 0,
+        before: BTreeMap::new(),
+        changed: BTreeMap::new(),
+        directories: BTreeMap::new(),
+        conflicts: BTreeSet::new(),
+        origins: Vec::new(),
+    };
+    layers.directory(&upper_dir, Some(&lower_dir), b"", 0)?;
+    layers.name_origins(view).map_err(&at)?;
+    let Comparing { before, changed, directories, conflicts, .. } = layers;
+    let baseline = Arc::new(Baseline { root: root.into(), entries: before });
+    let root = Stamp::of(&fstat(&upper_dir).map_err(&at)?);
+    let compared = Comparison { baseline, conflicts, changed, directories, root };
+    Ok(compared.read(lower, upper))
+}
+
+struct Comparing {
+    since: (i64, u64),
+    seen: usize,
+    before: BTreeMap<Box<[u8]>, Copied>,
+    changed: BTreeMap<Box<[u8]>, Changed>,
+    directories: BTreeMap<Box<[u8]>, Stamp>,
+    conflicts: BTreeSet<Box<[u8]>>,
+    /// New paths of files that were in the lower layer before.
+    origins: Vec<Box<[u8]>>,
+}
+
+impl Comparing {
+    /// `lower` is the directory of the lower layer at the same path, if there is one.
+    fn directory(
+        &mut self,
+        upper: &OwnedFd,
+        lower: Option<&OwnedFd>,
+        path: &[u8],
+        depth: usize,
+    ) -> std::result::Result<(), StageError> {
+        let above = entries(upper.as_fd()).map_err(StageError::at(path))?;
+        let opaque = lower.filter(|_| is_opaque(upper));
+        for (name, stat) in &above {
+            let path = join(path, name.to_bytes());
+            self.count()?;
+            let below = lower.map(|lower| stat_of(lower, name)).transpose();
+            let below = below.map_err(StageError::at(&path))?.flatten();
+            if is_whiteout(stat) {
+                if let (Some(lower), Some(below)) = (lower, &below) {
+                    self.removed(lower, name, below, &path, depth)?;
+                }
+                continue;
+            }
+            self.entry(upper, lower, (name, stat), below.as_ref(), &path, depth)?;
+        }
+        if let Some(lower) = opaque {
+            let is_above = |name: &CString| above.binary_search_by(|(it, _)| it.cmp(name)).is_ok();
+            for (name, below) in entries(lower.as_fd()).map_err(StageError::at(path))? {
+                if !is_above(&name) {
+                    self.removed(lower, &name, &below, &join(path, name.to_bytes()), depth)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An entry of the upper layer.
+    fn entry(
+        &mut self,
+        upper: &OwnedFd,
+        lower: Option<&OwnedFd>,
+        (name, stat): (&CStr, &Stat),
+        below: Option<&Stat>,
+        path: &[u8],
+        depth: usize,
+    ) -> std::result::Result<(), StageError> {
+        let at = StageError::at(path);
+        let (now, before) = (Stamp::of(stat), below.map(Stamp::of));
+        let change = op_of(before, now);
+        if let Some(op) = change {
+            self.changed.insert(path.into(), Changed::new(op, Some(now), before.map(Copied::from)));
+        }
+        if let Some(before) = before {
+            self.before.insert(path.into(), before.into());
+            self.note(path, before);
+        } else if was_copied(upper.as_fd(), name) {
+            self.origins.push(path.into());
+        }
+        let was_directory = before.is_some_and(|before| before.is_directory());
+        if now.is_directory() {
+            let upper = open(upper.as_fd(), name, OFlags::DIRECTORY).map_err(&at)?;
+            if depth + 1 > MAX_DEPTH {
+                return Err(StageError::TooDeep { path: path.to_owned() });
+            }
+            let inner = lower.filter(|_| was_directory);
+            let inner = inner.map(|lower| open(lower.as_fd(), name, OFlags::DIRECTORY));
+            let inner = inner.transpose().map_err(&at)?;
+            if was_directory {
+                self.directories.insert(path.into(), now);
+            }
+            if let (Some(_), Some(before)) = (&inner, before)
+                && is_opaque(&upper)
+                && before.changed > self.since
+            {
+                // What was removed with the old directory may not be what was in it then.
+                self.conflicts.insert(path.into());
+                let replaced = Changed::new(ChangeOp::Mode, Some(now), Some(before.into()));
+                self.changed.entry(path.into()).or_insert(replaced);
+            }
+            self.directory(&upper, inner.as_ref(), path, depth + 1)?;
+        } else if let (true, Some(lower)) = (was_directory, lower) {
+            let lower = open(lower.as_fd(), name, OFlags::DIRECTORY).map_err(&at)?;
+            self.removed_below(&lower, path, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    /// An entry of the lower layer that was removed, with what is in it.
+    fn removed(
+        &mut self,
+        parent: &OwnedFd,
+        name: &CStr,
+        stat: &Stat,
+        path: &[u8],
+        depth: usize,
+    ) -> std::result::Result<(), StageError> {
+        self.count()?;
+        let before = Stamp::of(stat);
+        let change = Changed::new(ChangeOp::Removed, None, Some(before.into()));
+        self.changed.insert(path.into(), change);
+        self.before.insert(path.into(), before.into());
+        self.note(path, before);
+        if before.is_directory() {
+            let at = StageError::at(path);
+            let directory = open(parent.as_fd(), name, OFlags::DIRECTORY).map_err(&at)?;
+            if fstat(&directory).map_err(&at)?.st_dev != before.dev {
+                return Err(StageError::MountPoint { path: path.to_owned() });
+            }
+            self.removed_below(&directory, path, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    fn removed_below(
+        &mut self,
+        directory: &OwnedFd,
+        path: &[u8],
+        depth: usize,
+    ) -> std::result::Result<(), StageError> {
+        if depth > MAX_DEPTH {
+            return Err(StageError::TooDeep { path: path.to_owned() });
+        }
+        for (name, stat) in entries(directory.as_fd()).map_err(StageError::at(path))? {
+            self.removed(directory, &name, &stat, &join(path, name.to_bytes()), depth)?;
+        }
+        Ok(())
+    }
+
+    /// Notes a conflict if the lower entry was changed while the run was going on.
+    fn note(&mut self, path: &[u8], before: Stamp) {
+        if before.changed > self.since {
+            self.conflicts.insert(path.into());
+        }
+    }
+
+    fn count(&mut self) -> std::result::Result<(), StageError> {
+        self.seen += 1;
+        if self.seen > MAX_ENTRIES { Err(StageError::TooMany) } else { Ok(()) }
+    }
+
+    /// Names the old paths of new ones: a copied file is shown with the inode of the lower one. If none
+    /// of these has it, something else removed it, or gave it another name.
+    fn name_origins(&mut self, view: BorrowedFd<'_>) -> Result<()> {
+        if self.origins.is_empty() {
+            return Ok(());
+        }
+        let view = Root::new(view)?;
+        let known = self.before.iter().map(|(path, before)| (before.original.ino, path));
+        let known: HashMap<u64, &Box<[u8]>> = known.collect();
+        for path in &self.origins {
+            let (Some(change), Ok(shown)) = (self.changed.get_mut(path), view.stat(path)) else {
+                continue;
+            };
+            match known.get(&shown.st_ino) {
+                Some(from) if change.kind() != ChangeType::Directory => {
+                    change.from = Some((*from).clone());
+                }
+                _ => _ = self.conflicts.insert(path.clone()),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn stat_of(directory: &OwnedFd, name: &CStr) -> Result<Option<Stat>> {
+    match retry(|| statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Removes from what is moved into the io dir whatever only an overlay understands.
+pub(crate) fn clean(comparison: &Comparison, upper: &Root<'_>) -> Result<()> {
+    let is_covered = covered(comparison);
+    for (path, change) in &comparison.changed {
+        let Some(now) = change.now else { continue };
+        let is_moved = is_covered(path) || !change.stays_directory();
+        let has_attributes = matches!(
+            FileType::from_raw_mode(now.mode),
+            FileType::RegularFile | FileType::Directory
+        );
+        if !is_moved || !has_attributes {
+            continue;
+        }
+        let (parent, name) = split(path);
+        let parent = upper.directory(parent)?;
+        let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+        let file = open(parent.as_fd(), &name, OFlags::empty())?;
+        strip(&file)?;
+        if now.is_directory() {
+            for (name, stat) in entries(file.as_fd())? {
+                if is_whiteout(&stat) {
+                    unlinkat(&file, &*name, AtFlags::empty())?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn strip(file: &OwnedFd) -> Result<()> {
+    let mut names = vec![0; 64 << 10];
+    let length = match flistxattr(file, &mut names) {
+        Err(Errno::OPNOTSUPP) => 0,
+        length => length?,
+    };
+    for name in names[..length].split(|&byte| byte == 0).filter(|name| name.starts_with(PREFIX)) {
+        fremovexattr(file, name)?;
+    }
+    Ok(())
+}
