@@ -31,6 +31,7 @@ pub enum Feature {
     CgroupNamespace,
     NothingToWrite,
     NamedRuntime,
+    Overlay,
 }
 
 /// Each feature, in the words of the documents, and which engines lack it.
@@ -68,6 +69,11 @@ const FEATURES: &[(Feature, &str, &[Kind])] = &[
         &[Gvisor, Podman],
     ),
     (Feature::NamedRuntime, "takes `engine.runtime`", &[Podman, Embedded]),
+    (
+        Feature::Overlay,
+        "stages an io dir by an overlay, where the controller is root (else by a copy)",
+        &[Gvisor, Podman],
+    ),
 ];
 
 /// What ends a container that uses more memory than it may: status, exit code and kind.

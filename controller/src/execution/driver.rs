@@ -233,7 +233,9 @@ impl<E: Execute> ExecutionDriver<E> {
         let (files_touched, passed) = match monitor {
             Some(monitor) => {
                 let (found, passed) = monitor.end().await;
-                (found.with(announced), passed)
+                // A script announces all that it changes.
+                let has_commands = self.inner.supports_exec();
+                (if has_commands { found.with(announced) } else { announced }, passed)
             }
             None => (announced, None),
         };

@@ -9,7 +9,7 @@ use sandbox_api::changes::{Changes, CommitPolicy, StagingMethod};
 use sandbox_dirfd::Identity;
 use sandbox_engine::{Layers, Source};
 use sandbox_staging::created::{self, CreatedDirs};
-use sandbox_staging::{Commit, Method, Stage, StageError};
+use sandbox_staging::{Commit, Method, Stage, StageError, copy_out};
 
 use crate::error::Error;
 use crate::io_dir::IoDir;
@@ -42,12 +42,14 @@ pub struct StagedEnd {
 }
 
 /// What to do at the end of a staged io dir.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct FinishOptions {
     /// When to commit.
     pub commit: CommitPolicy,
     /// Whether to make a diff.
     pub diff: bool,
+    /// Where to copy everything that the sandbox saw, if nothing is committed. It must not exist.
+    pub keep_staged: Option<PathBuf>,
 }
 
 /// A stage, its files, and the layers of the overlay, if it is to be one.
@@ -116,6 +118,12 @@ impl StagedIoDir {
             }
         }
         let committed = is_wanted && conflicts.is_empty();
+        if let (false, Some(to)) = (committed, &options.keep_staged) {
+            copy_out(view.as_fd(), to).map_err(|error| {
+                let reason = error.to_string();
+                Error::Staging { path: to.clone(), reason }
+            })?;
+        }
         let staging = match self.stage.work() {
             Some(_) => StagingMethod::Overlay,
             None => StagingMethod::Copy,

@@ -47,6 +47,8 @@ const STOP_TICK: Duration = Duration::from_millis(5);
 
 /// The initial and the maximum interval of retries if the processes are not found.
 const FIND_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+/// Why a staged io dir grows by more than what was written.
+const COPIES: &str = " (a file that was there is copied when it is first written)";
 
 /// The sandbox's processes, once they were found.
 type FoundProcesses = Arc<OnceCell<Processes>>;
@@ -99,6 +101,8 @@ struct Baseline {
     first: DiskUsage,
     space: Option<FreeSpace>,
     reserve: DiskReserve,
+    /// The io dir is the upper layer of an overlay.
+    is_overlay: bool,
 }
 
 /// The limits of a run as absolute numbers.
@@ -159,6 +163,7 @@ impl WriteMonitor {
                 first: *baseline.first.get_or_init(|| snapshot.usage),
                 space,
                 reserve,
+                is_overlay: io_dir.lower().is_some(),
             };
             Before { snapshot: Arc::new(snapshot), baseline, watcher, bounds }
         });
@@ -309,9 +314,11 @@ impl Baseline {
             bytes: limits.max_write.as_u64(),
             entries: u64::from(limits.entries.get()),
         };
-        over(self.usage, now.usage, now.coverage, most, "")
+        let copies = if self.is_overlay { COPIES } else { "" };
+        over(self.usage, now.usage, now.coverage, most, copies)
             .or_else(|| {
-                over(self.first, now.usage, now.coverage, most.or(LIFE), " in the sandbox's life")
+                let when = format!(" in the sandbox's life{copies}");
+                over(self.first, now.usage, now.coverage, most.or(LIFE), &when)
             })
             .or_else(|| {
                 // The amount cannot be measured; the filesystem's free space shows how much is

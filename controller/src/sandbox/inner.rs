@@ -90,9 +90,11 @@ impl Inner {
         self.supports_exec
     }
 
-    /// Scans the io dir before something runs, if commands may write to it.
+    /// Scans the io dir before something runs, if more may be written to it than the agent counts: by
+    /// commands, or by an overlay, which copies a whole file when it is first written.
     pub async fn monitor_writes(&self, limits: Limits) -> Option<WriteMonitor> {
-        let io_dir = self.io_dir.as_ref().filter(|_| self.supports_exec)?;
+        let writes_more = |io_dir: &&Arc<IoDir>| self.supports_exec || io_dir.lower().is_some();
+        let io_dir = self.io_dir.as_ref().filter(writes_more)?;
         let watched = Watched {
             io_dir: io_dir.clone(),
             container: self.container.clone(),

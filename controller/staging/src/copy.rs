@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags,
@@ -11,6 +12,7 @@ use rustix::fs::{
     ioctl_ficlone, mkdirat, mknodat, openat, readlinkat, seek, symlinkat, utimensat,
 };
 use rustix::io::Errno;
+use sandbox_dirfd::remove_tree;
 
 use crate::error::StageError;
 use crate::tree::{Born, MAX_DEPTH, MAX_ENTRIES, Stamp, born, entries, join, open, wait_for_tick};
@@ -73,6 +75,30 @@ pub(crate) fn copy_tree(
         wait_for_tick(latest);
     }
     Ok(baseline)
+}
+
+/// Copies a tree into a new directory at `to`. Nothing is there if that fails.
+///
+/// # Errors
+///
+/// [`StageError`], also if `to` exists.
+pub fn copy_out(from: BorrowedFd<'_>, to: &Path) -> Result<(), StageError> {
+    let failed = |errno: Errno| StageError::stage(to)(errno.into());
+    let (Some(parent), Some(name)) = (to.parent(), to.file_name()) else {
+        return Err(failed(Errno::EXIST));
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let parent = rustix::fs::open(parent, flags, Mode::empty()).map_err(failed)?;
+    mkdirat(&parent, name, Mode::RWXU).map_err(failed)?;
+    let directory = openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty());
+    let copied = directory
+        .map_err(failed)
+        .and_then(|to| copy_tree(from, to.as_fd(), &|_, _| false).map(drop));
+    if copied.is_err() {
+        _ = remove_tree(parent.as_fd(), name);
+    }
+    copied
 }
 
 struct Copying<'a> {

@@ -23,6 +23,7 @@ mod tree;
 
 pub use commit::Commit;
 pub use compare::Comparison;
+pub use copy::copy_out;
 pub use error::StageError;
 pub use stage::{Method, Stage, recover};
 

@@ -22,14 +22,18 @@ pub struct ChangesArgs {
     /// Print a unified diff of changed text files on stderr
     #[arg(long)]
     pub diff: bool,
+
+    /// Copy the io dir as the run left it to this new directory, if its changes are not committed
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub keep_staged: Option<PathBuf>,
 }
 
 impl ChangesArgs {
-    /// Whether the run works on a copy of the io dir.
+    /// Whether the changes are kept apart from the io dir until the end.
     #[must_use]
     pub fn is_staged(&self) -> bool {
         let in_place = matches!(self.commit, None | Some(CommitPolicy::Always));
-        self.file.is_some() || self.diff || !in_place
+        self.file.is_some() || self.diff || self.keep_staged.is_some() || !in_place
     }
 }
 

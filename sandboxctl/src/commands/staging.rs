@@ -30,6 +30,8 @@ pub struct Staged {
     problem: Option<Failure>,
     is_staged: bool,
     commit: CommitPolicy,
+    /// Where everything is if nothing was committed.
+    kept: Option<PathBuf>,
 }
 
 impl Staging {
@@ -50,11 +52,15 @@ impl Staging {
         let flag = match args {
             ChangesArgs { file: Some(_), .. } => "--changes",
             ChangesArgs { diff: true, .. } => "--diff",
+            ChangesArgs { keep_staged: Some(_), .. } => "--keep-staged",
             _ => "--commit",
         };
-        if spec.io_dir.is_none() {
+        let Some(io_dir) = &spec.io_dir else {
             let why = "the sandbox has no io dir that stays";
             return Err(Error::usage(flag, why).with_hint("--io-dir DIR names one"));
+        };
+        if let Some(kept) = &args.keep_staged {
+            check_kept(kept, io_dir, runs)?;
         }
         if let Some(file) = &args.file {
             if runs > 1 {
@@ -68,7 +74,11 @@ impl Staging {
             // Before anything runs.
             drop(open(file)?);
         }
-        let options = FinishOptions { commit: args.commit.unwrap_or_default(), diff: args.diff };
+        let options = FinishOptions {
+            commit: args.commit.unwrap_or_default(),
+            diff: args.diff,
+            keep_staged: args.keep_staged.clone(),
+        };
         Ok((Self { options: Some(options), file: args.file.clone() }, spec.staged()))
     }
 
@@ -83,9 +93,14 @@ impl Staging {
         sandbox: &Sandbox,
         report: &mut ExecutionReport,
     ) -> Result<Staged, Error> {
-        let Some(options) = self.options else { return Ok(Staged::default()) };
-        let mut staged = Staged { is_staged: true, commit: options.commit, ..Staged::default() };
-        let problem = match sandbox.finish(options, &report.outcome).await {
+        let Some(options) = &self.options else { return Ok(Staged::default()) };
+        let mut staged = Staged {
+            is_staged: true,
+            commit: options.commit,
+            kept: options.keep_staged.clone(),
+            ..Staged::default()
+        };
+        let problem = match sandbox.finish(options.clone(), &report.outcome).await {
             Ok(Some(end)) => {
                 let conflict = conflict(&end.changes.conflicts);
                 staged.diff = end.diff;
@@ -111,6 +126,26 @@ impl Staging {
     }
 }
 
+/// Refuses a directory that could not be made, or would be a part of the io dir.
+fn check_kept(kept: &Path, io_dir: &Path, runs: usize) -> Result<(), Error> {
+    let refuse = |why: String| Err(Error::usage("--keep-staged", why));
+    let shown = kept.display();
+    if runs > 1 {
+        return refuse("it is for one script at a time".to_owned());
+    }
+    if kept.symlink_metadata().is_ok() {
+        return refuse(format!("{shown} exists; name a new directory"));
+    }
+    let parent = kept.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match parent.canonicalize() {
+        Err(error) => refuse(format!("{}: {}", parent.display(), input::reason(&error))),
+        Ok(parent) if io_dir.canonicalize().is_ok_and(|io_dir| parent.starts_with(io_dir)) => {
+            refuse(format!("{shown} is in the io dir; name a directory elsewhere"))
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
 /// The failure of a commit that would have overwritten what something else changed.
 fn conflict(paths: &[String]) -> Option<Failure> {
     const SHOWN: usize = 3;
@@ -124,7 +159,7 @@ fn conflict(paths: &[String]) -> Option<Failure> {
             "nothing was committed: {}{more} changed in the io dir meanwhile",
             shown.join(", ")
         );
-        let hint = "run it again, or use an io dir that nothing else changes";
+        let hint = "run it again; --keep-staged DIR keeps what such a run wrote";
         Failure::new(ErrorKind::Conflict, message, Some(hint.to_owned()))
     })
 }
@@ -181,10 +216,14 @@ impl Staged {
             (count, false) => format!("{count} changes"),
             (count, true) => format!("more than {count} changes"),
         };
-        if changes.committed {
-            output.notice(&format!("committed {count}"));
-        } else if changes.conflicts.is_empty() {
-            output.notice(&format!("discarded {count} (--commit {})", self.commit.as_str()));
+        let policy = self.commit.as_str();
+        match &self.kept {
+            _ if changes.committed => output.notice(&format!("committed {count}")),
+            Some(kept) => output.notice(&format!("kept {count} in {}", kept.display())),
+            None if changes.conflicts.is_empty() => {
+                output.notice(&format!("discarded {count} (--commit {policy})"));
+            }
+            None => {}
         }
     }
 }

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use super::exec_cli::{Commands, document};
-use crate::place::{Place, eventually, finish, sandboxctl, spawn};
+use crate::engine::{Engine, docker};
+use crate::engines::{Feature, has};
+use crate::place::{Place, eventually, files_below, finish, sandboxctl, spawn};
 
 /// The digest that coreutils compute.
 fn sha256(path: &Path) -> String {
@@ -217,7 +219,138 @@ fn flags_that_do_not_fit_say_what_does() {
         let told = format!("{}{}", ended.assert_code(2).stdout, ended.stderr);
         assert!(told.contains(why) && told.contains(hint), "{args:?}: {told}");
     }
+    let kept = |dir| ["run", "a.luau", "--keep-staged", dir];
+    for (dir, why) in [
+        ("sandbox-files/kept-here", "is in the io dir"),
+        ("sandbox-files", "exists"),
+        ("no/such/dir", "No such file"),
+    ] {
+        place.sandboxctl(kept(dir)).assert_code(2).assert_stderr_has(why);
+    }
     let commands = Commands::new();
     let ended = commands.shell(&["--changes", "c"], "true");
     ended.assert_code(2).assert_stderr_has("no io dir that stays").assert_stderr_has("--io-dir");
+}
+
+/// How a run on this io dir is staged, on this machine.
+fn method() -> &'static str {
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root && has(Feature::Overlay) { "overlay" } else { "copy" }
+}
+
+/// Everything that Docker has mounted or keeps for containers.
+fn volumes() -> String {
+    match crate::ENGINE {
+        Engine::Docker => String::from_utf8(docker(&["volume", "ls", "-q"]).stdout).unwrap(),
+        Engine::Embedded => String::new(),
+    }
+}
+
+#[test]
+fn staging_is_an_overlay_where_there_can_be_one_and_leaves_nothing_of_it() {
+    // Names that mean something in mount options.
+    let place = Place::new();
+    let before = volumes();
+    place.write("a:b,c\\d=e/kept", "kept");
+    place.write("a:b,c\\d=e/dir/inner/f", "f");
+    place.write("a:b,c\\d=e/replaced/old", "old");
+    let script = "fs.rename('dir', 'moved'); fs.write('kept', 'changed'); \
+        fs.remove('replaced', {recursive = true}); fs.mkdir('replaced'); \
+        fs.write('replaced/new', 'new')";
+    let told = place.run_json(script, &["--io-dir", "a:b,c\\d=e", "--commit", "on-success"]);
+    assert_eq!(
+        (&told["staging"], &told["committed"]),
+        (&json!(method()), &json!(true)),
+        "{told:#}"
+    );
+    let moved = told["changes"]["changes"].as_array().unwrap();
+    let moved = moved.iter().find(|it| it["path"] == "moved/inner/f").unwrap();
+    assert_eq!((&moved["op"], &moved["from"]), (&json!("created"), &json!("dir/inner/f")));
+    let io_dir = place.path("a:b,c\\d=e");
+    let mut left: Vec<_> = files_below(&io_dir);
+    left.sort();
+    let expected = ["kept", "moved/inner/f", "replaced/new"].map(|name| io_dir.join(name));
+    assert_eq!(left, expected);
+    for path in left.iter().map(PathBuf::as_path).chain([&*io_dir, &io_dir.join("moved")]) {
+        let mut names = [0; 1024];
+        let length = rustix::fs::listxattr(path, &mut names).unwrap_or(0);
+        let names = String::from_utf8_lossy(&names[..length]).into_owned();
+        assert!(!names.contains("overlay"), "{}: {names}", path.display());
+    }
+    if crate::ENGINE == Engine::Docker {
+        // Others may have some at the same time; none is of an overlay that is gone.
+        let left: Vec<String> = volumes().lines().map(str::to_owned).collect();
+        let new = left.iter().filter(|volume| !before.contains(volume.as_str()));
+        for volume in new {
+            eventually("the volume ends with its container", || {
+                (!volumes().contains(volume.as_str())).then_some(())
+            });
+        }
+    }
+}
+
+#[test]
+fn files_that_a_staged_command_removed_and_changed_are_listed_as_in_place() {
+    let commands = Commands::new();
+    let place = &commands.place;
+    let list = |flags: &[&str]| {
+        place.write("io/a/one", "1");
+        place.write("io/a/b/two", "2");
+        place.write("io/c/three", "3");
+        place.write("io/kept", "kept");
+        place.write("io/written", "old");
+        let line = "rm -r a; rm -r c; mkdir c; echo 4 > c/four; echo more >> written";
+        let flags: Vec<&str> = ["--json", "--io-dir", "io"].iter().chain(flags).copied().collect();
+        let told = document(&commands.shell(&flags, line));
+        fs::remove_dir_all(place.path("io")).unwrap();
+        (told["files_touched"].clone(), told["files_touched_truncated"].clone())
+    };
+    let in_place = list(&[]);
+    assert_eq!(in_place.0.as_array().unwrap().len(), 5, "{in_place:#?}");
+    assert_eq!(list(&["--commit", "on-success"]), in_place);
+}
+
+#[test]
+fn first_write_to_a_large_file_counts_against_the_write_limit() {
+    let commands = Commands::new();
+    let place = &commands.place;
+    place.write("io/large", vec![b'x'; 24 << 20]);
+    place.write("io/one", vec![b'x'; 6 << 20]);
+    place.write("io/two", vec![b'x'; 6 << 20]);
+    let flags = ["--json", "--io-dir", "io", "--commit", "on-success", "--max-write", "8MiB"];
+    let is_overlay = method() == "overlay";
+    // The kernel refuses to make a file that large.
+    let told = document(&commands.shell(&flags, "echo more >> large"));
+    assert_eq!(told["status"] == "ok", !is_overlay, "{told:#}");
+    let told = document(&commands.shell(&flags, "echo more | tee -a one >> two; sleep 3"));
+    let limit = &told["error"]["message"];
+    assert_eq!(told["status"] == "limit", is_overlay, "{told:#}");
+    assert!(!is_overlay || limit.as_str().unwrap().contains("copied when it is first"), "{told:#}");
+    let script = "for _, name in {'one', 'two'} do local f = io.open(name, 'a'); f:write('x'); \
+        f:close() end";
+    let told = place.run_json(script, &flags[1..]);
+    assert_eq!(told["status"] == "limit", is_overlay, "{told:#}");
+    assert_eq!(told["error"]["kind"] == "write_limit", is_overlay, "{told:#}");
+    assert_eq!(fs::metadata(place.path("io/one")).unwrap().len() == 6 << 20, is_overlay);
+}
+
+#[test]
+fn artifacts_and_a_kept_tree_have_everything_that_the_run_saw() {
+    let place = with_files();
+    place.write("script.luau", &SCRIPT.replace("return fs.read('kept')", "error('late')"));
+    let artifacts = ["--artifact", "**", "--artifacts-dir", "dist"];
+    let kept = ["--commit", "on-success", "--keep-staged", "staged"];
+    let ended = place.sandboxctl(["run", "script.luau"].iter().chain(&artifacts).chain(&kept));
+    ended.assert_code(1).assert_stderr_has("note: kept 3 changes in staged");
+    for dir in ["dist", "staged"] {
+        let names = ["kept", "old", "new"].map(|name| place.read(&format!("{dir}/{name}")));
+        assert_eq!(names, ["kept\n", "one\n2\n", "new\n"], "{dir}");
+        assert!(!place.path(dir).join("gone").exists(), "{dir}");
+    }
+    assert_eq!(place.read("sandbox-files/old"), "one\ntwo\n");
+    // Nothing to keep where everything was committed.
+    place.write("script.luau", SCRIPT);
+    let kept = ["--commit", "on-success", "--keep-staged", "again"];
+    place.sandboxctl(["run", "script.luau"].iter().chain(&kept)).assert_code(0);
+    assert!(!place.path("again").exists());
 }

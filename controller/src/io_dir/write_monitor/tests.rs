@@ -50,6 +50,7 @@ fn unlinked_files_of_others_are_not_counted_at_the_end() {
         first: named,
         space: None,
         reserve: DiskReserve::Auto,
+        is_overlay: false,
     };
     let passed = |grown| {
         let now = DiskUsage { bytes: 1000 + grown, ..named };
@@ -72,6 +73,7 @@ fn unmeasurable_io_dir_is_judged_by_free_space() {
         first: usage,
         space: space(10 * GIB),
         reserve: DiskReserve::Auto,
+        is_overlay: false,
     };
     let limits = Limits::default();
     let passed = |unseen, was_unseen, unexplained, left| {
