@@ -337,7 +337,7 @@ fn first_write_to_a_large_file_counts_against_the_write_limit() {
 #[test]
 fn artifacts_and_a_kept_tree_have_everything_that_the_run_saw() {
     let place = with_files();
-    place.write("script.luau", &SCRIPT.replace("return fs.read('kept')", "error('late')"));
+    place.write("script.luau", SCRIPT.replace("return fs.read('kept')", "error('late')"));
     let artifacts = ["--artifact", "**", "--artifacts-dir", "dist"];
     let kept = ["--commit", "on-success", "--keep-staged", "staged"];
     let ended = place.sandboxctl(["run", "script.luau"].iter().chain(&artifacts).chain(&kept));

@@ -296,9 +296,13 @@ fn bind_mount(source: &str, target: &str) -> Mount {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::fd::{AsRawFd as _, OwnedFd};
+    use std::sync::Arc;
+
     use super::*;
-    use crate::ProgramRoot;
     use crate::testing::spec;
+    use crate::{ProgramRoot, Source};
 
     /// The request as sent, without unset fields.
     fn json() -> Value {
@@ -317,6 +321,36 @@ mod tests {
         .unwrap();
         strip(&mut json);
         json
+    }
+
+    #[test]
+    fn overlay_is_a_volume_that_ends_with_its_container() {
+        let directory = || Arc::new(OwnedFd::from(File::open("/").unwrap()));
+        let layers = Layers { lower: directory(), upper: directory(), work: directory() };
+        let source = Source { overlay: Some(layers.clone()), ..Source::from("/home/me/out") };
+        let bind = Bind { source, target: "/io".into(), read_only: false };
+        let sent = serde_json::to_value(mount(&bind)).unwrap();
+        let told = [&sent["Type"], &sent["Target"], &sent["ReadOnly"], &sent["Source"]];
+        assert_eq!(told, [&json!("volume"), &json!("/io"), &json!(false), &Value::Null]);
+        let volume = &sent["VolumeOptions"];
+        assert_eq!(volume["NoCopy"], json!(true));
+        let driver = &volume["DriverConfig"];
+        assert_eq!(
+            (&driver["Name"], &driver["Options"]["type"]),
+            (&json!("local"), &json!("overlay"))
+        );
+        let options = driver["Options"]["o"].as_str().unwrap();
+        let layer = |fd: &OwnedFd| format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+        for option in [
+            "nosuid",
+            "nodev",
+            "userxattr",
+            &format!("lowerdir={}", layer(&layers.lower)),
+            &format!("upperdir={}", layer(&layers.upper)),
+            &format!("workdir={}", layer(&layers.work)),
+        ] {
+            assert!(options.split(',').any(|it| it == option), "{option}: {options}");
+        }
     }
 
     #[test]
