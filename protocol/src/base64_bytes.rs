@@ -16,6 +16,11 @@ impl fmt::Debug for Base64 {
 }
 
 impl Base64 {
+    /// Decodes the text.
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
+        STANDARD.decode(text).ok().map(Self)
+    }
+
     /// Appends the text to `line`.
     pub(crate) fn write_to(&self, line: &mut Vec<u8>) {
         let start = line.len();

@@ -3,13 +3,13 @@
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use crate::WireError;
 use crate::frame::{FrameError, encode};
 use crate::limits::MAX_FRAME_BYTES;
 use crate::message::{
     Chunk, Close, Closed, Connect, Connected, Credit, Log, Page, Refused, Request, RequestMethod,
     Touched,
 };
+use crate::{Base64, WireError};
 
 /// A line that is not a message of this protocol.
 #[derive(Debug, thiserror::Error)]
@@ -190,6 +190,9 @@ impl ToAgent {
         if line.is_empty() {
             return Ok(Self::Heartbeat);
         }
+        if let Some(chunk) = decode_chunk(line) {
+            return Ok(Self::Chunk(chunk));
+        }
         match envelope(line)? {
             Incoming {
                 id: Some(id),
@@ -253,6 +256,9 @@ impl<'a> FromAgent<'a> {
     ///
     /// [`DecodeError`]: the agent broke the protocol, and the session ends.
     pub fn decode(line: &'a str) -> Result<Self, DecodeError> {
+        if let Some(chunk) = decode_chunk(line) {
+            return Ok(Self::Chunk(chunk));
+        }
         match envelope(line)? {
             Incoming {
                 id: Some(id),
@@ -327,19 +333,50 @@ impl<'a> FromAgent<'a> {
     }
 }
 
+/// What surrounds the members of a chunk in its line.
+const CHUNK_STREAM: &str = r#"{"jsonrpc":"2.0","method":"chunk","params":{"stream":"#;
+const CHUNK_SEQ: &str = r#","seq":"#;
+const CHUNK_DATA: &str = r#","data":""#;
+const CHUNK_LAST: &str = r#"","last":"#;
+
 /// The line that [`notification`] would write. All content is encoded here: serde would write it in
 /// small pieces, scan each byte for JSON escapes, and scan it again for nesting.
 fn encode_chunk(chunk: &Chunk) -> Result<Vec<u8>, FrameError> {
     const AROUND: usize = 128;
     let Chunk { stream, seq, data, last } = chunk;
     let mut line = Vec::with_capacity(data.0.len() / 3 * 4 + AROUND);
-    let head = format!(
-        r#"{{"jsonrpc":"2.0","method":"chunk","params":{{"stream":{stream},"seq":{seq},"data":""#
-    );
+    let head = format!("{CHUNK_STREAM}{stream}{CHUNK_SEQ}{seq}{CHUNK_DATA}");
     line.extend_from_slice(head.as_bytes());
     data.write_to(&mut line);
-    line.extend_from_slice(format!("\",\"last\":{last}}}}}\n").as_bytes());
+    line.extend_from_slice(format!("{CHUNK_LAST}{last}}}}}\n").as_bytes());
     if line.len() > MAX_FRAME_BYTES { Err(FrameError::TooLong) } else { Ok(line) }
+}
+
+/// Decodes a line as [`encode_chunk`] writes it, and no other: serde would read its content three
+/// times.
+fn decode_chunk(line: &str) -> Option<Chunk> {
+    let (stream, rest) = line.strip_prefix(CHUNK_STREAM)?.split_once(CHUNK_SEQ)?;
+    let (seq, rest) = rest.split_once(CHUNK_DATA)?;
+    let (data, last) = rest.rsplit_once(CHUNK_LAST)?;
+    let last = match last {
+        "true}}" => true,
+        "false}}" => false,
+        _ => return None,
+    };
+    // A number as JSON has it: without a sign or leading zeros.
+    let is_number = |text: &str| {
+        text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'))
+    };
+    if !is_number(stream) || !is_number(seq) {
+        return None;
+    }
+    // Base64 has no character that JSON escapes.
+    Some(Chunk {
+        stream: stream.parse().ok()?,
+        seq: seq.parse().ok()?,
+        data: Base64::from_text(data)?,
+        last,
+    })
 }
 
 fn notification(method: &str, params: &impl Serialize) -> Result<Vec<u8>, FrameError> {
@@ -349,7 +386,6 @@ fn notification(method: &str, params: &impl Serialize) -> Result<Vec<u8>, FrameE
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Base64;
     use crate::limits::LIST_PAGE;
     use crate::message::{
         Cancel, CancelReply, Edit, Entry, EntryKind, List, Read, Rename, Shutdown, Timestamp,

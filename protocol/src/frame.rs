@@ -85,12 +85,16 @@ impl FrameDecoder {
         if nesting(&self.buffer[line.clone()]) > MAX_NESTING {
             return Err(self.fail(FrameError::TooDeep));
         }
-        if std::str::from_utf8(&self.buffer[line.clone()]).is_err() {
-            return Err(self.fail(FrameError::NotUtf8));
-        }
         self.start = end + 1;
         self.scanned = end + 1;
-        Ok(Some(std::str::from_utf8(&self.buffer[line]).expect("checked above")))
+        let Self { buffer, failed, .. } = self;
+        match std::str::from_utf8(&buffer[line]) {
+            Ok(line) => Ok(Some(line)),
+            Err(_) => {
+                *failed = Some(FrameError::NotUtf8);
+                Err(FrameError::NotUtf8)
+            }
+        }
     }
 
     /// Call at the end of the stream.
