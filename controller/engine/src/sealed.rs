@@ -7,7 +7,7 @@ use std::io;
 use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -64,28 +64,38 @@ fn memory(name: &CStr) -> io::Result<OwnedFd> {
     Ok(if made.as_raw_fd() < 3 { rustix::io::fcntl_dupfd_cloexec(&made, 3)? } else { made })
 }
 
-/// An executable that is put into memory when it is first needed, once.
+/// An executable that is put into memory when it is first needed, once, and kept there.
 #[derive(Debug)]
 pub struct SealedOnce<B> {
     name: &'static CStr,
     bytes: B,
-    program: OnceLock<SealedProgram>,
-    copying: Mutex<()>,
+    program: Mutex<Option<Arc<SealedProgram>>>,
 }
 
 impl<B: AsRef<[u8]>> SealedOnce<B> {
     pub const fn new(name: &'static CStr, bytes: B) -> Self {
-        Self { name, bytes, program: OnceLock::new(), copying: Mutex::new(()) }
+        Self { name, bytes, program: Mutex::new(None) }
     }
 
     /// The program; whoever asks while another copies it waits for that copy.
-    pub fn get(&self) -> io::Result<&SealedProgram> {
-        let _copying = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(program) = self.program.get() {
-            return Ok(program);
+    pub fn get(&self) -> io::Result<Arc<SealedProgram>> {
+        let mut program = self.program();
+        if let Some(program) = &*program {
+            return Ok(program.clone());
         }
-        let program = SealedProgram::new(self.name, self.bytes.as_ref())?;
-        Ok(self.program.get_or_init(|| program))
+        let sealed = Arc::new(SealedProgram::new(self.name, self.bytes.as_ref())?);
+        *program = Some(sealed.clone());
+        Ok(sealed)
+    }
+
+    /// Frees its memory, unless it is in use; when it is needed again, it is copied again.
+    pub fn release(&self) {
+        let program = self.program().take();
+        drop(program);
+    }
+
+    fn program(&self) -> MutexGuard<'_, Option<Arc<SealedProgram>>> {
+        self.program.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -120,7 +130,18 @@ mod tests {
     #[test]
     fn a_program_is_put_into_memory_once() {
         let once = SealedOnce::new(c"program", b"\x7fELF");
-        let first = once.get().unwrap().0.as_raw_fd();
-        assert_eq!(once.get().unwrap().0.as_raw_fd(), first);
+        let first = once.get().unwrap();
+        assert!(Arc::ptr_eq(&first, &once.get().unwrap()));
+    }
+
+    #[test]
+    fn a_released_program_is_freed_and_can_be_used_again() {
+        let once = SealedOnce::new(c"program", fs::read("/bin/true").unwrap());
+        let first = Arc::downgrade(&once.get().unwrap());
+        once.release();
+        assert!(first.upgrade().is_none());
+        let again = once.get().unwrap();
+        once.release();
+        assert!(Command::new(again.path()).status().unwrap().success(), "it is in use");
     }
 }

@@ -129,8 +129,15 @@ struct Inner {
 struct Spares {
     ready: Vec<Helper>,
     starting: usize,
-    /// The number of requested containers: if there is a second, a third is likely.
+    /// The number of requested containers.
     taken: usize,
+}
+
+impl Spares {
+    /// If there was a second container, a third is likely.
+    const fn expect_more(&self) -> bool {
+        self.taken > 1
+    }
 }
 
 impl Helpers {
@@ -147,13 +154,18 @@ impl Helpers {
         }
     }
 
+    /// Whether further containers are likely.
+    pub fn expect_more(&self) -> bool {
+        self.inner.spares().expect_more()
+    }
+
     /// Returns a helper that serves no container yet.
     pub fn take(&self) -> Result<Helper, EngineError> {
         let (ready, missing) = {
             let mut spares = self.inner.spares();
             spares.taken += 1;
             let ready = spares.ready.pop();
-            let wanted = if spares.taken > 1 { SPARES } else { 0 };
+            let wanted = if spares.expect_more() { SPARES } else { 0 };
             let missing = wanted.saturating_sub(spares.ready.len() + spares.starting);
             spares.starting += missing;
             (ready, missing)
