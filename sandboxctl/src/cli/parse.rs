@@ -25,7 +25,8 @@ impl Cli {
         I: IntoIterator<Item = T>,
         T: Into<OsString> + Clone,
     {
-        let mut command = command();
+        let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+        let mut command = command_of(&args);
         let matches = command.try_get_matches_from_mut(args)?;
         let mut cli =
             Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
@@ -39,16 +40,27 @@ impl Cli {
 /// The definition of the command line.
 #[must_use]
 pub fn command() -> Command {
-    let whole = Cli::command();
-    let global: Vec<Arg> = whole.get_arguments().filter(|it| it.is_global_set()).cloned().collect();
-    complete(whole, &global)
+    define(&|_| true)
 }
 
-/// Adds to a command and its subcommands what derives cannot say.
-fn complete(command: Command, global: &[Arg]) -> Command {
-    let names: Vec<String> = command.get_subcommands().map(|it| it.get_name().to_owned()).collect();
+/// The same, as far as a command line of these arguments needs it: every process reads one.
+fn command_of(args: &[OsString]) -> Command {
+    define(&|name| args.iter().any(|arg| arg == name))
+}
+
+/// Defines the command line; complete are the commands whose names are needed.
+fn define(is_needed: &dyn Fn(&str) -> bool) -> Command {
+    let whole = Cli::command();
+    let global: Vec<Arg> = whole.get_arguments().filter(|it| it.is_global_set()).cloned().collect();
+    complete(whole, &global, is_needed)
+}
+
+/// Adds to a command and its needed subcommands what derives cannot say.
+fn complete(command: Command, global: &[Arg], is_needed: &dyn Fn(&str) -> bool) -> Command {
+    let names = command.get_subcommands().map(Command::get_name).filter(|name| is_needed(name));
+    let names: Vec<String> = names.map(str::to_owned).collect();
     let command = names.into_iter().fold(command, |command, name| {
-        command.mut_subcommand(name, |command| complete(command, global))
+        command.mut_subcommand(name, |command| complete(command, global, is_needed))
     });
     with_folded_globals(with_short_examples(with_output_format(command)), global)
 }
@@ -140,6 +152,31 @@ mod tests {
         assert!(Cli::read(["sandboxctl", "ps", "-o", "yaml"]).is_err());
         assert!(Cli::read(["sandboxctl", "ps"]).unwrap().command.json().is_none());
         assert!(!asks_for_json(["ps", "-o", "yaml", "json"].map(OsStr::new).into_iter()));
+    }
+
+    #[test]
+    fn arguments_define_the_commands_that_they_name() {
+        fn paths(command: &Command, path: &[String], found: &mut Vec<Vec<String>>) {
+            assert_eq!(command.get_all_aliases().count(), 0, "an alias is not looked for");
+            for command in command.get_subcommands() {
+                let path = [path, &[command.get_name().to_owned()]].concat();
+                paths(command, &path, found);
+                found.push(path);
+            }
+        }
+        let mut found = Vec::new();
+        paths(&command(), &["sandboxctl".to_owned()], &mut found);
+        assert!(found.len() > 20, "{found:?}");
+        for path in found {
+            for last in ["-h", "--help", "--no-such-flag"] {
+                let args: Vec<OsString> =
+                    path.iter().map(String::as_str).chain([last]).map(OsString::from).collect();
+                let said = |command: Command| {
+                    command.try_get_matches_from(&args).unwrap_err().render().to_string()
+                };
+                assert_eq!(said(command_of(&args)), said(command()), "{path:?} {last}");
+            }
+        }
     }
 
     #[test]
