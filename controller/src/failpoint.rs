@@ -23,18 +23,22 @@ pub(crate) enum Point {
     Answered,
     /// Artifacts are being copied.
     Copying,
+    /// An io dir is being staged.
+    Stage(&'static str),
     /// Changes are being committed to the io dir.
     Commit(&'static str),
     /// Everything is removed except the lock file.
     Closed,
 }
 
-/// As [`failpoint`], for a thread that may block, until `is_cancelled`.
+/// As [`failpoint`], for a thread that may block, until `is_cancelled`, or until the test creates a
+/// file of the same name with `.go`.
 #[cfg(feature = "failpoints")]
 pub(crate) fn hold(point: Point, is_cancelled: impl Fn() -> bool) {
     if let Some(path) = file_of(point) {
         std::fs::write(&path, "").expect("whoever names a point has a place for its file");
-        while !is_cancelled() {
+        let go = path.with_extension("go");
+        while !is_cancelled() && !go.exists() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     }

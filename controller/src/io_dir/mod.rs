@@ -98,13 +98,14 @@ impl IoDir {
         records: &Path,
         stages: &Path,
         method: StagingMethod,
+        reached: &mut dyn FnMut(&'static str),
     ) -> Result<Self, Error> {
         let refuse = |reason: String| Error::IoDir {
             path: given.to_owned(),
             reason: format!("it cannot be staged: {reason}"),
         };
         let io_dir = Self::make(given, records)?;
-        let (stage, opened, overlay) = match stage(&io_dir, stages, method) {
+        let (stage, opened, overlay) = match stage(&io_dir, stages, method, reached) {
             Ok(staged) => staged,
             Err(reason) => {
                 io_dir.release();

@@ -60,21 +60,26 @@ pub(super) fn stage(
     io_dir: &IoDir,
     records: &Path,
     method: StagingMethod,
+    reached: &mut dyn FnMut(&'static str),
 ) -> Result<Staged, String> {
     if method == StagingMethod::Overlay {
-        match overlay(io_dir, records) {
+        match overlay(io_dir, records, reached) {
             Ok(staged) => return Ok(staged),
             Err(reason) => tracing::debug!(reason, "no overlay of the io dir"),
         }
     }
-    let stage = Stage::create(io_dir.fd(), &io_dir.path, records, Method::Copy);
+    let stage = Stage::create(io_dir.fd(), &io_dir.path, records, Method::Copy, reached);
     let stage = stage.map_err(|error| error.to_string())?;
     let files = IoDir::open_at(&stage.path())?;
     Ok((stage, files, None))
 }
 
-fn overlay(io_dir: &IoDir, records: &Path) -> Result<Staged, String> {
-    let stage = Stage::create(io_dir.fd(), &io_dir.path, records, Method::Overlay);
+fn overlay(
+    io_dir: &IoDir,
+    records: &Path,
+    reached: &mut dyn FnMut(&'static str),
+) -> Result<Staged, String> {
+    let stage = Stage::create(io_dir.fd(), &io_dir.path, records, Method::Overlay, reached);
     let stage = stage.map_err(|error| error.to_string())?;
     let files = IoDir::open_at(&stage.path())?;
     let work = stage.work().ok_or("it has no work directory")?.try_clone_to_owned();

@@ -107,7 +107,7 @@ struct Location {
 
 impl Stage {
     /// Creates a stage of the io dir. `io_path` is its path, without links; `records` is the directory
-    /// of this controller's records.
+    /// of this controller's records. `reached` is called between the steps.
     ///
     /// # Errors
     ///
@@ -118,14 +118,15 @@ impl Stage {
         io_path: &Path,
         records: &Path,
         method: Method,
+        reached: &mut dyn FnMut(&'static str),
     ) -> Result<Self, StageError> {
         let name = format!("{PREFIX}{}", random_hex::<8>());
         // A layer of an overlay cannot be in another one.
         let inside = (method == Method::Copy).then_some(io_path);
         let mut last = None;
         for parent in io_path.parent().into_iter().chain(inside) {
-            match Location::make(io_dir, io_path, parent, &name, records) {
-                Ok((at, record)) => return Self::fill(io_dir, at, record, method),
+            match Location::make(io_dir, io_path, parent, &name, records, reached) {
+                Ok((at, record)) => return Self::fill(io_dir, at, record, method, reached),
                 Err(error) => last = Some((parent, error)),
             }
         }
@@ -138,12 +139,14 @@ impl Stage {
         at: Location,
         record: PathBuf,
         method: Method,
+        reached: &mut dyn FnMut(&'static str),
     ) -> Result<Self, StageError> {
         let staged = (|| {
             let io_dir = directory(io_dir, OsStr::new(".")).map_err(StageError::at(b"."))?;
             let failed = |errno: Errno| StageError::stage(&at.path)(errno.into());
             mkdirat(&at.dir, TRASH, Mode::RWXU).map_err(failed)?;
             let files = at.make_directory(FILES).map_err(failed)?;
+            reached("empty");
             let before = match method {
                 Method::Copy => {
                     let is_stage =
@@ -157,6 +160,7 @@ impl Stage {
         })();
         match staged {
             Ok((io_dir, files, before)) => {
+                reached("filled");
                 Ok(Self { io_dir, at, record, files, before, is_interrupted: false })
             }
             Err(error) => {
@@ -280,6 +284,7 @@ impl Location {
         parent: &Path,
         name: &str,
         records: &Path,
+        reached: &mut dyn FnMut(&'static str),
     ) -> io::Result<(Self, PathBuf)> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(parent, flags, Mode::empty())?;
@@ -296,8 +301,10 @@ impl Location {
             io_dir: Inode::of(io_dir)?,
         };
         recorded.write(&record)?;
+        reached("recorded");
         let made = (|| {
             mkdirat(&fd, name, Mode::RWXU)?;
+            reached("created");
             let dir = directory(fd.as_fd(), OsStr::new(name))?;
             recorded.stage = Some(Inode::of(&dir)?);
             recorded.write(&record)?;

@@ -48,7 +48,8 @@ impl Place {
     /// A run that has begun.
     fn run(&self, method: Method) -> Run {
         let io_dir = File::open(self.io()).unwrap();
-        let stage = Stage::create(io_dir.as_fd(), &self.io(), &self.records(), method).unwrap();
+        let stage = Stage::create(io_dir.as_fd(), &self.io(), &self.records(), method, &mut |_| {})
+            .unwrap();
         let view = match stage.work() {
             None => File::open(stage.path()).unwrap().into(),
             Some(work) => overlay(&io_dir, &File::open(stage.path()).unwrap(), work),
@@ -559,7 +560,8 @@ fn what_cannot_be_staged_leaves_nothing() {
     fs::create_dir_all(deep).unwrap();
     let io_dir = File::open(place.io()).unwrap();
     let error =
-        Stage::create(io_dir.as_fd(), &place.io(), &place.records(), Method::Copy).unwrap_err();
+        Stage::create(io_dir.as_fd(), &place.io(), &place.records(), Method::Copy, &mut |_| {})
+            .unwrap_err();
     assert!(error.to_string().contains("more than 128 directories"), "{error}");
     place.assert_clean();
 }

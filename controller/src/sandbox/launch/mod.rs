@@ -25,7 +25,7 @@ use crate::audit::Event;
 use crate::egress::{Egress, SystemResolver};
 use crate::engine_call::step;
 use crate::error::Error;
-use crate::failpoint::{Point, failpoint};
+use crate::failpoint::{Point, failpoint, hold};
 use crate::gc::reap;
 use crate::io_dir::IoDir;
 use crate::io_dir::disk::FreeSpace;
@@ -140,7 +140,9 @@ impl Opened {
         let make = |dir| {
             mounts.check_path(IO_DIR, dir)?;
             match is_staged {
-                true => IoDir::staged(dir, &made, &stages, method),
+                true => IoDir::staged(dir, &made, &stages, method, &mut |point| {
+                    hold(Point::Stage(point), || false);
+                }),
                 false => IoDir::make(dir, &made),
             }
         };
