@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use rustix::fs::{Mode, OFlags, fsync, openat, renameat};
+use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, renameat, statat};
 use rustix::io::Errno;
 use sandbox_api::Base64;
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,11 @@ impl Journal {
         fsync(file.as_fd())?;
         renameat(stage, PART, stage, NAME)?;
         Ok(fsync(stage)?)
+    }
+
+    /// Whether it has its name, or may have it.
+    pub fn is_written(stage: BorrowedFd<'_>) -> bool {
+        statat(stage, NAME, AtFlags::SYMLINK_NOFOLLOW).err() != Some(Errno::NOENT)
     }
 
     /// Reads the journal of a stage; `None` if its commit was not begun.

@@ -256,10 +256,12 @@ impl Stage {
         // What is moved is on the disk before anything says that it moves.
         syncfs(&self.files).map_err(&at)?;
         reached("synced");
-        let written = journal.write(self.at.dir.as_fd());
-        // If it failed the journal may still be there.
+        if let Err(error) = journal.write(self.at.dir.as_fd()) {
+            // Without its name it is not a commit: nothing is left of it then.
+            self.is_interrupted = Journal::is_written(self.at.dir.as_fd());
+            return Err(StageError::stage(&self.at.path)(error));
+        }
         self.is_interrupted = true;
-        written.map_err(StageError::stage(&self.at.path))?;
         reached("journaled");
         self.at.apply(&journal, &io_dir, &mut reached)?;
         self.is_interrupted = false;
