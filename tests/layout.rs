@@ -107,7 +107,7 @@ const ROOMS: &[Row] = &[
         ],
     ),
     ("check", "whether a script compiles", &["error", "execution"]),
-    ("doctor", "diagnosis", &["config", "controller", "error", "io_dir", "sandbox"]),
+    ("doctor", "diagnosis", &["config", "controller", "error", "gc", "io_dir", "sandbox"]),
 ];
 
 /// Files that import each other: the ends of a session and what they share. No other circle.

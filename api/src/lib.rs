@@ -47,7 +47,9 @@ pub use sandbox_protocol::message::{
 };
 pub use sandbox_protocol::path::GuestPath;
 pub use sandbox_protocol::{Base64, ErrorKind, User, UserError, WireError};
-pub use sandboxes::{Force, GcFailure, GcMode, GcOptions, GcReport, SandboxState, SandboxSummary};
+pub use sandboxes::{
+    Force, GcFailure, GcMode, GcOptions, GcReport, LeftStage, SandboxState, SandboxSummary,
+};
 pub use spec::{
     DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, InputSource, Lifespan,
     PrivateIo, Pull, RootFs, SandboxSpec, Script, SpecError,

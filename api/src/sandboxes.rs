@@ -90,6 +90,24 @@ pub struct GcReport {
     pub archives_removed: Vec<ProgramImage>,
     /// The other unpacked image archives.
     pub archives_kept: Vec<ProgramImage>,
+    /// Stages of dead controllers whose commits were completed, or would be.
+    pub commits_completed: Vec<LeftStage>,
+    /// Stages of dead controllers that were removed, or would be: their io dirs are as they were.
+    pub stages_removed: Vec<LeftStage>,
+    /// Stages of dead controllers that are left.
+    pub stages_kept: Vec<LeftStage>,
+}
+
+/// What a dead controller left of a staged io dir.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftStage {
+    /// The path of the stage.
+    pub path: String,
+    /// The io dir.
+    pub io_dir: String,
+    /// Whether its commit was begun, so that it must be completed.
+    #[serde(rename = "interrupted")]
+    pub is_interrupted: bool,
 }
 
 /// A container that could not be removed.
@@ -134,6 +152,13 @@ mod tests {
             failed: vec![failed],
             archives_removed: vec![archive],
             archives_kept: Vec::new(),
+            commits_completed: Vec::new(),
+            stages_removed: vec![LeftStage {
+                path: "/d/.sandboxctl-stage-0".to_owned(),
+                io_dir: "/d/io".to_owned(),
+                is_interrupted: false,
+            }],
+            stages_kept: Vec::new(),
         };
         let json = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<GcReport>(&json).unwrap(), report, "{json}");

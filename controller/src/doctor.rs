@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use sandbox_api::{ByteSize, EngineKind, Lifespan, Limits, Pull, RootFs, SandboxSpec, Script};
+use sandbox_api::{
+    ByteSize, EngineKind, LeftStage, Lifespan, Limits, Pull, RootFs, SandboxSpec, Script,
+};
 use sandbox_engine::{EmbeddedConfig, EngineFacts, UserMapping};
 use sandbox_protocol::message::UnixSockets;
 use serde::Serialize;
@@ -12,6 +14,7 @@ use crate::PreparedSandbox;
 use crate::config::Config;
 use crate::controller::Controller;
 use crate::error::Error;
+use crate::gc::state_dir::{self, StateDir};
 use crate::io_dir::IoDir;
 use crate::io_dir::disk::{DiskReserve, FreeSpace};
 use crate::io_dir::write_monitor::find_processes;
@@ -76,6 +79,10 @@ pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool)
     let reserve = config.disk_reserve;
     let limits = Limits::default().lowered(&config.ceiling);
     let data_dir = config.engine.embedded.data_dir.clone();
+    let boot_id = state_dir::boot_id();
+    let state = boot_id.and_then(|boot_id| StateDir::open(&state_dir, &boot_id)).ok();
+    let left = || state.as_ref().map(StateDir::left_stages).unwrap_or_default();
+    let stages = left();
     // The diagnosis is not to be audited.
     let config = Config { audit: None, ..config };
     match Controller::connect(config).await {
@@ -97,6 +104,7 @@ pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool)
         Err(error @ Error::State { .. }) => checks.push(Check::error("state", &error)),
         Err(error) => checks.push(Check::error("endpoint", &error)),
     }
+    checks.push(judge_stages(&stages, &left()));
     checks.push(kernel());
     checks.push(free_space("disk", io_dir.unwrap_or(Path::new(".")), reserve));
     checks.push(free_space("state", &state_dir, DiskReserve::Bytes(ByteSize::b(0))));
@@ -224,6 +232,32 @@ fn private_io(kind: EngineKind, limits: &Limits) -> Check {
             id,
             "io.private = \"tmpfs\" needs the embedded engine",
             "use --engine embedded, or leave io.private out",
+        ),
+    }
+}
+
+/// Judges the stages of dead controllers, before the diagnosis and after it: its own sandboxes complete
+/// and remove them too.
+fn judge_stages(before: &[LeftStage], after: &[LeftStage]) -> Check {
+    let id = "stages";
+    let describe = |stages: &[LeftStage]| {
+        let interrupted = stages.iter().filter(|stage| stage.is_interrupted).count();
+        let mut io_dirs: Vec<_> = stages.iter().map(|stage| &*stage.io_dir).collect();
+        io_dirs.sort_unstable();
+        io_dirs.dedup();
+        let others = stages.len() - interrupted;
+        format!(
+            "{interrupted} interrupted commits, {others} stages to discard: {}",
+            io_dirs.join(", ")
+        )
+    };
+    match (before, after) {
+        ([], []) => Check::ok(id, "dead controllers left none"),
+        (before, []) => Check::ok(id, format!("completed and removed now: {}", describe(before))),
+        (_, after) => Check::warn(
+            id,
+            format!("left by dead controllers: {}", describe(after)),
+            "`sandboxctl gc` completes interrupted commits and removes what else is left",
         ),
     }
 }

@@ -91,6 +91,7 @@ impl Reaper {
     pub async fn gc(&self, options: GcOptions) -> Result<GcReport, Error> {
         let mut whole = GcReport::default();
         let mut failure = None;
+        let stages = self.state.left_stages();
         for engine in &self.engines {
             match gc(&self.state, &**engine, options).await {
                 Ok(report) => {
@@ -104,6 +105,19 @@ impl Reaper {
             if engine.info().kind == EngineKind::Embedded {
                 let archives = step(Step::List, engine.program_images()).await?;
                 whole.archives_kept.extend(archives);
+            }
+        }
+        let mut left = self.state.left_stages();
+        if options.mode == GcMode::DryRun {
+            left.clear();
+        }
+        for stage in stages {
+            match stage {
+                stage if left.iter().any(|it| it.path == stage.path) => {
+                    whole.stages_kept.push(stage);
+                }
+                stage if stage.is_interrupted => whole.commits_completed.push(stage),
+                stage => whole.stages_removed.push(stage),
             }
         }
         // A dry run removed none of them.

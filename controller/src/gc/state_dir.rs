@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use sandbox_api::LeftStage;
 use sandbox_dirfd::create_private_dir;
 use sandbox_engine::CACHE_PREFIX;
 use sandbox_staging::created;
@@ -83,14 +84,22 @@ impl StateDir {
 
     /// Completes the commits that dead controllers began, before anything else is done with an io dir.
     pub fn complete_commits(&self) {
-        for path in entries(&self.instances) {
-            if let (Some(id), Some(STAGES_SUFFIX)) =
-                (text(path.file_stem()), text(path.extension()))
-                && self.lock_of(id) != Lock::Held
-            {
-                sandbox_staging::recover(&path, self.commit_lock());
-            }
+        for path in self.left_records() {
+            sandbox_staging::recover(&path, self.commit_lock());
         }
+    }
+
+    /// The stages that dead controllers left.
+    pub fn left_stages(&self) -> Vec<LeftStage> {
+        self.left_records().flat_map(|path| sandbox_staging::leftovers(&path)).collect()
+    }
+
+    /// The records of dead controllers' stages.
+    fn left_records(&self) -> impl Iterator<Item = PathBuf> {
+        entries(&self.instances).filter(|path| {
+            text(path.extension()) == Some(STAGES_SUFFIX)
+                && text(path.file_stem()).is_some_and(|id| self.lock_of(id) != Lock::Held)
+        })
     }
 
     /// Whether an instance is alive.

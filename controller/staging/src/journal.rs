@@ -11,7 +11,7 @@ use sandbox_api::Base64;
 use serde::{Deserialize, Serialize};
 
 /// The name of the journal in its stage.
-const NAME: &str = "journal";
+pub(crate) const NAME: &str = "journal";
 /// Its name while it is written.
 const PART: &str = "journal.part";
 /// Its version, and that of the layout of a stage.

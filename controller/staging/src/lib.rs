@@ -16,6 +16,7 @@ pub mod created;
 mod diff;
 mod error;
 mod journal;
+mod leftovers;
 mod manifest;
 pub mod overlay;
 mod stage;
@@ -25,6 +26,7 @@ pub use commit::Commit;
 pub use compare::Comparison;
 pub use copy::copy_out;
 pub use error::StageError;
+pub use leftovers::leftovers;
 pub use stage::{Method, Stage, recover};
 
 #[cfg(test)]

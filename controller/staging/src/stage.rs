@@ -80,11 +80,11 @@ pub enum Method {
 /// A stage, as it is recorded for other processes. Whoever may write to the directory that it is in
 /// could put another one in its place, so it is known by its inode, and so is the io dir.
 #[derive(Debug, Serialize, Deserialize)]
-struct Recorded {
-    path: PathBuf,
+pub(crate) struct Recorded {
+    pub path: PathBuf,
     /// `None` until it is there.
     stage: Option<Inode>,
-    io_path: PathBuf,
+    pub io_path: PathBuf,
     io_dir: Inode,
 }
 

@@ -1,11 +1,13 @@
 //! `gc`: removes leftovers of crashed controllers.
 
+use std::collections::BTreeSet;
+
 use sandbox_api::{Force, GcMode, GcOptions, ProgramImage, SandboxSummary};
 
 use super::{Context, ps::listing};
 use crate::cli::GcArgs;
 use crate::error::Error;
-use crate::render;
+use crate::render::{self, escaped_line};
 
 pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
     let options = GcOptions {
@@ -13,7 +15,8 @@ pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
         force: if args.force { Force::Yes } else { Force::No },
     };
     let report = context.with_reaper(async |reaper| reaper.gc(options).await)?;
-    let code = if report.failed.is_empty() { 0 } else { 125 };
+    let is_done = report.failed.is_empty() && report.stages_kept.is_empty();
+    let code = if is_done { 0 } else { 125 };
     if args.json {
         context.output.document(&report)?;
         return Ok(code);
@@ -33,6 +36,20 @@ pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
         };
         let (removed, kept) = (archives(&report.archives_removed), archives(&report.archives_kept));
         text.push_str(&format!("{done} {removed}, kept {kept}\n"));
+    }
+    let stages = [
+        (
+            &report.commits_completed,
+            if args.dry_run { "would complete" } else { "completed" },
+            "commit",
+        ),
+        (&report.stages_removed, done, "stage"),
+        (&report.stages_kept, "could not complete or remove", "stage"),
+    ];
+    for (stages, done, thing) in stages.into_iter().filter(|(stages, ..)| !stages.is_empty()) {
+        let io_dirs: BTreeSet<_> = stages.iter().map(|stage| escaped_line(&stage.io_dir)).collect();
+        let io_dirs = io_dirs.into_iter().collect::<Vec<_>>().join(", ");
+        text.push_str(&format!("{done} {} of {io_dirs}\n", count(stages.len(), thing)));
     }
     if !report.removed.is_empty() {
         text.push_str(&listing(&report.removed, context.output.width()));
