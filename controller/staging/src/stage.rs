@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FlockOperation, Mode, OFlags, Stat, StatxFlags, flock, fstat, mkdirat, openat, statx,
-    syncfs, unlinkat,
+    AtFlags, FlockOperation, Mode, OFlags, Stat, StatxFlags, flock, fstat, futimens, mkdirat,
+    openat, statx, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::commit::{self, Commit};
 use crate::compare::{Comparison, compare};
-use crate::copy::{Baseline, copy_tree, finish};
+use crate::copy::{Baseline, copy_tree, finish, times};
 use crate::error::StageError;
 use crate::journal::Journal;
 use crate::overlay;
@@ -103,6 +103,8 @@ struct Location {
     path: PathBuf,
     /// The stage itself.
     dir: OwnedFd,
+    /// Whether it is in the io dir.
+    is_inside: bool,
 }
 
 impl Stage {
@@ -303,9 +305,10 @@ impl Location {
             io_dir: Inode::of(io_dir)?,
         };
         recorded.write(&record)?;
+        let is_inside = parent == io_path;
         reached("recorded");
         let made = (|| {
-            mkdirat(&fd, name, Mode::RWXU)?;
+            keeping_times(&fd, is_inside, || mkdirat(&fd, name, Mode::RWXU))?;
             reached("created");
             let dir = directory(fd.as_fd(), OsStr::new(name))?;
             recorded.stage = Some(Inode::of(&dir)?);
@@ -313,9 +316,9 @@ impl Location {
             Ok(dir)
         })();
         match made {
-            Ok(dir) => Ok((Self { parent: fd, name: name.into(), path, dir }, record)),
+            Ok(dir) => Ok((Self { parent: fd, name: name.into(), path, dir, is_inside }, record)),
             Err(error) => {
-                _ = unlinkat(&fd, name, AtFlags::REMOVEDIR);
+                _ = keeping_times(&fd, is_inside, || unlinkat(&fd, name, AtFlags::REMOVEDIR));
                 _ = fs::remove_file(&record);
                 Err(error)
             }
@@ -355,7 +358,8 @@ impl Location {
     }
 
     fn remove(&self, record: &Path) {
-        match remove_tree(self.parent.as_fd(), &self.name) {
+        let remove = || remove_tree(self.parent.as_fd(), &self.name);
+        match keeping_times(&self.parent, self.is_inside, remove) {
             Ok(()) | Err(Errno::NOENT) => _ = fs::remove_file(record),
             // The next sweep tries again.
             Err(errno) => {
@@ -392,6 +396,18 @@ impl Inode {
             born: has_born.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec)),
         })
     }
+}
+
+/// Changes the entries of a directory. If it is the io dir itself, its times stay as they are: only what
+/// the run changed is to be seen.
+fn keeping_times<T>(directory: &OwnedFd, is_io_dir: bool, change: impl FnOnce() -> T) -> T {
+    let before = is_io_dir.then(|| fstat(directory).ok()).flatten();
+    let changed = change();
+    if let Some(stat) = before {
+        // Others than the owner cannot set them.
+        _ = futimens(directory, &times(&stat));
+    }
+    changed
 }
 
 /// The mount that a directory is in: nothing can be moved from one to another.
@@ -442,19 +458,20 @@ fn recover_one(record: &Path, lock: &Path) -> Result<(), StageError> {
         Err(Errno::NOENT | Errno::NOTDIR) => return fs::remove_file(record).map_err(failed()),
         parent => parent.map_err(io::Error::from).map_err(failed())?,
     };
+    let is_inside = path.parent() == Some(&*io_path);
     let dir = directory(parent.as_fd(), name);
     let found = dir.and_then(|dir| Inode::of(&dir).map(|inode| (dir, inode)));
     let dir = match (found, stage) {
         (Ok((dir, inode)), Some(stage)) if inode == stage => dir,
         // It was killed before it knew its stage, which is empty then.
         (Ok(_), None) => {
-            _ = unlinkat(&parent, name, AtFlags::REMOVEDIR);
+            _ = keeping_times(&parent, is_inside, || unlinkat(&parent, name, AtFlags::REMOVEDIR));
             return fs::remove_file(record).map_err(failed());
         }
         // It is gone, or what is there is not ours.
         _ => return fs::remove_file(record).map_err(failed()),
     };
-    let at = Location { parent, name: name.to_owned(), path: path.clone(), dir };
+    let at = Location { parent, name: name.to_owned(), path: path.clone(), dir, is_inside };
     if let Some(journal) = Journal::read(at.dir.as_fd()).map_err(StageError::stage(&path))? {
         let opened = rustix::fs::open(&io_path, DIRECTORY, Mode::empty());
         let opened = opened.map_err(|errno| StageError::stage(&io_path)(errno.into()))?;
