@@ -31,15 +31,18 @@ pub(crate) enum Point {
     Closed,
 }
 
-/// As [`failpoint`], for a thread that may block, until `is_cancelled`, or until the test creates a
-/// file of the same name with `.go`.
+/// How often to look whether to go on.
+#[cfg(feature = "failpoints")]
+const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
+
+/// As [`failpoint`], for a thread that may block, or until `is_cancelled`.
 #[cfg(feature = "failpoints")]
 pub(crate) fn hold(point: Point, is_cancelled: impl Fn() -> bool) {
     if let Some(path) = file_of(point) {
         std::fs::write(&path, "").expect("whoever names a point has a place for its file");
         let go = path.with_extension("go");
         while !is_cancelled() && !go.exists() {
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
@@ -48,13 +51,16 @@ pub(crate) fn hold(point: Point, is_cancelled: impl Fn() -> bool) {
 #[cfg(not(feature = "failpoints"))]
 pub(crate) fn hold(_: Point, _: impl Fn() -> bool) {}
 
-/// Waits for ever if the variable `SANDBOX_FAILPOINT` names this point: its value is the path of a
-/// file, which is created then, and whose name is the point's, such as `Before(Create)`.
+/// Waits if the variable `SANDBOX_FAILPOINT` names this point: its value is the path of a file, which is
+/// created then, and whose name is the point's, such as `Before(Create)`. It goes on when the test
+/// creates a file of this name with `.go`.
 #[cfg(feature = "failpoints")]
 pub(crate) async fn failpoint(point: Point) {
     if let Some(path) = file_of(point) {
         std::fs::write(&path, "").expect("whoever names a point has a place for its file");
-        std::future::pending::<()>().await;
+        while !path.with_extension("go").exists() {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
     }
 }
 

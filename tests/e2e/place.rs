@@ -192,7 +192,8 @@ impl Place {
     }
 
     /// Says that a controller of this place ended without being able to say that it left nothing.
-    /// Its lock file stays for a while then: the engine may still be making its container.
+    /// Its lock file stays for a while then, also a part of one: the engine may still be making its
+    /// container.
     pub fn expect_a_dead_instance(&self) {
         self.dead_instance.store(true, Ordering::Relaxed);
     }
@@ -235,7 +236,7 @@ impl Place {
         let expected = |file: &PathBuf| {
             let name = file.file_name().unwrap_or_default().to_string_lossy();
             let dead = self.dead_instance.load(Ordering::Relaxed)
-                && (name.ends_with(".lock") || is_record(file));
+                && (name.ends_with(".lock") || name.ends_with(".part") || is_record(file));
             // So are the agent and the files beside it, for images that are not ours.
             let is_part = file.parent().is_some_and(|folder| folder.ends_with("programs"));
             name.starts_with("image-") || is_part || dead

@@ -23,5 +23,6 @@ mod programs;
 mod reaping;
 mod run;
 mod sockets;
+mod stages;
 mod tools;
 mod transfers;
