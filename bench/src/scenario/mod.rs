@@ -1,5 +1,6 @@
 //! What is measured: a file each. A new one is a file and its line in [`ALL`].
 
+mod changes;
 mod cold_run;
 mod connect;
 mod egress;
@@ -34,6 +35,7 @@ pub const ALL: &[Scenario] = &[
     streams::SCENARIO,
     list::SCENARIO,
     script_io::SCENARIO,
+    changes::SCENARIO,
     programs::SCENARIO,
     egress::SCENARIO,
     connect::SCENARIO,
