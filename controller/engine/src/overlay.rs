@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use rustix::fs::{StatVfsMountFlags, fstatvfs};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
+    fsopen,
 };
 
-/// Attributes with the prefix `user.`, which a controller that is not root can read, too, and a
-/// sandbox cannot: the kernel hides its own. Whole files are copied, and directories of `lower` are
-/// never renamed, so that `upper` alone tells what changed.
+/// Whole files are copied, and directories of `lower` are never renamed, so that `upper` alone tells
+/// what changed. The kernel marks it with attributes that only root can set (`trusted.overlay.…`): an
+/// earlier run may have set any other on the files of `lower`.
 const OPTIONS: [(&str, &str); 3] =
     [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow")];
 
@@ -42,7 +42,7 @@ impl Layers {
         fstatvfs(&self.lower).is_ok_and(|stat| !is_noexec(stat.f_flag))
     }
 
-    /// Mounts it, detached from all directories. Requires root, Linux 5.11, and filesystems that can be
+    /// Mounts it, detached from all directories. Requires root, Linux 5.2, and filesystems that can be
     /// layers.
     ///
     /// # Errors
@@ -55,7 +55,6 @@ impl Layers {
             let path = format!("/proc/self/fd/{}", layer.as_raw_fd());
             fsconfig_set_string(&overlay, option, path)?;
         }
-        fsconfig_set_flag(&overlay, "userxattr")?;
         for (option, value) in OPTIONS {
             fsconfig_set_string(&overlay, option, value)?;
         }
@@ -70,7 +69,7 @@ impl Layers {
     /// The mount options for a process that has this one in its `/proc`, and its mount namespace.
     pub(crate) fn mount_options(&self) -> String {
         let process = std::process::id();
-        let mut options = vec!["nosuid".to_owned(), "nodev".to_owned(), "userxattr".to_owned()];
+        let mut options = vec!["nosuid".to_owned(), "nodev".to_owned()];
         if !self.executes() {
             options.push("noexec".to_owned());
         }

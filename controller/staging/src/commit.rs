@@ -1,5 +1,6 @@
 //! The commit: what changed in the copy is moved into the io dir.
 
+use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
@@ -13,7 +14,7 @@ use sandbox_dirfd::{Root, random_hex, retry, split};
 
 use crate::compare::{Changed, Comparison};
 use crate::copy::Baseline;
-use crate::journal::{DirectoryState, Journal, Move};
+use crate::journal::{DirectoryState, Journal, Mark, Move};
 use crate::tree::{Stamp, walk};
 
 /// What became of a commit.
@@ -82,20 +83,19 @@ pub(crate) fn covered(comparison: &Comparison) -> impl Fn(&[u8]) -> bool {
 pub(crate) fn plan(comparison: &Comparison, journal: &mut Journal) {
     let is_covered = covered(comparison);
     let baseline = &comparison.baseline;
-    let mut disturbed: Vec<&[u8]> = Vec::new();
+    let mut disturbed: HashSet<&[u8]> = HashSet::new();
     for (path, change) in &comparison.changed {
         if is_covered(path) || change.stays_directory() {
             continue;
         }
-        disturbed.push(split(path).0);
+        disturbed.insert(split(path).0);
         let encoded = Base64(path.to_vec());
-        journal.moves.push(match (change.now, change.before) {
-            (None, before) => {
-                let inode = before.map_or(0, |before| before.original.ino);
-                Move::Remove { path: encoded, inode }
-            }
+        let mark = change.before.map(|before| Mark::of(before.original));
+        journal.moves.push(match (change.now, mark) {
+            (None, Some(before)) => Move::Remove { path: encoded, before },
+            (None, None) => continue,
             (Some(now), None) => Move::Create { path: encoded, inode: now.ino },
-            (Some(now), Some(_)) => Move::Replace { path: encoded, inode: now.ino },
+            (Some(now), Some(before)) => Move::Replace { path: encoded, inode: now.ino, before },
         });
     }
     // Removals first: a name may be free for something else then.
@@ -108,11 +108,11 @@ pub(crate) fn plan(comparison: &Comparison, journal: &mut Journal) {
             false => baseline.entries.get(path),
         };
         let has_mode = before.is_some_and(|it| it.copy.permissions() == stamp.permissions());
-        let is_disturbed = disturbed.contains(&&**path);
+        let is_disturbed = disturbed.contains(&**path);
         if is_disturbed || !has_mode {
             journal.directories.push(DirectoryState {
                 path: Base64(path.to_vec()),
-                mode: stamp.permissions(),
+                mode: (!has_mode).then(|| stamp.permissions()),
                 modified: is_disturbed.then_some(stamp.modified),
             });
         }
@@ -121,7 +121,8 @@ pub(crate) fn plan(comparison: &Comparison, journal: &mut Journal) {
     journal.directories.reverse();
 }
 
-/// Does what a journal says, from the beginning: what is done already is left as it is.
+/// Does what a journal says, from the beginning: what is done already is left as it is, and so is what
+/// something else has changed since the journal was written.
 pub(crate) fn apply(
     journal: &Journal,
     io_dir: &Root<'_>,
@@ -131,62 +132,104 @@ pub(crate) fn apply(
 ) -> Result<()> {
     for it in &journal.moves {
         reached("moving");
-        match it {
-            Move::Remove { path: Base64(path), inode } => remove(io_dir, path, *inode, trash)?,
-            Move::Create { path: Base64(path), inode }
-            | Move::Replace { path: Base64(path), inode } => {
-                put(io_dir, copy, path, *inode)?;
+        let path = it.path();
+        let made = match it {
+            Move::Remove { before, .. } => remove(io_dir, path, *before, trash),
+            Move::Create { inode, .. } => put(io_dir, copy, path, (*inode, None), trash),
+            Move::Replace { inode, before, .. } => {
+                put(io_dir, copy, path, (*inode, Some(*before)), trash)
             }
+        };
+        match made {
+            // The directory that it is in is gone, or another one.
+            Ok(Moved::Kept) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
+                let path = String::from_utf8_lossy(path);
+                tracing::warn!(%path, "something else changed it meanwhile: it is not committed");
+            }
+            made => drop(made?),
         }
     }
     for DirectoryState { path: Base64(path), mode, modified } in &journal.directories {
         match set_state(io_dir, path, *mode, *modified) {
             // It was removed since, by something else.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {}
             set => set?,
         }
     }
     Ok(())
 }
 
-fn remove(io_dir: &Root<'_>, path: &[u8], inode: u64, trash: BorrowedFd<'_>) -> Result<()> {
+/// What became of a path.
+enum Moved {
+    Done,
+    /// Something else changed it: it is as that left it.
+    Kept,
+}
+
+fn remove(io_dir: &Root<'_>, path: &[u8], before: Mark, trash: BorrowedFd<'_>) -> Result<Moved> {
     let (parent, name) = split(path);
-    let parent = match io_dir.directory(parent) {
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
-        parent => parent?,
+    let parent = io_dir.directory(parent)?;
+    match mark_at(parent.as_fd(), name)? {
+        None => Ok(Moved::Done),
+        Some(found) if found != before => Ok(Moved::Kept),
+        Some(_) => {
+            let to = random_hex::<16>();
+            movable(parent.as_fd(), name, || renameat(&parent, name, trash, &to))?;
+            Ok(Moved::Done)
+        }
+    }
+}
+
+/// Puts what has this inode in the copy into the io dir, in the place of what was there `before`.
+fn put(
+    io_dir: &Root<'_>,
+    copy: &Root<'_>,
+    path: &[u8],
+    (inode, before): (u64, Option<Mark>),
+    trash: BorrowedFd<'_>,
+) -> Result<Moved> {
+    let (parent, name) = split(path);
+    let source = match copy.directory(parent) {
+        // It moved with its directory.
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Moved::Done),
+        source => source?,
     };
-    if inode_at(parent.as_fd(), name)? != Some(inode) {
-        return Ok(());
+    if mark_at(source.as_fd(), name)?.is_none_or(|found| found.inode != inode) {
+        // It is there already, whatever became of it since.
+        return Ok(Moved::Done);
     }
-    let to = random_hex::<16>();
-    movable(parent.as_fd(), name, || renameat(&parent, name, trash, &to))
-}
-
-/// Puts what is in the copy into the io dir; what was there is in the copy then.
-fn put(io_dir: &Root<'_>, copy: &Root<'_>, path: &[u8], inode: u64) -> Result<()> {
-    let (parent, name) = split(path);
     let target = io_dir.directory(parent)?;
-    if inode_at(target.as_fd(), name)? == Some(inode) {
-        return Ok(());
+    if mark_at(target.as_fd(), name)? != before {
+        return Ok(Moved::Kept);
     }
-    let source = copy.directory(parent)?;
-    movable(target.as_fd(), name, || {
-        movable(source.as_fd(), name, || {
-            match renameat_with(&source, name, &target, name, RenameFlags::NOREPLACE) {
-                Err(Errno::EXIST) => {
-                    renameat_with(&source, name, &target, name, RenameFlags::EXCHANGE)
-                }
-                // The filesystem knows no flags.
-                Err(Errno::INVAL) => renameat(&source, name, &target, name),
-                moved => moved,
+    let (source, target) = (source.as_fd(), target.as_fd());
+    let flags = match before {
+        None => RenameFlags::NOREPLACE,
+        Some(_) => RenameFlags::EXCHANGE,
+    };
+    let moved = movable(target, name, || {
+        movable(source, name, || renameat_with(source, name, target, name, flags))
+    });
+    match moved {
+        // The filesystem knows no flags.
+        Err(Errno::INVAL) => {
+            if before.is_some() {
+                let to = random_hex::<16>();
+                movable(target, name, || renameat(target, name, trash, &to))?;
             }
-        })
-    })
+            movable(target, name, || {
+                movable(source, name, || renameat(source, name, target, name))
+            })?;
+        }
+        Err(Errno::EXIST) => return Ok(Moved::Kept),
+        moved => moved?,
+    }
+    Ok(Moved::Done)
 }
 
-fn inode_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<u64>> {
+fn mark_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Mark>> {
     match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => Ok(Some(stat.st_ino)),
+        Ok(stat) => Ok(Some(Mark::of(Stamp::of(&stat)))),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno),
     }
@@ -226,11 +269,11 @@ fn set_mode(directory: BorrowedFd<'_>, mode: u32) -> Result<()> {
 fn set_state(
     io_dir: &Root<'_>,
     path: &[u8],
-    mode: u32,
+    mode: Option<u32>,
     modified: Option<(i64, u64)>,
 ) -> Result<()> {
     let directory: OwnedFd = io_dir.open(path, OFlags::PATH | OFlags::DIRECTORY)?;
-    if fstat(&directory)?.st_mode & 0o7777 != mode {
+    if let Some(mode) = mode {
         set_mode(directory.as_fd(), mode)?;
     }
     if let Some((seconds, nanoseconds)) = modified {

@@ -10,7 +10,7 @@ use sandbox_api::changes::{ChangeOp, ChangeType};
 use crate::copy::{Baseline, Copied};
 use crate::error::StageError;
 use crate::manifest::{Digests, content_of};
-use crate::tree::{Born, MAX_ENTRIES, Stamp, born, walk};
+use crate::tree::{Born, Seen, Stamp, born, walk};
 
 /// A changed path.
 #[derive(Debug)]
@@ -62,7 +62,13 @@ impl Comparison {
     /// Whether nothing changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.changed.is_empty()
+        self.changed.is_empty() && self.root_before().is_none()
+    }
+
+    /// The io dir itself before the run, if that changed its permissions.
+    pub(crate) fn root_before(&self) -> Option<Stamp> {
+        let before = self.baseline.root.copy;
+        (before.permissions() != self.root.permissions()).then_some(before)
     }
 
     /// Reads the content of what was written, and drops what is as it was.
@@ -82,10 +88,9 @@ pub(crate) fn compare(
     baseline: &Arc<Baseline>,
 ) -> Result<Comparison, StageError> {
     let mut found: BTreeMap<Box<[u8]>, (Stamp, Born)> = BTreeMap::new();
+    let mut seen = Seen::default();
     walk(copy, &mut |visit| {
-        if found.len() >= MAX_ENTRIES {
-            return Err(StageError::TooMany);
-        }
+        seen.add(visit.path)?;
         let stamp = Stamp::of(visit.stat);
         let is_known = baseline.entries.get(visit.path).is_some_and(|it| it.copy.ino == stamp.ino);
         // It is only needed to recognise a file that has another name now.

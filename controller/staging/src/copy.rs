@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use sandbox_dirfd::remove_tree;
 
 use crate::error::StageError;
-use crate::tree::{Born, MAX_DEPTH, MAX_ENTRIES, Stamp, born, entries, join, open, wait_for_tick};
+use crate::tree::{Born, MAX_DEPTH, Seen, Stamp, born, entries, join, open, wait_for_tick};
 
 /// How often to copy a file that changes meanwhile.
 const TRIES: usize = 4;
@@ -60,7 +60,12 @@ pub(crate) fn copy_tree(
         open(to, c".", OFlags::DIRECTORY).map_err(&at)?,
     );
     let original = fstat(&from).map_err(&at)?;
-    let mut copying = Copying { skipped, device: original.st_dev, copied: BTreeMap::new() };
+    let mut copying = Copying {
+        skipped,
+        device: original.st_dev,
+        seen: Seen::default(),
+        copied: BTreeMap::new(),
+    };
     copying.directory(from.as_fd(), to.as_fd(), b"", 0)?;
     finish(&from, &to, &original).map_err(&at)?;
     let copy = Stamp::of(&fstat(&to).map_err(&at)?);
@@ -104,6 +109,7 @@ pub fn copy_out(from: BorrowedFd<'_>, to: &Path) -> Result<(), StageError> {
 struct Copying<'a> {
     skipped: &'a dyn Fn(&CStr, &Stat) -> bool,
     device: u64,
+    seen: Seen,
     copied: BTreeMap<Box<[u8]>, Copied>,
 }
 
@@ -120,9 +126,7 @@ impl Copying<'_> {
                 continue;
             }
             let path = join(path, name.to_bytes());
-            if self.copied.len() >= MAX_ENTRIES {
-                return Err(StageError::TooMany);
-            }
+            self.seen.add(&path)?;
             let original = match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => self.subdirectory(from, to, &name, &path, depth)?,
                 FileType::RegularFile => file(from, to, &name, &path)?,

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use sandbox_api::changes::{ChangeOp, ChangeType};
@@ -15,6 +16,8 @@ use crate::compare::{Changed, Comparison};
 const MAX_FILE_BYTES: u64 = 256 << 10;
 /// The largest diff of all files together.
 const MAX_DIFF_BYTES: usize = 1 << 20;
+/// After this time, what is left is shown as removed and added lines.
+const LONGEST: Duration = Duration::from_secs(5);
 /// Unchanged lines around a change.
 const CONTEXT: usize = 3;
 
@@ -25,6 +28,7 @@ impl Comparison {
             return String::new();
         };
         let mut diff = String::new();
+        let deadline = Instant::now() + LONGEST;
         let mut left = self.changed.len();
         for (path, change) in &self.changed {
             if diff.len() > MAX_DIFF_BYTES {
@@ -32,14 +36,20 @@ impl Comparison {
                 break;
             }
             left -= 1;
-            diff.push_str(&one(path, change, &original, &copy));
+            diff.push_str(&one(path, change, &original, &copy, deadline));
         }
         diff
     }
 }
 
-fn one(path: &[u8], change: &Changed, original: &Root<'_>, copy: &Root<'_>) -> String {
-    let name = String::from_utf8_lossy(path);
+fn one(
+    path: &[u8],
+    change: &Changed,
+    original: &Root<'_>,
+    copy: &Root<'_>,
+    deadline: Instant,
+) -> String {
+    let name = quoted(path);
     let has_content =
         matches!(change.op, ChangeOp::Created | ChangeOp::Modified | ChangeOp::Removed);
     let is_file = |kind: Option<ChangeType>| kind.is_none_or(|kind| kind == ChangeType::File);
@@ -50,12 +60,12 @@ fn one(path: &[u8], change: &Changed, original: &Root<'_>, copy: &Root<'_>) -> S
             change.before.map_or(Some(String::new()), |it| text(original, path, it.original.size));
         let new = change.now.map_or(Some(String::new()), |it| text(copy, path, it.size));
         if let (Some(old), Some(new)) = (old, new) {
-            let side = |exists: bool, letter| match exists {
-                true => format!("{letter}/{name}"),
+            let side = |exists: bool, letter: &[u8; 1]| match exists {
+                true => quoted(&[&letter[..], b"/", path].concat()),
                 false => "/dev/null".to_owned(),
             };
-            let (from, to) = (side(before.is_some(), 'a'), side(now.is_some(), 'b'));
-            let diff = TextDiff::from_lines(&old, &new);
+            let (from, to) = (side(before.is_some(), b"a"), side(now.is_some(), b"b"));
+            let diff = TextDiff::configure().deadline(deadline).diff_lines(&old, &new);
             let text = diff.unified_diff().context_radius(CONTEXT).header(&from, &to).to_string();
             // An empty file has no lines.
             return if text.is_empty() {
@@ -66,6 +76,13 @@ fn one(path: &[u8], change: &Changed, original: &Root<'_>, copy: &Root<'_>) -> S
         }
     }
     format!("{}: {name}\n", word(change.op))
+}
+
+/// A path as it is printed: in quotes if it has characters that could pass for another line.
+fn quoted(path: &[u8]) -> String {
+    let text = String::from_utf8_lossy(path);
+    let is_plain = |c: char| !c.is_control() && !matches!(c, '"' | '\\');
+    if text.chars().all(is_plain) { text.into_owned() } else { format!("{text:?}") }
 }
 
 const fn word(op: ChangeOp) -> &'static str {

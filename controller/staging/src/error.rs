@@ -33,7 +33,7 @@ pub enum StageError {
         path: Vec<u8>,
     },
     /// More entries than can be compared.
-    #[error("more than {} files and directories", crate::tree::MAX_ENTRIES)]
+    #[error("more than {} files and directories, or too long paths", crate::tree::MAX_ENTRIES)]
     TooMany,
     /// A file changed whenever it was copied.
     #[error("{}: it changes while it is copied", String::from_utf8_lossy(.path))]

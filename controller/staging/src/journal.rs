@@ -10,10 +10,12 @@ use rustix::io::Errno;
 use sandbox_api::Base64;
 use serde::{Deserialize, Serialize};
 
+use crate::tree::Stamp;
+
 /// The name of the journal in its stage.
 pub(crate) const NAME: &str = "journal";
 /// Its name while it is written.
-const PART: &str = "journal.part";
+pub(crate) const PART: &str = "journal.part";
 /// Its version, and that of the layout of a stage.
 const VERSION: u32 = 1;
 
@@ -26,23 +28,49 @@ pub(crate) struct Journal {
     pub directories: Vec<DirectoryState>,
 }
 
-/// A change of one path. Each can be repeated: it is done if the inode is where it belongs.
+/// A change of one path. Each can be repeated: it is done if the inode is not in the copy any more, and
+/// it is not made where something else changed the path.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Move {
-    /// What has this inode is removed.
-    Remove { path: Base64, inode: u64 },
+    /// It is removed.
+    Remove { path: Base64, before: Mark },
     /// What has this inode in the copy is put where nothing is.
     Create { path: Base64, inode: u64 },
-    /// What has this inode in the copy is put in the place of something else.
-    Replace { path: Base64, inode: u64 },
+    /// What has this inode in the copy is put in the place of what was there.
+    Replace { path: Base64, inode: u64, before: Mark },
+}
+
+impl Move {
+    pub fn path(&self) -> &[u8] {
+        match self {
+            Self::Remove { path, .. } | Self::Create { path, .. } | Self::Replace { path, .. } => {
+                &path.0
+            }
+        }
+    }
+}
+
+/// What was at a path when the journal was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mark {
+    pub inode: u64,
+    size: u64,
+    modified: (i64, u64),
+}
+
+impl Mark {
+    pub const fn of(stamp: Stamp) -> Self {
+        Self { inode: stamp.ino, size: stamp.size, modified: stamp.modified }
+    }
 }
 
 /// The mode and the modification time of a directory.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct DirectoryState {
     pub path: Base64,
-    pub mode: u32,
+    /// `None` keeps it.
+    pub mode: Option<u32>,
     /// `None` keeps it.
     pub modified: Option<(i64, u64)>,
 }

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use rustix::fs::{OFlags, fstat, readlinkat};
@@ -22,6 +22,8 @@ use crate::compare::{Changed, Comparison};
 use crate::tree::Stamp;
 
 const BUFFER: usize = 128 << 10;
+/// How many bytes that are on no disk are read.
+const MAX_HOLE_BYTES: u64 = 4 << 30;
 
 /// The digest of a file's content, or of a link's target.
 pub(crate) type Digest = [u8; 32];
@@ -41,7 +43,7 @@ pub(crate) fn content_of(
 ) {
     let (Ok(original), Ok(copy)) = (Root::new(original), Root::new(copy)) else { return };
     let work: Vec<_> = changed.iter_mut().map(Mutex::new).collect();
-    let next = AtomicUsize::new(0);
+    let (next, holes) = (AtomicUsize::new(0), AtomicU64::new(MAX_HOLE_BYTES));
     let threads = thread::available_parallelism().map_or(1, usize::from).min(work.len());
     thread::scope(|scope| {
         for _ in 0..threads {
@@ -50,10 +52,9 @@ pub(crate) fn content_of(
                 while let Some(work) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let mut work = work.lock().unwrap_or_else(PoisonError::into_inner);
                     let (path, change) = &mut *work;
-                    let now = change.now.and_then(|now| digest(&copy, path, now, &mut buffer));
-                    let before = change.before;
-                    let before =
-                        before.and_then(|it| digest(&original, path, it.original, &mut buffer));
+                    let mut read = |root, stamp| digest(root, path, stamp, &holes, &mut buffer);
+                    let now = change.now.and_then(|now| read(&copy, now));
+                    let before = change.before.and_then(|it| read(&original, it.original));
                     change.digests = Digests { now, before };
                 }
             });
@@ -61,15 +62,27 @@ pub(crate) fn content_of(
     });
 }
 
-/// `None` if the file is not as it was recorded.
-fn digest(root: &Root<'_>, path: &[u8], stamp: Stamp, buffer: &mut [u8]) -> Option<Digest> {
+/// `None` if the file is not as it was recorded, or if no more of its kind are read: one with holes
+/// costs nothing to make, however large it is.
+fn digest(
+    root: &Root<'_>,
+    path: &[u8],
+    stamp: Stamp,
+    holes: &AtomicU64,
+    buffer: &mut [u8],
+) -> Option<Digest> {
     match stamp.kind() {
         ChangeType::File => {
             let opened = root.open(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK);
             let mut file = File::from(opened.ok()?);
-            if Stamp::of(&fstat(&file).ok()?) != stamp {
+            let stat = fstat(&file).ok()?;
+            if Stamp::of(&stat) != stamp {
                 return None;
             }
+            let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+            let hole = stamp.size.saturating_sub(allocated);
+            let take = |left: u64| left.checked_sub(hole);
+            holes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
             let mut hash = Sha256::new();
             loop {
                 match file.read(buffer).ok()? {
@@ -96,10 +109,16 @@ impl Comparison {
     /// The manifest, with at most `most` changes. `copy` is the copy that was compared.
     pub(crate) fn manifest(&self, copy: BorrowedFd<'_>, most: usize) -> ChangeManifest {
         let copy = Root::new(copy).ok();
-        let listed = self.changed.iter().take(most);
+        let root = self.root_before().map(|before| {
+            let change = Changed::new(ChangeOp::Mode, Some(self.root), Some(before.into()));
+            document(b".", &change, None)
+        });
+        let listed =
+            self.changed.iter().map(|(path, change)| document(path, change, copy.as_ref()));
+        let count = self.changed.len() + usize::from(root.is_some());
         ChangeManifest {
-            changes: listed.map(|(path, change)| document(path, change, copy.as_ref())).collect(),
-            truncated: self.changed.len() > most,
+            changes: root.into_iter().chain(listed).take(most).collect(),
+            truncated: count > most,
             ..ChangeManifest::default()
         }
     }

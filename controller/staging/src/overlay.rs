@@ -11,22 +11,21 @@ use rustix::fs::{
     fstat, statat, unlinkat,
 };
 use rustix::io::{Errno, Result};
-use sandbox_api::changes::{ChangeOp, ChangeType};
+use sandbox_api::changes::ChangeOp;
 use sandbox_dirfd::{Root, retry, split};
 
 use crate::commit::covered;
 use crate::compare::{Changed, Comparison, op_of};
 use crate::copy::{Baseline, Copied};
 use crate::error::StageError;
-use crate::tree::{MAX_DEPTH, MAX_ENTRIES, Stamp, entries, join, open};
+use crate::tree::{MAX_DEPTH, Seen, Stamp, entries, join, open};
 
-/// Attributes of overlays have names that begin with it. A sandbox cannot set them: its kernel hides
-/// them.
-const PREFIX: &[u8] = b"user.overlay.";
+/// Attributes of overlays have names that begin with it. Only root can set them.
+const PREFIX: &[u8] = b"trusted.overlay.";
 /// What tells that nothing of the lower directory is to be seen.
-const OPAQUE: &CStr = c"user.overlay.opaque";
+const OPAQUE: &CStr = c"trusted.overlay.opaque";
 /// The file of the lower layer that a file was copied from.
-const ORIGIN: &CStr = c"user.overlay.origin";
+const ORIGIN: &CStr = c"trusted.overlay.origin";
 /// The length of what is before the file handle in it.
 const ORIGIN_HEADER: usize = 21;
 
@@ -50,8 +49,11 @@ pub(crate) fn probe(upper: &OwnedFd) -> Result<()> {
 /// Whether a file or directory of an upper layer was copied from the lower one. Where that has several
 /// names, or its filesystem no handles, nobody knows.
 fn was_copied(parent: BorrowedFd<'_>, name: &CStr) -> bool {
-    let length = open(parent, name, OFlags::empty())
-        .and_then(|file| fgetxattr(&file, ORIGIN, &mut [0; 256]));
+    open(parent, name, OFlags::empty()).is_ok_and(|file| has_origin(&file))
+}
+
+fn has_origin(file: &OwnedFd) -> bool {
+    let length = fgetxattr(file, ORIGIN, &mut [0; 256]);
     length.is_ok_and(|length| length > ORIGIN_HEADER)
 }
 
@@ -75,14 +77,16 @@ pub(crate) fn compare(
     let upper_dir = open(upper, c".", OFlags::DIRECTORY).map_err(&at)?;
     let mut layers = Comparing {
         since,
-        seen: 0,
+        view,
+        seen: Seen::default(),
         before: BTreeMap::new(),
         changed: BTreeMap::new(),
         directories: BTreeMap::new(),
         conflicts: BTreeSet::new(),
         origins: Vec::new(),
     };
-    layers.directory(&upper_dir, Some(&lower_dir), b"", 0)?;
+    let depth = Depth { levels: 0, is_foreign: false };
+    layers.directory(&upper_dir, Some(&lower_dir), b"", depth)?;
     layers.name_origins(view).map_err(&at)?;
     let Comparing { before, changed, directories, conflicts, .. } = layers;
     let baseline = Arc::new(Baseline { root: root.into(), entries: before });
@@ -91,9 +95,29 @@ pub(crate) fn compare(
     Ok(compared.read(lower, upper))
 }
 
-struct Comparing {
+/// Where a directory is.
+#[derive(Debug, Clone, Copy)]
+struct Depth {
+    levels: usize,
+    /// The directory of the lower layer, or one above it, is not the one that the run saw.
+    is_foreign: bool,
+}
+
+impl Depth {
+    /// Of what is in a directory.
+    fn below(self, path: &[u8]) -> std::result::Result<Self, StageError> {
+        let below = Self { levels: self.levels + 1, ..self };
+        if below.levels > MAX_DEPTH {
+            return Err(StageError::TooDeep { path: path.to_owned() });
+        }
+        Ok(below)
+    }
+}
+
+struct Comparing<'a> {
     since: (i64, u64),
-    seen: usize,
+    view: BorrowedFd<'a>,
+    seen: Seen,
     before: BTreeMap<Box<[u8]>, Copied>,
     changed: BTreeMap<Box<[u8]>, Changed>,
     directories: BTreeMap<Box<[u8]>, Stamp>,
@@ -102,20 +126,21 @@ struct Comparing {
     origins: Vec<Box<[u8]>>,
 }
 
-impl Comparing {
+impl Comparing<'_> {
     /// `lower` is the directory of the lower layer at the same path, if there is one.
     fn directory(
         &mut self,
         upper: &OwnedFd,
         lower: Option<&OwnedFd>,
         path: &[u8],
-        depth: usize,
+        depth: Depth,
     ) -> std::result::Result<(), StageError> {
         let above = entries(upper.as_fd()).map_err(StageError::at(path))?;
-        let opaque = lower.filter(|_| is_opaque(upper));
+        // The root never is.
+        let opaque = lower.filter(|_| depth.levels > 0 && is_opaque(upper));
         for (name, stat) in &above {
             let path = join(path, name.to_bytes());
-            self.count()?;
+            self.count(&path)?;
             let below = lower.map(|lower| stat_of(lower, name)).transpose();
             let below = below.map_err(StageError::at(&path))?.flatten();
             if is_whiteout(stat) {
@@ -145,7 +170,7 @@ impl Comparing {
         (name, stat): (&CStr, &Stat),
         below: Option<&Stat>,
         path: &[u8],
-        depth: usize,
+        depth: Depth,
     ) -> std::result::Result<(), StageError> {
         let at = StageError::at(path);
         let (now, before) = (Stamp::of(stat), below.map(Stamp::of));
@@ -155,16 +180,14 @@ impl Comparing {
         }
         if let Some(before) = before {
             self.before.insert(path.into(), before.into());
-            self.note(path, before);
+            self.note(path, before, depth);
         } else if was_copied(upper.as_fd(), name) {
             self.origins.push(path.into());
         }
         let was_directory = before.is_some_and(|before| before.is_directory());
         if now.is_directory() {
             let upper = open(upper.as_fd(), name, OFlags::DIRECTORY).map_err(&at)?;
-            if depth + 1 > MAX_DEPTH {
-                return Err(StageError::TooDeep { path: path.to_owned() });
-            }
+            let mut depth = depth.below(path)?;
             let inner = lower.filter(|_| was_directory);
             let inner = inner.map(|lower| open(lower.as_fd(), name, OFlags::DIRECTORY));
             let inner = inner.transpose().map_err(&at)?;
@@ -172,20 +195,30 @@ impl Comparing {
                 self.directories.insert(path.into(), now);
             }
             if let (Some(_), Some(before)) = (&inner, before)
-                && is_opaque(&upper)
                 && before.changed > self.since
             {
-                // What was removed with the old directory may not be what was in it then.
-                self.conflicts.insert(path.into());
-                let replaced = Changed::new(ChangeOp::Mode, Some(now), Some(before.into()));
-                self.changed.entry(path.into()).or_insert(replaced);
+                if is_opaque(&upper) {
+                    // What was removed with the old directory may not be what was in it then.
+                    self.conflicts.insert(path.into());
+                    let replaced = Changed::new(ChangeOp::Mode, Some(now), Some(before.into()));
+                    self.changed.entry(path.into()).or_insert(replaced);
+                } else {
+                    depth.is_foreign |= !self.is_what_was_copied(&upper, path, before);
+                }
             }
-            self.directory(&upper, inner.as_ref(), path, depth + 1)?;
+            self.directory(&upper, inner.as_ref(), path, depth)?;
         } else if let (true, Some(lower)) = (was_directory, lower) {
             let lower = open(lower.as_fd(), name, OFlags::DIRECTORY).map_err(&at)?;
-            self.removed_below(&lower, path, depth + 1)?;
+            self.removed_below(&lower, path, depth.below(path)?)?;
         }
         Ok(())
+    }
+
+    /// Whether a directory of the upper layer was copied from the one that is in the lower layer now,
+    /// and not made by the run, or copied from another one that was there.
+    fn is_what_was_copied(&self, upper: &OwnedFd, path: &[u8], lower: Stamp) -> bool {
+        let shown = Root::new(self.view.as_fd()).and_then(|view| view.stat(path));
+        has_origin(upper) && shown.is_ok_and(|shown| shown.st_ino == lower.ino)
     }
 
     /// An entry of the lower layer that was removed, with what is in it.
@@ -195,21 +228,21 @@ impl Comparing {
         name: &CStr,
         stat: &Stat,
         path: &[u8],
-        depth: usize,
+        depth: Depth,
     ) -> std::result::Result<(), StageError> {
-        self.count()?;
+        self.count(path)?;
         let before = Stamp::of(stat);
         let change = Changed::new(ChangeOp::Removed, None, Some(before.into()));
         self.changed.insert(path.into(), change);
         self.before.insert(path.into(), before.into());
-        self.note(path, before);
+        self.note(path, before, depth);
         if before.is_directory() {
             let at = StageError::at(path);
             let directory = open(parent.as_fd(), name, OFlags::DIRECTORY).map_err(&at)?;
             if fstat(&directory).map_err(&at)?.st_dev != before.dev {
                 return Err(StageError::MountPoint { path: path.to_owned() });
             }
-            self.removed_below(&directory, path, depth + 1)?;
+            self.removed_below(&directory, path, depth.below(path)?)?;
         }
         Ok(())
     }
@@ -218,11 +251,8 @@ impl Comparing {
         &mut self,
         directory: &OwnedFd,
         path: &[u8],
-        depth: usize,
+        depth: Depth,
     ) -> std::result::Result<(), StageError> {
-        if depth > MAX_DEPTH {
-            return Err(StageError::TooDeep { path: path.to_owned() });
-        }
         for (name, stat) in entries(directory.as_fd()).map_err(StageError::at(path))? {
             self.removed(directory, &name, &stat, &join(path, name.to_bytes()), depth)?;
         }
@@ -230,15 +260,14 @@ impl Comparing {
     }
 
     /// Notes a conflict if the lower entry was changed while the run was going on.
-    fn note(&mut self, path: &[u8], before: Stamp) {
-        if before.changed > self.since {
+    fn note(&mut self, path: &[u8], before: Stamp, depth: Depth) {
+        if depth.is_foreign || before.changed > self.since {
             self.conflicts.insert(path.into());
         }
     }
 
-    fn count(&mut self) -> std::result::Result<(), StageError> {
-        self.seen += 1;
-        if self.seen > MAX_ENTRIES { Err(StageError::TooMany) } else { Ok(()) }
+    fn count(&mut self, path: &[u8]) -> std::result::Result<(), StageError> {
+        self.seen.add(path)
     }
 
     /// Names the old paths of new ones: a copied file is shown with the inode of the lower one. If none
@@ -251,14 +280,15 @@ impl Comparing {
         let known = self.before.iter().map(|(path, before)| (before.original.ino, path));
         let known: HashMap<u64, &Box<[u8]>> = known.collect();
         for path in &self.origins {
-            let (Some(change), Ok(shown)) = (self.changed.get_mut(path), view.stat(path)) else {
+            let Ok(shown) = view.stat(path) else { continue };
+            let Some(from) = known.get(&shown.st_ino) else {
+                self.conflicts.insert(path.clone());
                 continue;
             };
-            match known.get(&shown.st_ino) {
-                Some(from) if change.kind() != ChangeType::Directory => {
-                    change.from = Some((*from).clone());
-                }
-                _ => _ = self.conflicts.insert(path.clone()),
+            // Another name of a file that is still there is no new one.
+            let is_gone = self.changed.get(*from).is_some_and(|change| change.now.is_none());
+            if let (true, Some(change)) = (is_gone, self.changed.get_mut(path)) {
+                change.from = Some((*from).clone());
             }
         }
         Ok(())

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FlockOperation, Mode, OFlags, Stat, StatxFlags, flock, fstat, futimens, mkdirat,
-    openat, statx, syncfs, unlinkat,
+    AtFlags, FlockOperation, Mode, OFlags, Stat, StatxFlags, fchmod, flock, fremovexattr, fstat,
+    futimens, mkdirat, openat, statx, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -27,7 +27,7 @@ use crate::commit::{self, Commit};
 use crate::compare::{Comparison, compare};
 use crate::copy::{Baseline, copy_tree, finish, times};
 use crate::error::StageError;
-use crate::journal::Journal;
+use crate::journal::{self, Journal};
 use crate::overlay;
 use crate::tree::{Stamp, stamp_time, wait_for_tick};
 
@@ -244,20 +244,24 @@ impl Stage {
         let at = StageError::at(b".");
         let _turn = acquire(lock)?;
         let io_dir = Root::new(self.io_dir.as_fd()).map_err(&at)?;
-        let conflicts = commit::conflicts(comparison, &io_dir);
-        if !conflicts.is_empty() {
-            return Ok(Commit::Conflicts(conflicts));
-        }
         if let Before::Lower { .. } = self.before {
             let upper = Root::new(self.files.as_fd()).map_err(&at)?;
             overlay::clean(comparison, &upper).map_err(&at)?;
         }
-        let mut journal = Journal::new();
-        commit::plan(comparison, &mut journal);
-        reached("planned");
         // What is moved is on the disk before anything says that it moves.
         syncfs(&self.files).map_err(&at)?;
         reached("synced");
+        // Only now, because that may take long.
+        let mut conflicts = commit::conflicts(comparison, &io_dir);
+        if fstat(&self.io_dir).map_err(&at)?.st_nlink == 0 {
+            conflicts.push(b".".to_vec());
+        }
+        if !conflicts.is_empty() {
+            return Ok(Commit::Conflicts(conflicts));
+        }
+        let mut journal = Journal::new();
+        commit::plan(comparison, &mut journal);
+        reached("planned");
         if let Err(error) = journal.write(self.at.dir.as_fd()) {
             // Without its name it is not a commit: nothing is left of it then.
             self.is_interrupted = Journal::is_written(self.at.dir.as_fd());
@@ -311,6 +315,11 @@ impl Location {
             keeping_times(&fd, is_inside, || mkdirat(&fd, name, Mode::RWXU))?;
             reached("created");
             let dir = directory(fd.as_fd(), OsStr::new(name))?;
+            // What the parent's owner wants of new files is not for these.
+            for acl in ["system.posix_acl_default", "system.posix_acl_access"] {
+                _ = fremovexattr(&dir, acl);
+            }
+            fchmod(&dir, Mode::RWXU)?;
             recorded.stage = Some(Inode::of(&dir)?);
             recorded.write(&record)?;
             Ok(dir)
@@ -358,13 +367,30 @@ impl Location {
     }
 
     fn remove(&self, record: &Path) {
-        let remove = || remove_tree(self.parent.as_fd(), &self.name);
-        match keeping_times(&self.parent, self.is_inside, remove) {
+        match keeping_times(&self.parent, self.is_inside, || self.remove_by_descriptor()) {
             Ok(()) | Err(Errno::NOENT) => _ = fs::remove_file(record),
             // The next sweep tries again.
             Err(errno) => {
                 tracing::warn!(path = %self.path.display(), %errno, "cannot remove a stage")
             }
+        }
+    }
+
+    /// Whoever may write to the parent may have put something else in its place: that is not touched.
+    fn remove_by_descriptor(&self) -> Result<(), Errno> {
+        let unless_missing = |removed: Result<(), Errno>| match removed {
+            Err(Errno::NOENT) => Ok(()),
+            removed => removed,
+        };
+        for name in [FILES, WORK, TRASH] {
+            unless_missing(remove_tree(self.dir.as_fd(), OsStr::new(name)))?;
+        }
+        for name in [journal::NAME, journal::PART] {
+            unless_missing(unlinkat(&self.dir, name, AtFlags::empty()))?;
+        }
+        match unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR) {
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => Ok(()),
+            removed => removed,
         }
     }
 }
@@ -473,14 +499,24 @@ fn recover_one(record: &Path, lock: &Path) -> Result<(), StageError> {
     };
     let at = Location { parent, name: name.to_owned(), path: path.clone(), dir, is_inside };
     if let Some(journal) = Journal::read(at.dir.as_fd()).map_err(StageError::stage(&path))? {
-        let opened = rustix::fs::open(&io_path, DIRECTORY, Mode::empty());
-        let opened = opened.map_err(|errno| StageError::stage(&io_path)(errno.into()))?;
-        if Inode::of(&opened).map_err(StageError::at(b"."))? != io_dir {
-            let error = io::Error::other("it is not the io dir that the commit began with");
-            return Err(StageError::stage(&io_path)(error));
+        let found = match rustix::fs::open(&io_path, DIRECTORY, Mode::empty()) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
+            opened => {
+                let opened = opened.map_err(|errno| StageError::stage(&io_path)(errno.into()))?;
+                let inode = Inode::of(&opened).map_err(StageError::at(b"."))?;
+                (inode == io_dir).then_some(opened)
+            }
+        };
+        match found {
+            Some(opened) => {
+                let root = Root::new(opened.as_fd()).map_err(StageError::at(b"."))?;
+                at.apply(&journal, &root, &mut |_| {})?;
+            }
+            None => {
+                let path = io_path.display();
+                tracing::warn!(%path, "the io dir of an interrupted commit is gone: so are its changes");
+            }
         }
-        let root = Root::new(opened.as_fd()).map_err(StageError::at(b"."))?;
-        at.apply(&journal, &root, &mut |_| {})?;
     }
     at.remove(record);
     Ok(())

@@ -124,8 +124,8 @@ fn methods() -> Vec<Method> {
 /// Mounts an overlay, detached from all directories.
 fn overlay(lower: &File, upper: &File, work: BorrowedFd<'_>) -> OwnedFd {
     use rustix::mount::{
-        FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag,
-        fsconfig_set_string, fsmount, fsopen,
+        FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
+        fsopen,
     };
     let overlay = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
     let path = |fd: BorrowedFd<'_>| format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -133,7 +133,6 @@ fn overlay(lower: &File, upper: &File, work: BorrowedFd<'_>) -> OwnedFd {
     for (option, layer) in layers {
         fsconfig_set_string(&overlay, option, path(layer)).unwrap();
     }
-    fsconfig_set_flag(&overlay, "userxattr").unwrap();
     for (option, value) in [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow")] {
         fsconfig_set_string(&overlay, option, value).unwrap();
     }
@@ -607,4 +606,196 @@ fn links_in_a_stage_lead_nowhere() {
     stage.commit(&compared, &place.lock(), |_| {}).unwrap_err();
     assert_eq!(fs::read_to_string(&outside).unwrap(), "kept");
     assert_eq!(fs::read_to_string(place.io().join("f")).unwrap(), "old");
+}
+
+/// Commits until `point` was reached for the `nth` time, and ends there as by `kill -9`.
+fn interrupt(mut run: Run, place: &Place, point: &str, nth: usize) {
+    let compared = run.compare().unwrap();
+    let mut left = nth;
+    let interrupted = catch_unwind(AssertUnwindSafe(|| {
+        run.commit(&compared, &place.lock(), |reached| {
+            if reached == point {
+                left -= 1;
+                if left == 0 {
+                    resume_unwind(Box::new(()));
+                }
+            }
+        })
+    }));
+    assert!(interrupted.is_err(), "{point}");
+    std::mem::forget(run.stage);
+}
+
+#[test]
+fn recovery_keeps_what_was_changed_after_the_interruption() {
+    for method in methods() {
+        let place = Place::new();
+        for name in ["a", "b", "c", "r", "d/kept"] {
+            place.write(name, "old");
+        }
+        let run = place.run(method);
+        for name in ["a", "b", "c", "d/new", "n"] {
+            fs::write(run.path().join(name), "run").unwrap();
+        }
+        fs::remove_file(run.path().join("r")).unwrap();
+        // Removed first, then `a` is replaced; the others wait.
+        interrupt(run, &place, "moving", 3);
+        let io = place.io();
+        assert_eq!(fs::read_to_string(io.join("a")).unwrap(), "run");
+        for (name, content) in [("a", "mine"), ("b", "mine too"), ("n", "mine"), ("r", "mine")] {
+            fs::write(io.join("temporary"), content).unwrap();
+            fs::rename(io.join("temporary"), io.join(name)).unwrap();
+        }
+        fs::remove_dir_all(io.join("d")).unwrap();
+        recover(&place.records(), &place.lock());
+        let found = ["a", "b", "c", "n", "r"].map(|it| fs::read_to_string(io.join(it)).unwrap());
+        assert_eq!(found, ["mine", "mine too", "run", "mine", "mine"], "{method:?}");
+        assert!(!io.join("d").exists());
+        place.assert_clean();
+    }
+}
+
+#[test]
+fn interrupted_commit_to_an_io_dir_that_is_gone_is_given_up() {
+    let place = Place::new();
+    place.write("f", "old");
+    let run = place.run(Method::Copy);
+    fs::write(run.path().join("f"), "run").unwrap();
+    interrupt(run, &place, "journaled", 1);
+    fs::remove_dir_all(place.io()).unwrap();
+    fs::create_dir(place.io()).unwrap();
+    recover(&place.records(), &place.lock());
+    assert!(look(&place.io()).is_empty());
+    place.assert_clean();
+}
+
+#[test]
+fn io_dir_that_is_removed_meanwhile_is_a_conflict() {
+    for method in methods() {
+        let place = Place::new();
+        let mut run = place.run(method);
+        fs::write(run.path().join("n"), "run").unwrap();
+        fs::remove_dir(place.io()).unwrap();
+        let compared = run.compare().unwrap();
+        let committed = run.commit(&compared, &place.lock(), |_| {}).unwrap();
+        assert_eq!(committed, Commit::Conflicts(vec![b".".to_vec()]));
+        drop(run);
+        fs::create_dir(place.io()).unwrap();
+        place.assert_clean();
+    }
+}
+
+#[test]
+fn directory_that_takes_the_place_of_another_is_a_conflict_of_what_is_in_it() {
+    for method in methods() {
+        let place = Place::new();
+        place.write("d/f", "old");
+        place.write("other/f", "precious");
+        place.write("other/g", "precious");
+        let mut run = place.run(method);
+        fs::write(run.path().join("d/f"), "run").unwrap();
+        fs::create_dir(run.path().join("x")).unwrap();
+        fs::write(run.path().join("x/g"), "run").unwrap();
+        fs::remove_dir_all(place.io().join("d")).unwrap();
+        fs::rename(place.io().join("other"), place.io().join("d")).unwrap();
+        let before = look(&place.io());
+        let compared = run.compare().unwrap();
+        let committed = run.commit(&compared, &place.lock(), |_| {}).unwrap();
+        let Commit::Conflicts(paths) = committed else { panic!("{method:?}: {committed:?}") };
+        assert!(paths.contains(&b"d/f".to_vec()), "{method:?}: {paths:?}");
+        drop(run);
+        assert_eq!(look(&place.io()), before);
+    }
+}
+
+#[test]
+fn runs_that_make_the_same_directory_share_it_and_never_a_file() {
+    for (second, is_conflict) in [("build/out", true), ("build/else", false)] {
+        for method in methods() {
+            let place = Place::new();
+            let runs = [place.run(method), place.run(method)];
+            for (run, (name, content)) in runs.iter().zip([("build/out", "one"), (second, "two")]) {
+                fs::create_dir(run.path().join("build")).unwrap();
+                fs::write(run.path().join(name), content).unwrap();
+            }
+            let [mut one, mut two] = runs;
+            let compared = one.compare().unwrap();
+            assert_eq!(one.commit(&compared, &place.lock(), |_| {}).unwrap(), Commit::Done);
+            let compared = two.compare().unwrap();
+            let committed = two.commit(&compared, &place.lock(), |_| {}).unwrap();
+            // A copy does not know that the directory is another one.
+            let is_conflict = is_conflict || method == Method::Copy;
+            assert_eq!(committed != Commit::Done, is_conflict, "{method:?}: {committed:?}");
+            assert_eq!(fs::read(place.io().join("build/out")).unwrap(), b"one");
+            assert_eq!(place.io().join(second).exists(), !is_conflict || second == "build/out");
+        }
+    }
+}
+
+#[test]
+fn marks_of_overlays_on_the_io_dir_mean_nothing() {
+    let place = Place::new();
+    place.write("f", "old");
+    place.write("d/f", "old");
+    for directory in [place.io(), place.io().join("d")] {
+        for prefix in ["user", "trusted"] {
+            let name = format!("{prefix}.overlay.opaque");
+            _ = rustix::fs::setxattr(&directory, name, b"y", rustix::fs::XattrFlags::empty());
+        }
+    }
+    for method in methods() {
+        let run = place.run(method);
+        assert_eq!(look(&run.path()), look(&place.io()));
+        assert!(run.compare().unwrap().is_empty(), "{method:?}");
+    }
+}
+
+#[test]
+fn directory_in_the_place_of_a_stage_is_not_removed() {
+    let place = Place::new();
+    place.write("f", "old");
+    let run = place.run(Method::Copy);
+    let ours = run.stage.path().parent().unwrap().to_owned();
+    fs::rename(&ours, place.root.path().join("elsewhere")).unwrap();
+    fs::create_dir(&ours).unwrap();
+    fs::write(ours.join("precious"), "").unwrap();
+    drop(run);
+    assert!(ours.join("precious").exists());
+    assert_eq!(fs::read_dir(place.root.path().join("elsewhere")).unwrap().count(), 0);
+}
+
+#[test]
+fn mode_of_the_io_dir_itself_is_a_change_and_only_if_the_run_changed_it() {
+    for method in methods() {
+        let place = Place::new();
+        let mode = |mode| Permissions::from_mode(mode);
+        fs::set_permissions(place.io(), mode(0o755)).unwrap();
+        let mut run = place.run(method);
+        fs::set_permissions(run.path(), mode(0o700)).unwrap();
+        let compared = run.compare().unwrap();
+        let manifest = run.manifest(&compared, 10);
+        let [change] = &manifest.changes[..] else { panic!("{manifest:?}") };
+        let before = change.before.as_ref().unwrap().mode.as_deref();
+        assert_eq!((&*change.path, change.op), (".", ChangeOp::Mode));
+        assert_eq!((change.mode.as_deref(), before), (Some("0700"), Some("0755")));
+        assert_eq!(run.commit(&compared, &place.lock(), |_| {}).unwrap(), Commit::Done);
+        assert_eq!(fs::metadata(place.io()).unwrap().mode() & 0o777, 0o700);
+
+        let mut run = place.run(method);
+        fs::write(run.path().join("n"), "run").unwrap();
+        fs::set_permissions(place.io(), mode(0o750)).unwrap();
+        let compared = run.compare().unwrap();
+        assert_eq!(run.commit(&compared, &place.lock(), |_| {}).unwrap(), Commit::Done);
+        assert_eq!(fs::metadata(place.io()).unwrap().mode() & 0o777, 0o750, "{method:?}");
+    }
+}
+
+#[test]
+fn name_in_a_diff_is_one_line() {
+    let place = Place::new();
+    let run = place.run(Method::Copy);
+    fs::write(run.path().join("q\n+++ b\"evil"), "line\n").unwrap();
+    let diff = run.diff(&run.compare().unwrap());
+    assert_eq!(diff.lines().count(), 4, "{diff}");
+    assert!(diff.contains(r#"+++ "b/q\n+++ b\"evil""#), "{diff}");
 }

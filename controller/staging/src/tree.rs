@@ -16,6 +16,27 @@ pub(crate) const MAX_DEPTH: usize = 128;
 /// The maximum number of entries.
 pub(crate) const MAX_ENTRIES: usize = 2_000_000;
 
+/// The maximum number of bytes of all paths.
+const MAX_PATH_BYTES: usize = 64 << 20;
+
+/// How much a walk has come to.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    entries: usize,
+    path_bytes: usize,
+}
+
+impl Seen {
+    pub fn add(&mut self, path: &[u8]) -> std::result::Result<(), StageError> {
+        self.entries += 1;
+        self.path_bytes += path.len();
+        if self.entries > MAX_ENTRIES || self.path_bytes > MAX_PATH_BYTES {
+            return Err(StageError::TooMany);
+        }
+        Ok(())
+    }
+}
+
 /// What tells that a file changed: whoever writes to it, or changes its metadata, changes its ctime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {

@@ -63,6 +63,11 @@ impl Staging {
             check_kept(kept, io_dir, runs)?;
         }
         if let Some(file) = &args.file {
+            if [parent_of(file), file].into_iter().any(|path| is_in(path, io_dir)) {
+                let why =
+                    format!("{} is in the io dir, where the run could replace it", file.display());
+                return Err(Error::usage(flag, why).with_hint("name a file elsewhere"));
+            }
             if runs > 1 {
                 return Err(Error::usage(flag, "it is for one script at a time")
                     .with_hint("with --json each document has the member `changes`"));
@@ -136,14 +141,24 @@ fn check_kept(kept: &Path, io_dir: &Path, runs: usize) -> Result<(), Error> {
     if kept.symlink_metadata().is_ok() {
         return refuse(format!("{shown} exists; name a new directory"));
     }
-    let parent = kept.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = parent_of(kept);
     match parent.canonicalize() {
         Err(error) => refuse(format!("{}: {}", parent.display(), input::reason(&error))),
-        Ok(parent) if io_dir.canonicalize().is_ok_and(|io_dir| parent.starts_with(io_dir)) => {
+        Ok(_) if is_in(parent, io_dir) => {
             refuse(format!("{shown} is in the io dir; name a directory elsewhere"))
         }
         Ok(_) => Ok(()),
     }
+}
+
+fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Whether a path leads into a directory.
+fn is_in(path: &Path, directory: &Path) -> bool {
+    let canonical = (path.canonicalize(), directory.canonicalize());
+    matches!(canonical, (Ok(path), Ok(directory)) if path.starts_with(directory))
 }
 
 /// The failure of a commit that would have overwritten what something else changed.

@@ -344,7 +344,6 @@ mod tests {
         for option in [
             "nosuid",
             "nodev",
-            "userxattr",
             &format!("lowerdir={}", layer(&layers.lower)),
             &format!("upperdir={}", layer(&layers.upper)),
             &format!("workdir={}", layer(&layers.work)),
