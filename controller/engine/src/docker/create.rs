@@ -19,13 +19,14 @@ use crate::hardening::{
 };
 use crate::{Bind, ContainerSpec, Layers, Programs};
 
-/// The seccomp profile of a container. There is always one.
+/// The form of a request: the settings that Podman does not accept as Docker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seccomp {
-    /// The profile of sandboxctl, which is smaller and faster to load.
-    Ours,
-    /// The engine's default. Podman accepts a profile only as a separate file.
-    EnginesDefault,
+pub(super) enum Dialect {
+    /// With the seccomp profile of sandboxctl, which is smaller and faster to load than Docker's.
+    Docker,
+    /// With the engine's default profile, because Podman accepts another one only as a separate
+    /// file, and without options of tmpfs that it does not know.
+    Podman,
 }
 
 pub(super) const TMP: &str = "/tmp";
@@ -34,6 +35,30 @@ pub(super) const TMP: &str = "/tmp";
 /// The engine would otherwise create those on the host's disk, writable: a read-only volume must
 /// have a name, and so would outlive the container.
 pub(super) const EMPTY: &str = "ro,nosuid,nodev,noexec,size=4k";
+
+impl Dialect {
+    /// The options of a directory that stays empty.
+    fn empty(self) -> String {
+        match self {
+            Self::Docker => EMPTY.to_owned(),
+            // It copies the image's content into a tmpfs otherwise.
+            Self::Podman => format!("{EMPTY},notmpcopyup"),
+        }
+    }
+
+    /// The options of `/tmp`. Both engines may use the mode of the image's `/tmp`, whatever the
+    /// request says. In case that denies writes to all but the owner, the user is made the owner.
+    fn tmp(self, spec: &ContainerSpec, programs: &Programs) -> String {
+        let (uid, gid) = (spec.user.uid(), spec.user.gid());
+        let Programs { tmpfs_bytes, tmpfs_inodes, .. } = programs;
+        let options = format!("exec,nosuid,nodev,size={tmpfs_bytes},mode=1777");
+        match self {
+            Self::Docker => format!("{options},nr_inodes={tmpfs_inodes},uid={uid},gid={gid}"),
+            // Of files without content, only the container's memory limits the number.
+            Self::Podman => format!("{options},U,notmpcopyup"),
+        }
+    }
+}
 
 /// The image of a container.
 #[derive(Debug, Clone, Copy)]
@@ -56,13 +81,13 @@ pub(super) fn body(
     spec: &ContainerSpec,
     from: From<'_>,
     runtime: Option<&str>,
-    seccomp: Seccomp,
+    dialect: Dialect,
 ) -> ContainerCreateBody {
-    let body = hardened(spec, from, runtime, seccomp);
+    let body = hardened(spec, from, runtime, dialect);
     match from {
         From::SandboxImage(_) => body,
         From::UserImage { volumes, programs, files, .. } => {
-            with_programs(body, spec, volumes, programs, files)
+            with_programs(body, spec, volumes, programs, files, dialect)
         }
     }
 }
@@ -72,17 +97,17 @@ fn hardened(
     spec: &ContainerSpec,
     from: From<'_>,
     runtime: Option<&str>,
-    seccomp: Seccomp,
+    dialect: Dialect,
 ) -> ContainerCreateBody {
     let (image, profile): (_, fn() -> Value) = match from {
         From::SandboxImage(image) => (image, scripts_profile),
         From::UserImage { image, .. } => (image, programs_profile),
     };
     let mut security_opt = vec!["no-new-privileges".to_owned()];
-    match seccomp {
-        Seccomp::Ours => security_opt.push(format!("seccomp={}", profile())),
+    match dialect {
+        Dialect::Docker => security_opt.push(format!("seccomp={}", profile())),
         // Podman ignores `MaskedPaths`, and accepts them in this form.
-        Seccomp::EnginesDefault => security_opt.push(format!("mask={}", MASKED_PATHS.join(":"))),
+        Dialect::Podman => security_opt.push(format!("mask={}", MASKED_PATHS.join(":"))),
     }
     let memory = i64::try_from(spec.memory).unwrap_or(i64::MAX);
     let texts = |list: &[&str]| Some(list.iter().map(|&text| text.to_owned()).collect());
@@ -118,7 +143,7 @@ fn hardened(
             cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
             mounts: Some(spec.mounts.iter().map(mount).collect()),
             tmpfs: (!spec.hidden.is_empty())
-                .then(|| spec.hidden.iter().map(|path| (path.clone(), EMPTY.to_owned())).collect()),
+                .then(|| spec.hidden.iter().map(|path| (path.clone(), dialect.empty())).collect()),
             masked_paths: texts(MASKED_PATHS),
             readonly_paths: texts(READONLY_PATHS),
             // The guest's output is not logged to the host's disk.
@@ -149,6 +174,7 @@ fn with_programs(
     volumes: &[String],
     programs: &Programs,
     files: &[BoundFile],
+    dialect: Dialect,
 ) -> ContainerCreateBody {
     body.entrypoint = Some(files.iter().take(1).map(|agent| agent.target.clone()).collect());
     // The image's may not exist, and would be created.
@@ -160,17 +186,7 @@ fn with_programs(
     let host = body.host_config.get_or_insert_default();
     host.ipc_mode = Some("private".to_owned());
     host.shm_size = i64::try_from(SHM_BYTES).ok();
-    let (uid, gid) = (spec.user.uid(), spec.user.gid());
-    let Programs { tmpfs_bytes, tmpfs_inodes, .. } = programs;
-    let tmp = (
-        TMP.to_owned(),
-        // The engine uses the mode of the image's `/tmp`, whatever the request says. In case that
-        // denies writes to all but the owner, the user is made the owner.
-        format!(
-            "exec,nosuid,nodev,size={tmpfs_bytes},nr_inodes={tmpfs_inodes},mode=1777,uid={uid},\
-             gid={gid}"
-        ),
-    );
+    let tmp = (TMP.to_owned(), dialect.tmp(spec, programs));
     // Not at a path that has a mount of the request.
     let is_ours = |path: &str| {
         path == TMP
@@ -178,7 +194,7 @@ fn with_programs(
             || files.iter().any(|it| it.target == path)
     };
     let volumes = volumes.iter().filter(|path| !is_ours(path));
-    let volumes = volumes.map(|path| (path.clone(), EMPTY.to_owned()));
+    let volumes = volumes.map(|path| (path.clone(), dialect.empty()));
     host.tmpfs.get_or_insert_default().extend([tmp].into_iter().chain(volumes));
     let mounts = host.mounts.get_or_insert_default();
     mounts.extend(files.iter().map(|it| bind_mount(&it.source, &it.target)));
@@ -316,7 +332,7 @@ mod tests {
             &spec(),
             From::SandboxImage("sha256:1"),
             None,
-            Seccomp::Ours,
+            Dialect::Docker,
         ))
         .unwrap();
         strip(&mut json);
@@ -429,7 +445,7 @@ mod tests {
     fn hidden_directory_is_covered_by_an_empty_one_beside_what_programs_have() {
         let spec = ContainerSpec { hidden: vec!["/in/a/state".into()], ..spec() };
         let tmpfs =
-            |from| body(&spec, from, None, Seccomp::Ours).host_config.unwrap().tmpfs.unwrap();
+            |from| body(&spec, from, None, Dialect::Docker).host_config.unwrap().tmpfs.unwrap();
         let scripts = tmpfs(From::SandboxImage("x"));
         assert_eq!(scripts, HashMap::from([("/in/a/state".into(), EMPTY.into())]));
         let programs = programs();
@@ -441,7 +457,7 @@ mod tests {
 
     #[test]
     fn the_runtime_is_passed_through() {
-        let host = body(&spec(), From::SandboxImage("x"), Some("runsc"), Seccomp::Ours)
+        let host = body(&spec(), From::SandboxImage("x"), Some("runsc"), Dialect::Docker)
             .host_config
             .unwrap();
         assert_eq!(host.runtime.as_deref(), Some("runsc"));
@@ -449,9 +465,8 @@ mod tests {
 
     #[test]
     fn without_our_seccomp_profile_there_is_the_engines_own() {
-        let host = body(&spec(), From::SandboxImage("x"), None, Seccomp::EnginesDefault)
-            .host_config
-            .unwrap();
+        let host =
+            body(&spec(), From::SandboxImage("x"), None, Dialect::Podman).host_config.unwrap();
         let options = host.security_opt.unwrap();
         assert_eq!(options[0], "no-new-privileges");
         assert!(options[1].starts_with("mask=/proc/"), "{options:?}");
@@ -502,7 +517,7 @@ mod tests {
             programs: &programs(),
             files: &files,
         };
-        serde_json::to_value(body(&spec(), from, None, Seccomp::Ours)).unwrap()
+        serde_json::to_value(body(&spec(), from, None, Dialect::Docker)).unwrap()
     }
 
     #[test]
@@ -529,9 +544,20 @@ mod tests {
         assert_eq!(
             json["HostConfig"]["Tmpfs"],
             json!({
-                "/tmp": "exec,nosuid,nodev,size=67108864,nr_inodes=1000,mode=1777,uid=1000,gid=100"
+                "/tmp": "exec,nosuid,nodev,size=67108864,mode=1777,nr_inodes=1000,uid=1000,gid=100"
             })
         );
+    }
+
+    #[test]
+    fn podman_gets_no_option_of_tmpfs_that_it_refuses() {
+        let volumes = ["/data".to_owned()];
+        let programs = programs();
+        let from =
+            From::UserImage { image: "x", volumes: &volumes, programs: &programs, files: &[] };
+        let tmpfs = body(&spec(), from, None, Dialect::Podman).host_config.unwrap().tmpfs.unwrap();
+        assert_eq!(tmpfs[TMP], "exec,nosuid,nodev,size=67108864,mode=1777,U,notmpcopyup");
+        assert_eq!(tmpfs["/data"], "ro,nosuid,nodev,noexec,size=4k,notmpcopyup");
     }
 
     #[test]

@@ -39,7 +39,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 
 use self::agent_mount::AgentMount;
-use self::create::{From, Seccomp, refuse_volume};
+use self::create::{Dialect, From, refuse_volume};
 use self::endpoint::{Candidate, Candidates, Endpoint};
 use self::image::Image;
 use self::links::Links;
@@ -78,7 +78,7 @@ pub struct DockerEngine {
     /// An image to use instead of the built-in one.
     other_image: Option<String>,
     runtime: Option<String>,
-    refuses_our_seccomp: AtomicBool,
+    is_podman: AtomicBool,
 }
 
 impl DockerEngine {
@@ -119,7 +119,7 @@ impl DockerEngine {
                         links,
                         other_image: config.image.clone(),
                         runtime: config.runtime.clone(),
-                        refuses_our_seccomp: AtomicBool::new(false),
+                        is_podman: AtomicBool::new(false),
                     });
                 }
                 Err(error) => {
@@ -181,28 +181,28 @@ impl DockerEngine {
         from: From<'_>,
         spec: &ContainerSpec,
     ) -> Result<String, EngineError> {
-        if !self.refuses_our_seccomp.load(Ordering::Relaxed) {
-            match self.create_with(from, spec, Seccomp::Ours).await {
+        if !self.is_podman.load(Ordering::Relaxed) {
+            match self.create_with(from, spec, Dialect::Docker).await {
                 // Podman interprets the profile's text as a file name.
                 Err(EngineError::Refused(message)) if message.contains("seccomp") => {
                     tracing::info!("the engine accepts no seccomp profile: its own applies");
-                    self.refuses_our_seccomp.store(true, Ordering::Relaxed);
+                    self.is_podman.store(true, Ordering::Relaxed);
                 }
                 result => return result,
             }
         }
-        self.create_with(from, spec, Seccomp::EnginesDefault).await
+        self.create_with(from, spec, Dialect::Podman).await
     }
 
     async fn create_with(
         &self,
         from: From<'_>,
         spec: &ContainerSpec,
-        seccomp: Seccomp,
+        dialect: Dialect,
     ) -> Result<String, EngineError> {
         let options = CreateContainerOptionsBuilder::new().name(&spec.name).build();
-        let body = create::body(spec, from, self.runtime.as_deref(), seccomp);
-        tracing::debug!(image = body.image, name = spec.name, ?seccomp, "making a container");
+        let body = create::body(spec, from, self.runtime.as_deref(), dialect);
+        tracing::debug!(image = body.image, name = spec.name, ?dialect, "making a container");
         let created = self.docker.create_container(Some(options), body).await;
         let created = created.map_err(engine_error)?;
         for warning in created.warnings {
