@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2};
 use rustix::io::{Errno, Result};
 
+use crate::Identity;
+
 /// How paths are opened beneath a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolver {
@@ -140,9 +142,18 @@ impl<'a> Root<'a> {
             openat(directory, name, open_flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
         let fd = match opened {
             Err(Errno::NOTDIR) if is_link(directory, name) => return Err(Errno::LOOP),
+            // gVisor has followed it.
+            Err(Errno::NOENT)
+                if open_flags.contains(OFlags::DIRECTORY) && is_link(directory, name) =>
+            {
+                return Err(Errno::LOOP);
+            }
             other => other?,
         };
         let stat = fstat(&fd)?;
+        if open_flags.contains(OFlags::DIRECTORY) {
+            refuse_followed(directory, name, &stat)?;
+        }
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Symlink if !opens_link => Err(Errno::LOOP),
             _ if stat.st_dev != self.dev => Err(Errno::XDEV),
@@ -158,6 +169,17 @@ pub fn split(relative: &[u8]) -> (&[u8], &[u8]) {
     match relative.iter().rposition(|&byte| byte == b'/') {
         Some(slash) => (&relative[..slash], &relative[slash + 1..]),
         None => (b"", relative),
+    }
+}
+
+/// Refuses a directory that was opened through a link: gVisor follows a link with `O_DIRECTORY`,
+/// whatever `O_NOFOLLOW` says.
+fn refuse_followed(directory: BorrowedFd<'_>, name: &[u8], opened: &Stat) -> Result<()> {
+    match rustix::fs::statat(directory, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)? {
+        entry if Identity::of(&entry) == Identity::of(opened) => Ok(()),
+        entry if FileType::from_raw_mode(entry.st_mode) == FileType::Symlink => Err(Errno::LOOP),
+        // Replaced meanwhile.
+        _ => Err(Errno::AGAIN),
     }
 }
 
