@@ -259,7 +259,7 @@ impl IoDir {
         self.owner
     }
 
-    /// Writes a file with unpredictable content that only the io dir's owner can read.
+    /// Writes a file with unpredictable content, which the sandbox can read whatever its user.
     pub fn write_nonce(&self) -> Result<Nonce<'_>, Errno> {
         let name = format!(".sandboxctl-{}", sandbox_dirfd::random_hex::<8>());
         let content = sandbox_dirfd::random_hex::<16>();
@@ -267,13 +267,7 @@ impl IoDir {
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(self.fd(), &name, flags, Mode::RUSR | Mode::WUSR)?;
         let nonce = Nonce { io_dir: self, name, content };
-        let (uid, gid) = self.owner;
-        let owner = (Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(gid)));
-        if rustix::fs::fchown(&file, owner.0, owner.1).is_err() {
-            // Neither root nor the owner: the sandbox can only read it with the permissions of
-            // others.
-            rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
-        }
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
         let mut rest = nonce.content.as_bytes();
         while !rest.is_empty() {
             let written = rustix::io::write(&file, rest)?;
