@@ -175,6 +175,8 @@ fn metadata(
 fn created(directory: impl std::os::fd::AsFd, name: &[u8]) -> Option<Timestamp> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
     let found = retry(|| statx(&directory, name, flags, StatxFlags::BTIME)).ok()?;
-    let is_known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+    // gVisor claims to know it, and gives 0.
+    let is_given = (found.stx_btime.tv_sec, found.stx_btime.tv_nsec) != (0, 0);
+    let is_known = found.stx_mask & StatxFlags::BTIME.bits() != 0 && is_given;
     is_known.then(|| timestamp(found.stx_btime.tv_sec, found.stx_btime.tv_nsec))?
 }
