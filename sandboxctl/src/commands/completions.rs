@@ -97,7 +97,10 @@ impl ValueCompleter for ImageOrFile {
 fn images() -> Vec<CompletionCandidate> {
     from_engine(async |controller| {
         let images = controller.program_images().await?;
-        Ok(images.into_iter().flat_map(|image| image.names).collect())
+        let names = images.into_iter().flat_map(|image| image.names);
+        // Podman's name of an image that came from no registry can be typed without this.
+        let short = |name: &String| name.strip_prefix("localhost/").map(str::to_owned);
+        Ok(names.flat_map(|name| [short(&name), Some(name)]).flatten().collect())
     })
 }
 
