@@ -269,7 +269,8 @@ pub struct HelloReply {
 pub struct Confinement {
     /// `PR_SET_NO_NEW_PRIVS` is set.
     pub no_new_privileges: bool,
-    /// The agent cannot be traced or dumped (`PR_SET_DUMPABLE` 0).
+    /// The agent cannot be traced or dumped (`PR_SET_DUMPABLE` 0), nor its descriptors opened by
+    /// programs.
     pub undumpable: bool,
     /// The ABI of Landlock in force; null without Landlock.
     pub landlock_abi: Option<u32>,

@@ -37,6 +37,7 @@ use std::net::TcpListener;
 use sandbox_protocol::argv::{self, AgentArgs, ArgsError, EXIT_UNCONFINED, Mode};
 use sandbox_protocol::message::Confinement;
 
+use confine::descriptors;
 use confine::landlock::{Surroundings, Tenant};
 
 /// How the agent exits.
@@ -174,6 +175,13 @@ impl Agent {
                 let devices: Vec<u64> = mounts.identities().map(|mount| mount.dev).collect();
                 let own = sockets::OwnFileSystems::find(&devices);
                 let mut confinement = confine::confine(tenant, args.confinement, grants())?;
+                if confinement.landlock_abi.is_none()
+                    && descriptors::are_open_to_others().map_err(StartError::Thread)?
+                {
+                    confinement.undumpable = false;
+                    let why = "programs could open the agent's descriptors on this kernel";
+                    confinement.missing.push(why.to_owned());
+                }
                 let (spawner, unix_sockets, why) =
                     sockets::start(confinement.unix_sockets, own).map_err(StartError::Thread)?;
                 confinement.unix_sockets = unix_sockets;

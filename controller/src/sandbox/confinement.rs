@@ -31,7 +31,7 @@ pub(crate) fn check(
     let lack = if !no_new_privileges {
         "it can gain privileges"
     } else if !undumpable {
-        "it can be traced"
+        "other processes can access it"
     } else if !seccomp {
         "it has no system call filter of its own"
     } else if !has_landlock && kernel_has_landlock {
@@ -82,7 +82,7 @@ pub(crate) fn describe(confinement: &Confinement) -> String {
         parts.push("can gain privileges".to_owned());
     }
     if !undumpable {
-        parts.push("can be traced".to_owned());
+        parts.push("accessible to other processes".to_owned());
     }
     parts.extend(missing.iter().cloned());
     parts.join(", ")
@@ -132,7 +132,7 @@ mod tests {
             (old(), Some(2), Some("no Landlock")),
             (old(), Some(1), None),
             (Confinement { seccomp: false, ..full() }, Some(7), Some("system call filter")),
-            (Confinement { undumpable: false, ..full() }, Some(7), Some("traced")),
+            (Confinement { undumpable: false, ..full() }, Some(7), Some("other processes")),
             (Confinement { no_new_privileges: false, ..full() }, Some(7), Some("privileges")),
             (programs(UnixSockets::Landlock), Some(7), None),
             (programs(UnixSockets::Supervised), Some(7), None),

@@ -4,6 +4,7 @@
 //! [`seal`] comes first, before the mounts are opened; [`confine`] after them, and before any
 //! thread starts, because most of it applies to one thread and those it starts later.
 
+pub mod descriptors;
 pub mod identity;
 pub mod landlock;
 pub mod seccomp;
