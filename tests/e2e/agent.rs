@@ -56,7 +56,7 @@ impl Actor {
 
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.place.command(args);
-        command.env("SANDBOX_AGENT", self.program);
+        command.env("SANDBOX_AGENT", self.program).env_remove("SANDBOXCTL_POLICY_CONFINEMENT");
         command
     }
 

@@ -8,14 +8,15 @@ use std::task::Poll;
 use sandbox_api::SandboxSpec;
 use sandbox_api::operation::Operation;
 use sandbox_controller::{
-    AgentSource, Config, Controller, DiskReserve, DockerEndpoint, EmbeddedConfig, EngineChoice,
-    EngineConfig, Error, Sandbox,
+    AgentSource, Config, ConfinementPolicy, Controller, DiskReserve, DockerEndpoint,
+    EmbeddedConfig, EngineChoice, EngineConfig, Error, Sandbox,
 };
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::ENGINE;
 use crate::engine::Engine;
+use crate::engines::{Feature, has};
 use crate::place::Place;
 
 /// A controller, and the runtime that it lives in.
@@ -60,7 +61,10 @@ impl Library {
         change: impl FnOnce(Config) -> Config,
     ) -> Self {
         let runtime = runtime.enable_all().build().unwrap();
-        let config = Config { engine: engine(place), ..Config::new(state_dir(place)) };
+        let mut config = Config { engine: engine(place), ..Config::new(state_dir(place)) };
+        if !has(Feature::ClosedDescriptors) {
+            config.confinement = ConfinementPolicy::BestEffort;
+        }
         let controller = runtime.block_on(Controller::connect(change(config))).unwrap();
         Self { controller: Some(controller), runtime }
     }

@@ -14,6 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::ENGINE;
+use crate::engines::{Feature, has};
 
 /// Longer than any command of these tests needs; a command that hangs fails its test.
 /// Ample for a machine that is busy with other things, at the lowest priority.
@@ -124,6 +125,9 @@ impl Place {
         command.env("SANDBOXCTL_IO_SCRATCH_DIR", self.scratch());
         for name in ["DOCKER_HOST", "SANDBOXCTL_ENGINE_RUNTIME"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
+        }
+        if !has(Feature::ClosedDescriptors) {
+            command.env("SANDBOXCTL_POLICY_CONFINEMENT", "best-effort");
         }
         command.stdin(Stdio::null());
     }

@@ -265,7 +265,12 @@ fn a_container_killed_in_the_middle_is_agent_lost_with_the_old_file_whole() {
             let write = guest.sandbox.write("f", "new", WriteOptions::default());
             assert_eq!(kind_of(write.await), "agent_lost");
         });
-        assert_eq!(names(&io_dir), before, "{mode:?}");
+        let mut left = names(&io_dir);
+        if !has(Feature::SharedKernel) {
+            // Another kernel has no files without a name: what was received of the content stays.
+            left.retain(|name| !name.starts_with(".sandboxctl-"));
+        }
+        assert_eq!(left, before, "{mode:?}");
         if mode != WriteMode::CreateNew {
             assert_eq!(guest.place.read("sandbox-files/f"), "old");
         }
