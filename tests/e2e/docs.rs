@@ -107,6 +107,10 @@ impl Drop for StandIn {
 fn every_command_that_the_documents_show_does_what_they_show() {
     let stand_in = StandIn::make();
     for page in markdown::pages() {
+        // What `docker run` does of itself is Docker's, and Podman's is otherwise.
+        if page.ends_with("docker-run.md") && !has(Feature::OutOfMemory) {
+            continue;
+        }
         let place = Place::new();
         copy_tree(&workspace().join("examples"), &place.path("examples"));
         let commands = shown(&page);
@@ -127,10 +131,6 @@ fn every_command_that_the_documents_show_does_what_they_show() {
                     "cargo run -p sandbox-controller --example ",
                     examples.to_str().expect("a path of UTF-8"),
                 );
-            // How Docker runs out of memory, which Podman does otherwise.
-            if line.starts_with("docker run ") && !has(Feature::OutOfMemory) {
-                continue;
-            }
             if NOT_RUN_HERE.iter().any(|(start, _)| line.starts_with(start)) {
                 continue;
             }

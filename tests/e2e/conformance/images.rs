@@ -479,7 +479,8 @@ fn image_with_a_link_where_something_is_mounted_makes_nothing_in_the_io_dir() {
         if has(Feature::LinksReplaced) {
             assert_eq!(refusal, None, "{rootfs:?}");
         } else if let Some((kind, message)) = refusal {
-            assert_eq!(kind, ErrorKind::Image, "{message}");
+            // By the name of the link, or by Podman, which cannot follow it.
+            assert!([ErrorKind::Image, ErrorKind::Engine].contains(&kind), "{message}");
         }
     }
 }
