@@ -79,6 +79,7 @@ pub(crate) fn compare(
         since,
         view,
         seen: Seen::default(),
+        is_hidden: false,
         before: BTreeMap::new(),
         changed: BTreeMap::new(),
         directories: BTreeMap::new(),
@@ -118,6 +119,8 @@ struct Comparing<'a> {
     since: (i64, u64),
     view: BorrowedFd<'a>,
     seen: Seen,
+    /// The directory that is compared hides that of the lower layer.
+    is_hidden: bool,
     before: BTreeMap<Box<[u8]>, Copied>,
     changed: BTreeMap<Box<[u8]>, Changed>,
     directories: BTreeMap<Box<[u8]>, Stamp>,
@@ -137,7 +140,10 @@ impl Comparing<'_> {
     ) -> std::result::Result<(), StageError> {
         let above = entries(upper.as_fd()).map_err(StageError::at(path))?;
         // The root never is.
-        let opaque = lower.filter(|_| depth.levels > 0 && is_opaque(upper));
+        // What is below an opaque directory hides the lower layer too, without a mark of its own.
+        let is_hidden = self.is_hidden;
+        self.is_hidden |= depth.levels > 0 && is_opaque(upper);
+        let opaque = lower.filter(|_| self.is_hidden);
         for (name, stat) in &above {
             let path = join(path, name.to_bytes());
             self.count(&path)?;
@@ -159,6 +165,7 @@ impl Comparing<'_> {
                 }
             }
         }
+        self.is_hidden = is_hidden;
         Ok(())
     }
 

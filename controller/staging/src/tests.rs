@@ -350,6 +350,24 @@ proptest! {
 }
 
 #[test]
+fn directory_in_a_replaced_directory_has_nothing_of_the_old_one() {
+    for method in methods() {
+        let place = Place::new();
+        place.write("a/b/old", "old");
+        let mut stage = place.run(method);
+        fs::remove_dir_all(stage.path().join("a")).unwrap();
+        fs::create_dir_all(stage.path().join("a/b")).unwrap();
+        let compared = stage.compare().unwrap();
+        let manifest = stage.manifest(&compared, usize::MAX);
+        let found: Vec<_> = manifest.changes.iter().map(|it| (&*it.path, it.op)).collect();
+        assert_eq!(found, [("a/b/old", ChangeOp::Removed)], "{method:?}");
+        assert_eq!(stage.commit(&compared, &place.lock(), |_| {}).unwrap(), Commit::Done);
+        drop(stage);
+        assert_eq!(look(&place.io()).keys().collect::<Vec<_>>(), ["a", "a/b"], "{method:?}");
+    }
+}
+
+#[test]
 fn discarded_changes_leave_no_trace() {
     for method in methods() {
         let place = Place::new();
