@@ -5,7 +5,6 @@ pub(crate) mod inputs;
 mod pace;
 pub(crate) mod path_map;
 pub(crate) mod private;
-pub(crate) mod snapshot;
 pub(crate) mod staged;
 pub(crate) mod touched;
 pub(crate) mod unnamed;
@@ -20,12 +19,13 @@ use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use sandbox_api::changes::StagingMethod;
 use sandbox_dirfd::Identity;
-use sandbox_engine::Source;
+use sandbox_engine::{Layers, Source};
 use sandbox_staging::created::{self, CreatedDirs, hold};
+use sandbox_staging::{Method, Stage};
 
 use crate::error::Error;
 use crate::io_dir::private::fresh::FreshDir;
-use crate::io_dir::staged::{StagedIoDir, stage};
+use crate::io_dir::staged::StagedIoDir;
 
 /// An open io dir.
 #[derive(Debug)]
@@ -53,6 +53,9 @@ pub(crate) struct IoDir {
     /// What the sandbox sees, if that is an overlay.
     view: Mutex<Option<Arc<OwnedFd>>>,
 }
+
+/// A stage, its files, and the layers of the overlay, if it is to be one.
+type Staged = (Stage, IoDir, Option<Layers>);
 
 /// How often to retry opening an io dir that others remove at the same time.
 const TRIES: usize = 100;
@@ -105,7 +108,7 @@ impl IoDir {
             reason: format!("it cannot be staged: {reason}"),
         };
         let io_dir = Self::make(given, records)?;
-        let (stage, opened, overlay) = match stage(&io_dir, stages, method, reached) {
+        let (stage, opened, overlay) = match io_dir.stage(stages, method, reached) {
             Ok(staged) => staged,
             Err(reason) => {
                 io_dir.release();
@@ -122,6 +125,42 @@ impl IoDir {
         let files = opened.source.clone();
         let staged = StagedIoDir { stage, path, lower, identity, files, hold, made };
         Ok(Self { source, shown, staged: Mutex::new(Some(Box::new(staged))), ..opened })
+    }
+
+    /// Stages it, by a copy if there can be no overlay of it.
+    fn stage(
+        &self,
+        records: &Path,
+        method: StagingMethod,
+        reached: &mut dyn FnMut(&'static str),
+    ) -> Result<Staged, String> {
+        if method == StagingMethod::Overlay {
+            match self.overlay(records, reached) {
+                Ok(staged) => return Ok(staged),
+                Err(reason) => tracing::debug!(reason, "no overlay of the io dir"),
+            }
+        }
+        let stage = Stage::create(self.fd(), &self.path, records, Method::Copy, reached);
+        let stage = stage.map_err(|error| error.to_string())?;
+        let files = Self::open_at(&stage.path())?;
+        Ok((stage, files, None))
+    }
+
+    fn overlay(
+        &self,
+        records: &Path,
+        reached: &mut dyn FnMut(&'static str),
+    ) -> Result<Staged, String> {
+        let stage = Stage::create(self.fd(), &self.path, records, Method::Overlay, reached);
+        let stage = stage.map_err(|error| error.to_string())?;
+        let files = Self::open_at(&stage.path())?;
+        let work = stage.work().ok_or("it has no work directory")?.try_clone_to_owned();
+        let work = Arc::new(work.map_err(|error| error.to_string())?);
+        let (lower, upper) = (self.files.clone(), files.files.clone());
+        let layers = Layers { lower, upper, work };
+        // The engine mounts it. Here it is only tried: kernels and filesystems differ.
+        layers.mount().map_err(|error| error.to_string())?;
+        Ok((stage, files, Some(layers)))
     }
 
     /// Opens an existing io dir.

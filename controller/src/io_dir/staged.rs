@@ -3,16 +3,14 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use sandbox_api::changes::{Changes, CommitPolicy, StagingMethod};
 use sandbox_dirfd::Identity;
-use sandbox_engine::{Layers, Source};
+use sandbox_engine::Source;
 use sandbox_staging::created::{self, CreatedDirs};
-use sandbox_staging::{Commit, Method, Stage, StageError, copy_out};
+use sandbox_staging::{Commit, Stage, StageError, copy_out};
 
 use crate::error::Error;
-use crate::io_dir::IoDir;
 
 /// An io dir whose sandbox works on a stage of it. Dropping it discards the changes.
 #[derive(Debug)]
@@ -50,45 +48,6 @@ pub struct FinishOptions {
     pub diff: bool,
     /// Where to copy everything that the sandbox saw, if nothing is committed. It must not exist.
     pub keep_staged: Option<PathBuf>,
-}
-
-/// A stage, its files, and the layers of the overlay, if it is to be one.
-type Staged = (Stage, IoDir, Option<Layers>);
-
-/// Stages an io dir, by a copy if there can be no overlay of it.
-pub(super) fn stage(
-    io_dir: &IoDir,
-    records: &Path,
-    method: StagingMethod,
-    reached: &mut dyn FnMut(&'static str),
-) -> Result<Staged, String> {
-    if method == StagingMethod::Overlay {
-        match overlay(io_dir, records, reached) {
-            Ok(staged) => return Ok(staged),
-            Err(reason) => tracing::debug!(reason, "no overlay of the io dir"),
-        }
-    }
-    let stage = Stage::create(io_dir.fd(), &io_dir.path, records, Method::Copy, reached);
-    let stage = stage.map_err(|error| error.to_string())?;
-    let files = IoDir::open_at(&stage.path())?;
-    Ok((stage, files, None))
-}
-
-fn overlay(
-    io_dir: &IoDir,
-    records: &Path,
-    reached: &mut dyn FnMut(&'static str),
-) -> Result<Staged, String> {
-    let stage = Stage::create(io_dir.fd(), &io_dir.path, records, Method::Overlay, reached);
-    let stage = stage.map_err(|error| error.to_string())?;
-    let files = IoDir::open_at(&stage.path())?;
-    let work = stage.work().ok_or("it has no work directory")?.try_clone_to_owned();
-    let work = Arc::new(work.map_err(|error| error.to_string())?);
-    let (lower, upper) = (io_dir.files.clone(), files.files.clone());
-    let layers = Layers { lower, upper, work };
-    // The engine mounts it. Here it is only tried: kernels and filesystems differ.
-    layers.mount().map_err(|error| error.to_string())?;
-    Ok((stage, files, Some(layers)))
 }
 
 impl StagedIoDir {

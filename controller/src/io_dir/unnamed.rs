@@ -15,8 +15,7 @@ use std::{fs, io};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-
-use crate::io_dir::snapshot::bytes_of;
+use sandbox_staging::snapshot::bytes_of;
 
 /// The maximum duration of a check. A sandbox may have thousands of threads with a thousand files
 /// each.

@@ -22,8 +22,9 @@ use tokio::time::Instant;
 use crate::io_dir::IoDir;
 use crate::io_dir::disk::{DiskReserve, FreeSpace, Locality, Promptness};
 use crate::io_dir::pace::{Found, Pace, Room};
-use crate::io_dir::snapshot::{DiskUsage, MAX_DEPTH, ScanCoverage, Snapshot, measure};
 use crate::io_dir::unnamed::{Depth, Processes, Stopped, Unnamed};
+use sandbox_dirfd::ScanCoverage;
+use sandbox_staging::snapshot::{DiskUsage, MAX_DEPTH, Snapshot, measure};
 
 /// How long to wait for a scan. It ends by itself before that, unless its filesystem hangs.
 const LOOK: Duration = Duration::from_secs(30);
@@ -336,13 +337,6 @@ impl Baseline {
                     failure(ErrorKind::WriteLimit, message)
                 })
             })
-    }
-}
-
-impl DiskUsage {
-    /// The maximum of both, field by field.
-    fn or(self, other: Self) -> Self {
-        Self { bytes: self.bytes.max(other.bytes), entries: self.entries.max(other.entries) }
     }
 }
 

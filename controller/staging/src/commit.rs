@@ -146,7 +146,7 @@ pub(crate) fn apply(
                 let path = String::from_utf8_lossy(path);
                 tracing::warn!(%path, "something else changed it meanwhile: it is not committed");
             }
-            made => drop(made?),
+            made => _ = made?,
         }
     }
     for DirectoryState { path: Base64(path), mode, modified } in &journal.directories {

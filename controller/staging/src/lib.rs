@@ -18,7 +18,8 @@ mod error;
 mod journal;
 mod leftovers;
 mod manifest;
-pub mod overlay;
+mod overlay;
+pub mod snapshot;
 mod stage;
 mod tree;
 

@@ -30,12 +30,12 @@ const ORIGIN: &CStr = c"trusted.overlay.origin";
 const ORIGIN_HEADER: usize = 21;
 
 /// Whether an entry of an upper layer tells that the lower one's is removed.
-pub fn is_whiteout(stat: &Stat) -> bool {
+pub(crate) fn is_whiteout(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
 }
 
 /// Whether a directory of an upper layer hides what is in the lower one.
-pub fn is_opaque(directory: &OwnedFd) -> bool {
+pub(crate) fn is_opaque(directory: &OwnedFd) -> bool {
     let mut value = [0; 1];
     fgetxattr(directory, OPAQUE, &mut value).is_ok_and(|length| &value[..length] == b"y")
 }

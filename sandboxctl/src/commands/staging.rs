@@ -158,7 +158,7 @@ fn parent_of(path: &Path) -> &Path {
 /// Whether a path leads into a directory.
 fn is_in(path: &Path, directory: &Path) -> bool {
     let canonical = (path.canonicalize(), directory.canonicalize());
-    matches!(canonical, (Ok(path), Ok(directory)) if path.starts_with(directory))
+    matches!(canonical, (Ok(path), Ok(directory)) if path.starts_with(&directory))
 }
 
 /// The failure of a commit that would have overwritten what something else changed.

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, OFlags, Stat};
 use sandbox_api::{FileOp, FilesTouched, TouchedFile, TouchedSource};
-pub(crate) use sandbox_dirfd::ScanCoverage;
-use sandbox_dirfd::{Root, Visit, WalkBounds, join};
-use sandbox_staging::overlay::{is_opaque, is_whiteout};
+use sandbox_dirfd::{Root, ScanCoverage, Visit, WalkBounds, join};
+
+use crate::overlay::{is_opaque, is_whiteout};
 
 /// The maximum directory depth of a scan. Each level holds a descriptor.
-pub(crate) const MAX_DEPTH: usize = 128;
+pub const MAX_DEPTH: usize = 128;
 /// The maximum number of entries that a scan counts.
 const MAX_ENTRIES: u64 = 2_000_000;
 /// The maximum number of bytes of all paths that a scan remembers.
@@ -29,22 +29,31 @@ const LARGEST_BLOCK: u64 = 64 << 10;
 
 /// How much of its filesystem an io dir uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct DiskUsage {
+pub struct DiskUsage {
     /// Allocated bytes of files; a file with several names counts once.
     pub bytes: u64,
     /// Files, directories and all other entries.
     pub entries: u64,
 }
 
+impl DiskUsage {
+    /// The maximum of both, field by field.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self { bytes: self.bytes.max(other.bytes), entries: self.entries.max(other.entries) }
+    }
+}
+
 /// The files at the time of a scan.
 #[derive(Debug)]
-pub(crate) struct Snapshot {
+pub struct Snapshot {
     /// By their paths relative to the io dir. Without directories.
     files: HashMap<Box<[u8]>, Fingerprint>,
     /// Those that the upper layer of an overlay hides: they were removed.
     removed: HashSet<Box<[u8]>>,
     /// Whether `files` is complete.
     is_whole: bool,
+    /// How much of its filesystem they use.
     pub usage: DiskUsage,
     /// Whether `usage` is complete.
     pub coverage: ScanCoverage,
@@ -175,7 +184,7 @@ fn hidden_files(
 }
 
 /// Measures the content of `root`, up to `most` entries.
-pub(crate) fn measure(root: impl AsFd, most: u64) -> (DiskUsage, ScanCoverage) {
+pub fn measure(root: impl AsFd, most: u64) -> (DiskUsage, ScanCoverage) {
     walk(root, most.min(MAX_ENTRIES), |_, _, _| {})
 }
 
@@ -203,7 +212,7 @@ fn walk(
 
 /// The disk usage of a file: the allocated part of its size, or more if more is allocated than its
 /// last block explains.
-pub(crate) fn bytes_of(stat: &Stat) -> u64 {
+pub fn bytes_of(stat: &Stat) -> u64 {
     // Their types depend on the platform.
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
