@@ -15,6 +15,6 @@ pub use identity::Identity;
 pub use lock::lock_directory;
 pub use private_dir::create_private_dir;
 pub use random::{hex, random_hex};
-pub use remove_tree::remove_tree;
+pub use remove_tree::{remove_opened_tree, remove_tree};
 pub use resolve::{Directory, Resolver, Root, again, probe, retry, split};
 pub use walk::{ScanCoverage, Visit, WalkBounds, join, open_child, walk};

@@ -21,12 +21,31 @@ const BATCH: usize = 2048;
 ///
 /// If something cannot be removed; the rest may be removed.
 pub fn remove_tree(parent: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
-    let top = open(parent, name)?;
-    let device = fstat(&top)?.st_dev;
+    empty(&open(parent, name)?)?;
+    unlinkat(parent, name, AtFlags::REMOVEDIR)
+}
+
+/// As [`remove_tree`], of a directory that is open already. Whoever may write to `parent` may have put
+/// something else in its place: that is not touched, unless it is an empty directory.
+///
+/// # Errors
+///
+/// If something cannot be removed; the rest may be removed.
+pub fn remove_opened_tree(parent: BorrowedFd<'_>, name: &OsStr, opened: &OwnedFd) -> Result<()> {
+    empty(opened)?;
+    match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Removes everything in a directory.
+fn empty(top: &OwnedFd) -> Result<()> {
+    let device = fstat(top)?.st_dev;
     loop {
-        let names = batch(&top)?;
+        let names = batch(top)?;
         if names.is_empty() {
-            return unlinkat(parent, name, AtFlags::REMOVEDIR);
+            return Ok(());
         }
         for name in names {
             if !is_directory_after_unlink(top.as_fd(), &name)? {

@@ -1,7 +1,7 @@
 //! One regular file: opened beneath a directory, copied and hashed as one state of its content.
 
 use std::fs::File;
-use std::io::{self, Read, Seek as _, Write as _};
+use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat};
@@ -94,7 +94,17 @@ fn transfer(
         return hash(target, u64::MAX, proceed);
     }
     source.rewind()?;
-    digest(source, size(before).saturating_add(1), proceed, |piece| target.write_all(piece))
+    // Zeros become holes: they need no space.
+    let mut length = 0;
+    let copied = digest(source, size(before).saturating_add(1), proceed, |piece| {
+        length += piece.len() as u64;
+        match piece.iter().all(|&byte| byte == 0) {
+            true => target.seek(SeekFrom::Start(length)).map(drop),
+            false => target.write_all(piece),
+        }
+    })?;
+    target.set_len(length)?;
+    Ok(copied)
 }
 
 /// What a file contains.

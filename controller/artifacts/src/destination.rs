@@ -7,14 +7,19 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::{fs, iter};
 
-use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, fchmod, fstat, mkdirat, renameat};
+use rustix::fs::{
+    Access, AtFlags, CWD, Mode, OFlags, accessat, fchmod, fstat, mkdirat, openat, renameat, statat,
+    unlinkat,
+};
 use rustix::io::Errno;
-use sandbox_dirfd::{Identity, lock_directory, random_hex, remove_tree};
+use sandbox_dirfd::{Identity, lock_directory, random_hex, remove_opened_tree};
 
 use crate::Error;
 
 /// How the names of unfinished directories begin.
 const PREFIX: &str = ".sandboxctl-artifacts-";
+/// A file in an unfinished directory: whoever may rename others' directories cannot make it there.
+pub(crate) const MARK: &str = ".sandboxctl-unfinished";
 /// How often to try again if another command removes a directory before it is locked.
 const TRIES: usize = 100;
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -101,7 +106,7 @@ impl Destination {
             }
             last = Some(here);
             let flags = DIRECTORY | OFlags::PATH;
-            at = rustix::fs::openat(&at, "..", flags, Mode::empty()).map_err(refuse)?;
+            at = openat(&at, "..", flags, Mode::empty()).map_err(refuse)?;
         }
     }
 
@@ -126,6 +131,7 @@ impl Destination {
             mkdirat(&parent, &temporary, Mode::RWXU).map_err(|errno| refuse(errno.to_string()))?;
             match lock_directory(&parent, &temporary) {
                 Ok(root) => {
+                    mark(&root).map_err(|errno| refuse(errno.to_string()))?;
                     let (destination, is_published) = (self.clone(), false);
                     return Ok(Staging {
                         destination,
@@ -166,7 +172,8 @@ impl Staging {
     pub fn publish(mut self) -> Result<(), Error> {
         let given = &self.destination.given;
         let name = self.destination.path.file_name().unwrap_or_default();
-        let moved = fchmod(&self.root, Mode::from_raw_mode(0o755))
+        let moved = unlinkat(&self.root, MARK, AtFlags::empty())
+            .and_then(|()| fchmod(&self.root, Mode::from_raw_mode(0o755)))
             .and_then(|()| renameat(&self.parent, &self.temporary, &self.parent, name));
         match moved {
             Ok(()) => {
@@ -188,7 +195,7 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         if !self.is_published
-            && let Err(errno) = remove_tree(self.parent.as_fd(), &self.temporary)
+            && let Err(errno) = remove_opened_tree(self.parent.as_fd(), &self.temporary, &self.root)
         {
             // The next command that writes there tries again.
             let path = self.destination.path.with_file_name(&self.temporary);
@@ -225,6 +232,12 @@ fn create_all(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(std::mem::take(&mut undo.0))
 }
 
+/// Marks a directory as one that is not complete yet.
+fn mark(root: &OwnedFd) -> rustix::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(root, MARK, flags, Mode::RUSR | Mode::WUSR).map(drop)
+}
+
 /// Removes the unfinished directories of this user that nobody holds.
 fn sweep(parent: &OwnedFd) {
     let user = rustix::process::geteuid().as_raw();
@@ -235,9 +248,14 @@ fn sweep(parent: &OwnedFd) {
             continue;
         }
         let Ok(lock) = lock_directory(parent, name) else { continue };
+        // Whoever may write to the parent may have given a directory of this user such a name.
+        let has_mark = statat(&lock, MARK, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         let is_own = fstat(&lock).is_ok_and(|stat| stat.st_uid == user);
         let name = std::os::unix::ffi::OsStrExt::from_bytes(name.to_bytes());
-        if is_own && let Err(errno) = remove_tree(parent.as_fd(), name) {
+        if !is_own || !has_mark {
+            // Killed before it had its mark, it is empty.
+            _ = unlinkat(parent, name, AtFlags::REMOVEDIR);
+        } else if let Err(errno) = remove_opened_tree(parent.as_fd(), name, &lock) {
             tracing::debug!(?name, %errno, "cannot remove unfinished artifacts");
         }
     }
@@ -353,8 +371,14 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         let used = Destination::new(&at("one"), &[]).unwrap().stage(NOWHERE).unwrap();
         fs::create_dir_all(at(&format!("{PREFIX}dead/sub"))).unwrap();
+        fs::write(at(&format!("{PREFIX}dead/{MARK}")), "").unwrap();
+        fs::create_dir(at(&format!("{PREFIX}empty"))).unwrap();
+        // Renamed by somebody else.
+        fs::create_dir_all(at(&format!("{PREFIX}precious/sub"))).unwrap();
         fs::write(at(&format!("{PREFIX}file")), "x").unwrap();
         let other = Destination::new(&at("other"), &[]).unwrap().stage(NOWHERE).unwrap();
+        assert!(at(&format!("{PREFIX}precious/sub")).exists());
+        assert!(!at(&format!("{PREFIX}empty")).exists());
         assert!(!at(&format!("{PREFIX}dead")).exists() && at(&format!("{PREFIX}file")).exists());
         used.publish().unwrap();
         other.publish().unwrap();

@@ -47,5 +47,5 @@ const PIECE: usize = 256 << 10;
 /// Whether the files of an artifacts directory leave no room for a file at this path.
 fn is_reserved(path: &[u8]) -> bool {
     let first = path.split(|&byte| byte == b'/').next();
-    [MANIFEST, CHECKSUMS].iter().any(|name| first == Some(name.as_bytes()))
+    [MANIFEST, CHECKSUMS, destination::MARK].iter().any(|name| first == Some(name.as_bytes()))
 }

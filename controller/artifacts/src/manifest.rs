@@ -36,6 +36,11 @@ pub fn decode(dir: &Path, json: &[u8]) -> Result<ArtifactManifest, Error> {
             path if !is_below(path) => "is not a path below the directory",
             path if is_reserved(path) => "is the manifest's or the checksums' own name",
             path if path <= last => "is out of order",
+            path if sandbox_api::artifacts::spelt(path)
+                != (file.path.clone(), file.path_b64.clone()) =>
+            {
+                "is not how its path is written"
+            }
             _ if !is_digest => "has no SHA-256",
             _ => {
                 last = path;

@@ -15,7 +15,7 @@ use crate::tree::Stamp;
 /// The name of the journal in its stage.
 pub(crate) const NAME: &str = "journal";
 /// Its name while it is written.
-pub(crate) const PART: &str = "journal.part";
+const PART: &str = "journal.part";
 /// Its version, and that of the layout of a stage.
 const VERSION: u32 = 1;
 

@@ -20,14 +20,14 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeManifest;
-use sandbox_dirfd::{Root, random_hex, remove_tree};
+use sandbox_dirfd::{Root, random_hex, remove_opened_tree};
 use serde::{Deserialize, Serialize};
 
 use crate::commit::{self, Commit};
 use crate::compare::{Comparison, compare};
 use crate::copy::{Baseline, copy_tree, finish, times};
 use crate::error::StageError;
-use crate::journal::{self, Journal};
+use crate::journal::Journal;
 use crate::overlay;
 use crate::tree::{Stamp, stamp_time, wait_for_tick};
 
@@ -367,30 +367,13 @@ impl Location {
     }
 
     fn remove(&self, record: &Path) {
-        match keeping_times(&self.parent, self.is_inside, || self.remove_by_descriptor()) {
+        let remove = || remove_opened_tree(self.parent.as_fd(), &self.name, &self.dir);
+        match keeping_times(&self.parent, self.is_inside, remove) {
             Ok(()) | Err(Errno::NOENT) => _ = fs::remove_file(record),
             // The next sweep tries again.
             Err(errno) => {
                 tracing::warn!(path = %self.path.display(), %errno, "cannot remove a stage")
             }
-        }
-    }
-
-    /// Whoever may write to the parent may have put something else in its place: that is not touched.
-    fn remove_by_descriptor(&self) -> Result<(), Errno> {
-        let unless_missing = |removed: Result<(), Errno>| match removed {
-            Err(Errno::NOENT) => Ok(()),
-            removed => removed,
-        };
-        for name in [FILES, WORK, TRASH] {
-            unless_missing(remove_tree(self.dir.as_fd(), OsStr::new(name)))?;
-        }
-        for name in [journal::NAME, journal::PART] {
-            unless_missing(unlinkat(&self.dir, name, AtFlags::empty()))?;
-        }
-        match unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR) {
-            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => Ok(()),
-            removed => removed,
         }
     }
 }
