@@ -56,7 +56,7 @@ fn empty(top: &OwnedFd) -> Result<()> {
                 return Err(Errno::XDEV);
             }
             flatten(&directory, top.as_fd())?;
-            unlinkat(&top, &name, AtFlags::REMOVEDIR)?;
+            unlinkat(top, &name, AtFlags::REMOVEDIR)?;
         }
     }
 }

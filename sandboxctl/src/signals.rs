@@ -88,14 +88,9 @@ fn ignores_hangup(status: &str) -> bool {
 
 /// From here on, until the value is dropped, the first signal cancels a run, and the second kills
 /// it at once.
-///
-/// # Errors
-///
-/// If the handlers cannot be set.
-pub fn cancel(run: CancelHandle) -> Result<Canceller, Error> {
-    let mut signals = Signals::listen()?;
+pub fn cancel(run: CancelHandle, mut signals: Signals) -> Canceller {
     // A separate task: it works while the main one waits for stdout.
-    Ok(Canceller(tokio::spawn(async move {
+    Canceller(tokio::spawn(async move {
         let cause = |signal| match signal {
             Signal::Interrupt => CancelCause::Interrupt,
             Signal::Terminate => CancelCause::Terminate,
@@ -105,7 +100,7 @@ pub fn cancel(run: CancelHandle) -> Result<Canceller, Error> {
         let second = signals.next().await;
         run.cancel(cause(second));
         exit_soon(second).await;
-    })))
+    }))
 }
 
 /// From here on, until the value is dropped, a second signal ends the process, whatever it is

@@ -11,7 +11,7 @@ use rustix::fs::{
     fstat, statat, unlinkat,
 };
 use rustix::io::{Errno, Result};
-use sandbox_api::changes::ChangeOp;
+use sandbox_api::changes::{ChangeOp, ChangeType};
 use sandbox_dirfd::{Root, retry, split};
 
 use crate::commit::covered;
@@ -188,7 +188,7 @@ impl Comparing<'_> {
         if let Some(before) = before {
             self.before.insert(path.into(), before.into());
             self.note(path, before, depth);
-        } else if was_copied(upper.as_fd(), name) {
+        } else if has_attributes(now) && was_copied(upper.as_fd(), name) {
             self.origins.push(path.into());
         }
         let was_directory = before.is_some_and(|before| before.is_directory());
@@ -310,17 +310,18 @@ fn stat_of(directory: &OwnedFd, name: &CStr) -> Result<Option<Stat>> {
     }
 }
 
+/// Whether it can have attributes of an overlay, and be opened without an effect.
+fn has_attributes(stamp: Stamp) -> bool {
+    matches!(stamp.kind(), ChangeType::File | ChangeType::Directory)
+}
+
 /// Removes from what is moved into the io dir whatever only an overlay understands.
 pub(crate) fn clean(comparison: &Comparison, upper: &Root<'_>) -> Result<()> {
     let is_covered = covered(comparison);
     for (path, change) in &comparison.changed {
         let Some(now) = change.now else { continue };
         let is_moved = is_covered(path) || !change.stays_directory();
-        let has_attributes = matches!(
-            FileType::from_raw_mode(now.mode),
-            FileType::RegularFile | FileType::Directory
-        );
-        if !is_moved || !has_attributes {
+        if !is_moved || !has_attributes(now) {
             continue;
         }
         let (parent, name) = split(path);

@@ -141,7 +141,9 @@ pub async fn follow_to_end<T, R>(
     follow: impl AsyncFnOnce(T) -> Result<R, Error>,
 ) -> Result<R, Error> {
     let begun = signals.guard(begun).await??;
-    let canceller = signals::cancel(cancel(&begun))?;
+    // One that has come since, and was not looked at, is for the canceller.
+    let pending = std::mem::replace(signals, Signals::listen()?);
+    let canceller = signals::cancel(cancel(&begun), pending);
     let ended = follow(begun).await;
     drop(canceller);
     // The signal that ended it is consumed; the next one is for what follows.
