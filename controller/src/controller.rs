@@ -82,7 +82,7 @@ impl Controller {
     pub async fn connect(config: Config) -> Result<Self, Error> {
         let audit = config.audit.as_deref().map_or(Ok(Audit::off()), Audit::open)?;
         let boot_id = state_dir::boot_id()?;
-        let state = StateDir::open(&config.state_dir, &boot_id)?.with_scratch(&config.scratch_dir);
+        let state = StateDir::open(&config.state_dir, &config.scratch_dir, &boot_id)?;
         let since = std::time::Instant::now();
         let engine =
             sandbox_engine::connect(&config.engine, &config.agent, &config.state_dir).await?;

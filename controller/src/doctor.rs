@@ -79,9 +79,10 @@ pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool)
     let reserve = config.disk_reserve;
     let limits = Limits::default().lowered(&config.ceiling);
     let data_dir = config.engine.embedded.data_dir.clone();
+    let scratch_dir = config.scratch_dir.clone();
     let boot_id = state_dir::boot_id();
-    let state = boot_id.and_then(|boot_id| StateDir::open(&state_dir, &boot_id)).ok();
-    let left = || state.as_ref().map(StateDir::left_stages).unwrap_or_default();
+    let state = boot_id.and_then(|boot_id| StateDir::open(&state_dir, &scratch_dir, &boot_id)).ok();
+    let left = || state.as_ref().map(|state| state.stages().leftovers()).unwrap_or_default();
     let stages = left();
     // The diagnosis is not to be audited.
     let config = Config { audit: None, ..config };

@@ -13,7 +13,7 @@ mod walk;
 
 pub use identity::Identity;
 pub use lock::lock_directory;
-pub use private_dir::create_private_dir;
+pub use private_dir::{check_private_dir, create_private_dir};
 pub use random::{hex, random_hex};
 pub use remove_tree::{remove_opened_tree, remove_tree};
 pub use resolve::{Directory, Resolver, Root, again, probe, retry, split};

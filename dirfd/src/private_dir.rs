@@ -14,7 +14,16 @@ use std::path::Path;
 /// accessible to others.
 pub fn create_private_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    // Created or existing, it is checked in its current state, and a link is refused.
+    // Created or existing, it is checked in its current state.
+    check_private_dir(path)
+}
+
+/// Checks that only this user may access a directory. A link is refused.
+///
+/// # Errors
+///
+/// If it does not exist, is not a directory, belongs to another user, or is accessible to others.
+pub fn check_private_dir(path: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(path)?;
     let why = if !metadata.is_dir() {
         "it is not a directory"

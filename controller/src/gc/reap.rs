@@ -55,8 +55,7 @@ impl Reaper {
     ///
     /// [`Error`] if an engine that is named, or whose socket exists, does not respond.
     pub async fn connect(config: &Config) -> Result<Self, Error> {
-        let state =
-            StateDir::open(&config.state_dir, &boot_id()?)?.with_scratch(&config.scratch_dir);
+        let state = StateDir::open(&config.state_dir, &config.scratch_dir, &boot_id()?)?;
         Ok(Self {
             engines: sandbox_engine::connect_available(
                 &config.engine,
@@ -91,7 +90,7 @@ impl Reaper {
     pub async fn gc(&self, options: GcOptions) -> Result<GcReport, Error> {
         let mut whole = GcReport::default();
         let mut failure = None;
-        let stages = self.state.left_stages();
+        let stages = self.state.stages().leftovers();
         for engine in &self.engines {
             match gc(&self.state, &**engine, options).await {
                 Ok(report) => {
@@ -107,7 +106,7 @@ impl Reaper {
                 whole.archives_kept.extend(archives);
             }
         }
-        let mut left = self.state.left_stages();
+        let mut left = self.state.stages().leftovers();
         if options.mode == GcMode::DryRun {
             left.clear();
         }
@@ -361,7 +360,7 @@ mod tests {
     #[test]
     fn labels_that_no_controller_wrote_are_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let state = StateDir::open(&dir.path().join("state"), "boot").unwrap();
+        let state = StateDir::open(&dir.path().join("state"), dir.path(), "boot").unwrap();
         let me = Instance::register(state, "").unwrap();
         let expires = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
         let good = ContainerSummary {

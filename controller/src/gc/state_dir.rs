@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use sandbox_api::LeftStage;
 use sandbox_dirfd::create_private_dir;
 use sandbox_engine::CACHE_PREFIX;
-use sandbox_staging::created;
+use sandbox_staging::{Records, created};
 
 use crate::error::Error;
 use crate::io_dir::private::fresh;
@@ -21,7 +20,6 @@ use crate::io_dir::private::fresh;
 const LOCK_SUFFIX: &str = "lock";
 const SPOOL_SUFFIX: &str = "spool";
 const MADE_SUFFIX: &str = "made";
-const STAGES_SUFFIX: &str = "stages";
 /// The suffix of a file that is being written, before it is renamed.
 const PART_SUFFIX: &str = "part";
 /// How long the lock file of a dead controller is kept, because the engine may still be creating a
@@ -38,6 +36,7 @@ pub(crate) struct StateDir {
     instances: PathBuf,
     /// Where fresh io dirs are.
     scratch: PathBuf,
+    stages: Records,
     /// Identifies this boot of this machine, and this user.
     host: String,
 }
@@ -55,21 +54,19 @@ pub(crate) enum Lock {
 
 impl StateDir {
     /// Creates the directory if it is missing. Its content decides which containers are removed, so
-    /// only this user may have access.
-    pub fn open(path: &Path, boot_id: &str) -> Result<Self, Error> {
+    /// only this user may have access. Fresh io dirs and the records of stages are in `scratch`: they
+    /// outlast a reboot.
+    pub fn open(path: &Path, scratch: &Path, boot_id: &str) -> Result<Self, Error> {
         let instances = path.join("instances");
         for folder in [path, &instances] {
             create_private_dir(folder)
                 .map_err(|source| Error::State { path: folder.to_owned(), source })?;
         }
         let uid = rustix::process::geteuid().as_raw();
-        let scratch = path.join("scratch");
-        Ok(Self { path: path.to_owned(), instances, scratch, host: format!("{boot_id}:{uid}") })
-    }
-
-    /// The same with this directory of fresh io dirs.
-    pub fn with_scratch(self, scratch: &Path) -> Self {
-        Self { scratch: scratch.to_owned(), ..self }
+        // Whoever commits changes to an io dir locks the state directory.
+        let stages = Records::new(scratch, path.to_owned(), boot_id.to_owned());
+        let host = format!("{boot_id}:{uid}");
+        Ok(Self { path: path.to_owned(), instances, scratch: scratch.to_owned(), stages, host })
     }
 
     /// Identifies this boot of this machine, and this user.
@@ -77,29 +74,9 @@ impl StateDir {
         &self.host
     }
 
-    /// What whoever commits changes to an io dir locks.
-    pub fn commit_lock(&self) -> &Path {
-        &self.path
-    }
-
-    /// Completes the commits that dead controllers began, before anything else is done with an io dir.
-    pub fn complete_commits(&self) {
-        for path in self.left_records() {
-            sandbox_staging::recover(&path, self.commit_lock());
-        }
-    }
-
-    /// The stages that dead controllers left.
-    pub fn left_stages(&self) -> Vec<LeftStage> {
-        self.left_records().flat_map(|path| sandbox_staging::leftovers(&path)).collect()
-    }
-
-    /// The records of dead controllers' stages.
-    fn left_records(&self) -> impl Iterator<Item = PathBuf> {
-        entries(&self.instances).filter(|path| {
-            text(path.extension()) == Some(STAGES_SUFFIX)
-                && text(path.file_stem()).is_some_and(|id| self.lock_of(id) != Lock::Held)
-        })
+    /// The records of stages of io dirs.
+    pub const fn stages(&self) -> &Records {
+        &self.stages
     }
 
     /// Whether an instance is alive.
@@ -127,9 +104,6 @@ impl StateDir {
                 PART_SUFFIX if age > GRACE => _ = fs::remove_file(&path),
                 SPOOL_SUFFIX if self.lock_of(id) != Lock::Held => _ = fs::remove_dir_all(&path),
                 MADE_SUFFIX if self.lock_of(id) != Lock::Held => created::reap(&path),
-                STAGES_SUFFIX if self.lock_of(id) != Lock::Held => {
-                    sandbox_staging::recover(&path, self.commit_lock());
-                }
                 LOCK_SUFFIX if self.lock_of(id) == Lock::Free => {
                     let endpoint = fs::read_to_string(&path).unwrap_or_default();
                     if age > FORGOTTEN || (age > GRACE && is_done(id, &endpoint)) {
@@ -139,6 +113,7 @@ impl StateDir {
                 _ => {}
             }
         }
+        self.stages.recover();
         fresh::reap(&self.scratch, FORGOTTEN);
         for path in entries(&self.path) {
             let Some(name) = text(path.file_name()) else { continue };
@@ -203,19 +178,12 @@ impl Instance {
         self.state.file(&self.id, MADE_SUFFIX)
     }
 
-    /// The directory where this instance records its stages.
-    pub fn stages_dir(&self) -> PathBuf {
-        self.state.file(&self.id, STAGES_SUFFIX)
-    }
-
     /// Unregisters the instance, and removes everything it has here.
     pub fn unregister(&self) {
         _ = fs::remove_dir_all(self.spool_dir());
         // Directories that another sandbox of this instance was still using when their own sandbox
         // ended. The next sweep handles those that others still use.
         created::reap(&self.made_dir());
-        // One whose commit was interrupted keeps its record, for the next command.
-        _ = fs::remove_dir(self.stages_dir());
         _ = fs::remove_file(self.state.file(&self.id, LOCK_SUFFIX));
     }
 }
@@ -260,7 +228,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     fn state(folder: &Path) -> StateDir {
-        StateDir::open(&folder.join("state"), "boot").unwrap()
+        StateDir::open(&folder.join("state"), &folder.join("scratch"), "boot").unwrap()
     }
 
     fn make_old(path: &Path, age: Duration) {
@@ -350,8 +318,10 @@ mod tests {
     fn a_state_folder_that_others_could_have_made_or_enter_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let real = dir.path().join("real");
-        let refused = |folder: &Path| StateDir::open(folder, "").unwrap_err().full_message();
-        StateDir::open(&real, "").unwrap();
+        let scratch = dir.path();
+        let open = |folder: &Path| StateDir::open(folder, scratch, "");
+        let refused = |folder: &Path| open(folder).unwrap_err().full_message();
+        open(&real).unwrap();
         assert_eq!(fs::metadata(&real).unwrap().mode() & 0o777, 0o700);
         let link = dir.path().join("link");
         symlink(&real, &link).unwrap();
@@ -367,6 +337,6 @@ mod tests {
         }
         let file = dir.path().join("f");
         fs::write(&file, "").unwrap();
-        StateDir::open(&file, "").unwrap_err();
+        open(&file).unwrap_err();
     }
 }

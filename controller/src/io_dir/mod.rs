@@ -21,7 +21,7 @@ use sandbox_api::changes::StagingMethod;
 use sandbox_dirfd::Identity;
 use sandbox_engine::{Layers, Source};
 use sandbox_staging::created::{self, CreatedDirs, hold};
-use sandbox_staging::{Method, Stage};
+use sandbox_staging::{Method, Records, Stage};
 
 use crate::error::Error;
 use crate::io_dir::private::fresh::FreshDir;
@@ -99,7 +99,7 @@ impl IoDir {
     pub fn staged(
         given: &Path,
         records: &Path,
-        stages: &Path,
+        stages: &Records,
         method: StagingMethod,
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Self, Error> {
@@ -130,7 +130,7 @@ impl IoDir {
     /// Stages it, by a copy if there can be no overlay of it.
     fn stage(
         &self,
-        records: &Path,
+        records: &Records,
         method: StagingMethod,
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Staged, String> {
@@ -148,7 +148,7 @@ impl IoDir {
 
     fn overlay(
         &self,
-        records: &Path,
+        records: &Records,
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Staged, String> {
         let stage = Stage::create(self.fd(), &self.path, records, Method::Overlay, reached);

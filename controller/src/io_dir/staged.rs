@@ -2,7 +2,7 @@
 //! to the io dir at the end, or not.
 
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use sandbox_api::changes::{Changes, CommitPolicy, StagingMethod};
 use sandbox_dirfd::Identity;
@@ -59,7 +59,6 @@ impl StagedIoDir {
         options: FinishOptions,
         is_ok: bool,
         most: usize,
-        lock: &Path,
         reached: impl FnMut(&'static str),
     ) -> Result<StagedEnd, Error> {
         let path = self.path.clone();
@@ -75,7 +74,7 @@ impl StagedIoDir {
         };
         let mut conflicts = Vec::new();
         if is_wanted {
-            let commit = self.stage.commit(&compared, lock, reached).map_err(failed)?;
+            let commit = self.stage.commit(&compared, reached).map_err(failed)?;
             if let Commit::Conflicts(paths) = commit {
                 let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
                 conflicts = paths.iter().map(text).collect();

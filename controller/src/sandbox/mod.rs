@@ -127,10 +127,9 @@ impl Sandbox {
         let Some((staged, view)) = staged else { return closed.map(|()| None) };
         let is_ok = matches!(outcome, Outcome::Ok { .. });
         let most = self.inner.limits.entries.get() as usize;
-        let lock = self.inner.shared.instance.state().commit_lock().to_owned();
         let reached = |point| hold(Point::Commit(point), || false);
         let finish = move || match closed {
-            Ok(()) => staged.finish(&view, options, is_ok, most, &lock, reached).map(Some),
+            Ok(()) => staged.finish(&view, options, is_ok, most, reached).map(Some),
             // Something may still write to the copy.
             Err(error) => Err(error),
         };

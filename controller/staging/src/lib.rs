@@ -3,7 +3,7 @@
 //!
 //! A [`Stage`] is a private copy of an io dir, or the upper layer of an overlay of it, beside it on the
 //! same filesystem. A run works on that. Then [`Stage::compare`] compares the two, and [`Stage::commit`] moves what changed into the
-//! io dir: by a journal, so that a commit that was interrupted is completed by [`recover`], and one
+//! io dir: by a journal, so that a commit that was interrupted is completed by [`Records::recover`], and one
 //! that was not begun leaves no trace. Nothing is believed of the run itself: the host compares, by
 //! descriptors, and follows no link.
 
@@ -16,9 +16,9 @@ pub mod created;
 mod diff;
 mod error;
 mod journal;
-mod leftovers;
 mod manifest;
 mod overlay;
+mod records;
 pub mod snapshot;
 mod stage;
 mod tree;
@@ -27,8 +27,8 @@ pub use commit::Commit;
 pub use compare::Comparison;
 pub use copy::copy_out;
 pub use error::StageError;
-pub use leftovers::leftovers;
-pub use stage::{Method, Stage, recover};
+pub use records::Records;
+pub use stage::{Method, Stage};
 
 #[cfg(test)]
 mod tests;

@@ -3,25 +3,22 @@
 //! upper layer of an overlay.
 //!
 //! It is beside the io dir, or, where that cannot be, in it: the sandbox does not see the io dir then.
-//! A record in the state directory names it, so that it is found after its controller was killed.
+//! A [record](crate::records) names it, so that it is found after its controller was killed.
 
 use std::ffi::{CStr, OsStr, OsString};
-use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FlockOperation, Mode, OFlags, Stat, StatxFlags, fchmod, flock, fremovexattr, fstat,
-    futimens, mkdirat, openat, statx, syncfs, unlinkat,
+    AtFlags, Mode, OFlags, Stat, StatxFlags, fchmod, fremovexattr, fstat, futimens, mkdirat,
+    openat, statx, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeManifest;
 use sandbox_dirfd::{Root, random_hex, remove_opened_tree};
-use serde::{Deserialize, Serialize};
 
 use crate::commit::{self, Commit};
 use crate::compare::{Comparison, compare};
@@ -29,10 +26,11 @@ use crate::copy::{Baseline, copy_tree, finish, times};
 use crate::error::StageError;
 use crate::journal::Journal;
 use crate::overlay;
+use crate::records::{Record, Records};
 use crate::tree::{Stamp, stamp_time, wait_for_tick};
 
 /// What the name of a stage begins with.
-const PREFIX: &str = ".sandboxctl-stage-";
+pub(crate) const PREFIX: &str = ".sandboxctl-stage-";
 /// The copy in a stage, or the upper layer.
 const FILES: &str = "files";
 /// A directory for the kernel, on behalf of the overlay.
@@ -41,12 +39,13 @@ const WORK: &str = "work";
 const TRASH: &str = "trash";
 
 /// A stage in use. Dropped, it is removed; after a commit that was interrupted it stays, and
-/// [`recover`] completes it.
+/// [`Records::recover`] completes it.
 #[derive(Debug)]
 pub struct Stage {
     io_dir: OwnedFd,
     at: Location,
-    record: PathBuf,
+    records: Records,
+    record: Record,
     files: OwnedFd,
     before: Before,
     /// A commit was begun and not completed.
@@ -77,39 +76,21 @@ pub enum Method {
     Overlay,
 }
 
-/// A stage, as it is recorded for other processes. Whoever may write to the directory that it is in
-/// could put another one in its place, so it is known by its inode, and so is the io dir.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Recorded {
-    pub path: PathBuf,
-    /// `None` until it is there.
-    stage: Option<Inode>,
-    pub io_path: PathBuf,
-    io_dir: Inode,
-}
-
-/// An inode; `born` tells it from a later one with the same number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Inode {
-    device: u64,
-    number: u64,
-    born: Option<(i64, u32)>,
-}
-
+/// Where a stage is.
 #[derive(Debug)]
-struct Location {
-    parent: OwnedFd,
-    name: OsString,
-    path: PathBuf,
+pub(crate) struct Location {
+    pub parent: OwnedFd,
+    pub name: OsString,
+    pub path: PathBuf,
     /// The stage itself.
-    dir: OwnedFd,
+    pub dir: OwnedFd,
     /// Whether it is in the io dir.
-    is_inside: bool,
+    pub is_inside: bool,
 }
 
 impl Stage {
-    /// Creates a stage of the io dir. `io_path` is its path, without links; `records` is the directory
-    /// of this controller's records. `reached` is called between the steps.
+    /// Creates a stage of the io dir. `io_path` is its path, without links. `reached` is called between
+    /// the steps.
     ///
     /// # Errors
     ///
@@ -118,7 +99,7 @@ impl Stage {
     pub fn create(
         io_dir: BorrowedFd<'_>,
         io_path: &Path,
-        records: &Path,
+        records: &Records,
         method: Method,
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Self, StageError> {
@@ -128,7 +109,10 @@ impl Stage {
         let mut last = None;
         for parent in io_path.parent().into_iter().chain(inside) {
             match Location::make(io_dir, io_path, parent, &name, records, reached) {
-                Ok((at, record)) => return Self::fill(io_dir, at, record, method, reached),
+                Ok((at, record)) => {
+                    let records = records.clone();
+                    return Self::fill(io_dir, at, (records, record), method, reached);
+                }
                 Err(error) => last = Some((parent, error)),
             }
         }
@@ -139,7 +123,7 @@ impl Stage {
     fn fill(
         io_dir: BorrowedFd<'_>,
         at: Location,
-        record: PathBuf,
+        (records, record): (Records, Record),
         method: Method,
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Self, StageError> {
@@ -163,10 +147,10 @@ impl Stage {
         match staged {
             Ok((io_dir, files, before)) => {
                 reached("filled");
-                Ok(Self { io_dir, at, record, files, before, is_interrupted: false })
+                Ok(Self { io_dir, at, records, record, files, before, is_interrupted: false })
             }
             Err(error) => {
-                at.remove(&record);
+                at.remove_with(&record);
                 Err(error)
             }
         }
@@ -225,8 +209,7 @@ impl Stage {
         comparison.diff(self.io_dir.as_fd(), self.files.as_fd())
     }
 
-    /// Moves what changed into the io dir, or nothing if something else changed the same paths. `lock`
-    /// is a file or directory that all commits of this user lock, so that they take turns.
+    /// Moves what changed into the io dir, or nothing if something else changed the same paths.
     ///
     /// # Errors
     ///
@@ -235,14 +218,13 @@ impl Stage {
     pub fn commit(
         &mut self,
         comparison: &Comparison,
-        lock: &Path,
         mut reached: impl FnMut(&'static str),
     ) -> Result<Commit, StageError> {
         if comparison.is_empty() {
             return Ok(Commit::Done);
         }
         let at = StageError::at(b".");
-        let _turn = acquire(lock)?;
+        let _turn = self.records.turn()?;
         let io_dir = Root::new(self.io_dir.as_fd()).map_err(&at)?;
         if let Before::Lower { .. } = self.before {
             let upper = Root::new(self.files.as_fd()).map_err(&at)?;
@@ -262,6 +244,7 @@ impl Stage {
         let mut journal = Journal::new();
         commit::plan(comparison, &mut journal);
         reached("planned");
+        self.record.sync().map_err(StageError::stage(&self.at.path))?;
         if let Err(error) = journal.write(self.at.dir.as_fd()) {
             // Without its name it is not a commit: nothing is left of it then.
             self.is_interrupted = Journal::is_written(self.at.dir.as_fd());
@@ -276,10 +259,18 @@ impl Stage {
     }
 }
 
+#[cfg(test)]
+impl Stage {
+    /// Leaves everything as `kill -9` of its controller does.
+    pub fn die(mut self) {
+        self.is_interrupted = true;
+    }
+}
+
 impl Drop for Stage {
     fn drop(&mut self) {
         if !self.is_interrupted {
-            self.at.remove(&self.record);
+            self.at.remove_with(&self.record);
         }
     }
 }
@@ -291,24 +282,16 @@ impl Location {
         io_path: &Path,
         parent: &Path,
         name: &str,
-        records: &Path,
+        records: &Records,
         reached: &mut dyn FnMut(&'static str),
-    ) -> io::Result<(Self, PathBuf)> {
+    ) -> io::Result<(Self, Record)> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(parent, flags, Mode::empty())?;
         if mount_of(&fd)? != mount_of(io_dir)? {
             return Err(Errno::XDEV.into());
         }
         let path = parent.join(name);
-        let record = records.join(name.trim_start_matches(PREFIX));
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(records)?;
-        let mut recorded = Recorded {
-            path: path.clone(),
-            stage: None,
-            io_path: io_path.to_owned(),
-            io_dir: Inode::of(io_dir)?,
-        };
-        recorded.write(&record)?;
+        let mut record = records.create(&path, io_path, io_dir)?;
         let is_inside = parent == io_path;
         reached("recorded");
         let made = (|| {
@@ -320,15 +303,14 @@ impl Location {
                 _ = fremovexattr(&dir, acl);
             }
             fchmod(&dir, Mode::RWXU)?;
-            recorded.stage = Some(Inode::of(&dir)?);
-            recorded.write(&record)?;
+            record.add(&dir)?;
             Ok(dir)
         })();
         match made {
             Ok(dir) => Ok((Self { parent: fd, name: name.into(), path, dir, is_inside }, record)),
             Err(error) => {
                 _ = keeping_times(&fd, is_inside, || unlinkat(&fd, name, AtFlags::REMOVEDIR));
-                _ = fs::remove_file(&record);
+                record.remove();
                 Err(error)
             }
         }
@@ -353,7 +335,7 @@ impl Location {
     }
 
     /// Does what the journal says, and makes it last.
-    fn apply(
+    pub fn apply(
         &self,
         journal: &Journal,
         io_dir: &Root<'_>,
@@ -366,50 +348,40 @@ impl Location {
         syncfs(&copy).map_err(failed)
     }
 
-    fn remove(&self, record: &Path) {
+    /// Removes the stage; whether nothing is left of it.
+    pub fn remove(&self) -> bool {
         let remove = || remove_opened_tree(self.parent.as_fd(), &self.name, &self.dir);
         match keeping_times(&self.parent, self.is_inside, remove) {
-            Ok(()) | Err(Errno::NOENT) => _ = fs::remove_file(record),
+            Ok(()) | Err(Errno::NOENT) => true,
             // The next sweep tries again.
             Err(errno) => {
-                tracing::warn!(path = %self.path.display(), %errno, "cannot remove a stage")
+                tracing::warn!(path = %self.path.display(), %errno, "cannot remove a stage");
+                false
             }
+        }
+    }
+
+    fn remove_with(&self, record: &Record) {
+        if self.remove() {
+            record.remove();
         }
     }
 }
 
-const DIRECTORY: OFlags =
+pub(crate) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-fn directory(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
+pub(crate) fn directory(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
     openat(parent, name, DIRECTORY, Mode::empty())
-}
-
-impl Recorded {
-    /// Never there in part.
-    fn write(&self, record: &Path) -> io::Result<()> {
-        let part = record.with_extension("part");
-        fs::write(&part, serde_json::to_vec(self)?)?;
-        fs::rename(part, record)
-    }
-}
-
-impl Inode {
-    fn of(file: impl AsFd) -> Result<Self, Errno> {
-        let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let found = statx(file, c"", AtFlags::EMPTY_PATH, mask)?;
-        let has_born = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
-        Ok(Self {
-            device: (u64::from(found.stx_dev_major) << 32) | u64::from(found.stx_dev_minor),
-            number: found.stx_ino,
-            born: has_born.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec)),
-        })
-    }
 }
 
 /// Changes the entries of a directory. If it is the io dir itself, its times stay as they are: only what
 /// the run changed is to be seen.
-fn keeping_times<T>(directory: &OwnedFd, is_io_dir: bool, change: impl FnOnce() -> T) -> T {
+pub(crate) fn keeping_times<T>(
+    directory: &OwnedFd,
+    is_io_dir: bool,
+    change: impl FnOnce() -> T,
+) -> T {
     let before = is_io_dir.then(|| fstat(directory).ok()).flatten();
     let changed = change();
     if let Some(stat) = before {
@@ -425,82 +397,4 @@ fn mount_of(directory: impl AsFd) -> Result<(u64, u64), Errno> {
     let found = statx(directory, c"", AtFlags::EMPTY_PATH, mask)?;
     let device = (u64::from(found.stx_dev_major) << 32) | u64::from(found.stx_dev_minor);
     Ok((device, found.stx_mnt_id))
-}
-
-/// Waits for the turn to commit; it ends with the returned file.
-fn acquire(lock: &Path) -> Result<File, StageError> {
-    let locked = (|| {
-        let file = File::open(lock)?;
-        flock(&file, FlockOperation::LockExclusive)?;
-        Ok(file)
-    })();
-    locked.map_err(StageError::stage(lock))
-}
-
-/// Completes the commits that dead controllers began, and removes the stages of all others, by the
-/// records of one controller. What cannot be completed stays, and is tried again the next time.
-pub fn recover(records: &Path, lock: &Path) {
-    for entry in fs::read_dir(records).into_iter().flatten().flatten() {
-        let record = entry.path();
-        if let Err(error) = recover_one(&record, lock) {
-            tracing::warn!(record = %record.display(), %error, "cannot complete a commit");
-        }
-    }
-    _ = fs::remove_dir(records);
-}
-
-fn recover_one(record: &Path, lock: &Path) -> Result<(), StageError> {
-    let failed = || StageError::stage(record);
-    let text = match fs::read(record) {
-        // Another process was faster.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        text => text.map_err(failed())?,
-    };
-    let Ok(Recorded { path, stage, io_path, io_dir }) = serde_json::from_slice(&text) else {
-        // A part of a record: its stage was not made yet.
-        return fs::remove_file(record).map_err(failed());
-    };
-    let _turn = acquire(lock)?;
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let parent = match rustix::fs::open(parent, flags, Mode::empty()) {
-        Err(Errno::NOENT | Errno::NOTDIR) => return fs::remove_file(record).map_err(failed()),
-        parent => parent.map_err(io::Error::from).map_err(failed())?,
-    };
-    let is_inside = path.parent() == Some(&*io_path);
-    let dir = directory(parent.as_fd(), name);
-    let found = dir.and_then(|dir| Inode::of(&dir).map(|inode| (dir, inode)));
-    let dir = match (found, stage) {
-        (Ok((dir, inode)), Some(stage)) if inode == stage => dir,
-        // It was killed before it knew its stage, which is empty then.
-        (Ok(_), None) => {
-            _ = keeping_times(&parent, is_inside, || unlinkat(&parent, name, AtFlags::REMOVEDIR));
-            return fs::remove_file(record).map_err(failed());
-        }
-        // It is gone, or what is there is not ours.
-        _ => return fs::remove_file(record).map_err(failed()),
-    };
-    let at = Location { parent, name: name.to_owned(), path: path.clone(), dir, is_inside };
-    if let Some(journal) = Journal::read(at.dir.as_fd()).map_err(StageError::stage(&path))? {
-        let found = match rustix::fs::open(&io_path, DIRECTORY, Mode::empty()) {
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
-            opened => {
-                let opened = opened.map_err(|errno| StageError::stage(&io_path)(errno.into()))?;
-                let inode = Inode::of(&opened).map_err(StageError::at(b"."))?;
-                (inode == io_dir).then_some(opened)
-            }
-        };
-        match found {
-            Some(opened) => {
-                let root = Root::new(opened.as_fd()).map_err(StageError::at(b"."))?;
-                at.apply(&journal, &root, &mut |_| {})?;
-            }
-            None => {
-                let path = io_path.display();
-                tracing::warn!(%path, "the io dir of an interrupted commit is gone: so are its changes");
-            }
-        }
-    }
-    at.remove(record);
-    Ok(())
 }

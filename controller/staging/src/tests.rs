@@ -15,7 +15,7 @@ use sandbox_api::changes::{Change, ChangeOp, ChangeType};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
-use crate::{Commit, Comparison, Method, Stage, StageError, recover};
+use crate::{Commit, Comparison, Method, Records, Stage, StageError};
 
 /// An io dir in a directory of its own, and the state directory.
 struct Place {
@@ -33,12 +33,19 @@ impl Place {
         self.root.path().join("io")
     }
 
-    fn records(&self) -> PathBuf {
-        self.root.path().join("records")
+    fn records(&self) -> Records {
+        self.records_of("this boot")
     }
 
-    fn lock(&self) -> PathBuf {
-        self.root.path().to_owned()
+    fn records_of(&self, boot: &str) -> Records {
+        let root = self.root.path();
+        Records::new(&root.join("records"), root.to_owned(), boot.to_owned())
+    }
+
+    /// The only record.
+    fn record(&self) -> PathBuf {
+        let mut records = fs::read_dir(self.root.path().join("records/stages")).unwrap();
+        records.next().unwrap().unwrap().path()
     }
 
     fn stage(&self) -> Run {
@@ -73,7 +80,8 @@ impl Place {
             .collect();
         names.sort();
         assert_eq!(names, ["io"]);
-        let records = fs::read_dir(self.records()).into_iter().flatten().count();
+        let records =
+            fs::read_dir(self.root.path().join("records/stages")).into_iter().flatten().count();
         assert_eq!(records, 0, "records");
         assert!(look(&self.io()).keys().all(|path| !path.contains("sandboxctl")));
     }
@@ -320,7 +328,7 @@ proptest! {
         let mut left = interrupted;
         let mut is_journaled = false;
         let committed = catch_unwind(AssertUnwindSafe(|| {
-            stage.commit(&compared, &place.lock(), |point| {
+            stage.commit(&compared, |point| {
                 is_journaled |= point == "journaled";
                 match &mut left {
                     // As a panic, and without its message.
@@ -339,9 +347,9 @@ proptest! {
             Err(_) => {
                 // As `kill -9` leaves it.
                 let Run { stage, view } = stage;
-                std::mem::forget(stage);
+                stage.die();
                 drop(view);
-                recover(&place.records(), &place.lock());
+                place.records().recover();
                 assert_eq!(look(&place.io()), if is_journaled { new } else { old });
             }
         }
@@ -361,7 +369,7 @@ fn directory_in_a_replaced_directory_has_nothing_of_the_old_one() {
         let manifest = stage.manifest(&compared, usize::MAX);
         let found: Vec<_> = manifest.changes.iter().map(|it| (&*it.path, it.op)).collect();
         assert_eq!(found, [("a/b/old", ChangeOp::Removed)], "{method:?}");
-        assert_eq!(stage.commit(&compared, &place.lock(), |_| {}).unwrap(), Commit::Done);
+        assert_eq!(stage.commit(&compared, |_| {}).unwrap(), Commit::Done);
         drop(stage);
         assert_eq!(look(&place.io()).keys().collect::<Vec<_>>(), ["a", "a/b"], "{method:?}");
     }
@@ -447,7 +455,7 @@ fn paths_that_something_else_changed_commit_nothing() {
         outside(&place.io());
         let before = look(&place.io());
         let compared = stage.compare().unwrap();
-        let committed = stage.commit(&compared, &place.lock(), |_| {}).unwrap();
+        let committed = stage.commit(&compared, |_| {}).unwrap();
         let Commit::Conflicts(mut paths) = committed else { panic!("{what}: {committed:?}") };
         // The methods name the same conflict by other paths: what is in a removed directory, or where
         // a renamed file is now.
@@ -475,7 +483,7 @@ fn changes_of_other_paths_meanwhile_are_kept() {
         fs::write(stage.path().join("f"), "new").unwrap();
         place.write("d/h", "from outside");
         let compared = stage.compare().unwrap();
-        assert_eq!(stage.commit(&compared, &place.lock(), |_| {}).unwrap(), Commit::Done);
+        assert_eq!(stage.commit(&compared, |_| {}).unwrap(), Commit::Done);
         let seen = look(&place.io());
         assert_eq!(seen["f"].content, b"new");
         assert_eq!(seen["d/h"].content, b"from outside");
@@ -538,7 +546,7 @@ fn names_of_any_bytes_sparse_files_and_stages_of_others_are_copied_as_they_must_
     let manifest = stage.manifest(&compared, 10);
     assert_eq!(manifest.changes.len(), 1);
     assert_eq!(manifest.changes[0].path_bytes(), odd.as_bytes());
-    assert_eq!(stage.commit(&compared, &place.lock(), |_| {}).unwrap(), Commit::Done);
+    assert_eq!(stage.commit(&compared, |_| {}).unwrap(), Commit::Done);
     assert_eq!(fs::read(place.io().join(odd)).unwrap(), b"changed");
     assert!(place.io().join(".sandboxctl-stage-0123").exists());
 }
@@ -558,7 +566,7 @@ fn io_dir_that_is_a_mount_point_has_its_stage_in_it() {
     assert_eq!(fs::read_dir(stage.path()).unwrap().count(), 1, "not the stage itself");
     fs::write(stage.path().join("f"), "new").unwrap();
     let compared = stage.compare().unwrap();
-    let committed = stage.commit(&compared, &place.lock(), |_| {}).unwrap();
+    let committed = stage.commit(&compared, |_| {}).unwrap();
     drop(stage);
     let seen = look(&io);
     rustix::mount::unmount(&io, rustix::mount::UnmountFlags::empty()).unwrap();
@@ -591,7 +599,7 @@ fn stage_that_is_not_the_recorded_one_commits_nothing() {
     fs::write(stage.path().join("f"), "new").unwrap();
     let compared = stage.compare().unwrap();
     let interrupted = catch_unwind(AssertUnwindSafe(|| {
-        stage.commit(&compared, &place.lock(), |point| {
+        stage.commit(&compared, |point| {
             if point == "journaled" {
                 resume_unwind(Box::new(point));
             }
@@ -599,14 +607,14 @@ fn stage_that_is_not_the_recorded_one_commits_nothing() {
     }));
     assert!(interrupted.is_err());
     let ours = stage.path().parent().unwrap().to_owned();
-    std::mem::forget(stage.stage);
+    stage.stage.die();
     // Whoever may write beside the io dir puts a copy of it in its place.
     let forged = place.root.path().join("forged");
     fs::rename(&ours, &forged).unwrap();
     let mut copy = std::process::Command::new("cp");
     assert!(copy.arg("-a").args([&forged, &ours]).status().unwrap().success());
     fs::write(ours.join("files/f"), "forged").unwrap();
-    recover(&place.records(), &place.lock());
+    place.records().recover();
     assert_eq!(fs::read_to_string(place.io().join("f")).unwrap(), "old");
     assert!(ours.exists(), "it is not ours to remove");
 }
@@ -621,7 +629,7 @@ fn links_in_a_stage_lead_nowhere() {
     symlink(&outside, stage.path().parent().unwrap().join("journal.part")).unwrap();
     fs::write(stage.path().join("f"), "new").unwrap();
     let compared = stage.compare().unwrap();
-    stage.commit(&compared, &place.lock(), |_| {}).unwrap_err();
+    stage.commit(&compared, |_| {}).unwrap_err();
     assert_eq!(fs::read_to_string(&outside).unwrap(), "kept");
     assert_eq!(fs::read_to_string(place.io().join("f")).unwrap(), "old");
 }
@@ -631,7 +639,7 @@ fn interrupt(mut run: Run, place: &Place, point: &str, nth: usize) {
     let compared = run.compare().unwrap();
     let mut left = nth;
     let interrupted = catch_unwind(AssertUnwindSafe(|| {
-        run.commit(&compared, &place.lock(), |reached| {
+        run.commit(&compared, |reached| {
             if reached == point {
                 left -= 1;
                 if left == 0 {
@@ -641,7 +649,7 @@ fn interrupt(mut run: Run, place: &Place, point: &str, nth: usize) {
         })
     }));
     assert!(interrupted.is_err(), "{point}");
-    std::mem::forget(run.stage);
+    run.stage.die();
 }
 
 #[test]
@@ -665,12 +673,116 @@ fn recovery_keeps_what_was_changed_after_the_interruption() {
             fs::rename(io.join("temporary"), io.join(name)).unwrap();
         }
         fs::remove_dir_all(io.join("d")).unwrap();
-        recover(&place.records(), &place.lock());
+        place.records().recover();
         let found = ["a", "b", "c", "n", "r"].map(|it| fs::read_to_string(io.join(it)).unwrap());
         assert_eq!(found, ["mine", "mine too", "run", "mine", "mine"], "{method:?}");
         assert!(!io.join("d").exists());
         place.assert_clean();
     }
+}
+
+#[test]
+fn commit_that_a_power_cut_interrupted_is_completed_though_devices_have_other_numbers() {
+    for method in methods() {
+        let place = Place::new();
+        place.write("f", "old");
+        let run = place.run(method);
+        fs::write(run.path().join("f"), "run").unwrap();
+        interrupt(run, &place, "journaled", 1);
+        let set_device = || {
+            let record = place.record();
+            let text = fs::read(&record).unwrap();
+            let mut recorded: serde_json::Value = serde_json::from_slice(&text).unwrap();
+            for name in ["stage", "io_dir"] {
+                recorded[name]["device"] = 1.into();
+            }
+            fs::write(&record, serde_json::to_vec(&recorded).unwrap()).unwrap();
+        };
+        set_device();
+        place.records_of("next boot").recover();
+        assert_eq!(fs::read_to_string(place.io().join("f")).unwrap(), "run", "{method:?}");
+        place.assert_clean();
+        // In one boot, what has another device is not what was recorded.
+        let run = place.run(method);
+        fs::write(run.path().join("f"), "next").unwrap();
+        let stage = run.path().parent().unwrap().to_owned();
+        interrupt(run, &place, "journaled", 1);
+        set_device();
+        place.records().recover();
+        assert_eq!(fs::read_to_string(place.io().join("f")).unwrap(), "run", "{method:?}");
+        assert!(stage.exists());
+    }
+}
+
+#[test]
+fn records_of_a_filesystem_that_is_not_mounted_yet_are_kept() {
+    let place = Place::new();
+    place.write("f", "old");
+    let run = place.stage();
+    fs::write(run.path().join("f"), "run").unwrap();
+    interrupt(run, &place, "journaled", 1);
+    let parent = place.root.path().join("disk");
+    let next = place.records_of("next boot");
+    // As if all of it were on a disk of its own.
+    let record = place.record();
+    let text = fs::read_to_string(&record).unwrap();
+    let moved = text.replace(&*place.root.path().to_string_lossy(), &parent.to_string_lossy());
+    fs::write(&record, &moved).unwrap();
+    next.recover();
+    assert!(record.exists() && next.leftovers().is_empty());
+    fs::write(&record, &text).unwrap();
+    next.recover();
+    assert_eq!(fs::read_to_string(place.io().join("f")).unwrap(), "run");
+    place.assert_clean();
+}
+
+#[test]
+fn records_that_another_user_could_have_written_are_not_followed() {
+    let place = Place::new();
+    place.write("f", "old");
+    let run = place.stage();
+    fs::write(run.path().join("f"), "run").unwrap();
+    interrupt(run, &place, "journaled", 1);
+    for directory in ["records", "records/stages"] {
+        let directory = place.root.path().join(directory);
+        let set = |mode| fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
+        set(0o777);
+        place.records().recover();
+        assert!(place.records().leftovers().is_empty());
+        set(0o700);
+    }
+    assert_eq!(fs::read_to_string(place.io().join("f")).unwrap(), "old");
+    place.records().recover();
+    assert_eq!(fs::read_to_string(place.io().join("f")).unwrap(), "run");
+    place.assert_clean();
+}
+
+#[test]
+fn stage_in_use_is_left_alone_and_one_of_another_machine_too() {
+    let place = Place::new();
+    place.write("f", "old");
+    let mut run = place.stage();
+    fs::write(run.path().join("f"), "run").unwrap();
+    place.records().recover();
+    assert!(place.records().leftovers().is_empty());
+    let compared = run.compare().unwrap();
+    assert_eq!(run.commit(&compared, |_| {}).unwrap(), Commit::Done);
+    drop(run);
+    place.assert_clean();
+    let run = place.stage();
+    let stage = run.path().parent().unwrap().to_owned();
+    let record = place.record();
+    run.stage.die();
+    let text = fs::read_to_string(&record).unwrap();
+    let elsewhere = text.replacen("\"host\":\"", "\"host\":\"other", 1);
+    assert_ne!(text, elsewhere);
+    fs::write(&record, elsewhere).unwrap();
+    place.records().recover();
+    assert!(stage.exists() && record.exists());
+    fs::write(&record, text).unwrap();
+    assert_eq!(place.records().leftovers().len(), 1);
+    place.records().recover();
+    place.assert_clean();
 }
 
 #[test]
@@ -682,7 +794,7 @@ fn interrupted_commit_to_an_io_dir_that_is_gone_is_given_up() {
     interrupt(run, &place, "journaled", 1);
     fs::remove_dir_all(place.io()).unwrap();
     fs::create_dir(place.io()).unwrap();
-    recover(&place.records(), &place.lock());
+    place.records().recover();
     assert!(look(&place.io()).is_empty());
     place.assert_clean();
 }
@@ -695,7 +807,7 @@ fn io_dir_that_is_removed_meanwhile_is_a_conflict() {
         fs::write(run.path().join("n"), "run").unwrap();
         fs::remove_dir(place.io()).unwrap();
         let compared = run.compare().unwrap();
-        let committed = run.commit(&compared, &place.lock(), |_| {}).unwrap();
+        let committed = run.commit(&compared, |_| {}).unwrap();
         assert_eq!(committed, Commit::Conflicts(vec![b".".to_vec()]));
         drop(run);
         fs::create_dir(place.io()).unwrap();
@@ -718,7 +830,7 @@ fn directory_that_takes_the_place_of_another_is_a_conflict_of_what_is_in_it() {
         fs::rename(place.io().join("other"), place.io().join("d")).unwrap();
         let before = look(&place.io());
         let compared = run.compare().unwrap();
-        let committed = run.commit(&compared, &place.lock(), |_| {}).unwrap();
+        let committed = run.commit(&compared, |_| {}).unwrap();
         let Commit::Conflicts(paths) = committed else { panic!("{method:?}: {committed:?}") };
         assert!(paths.contains(&b"d/f".to_vec()), "{method:?}: {paths:?}");
         drop(run);
@@ -738,9 +850,9 @@ fn runs_that_make_the_same_directory_share_it_and_never_a_file() {
             }
             let [mut one, mut two] = runs;
             let compared = one.compare().unwrap();
-            assert_eq!(one.commit(&compared, &place.lock(), |_| {}).unwrap(), Commit::Done);
+            assert_eq!(one.commit(&compared, |_| {}).unwrap(), Commit::Done);
             let compared = two.compare().unwrap();
-            let committed = two.commit(&compared, &place.lock(), |_| {}).unwrap();
+            let committed = two.commit(&compared, |_| {}).unwrap();
             // A copy does not know that the directory is another one.
             let is_conflict = is_conflict || method == Method::Copy;
             assert_eq!(committed != Commit::Done, is_conflict, "{method:?}: {committed:?}");
@@ -796,14 +908,14 @@ fn mode_of_the_io_dir_itself_is_a_change_and_only_if_the_run_changed_it() {
         let before = change.before.as_ref().unwrap().mode.as_deref();
         assert_eq!((&*change.path, change.op), (".", ChangeOp::Mode));
         assert_eq!((change.mode.as_deref(), before), (Some("0700"), Some("0755")));
-        assert_eq!(run.commit(&compared, &place.lock(), |_| {}).unwrap(), Commit::Done);
+        assert_eq!(run.commit(&compared, |_| {}).unwrap(), Commit::Done);
         assert_eq!(fs::metadata(place.io()).unwrap().mode() & 0o777, 0o700);
 
         let mut run = place.run(method);
         fs::write(run.path().join("n"), "run").unwrap();
         fs::set_permissions(place.io(), mode(0o750)).unwrap();
         let compared = run.compare().unwrap();
-        assert_eq!(run.commit(&compared, &place.lock(), |_| {}).unwrap(), Commit::Done);
+        assert_eq!(run.commit(&compared, |_| {}).unwrap(), Commit::Done);
         assert_eq!(fs::metadata(place.io()).unwrap().mode() & 0o777, 0o750, "{method:?}");
     }
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::mount::{MountFlags, UnmountFlags};
 use sha2::{Digest as _, Sha256};
 
-use crate::place::{Place, files_below};
+use crate::place::{Place, finish};
 
 /// Everything below a directory by its path, and the directory itself with an empty one.
 type Tree = BTreeMap<Vec<u8>, Seen>;
@@ -95,8 +95,19 @@ fn assert_same(found: &Tree, expected: &Tree, what: &str) {
     assert!(found == expected, "{what}: found, expected\n{}", difference(found, expected));
 }
 
+/// The records in a scratch directory of an io dir's stages.
+fn records(scratch: &Path, io_dir: &Path) -> Vec<PathBuf> {
+    let records = fs::read_dir(scratch.join("stages")).into_iter().flatten();
+    let records = records.map(|entry| entry.unwrap().path());
+    let is_of = |record: &PathBuf| {
+        let text = fs::read_to_string(record).unwrap_or_default();
+        text.contains(&*io_dir.to_string_lossy())
+    };
+    records.filter(is_of).collect()
+}
+
 /// Asserts that an io dir is alone in its directory, and that no stage is in it, mounted, or recorded
-/// in the state directory.
+/// in the scratch directory.
 #[track_caller]
 fn assert_no_stage_is_left(place: &Place, io_dir: &Path, what: &str) {
     let beside = fs::read_dir(io_dir.parent().unwrap()).unwrap();
@@ -105,13 +116,11 @@ fn assert_no_stage_is_left(place: &Place, io_dir: &Path, what: &str) {
     let inside = fs::read_dir(io_dir).unwrap().map(|entry| entry.unwrap().file_name());
     let left: Vec<_> = beside.chain(inside).filter(|name| is_ours(name)).collect();
     assert_eq!(left, [""; 0], "{what}: stages are left");
-    let mut records = files_below(&place.state());
-    records.retain(|file| {
-        let content = fs::read_to_string(file).unwrap_or_default();
-        file.parent().unwrap().extension() == Some(OsStr::new("stages"))
-            && content.contains(&*io_dir.to_string_lossy())
-    });
-    assert_eq!(records, [""; 0].map(PathBuf::from), "{what}: records are left");
+    assert_eq!(
+        records(&place.scratch(), io_dir),
+        [""; 0].map(PathBuf::from),
+        "{what}: records are left"
+    );
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let stage = format!("{}/.sandboxctl", io_dir.parent().unwrap().display());
     assert!(!mounts.contains(&stage), "{what}: mounts are left\n{mounts}");
@@ -137,6 +146,15 @@ impl HostMount {
         let (lower, upper, work) = (path("lower"), path("upper"), path("work"));
         let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
         Self::of("overlay", place.path("merged"), &options)
+    }
+
+    /// A disk, whose content is a file.
+    fn disk(image: &Path, at: PathBuf) -> Self {
+        fs::create_dir_all(&at).unwrap();
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-o", "loop"]).arg(image).arg(&at);
+        finish(mount).assert_code(0);
+        Self(at)
     }
 
     /// A directory that cannot be written to.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, fchmod, mkdirat, openat};
 use rustix::io::Errno;
 use sandbox_dirfd::{create_private_dir, lock_directory, random_hex, remove_tree};
+use sandbox_staging::Records;
 
 /// The name of the io dir in its locked directory.
 const FILES: &str = "files";
@@ -84,6 +85,10 @@ pub(crate) fn reap(scratch: &Path, forgotten: Duration) {
     let parent = OwnedFd::from(parent);
     for entry in fs::read_dir(scratch).into_iter().flatten().flatten() {
         let name = entry.file_name();
+        // Not an io dir, and it has no lock.
+        if name == Records::NAME {
+            continue;
+        }
         let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
         // Held until it is removed: its name may be one that is just being created.
         let held = lock_directory(&parent, &name);

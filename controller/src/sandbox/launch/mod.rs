@@ -132,15 +132,16 @@ impl Opened {
         let mut mounts = MountGuard::new(&shared.mount_watch, &shared.folders);
         let inputs = std::mem::take(&mut spec.inputs);
         let inputs = open_inputs(inputs, &shared.instance.spool_dir())?;
-        let (made, stages) = (shared.instance.made_dir(), shared.instance.stages_dir());
+        let (made, stages) = (shared.instance.made_dir(), shared.instance.state().stages());
         let is_staged = spec.staged;
         if spec.io_dir.is_some() {
-            shared.instance.state().complete_commits();
+            // Before anything else is done with an io dir.
+            stages.recover();
         }
         let make = |dir| {
             mounts.check_path(IO_DIR, dir)?;
             match is_staged {
-                true => IoDir::staged(dir, &made, &stages, method, &mut |point| {
+                true => IoDir::staged(dir, &made, stages, method, &mut |point| {
                     hold(Point::Stage(point), || false);
                 }),
                 false => IoDir::make(dir, &made),

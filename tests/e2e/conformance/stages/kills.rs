@@ -16,7 +16,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::super::exec_cli::Commands;
-use super::{Dice, HostMount, Tree, assert_no_stage_is_left, assert_same, difference, tree};
+use super::{
+    Dice, HostMount, Tree, assert_no_stage_is_left, assert_same, difference, records, tree,
+};
 use crate::ENGINE;
 use crate::engine::Engine;
 use crate::place::{eventually, finish, spawn};
@@ -104,10 +106,13 @@ impl Cases {
 
     /// Held at a failpoint, until the test creates the returned file.
     fn held(&self, io: &Path, point: &str) -> (Child, PathBuf) {
+        Self::hold(self.command(io), io, point)
+    }
+
+    fn hold(mut command: Command, io: &Path, point: &str) -> (Child, PathBuf) {
         let points = io.parent().unwrap().with_extension("points");
         fs::create_dir_all(&points).unwrap();
         let reached = points.join(point);
-        let mut command = self.command(io);
         command.env("SANDBOX_FAILPOINT", &reached);
         let child = spawn(command);
         eventually(point, || reached.exists().then_some(()));
@@ -259,6 +264,67 @@ fn command_asked_to_end_at_any_point_of_stage_and_commit_leaves_nothing_itself()
             });
         }
     });
+    cases.assert_all_is_gone();
+}
+
+#[test]
+fn commit_that_a_power_cut_interrupts_is_completed_after_the_next_boot() {
+    let cases = Cases::new();
+    let place = &cases.commands.place;
+    let (image, disk) = (place.path("disk.img"), place.path("disk"));
+    File::create(&image).unwrap().set_len(256 << 20).unwrap();
+    let mut format = Command::new("mkfs.ext4");
+    format.arg("-q").arg(&image);
+    finish(format).assert_code(0);
+    let scratch = disk.join("scratch");
+    let gc = || {
+        let mut gc = place.command(["gc"]);
+        gc.env("SANDBOXCTL_IO_SCRATCH_DIR", &scratch);
+        finish(gc).assert_code(0);
+    };
+    let io = |point: usize| disk.join(format!("{point}/io"));
+    let points = POINTS.iter().filter(|(point, _)| point.starts_with("Commit"));
+    let points: Vec<_> = points.enumerate().collect();
+    let before = HostMount::disk(&image, disk.clone());
+    let mut cuts = Vec::new();
+    for (number, (point, whole)) in points {
+        let io = io(number);
+        plant(&io, 10);
+        rustix::fs::syncfs(File::open(&disk).unwrap()).unwrap();
+        let mut command = cases.command(&io);
+        command.env("SANDBOXCTL_IO_SCRATCH_DIR", &scratch);
+        let (mut child, _) = Cases::hold(command, &io, point);
+        // What is on the disk now, and not what the kernel has of it in memory.
+        let cut = place.path(&format!("cut-{number}.img"));
+        let mut copy = Command::new("cp");
+        finish({
+            copy.arg("--sparse=always").args([&image, &cut]);
+            copy
+        })
+        .assert_code(0);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        cuts.push((cut, io, point, *whole));
+        gc();
+    }
+    drop(before);
+    for (cut, io, point, whole) in cuts {
+        let _after = HostMount::disk(&cut, disk.clone());
+        let records = records(&scratch, &io);
+        assert!(whole == Whole::Old || records.len() == 1, "{point}: {records:?}");
+        for record in records {
+            let mut recorded: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+            recorded["boot"] = "the one before".into();
+            fs::write(record, recorded.to_string()).unwrap();
+        }
+        gc();
+        let found = tree(&io);
+        let expected = if whole == Whole::New { &cases.new } else { &cases.old };
+        assert_same(&found, expected, point);
+        if whole == Whole::New {
+            assert_no_stage_is_left(place, &io, point);
+        }
+    }
     cases.assert_all_is_gone();
 }
 

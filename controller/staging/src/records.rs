@@ -1,0 +1,340 @@
+//! Records of stages: how a stage is found after its controller was killed, or the power was cut.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{
+    AtFlags, FlockOperation, Mode, OFlags, StatxFlags, flock, fstat, fsync, statx, unlinkat,
+};
+use rustix::io::Errno;
+use sandbox_api::LeftStage;
+use sandbox_dirfd::{Root, check_private_dir, create_private_dir};
+use serde::{Deserialize, Serialize};
+
+use crate::error::StageError;
+use crate::journal::{self, Journal};
+use crate::stage::{DIRECTORY, Location, PREFIX, directory, keeping_times};
+
+/// The extension of a record that is being written.
+const PART: &str = "part";
+/// How often to try again if others take a record that is being written for one left over.
+const TRIES: usize = 100;
+/// How long the record of an earlier boot is kept if its stage is not there: its filesystem may not be
+/// mounted yet.
+const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The records of this user's stages on this machine. They outlast a reboot.
+///
+/// A controller has a shared lock on the record of a stage in use. Who completes what a dead one
+/// left has an exclusive lock on it.
+#[derive(Debug, Clone)]
+pub struct Records {
+    directory: PathBuf,
+    lock: PathBuf,
+    boot: String,
+    host: String,
+}
+
+/// What a record says. Whoever may write to the directory that the stage is in could put another one
+/// in its place, so it is known by its inode, and so is the io dir.
+#[derive(Debug, Serialize, Deserialize)]
+struct Recorded {
+    /// The machine.
+    host: String,
+    /// The boot of the machine: devices may have other numbers after the next.
+    boot: String,
+    path: PathBuf,
+    /// `None` until it is there.
+    stage: Option<Inode>,
+    io_path: PathBuf,
+    io_dir: Inode,
+}
+
+/// An inode; `born` tells it from a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Inode {
+    device: u64,
+    number: u64,
+    born: Option<(i64, u32)>,
+}
+
+/// The record of a stage in use.
+#[derive(Debug)]
+pub(crate) struct Record {
+    path: PathBuf,
+    /// Holds the lock.
+    file: File,
+    recorded: Recorded,
+}
+
+/// What the lock on a record says.
+enum Found {
+    /// The stage is in use.
+    InUse,
+    /// Nobody uses it. The file holds an exclusive lock.
+    Left(File),
+    /// Somebody else has removed it.
+    Gone,
+}
+
+impl Records {
+    /// The name of the directory of records.
+    pub const NAME: &str = "stages";
+
+    /// The records in a directory of `parent`, which only this user may access: what a record says is
+    /// done. Both are created when there is something to record. `lock` is a file or directory that all
+    /// commits of this user lock, so that they take turns. `boot` identifies this boot of this machine.
+    #[must_use]
+    pub fn new(parent: &Path, lock: PathBuf, boot: String) -> Self {
+        // Home directories are shared by machines and containers, and locks are not.
+        let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
+        let name = rustix::system::uname();
+        let host = format!("{}:{}", machine.trim(), name.nodename().to_string_lossy());
+        Self { directory: parent.join(Self::NAME), lock, boot, host }
+    }
+
+    fn private_directories(&self) -> impl Iterator<Item = &Path> {
+        self.directory.parent().into_iter().chain([&*self.directory])
+    }
+
+    /// Waits for the turn to commit; it ends with the returned file.
+    pub(crate) fn turn(&self) -> Result<File, StageError> {
+        let locked = (|| {
+            let file = File::open(&self.lock)?;
+            flock(&file, FlockOperation::LockExclusive)?;
+            Ok(file)
+        })();
+        locked.map_err(StageError::stage(&self.lock))
+    }
+
+    /// Records that there will be a stage at `path`.
+    pub(crate) fn create(
+        &self,
+        path: &Path,
+        io_path: &Path,
+        io_dir: impl AsFd,
+    ) -> io::Result<Record> {
+        for directory in self.private_directories() {
+            create_private_dir(directory)?;
+        }
+        let recorded = Recorded {
+            host: self.host.clone(),
+            boot: self.boot.clone(),
+            path: path.to_owned(),
+            stage: None,
+            io_path: io_path.to_owned(),
+            io_dir: Inode::of(io_dir)?,
+        };
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let path = self.directory.join(name.trim_start_matches(PREFIX));
+        let file = recorded.write(&path)?;
+        Ok(Record { path, file, recorded })
+    }
+
+    /// Completes the commits that dead controllers began, and removes the stages of all others. What
+    /// cannot be completed stays, and is tried again the next time.
+    pub fn recover(&self) {
+        for (path, recorded, file) in self.left() {
+            if let Err(error) = self.recover_one(&path, recorded, &file) {
+                tracing::warn!(record = %path.display(), %error, "cannot complete a commit");
+            }
+        }
+        _ = fs::remove_dir(&self.directory);
+    }
+
+    /// The stages that dead controllers left.
+    #[must_use]
+    pub fn leftovers(&self) -> Vec<LeftStage> {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let stages = self.left().filter_map(|(_, recorded, _)| {
+            let Recorded { path, io_path, .. } = recorded?;
+            path.symlink_metadata().is_ok().then(|| LeftStage {
+                is_interrupted: path.join(journal::NAME).symlink_metadata().is_ok(),
+                path: text(&path),
+                io_dir: text(&io_path),
+            })
+        });
+        stages.collect()
+    }
+
+    /// The records of stages that nobody uses, locked; without what they say if they are incomplete.
+    fn left(&self) -> impl Iterator<Item = (PathBuf, Option<Recorded>, File)> {
+        let is_private = self.private_directories().all(|it| check_private_dir(it).is_ok());
+        let entries = is_private.then(|| fs::read_dir(&self.directory).ok()).flatten();
+        entries.into_iter().flatten().flatten().filter_map(|entry| {
+            let path = entry.path();
+            let Found::Left(mut file) = look(&path).ok()? else { return None };
+            let mut text = Vec::new();
+            file.read_to_end(&mut text).ok()?;
+            let recorded: Option<Recorded> = serde_json::from_slice(&text).ok();
+            let is_here = recorded.as_ref().is_none_or(|it| it.host == self.host);
+            is_here.then_some((path, recorded, file))
+        })
+    }
+
+    fn recover_one(
+        &self,
+        record: &Path,
+        recorded: Option<Recorded>,
+        file: &File,
+    ) -> Result<(), StageError> {
+        let forget = || match fs::remove_file(record) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(StageError::stage(record)(error))
+            }
+            _ => Ok(()),
+        };
+        // Without its end: its stage was not made yet.
+        let Some(recorded) = recorded else { return forget() };
+        let is_of_this_boot = recorded.boot == self.boot;
+        let is_the_same = |found: Inode, recorded: Inode| {
+            let found_there = Inode { device: recorded.device, ..found };
+            found == recorded || !is_of_this_boot && found_there == recorded
+        };
+        let Recorded { path, stage, io_path, io_dir, .. } = recorded;
+        let _turn = self.turn()?;
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return forget() };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = match rustix::fs::open(parent, flags, Mode::empty()) {
+            Err(Errno::NOENT | Errno::NOTDIR) => None,
+            parent => Some(parent.map_err(io::Error::from).map_err(StageError::stage(record))?),
+        };
+        let found = parent.and_then(|parent| {
+            let dir = directory(parent.as_fd(), name).ok()?;
+            let inode = Inode::of(&dir).ok()?;
+            Some((parent, dir, inode))
+        });
+        let is_inside = path.parent() == Some(&*io_path);
+        let (parent, dir) = match (found, stage) {
+            (Some((parent, dir, inode)), Some(stage)) if is_the_same(inode, stage) => (parent, dir),
+            // It was killed before it knew its stage, which is empty then.
+            (Some((parent, _, _)), None) => {
+                let remove = || unlinkat(&parent, name, AtFlags::REMOVEDIR);
+                _ = keeping_times(&parent, is_inside, remove);
+                return forget();
+            }
+            (None, _) if !is_of_this_boot && age(file) < FORGOTTEN => return Ok(()),
+            // It is gone, or what is there is not ours.
+            _ => return forget(),
+        };
+        let at = Location { parent, name: name.to_owned(), path: path.clone(), dir, is_inside };
+        if let Some(journal) = Journal::read(at.dir.as_fd()).map_err(StageError::stage(&path))? {
+            match open_again(&io_path, |inode| is_the_same(inode, io_dir))? {
+                Some(opened) => {
+                    let root = Root::new(opened.as_fd()).map_err(StageError::at(b"."))?;
+                    at.apply(&journal, &root, &mut |_| {})?;
+                }
+                None => {
+                    let path = io_path.display();
+                    tracing::warn!(%path, "the io dir of an interrupted commit is gone: so are its changes");
+                }
+            }
+        }
+        if at.remove() {
+            forget()?;
+        }
+        Ok(())
+    }
+}
+
+impl Record {
+    /// Records the stage itself, which is there now.
+    pub fn add(&mut self, stage: impl AsFd) -> io::Result<()> {
+        self.recorded.stage = Some(Inode::of(stage)?);
+        self.file = self.recorded.write(&self.path)?;
+        Ok(())
+    }
+
+    /// When this returns it is there for good, whatever happens to the machine.
+    pub fn sync(&self) -> io::Result<()> {
+        fsync(&self.file)?;
+        let directory = self.path.parent().map(File::open).transpose()?;
+        Ok(directory.map_or(Ok(()), fsync)?)
+    }
+
+    /// Removes it, because nothing is left of the stage.
+    pub fn remove(&self) {
+        _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Recorded {
+    /// Never there in part. The returned file holds a lock.
+    fn write(&self, path: &Path) -> io::Result<File> {
+        let part = path.with_extension(PART);
+        let text = serde_json::to_vec(self)?;
+        let mut result = Err(io::ErrorKind::NotFound.into());
+        for _ in 0..TRIES {
+            let mut file = OpenOptions::new().write(true).create_new(true).open(&part)?;
+            // Where there are no locks, nobody can take it for left over either.
+            if flock(&file, FlockOperation::NonBlockingLockShared) != Err(Errno::WOULDBLOCK) {
+                file.write_all(&text)?;
+                result = fs::rename(&part, path).map(|()| file);
+                if !result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                    break;
+                }
+            }
+            // Somebody was faster than the lock.
+            _ = fs::remove_file(&part);
+        }
+        result
+    }
+}
+
+impl Inode {
+    fn of(file: impl AsFd) -> Result<Self, Errno> {
+        let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let found = statx(file, c"", AtFlags::EMPTY_PATH, mask)?;
+        let has_born = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+        Ok(Self {
+            device: (u64::from(found.stx_dev_major) << 32) | u64::from(found.stx_dev_minor),
+            number: found.stx_ino,
+            born: has_born.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec)),
+        })
+    }
+}
+
+/// Whether a stage is in use, by the lock on its record.
+fn look(record: &Path) -> io::Result<Found> {
+    // Network filesystems give exclusive locks only to writers.
+    let file = match OpenOptions::new().read(true).write(true).open(record) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Gone),
+        file => file?,
+    };
+    if let Err(errno) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        if errno != Errno::WOULDBLOCK {
+            return Err(errno.into());
+        }
+        if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+            return Ok(Found::InUse);
+        }
+        // Somebody completes the commit: whoever uses the io dir next is to find it whole.
+        flock(&file, FlockOperation::LockExclusive)?;
+    }
+    Ok(match fstat(&file)?.st_nlink {
+        0 => Found::Gone,
+        _ => Found::Left(file),
+    })
+}
+
+/// Opens an io dir, unless it is another directory now.
+fn open_again(
+    path: &Path,
+    is_the_same: impl Fn(Inode) -> bool,
+) -> Result<Option<OwnedFd>, StageError> {
+    let opened = match rustix::fs::open(path, DIRECTORY, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+        opened => opened.map_err(|errno| StageError::stage(path)(errno.into()))?,
+    };
+    let inode = Inode::of(&opened).map_err(StageError::at(b"."))?;
+    Ok(is_the_same(inode).then_some(opened))
+}
+
+/// How long ago a file was written; zero if that is unknown.
+fn age(file: &File) -> Duration {
+    let modified = file.metadata().and_then(|metadata| metadata.modified());
+    modified.ok().and_then(|modified| modified.elapsed().ok()).unwrap_or_default()
+}
