@@ -248,6 +248,8 @@ impl Place {
         let left: Vec<PathBuf> =
             files_below(&self.state()).into_iter().filter(|file| !expected(file)).collect();
         assert_eq!(left, Vec::<PathBuf>::new(), "state files are left");
+        // The directory of the records of stages stays, without records.
+        _ = std::fs::remove_dir(self.scratch().join("stages"));
         let left = std::fs::read_dir(self.scratch()).into_iter().flatten();
         assert_eq!(left.count(), 0, "fresh io dirs are left");
     }

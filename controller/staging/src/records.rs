@@ -142,7 +142,6 @@ impl Records {
                 tracing::warn!(record = %path.display(), %error, "cannot complete a commit");
             }
         }
-        _ = fs::remove_dir(&self.directory);
     }
 
     /// The stages that dead controllers left.

@@ -251,7 +251,9 @@ impl World {
             me: me.clone(),
         });
         let state = tempfile::tempdir().unwrap();
-        let folder = StateDir::open(&state.path().join("s"), &state.path().join("scratch"), BOOT_ID).unwrap();
+        let folder =
+            StateDir::open(&state.path().join("s"), &state.path().join("scratch"), BOOT_ID)
+                .unwrap();
         let instance = Instance::register(folder, "fake").unwrap();
         let shared = Arc::new(Shared {
             engine: fake.clone(),
