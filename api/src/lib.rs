@@ -18,6 +18,7 @@ mod limits;
 mod network;
 pub mod operation;
 mod outcome;
+pub mod receipt;
 mod result;
 mod sandboxes;
 mod spec;

@@ -570,13 +570,19 @@ pub struct Script {
     /// Its time limit; `None` for the sandbox's limit.
     #[serde(rename = "timeout_ms", default, with = "In::<Option<Millis>>")]
     pub timeout: Option<Duration>,
+    /// The seed of its `math.random`; `None` for another one each time.
+    #[serde(default)]
+    pub seed: Option<u32>,
+    /// Its time in seconds since 1970, which stands still; `None` for that of the machine.
+    #[serde(default)]
+    pub now: Option<u64>,
 }
 
 impl Script {
     /// A script with this source code.
     #[must_use]
     pub fn new(source: impl Into<Vec<u8>>) -> Self {
-        Self { source: source.into(), args: Map::new(), timeout: None }
+        Self { source: source.into(), args: Map::new(), timeout: None, seed: None, now: None }
     }
 
     /// Sets the script's `args`.
@@ -591,6 +597,20 @@ impl Script {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// Gives `math.random` this seed, so that a script draws the same numbers each time.
+    #[must_use]
+    pub const fn seed(mut self, seed: Option<u32>) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Sets what `os.time` and `os.date` give, in seconds since 1970, and lets `os.clock` begin at 0.
+    #[must_use]
+    pub const fn now(mut self, now: Option<u64>) -> Self {
+        self.now = now;
         self
     }
 

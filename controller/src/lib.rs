@@ -66,4 +66,5 @@ pub use sandbox_engine::{
     ImageSelector, MASKED_PATHS, READONLY_PATHS, Rebuild, RootfsError, Tried, UnknownEngine,
 };
 pub use sandbox_protocol::argv::{CheckReply, CheckWarning, ConfinementPolicy};
+pub use sandbox_receipts as receipts;
 pub use step::Step;

@@ -333,6 +333,12 @@ pub struct Run {
     pub args: Map<String, Value>,
     /// The timeout, counted from when the agent receives the request.
     pub timeout_ms: u64,
+    /// The seed of `math.random`; `None` for another one each time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u32>,
+    /// The script's time in seconds since 1970, which stands still; `None` for that of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub now: Option<u64>,
 }
 
 /// The result of a run. What the script did is data.

@@ -65,6 +65,8 @@ fn requests() -> Vec<Request> {
             source: "return 1".into(),
             args: Map::from_iter([("k".into(), json!("v"))]),
             timeout_ms: 30_000,
+            seed: Some(7),
+            now: Some(1_767_225_600),
         }
         .into(),
         exec(Command::Program(Program {

@@ -164,6 +164,8 @@ impl Shared {
             stop: stop.clone(),
             limits,
             programs,
+            seed: run.seed,
+            now: run.now,
         };
         let script = std::thread::Builder::new()
             .name("script".to_owned())

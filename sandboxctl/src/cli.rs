@@ -9,6 +9,7 @@ pub mod fs;
 mod habits;
 mod limits;
 mod parse;
+pub mod receipt;
 pub mod root;
 mod volume;
 
@@ -33,6 +34,7 @@ use fs::FsArgs;
 use habits::HabitArgs;
 use limits::{LimitArgs, SandboxLimits, ScriptLimits};
 pub use parse::{asks_for_json, command};
+use receipt::{KeysCommand, ReceiptArgs, ReceiptCommand, ReplayArgs, ReproducibleArgs};
 use root::RootArgs;
 use volume::VolumeArgs;
 
@@ -274,6 +276,26 @@ Examples:
     #[command(subcommand)]
     Artifacts(ArtifactsCommand),
 
+    /// Make keys that sign receipts
+    #[command(subcommand)]
+    Keys(KeysCommand),
+
+    /// Verify receipts
+    ///
+    /// `run` and `exec` write one with --receipt FILE.
+    #[command(subcommand)]
+    Receipt(ReceiptCommand),
+
+    /// Run the script of a receipt again and compare what it makes
+    ///
+    /// Policy and limits are the receipt's, as far as they are allowed here. Nothing is kept. Prints
+    /// "identical", or a line for each path that differs, and exits with 1.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl replay receipt.json --script report.luau
+  sandboxctl replay receipt.json --key release.key.pub --script report.luau --arg year=2026 --in sales.csv")]
+    Replay(Box<ReplayArgs>),
+
     /// Build, list and move the sandbox image
     #[command(subcommand)]
     Image(ImageCommand),
@@ -383,6 +405,8 @@ impl Command {
             Self::Fs(args) => args.wants_json(),
             Self::Check(args) => args.json,
             Self::Artifacts(command) => command.wants_json(),
+            Self::Receipt(command) => command.wants_json(),
+            Self::Replay(args) => args.json,
             Self::Image(
                 ImageCommand::Build { json, .. }
                 | ImageCommand::Ls { json, .. }
@@ -396,7 +420,7 @@ impl Command {
             | Self::Config(ConfigCommand::Show { json, .. }) => *json,
             // Its own answer is JSON, and says what failed.
             Self::Tool(_) | Self::Tools(_) => false,
-            Self::Types | Self::Completions { .. } | Self::Man { .. } => false,
+            Self::Types | Self::Keys(_) | Self::Completions { .. } | Self::Man { .. } => false,
         }
     }
 }
@@ -486,6 +510,14 @@ pub struct RunArgs {
     /// What becomes of its changes.
     #[command(flatten)]
     pub changes: ChangesArgs,
+
+    /// What it made of what.
+    #[command(flatten)]
+    pub receipt: ReceiptArgs,
+
+    /// What makes it do the same each time.
+    #[command(flatten)]
+    pub reproducible: ReproducibleArgs,
 
     /// Mounts as Docker writes them.
     #[command(flatten)]

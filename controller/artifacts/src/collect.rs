@@ -8,7 +8,7 @@ use rustix::fs::{FileType, Mode, OFlags, fstat};
 use sandbox_api::artifacts::{ArtifactManifest, OmitReason, OmittedEntry};
 use sandbox_dirfd::{Identity, ScanCoverage, Visit, WalkBounds, join, walk};
 
-use crate::copy::copy;
+use crate::copy::{copy, describe};
 use crate::cursor::{Cursor, MissingDir};
 use crate::destination::{Destination, Staging};
 use crate::error::{Error, text};
@@ -23,8 +23,8 @@ const SCAN: WalkBounds =
 pub struct Request {
     /// Which files.
     pub selection: Selection,
-    /// The artifacts directory.
-    pub destination: Destination,
+    /// The artifacts directory; `None` if they are listed only, with their digests.
+    pub destination: Option<Destination>,
     /// What a glob without a match is.
     pub unmatched: Unmatched,
 }
@@ -93,9 +93,14 @@ pub fn collect(
             .map(|entry| format!(": '{}' is {}", entry.path, entry.reason.as_str()));
         return Err(Error::NoMatch { pattern: pattern.clone(), omitted: only });
     }
+    let mut from = Cursor::new(root.as_fd(), MissingDir::Fail);
+    let Some(destination) = destination else {
+        let files = found.files.iter().map(|path| describe(&mut from, path, proceed));
+        let (manifest, _) = manifest::encode(files.collect::<Result<_, _>>()?, found.omitted);
+        return Ok(Collected { manifest, unmatched: found.unmatched });
+    };
     let identity = fstat(&root).map_err(|errno| Error::io("read", b".")(errno))?;
     let staging = destination.stage(Identity::of(&identity))?;
-    let mut from = Cursor::new(root.as_fd(), MissingDir::Fail);
     let mut to = Cursor::new(staging.root(), MissingDir::Create);
     let mut files = Vec::with_capacity(found.files.len());
     for path in &found.files {
@@ -250,7 +255,10 @@ pub mod tests {
             let io_dir = File::open(self.at("io")).unwrap();
             let request = Request {
                 selection: Selection::new(globs, "/io").unwrap(),
-                destination: Destination::new(&self.at(to), &[("the io dir", &self.at("io"))])?,
+                destination: Some(Destination::new(
+                    &self.at(to),
+                    &[("the io dir", &self.at("io"))],
+                )?),
                 unmatched: Unmatched::Refuse,
             };
             collect(io_dir.as_fd(), &request, Bounds { entries: 100 }, proceed)
@@ -336,7 +344,7 @@ pub mod tests {
         let io_dir = File::open(place.at("io")).unwrap();
         let request = Request {
             selection: Selection::new(&["*.whl"], "/io").unwrap(),
-            destination: Destination::new(&place.at("out"), &[]).unwrap(),
+            destination: Some(Destination::new(&place.at("out"), &[]).unwrap()),
             unmatched: Unmatched::Allow,
         };
         let collected = collect(io_dir.as_fd(), &request, Bounds { entries: 1 }, &|| true).unwrap();

@@ -70,6 +70,30 @@ pub fn copy(
     Err(Error::Changing { path: text(path) })
 }
 
+/// The file at `path` below a directory, as its copy would be.
+pub fn describe(
+    from: &mut Cursor<'_>,
+    path: &[u8],
+    proceed: Proceed<'_>,
+) -> Result<Artifact, Error> {
+    let mut source = open(from, path)?;
+    let failed = Error::io::<io::Error>("read", path);
+    for _ in 0..TRIES {
+        let before = fstat(&source).map_err(|errno| failed(errno.into()))?;
+        source.rewind().map_err(&failed)?;
+        let read = hash(&source, size(&before).saturating_add(1), proceed).map_err(&failed)?;
+        let Some(Content { bytes, sha256, head }) = read else { return Err(Error::Cancelled) };
+        let after = fstat(&source).map_err(|errno| failed(errno.into()))?;
+        if state(&before) == state(&after) && bytes == size(&before) {
+            let mode = ArtifactMode::of(before.st_mode);
+            let mime = manifest::mime(path, &head);
+            let (path, path_b64) = spelt(path);
+            return Ok(Artifact { path, path_b64, bytes, sha256, mode, mime });
+        }
+    }
+    Err(Error::Changing { path: text(path) })
+}
+
 /// Creates a file in a directory of ours, in place of one that an earlier try left.
 fn create(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -157,7 +181,7 @@ fn size(stat: &Stat) -> u64 {
 }
 
 /// What changes whenever the content does.
-fn state(stat: &Stat) -> (i64, i64, u64, i64, u64) {
+pub fn state(stat: &Stat) -> (i64, i64, u64, i64, u64) {
     (stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime, stat.st_ctime_nsec)
 }
 

@@ -20,6 +20,7 @@ mod error;
 mod manifest;
 mod select;
 mod sums;
+mod tree;
 mod verify;
 
 pub use archive::ArchiveFormat;
@@ -28,6 +29,7 @@ pub use destination::Destination;
 pub use diff::diff;
 pub use error::Error;
 pub use select::Selection;
+pub use tree::{InputDigest, digest_files, digest_input};
 pub use verify::ArtifactsDir;
 
 /// Whether to go on with long work. Called between pieces of it; `false` ends it with

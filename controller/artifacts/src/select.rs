@@ -18,6 +18,8 @@ const SPECIAL: &[char] = &['*', '?', '[', ']', '{', '}', '\\'];
 /// directory. What a glob after `!` matches is excluded, wherever it stands.
 #[derive(Debug, Clone)]
 pub struct Selection {
+    /// All globs, as given.
+    globs: Vec<String>,
     /// The globs that select, as given.
     patterns: Vec<String>,
     select: GlobSet,
@@ -29,6 +31,12 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// The globs as given, those that exclude too.
+    #[must_use]
+    pub fn globs(&self) -> &[String] {
+        &self.globs
+    }
+
     /// Compiles globs; `!GLOB` excludes. A path that begins with `mount`, the io dir's path in the
     /// sandbox, is as good as one that is relative to it.
     ///
@@ -75,7 +83,8 @@ impl Selection {
             })
         };
         let (select, exclude, prune) = (build(select)?, build(exclude)?, build(prune)?);
-        Ok(Self { patterns, select, origins, exclude, prune })
+        let globs = globs.iter().map(|glob| glob.as_ref().to_owned()).collect();
+        Ok(Self { globs, patterns, select, origins, exclude, prune })
     }
 
     /// The globs that select, as given.

@@ -419,5 +419,6 @@ fn request(script: Script, limits: &Limits) -> Result<message::Run, ScriptError>
         let message = format!("script:{line}: {what}");
         ScriptError { line: u32::try_from(line).ok(), ..error(ErrorKind::Syntax, message) }
     })?;
-    Ok(message::Run { source, args: script.args, timeout_ms: millis(limits.timeout) })
+    let Script { args, seed, now, .. } = script;
+    Ok(message::Run { source, args, timeout_ms: millis(limits.timeout), seed, now })
 }

@@ -47,6 +47,8 @@ pub(crate) struct Inner {
     /// The default working directory of commands according to the image. `None` if there is an io
     /// dir, or no support for commands.
     pub(super) image_workdir: Option<String>,
+    /// The id of the image that its commands run in, if it is one of the engine.
+    pub(super) image_id: Option<String>,
     pub(super) supports_exec: bool,
     pub(super) write_baseline: WriteBaseline,
     pub(super) home: Option<GuestPath>,

@@ -26,14 +26,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sandbox_api::Outcome;
+use sandbox_engine::EngineFacts;
 use sandbox_protocol::message::Confinement;
 use sandbox_protocol::path::GuestPath;
 
+use crate::engine_call::step;
 use crate::error::Error;
 use crate::failpoint::{Point, hold};
 use crate::io_dir::IoDir;
 use crate::io_dir::staged::{FinishOptions, StagedEnd};
 use crate::sandbox::removal::Attempt;
+use crate::step::Step;
 
 /// A sandbox: one container, used by this sandbox alone. Dropping it without [`close`](Self::close)
 /// kills and removes the container.
@@ -64,6 +67,21 @@ impl Sandbox {
     #[must_use]
     pub fn io_dir(&self) -> Option<&Path> {
         self.inner.io_dir().and_then(IoDir::host_path)
+    }
+
+    /// The id of the image that its commands run in; `None` if they run in a directory, or in none.
+    #[must_use]
+    pub fn image_id(&self) -> Option<&str> {
+        self.inner.image_id.as_deref()
+    }
+
+    /// Facts about its engine.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if the engine fails.
+    pub async fn engine_facts(&self) -> Result<EngineFacts, Error> {
+        step(Step::Connect, self.inner.shared.engine.facts()).await
     }
 
     /// The confinement of the agent beyond its container.

@@ -180,7 +180,13 @@ async fn a_breach_closes_the_connection_though_the_agent_reads_nothing() {
     // More than the pipe holds, so that a write is in progress.
     for _ in 0..4 {
         let source = "x".repeat(60 << 10);
-        let run = message::Run { source, args: serde_json::Map::new(), timeout_ms: 1 };
+        let run = message::Run {
+            source,
+            args: serde_json::Map::new(),
+            timeout_ms: 1,
+            seed: None,
+            now: None,
+        };
         calls.push(session.begin(run, None).await.unwrap());
     }
     agent.output.write_all(b"no message\n").await.unwrap();

@@ -27,6 +27,10 @@ pub struct RunContext {
     pub limits: Limits,
     /// The commands of the image, in a sandbox that supports them.
     pub programs: Option<Arc<Programs>>,
+    /// The seed of `math.random`.
+    pub seed: Option<u32>,
+    /// What `os.time` gives, in seconds since 1970.
+    pub now: Option<u64>,
 }
 
 /// How many errors of broken rules and limits are remembered per run. A script that catches more
@@ -43,6 +47,8 @@ pub(super) struct Host {
     pub limits: Limits,
     /// `None` in a sandbox that runs scripts only.
     pub programs: Option<Arc<Programs>>,
+    pub seed: Option<u32>,
+    pub now: Option<u64>,
     pub open_handles: Cell<u64>,
     /// The metatable that marks a table as a JSON array, as an identity.
     pub array_mark: Cell<usize>,
@@ -60,6 +66,8 @@ impl Host {
             stop: Arc::clone(&context.stop),
             limits: context.limits.clone(),
             programs: context.programs.clone(),
+            seed: context.seed,
+            now: context.now,
             open_handles: Cell::new(0),
             array_mark: Cell::new(0),
             raised_rules: RefCell::default(),

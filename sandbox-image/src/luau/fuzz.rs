@@ -66,6 +66,8 @@ pub fn result(data: &[u8]) {
         stop: Arc::default(),
         limits: limits.clone(),
         programs: None,
+        seed: None,
+        now: None,
     };
     let end = super::run(&source, &Map::new(), &context);
     let expected = made.json(0).map(|json| json.to_string());

@@ -26,7 +26,25 @@ pub(super) fn install(call: &mut Call<'_>, args: &Map<String, Value>) -> Result<
     call.push_field(os, b"date");
     call.push_function(c"date", date_in_utc, 1);
     call.set_field(os, c"date");
+    if call.host().now.is_some() {
+        call.push_field(os, b"time");
+        call.push_function(c"time", fixed_time, 1);
+        call.set_field(os, c"time");
+        call.push_field(os, b"clock");
+        call.push(call.top());
+        call.call(0)?;
+        call.push_function(c"clock", clock_from_zero, 2);
+        call.set_field(os, c"clock");
+    }
     call.truncate(os.number() - 1);
+    if let Some(seed) = call.host().seed {
+        let math = call.push_global(c"math");
+        call.push_field(math, b"randomseed");
+        // Luau's is an int.
+        call.push_number(f64::from(seed.cast_signed()));
+        call.call(1)?;
+        call.truncate(math.number() - 1);
+    }
 
     json::install(call)?;
     json::push_args(call, args)?;
@@ -89,12 +107,35 @@ fn date_in_utc(call: &mut Call<'_>) -> Results {
         Some(utc) => call.push_string(utc),
         None => call.push(format),
     }
-    if has_time {
-        call.push(time)
-    } else {
-        call.push_nil()
+    match call.host().now {
+        Some(now) if !has_time => call.push_number(now as f64),
+        _ if has_time => call.push(time),
+        _ => call.push_nil(),
     }
     call.call(2)?;
+    Ok(call.results(1))
+}
+
+/// `os.time` of a script whose time stands still.
+fn fixed_time(call: &mut Call<'_>) -> Results {
+    let date = Slot::arg(1);
+    match call.host().now {
+        Some(now) if call.is_nil(date) => call.push_number(now as f64),
+        _ => {
+            call.push(Slot::upvalue(1));
+            call.push(date);
+            call.call(1)?;
+        }
+    }
+    Ok(call.results(1))
+}
+
+/// `os.clock` of such a script. It goes on: a script may wait by it.
+fn clock_from_zero(call: &mut Call<'_>) -> Results {
+    call.push(Slot::upvalue(1));
+    call.call(0)?;
+    let (now, begun) = (call.number(call.top()), call.number(Slot::upvalue(2)));
+    call.push_number(now.unwrap_or_default() - begun.unwrap_or_default());
     Ok(call.results(1))
 }
 

@@ -29,6 +29,8 @@ struct Sandbox {
     protected: Vec<&'static str>,
     stop: Arc<StopFlag>,
     recorder: Recorder,
+    seed: Option<u32>,
+    now: Option<u64>,
 }
 
 impl Sandbox {
@@ -41,6 +43,8 @@ impl Sandbox {
             protected: Vec::new(),
             stop: Arc::default(),
             recorder: Recorder::default(),
+            seed: None,
+            now: None,
         }
     }
 
@@ -66,6 +70,8 @@ impl Sandbox {
             stop: Arc::clone(&self.stop),
             limits,
             programs: None,
+            seed: self.seed,
+            now: self.now,
         };
         match super::run(source, &self.args, &context) {
             RunEnd::Returned(json) => Ok(serde_json::from_str(json.get()).unwrap()),

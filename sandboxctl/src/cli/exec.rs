@@ -12,6 +12,7 @@ use super::artifacts::ArtifactArgs;
 use super::changes::ChangesArgs;
 use super::habits::HabitArgs;
 use super::limits::{CommandLimits, LimitArgs};
+use super::receipt::ReceiptArgs;
 use super::root::{RootArgs, image};
 use super::volume::VolumeArgs;
 use super::{BoundsArgs, FileArgs};
@@ -92,6 +93,10 @@ pub struct ExecArgs {
     /// What becomes of its changes.
     #[command(flatten)]
     pub changes: ChangesArgs,
+
+    /// What it made of what.
+    #[command(flatten)]
+    pub receipt: ReceiptArgs,
 
     /// Mounts as Docker writes them.
     #[command(flatten)]

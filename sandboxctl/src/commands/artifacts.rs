@@ -61,7 +61,7 @@ fn archive(dir: &Path, file: &Path) -> Result<(), Error> {
 }
 
 /// Works in a thread until it is done or a signal arrives.
-fn cancellable<T: Send + 'static>(
+pub fn cancellable<T: Send + 'static>(
     work: impl FnOnce(Proceed<'_>) -> Result<T, artifacts::Error> + Send + 'static,
 ) -> Result<T, Error> {
     block_on(async {
@@ -85,7 +85,7 @@ fn failed(error: artifacts::Error) -> Error {
 }
 
 /// A line for each path.
-fn list<T: Copy>(
+pub fn list<T: Copy>(
     context: &Context<'_>,
     differences: &[PathDifference<T>],
     name: fn(T) -> &'static str,

@@ -1,6 +1,8 @@
 //! Artifacts of `run` and `exec`: checked before anything runs, copied when it has ended.
 
-use sandbox_api::artifacts::ArtifactsReport;
+use std::path::Path;
+
+use sandbox_api::artifacts::{Artifact, ArtifactsReport};
 use sandbox_api::{Failure, InputSource, Outcome, SandboxSpec};
 use sandbox_controller::Sandbox;
 use sandbox_controller::artifacts::{self, Collected, Destination, Request, Selection, Unmatched};
@@ -13,7 +15,7 @@ use crate::render;
 use crate::signals::Signals;
 
 /// The exit code if artifacts cannot be copied, and nothing else failed.
-const FAILED: u8 = 125;
+pub const FAILED: u8 = 125;
 
 /// What is to be copied, if anything.
 pub struct Artifacts(Option<Request>);
@@ -22,6 +24,8 @@ pub struct Artifacts(Option<Request>);
 pub struct Copied {
     /// For the document; `None` if nothing was to be copied.
     pub report: Option<ArtifactsReport>,
+    /// The files; `None` if nothing was copied.
+    pub files: Option<Vec<Artifact>>,
     /// The exit code that it asks for.
     code: u8,
     has_ended_well: bool,
@@ -70,7 +74,17 @@ impl Artifacts {
         let destination =
             Destination::new(dir, &others).map_err(|error| refuse("--artifacts-dir", &error))?;
         let unmatched = if args.is_optional { Unmatched::Allow } else { Unmatched::Refuse };
-        Ok(Self(Some(Request { selection, destination, unmatched })))
+        Ok(Self(Some(Request { selection, destination: Some(destination), unmatched })))
+    }
+
+    /// The artifacts directory.
+    pub fn directory(&self) -> Option<&Path> {
+        self.0.as_ref()?.destination.as_ref().map(Destination::path)
+    }
+
+    /// The globs.
+    pub fn globs(&self) -> &[String] {
+        self.0.as_ref().map_or(&[], |request| request.selection.globs())
     }
 
     /// Refuses artifacts of several runs, which would be one upon another.
@@ -96,15 +110,17 @@ impl Artifacts {
     pub async fn copy(&self, sandbox: &Sandbox, outcome: &Outcome) -> Result<Copied, Error> {
         let has_ended_well = matches!(outcome, Outcome::Ok { .. });
         let Some(request) = &self.0 else {
-            return Ok(Copied { report: None, code: 0, has_ended_well });
+            return Ok(Copied { report: None, files: None, code: 0, has_ended_well });
         };
-        let dir = request.destination.path().to_string_lossy().into_owned();
+        let dir = self.directory().unwrap_or(Path::new("")).to_string_lossy().into_owned();
+        let mut listed = None;
         // What a failed run did not get to is not missing for another reason.
         let unmatched = if has_ended_well { request.unmatched } else { Unmatched::Allow };
         let (report, code) = match copy(sandbox, Request { unmatched, ..request.clone() }).await {
             Ok(copied) => {
                 let (files, bytes) = (copied.files(), copied.bytes());
                 let (omitted, unmatched) = (copied.manifest.omitted, copied.unmatched);
+                listed = Some(copied.manifest.files);
                 (ArtifactsReport { dir, files, bytes, omitted, unmatched, error: None }, 0)
             }
             Err(error) => {
@@ -118,7 +134,7 @@ impl Artifacts {
                 (ArtifactsReport { dir, files: 0, bytes: 0, omitted, unmatched, error }, code)
             }
         };
-        Ok(Copied { report: Some(report), code, has_ended_well })
+        Ok(Copied { report: Some(report), files: listed, code, has_ended_well })
     }
 }
 

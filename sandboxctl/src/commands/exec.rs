@@ -17,6 +17,7 @@ use sandbox_controller::{Command, Config, ExecStream, Execution, Sandbox, Stdin}
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::collect::{Artifacts, Copied};
+use super::receipt::{Issued, Issuer, Subjected};
 use super::staging::{Staged, Staging};
 use super::transfer::{Sink, Source};
 use super::{Context, block_on, cut_off, hints, launch, network, touched};
@@ -42,7 +43,9 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     let lifetime = DEFAULT_LIFETIME.saturating_add(spec.limits.timeout);
     let spec = launch::with_hosts(spec, &settings)?.lifespan(Lifespan::OneRun).lifetime(lifetime);
     let artifacts = Artifacts::of(&args.artifacts, &spec)?;
-    let (staging, spec) = Staging::of(&args.changes, args.json, 1, spec)?;
+    let is_listed = args.receipt.file.is_some() && artifacts.directory().is_none();
+    let (staging, spec) = Staging::of(&args.changes, args.json, 1, spec, is_listed)?;
+    let issuer = Issuer::of(context, &args.receipt, &spec, &artifacts, 1)?;
     let source = match args.stdin {
         true => Some(
             Source::stdin().map_err(|source| Error::System { what: "stdin".to_owned(), source })?,
@@ -53,7 +56,8 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
     let config = context.controller(&settings);
-    let session = Session { context, settings: &settings, args, line: &line, artifacts, staging };
+    let session =
+        Session { context, settings: &settings, args, line: &line, artifacts, staging, issuer };
     block_on(session.run(config, spec, command, source)).map_err(|error| match (error, &root) {
         (Error::Controller(source), RootFs::Image { reference, .. })
             if image_is_a_word && source.kind() == ErrorKind::Image =>
@@ -104,6 +108,8 @@ struct Session<'a> {
     artifacts: Artifacts,
     /// What becomes of its changes.
     staging: Staging,
+    /// What is written of what it made of what.
+    issuer: Option<Issuer>,
 }
 
 impl Session<'_> {
@@ -115,8 +121,8 @@ impl Session<'_> {
         stdin: Option<Source>,
     ) -> Result<u8, Error> {
         launch::in_sandbox(self.context, self.settings, config, spec, async |sandbox, signals| {
-            let execution = sandbox.start_exec(command);
-            let follow = async |execution| self.follow(sandbox, execution, stdin).await;
+            let execution = sandbox.start_exec(command.clone());
+            let follow = async |execution| self.follow(sandbox, execution, stdin, &command).await;
             launch::follow_to_end(signals, execution, Execution::cancel_handle, follow).await
         })
         .await
@@ -142,6 +148,7 @@ impl Session<'_> {
         sandbox: &Sandbox,
         mut execution: Execution,
         source: Option<Source>,
+        command: &Command,
     ) -> Result<u8, Error> {
         let cancel = execution.cancel_handle();
         let stdin = execution.stdin();
@@ -189,8 +196,16 @@ impl Session<'_> {
         fed?;
         let copied = self.artifacts.copy(sandbox, &result.outcome).await?;
         let staged = self.staging.finish(sandbox, &mut result.execution).await?;
+        let issued = match &self.issuer {
+            Some(issuer) => {
+                let ran = Subjected::Command(command);
+                issuer.issue(sandbox, &ran, &result.execution, &copied, &self.staging).await
+            }
+            None => Issued::default(),
+        };
         self.end(&result, written, &tail, &copied, &staged)?;
-        Ok(copied.exit_code(result.outcome.exit_code()))
+        issued.print(self.context.output);
+        Ok(issued.exit_code(copied.exit_code(result.outcome.exit_code())))
     }
 
     /// Reports its result.

@@ -17,6 +17,8 @@ mod manual;
 mod network;
 mod preparing;
 mod ps;
+mod receipt;
+mod replay;
 mod run;
 mod staging;
 mod text;
@@ -60,6 +62,9 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         Command::Check(args) => check::check(&context, &args),
         Command::Types => output.text(SCRIPT_API).map(|()| 0),
         Command::Artifacts(command) => artifacts::artifacts(&context, command),
+        Command::Keys(command) => receipt::keys(&context, &command),
+        Command::Receipt(command) => receipt::receipt(&context, &command),
+        Command::Replay(args) => replay::replay(&context, &args),
         Command::Image(command) => image::image(&context, command),
         Command::Ps(args) => ps::ps(&context, &args),
         Command::Gc(args) => gc::gc(&context, &args),

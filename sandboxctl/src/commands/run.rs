@@ -9,6 +9,7 @@ use sandbox_api::{Lifespan, LimitKey, Outcome, RunResult, SandboxSpec, Script};
 use sandbox_controller::{Config, Controller, Run, Sandbox};
 
 use super::collect::{Artifacts, Copied};
+use super::receipt::{Issued, Issuer, Subjected};
 use super::staging::{Staged, Staging};
 use super::{Context, block_on, hints, launch, network};
 use crate::cli::RunArgs;
@@ -33,7 +34,9 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
     let spec = spec(context, args, &settings)?;
     let artifacts = Artifacts::of(&args.artifacts, &spec)?.of_one_run(scripts.len())?;
-    let (staging, spec) = Staging::of(&args.changes, args.json, scripts.len(), spec)?;
+    let is_listed = args.receipt.file.is_some() && artifacts.directory().is_none();
+    let (staging, spec) = Staging::of(&args.changes, args.json, scripts.len(), spec, is_listed)?;
+    let issuer = Issuer::of(context, &args.receipt, &spec, &artifacts, scripts.len())?;
     let config = context.controller(&settings);
     let session = Session {
         context,
@@ -42,11 +45,14 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         spec,
         artifacts,
         staging,
+        issuer,
         is_streamed: scripts.len() == 1 || args.jobs == 1,
         has_heads: scripts.len() > 1,
     };
     let jobs = scripts.into_iter().map(|source| {
         let script = Script::new(source.source.clone()).args(arguments.clone());
+        let now = args.reproducible.now.map(|moment| moment.0);
+        let script = script.seed(args.reproducible.seed).now(now);
         (source, script)
     });
     block_on(session.run(config, jobs.collect()))
@@ -81,10 +87,19 @@ struct Session<'a> {
     artifacts: Artifacts,
     /// What becomes of their changes.
     staging: Staging,
+    /// What is written of what it made of what.
+    issuer: Option<Issuer>,
     /// One runs at a time, and is printed as it comes.
     is_streamed: bool,
     /// There are several, whose outputs have their names above them.
     has_heads: bool,
+}
+
+/// What became of the files of a run.
+struct Ended {
+    copied: Copied,
+    staged: Staged,
+    issued: Issued,
 }
 
 impl Session<'_> {
@@ -112,7 +127,7 @@ impl Session<'_> {
         let mut runs = pin!(runs);
         let mut code = 0;
         while let Some(ended) = runs.next().await {
-            let (source, result, copied, staged) = ended?;
+            let (source, result, Ended { copied, staged, issued }) = ended?;
             if !self.is_streamed {
                 let report = self.report(&source);
                 for entry in &result.logs {
@@ -122,9 +137,10 @@ impl Session<'_> {
                     network::print_all_refused(self.context.output, result.network.as_ref());
                 }
                 report.end(&result, &copied, &staged)?;
+                issued.print(self.context.output);
             }
             if code == 0 {
-                code = copied.exit_code(result.exit_code());
+                code = issued.exit_code(copied.exit_code(result.exit_code()));
             }
             // The signal was for all of them.
             if matches!(result.outcome, Outcome::Cancelled { .. }) {
@@ -140,7 +156,7 @@ impl Session<'_> {
         controller: &Controller,
         source: ScriptSource,
         script: Script,
-    ) -> Result<(ScriptSource, RunResult, Copied, Staged), Error> {
+    ) -> Result<(ScriptSource, RunResult, Ended), Error> {
         let mut signals = Signals::listen()?;
         let spec = self.spec.clone().title(launch::title(&source.name));
         let context = self.context;
@@ -151,13 +167,13 @@ impl Session<'_> {
             &mut signals,
             spec,
             async |sandbox, signals| {
-                let run = sandbox.start(script);
-                let follow = async |run| self.follow(sandbox, run, &source).await;
+                let run = sandbox.start(script.clone());
+                let follow = async |run| self.follow(sandbox, run, &source, &script).await;
                 launch::follow_to_end(signals, run, Run::cancel_handle, follow).await
             },
         )
         .await;
-        ran.map(|(result, copied, staged)| (source, result, copied, staged))
+        ran.map(|(result, ended)| (source, result, ended))
     }
 
     /// Prints a run's output while it lasts, and its result, unless others run beside it.
@@ -166,12 +182,12 @@ impl Session<'_> {
         sandbox: &Sandbox,
         mut run: Run,
         source: &ScriptSource,
-    ) -> Result<(RunResult, Copied, Staged), Error> {
+        script: &Script,
+    ) -> Result<(RunResult, Ended), Error> {
         if !self.is_streamed {
             let mut result = run.wait().await?;
-            let copied = self.artifacts.copy(sandbox, &result.outcome).await?;
-            let staged = self.staging.finish(sandbox, &mut result.execution).await?;
-            return Ok((result, copied, staged));
+            let ended = self.finish(sandbox, script, &mut result).await?;
+            return Ok((result, ended));
         }
         let report = self.report(source);
         let refused = run.refused_hosts();
@@ -188,10 +204,29 @@ impl Session<'_> {
                 tokio::join!(biased; notes, finish).1?
             }
         };
+        let ended = self.finish(sandbox, script, &mut result).await?;
+        report.end(&result, &ended.copied, &ended.staged)?;
+        ended.issued.print(self.context.output);
+        Ok((result, ended))
+    }
+
+    /// Copies, commits and records what a run left that has ended.
+    async fn finish(
+        &self,
+        sandbox: &Sandbox,
+        script: &Script,
+        result: &mut RunResult,
+    ) -> Result<Ended, Error> {
         let copied = self.artifacts.copy(sandbox, &result.outcome).await?;
         let staged = self.staging.finish(sandbox, &mut result.execution).await?;
-        report.end(&result, &copied, &staged)?;
-        Ok((result, copied, staged))
+        let issued = match &self.issuer {
+            Some(issuer) => {
+                let ran = Subjected::Script(script);
+                issuer.issue(sandbox, &ran, &result.execution, &copied, &self.staging).await
+            }
+            None => Issued::default(),
+        };
+        Ok(Ended { copied, staged, issued })
     }
 
     fn report<'b>(&'b self, script: &'b ScriptSource) -> Report<'b> {

@@ -35,7 +35,8 @@ pub struct Staged {
 }
 
 impl Staging {
-    /// Checks the flags, and has the sandbox staged if they ask for it.
+    /// Checks the flags, and has the sandbox staged if they ask for it, or if what changes is to be
+    /// listed for another reason.
     ///
     /// # Errors
     ///
@@ -45,8 +46,9 @@ impl Staging {
         json: bool,
         runs: usize,
         spec: SandboxSpec,
+        is_listed: bool,
     ) -> Result<(Self, SandboxSpec), Error> {
-        if !args.is_staged() {
+        if !args.is_staged() && !(is_listed && spec.io_dir.is_some()) {
             return Ok((Self { options: None, file: None }, spec));
         }
         let flag = match args {
@@ -85,6 +87,11 @@ impl Staging {
             keep_staged: args.keep_staged.clone(),
         };
         Ok((Self { options: Some(options), file: args.file.clone() }, spec.staged()))
+    }
+
+    /// When changes are committed; `None` if they are made in place.
+    pub fn policy(&self) -> Option<CommitPolicy> {
+        self.options.as_ref().map(|options| options.commit)
     }
 
     /// Ends the sandbox and decides about the changes. What goes wrong then is the outcome of a run that
@@ -151,12 +158,12 @@ fn check_kept(kept: &Path, io_dir: &Path, runs: usize) -> Result<(), Error> {
     }
 }
 
-fn parent_of(path: &Path) -> &Path {
+pub fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Whether a path leads into a directory.
-fn is_in(path: &Path, directory: &Path) -> bool {
+pub fn is_in(path: &Path, directory: &Path) -> bool {
     let canonical = (path.canonicalize(), directory.canonicalize());
     matches!(canonical, (Ok(path), Ok(directory)) if path.starts_with(&directory))
 }

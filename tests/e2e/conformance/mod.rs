@@ -21,6 +21,7 @@ mod operations;
 mod policy;
 mod programs;
 mod reaping;
+mod receipts;
 mod run;
 mod sockets;
 mod stages;

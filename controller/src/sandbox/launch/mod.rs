@@ -214,6 +214,10 @@ impl Opened {
             mounts.add_root(root)?;
         }
         let image_workdir = prepared.as_ref().map(|prepared| prepared.workdir.clone());
+        let image_id = prepared.as_ref().and_then(|prepared| match &prepared.root {
+            ProgramRoot::Image { id, .. } => Some(id.clone()),
+            ProgramRoot::Directory(_) => None,
+        });
         let mut container =
             plan.container(&spec, name.clone(), labels, likely_user, &sources, prepared);
         container.hidden = mounts.hidden();
@@ -245,6 +249,7 @@ impl Opened {
         tracing::info!(container = container.id(), %user, "created a container");
         let about = About {
             image_workdir: image_workdir.filter(|_| plan.io.is_none()),
+            image_id,
             id,
             shared,
             spec,
@@ -282,6 +287,8 @@ struct About {
     user_mapping: UserMapping,
     /// The image's default working directory, in a sandbox without an io dir.
     image_workdir: Option<String>,
+    /// The id of the image that commands run in.
+    image_id: Option<String>,
 }
 
 /// Creates the io dir of a sandbox with a private one.

@@ -209,6 +209,7 @@ impl Ready {
             supports_exec: spec.root.supports_exec(),
             write_baseline: WriteBaseline::default(),
             image_workdir: about.image_workdir,
+            image_id: about.image_id,
             home: plan.args.home.clone(),
             workdir: plan.args.base(),
             io_mount: plan.io,

@@ -181,6 +181,44 @@ fn dates_are_in_utc() {
 }
 
 #[test]
+fn script_with_a_time_of_its_own_sees_no_other() {
+    let sandbox = Sandbox { now: Some(1_767_225_600), ..Sandbox::new() };
+    let source = "local before = os.time()
+        while os.clock() < 0.01 do end
+        return before, os.time(nil), os.date('%Y-%m-%d %H:%M:%S'), os.date('!*t').year, os.date('*t').yday,
+            os.time({year=1970, month=1, day=2, hour=0}), os.date('%Y', 0), os.clock() < 60,
+            pcall(os.time, 'x')";
+    let found = sandbox.value(source);
+    let expected = json!([
+        1_767_225_600,
+        1_767_225_600,
+        "2026-01-01 00:00:00",
+        2026,
+        1,
+        86400,
+        "1970",
+        true,
+        false
+    ]);
+    assert_eq!(found.as_array().unwrap()[..9], expected.as_array().unwrap()[..]);
+    assert_eq!(value("return os.time() > 1767225600 and os.clock() >= 0"), json!(true));
+}
+
+#[test]
+fn script_with_a_seed_draws_the_same_numbers() {
+    let draw = |seed| {
+        let sandbox = Sandbox { seed, ..Sandbox::new() };
+        sandbox.value("return math.random(1e9), math.random(), math.random(1, 6)")
+    };
+    assert_eq!(draw(Some(7)), draw(Some(7)));
+    assert_ne!(draw(Some(7)), draw(Some(8)));
+    assert_ne!(draw(Some(u32::MAX)), draw(Some(u32::MAX - 1)));
+    assert_ne!(draw(None), draw(None));
+    let again = "math.randomseed(7) return math.random(1e9), math.random(), math.random(1, 6)";
+    assert_eq!(value(again), draw(Some(7)), "a seed is what randomseed takes");
+}
+
+#[test]
 fn a_chunk_begins_like_any_coroutine_of_luau() {
     assert_eq!(
         value("return coroutine.running() == nil, coroutine.isyieldable()"),

@@ -1,0 +1,231 @@
+//! The digest of an input: of a file, or of everything in a directory.
+
+use std::fs::File;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, readlinkat};
+use sandbox_dirfd::{Visit, WalkBounds, hex, join, walk};
+use sha2::{Digest as _, Sha256};
+
+use crate::collect::complete;
+use crate::copy::{describe, hash, state};
+use crate::cursor::{Cursor, MissingDir};
+use crate::error::Error;
+use crate::{CHECKSUMS, MANIFEST, MAX_DEPTH, Proceed};
+
+const SCAN: WalkBounds =
+    WalkBounds { entries: 2_000_000, depth: MAX_DEPTH, time: Duration::from_secs(600) };
+
+/// The digest of an input, and what shows later whether it is still the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputDigest {
+    /// The SHA-256 of a file's content; of a directory, that of its listing: one line for each entry
+    /// below it, sorted by the bytes of their paths,
+    /// `TYPE MODE SHA256 PATH` with `file`, `directory`, `symlink` or `other`, the permission bits in
+    /// octal, the digest of the content or of the link's target (`-` for others), and the path
+    /// with everything but printable ASCII escaped as in Rust (`\n`, `\xc3`).
+    pub sha256: String,
+    /// The number of regular files.
+    pub files: u64,
+    /// The bytes of all of them.
+    pub bytes: u64,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+    /// Of everything that changes with an entry: sizes, times, inodes.
+    state: String,
+}
+
+impl InputDigest {
+    /// Whether nothing of the input has changed since, by its sizes, times and inodes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if it cannot be read any more.
+    pub fn is_still_of(&self, path: &Path) -> Result<bool, Error> {
+        let root = open(path)?;
+        Ok(self.state == Entries::of(&root, path)?.state())
+    }
+}
+
+/// Digests a file, or a directory with everything in it. Links below it are not followed.
+///
+/// # Errors
+///
+/// [`Error`] if something cannot be read, changes meanwhile, or is too deep or too much.
+pub fn digest_input(path: &Path, proceed: Proceed<'_>) -> Result<InputDigest, Error> {
+    let name = path.as_os_str().as_encoded_bytes();
+    let failed = Error::io("read", name);
+    let root = open(path)?;
+    let entries = Entries::of(&root, path)?;
+    let state = entries.state();
+    let Entries { root: stat, below } = entries;
+    let (mut files, mut bytes) = (0, 0);
+    let sha256 = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+        let mut listing = Sha256::new();
+        let mut from = Cursor::new(root.as_fd(), MissingDir::Fail);
+        for (path, stat) in &below {
+            let (kind, digest) = match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile => {
+                    let file = describe(&mut from, path, proceed)?;
+                    files += 1;
+                    bytes += file.bytes;
+                    ("file", file.sha256)
+                }
+                FileType::Directory => ("directory", "-".to_owned()),
+                FileType::Symlink => {
+                    let io = Error::io("read", path);
+                    let (parent, name) = from.parent(path).map_err(&io)?;
+                    let target = readlinkat(parent, name, Vec::new()).map_err(&io)?;
+                    ("symlink", hex(&Sha256::digest(target.as_bytes())))
+                }
+                _ => ("other", "-".to_owned()),
+            };
+            let (mode, path) = (stat.st_mode & 0o7777, path.escape_ascii());
+            listing.update(format!("{kind} {mode:04o} {digest} {path}\n"));
+        }
+        hex(&listing.finalize())
+    } else {
+        let file = File::from(root.try_clone().map_err(&failed)?);
+        let Some(content) = hash(&file, u64::MAX, proceed).map_err(&failed)? else {
+            return Err(Error::Cancelled);
+        };
+        (files, bytes) = (1, content.bytes);
+        content.sha256
+    };
+    let is_directory = !matches!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile);
+    let digest = InputDigest { sha256, files, bytes, is_directory, state };
+    match digest.is_still_of(path)? {
+        true => Ok(digest),
+        false => Err(Error::Changing { path: String::from_utf8_lossy(name).into_owned() }),
+    }
+}
+
+/// The digests of all files in a directory, by their paths, without the manifest and the checksums of
+/// an artifacts directory. `None` for what is no regular file.
+///
+/// # Errors
+///
+/// [`Error`] if something cannot be read, changes meanwhile, or is too deep or too much.
+pub fn digest_files(
+    directory: &Path,
+    proceed: Proceed<'_>,
+) -> Result<Vec<(Vec<u8>, Option<String>)>, Error> {
+    let root = open(directory)?;
+    let Entries { below, .. } = Entries::of(&root, directory)?;
+    let mut from = Cursor::new(root.as_fd(), MissingDir::Fail);
+    let mut files = Vec::new();
+    for (path, stat) in below {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {}
+            FileType::RegularFile
+                if [MANIFEST, CHECKSUMS].iter().any(|it| path == it.as_bytes()) => {}
+            FileType::RegularFile => {
+                let file = describe(&mut from, &path, proceed)?;
+                files.push((path, Some(file.sha256)));
+            }
+            _ => files.push((path, None)),
+        }
+    }
+    Ok(files)
+}
+
+fn open(path: &Path) -> Result<OwnedFd, Error> {
+    let name = path.as_os_str().as_encoded_bytes();
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(Error::io("read", name))?;
+    let stat = fstat(&fd).map_err(Error::io("read", name))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile | FileType::Directory => Ok(fd),
+        _ => Err(Error::Vanished { path: String::from_utf8_lossy(name).into_owned() }),
+    }
+}
+
+/// What is below a path, sorted.
+struct Entries {
+    root: Stat,
+    below: Vec<(Vec<u8>, Stat)>,
+}
+
+impl Entries {
+    fn of(root: &OwnedFd, path: &Path) -> Result<Self, Error> {
+        let name = path.as_os_str().as_encoded_bytes();
+        let stat = fstat(root).map_err(Error::io("read", name))?;
+        let mut below = Vec::new();
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            let (_, coverage) = walk(root, SCAN, |folder, name, stat| {
+                below.push((join(folder, name), *stat));
+                Visit::Enter
+            });
+            complete(&path.display().to_string(), coverage)?;
+            below.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        }
+        Ok(Self { root: stat, below })
+    }
+
+    fn state(&self) -> String {
+        let mut digest = Sha256::new();
+        let root = std::iter::once((&b""[..], &self.root));
+        for (path, stat) in root.chain(self.below.iter().map(|(path, stat)| (&**path, stat))) {
+            let line = format!(
+                "{} {} {:?} {}\n",
+                stat.st_ino,
+                stat.st_mode,
+                state(stat),
+                path.escape_ascii()
+            );
+            digest.update(line);
+        }
+        hex(&digest.finalize())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn directory_has_the_digest_of_its_listing_whatever_its_place_and_times() {
+        let dir = tempfile::tempdir().unwrap();
+        let plant = |name: &str| {
+            let root = dir.path().join(name);
+            fs::create_dir_all(root.join("b/empty")).unwrap();
+            fs::write(root.join("a"), "one").unwrap();
+            fs::write(root.join("b/c"), "two").unwrap();
+            std::os::unix::fs::symlink("a", root.join("link")).unwrap();
+            root
+        };
+        let (one, other) = (plant("one"), plant("other"));
+        let digest = |path: &Path| digest_input(path, &|| true).unwrap();
+        let found = digest(&one);
+        assert_eq!((found.files, found.bytes, found.is_directory), (2, 6, true));
+        assert_eq!(found.sha256, digest(&other).sha256);
+        let sha = |text: &str| hex(&Sha256::digest(text));
+        let lines = format!(
+            "file 0644 {} a\ndirectory 0755 - b\nfile 0644 {} b/c\ndirectory 0755 - b/empty\n\
+             symlink 0777 {} link\n",
+            sha("one"),
+            sha("two"),
+            sha("a"),
+        );
+        assert_eq!(found.sha256, sha(&lines));
+        assert!(found.is_still_of(&one).unwrap());
+        fs::write(other.join("b/c"), "2").unwrap();
+        assert_ne!(digest(&other).sha256, found.sha256);
+        fs::write(one.join("b/c"), "owt").unwrap();
+        assert!(!found.is_still_of(&one).unwrap());
+    }
+
+    #[test]
+    fn file_has_the_digest_of_its_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("f");
+        fs::write(&file, "content").unwrap();
+        let found = digest_input(&file, &|| true).unwrap();
+        assert_eq!(found.sha256, hex(&Sha256::digest("content")));
+        assert_eq!((found.files, found.bytes, found.is_directory), (1, 7, false));
+        assert!(matches!(digest_input(&file, &|| false), Err(Error::Cancelled)));
+    }
+}

@@ -1,0 +1,26 @@
+//! Receipts: what a run made of what. Signed, opened again, and compared with what is there.
+//!
+//! A receipt is a [`Receipt`]: an in-toto statement with SLSA provenance. Signed, it is a DSSE
+//! [`Envelope`], as Sigstore's and in-toto's own tools read it. Nothing here trusts a receipt: it may
+//! have passed through other hands.
+
+#![forbid(unsafe_code)]
+
+mod key;
+mod outcome;
+mod sealed;
+mod subject;
+
+pub use key::{KeyError, PublicKey, SigningKey};
+pub use outcome::{outcome, request, traffic};
+pub use sealed::{Opened, ReceiptError, open, sign};
+pub use subject::{changed_files, differences, files};
+
+use sandbox_dirfd::hex;
+use sha2::{Digest as _, Sha256};
+
+/// The SHA-256 of some bytes, in lower-case hexadecimal.
+#[must_use]
+pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
+    hex(&Sha256::digest(bytes))
+}

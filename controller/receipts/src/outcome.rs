@@ -1,0 +1,69 @@
+//! What of a request and its outcome stands in a receipt.
+
+use std::path::PathBuf;
+
+use sandbox_api::receipt::{Dependency, DigestSet};
+use sandbox_api::{Network, Outcome, Pull, RootFs, SandboxSpec};
+use serde_json::{Map, Value, json};
+
+use crate::sha256;
+
+/// A sandbox as a receipt has it: without what only its host knows. An image is named by its id.
+#[must_use]
+pub fn request(spec: &SandboxSpec, image: Option<&str>) -> SandboxSpec {
+    let root = match (&spec.root, image) {
+        (RootFs::Image { .. }, Some(id)) => {
+            RootFs::Image { reference: id.to_owned(), pull: Pull::Never }
+        }
+        (RootFs::Directory(_), _) => RootFs::Directory(PathBuf::new()),
+        (RootFs::Archive(_), _) => RootFs::Archive(PathBuf::new()),
+        (root, _) => root.clone(),
+    };
+    SandboxSpec {
+        root,
+        io_dir: None,
+        inputs: Vec::new(),
+        container_name: None,
+        title: None,
+        ..spec.clone()
+    }
+}
+
+/// How a run ended: the digest of its status, its result and the kind of its error.
+#[must_use]
+pub fn outcome(outcome: &Outcome) -> Dependency {
+    let status = outcome.status().as_str();
+    let result = match outcome {
+        Outcome::Ok { result } => result.get(),
+        _ => "null",
+    };
+    let kind = outcome.failure().map(|failure| failure.kind.as_str());
+    let exit_code = outcome.exit_code();
+    let text = format!("{status}\n{}\n{exit_code}\n{result}\n", kind.unwrap_or_default());
+    let mut annotations = Map::new();
+    annotations.insert("status".to_owned(), status.into());
+    annotations.insert("exit_code".to_owned(), exit_code.into());
+    if let Some(kind) = kind {
+        annotations.insert("error".to_owned(), kind.into());
+    }
+    let digest = DigestSet { sha256: sha256(text) };
+    Dependency { name: "outcome".to_owned(), digest, annotations }
+}
+
+/// The hosts that were reached and refused.
+#[must_use]
+pub fn traffic(network: &Network) -> Dependency {
+    let contacted = network.contacted.iter().map(|it| (&it.host, it.port));
+    let refused = network.refused.iter().map(|it| (&it.host, it.port));
+    let list = |hosts: &mut dyn Iterator<Item = (&String, u16)>| -> Value {
+        hosts.map(|(host, port)| format!("{host}:{port}")).collect()
+    };
+    let hosts = json!({
+        "contacted": list(&mut contacted.into_iter()),
+        "refused": list(&mut refused.into_iter()),
+        "truncated": network.truncated,
+    });
+    let digest = DigestSet { sha256: sha256(hosts.to_string()) };
+    let Value::Object(annotations) = hosts else { unreachable!("it is an object") };
+    Dependency { name: "network".to_owned(), digest, annotations }
+}

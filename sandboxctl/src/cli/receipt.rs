@@ -1,0 +1,161 @@
+//! Receipts: the flags of `run` and `exec`, and the commands.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueHint};
+
+use super::allow::AllowArgs;
+use super::root::RootArgs;
+use super::{input, text};
+use crate::input::{Argument, InputArgument};
+
+/// What a run made of what.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Receipt")]
+pub struct ReceiptArgs {
+    /// Write what the run made of what to this file: an in-toto statement with SLSA provenance. Its
+    /// subjects are the artifacts, or else the changed files
+    #[arg(long = "receipt", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
+
+    /// Sign the receipt with this private key (see `sandboxctl keys new`)
+    #[arg(long, value_name = "KEY", value_hint = ValueHint::FilePath, requires = "file")]
+    pub sign: Option<PathBuf>,
+}
+
+/// What makes a script do the same each time.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Reproducibility")]
+pub struct ReproducibleArgs {
+    /// Give math.random this seed, 0 to 4294967295
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u32>,
+
+    /// What os.time and os.date give: a time in RFC 3339 such as 2026-01-01T00:00:00Z, or seconds
+    /// since 1970; os.clock begins at 0
+    #[arg(long, value_name = "TIME", value_parser = text::<Moment>())]
+    pub now: Option<Moment>,
+}
+
+/// A time in seconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment(pub u64);
+
+impl std::str::FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // The last second of the year 9999.
+        const LAST: u64 = 253_402_300_799;
+        let seconds = match text.parse::<u64>() {
+            Ok(seconds) => Some(seconds),
+            Err(_) => match sandbox_api::time::parse_rfc3339(text) {
+                Some((seconds, 0)) => u64::try_from(seconds).ok(),
+                _ => None,
+            },
+        };
+        seconds.filter(|&seconds| seconds <= LAST).map(Self).ok_or_else(|| {
+            "expected a time in whole seconds, from 1970 to 9999: 2026-01-01T00:00:00Z, or 1767225600"
+                .to_owned()
+        })
+    }
+}
+
+/// `keys`.
+#[derive(Debug, Subcommand)]
+pub enum KeysCommand {
+    /// Make a key that signs receipts
+    ///
+    /// Writes an ed25519 key in PEM to FILE, which only you may read, and its public key, which
+    /// verifies receipts, to FILE.pub. Neither may exist.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl keys new release.key
+  sandboxctl run build.luau --artifact dist --artifacts-dir dist --receipt receipt.json --sign release.key
+  sandboxctl receipt verify receipt.json --key release.key.pub --artifacts dist")]
+    New {
+        /// Where the private key is written
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+}
+
+/// `receipt`.
+#[derive(Debug, Subcommand)]
+pub enum ReceiptCommand {
+    /// Verify a receipt: its form, its signature, its artifacts
+    ///
+    /// Without --key the signature is not checked: anybody may have written the receipt. Exits with 1
+    /// if the receipt is not by the key, or artifacts differ.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl receipt verify receipt.json
+  sandboxctl receipt verify receipt.json --key release.key.pub --artifacts dist")]
+    Verify {
+        /// The receipt
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The public key that must have signed it
+        #[arg(long, value_name = "PUB", value_hint = ValueHint::FilePath)]
+        key: Option<PathBuf>,
+        /// The directory that must have the files of the receipt and no others; manifest.json and
+        /// SHA256SUMS of an artifacts directory do not count
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        artifacts: Option<PathBuf>,
+        /// Print JSON: {"signed", "verified", "subjects", "differences": [{"path", "change"}]}
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl ReceiptCommand {
+    /// Whether JSON is to be printed.
+    pub const fn wants_json(&self) -> bool {
+        let Self::Verify { json, .. } = self;
+        *json
+    }
+}
+
+/// `replay`.
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// The receipt of a script
+    #[arg(value_name = "RECEIPT", value_hint = ValueHint::FilePath)]
+    pub receipt: PathBuf,
+
+    /// The script
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub script: PathBuf,
+
+    /// Pass a string as args.KEY, as the run of the receipt did; repeatable
+    #[arg(long = "arg", value_name = "KEY=VALUE", value_parser = text::<Argument>())]
+    pub args: Vec<Argument>,
+
+    /// Pass the members of this JSON object as args; --arg wins
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub args_file: Option<PathBuf>,
+
+    /// An input of the receipt, with its name there; repeatable
+    #[arg(long = "in", value_name = "SRC[:NAME]", value_parser = input())]
+    pub inputs: Vec<InputArgument>,
+
+    /// The io dir as it was before the run, if it had files; it is not changed
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub io_dir: Option<PathBuf>,
+
+    /// The public key that must have signed the receipt
+    #[arg(long, value_name = "PUB", value_hint = ValueHint::FilePath)]
+    pub key: Option<PathBuf>,
+
+    /// What programs ran in, if that was a directory or an archive.
+    #[command(flatten)]
+    pub root: RootArgs,
+
+    /// Whom its programs may reach.
+    #[command(flatten)]
+    pub allow: AllowArgs,
+
+    /// Print JSON: {"identical", "differences": [{"path", "change"}]}
+    #[arg(long)]
+    pub json: bool,
+}

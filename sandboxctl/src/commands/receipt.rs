@@ -1,0 +1,463 @@
+//! Receipts: the flags `--receipt` and `--sign`, and the commands `keys` and `receipt`.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use sandbox_api::artifacts::CheckDifference;
+use sandbox_api::receipt::{
+    BuildDefinition, BuildType, Builder, BuilderId, Dependency, DigestSet, ExternalParameters,
+    InternalParameters, PredicateType, Provenance, Receipt, ReceiptEngine, RunDetails, RunMetadata,
+    StatementType, Subject,
+};
+use sandbox_api::{ErrorKind, ExecutionReport, Failure, InputSource, RootFs, SandboxSpec, Script};
+use sandbox_controller::artifacts::{self, digest_input};
+use sandbox_controller::receipts::{self, Opened, PublicKey, ReceiptError, SigningKey};
+use sandbox_controller::{AGENT_SHA256, AgentSource, Command, Sandbox};
+use serde::Serialize;
+use serde_json::Map;
+
+use super::Context;
+use super::artifacts::{cancellable, count, list};
+use super::collect::{Artifacts, Copied, FAILED};
+use super::staging::{Staging, is_in, parent_of};
+use crate::cli::receipt::{KeysCommand, ReceiptArgs, ReceiptCommand};
+use crate::error::Error;
+use crate::input;
+use crate::output::Output;
+use crate::target::Target;
+
+/// The most bytes of a receipt that is read.
+const MAX_RECEIPT: u64 = 256 << 20;
+/// The most bytes of a key.
+const MAX_KEY: u64 = 64 << 10;
+
+/// A receipt to be written at the end of a run.
+pub struct Issuer {
+    file: PathBuf,
+    key: Option<SigningKey>,
+    started: String,
+    spec: SandboxSpec,
+    artifacts: Vec<String>,
+    made_of: Vec<Dependency>,
+    /// The inputs, with what shows whether they are still the same.
+    inputs: Vec<(PathBuf, artifacts::InputDigest)>,
+}
+
+/// What runs.
+pub enum Subjected<'a> {
+    /// A script.
+    Script(&'a Script),
+    /// A command.
+    Command(&'a Command),
+}
+
+/// What became of a receipt.
+#[derive(Default)]
+pub struct Issued {
+    problem: Option<Failure>,
+}
+
+impl Issuer {
+    /// Checks the flags, and digests everything that the run is made of. `None` without `--receipt`.
+    ///
+    /// # Errors
+    ///
+    /// If the flags do not fit the run, or something cannot be read.
+    pub fn of(
+        context: &Context<'_>,
+        args: &ReceiptArgs,
+        spec: &SandboxSpec,
+        artifacts: &Artifacts,
+        runs: usize,
+    ) -> Result<Option<Self>, Error> {
+        let Some(file) = &args.file else { return Ok(None) };
+        let refuse = |why: String| Error::usage("--receipt", why);
+        if runs > 1 {
+            return Err(refuse("it is for one script at a time".to_owned()));
+        }
+        let directories = spec.io_dir.as_deref().into_iter().chain(artifacts.directory());
+        for directory in directories {
+            if [parent_of(file), file].into_iter().any(|path| is_in(path, directory)) {
+                let why = format!("{} is in {}", file.display(), directory.display());
+                return Err(refuse(why).with_hint("name a file elsewhere"));
+            }
+        }
+        let key = args.sign.as_deref().map(private_key).transpose()?;
+        drop(open(file)?);
+        let started = sandbox_api::time::now();
+        let agent = match context.environment.agent() {
+            AgentSource::File(path) => digest(&path)?.sha256,
+            _ => AGENT_SHA256.to_owned(),
+        };
+        let mut made_of = vec![dependency("agent", agent)];
+        let mut inputs = Vec::new();
+        if let RootFs::Directory(path) | RootFs::Archive(path) = &spec.root {
+            inputs.push(("rootfs".to_owned(), path.clone()));
+        }
+        for input in &spec.inputs {
+            let name = name_of(&input.name);
+            match &input.source {
+                InputSource::Path(path) => inputs.push((name, path.clone())),
+                InputSource::Bytes(bytes) => {
+                    made_of.push(dependency(&name, receipts::sha256(bytes)))
+                }
+            }
+        }
+        let mut digests = Vec::new();
+        for (name, path) in inputs {
+            let found = digest(&path)?;
+            made_of.push(described(&name, &found));
+            digests.push((path, found));
+        }
+        // It changes, and nothing is said of it afterwards.
+        if let Some(io_dir) = spec.io_dir.as_deref().filter(|dir| has_entries(dir)) {
+            made_of.push(described("io", &digest(io_dir)?));
+        }
+        Ok(Some(Self {
+            file: file.clone(),
+            key,
+            started,
+            spec: spec.clone(),
+            artifacts: artifacts.globs().to_vec(),
+            made_of,
+            inputs: digests,
+        }))
+    }
+
+    /// Writes the receipt. What goes wrong is told, and is the exit code of a run that had ended well.
+    pub async fn issue(
+        &self,
+        sandbox: &Sandbox,
+        ran: &Subjected<'_>,
+        report: &ExecutionReport,
+        copied: &Copied,
+        staging: &Staging,
+    ) -> Issued {
+        let problem = match self.receipt(sandbox, ran, report, copied, staging).await {
+            Ok(receipt) => self.write(&receipt).err(),
+            Err(error) => Some(error),
+        };
+        Issued { problem: problem.map(|error| error.document()) }
+    }
+
+    async fn receipt(
+        &self,
+        sandbox: &Sandbox,
+        ran: &Subjected<'_>,
+        report: &ExecutionReport,
+        copied: &Copied,
+        staging: &Staging,
+    ) -> Result<Receipt, Error> {
+        for (path, digest) in &self.inputs {
+            if !digest.is_still_of(path).map_err(failed)? {
+                let why = format!("{} changed while the run used it: no receipt", path.display());
+                return Err(Error::usage("--receipt", why).with_hint("run it again"));
+            }
+        }
+        let facts = sandbox.engine_facts().await?;
+        let mut made_of = self.made_of.clone();
+        let (build_type, seed, now) = match ran {
+            Subjected::Script(script) => {
+                made_of.push(dependency("script", receipts::sha256(&script.source)));
+                made_of.push(dependency("args", args_digest(&script.args)));
+                (BuildType::Script, script.seed, script.now.and_then(moment))
+            }
+            Subjected::Command(command) => {
+                made_of.push(dependency("command", command_digest(command)));
+                (BuildType::Command, None, None)
+            }
+        };
+        let image = sandbox.image_id();
+        if let (Some(id), RootFs::Image { reference, .. }) = (image, &self.spec.root) {
+            let mut image = dependency("image", id.trim_start_matches("sha256:").to_owned());
+            image.annotations.insert("reference".to_owned(), reference.as_str().into());
+            made_of.push(image);
+        }
+        made_of.sort_by(|one, other| one.name.cmp(&other.name));
+        let outcome = receipts::outcome(&report.outcome);
+        let mut subject = match (&copied.files, &report.changes) {
+            (Some(files), _) => receipts::files(files),
+            (None, Some(changes)) => receipts::changed_files(&changes.manifest),
+            (None, None) => Vec::new(),
+        };
+        if subject.is_empty() {
+            subject.push(Subject::result(outcome.digest.sha256.clone()));
+        }
+        let mut byproducts = vec![outcome];
+        byproducts.extend(report.network.as_ref().map(receipts::traffic));
+        let version =
+            BTreeMap::from([("sandboxctl".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]);
+        Ok(Receipt {
+            statement: StatementType::V1,
+            subject,
+            predicate_type: PredicateType::Provenance,
+            predicate: Provenance {
+                build_definition: BuildDefinition {
+                    build_type,
+                    external_parameters: ExternalParameters {
+                        sandbox: receipts::request(&self.spec, image),
+                        artifacts: self.artifacts.clone(),
+                        commit: staging.policy(),
+                        seed,
+                        now,
+                    },
+                    internal_parameters: InternalParameters {
+                        engine: ReceiptEngine {
+                            kind: report.engine,
+                            version: facts.version,
+                            kernel: facts.kernel,
+                        },
+                        confinement: report.confinement.clone(),
+                    },
+                    resolved_dependencies: made_of,
+                },
+                run_details: RunDetails {
+                    builder: Builder { id: BuilderId::Sandboxctl, version },
+                    metadata: RunMetadata {
+                        invocation_id: report.id.clone(),
+                        started_on: self.started.clone(),
+                        finished_on: sandbox_api::time::now(),
+                    },
+                    byproducts,
+                },
+            },
+        })
+    }
+
+    fn write(&self, receipt: &Receipt) -> Result<(), Error> {
+        let what = || format!("--receipt {}", self.file.display());
+        let unwritten = |source: std::io::Error| Error::Content { what: what(), source };
+        let mut text = match &self.key {
+            Some(key) => receipts::sign(receipt, key).and_then(|it| serde_json::to_vec(&it)),
+            None => serde_json::to_vec(receipt),
+        }
+        .map_err(|error| unwritten(error.into()))?;
+        text.push(b'\n');
+        let target = open(&self.file)?;
+        let written = target.writer().and_then(|mut writer| writer.write_all(&text));
+        written.and_then(|()| target.finish()).map_err(unwritten)
+    }
+}
+
+impl Issued {
+    /// The exit code, where `code` is that of the run: it counts if it is not 0.
+    pub const fn exit_code(&self, code: u8) -> u8 {
+        match (code, &self.problem) {
+            (0, Some(_)) => FAILED,
+            _ => code,
+        }
+    }
+
+    /// Says what went wrong. The outcome of the run stands.
+    pub fn print(&self, output: &Output) {
+        if let Some(problem) = &self.problem {
+            output.failure(&problem.message, problem.hint.as_deref());
+        }
+    }
+}
+
+/// Where an input is, as a name in a receipt.
+pub fn name_of(input: &str) -> String {
+    match input.strip_prefix('/') {
+        Some(path) => path.to_owned(),
+        None => format!("in/{input}"),
+    }
+}
+
+/// The digest of a file or directory, unless a signal arrives.
+pub fn digest(path: &Path) -> Result<artifacts::InputDigest, Error> {
+    let path = path.to_owned();
+    cancellable(move |proceed| digest_input(&path, proceed))
+}
+
+fn has_entries(directory: &Path) -> bool {
+    directory.read_dir().is_ok_and(|mut entries| entries.next().is_some())
+}
+
+fn dependency(name: &str, sha256: String) -> Dependency {
+    Dependency { name: name.to_owned(), digest: DigestSet { sha256 }, annotations: Map::new() }
+}
+
+fn described(name: &str, digest: &artifacts::InputDigest) -> Dependency {
+    let mut described = dependency(name, digest.sha256.clone());
+    if digest.is_directory {
+        described.annotations.insert("files".to_owned(), digest.files.into());
+        described.annotations.insert("bytes".to_owned(), digest.bytes.into());
+    }
+    described
+}
+
+/// Of the arguments as JSON without spaces, its keys sorted.
+pub fn args_digest(args: &Map<String, serde_json::Value>) -> String {
+    let mut value = serde_json::Value::Object(args.clone());
+    value.sort_all_objects();
+    receipts::sha256(value.to_string())
+}
+
+/// Of the words of a command, each with a zero byte at its end.
+fn command_digest(command: &Command) -> String {
+    let mut words = Vec::new();
+    match &command.what {
+        sandbox_api::CommandLine::Shell(line) => words.extend([&b"sh"[..], b"-c", line]),
+        sandbox_api::CommandLine::Program { program, args } => {
+            words.push(program);
+            words.extend(args.iter().map(Vec::as_slice));
+        }
+    }
+    let mut text = Vec::new();
+    for word in words {
+        text.extend_from_slice(word);
+        text.push(0);
+    }
+    receipts::sha256(text)
+}
+
+fn moment(seconds: u64) -> Option<String> {
+    sandbox_api::time::rfc3339(i64::try_from(seconds).ok()?, 0)
+}
+
+fn open(file: &Path) -> Result<Target, Error> {
+    let unusable =
+        |error| Error::usage("--receipt", format!("{}: {}", file.display(), input::reason(&error)));
+    Target::open(file).map_err(unusable)
+}
+
+fn read(what: &str, file: &Path, most: u64) -> Result<Vec<u8>, Error> {
+    let refuse = |why: &str| Error::usage(what, format!("{}: {why}", file.display()));
+    let mut text = Vec::new();
+    File::open(file)
+        .and_then(|file| file.take(most + 1).read_to_end(&mut text))
+        .map_err(|error| refuse(&input::reason(&error)))?;
+    match text.len() as u64 > most {
+        true => Err(refuse("it is too large")),
+        false => Ok(text),
+    }
+}
+
+fn private_key(file: &Path) -> Result<SigningKey, Error> {
+    let text = String::from_utf8(read("--sign", file, MAX_KEY)?).unwrap_or_default();
+    SigningKey::from_pem(&text).map_err(|error| {
+        Error::usage("--sign", format!("{}: {error}", file.display()))
+            .with_hint("`sandboxctl keys new FILE` makes one")
+    })
+}
+
+/// Reads a public key.
+pub fn public_key(file: &Path) -> Result<PublicKey, Error> {
+    let text = String::from_utf8(read("--key", file, MAX_KEY)?).unwrap_or_default();
+    PublicKey::from_pem(&text).map_err(|error| {
+        Error::usage("--key", format!("{}: {error}", file.display()))
+            .with_hint("the public key is in FILE.pub, beside the private one")
+    })
+}
+
+/// Reads a receipt.
+pub fn read_receipt(file: &Path) -> Result<Opened, Error> {
+    let text = read("RECEIPT", file, MAX_RECEIPT)?;
+    receipts::open(&text)
+        .map_err(|error| Error::usage("RECEIPT", format!("{}: {error}", file.display())))
+}
+
+/// The failure of a receipt that is not by the key.
+pub fn unverified(error: &ReceiptError) -> Failure {
+    Failure::new(ErrorKind::Policy, error.to_string(), None)
+}
+
+fn failed(error: artifacts::Error) -> Error {
+    sandbox_controller::Error::from(error).into()
+}
+
+pub fn keys(context: &Context<'_>, command: &KeysCommand) -> Result<u8, Error> {
+    let KeysCommand::New { file } = command;
+    let mut public = file.clone().into_os_string();
+    public.push(".pub");
+    let public = PathBuf::from(public);
+    let key = SigningKey::generate()
+        .map_err(|source| Error::System { what: "random bytes".to_owned(), source })?;
+    create(file, 0o600, &key.to_pem())?;
+    if let Err(error) = create(&public, 0o644, &key.public().to_pem()) {
+        _ = std::fs::remove_file(file);
+        return Err(error);
+    }
+    context.output.text(&format!("{}\n", key.public().id()))?;
+    context.output.notice(&format!(
+        "keep {} secret; give {} away",
+        file.display(),
+        public.display()
+    ));
+    Ok(0)
+}
+
+fn create(file: &Path, mode: u32, text: &str) -> Result<(), Error> {
+    let mut options = File::options();
+    let created = options.write(true).create_new(true).mode(mode).open(file);
+    created.and_then(|mut created| created.write_all(text.as_bytes())).map_err(|error| {
+        Error::usage("FILE", format!("{}: {}", file.display(), input::reason(&error)))
+    })
+}
+
+/// What `receipt verify --json` prints.
+#[derive(Serialize)]
+struct Verification<'a> {
+    signed: bool,
+    /// Whether the key signed it; null without a key.
+    verified: Option<bool>,
+    subjects: usize,
+    differences: &'a [sandbox_api::artifacts::PathDifference<CheckDifference>],
+}
+
+pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Error> {
+    let ReceiptCommand::Verify { file, key, artifacts, json } = command;
+    let output = context.output;
+    let opened = read_receipt(file)?;
+    let verified = key.as_deref().map(public_key).transpose()?.map(|key| opened.verify(&key));
+    let found = artifacts.as_deref().map(files_of).transpose()?;
+    let differences =
+        found.map(|found| receipts::differences(&opened.receipt, &found)).unwrap_or_default();
+    let is_bad = matches!(verified, Some(Err(_)));
+    let code = u8::from(is_bad || !differences.is_empty());
+    if *json {
+        let verification = Verification {
+            signed: opened.is_signed(),
+            verified: verified.as_ref().map(Result::is_ok),
+            subjects: opened.receipt.subject.len(),
+            differences: &differences,
+        };
+        output.document(&verification)?;
+        return Ok(code);
+    }
+    if let Some(Err(error)) = &verified {
+        output.failure(&unverified(error).message, None);
+        return Ok(code);
+    }
+    list(context, &differences, CheckDifference::as_str)?;
+    if code == 0 {
+        let files = opened.receipt.subject.iter().filter(|it| it.path().is_some()).count();
+        let files = count(files as u64);
+        let done = match (&verified, artifacts) {
+            (Some(_), Some(_)) => format!("verified the signature and {files}\n"),
+            (Some(_), None) => format!("verified the signature; the receipt is of {files}\n"),
+            (None, Some(_)) => format!("verified {files}; not the signature\n"),
+            (None, None) => format!("a receipt of {files}; its signature is not verified\n"),
+        };
+        output.text(&done)?;
+    }
+    if key.is_none() {
+        output.notice("without --key anybody may have written this receipt");
+    }
+    Ok(code)
+}
+
+/// The files of a directory, without what `--artifacts-dir` adds.
+fn files_of(directory: &Path) -> Result<Vec<Subject>, Error> {
+    let directory = directory.to_owned();
+    let files = cancellable(move |proceed| artifacts::digest_files(&directory, proceed))?;
+    let subject = |(path, sha256): (Vec<u8>, Option<String>)| {
+        // What is no regular file has no digest, and is none of the receipt's.
+        Subject::file(&path, sha256.unwrap_or_default())
+    };
+    Ok(files.into_iter().map(subject).collect())
+}

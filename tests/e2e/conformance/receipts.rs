@@ -1,0 +1,281 @@
+//! Receipts: what a run made of what, verified and replayed by somebody else.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::exec_cli::Commands;
+use crate::place::{Ended, Place, finish};
+
+const SCRIPT: &str = "local sum = 0
+for line in io.lines('/in/sales.csv') do sum += tonumber(line) or 0 end
+fs.write('dist/report.txt', `{args.title}: {sum}, {math.random(1000)}, {os.date('%Y-%m-%d')}\\n`)
+fs.write('dist/data.json', json.encode({sum = sum}))
+return sum";
+
+/// The flags of the run and of its replay that say what it is made of.
+const MADE_OF: [&str; 4] = ["--in", "sales.csv", "--arg", "title=Sales"];
+
+/// A run with a signed receipt, as a job makes it.
+fn job() -> Place {
+    let place = Place::new();
+    place.write("sales.csv", "10\n32\n");
+    place.write("script.luau", SCRIPT);
+    place.sandboxctl(["keys", "new", "release.key"]).assert_code(0);
+    let ended = place.sandboxctl(
+        [
+            &["run", "script.luau"][..],
+            &MADE_OF,
+            &["--artifact", "dist", "--artifacts-dir", "out", "--seed", "7"],
+            &["--now", "2026-01-01T00:00:00Z"],
+            &["--receipt", "receipt.json", "--sign", "release.key"],
+        ]
+        .concat(),
+    );
+    ended.assert_code(0);
+    place
+}
+
+fn verify(place: &Place, more: &[&str]) -> Ended {
+    place.sandboxctl([&["receipt", "verify", "receipt.json"], more].concat())
+}
+
+const BY_KEY: [&str; 4] = ["--key", "release.key.pub", "--artifacts", "out"];
+
+fn replay(place: &Place, more: &[&str]) -> Ended {
+    let flags = ["replay", "receipt.json", "--script", "script.luau"];
+    place.sandboxctl([&flags[..], more].concat())
+}
+
+/// The statement in a receipt.
+fn statement(place: &Place) -> Value {
+    let document: Value = serde_json::from_str(&place.read("receipt.json")).unwrap();
+    let Some(payload) = document["payload"].as_str() else { return document };
+    let payload: sandbox_protocol::Base64 = serde_json::from_value(json!(payload)).unwrap();
+    serde_json::from_slice(&payload.0).unwrap()
+}
+
+#[test]
+fn artifacts_are_verified_and_made_again_by_who_has_the_receipt() {
+    let place = job();
+    assert_eq!(place.read("out/dist/report.txt").split(", ").last(), Some("2026-01-01\n"));
+    let verified = verify(&place, &BY_KEY);
+    assert_eq!(verified.assert_code(0).stdout, "verified the signature and 2 files\n");
+    let replayed = replay(&place, &[&MADE_OF[..], &BY_KEY[..2]].concat());
+    assert_eq!(replayed.assert_code(0).stdout, "identical\n", "{}", replayed.stderr);
+    // Nothing of the host, and everything that it was made of.
+    let statement = statement(&place);
+    let text = statement.to_string();
+    assert!(!text.contains(place.work().to_str().unwrap()), "{text}");
+    assert_eq!(statement["_type"], "https://in-toto.io/Statement/v1");
+    assert_eq!(statement["predicateType"], "https://slsa.dev/provenance/v1");
+    let names = |list: &Value| -> Vec<String> {
+        let list = list.as_array().unwrap().iter();
+        list.map(|it| it["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&statement["subject"]), ["dist/data.json", "dist/report.txt"]);
+    let definition = &statement["predicate"]["buildDefinition"];
+    let made_of = names(&definition["resolvedDependencies"]);
+    assert_eq!(made_of, ["agent", "args", "in/sales.csv", "script"]);
+    let mut sum = Command::new("sha256sum");
+    sum.args(["out/dist/data.json", "sales.csv", "script.luau"]).current_dir(place.work());
+    let sums = finish(sum).stdout;
+    let sums: Vec<_> = sums.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    let dependencies = &definition["resolvedDependencies"];
+    let digests = [&statement["subject"][0], &dependencies[2], &dependencies[3]];
+    assert_eq!(digests.map(|it| it["digest"]["sha256"].as_str().unwrap()), sums[..]);
+    let outcome = &statement["predicate"]["runDetails"]["byproducts"][0]["annotations"];
+    assert_eq!(outcome, &json!({"status": "ok", "exit_code": 0}));
+}
+
+#[test]
+fn signature_is_what_openssl_verifies() {
+    let place = job();
+    let envelope: Value = serde_json::from_str(&place.read("receipt.json")).unwrap();
+    let bytes = |value: &Value| -> Vec<u8> {
+        serde_json::from_value::<sandbox_protocol::Base64>(value.clone()).unwrap().0
+    };
+    let payload = bytes(&envelope["payload"]);
+    let kind = "application/vnd.in-toto+json";
+    assert_eq!(envelope["payloadType"], kind);
+    let mut signed = format!("DSSEv1 {} {kind} {} ", kind.len(), payload.len()).into_bytes();
+    signed.extend(payload);
+    place.write("signed", signed);
+    place.write("signature", bytes(&envelope["signatures"][0]["sig"]));
+    let mut openssl = Command::new("openssl");
+    openssl.args(["pkeyutl", "-verify", "-pubin", "-inkey", "release.key.pub", "-rawin"]);
+    openssl.args(["-in", "signed", "-sigfile", "signature"]).current_dir(place.work());
+    finish(openssl).assert_code(0);
+}
+
+#[test]
+fn tampered_artifact_receipt_and_script_are_refused() {
+    let place = job();
+    place.write("out/dist/data.json", "{\"sum\":43}");
+    place.write("out/dist/more", "");
+    fs::remove_file(place.path("out/dist/report.txt")).unwrap();
+    let differs = verify(&place, &BY_KEY);
+    let lines = "changed    dist/data.json\nunexpected dist/more\nmissing    dist/report.txt\n";
+    assert_eq!(differs.assert_code(1).stdout, lines);
+    // Each byte of a signed receipt counts.
+    let receipt = place.read("receipt.json");
+    let mut envelope: Value = serde_json::from_str(&receipt).unwrap();
+    let forged = statement(&place).to_string().replace("\"seed\":7", "\"seed\":8");
+    envelope["payload"] =
+        serde_json::to_value(sandbox_protocol::Base64(forged.into_bytes())).unwrap();
+    place.write("receipt.json", envelope.to_string());
+    let refused = verify(&place, &BY_KEY[..2]);
+    refused.assert_code(1).assert_stderr_has("no signature of the receipt is by this key");
+    replay(&place, &[&MADE_OF[..], &BY_KEY[..2]].concat())
+        .assert_code(1)
+        .assert_stderr_has("no signature of the receipt is by this key");
+    // Without a key the forgery is not seen, and that is told; its replay differs.
+    verify(&place, &[]).assert_code(0).assert_stderr_has("anybody may have written");
+    let differs = replay(&place, &MADE_OF);
+    assert_eq!(differs.assert_code(1).stdout, "changed    dist/report.txt\n");
+    place.write("receipt.json", &receipt);
+    let other = ["--in", "sales.csv", "--arg", "title=Other"];
+    let differs = replay(&place, &other);
+    assert_eq!(differs.assert_code(1).stdout, "changed    args\n");
+    place.write("sales.csv", "11\n32\n");
+    place.write("script.luau", format!("{SCRIPT} --"));
+    let differs = replay(&place, &MADE_OF);
+    assert_eq!(differs.assert_code(1).stdout, "changed    in/sales.csv\nchanged    script\n");
+    let differs = replay(&place, &MADE_OF[2..]);
+    assert_eq!(differs.assert_code(1).stdout, "missing    in/sales.csv\nchanged    script\n");
+}
+
+#[test]
+fn receipt_without_artifacts_is_of_what_changed_in_the_io_dir() {
+    let place = Place::new();
+    place.write("script.luau", "fs.write('new', fs.read('old') .. '!') return 1");
+    place.write("sandbox-files/old", "content");
+    let run = ["run", "script.luau", "--receipt", "receipt.json"];
+    place.sandboxctl(run).assert_code(0);
+    assert_eq!(place.read("sandbox-files/new"), "content!");
+    let statement = statement(&place);
+    assert_eq!(statement["subject"].as_array().unwrap().len(), 1);
+    assert_eq!(statement["subject"][0]["name"], "new");
+    replay(&place, &[]).assert_code(2).assert_stderr_has("--io-dir DIR names a directory");
+    place.write("before/old", "content");
+    let replayed = replay(&place, &["--io-dir", "before"]);
+    assert_eq!(replayed.assert_code(0).stdout, "identical\n");
+    assert!(!place.path("before/new").exists(), "it is not changed");
+    place.write("before/old", "other");
+    let differs = replay(&place, &["--io-dir", "before"]);
+    assert_eq!(differs.assert_code(1).stdout, "changed    io\n");
+}
+
+#[test]
+fn script_that_is_not_reproducible_differs_in_its_replay() {
+    let place = Place::new();
+    place.write("script.luau", "return math.random(1e9), os.time()");
+    let flags = ["--seed", "1", "--now", "1767225600"];
+    let run = |flags: &[&str]| {
+        let run = ["run", "script.luau", "--no-io", "--receipt", "receipt.json"];
+        place.sandboxctl([&run[..], flags].concat()).assert_code(0).stdout.clone()
+    };
+    assert_eq!(run(&flags), run(&flags));
+    assert_eq!(statement(&place)["subject"][0]["name"], "result");
+    assert_eq!(replay(&place, &[]).assert_code(0).stdout, "identical\n");
+    let replayed = replay(&place, &["--json"]);
+    let told: Value = serde_json::from_str(&replayed.assert_code(0).stdout).unwrap();
+    assert_eq!(told, json!({"identical": true, "differences": []}));
+    run(&[]);
+    assert_eq!(replay(&place, &[]).assert_code(1).stdout, "changed    result\n");
+}
+
+#[test]
+fn failed_run_has_a_receipt_of_its_failure() {
+    let place = Place::new();
+    place.write("script.luau", "fs.write('half', 'x') error('no')");
+    let flags = ["--artifact", "half", "--artifacts-dir", "out", "--receipt", "receipt.json"];
+    place.sandboxctl([&["run", "script.luau"][..], &flags].concat()).assert_code(1);
+    let statement = statement(&place);
+    let outcome = &statement["predicate"]["runDetails"]["byproducts"][0]["annotations"];
+    let expected = json!({"status": "script_error", "exit_code": 1, "error": "runtime"});
+    assert_eq!(outcome, &expected);
+    assert_eq!(statement["subject"][0]["name"], "half");
+    assert_eq!(replay(&place, &[]).assert_code(0).stdout, "identical\n");
+}
+
+#[test]
+fn receipt_of_a_command_names_its_image_and_its_words() {
+    let commands = Commands::new();
+    let flags = ["--artifact", "a", "--artifacts-dir", "out", "--receipt", "receipt.json"];
+    commands.shell(&flags, "echo one > a").assert_code(0);
+    let place = &commands.place;
+    let definition = &statement(place)["predicate"]["buildDefinition"];
+    assert_eq!(definition["buildType"], "urn:sandboxctl:command:v1");
+    let made_of = definition["resolvedDependencies"].as_array().unwrap();
+    let names: Vec<_> = made_of.iter().map(|it| it["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"command") && names.contains(&"agent"), "{names:?}");
+    assert!(names.contains(&"image") || names.contains(&"rootfs"), "{names:?}");
+    verify(place, &["--artifacts", "out"]).assert_code(0);
+    place.write("script.luau", "");
+    replay(place, &[]).assert_code(2).assert_stderr_has("it is the receipt of a command");
+}
+
+#[test]
+fn receipts_and_keys_that_are_none_are_refused() {
+    let place = job();
+    let receipt = statement(&place);
+    let mut cases =
+        vec![("{}".to_owned(), "missing field"), ("x".to_owned(), "it is not a receipt")];
+    let mut with = |change: &dyn Fn(&mut Value), expected| {
+        let mut changed = receipt.clone();
+        change(&mut changed);
+        cases.push((changed.to_string(), expected));
+    };
+    with(&|it| it["extra"] = json!(1), "unknown field `extra`");
+    with(&|it| it["predicate"]["buildDefinition"]["externalParameters"]["x"] = json!(1), "unknown");
+    with(&|it| it["predicateType"] = json!("https://example.org/x"), "its predicate type is");
+    with(&|it| it["_type"] = json!("https://in-toto.io/Statement/v0.1"), "its statement type is");
+    for (text, expected) in cases {
+        place.write("receipt.json", text);
+        verify(&place, &[]).assert_code(2).assert_stderr_has(expected);
+    }
+    place.write("receipt.json", receipt.to_string());
+    verify(&place, &BY_KEY[..2]).assert_code(1).assert_stderr_has("the receipt is not signed");
+    let key = ["--key", "release.key"];
+    verify(&place, &key).assert_code(2).assert_stderr_has("not an ed25519 public key");
+    let again = place.sandboxctl(["keys", "new", "release.key"]);
+    again.assert_code(2).assert_stderr_has("release.key");
+    // A receipt allows nothing here.
+    let mut wider = receipt.clone();
+    let sandbox = &mut wider["predicate"]["buildDefinition"]["externalParameters"]["sandbox"];
+    sandbox["allow"] = json!(["example.org:443"]);
+    place.write("receipt.json", wider.to_string());
+    let refused = replay(&place, &MADE_OF);
+    refused.assert_code(2).assert_stderr_has("--allow example.org:443 allows it");
+    let mut larger = receipt;
+    let sandbox = &mut larger["predicate"]["buildDefinition"]["externalParameters"]["sandbox"];
+    sandbox["limits"]["memory"] = json!(1_u64 << 50);
+    place.write("receipt.json", larger.to_string());
+    let refused = replay(&place, &MADE_OF);
+    assert_ne!(refused.code, 0);
+    assert!(refused.stderr.starts_with("error: "), "{}", refused.stderr);
+}
+
+#[test]
+fn receipt_that_cannot_be_written_leaves_the_outcome_as_it_is() {
+    let place = Place::new();
+    place.write("script.luau", "fs.write('f', 'x') return 42");
+    let run = |flags: &[&str]| place.sandboxctl([&["run", "script.luau"], flags].concat());
+    let full = run(&["--receipt", "/dev/full"]);
+    full.assert_code(125).assert_stderr_has("/dev/full");
+    assert_eq!((&*full.stdout, &*place.read("sandbox-files/f")), ("42\n", "x"));
+    run(&["--receipt", "sandbox-files/receipt.json"])
+        .assert_code(2)
+        .assert_stderr_has("hint: name a file elsewhere");
+    run(&["--receipt", "missing/receipt.json"]).assert_code(2).assert_stderr_has("missing");
+    run(&["--sign", "k"]).assert_code(2);
+    place.write("no.key", "no key");
+    let signed = run(&["--receipt", "r.json", "--sign", "no.key"]);
+    signed.assert_code(2).assert_stderr_has("`sandboxctl keys new FILE` makes one");
+    let two = run(&["script.luau", "--receipt", "r.json"]);
+    two.assert_code(2).assert_stderr_has("one script at a time");
+    run(&["--now", "yesterday"]).assert_code(2).assert_stderr_has("expected a time");
+    assert!(!place.path("r.json").exists());
+}
