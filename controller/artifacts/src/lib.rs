@@ -29,7 +29,7 @@ pub use destination::Destination;
 pub use diff::diff;
 pub use error::Error;
 pub use select::Selection;
-pub use tree::{InputDigest, digest_files, digest_input};
+pub use tree::{FileDigest, InputDigest, digest_files, digest_input};
 pub use verify::ArtifactsDir;
 
 /// Whether to go on with long work. Called between pieces of it; `false` ends it with

@@ -102,16 +102,22 @@ pub fn digest_input(path: &Path, proceed: Proceed<'_>) -> Result<InputDigest, Er
     }
 }
 
-/// The digests of all files in a directory, by their paths, without the manifest and the checksums of
-/// an artifacts directory. `None` for what is no regular file.
+/// A file in a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileDigest {
+    /// Its path.
+    pub path: Vec<u8>,
+    /// The SHA-256 of its content; `None` if it is no regular file.
+    pub sha256: Option<String>,
+}
+
+/// The digests of all files in a directory, without the manifest and the checksums of an artifacts
+/// directory.
 ///
 /// # Errors
 ///
 /// [`Error`] if something cannot be read, changes meanwhile, or is too deep or too much.
-pub fn digest_files(
-    directory: &Path,
-    proceed: Proceed<'_>,
-) -> Result<Vec<(Vec<u8>, Option<String>)>, Error> {
+pub fn digest_files(directory: &Path, proceed: Proceed<'_>) -> Result<Vec<FileDigest>, Error> {
     let root = open(directory)?;
     let Entries { below, .. } = Entries::of(&root, directory)?;
     let mut from = Cursor::new(root.as_fd(), MissingDir::Fail);
@@ -123,9 +129,9 @@ pub fn digest_files(
                 if [MANIFEST, CHECKSUMS].iter().any(|it| path == it.as_bytes()) => {}
             FileType::RegularFile => {
                 let file = describe(&mut from, &path, proceed)?;
-                files.push((path, Some(file.sha256)));
+                files.push(FileDigest { path, sha256: Some(file.sha256) });
             }
-            _ => files.push((path, None)),
+            _ => files.push(FileDigest { path, sha256: None }),
         }
     }
     Ok(files)

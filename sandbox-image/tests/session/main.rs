@@ -287,7 +287,13 @@ fn rules(directory: &Path) -> Configure {
 }
 
 fn script(source: &str, timeout_ms: u64) -> Run {
-    Run { source: source.to_owned(), args: serde_json::Map::new(), timeout_ms }
+    Run {
+        source: source.to_owned(),
+        args: serde_json::Map::new(),
+        timeout_ms,
+        seed: None,
+        now: None,
+    }
 }
 
 fn returned(reply: RunReply) -> String {

@@ -15,11 +15,11 @@ use crate::input::{Argument, InputArgument};
 pub struct ReceiptArgs {
     /// Write what the run made of what to this file: an in-toto statement with SLSA provenance. Its
     /// subjects are the artifacts, or else the changed files
-    #[arg(long = "receipt", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(id = "receipt", long = "receipt", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: Option<PathBuf>,
 
     /// Sign the receipt with this private key (see `sandboxctl keys new`)
-    #[arg(long, value_name = "KEY", value_hint = ValueHint::FilePath, requires = "file")]
+    #[arg(long, value_name = "KEY", value_hint = ValueHint::FilePath, requires = "receipt")]
     pub sign: Option<PathBuf>,
 }
 

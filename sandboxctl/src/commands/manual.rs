@@ -67,8 +67,8 @@ mod tests {
             assert!(title.contains(env!("CARGO_PKG_VERSION")), "{title}");
             assert!(!page.contains(".SH EXTRA"), "{name}");
             assert_eq!(page.matches(".SH \"EXIT STATUS\"").count(), 1, "{name}");
-            let is_group = ["sandboxctl-artifacts", "sandboxctl-image", "sandboxctl-config"]
-                .contains(&name.as_str());
+            let groups = ["artifacts", "image", "config", "keys", "receipt"];
+            let is_group = groups.map(|group| format!("sandboxctl-{group}")).contains(name);
             assert_eq!(page.contains(".SH EXAMPLES"), !is_group, "{name}");
         }
     }

@@ -455,9 +455,8 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
 fn files_of(directory: &Path) -> Result<Vec<Subject>, Error> {
     let directory = directory.to_owned();
     let files = cancellable(move |proceed| artifacts::digest_files(&directory, proceed))?;
-    let subject = |(path, sha256): (Vec<u8>, Option<String>)| {
-        // What is no regular file has no digest, and is none of the receipt's.
-        Subject::file(&path, sha256.unwrap_or_default())
-    };
+    // What is no regular file has no digest, and is none of the receipt's.
+    let subject =
+        |file: artifacts::FileDigest| Subject::file(&file.path, file.sha256.unwrap_or_default());
     Ok(files.into_iter().map(subject).collect())
 }

@@ -48,7 +48,8 @@ impl Staging {
         spec: SandboxSpec,
         is_listed: bool,
     ) -> Result<(Self, SandboxSpec), Error> {
-        if !args.is_staged() && !(is_listed && spec.io_dir.is_some()) {
+        let is_staged = args.is_staged() || is_listed && spec.io_dir.is_some();
+        if !is_staged {
             return Ok((Self { options: None, file: None }, spec));
         }
         let flag = match args {
