@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::Confinement;
+use sandbox_protocol::message::{Confinement, TestCase};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -39,6 +39,9 @@ pub struct ResultDocument<'a> {
     pub logs: Vec<Cow<'a, str>>,
     /// See [`RunResult::logs_truncated`].
     pub logs_truncated: bool,
+    /// Its test cases, if it has some.
+    #[serde(default, skip_serializing_if = "<[TestCase]>::is_empty")]
+    pub tests: Cow<'a, [TestCase]>,
     /// The members that both documents have.
     #[serde(flatten)]
     pub execution: ExecutionDocument<'a>,
@@ -204,6 +207,7 @@ impl<'a> From<&'a RunResult> for ResultDocument<'a> {
             },
             logs: run.logs.iter().map(LogEntry::line).collect(),
             logs_truncated: run.logs_truncated,
+            tests: Cow::Borrowed(&run.tests),
             execution: ExecutionDocument::new(run, run.hint()),
         }
     }
@@ -221,6 +225,7 @@ impl ResultDocument<'_> {
             result: None,
             logs: Vec::new(),
             logs_truncated: false,
+            tests: Cow::Borrowed(&[]),
             execution: ExecutionDocument::failed(error, TouchedSource::Observed),
         }
     }
@@ -375,6 +380,7 @@ mod tests {
             execution: report(Outcome::Ok { result }),
             logs: vec![LogEntry { level, text, lossy: false, cut: false }],
             logs_truncated: false,
+            tests: Vec::new(),
             answered: true,
         }
     }

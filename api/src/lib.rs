@@ -22,6 +22,7 @@ pub mod receipt;
 mod result;
 mod sandboxes;
 mod spec;
+mod tests;
 pub mod time;
 
 pub use artifacts::ArtifactsReport;
@@ -44,7 +45,7 @@ pub use result::{
     TouchedSource, Usage,
 };
 pub use sandbox_protocol::message::{
-    Access, AllowedPath, Confinement, IoErrors, ScriptError, UnixSockets,
+    Access, AllowedPath, Confinement, IoErrors, ScriptError, TestCase, TestStatus, UnixSockets,
 };
 pub use sandbox_protocol::path::GuestPath;
 pub use sandbox_protocol::{Base64, ErrorKind, User, UserError, WireError};
@@ -55,3 +56,4 @@ pub use spec::{
     DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, InputSource, Lifespan,
     PrivateIo, Pull, RootFs, SandboxSpec, Script, SpecError,
 };
+pub use tests::test_failure;

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::path::PathBuf;
 
 use sandbox_protocol::limits::{MAX_LOG_ENTRY_BYTES, cut_encoded};
-use sandbox_protocol::message::Confinement;
+use sandbox_protocol::message::{Confinement, TestCase};
 use sandbox_protocol::{Base64, ErrorKind, WireString, message};
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +60,9 @@ pub struct RunResult {
     pub logs: Vec<LogEntry>,
     /// Entries were omitted, and the last one says why; or some were cut, and say so.
     pub logs_truncated: bool,
+    /// Its test cases, in the order of their ends; also for killed runs.
+    #[serde(default)]
+    pub tests: Vec<TestCase>,
     /// The agent reported how the run ended, before the agent itself ended.
     pub answered: bool,
 }

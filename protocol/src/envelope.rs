@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 use crate::frame::{FrameError, encode};
 use crate::limits::MAX_FRAME_BYTES;
 use crate::message::{
-    Chunk, Close, Closed, Connect, Connected, Credit, Log, Page, Refused, Request, RequestMethod,
-    Touched,
+    CaseEnd, Chunk, Close, Closed, Connect, Connected, Credit, Log, Page, Refused, Request,
+    RequestMethod, Touched,
 };
 use crate::{Base64, WireError};
 
@@ -68,6 +68,8 @@ pub enum FromAgent<'a> {
     },
     /// A log entry.
     Log(Log),
+    /// A test case has ended.
+    Case(CaseEnd),
     /// A path is about to change.
     Touched(Touched),
     /// A script was refused access to a path.
@@ -121,6 +123,7 @@ enum ControllerMethod {
 #[serde(rename_all = "lowercase")]
 enum AgentMethod {
     Log,
+    Case,
     Touched,
     Refused,
     Page,
@@ -285,6 +288,7 @@ impl<'a> FromAgent<'a> {
                 ..
             } => match method::<AgentMethod>(name)? {
                 AgentMethod::Log => params(name, raw).map(Self::Log),
+                AgentMethod::Case => params(name, raw).map(Self::Case),
                 AgentMethod::Touched => params(name, raw).map(Self::Touched),
                 AgentMethod::Refused => params(name, raw).map(Self::Refused),
                 AgentMethod::Page => params(name, raw).map(Self::Page),
@@ -306,6 +310,7 @@ impl<'a> FromAgent<'a> {
         match self {
             Self::Reply { id, result } => Self::encode_reply(*id, result.clone()),
             Self::Log(log) => notification("log", log),
+            Self::Case(case) => notification("case", case),
             Self::Touched(touched) => notification("touched", touched),
             Self::Refused(refused) => notification("refused", refused),
             Self::Page(page) => notification("page", page),

@@ -60,6 +60,15 @@ pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
 /// Most `refused` notifications of one run; further refusals are not reported.
 pub const MAX_REFUSALS: usize = 1000;
 
+/// Most test cases of one run.
+pub const MAX_TEST_CASES: usize = 10_000;
+
+/// Longest name of a test case, in encoded bytes; a longer one is cut.
+pub const MAX_TEST_NAME_BYTES: usize = 256;
+
+/// Longest message of a test case, in encoded bytes; a longer one is cut.
+pub const MAX_TEST_MESSAGE_BYTES: usize = 1 << 10;
+
 /// Longest pattern of `glob` and `grep`.
 pub const MAX_PATTERN_BYTES: usize = 4 << 10;
 

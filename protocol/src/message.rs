@@ -1,7 +1,7 @@
 //! All messages between the controller and the agent.
 //!
 //! Controller to agent: the requests ([`Request`]), [`Chunk`] and [`Credit`]. Agent to controller:
-//! one answer per request, the notifications [`Log`], [`Touched`], [`Refused`] and [`Page`], and
+//! one answer per request, the notifications [`Log`], [`CaseEnd`], [`Touched`], [`Refused`] and [`Page`], and
 //! also [`Chunk`] and [`Credit`]. A session is `hello`, any number of requests, `shutdown`; if
 //! stdin ends without `shutdown`, the agent exits at once.
 //!
@@ -436,6 +436,63 @@ pub struct Log {
     /// The entry was too long and was cut.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
+}
+
+/// `case`: a test case of the script has ended. Sent at most
+/// [`MAX_TEST_CASES`](crate::limits::MAX_TEST_CASES) times a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CaseEnd {
+    /// The id of the `run`.
+    pub request: u64,
+    /// The test case.
+    pub case: TestCase,
+}
+
+/// A test case of a script: `test.case(name, fn)`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TestCase {
+    /// Its name, at most [`MAX_TEST_NAME_BYTES`](crate::limits::MAX_TEST_NAME_BYTES) encoded.
+    pub name: String,
+    /// How it ended.
+    pub status: TestStatus,
+    /// Why it failed or was skipped, at most
+    /// [`MAX_TEST_MESSAGE_BYTES`](crate::limits::MAX_TEST_MESSAGE_BYTES) encoded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The line of the script where it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// How long it took.
+    pub duration_ms: u64,
+}
+
+/// How a test case ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TestStatus {
+    /// Its function returned.
+    Passed,
+    /// Its function raised an error.
+    Failed,
+    /// Its function called `test.skip`.
+    Skipped,
+}
+
+impl TestStatus {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Passed, Self::Failed, Self::Skipped];
+
+    /// Its name in documents.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed => "failed",
+            Self::Skipped => "skipped",
+        }
+    }
 }
 
 /// Which function made a log entry.

@@ -333,7 +333,14 @@ fn replies_of_the_agent_are_frozen() {
         assert!(String::from_utf8_lossy(&line).contains(&named), "{named}");
         line
     });
-    let lines = [&lines[..], &refused, &answers(), &tunnels_from_agent()].concat();
+    let cases = TestStatus::ALL.map(|status| {
+        assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
+        let message = (status != TestStatus::Passed).then(|| "script:3: no".into());
+        let line = (status == TestStatus::Failed).then_some(3);
+        let case = TestCase { name: "sums".into(), status, message, line, duration_ms: 7 };
+        FromAgent::Case(CaseEnd { request: 2, case }).encode().unwrap()
+    });
+    let lines = [&lines[..], &cases, &refused, &answers(), &tunnels_from_agent()].concat();
     let lines = String::from_utf8(lines.concat()).unwrap();
     for line in lines.lines() {
         FromAgent::decode(line).unwrap();
@@ -347,7 +354,8 @@ fn constants_and_error_kinds_are_frozen() {
         "PROTOCOL_VERSION {PROTOCOL_VERSION}\nMAX_FRAME_BYTES {}\nMAX_CHUNK_BYTES {}\n\
          MAX_NESTING {}\nMAX_VALUE_DEPTH {}\nMAX_IN_FLIGHT {}\nLIST_PAGE {}\n\
          LIST_PAGE_BYTES {}\nMAX_VIEW_LINES {}\nMAX_VIEW_BYTES {}\n\
-         MAX_REFUSALS {}\n\
+         MAX_REFUSALS {}\nMAX_TEST_CASES {}\nMAX_TEST_NAME_BYTES {}\n\
+         MAX_TEST_MESSAGE_BYTES {}\n\
          MAX_LOG_ENTRY_BYTES {}\nMAX_SOURCE_BYTES {}\nMAX_RESULT_BYTES {}\nMAX_ARGS_BYTES {}\n\
          MAX_COMMAND_BYTES {}\nMAX_MESSAGE_BYTES {}\nINITIAL_CREDIT {}\n\
          FIRST_TUNNEL {}\nMAX_TUNNELS {}\nMAX_HOST_BYTES {}\nMAX_CLOSED_MESSAGE_BYTES {}\n\
@@ -364,6 +372,9 @@ fn constants_and_error_kinds_are_frozen() {
         limits::MAX_VIEW_LINES,
         limits::MAX_VIEW_BYTES,
         limits::MAX_REFUSALS,
+        limits::MAX_TEST_CASES,
+        limits::MAX_TEST_NAME_BYTES,
+        limits::MAX_TEST_MESSAGE_BYTES,
         limits::MAX_LOG_ENTRY_BYTES,
         limits::MAX_SOURCE_BYTES,
         limits::MAX_RESULT_BYTES,

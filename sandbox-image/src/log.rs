@@ -1,10 +1,10 @@
-//! The log of a run: `print` and `warn`, sent immediately, within their limits.
+//! The log of a run, `print` and `warn`, and its test cases: sent immediately, within their limits.
 
 use std::sync::{Arc, Mutex};
 
 use sandbox_protocol::FromAgent;
-use sandbox_protocol::limits::{MAX_LOG_ENTRY_BYTES, cut_encoded, encoded_len};
-use sandbox_protocol::message::{Limits, Log, LogLevel};
+use sandbox_protocol::limits::{MAX_LOG_ENTRY_BYTES, MAX_TEST_CASES, cut_encoded, encoded_len};
+use sandbox_protocol::message::{CaseEnd, Limits, Log, LogLevel, TestCase};
 
 use crate::outbox::Outbox;
 
@@ -21,13 +21,20 @@ struct Room {
     bytes: u64,
     lines: u64,
     truncated: bool,
+    /// Test cases.
+    cases: usize,
 }
 
 impl LogSink {
     /// The log of the run `request`, which starts now.
     #[must_use]
     pub fn new(outbox: Arc<Outbox>, request: u64, limits: &Limits) -> Self {
-        let room = Room { bytes: limits.log_bytes, lines: limits.log_lines, truncated: false };
+        let room = Room {
+            bytes: limits.log_bytes,
+            lines: limits.log_lines,
+            truncated: false,
+            cases: MAX_TEST_CASES,
+        };
         Self { outbox, request, room: Mutex::new(room) }
     }
 
@@ -50,6 +57,15 @@ impl LogSink {
         let Entry { text, lossy, cut, .. } = entry;
         let request = self.request;
         self.outbox.notify(&FromAgent::Log(Log { request, level, text, lossy, cut }));
+    }
+
+    /// Sends a test case. False if there have been as many as there may be.
+    pub fn case(&self, case: TestCase) -> bool {
+        let mut room = self.room.lock().unwrap();
+        let Some(left) = room.cases.checked_sub(1) else { return false };
+        room.cases = left;
+        self.outbox.notify(&FromAgent::Case(CaseEnd { request: self.request, case }));
+        true
     }
 
     /// Whether entries, or parts of one, were dropped because the log was full.

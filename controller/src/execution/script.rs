@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use sandbox_api::{
     ExecutionReport, FilesTouched, Limits, LogEntry, LogLevel, Outcome, RunResult, Script, Usage,
-    millis,
+    millis, test_failure,
 };
 use sandbox_protocol::limits::{
     MAX_LOG_ENTRY_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSALS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES,
-    encoded_len, size_text,
+    MAX_TEST_CASES, MAX_TEST_MESSAGE_BYTES, MAX_TEST_NAME_BYTES, encoded_len, size_text,
 };
-use sandbox_protocol::message::{AgentUsage, Log, Refused, RunEnd, RunReply, ScriptError, Touched};
+use sandbox_protocol::message::{
+    AgentUsage, CaseEnd, Log, Refused, RunEnd, RunReply, ScriptError, TestCase, Touched,
+};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 use sandbox_protocol::{ErrorKind, WireError, message};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
@@ -149,6 +151,7 @@ struct RecordState {
     bytes: u64,
     touched: TouchedPaths,
     refusals: usize,
+    cases: Vec<TestCase>,
     closed: bool,
     /// Whether the last entry was cut because the log was full.
     is_cut_short: bool,
@@ -219,6 +222,19 @@ impl NotificationHandler for Record {
         state.is_cut_short = log.cut && left < MAX_LOG_ENTRY_BYTES as u64;
         state.logs.push(log.into());
         self.changed.notify_one();
+        Ok(())
+    }
+
+    fn case(&self, CaseEnd { case, .. }: CaseEnd) -> Result<(), String> {
+        let mut state = self.lock();
+        let message = case.message.as_deref().unwrap_or_default();
+        if state.cases.len() == MAX_TEST_CASES
+            || encoded_len(&case.name) > MAX_TEST_NAME_BYTES
+            || encoded_len(message) > MAX_TEST_MESSAGE_BYTES
+        {
+            return Err("more test cases, or a longer one, than there may be".to_owned());
+        }
+        state.cases.push(case);
         Ok(())
     }
 
@@ -359,6 +375,10 @@ impl Execute for ScriptExecution {
         let (settled, truncated) = match answer {
             Ok(Some(Ok(RunReply { end, logs_truncated, usage: claimed }))) => {
                 *used = usage(claimed, used.wall_ms, inner, limits);
+                let end = match (end, test_failure(&self.record.lock().cases)) {
+                    (RunEnd::Returned(_), Some(failure)) => RunEnd::Failed(failure),
+                    (end, _) => end,
+                };
                 (Ok(Some(AgentReport::Script(end))), Some(logs_truncated))
             }
             Ok(Some(Err(error))) => {
@@ -397,7 +417,8 @@ impl Execute for ScriptExecution {
     fn result(&mut self, execution: ExecutionReport) -> RunResult {
         let state = self.record.lock();
         let (logs, logs_truncated) = (state.logs.clone(), state.is_truncated);
-        RunResult { execution, logs, logs_truncated, answered: self.answered }
+        let tests = state.cases.clone();
+        RunResult { execution, logs, logs_truncated, tests, answered: self.answered }
     }
 }
 

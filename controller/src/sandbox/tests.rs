@@ -18,10 +18,12 @@ use sandbox_engine::{
 };
 use sandbox_protocol::FromAgent;
 use sandbox_protocol::argv::{ConfinementPolicy, EXIT_UNCONFINED};
-use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_REFUSALS};
+use sandbox_protocol::limits::{
+    MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_REFUSALS, MAX_TEST_CASES, MAX_TEST_MESSAGE_BYTES,
+};
 use sandbox_protocol::message::{
     AgentUsage, Change, HelloReply, Log, LogLevel, MountIdentity, Request, RunEnd, RunReply,
-    ScriptError, ShutdownReply,
+    ScriptError, ShutdownReply, TestStatus,
 };
 use sandbox_protocol::path::MAX_PATH_BYTES;
 use serde_json::value::RawValue;
@@ -210,6 +212,8 @@ async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
         "outside",
         "refusals",
         "a refusal by no rule",
+        "test cases",
+        "a test case that is long",
         "a refused path that is long",
         "a refused path that is long in bytes",
         "garbage",
@@ -238,6 +242,15 @@ async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
                     for _ in 0..=MAX_REFUSALS {
                         agent.refused("..", None, ErrorKind::PathEscape).await;
                     }
+                }
+                "test cases" => {
+                    for _ in 0..=MAX_TEST_CASES {
+                        agent.case("c", TestStatus::Passed, None).await;
+                    }
+                }
+                "a test case that is long" => {
+                    let long = Some("x".repeat(MAX_TEST_MESSAGE_BYTES + 1));
+                    agent.case("c", TestStatus::Failed, long).await;
                 }
                 "a refusal by no rule" => agent.refused("a", None, ErrorKind::NotFound).await,
                 "a refused path that is long" => {
@@ -279,6 +292,25 @@ async fn a_breach_of_the_protocol_kills_and_keeps_what_was_said() {
         assert!(world.fake.calls().contains(&"kill"), "{what}");
         let bytes: usize = result.logs.iter().map(|log| log.text.len()).sum();
         assert!(bytes <= (1 << 20) + 100 && result.logs.len() <= 10_001, "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn script_that_returns_after_a_failed_test_case_has_failed() {
+    for (status, expected) in [
+        (TestStatus::Failed, Status::ScriptError),
+        (TestStatus::Skipped, Status::Ok),
+        (TestStatus::Passed, Status::Ok),
+    ] {
+        let world = greeted(async move |mut agent: Scripted, _| {
+            let id = agent.run_request().await;
+            agent.case("sums", status, None).await;
+            agent.returned(id, "7").await;
+            agent.rest().await;
+        });
+        let result = world.run().await;
+        assert_eq!(result.outcome.status(), expected);
+        assert_eq!((result.tests.len(), result.tests[0].status), (1, status));
     }
 }
 

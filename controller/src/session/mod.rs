@@ -24,7 +24,7 @@ use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{
     FIRST_TUNNEL, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len,
 };
-use sandbox_protocol::message::{Call, Log, Page, Refused, Touched};
+use sandbox_protocol::message::{Call, CaseEnd, Log, Page, Refused, Touched};
 use sandbox_protocol::{FromAgent, ToAgent, WireError};
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt;
@@ -74,6 +74,10 @@ pub(crate) trait NotificationHandler: Send + Sync {
     /// An entry of the log.
     fn log(&self, log: Log) -> Result<(), String> {
         Err(format!("a log entry for an unknown run (id {})", log.request))
+    }
+    /// A test case has ended.
+    fn case(&self, end: CaseEnd) -> Result<(), String> {
+        Err(format!("a test case for an unknown run (id {})", end.request))
     }
     /// A path is about to be changed.
     fn touched(&self, touched: Touched) -> Result<(), String> {
@@ -432,6 +436,10 @@ impl Shared {
             FromAgent::Log(log) => match self.sink(log.request) {
                 Some(sink) => sink.log(log),
                 None => Err(format!("a log entry for an unknown run (id {})", log.request)),
+            },
+            FromAgent::Case(end) => match self.sink(end.request) {
+                Some(sink) => sink.case(end),
+                None => Err(format!("a test case for an unknown run (id {})", end.request)),
             },
             FromAgent::Touched(touched) => match self.sink(touched.request) {
                 Some(sink) => sink.touched(touched),

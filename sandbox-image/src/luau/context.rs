@@ -50,11 +50,25 @@ pub(super) struct Host {
     pub seed: Option<u32>,
     pub now: Option<u64>,
     pub open_handles: Cell<u64>,
+    /// Whether a test case runs, and the reason that it gave for being skipped.
+    pub test_case: RefCell<TestProgress>,
     /// The metatable that marks a table as a JSON array, as an identity.
     pub array_mark: Cell<usize>,
     /// The exact strings that were raised for broken rules and limits, by which an uncaught error
     /// is recognized.
     raised_rules: RefCell<Vec<(ErrorKind, Box<[u8]>)>>,
+}
+
+/// The test case that runs.
+#[derive(Default)]
+pub(super) enum TestProgress {
+    /// None runs.
+    #[default]
+    Idle,
+    /// One runs.
+    Running,
+    /// It has asked to be skipped, for this reason.
+    Skipping(Vec<u8>),
 }
 
 impl Host {
@@ -69,6 +83,7 @@ impl Host {
             seed: context.seed,
             now: context.now,
             open_handles: Cell::new(0),
+            test_case: RefCell::default(),
             array_mark: Cell::new(0),
             raised_rules: RefCell::default(),
         }

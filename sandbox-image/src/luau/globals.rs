@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::context::shown;
 use super::ffi::{self, Call, Kind, Raise, Results, Slot};
-use super::{io, json, names, process};
+use super::{io, json, names, process, test};
 
 /// Globals of Luau's libraries that scripts must not have.
 const REMOVED: [&std::ffi::CStr; 4] = [c"newproxy", c"getfenv", c"setfenv", c"gcinfo"];
@@ -49,6 +49,7 @@ pub(super) fn install(call: &mut Call<'_>, args: &Map<String, Value>) -> Result<
     json::install(call)?;
     json::push_args(call, args)?;
     call.set_global(c"args");
+    test::install(call);
     if call.host().files.is_some() {
         io::install(call);
     }

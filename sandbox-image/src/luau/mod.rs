@@ -1,7 +1,7 @@
 //! Runs a script in a fresh Luau VM.
 //!
 //! [`ffi`] is a safe wrapper of the VM, [`globals`] the globals of a script, [`io`] its files,
-//! [`process`] its commands, [`json`] its values as JSON, [`names`] what it uses and does not have. Our functions are plain Rust functions
+//! [`process`] its commands, [`test`](self::test) its test cases, [`json`] its values as JSON, [`names`] what it uses and does not have. Our functions are plain Rust functions
 //! over [`ffi::Call`]; they share the [`Host`](context::Host) during a run.
 
 mod bytecode;
@@ -15,6 +15,7 @@ mod json;
 mod names;
 mod options;
 mod process;
+mod test;
 #[cfg(test)]
 mod tests;
 

@@ -57,6 +57,7 @@ const KNOWN: &[(&str, &str)] = &[
         "clear clone concat create find foreach foreachi freeze getn insert isfrozen maxn move pack \
          remove sort unpack",
     ),
+    ("test", "case equal fail skip"),
     ("tonumber", ""),
     ("tostring", ""),
     ("type", ""),

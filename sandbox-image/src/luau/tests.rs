@@ -4,6 +4,7 @@ mod files;
 mod fs;
 mod language;
 mod limits;
+mod test;
 mod types;
 mod values;
 
@@ -99,6 +100,16 @@ impl Sandbox {
             _ => None,
         });
         logs.collect()
+    }
+
+    /// The test cases.
+    fn cases(&self) -> Vec<sandbox_protocol::message::TestCase> {
+        let lines = self.recorder.lines();
+        let cases = lines.iter().filter_map(|line| match FromAgent::decode(line).unwrap() {
+            FromAgent::Case(end) => Some(end.case),
+            _ => None,
+        });
+        cases.collect()
     }
 
     /// Sets the stop flag from outside as soon as the script prints, and runs it.

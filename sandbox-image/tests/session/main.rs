@@ -159,6 +159,10 @@ impl Agent {
                 self.assert_under_way(log.request);
                 self.notes.push(format!("log {}", log.text));
             }
+            FromAgent::Case(end) => {
+                self.assert_under_way(end.request);
+                self.notes.push(format!("case {} {}", end.case.name, end.case.status.as_str()));
+            }
             FromAgent::Refused(refused) => {
                 self.assert_under_way(refused.request);
                 let Refused { operation, path, kind, .. } = refused;

@@ -16,9 +16,9 @@ use sandbox_engine::{
 };
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{
-    AgentUsage, Change, ConfigureReply, Confinement, HelloReply, Log, LogLevel, MountIdentity,
-    Refused, Request, Resolver, RunEnd, RunReply, ScriptOperation, ShutdownReply, Touched,
-    UnixSockets,
+    AgentUsage, CaseEnd, Change, ConfigureReply, Confinement, HelloReply, Log, LogLevel,
+    MountIdentity, Refused, Request, Resolver, RunEnd, RunReply, ScriptOperation, ShutdownReply,
+    TestCase, TestStatus, Touched, UnixSockets,
 };
 use sandbox_protocol::{ErrorKind, FromAgent, PROTOCOL_VERSION, User, WireString};
 use serde_json::value::RawValue;
@@ -397,6 +397,11 @@ impl Scripted {
         let existed = false;
         self.notify(FromAgent::Touched(Touched { request, path: path.into(), existed, change }))
             .await;
+    }
+
+    pub async fn case(&mut self, name: &str, status: TestStatus, message: Option<String>) {
+        let case = TestCase { name: name.to_owned(), status, message, line: None, duration_ms: 1 };
+        self.notify(FromAgent::Case(CaseEnd { request: self.run, case })).await;
     }
 
     pub async fn refused(&mut self, path: &str, bytes: Option<Vec<u8>>, kind: ErrorKind) {

@@ -391,6 +391,20 @@ impl<'a> Call<'a> {
         unsafe { ffi::lua_rawgeti_(self.state, table.0, c_int::try_from(index).unwrap_or(0)) };
     }
 
+    /// Pops a key and pushes the value that `table` has for it, without metamethods.
+    pub fn push_value_of(&mut self, table: Slot) {
+        self.assert_table(table);
+        assert!(self.len() > table.0);
+        // SAFETY: a table, and a key on top, which the value replaces.
+        unsafe { ffi::lua_rawget(self.state, table.0) };
+    }
+
+    /// Whether two values are the same, without metamethods.
+    pub fn is_same(&self, one: Slot, other: Slot) -> bool {
+        // SAFETY: reads.
+        unsafe { ffi::lua_rawequal(self.state, one.0, other.0) != 0 }
+    }
+
     /// Pushes the next key and value of an iteration that starts with 0. `None` at the end.
     pub fn next(&mut self, table: Slot, position: c_int) -> Option<c_int> {
         self.assert_table(table);

@@ -72,7 +72,7 @@ fn declared() -> BTreeSet<String> {
 fn the_declarations_are_what_the_vm_has() {
     let source = "local names = {} \
                   for global in _G do table.insert(names, global) end \
-                  for _, library in {'io', 'fs', 'os', 'json'} do \
+                  for _, library in {'io', 'fs', 'os', 'json', 'test'} do \
                       for field in _G[library] do table.insert(names, library .. '.' .. field) end \
                   end \
                   local f = io.open('f', 'w') \

@@ -1,0 +1,242 @@
+//! `test`: test cases of a script. Each is reported when it has ended; a failed one does not end the
+//! script, and makes it fail at its end.
+
+use std::time::Instant;
+
+use sandbox_protocol::limits::{MAX_TEST_MESSAGE_BYTES, MAX_TEST_NAME_BYTES, cut_encoded};
+use sandbox_protocol::message::{TestCase, TestStatus};
+
+use super::context::{TestProgress, shown, split_position};
+use super::ffi::{Call, Kind, Raise, Results, Slot};
+
+/// Deepest nesting of tables that are compared.
+const MAX_DEPTH: usize = 64;
+/// How many bytes of a string a message shows.
+const TEXT_SHOWN: usize = 120;
+/// The suffix of a text that was cut.
+const CUT: &str = "…";
+
+/// Sets `test`.
+pub(super) fn install(call: &mut Call<'_>) {
+    let test = call.push_table(0, 4);
+    call.push_function(c"case", case, 0);
+    call.set_field(test, c"case");
+    call.push_function(c"equal", equal, 0);
+    call.set_field(test, c"equal");
+    call.push_function(c"fail", fail, 0);
+    call.set_field(test, c"fail");
+    call.push_function(c"skip", skip, 0);
+    call.set_field(test, c"skip");
+    call.set_global(c"test");
+}
+
+/// `test.case(name, fn)`: whether it did not fail.
+fn case(call: &mut Call<'_>) -> Results {
+    let (name, function) = (Slot::arg(1), Slot::arg(2));
+    let Some(name) = call.string(name).map(|name| cut(name, MAX_TEST_NAME_BYTES)) else {
+        return Err(Raise::expected(call, name, "case", "string"));
+    };
+    if call.type_name(function) != "function" {
+        return Err(Raise::expected(call, function, "case", "function"));
+    }
+    let host = call.host();
+    if !matches!(*host.test_case.borrow(), TestProgress::Idle) {
+        return Err(Raise::Error("test.case cannot be called in a test case".to_owned()));
+    }
+    *host.test_case.borrow_mut() = TestProgress::Running;
+    call.truncate(2);
+    let since = Instant::now();
+    let ended = call.call(0);
+    let progress = host.test_case.take();
+    // A case does not survive the end of the run: that is not its own failure.
+    call.check_stop()?;
+    let error = match ended {
+        Ok(()) => None,
+        Err(Raise::OutOfMemory) => return Err(Raise::OutOfMemory),
+        Err(_) => Some(error_text(call)),
+    };
+    let duration_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let (status, message, line) = match (&error, progress) {
+        (None, _) => (TestStatus::Passed, None, None),
+        (Some(error), TestProgress::Skipping(reason)) if error.ends_with(&reason) => {
+            let reason = (!reason.is_empty()).then(|| cut(&reason, MAX_TEST_MESSAGE_BYTES));
+            (TestStatus::Skipped, reason, None)
+        }
+        (Some(error), _) => {
+            let line = split_position(error).map(|(line, _)| line);
+            (TestStatus::Failed, Some(cut(error, MAX_TEST_MESSAGE_BYTES)), line)
+        }
+    };
+    let case = TestCase { name, status, message, line, duration_ms };
+    if !host.log.case(case) {
+        return Err(Raise::Error("too many test cases".to_owned()));
+    }
+    // A limit ends the script, as it does outside of a case.
+    if let Some(error) = &error
+        && let Some(kind) = host.rule_of(error).filter(|kind| kind.is_limit())
+    {
+        let text = split_position(error).map_or(&error[..], |(_, rest)| rest);
+        return Err(Raise::Rule(kind, String::from_utf8_lossy(text).into_owned()));
+    }
+    call.push_boolean(status != TestStatus::Failed);
+    Ok(call.results(1))
+}
+
+/// The text of the error on top.
+fn error_text(call: &mut Call<'_>) -> Vec<u8> {
+    let error = call.top();
+    match call.text(error) {
+        Some(text) => shown(text).to_vec(),
+        None => format!("(error object is a {} value)", call.type_name(error)).into_bytes(),
+    }
+}
+
+/// `test.equal(actual, expected, message?)`: raises where they differ, also in tables.
+fn equal(call: &mut Call<'_>) -> Results {
+    if call.len() < 2 {
+        return Err(Raise::missing(2, "equal", "value"));
+    }
+    let message = match call.kind(Slot::arg(3)) {
+        Kind::None | Kind::Nil => None,
+        _ => Some(note(call, Slot::arg(3), "equal")?),
+    };
+    let mut path = Vec::new();
+    let Some(what) = difference(call, Slot::arg(1), Slot::arg(2), &mut path)? else {
+        return Ok(call.results(0));
+    };
+    let place = match path.is_empty() {
+        true => String::new(),
+        false => format!(" at {}", path.concat()),
+    };
+    let message = message.map(|message| format!("{message}: ")).unwrap_or_default();
+    Err(Raise::Error(format!("{message}{what}{place}")))
+}
+
+/// `test.fail(message?)`.
+fn fail(call: &mut Call<'_>) -> Results {
+    let message = match call.kind(Slot::arg(1)) {
+        Kind::None | Kind::Nil => "failed".to_owned(),
+        _ => note(call, Slot::arg(1), "fail")?,
+    };
+    Err(Raise::Error(message))
+}
+
+/// `test.skip(reason?)`: ends the case.
+fn skip(call: &mut Call<'_>) -> Results {
+    let reason = match call.kind(Slot::arg(1)) {
+        Kind::None | Kind::Nil => String::new(),
+        _ => note(call, Slot::arg(1), "skip")?,
+    };
+    let host = call.host();
+    if matches!(*host.test_case.borrow(), TestProgress::Idle) {
+        return Err(Raise::Error("test.skip is for a test case".to_owned()));
+    }
+    *host.test_case.borrow_mut() = TestProgress::Skipping(reason.clone().into_bytes());
+    Err(Raise::Error(reason))
+}
+
+/// A message of the script.
+fn note(call: &mut Call<'_>, slot: Slot, function: &str) -> Result<String, Raise> {
+    match call.text(slot) {
+        Some(text) => Ok(cut(text, MAX_TEST_MESSAGE_BYTES)),
+        None => Err(Raise::expected(call, slot, function, "string")),
+    }
+}
+
+/// How two values differ, if they do; `path` leads to the difference.
+fn difference(
+    call: &mut Call<'_>,
+    actual: Slot,
+    expected: Slot,
+    path: &mut Vec<String>,
+) -> Result<Option<String>, Raise> {
+    if call.is_same(actual, expected) {
+        return Ok(None);
+    }
+    if (call.kind(actual), call.kind(expected)) != (Kind::Table, Kind::Table) {
+        let (actual, expected) = (described(call, actual), described(call, expected));
+        return Ok(Some(format!("expected {expected}, got {actual}")));
+    }
+    if path.len() == MAX_DEPTH {
+        return Err(Raise::Error(format!("tables are nested deeper than {MAX_DEPTH}")));
+    }
+    call.check_stop()?;
+    call.reserve(8)?;
+    let top = call.len();
+    let (key, value) = (Slot::arg(top + 1), Slot::arg(top + 2));
+    let mut position = 0;
+    while let Some(next) = call.next(expected, position) {
+        position = next;
+        call.push(key);
+        call.push_value_of(actual);
+        let found = call.top();
+        let step = step(call, key);
+        path.push(step);
+        if let Some(what) = difference(call, found, value, path)? {
+            return Ok(Some(what));
+        }
+        path.pop();
+        call.truncate(top);
+    }
+    position = 0;
+    while let Some(next) = call.next(actual, position) {
+        position = next;
+        call.push(key);
+        call.push_value_of(expected);
+        let missing = call.top();
+        if call.is_nil(missing) {
+            let step = step(call, key);
+            path.push(step);
+            return Ok(Some(format!("expected nil, got {}", described(call, value))));
+        }
+        call.truncate(top);
+    }
+    Ok(None)
+}
+
+/// A key in a path: `.name`, `[1]`.
+fn step(call: &mut Call<'_>, key: Slot) -> String {
+    let is_name = |text: &[u8]| {
+        text.first().is_some_and(|first| !first.is_ascii_digit())
+            && text.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+    };
+    match call.string(key) {
+        Some(text) if is_name(text) => format!(".{}", cut(text, TEXT_SHOWN)),
+        _ => format!("[{}]", described(call, key)),
+    }
+}
+
+/// A value as messages show it. Runs no code of the script.
+fn described(call: &mut Call<'_>, slot: Slot) -> String {
+    match call.kind(slot) {
+        Kind::None | Kind::Nil => "nil".to_owned(),
+        Kind::Boolean => call.is_true(slot).to_string(),
+        Kind::Null => "json.null".to_owned(),
+        Kind::String => {
+            let text = call.string(slot).unwrap_or_default();
+            format!("{:?}", cut(text, TEXT_SHOWN))
+        }
+        Kind::Number => {
+            // A copy: the number itself stays one.
+            call.push(slot);
+            let top = call.top();
+            let text = call.text(top).map(|text| String::from_utf8_lossy(text).into_owned());
+            call.truncate(top.number() - 1);
+            text.unwrap_or_default()
+        }
+        Kind::Table => "a table".to_owned(),
+        Kind::Other => format!("a {}", call.type_name(slot)),
+    }
+}
+
+/// Text of at most this many encoded bytes.
+fn cut(text: &[u8], max: usize) -> String {
+    let text = String::from_utf8_lossy(shown(text));
+    let fits = cut_encoded(&text, max);
+    if fits.len() == text.len() {
+        return text.into_owned();
+    }
+    let mut head = cut_encoded(&text, max - CUT.len()).to_owned();
+    head.push_str(CUT);
+    head
+}

@@ -1,0 +1,127 @@
+//! `test`: cases of a script.
+
+use sandbox_protocol::limits::{
+    MAX_TEST_CASES, MAX_TEST_MESSAGE_BYTES, MAX_TEST_NAME_BYTES, encoded_len,
+};
+use sandbox_protocol::message::{TestCase, TestStatus};
+
+use super::*;
+
+/// What a script returned, and its cases.
+fn cases(source: &str) -> (Value, Vec<TestCase>) {
+    let sandbox = Sandbox::new();
+    let value = sandbox.value(source);
+    (value, sandbox.cases())
+}
+
+/// The one case of a script that has the function's body `body`.
+fn case(body: &str) -> TestCase {
+    let (_, mut cases) = cases(&format!("test.case('c', function() {body} end)"));
+    assert_eq!(cases.len(), 1);
+    cases.remove(0)
+}
+
+#[test]
+fn cases_are_reported_in_order_and_a_failed_one_ends_nothing() {
+    let (value, cases) = cases(
+        "local a = test.case('sums', function() test.equal(1 + 1, 2) end)
+         local b = test.case('words', function()
+             test.equal('a', 'b', 'first')
+         end)
+         local c = test.case('later', function() test.skip('not yet') end)
+         local d = test.case('raised', function() error({ code = 7 }) end)
+         return { a, b, c, d }",
+    );
+    assert_eq!(value, json!([true, false, true, false]));
+    let told: Vec<_> = cases
+        .iter()
+        .map(|it| (it.name.as_str(), it.status, it.message.as_deref(), it.line))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("sums", TestStatus::Passed, None, None),
+            (
+                "words",
+                TestStatus::Failed,
+                Some(r#"script:3: first: expected "b", got "a""#),
+                Some(3)
+            ),
+            ("later", TestStatus::Skipped, Some("not yet"), None),
+            ("raised", TestStatus::Failed, Some("(error object is a table value)"), None),
+        ]
+    );
+}
+
+#[test]
+fn values_are_equal_by_their_content() {
+    for (one, other, difference) in [
+        ("{ a = { 1, 2 } }", "{ a = { 1, 2 } }", None),
+        ("json.decode('[null]')", "{ json.null }", None),
+        ("vector.create(1, 2, 3)", "vector.create(1, 2, 3)", None),
+        ("'1'", "1", Some(r#"expected 1, got "1""#)),
+        ("{ a = { 1, 2 } }", "{ a = { 1, 3 } }", Some("expected 3, got 2 at .a[2]")),
+        ("{ 1 }", "{ 1, 2 }", Some("expected 2, got nil at [2]")),
+        ("{ ['x y'] = 1 }", "{}", Some(r#"expected nil, got 1 at ["x y"]"#)),
+        ("{ [true] = false }", "{}", Some("expected nil, got false at [true]")),
+        ("{}", "1", Some("expected 1, got a table")),
+        ("print", "warn", Some("expected a function, got a function")),
+        ("0 / 0", "0 / 0", Some("expected nan, got nan")),
+    ] {
+        let told = case(&format!("test.equal({one}, {other})"));
+        let expected = difference.map(|text| format!("script:1: {text}"));
+        assert_eq!(told.message.map(|it| it.replace("-nan", "nan")), expected, "{one}, {other}");
+    }
+    let cyclic = case("local a, b = {}, {}; a.x = a; b.x = b; test.equal(a, b)");
+    assert_eq!(cyclic.message.unwrap(), "script:1: tables are nested deeper than 64");
+}
+
+#[test]
+fn misuse_is_an_error_of_its_caller() {
+    for (source, message) in [
+        ("test.case()", "missing argument #1 to 'case' (string expected)"),
+        ("test.case('a', 1)", "invalid argument #2 to 'case' (function expected, got number)"),
+        ("test.skip()", "test.skip is for a test case"),
+        ("test.fail('no')", "no"),
+        ("test.equal(1)", "missing argument #2 to 'equal' (value expected)"),
+    ] {
+        assert_eq!(error(source).message, format!("script:1: {message}"));
+    }
+    let nested = case("test.case('d', function() end)");
+    assert_eq!(nested.message.unwrap(), "script:1: test.case cannot be called in a test case");
+    // An error that a script catches is none of the case's, and one after a skip is one.
+    assert_eq!(case("pcall(test.skip, 'x')").status, TestStatus::Passed);
+    assert_eq!(case("pcall(test.skip, 'x'); error('y')").status, TestStatus::Failed);
+    assert_eq!(case("test.skip()").message, None);
+}
+
+#[test]
+fn limits_and_the_deadline_end_a_script_in_a_case_too() {
+    let sandbox = Sandbox { limits: Limits { write_bytes: 3, ..LIMITS }, ..Sandbox::new() };
+    let error = sandbox.error("test.case('c', function() fs.write('a', 'long') end)");
+    assert_eq!(error.kind, ErrorKind::WriteLimit);
+    assert_eq!(sandbox.cases()[0].status, TestStatus::Failed);
+
+    let source = "test.case('c', function() print('on'); while true do end end)";
+    let sandbox = Sandbox::new();
+    assert_eq!(sandbox.stopped(source, StopReason::Timeout).kind, ErrorKind::Timeout);
+    assert_eq!(sandbox.cases(), []);
+
+    let memory = "test.case('c', function() local t = {} while true do table.insert(t, string.rep('x', 1e6) .. #t) end end)";
+    assert_eq!(super::error(memory).kind, ErrorKind::OutOfMemory);
+}
+
+#[test]
+fn names_messages_and_the_number_of_cases_are_bounded() {
+    let source =
+        "test.case(string.rep('\\0', 1000), function() test.fail(string.rep('é', 9999)) end)";
+    let (_, cases) = cases(source);
+    assert!(encoded_len(&cases[0].name) <= MAX_TEST_NAME_BYTES && cases[0].name.ends_with('…'));
+    let message = cases[0].message.as_deref().unwrap();
+    assert!(encoded_len(message) <= MAX_TEST_MESSAGE_BYTES && message.ends_with('…'));
+
+    let sandbox = Sandbox::new();
+    let source = format!("for i = 1, {MAX_TEST_CASES} + 1 do test.case('c', function() end) end");
+    assert_eq!(sandbox.error(&source).message, "script:1: too many test cases");
+    assert_eq!(sandbox.cases().len(), MAX_TEST_CASES);
+}
