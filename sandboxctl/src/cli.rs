@@ -10,6 +10,7 @@ mod habits;
 mod limits;
 mod parse;
 pub mod receipt;
+pub mod report;
 pub mod root;
 mod volume;
 
@@ -35,6 +36,7 @@ use habits::HabitArgs;
 use limits::{LimitArgs, SandboxLimits, ScriptLimits};
 pub use parse::{asks_for_json, command};
 use receipt::{KeysCommand, ReceiptArgs, ReceiptCommand, ReplayArgs, ReproducibleArgs};
+use report::ReportArgs as ReportFileArgs;
 use root::RootArgs;
 use volume::VolumeArgs;
 
@@ -518,6 +520,10 @@ pub struct RunArgs {
     /// What makes it do the same each time.
     #[command(flatten)]
     pub reproducible: ReproducibleArgs,
+
+    /// Where its result is written to, beside the live output.
+    #[command(flatten)]
+    pub reports: ReportFileArgs,
 
     /// Mounts as Docker writes them.
     #[command(flatten)]

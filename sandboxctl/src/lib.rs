@@ -11,6 +11,7 @@ pub mod fuzz;
 mod input;
 mod output;
 mod render;
+mod report;
 mod signals;
 mod target;
 mod trace;

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
+use crate::error::Error;
+
 /// A destination for content on the host.
 #[derive(Debug)]
 pub enum Target {
@@ -80,6 +82,31 @@ impl Target {
             Self::Stream(_) => Ok(()),
         }
     }
+}
+
+/// Refuses a file in the io dir, where what runs could replace it. `flag` is the flag that names it.
+///
+/// # Errors
+///
+/// If it is in there.
+pub fn refuse_in_io_dir(flag: &str, file: &Path, io_dir: Option<&Path>) -> Result<(), Error> {
+    let Some(io_dir) = io_dir else { return Ok(()) };
+    if [parent_of(file), file].into_iter().any(|path| is_in(path, io_dir)) {
+        let why = format!("{} is in the io dir, where the run could replace it", file.display());
+        return Err(Error::usage(flag, why).with_hint("name a file elsewhere"));
+    }
+    Ok(())
+}
+
+/// The directory of a path.
+pub fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Whether a path leads into a directory.
+pub fn is_in(path: &Path, directory: &Path) -> bool {
+    let canonical = (path.canonicalize(), directory.canonicalize());
+    matches!(canonical, (Ok(path), Ok(directory)) if path.starts_with(&directory))
 }
 
 /// stdout and stderr.

@@ -13,6 +13,7 @@ use super::changes::ChangesArgs;
 use super::habits::HabitArgs;
 use super::limits::{CommandLimits, LimitArgs};
 use super::receipt::ReceiptArgs;
+use super::report::ReportArgs;
 use super::root::{RootArgs, image};
 use super::volume::VolumeArgs;
 use super::{BoundsArgs, FileArgs};
@@ -97,6 +98,10 @@ pub struct ExecArgs {
     /// What it made of what.
     #[command(flatten)]
     pub receipt: ReceiptArgs,
+
+    /// Where its result is written to, beside the live output.
+    #[command(flatten)]
+    pub reports: ReportArgs,
 
     /// Mounts as Docker writes them.
     #[command(flatten)]

@@ -160,6 +160,13 @@ impl Copied {
         if code == 0 { self.code } else { code }
     }
 
+    /// Something else that was to be written at the end was not.
+    pub const fn fail(&mut self) {
+        if self.code == 0 {
+            self.code = FAILED;
+        }
+    }
+
     /// Whether artifacts were asked for and copied.
     pub fn is_complete(&self) -> bool {
         self.report.as_ref().is_some_and(|report| report.error.is_none())

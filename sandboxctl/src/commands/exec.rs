@@ -10,20 +10,21 @@ use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use sandbox_api::{
-    CancelCause, DEFAULT_LIFETIME, ErrorKind, ExecDocument, ExecResult, Exit, Lifespan, Outcome,
-    RootFs, SandboxSpec,
+    CancelCause, DEFAULT_COLLECTED_BYTES, DEFAULT_LIFETIME, ErrorKind, ExecDocument, ExecResult,
+    Exit, Lifespan, Outcome, RootFs, SandboxSpec,
 };
 use sandbox_controller::{Command, Config, ExecStream, Execution, Sandbox, Stdin};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::collect::{Artifacts, Copied};
-use super::receipt::{Issued, Issuer, Subjected};
+use super::receipt::{Issuer, Subjected};
 use super::staging::{Staged, Staging};
 use super::transfer::{Sink, Source};
-use super::{Context, block_on, cut_off, hints, launch, network, touched};
+use super::{Context, block_on, cut_off, hints, launch, network, reports, touched};
 use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
 use crate::config::Settings;
 use crate::error::Error;
+use crate::report::Reports;
 
 pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     args.add_volumes()?;
@@ -55,17 +56,29 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     if args.stdin && io::stdin().is_terminal() {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
+    let subject = vec![reports::command(&line)];
+    let reports = Reports::of(&args.reports.reports, spec.io_dir.as_deref(), subject)?;
     let config = context.controller(&settings);
-    let session =
-        Session { context, settings: &settings, args, line: &line, artifacts, staging, issuer };
-    block_on(session.run(config, spec, command, source)).map_err(|error| match (error, &root) {
+    let session = Session {
+        context,
+        settings: &settings,
+        args,
+        line: &line,
+        artifacts,
+        staging,
+        issuer,
+        reports: &reports,
+    };
+    let ended = block_on(session.run(config, spec, command, source));
+    let ended = ended.map_err(|error| match (error, &root) {
         (Error::Controller(source), RootFs::Image { reference, .. })
             if image_is_a_word && source.kind() == ErrorKind::Image =>
         {
             hints::word_as_image(source, reference)
         }
         (error, _) => error,
-    })
+    });
+    reports::finish(context.output, reports, ended)
 }
 
 /// The request to the controller, from the command line and the flags.
@@ -110,6 +123,8 @@ struct Session<'a> {
     staging: Staging,
     /// What is written of what it made of what.
     issuer: Option<Issuer>,
+    /// Where the result is written to.
+    reports: &'a Reports,
 }
 
 impl Session<'_> {
@@ -150,6 +165,7 @@ impl Session<'_> {
         source: Option<Source>,
         command: &Command,
     ) -> Result<u8, Error> {
+        self.reports.started(THE_ONLY);
         let cancel = execution.cancel_handle();
         let stdin = execution.stdin();
         let notes = network::print_refused(self.context.output, execution.refused_hosts());
@@ -166,16 +182,17 @@ impl Session<'_> {
         };
         let finish = async {
             let mut tail = network::Tail::default();
+            let mut seen = Seen { reports: self.reports, kept: Default::default() };
             let written = match self.args.json {
                 // Output that is not copied is collected.
                 true => Ok(Written::All),
-                false => pass_on(self.sinks()?, &mut execution, &mut tail).await,
+                false => pass_on(self.sinks()?, &mut execution, &mut tail, &mut seen).await,
             };
             if !matches!(written, Ok(Written::All)) {
                 cancel.cancel(CancelCause::Caller);
             }
             let result = execution.wait().await?;
-            written.map(|written| (result, written, tail))
+            written.map(|written| (result, written, tail, seen))
         };
         // A note precedes what follows from it.
         let finish = async {
@@ -191,21 +208,27 @@ impl Session<'_> {
             ended = &mut finish => (ended, Ok(())),
             fed = &mut feeding => (finish.await, fed),
         };
-        let (mut result, written, tail) = ended?;
+        let (mut result, written, tail, seen) = ended?;
         // It was cancelled for that reason.
         fed?;
-        let copied = self.artifacts.copy(sandbox, &result.outcome).await?;
+        let mut copied = self.artifacts.copy(sandbox, &result.outcome).await?;
         let staged = self.staging.finish(sandbox, &mut result.execution).await?;
-        let issued = match &self.issuer {
-            Some(issuer) => {
-                let ran = Subjected::Command(command);
-                issuer.issue(sandbox, &ran, &result.execution, &copied, &self.staging).await
-            }
-            None => Issued::default(),
-        };
+        let ran = Subjected::Command(command);
+        let issued = Issuer::issue(
+            &self.issuer,
+            sandbox,
+            &ran,
+            &result.execution,
+            &mut copied,
+            &self.staging,
+        );
+        let issued = issued.await;
+        let code = copied.exit_code(result.outcome.exit_code());
+        let whole = seen.put_into(&result);
+        self.reports.executed(THE_ONLY, &document(&whole, &copied), code);
         self.end(&result, written, &tail, &copied, &staged)?;
         issued.print(self.context.output);
-        Ok(issued.exit_code(copied.exit_code(result.outcome.exit_code())))
+        Ok(code)
     }
 
     /// Reports its result.
@@ -219,9 +242,7 @@ impl Session<'_> {
     ) -> Result<(), Error> {
         let output = self.context.output;
         if self.args.json {
-            let mut document = ExecDocument::from(result);
-            document.execution.artifacts = copied.report.as_ref().map(Cow::Borrowed);
-            output.document(&document)?;
+            output.document(&document(result, copied))?;
             staged.print_diff(output);
             cut_off::warn_of_command(output, result);
             return Ok(());
@@ -268,14 +289,62 @@ enum Written {
     Unread,
 }
 
+/// The document of a command.
+fn document<'a>(result: &'a ExecResult, copied: &'a Copied) -> ExecDocument<'a> {
+    let mut document = ExecDocument::from(result);
+    document.execution.artifacts = copied.report.as_ref().map(Cow::Borrowed);
+    document
+}
+
+/// The position of the command: it is the only one.
+const THE_ONLY: usize = 0;
+
+/// The output that is passed on, for the reports.
+struct Seen<'a> {
+    reports: &'a Reports,
+    /// The beginnings of stdout and stderr, and whether there was more.
+    kept: [(Vec<u8>, bool); 2],
+}
+
+impl Seen<'_> {
+    fn push(&mut self, stream: ExecStream, piece: &[u8]) {
+        let (stream, name) = match stream {
+            ExecStream::Stdout => (0, "stdout"),
+            ExecStream::Stderr => (1, "stderr"),
+        };
+        self.reports.output(THE_ONLY, name, piece);
+        if self.reports.keep_output() {
+            let (kept, is_cut) = &mut self.kept[stream];
+            let left = DEFAULT_COLLECTED_BYTES - kept.len();
+            kept.extend_from_slice(&piece[..piece.len().min(left)]);
+            *is_cut |= piece.len() > left;
+        }
+    }
+
+    /// The result with the output that it would have if none had been passed on.
+    fn put_into(self, result: &ExecResult) -> ExecResult {
+        let mut result = result.clone();
+        let [stdout, stderr] = self.kept;
+        if !stdout.0.is_empty() {
+            (result.stdout, result.stdout_truncated) = stdout;
+        }
+        if !stderr.0.is_empty() {
+            (result.stderr, result.stderr_truncated) = stderr;
+        }
+        result
+    }
+}
+
 /// Copies the command's output until it ends or the reader is gone.
 async fn pass_on(
     [mut stdout, mut stderr]: [Sink; 2],
     execution: &mut Execution,
     tail: &mut network::Tail,
+    seen: &mut Seen<'_>,
 ) -> Result<Written, Error> {
     while let Some((stream, piece)) = execution.next_output().await {
         tail.push(&piece);
+        seen.push(stream, &piece);
         let sink = match stream {
             ExecStream::Stdout => &mut stdout,
             ExecStream::Stderr => &mut stderr,

@@ -19,6 +19,7 @@ mod preparing;
 mod ps;
 mod receipt;
 mod replay;
+mod reports;
 mod run;
 mod staging;
 mod text;

@@ -21,13 +21,13 @@ use serde_json::Map;
 
 use super::Context;
 use super::artifacts::{cancellable, count, list};
-use super::collect::{Artifacts, Copied, FAILED};
-use super::staging::{Staging, is_in, parent_of};
+use super::collect::{Artifacts, Copied};
+use super::staging::Staging;
 use crate::cli::receipt::{KeysCommand, ReceiptArgs, ReceiptCommand};
 use crate::error::Error;
 use crate::input;
 use crate::output::Output;
-use crate::target::Target;
+use crate::target::{Target, is_in, parent_of};
 
 /// The most bytes of a receipt that is read.
 const MAX_RECEIPT: u64 = 256 << 20;
@@ -127,19 +127,24 @@ impl Issuer {
         }))
     }
 
-    /// Writes the receipt. What goes wrong is told, and is the exit code of a run that had ended well.
+    /// Writes the receipt, if there is to be one. What goes wrong is told, and is the exit code of a run
+    /// that had ended well.
     pub async fn issue(
-        &self,
+        issuer: &Option<Self>,
         sandbox: &Sandbox,
         ran: &Subjected<'_>,
         report: &ExecutionReport,
-        copied: &Copied,
+        copied: &mut Copied,
         staging: &Staging,
     ) -> Issued {
-        let problem = match self.receipt(sandbox, ran, report, copied, staging).await {
-            Ok(receipt) => self.write(&receipt).err(),
+        let Some(issuer) = issuer else { return Issued::default() };
+        let problem = match issuer.receipt(sandbox, ran, report, copied, staging).await {
+            Ok(receipt) => issuer.write(&receipt).err(),
             Err(error) => Some(error),
         };
+        if problem.is_some() {
+            copied.fail();
+        }
         Issued { problem: problem.map(|error| error.document()) }
     }
 
@@ -243,14 +248,6 @@ impl Issuer {
 }
 
 impl Issued {
-    /// The exit code, where `code` is that of the run: it counts if it is not 0.
-    pub const fn exit_code(&self, code: u8) -> u8 {
-        match (code, &self.problem) {
-            (0, Some(_)) => FAILED,
-            _ => code,
-        }
-    }
-
     /// Says what went wrong. The outcome of the run stands.
     pub fn print(&self, output: &Output) {
         if let Some(problem) = &self.problem {

@@ -11,11 +11,12 @@ use sandbox_controller::{Config, Controller, Run, Sandbox};
 use super::collect::{Artifacts, Copied};
 use super::receipt::{Issued, Issuer, Subjected};
 use super::staging::{Staged, Staging};
-use super::{Context, block_on, hints, launch, network};
+use super::{Context, block_on, hints, launch, network, reports};
 use crate::cli::RunArgs;
 use crate::config::{Key, Settings};
 use crate::error::Error;
 use crate::input::{self, ScriptSource};
+use crate::report::Reports;
 use crate::signals::Signals;
 use report::Report;
 
@@ -37,6 +38,11 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     let is_listed = args.receipt.file.is_some() && artifacts.directory().is_none();
     let (staging, spec) = Staging::of(&args.changes, args.json, scripts.len(), spec, is_listed)?;
     let issuer = Issuer::of(context, &args.receipt, &spec, &artifacts, scripts.len())?;
+    let reports = Reports::of(
+        &args.reports.reports,
+        spec.io_dir.as_deref(),
+        scripts.iter().map(reports::script).collect(),
+    )?;
     let config = context.controller(&settings);
     let session = Session {
         context,
@@ -46,16 +52,18 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         artifacts,
         staging,
         issuer,
+        reports: &reports,
         is_streamed: scripts.len() == 1 || args.jobs == 1,
         has_heads: scripts.len() > 1,
     };
-    let jobs = scripts.into_iter().map(|source| {
+    let jobs = scripts.into_iter().enumerate().map(|(index, source)| {
         let script = Script::new(source.source.clone()).args(arguments.clone());
         let now = args.reproducible.now.map(|moment| moment.0);
         let script = script.seed(args.reproducible.seed).now(now);
-        (source, script)
+        (Job { index, source }, script)
     });
-    block_on(session.run(config, jobs.collect()))
+    let ended = block_on(session.run(config, jobs.collect()));
+    reports::finish(context.output, reports, ended)
 }
 
 /// The request to the controller. Errors are reported before an engine is contacted.
@@ -76,6 +84,13 @@ fn spec(context: &Context<'_>, args: &RunArgs, settings: &Settings) -> Result<Sa
     Ok(spec.lifespan(Lifespan::OneRun).io_errors(settings.io_errors()))
 }
 
+/// A script of several.
+struct Job {
+    /// Its position on the command line.
+    index: usize,
+    source: ScriptSource,
+}
+
 /// The scripts of one call, from connecting to the engine to the last result.
 struct Session<'a> {
     context: &'a Context<'a>,
@@ -89,6 +104,8 @@ struct Session<'a> {
     staging: Staging,
     /// What is written of what it made of what.
     issuer: Option<Issuer>,
+    /// Where the results are written to.
+    reports: &'a Reports,
     /// One runs at a time, and is printed as it comes.
     is_streamed: bool,
     /// There are several, whose outputs have their names above them.
@@ -105,7 +122,7 @@ struct Ended {
 impl Session<'_> {
     /// Runs the scripts, as many at once as was asked for, and reports them in order. The exit code
     /// is the first that is not 0.
-    async fn run(&self, config: Config, jobs: Vec<(ScriptSource, Script)>) -> Result<u8, Error> {
+    async fn run(&self, config: Config, jobs: Vec<(Job, Script)>) -> Result<u8, Error> {
         launch::with_engine(self.context, config, async |controller, signals| {
             let ended = self.run_all(controller, jobs).await;
             // Each run had the signals that came meanwhile; the next one is for what follows.
@@ -119,15 +136,19 @@ impl Session<'_> {
     async fn run_all(
         &self,
         controller: &Controller,
-        jobs: Vec<(ScriptSource, Script)>,
+        jobs: Vec<(Job, Script)>,
     ) -> Result<u8, Error> {
         let runs = futures_util::stream::iter(jobs)
-            .map(|(source, script)| self.run_one(controller, source, script))
+            .map(async |(job, script)| {
+                let index = job.index;
+                let ran = self.run_one(controller, job, script).await;
+                ran.inspect_err(|error| self.reports.failed(index, error))
+            })
             .buffered(self.args.jobs.into());
         let mut runs = pin!(runs);
         let mut code = 0;
         while let Some(ended) = runs.next().await {
-            let (source, result, Ended { copied, staged, issued }) = ended?;
+            let (Job { source, .. }, result, Ended { copied, staged, issued }) = ended?;
             if !self.is_streamed {
                 let report = self.report(&source);
                 for entry in &result.logs {
@@ -140,7 +161,7 @@ impl Session<'_> {
                 issued.print(self.context.output);
             }
             if code == 0 {
-                code = issued.exit_code(copied.exit_code(result.exit_code()));
+                code = copied.exit_code(result.exit_code());
             }
             // The signal was for all of them.
             if matches!(result.outcome, Outcome::Cancelled { .. }) {
@@ -154,11 +175,11 @@ impl Session<'_> {
     async fn run_one(
         &self,
         controller: &Controller,
-        source: ScriptSource,
+        job: Job,
         script: Script,
-    ) -> Result<(ScriptSource, RunResult, Ended), Error> {
+    ) -> Result<(Job, RunResult, Ended), Error> {
         let mut signals = Signals::listen()?;
-        let spec = self.spec.clone().title(launch::title(&source.name));
+        let spec = self.spec.clone().title(launch::title(&job.source.name));
         let context = self.context;
         let ran = launch::in_sandbox_of(
             context,
@@ -168,12 +189,12 @@ impl Session<'_> {
             spec,
             async |sandbox, signals| {
                 let run = sandbox.start(script.clone());
-                let follow = async |run| self.follow(sandbox, run, &source, &script).await;
+                let follow = async |run| self.follow(sandbox, run, &job, &script).await;
                 launch::follow_to_end(signals, run, Run::cancel_handle, follow).await
             },
         )
         .await;
-        ran.map(|(result, ended)| (source, result, ended))
+        ran.map(|(result, ended)| (job, result, ended))
     }
 
     /// Prints a run's output while it lasts, and its result, unless others run beside it.
@@ -181,52 +202,61 @@ impl Session<'_> {
         &self,
         sandbox: &Sandbox,
         mut run: Run,
-        source: &ScriptSource,
+        Job { index, source }: &Job,
         script: &Script,
     ) -> Result<(RunResult, Ended), Error> {
+        self.reports.started(*index);
         if !self.is_streamed {
-            let mut result = run.wait().await?;
-            let ended = self.finish(sandbox, script, &mut result).await?;
-            return Ok((result, ended));
+            while let Some(entry) = run.next_log().await {
+                self.reports.log(*index, &entry);
+            }
+            let result = run.wait().await?;
+            return self.end(sandbox, result, (*index, source), script).await;
         }
         let report = self.report(source);
         let refused = run.refused_hosts();
         let finish = async {
             while let Some(entry) = run.next_log().await {
+                self.reports.log(*index, &entry);
                 report.log(&entry)?;
             }
             Ok::<_, Error>(run.wait().await?)
         };
-        let mut result = match self.args.json {
+        let result = match self.args.json {
             true => finish.await?,
             false => {
                 let notes = network::print_refused(self.context.output, refused);
                 tokio::join!(biased; notes, finish).1?
             }
         };
-        let ended = self.finish(sandbox, script, &mut result).await?;
+        let (result, ended) = self.end(sandbox, result, (*index, source), script).await?;
         report.end(&result, &ended.copied, &ended.staged)?;
         ended.issued.print(self.context.output);
         Ok((result, ended))
     }
 
-    /// Copies, commits and records what a run left that has ended.
-    async fn finish(
+    /// Copies, commits and records what a run left that has ended, and reports it.
+    async fn end(
         &self,
         sandbox: &Sandbox,
+        mut result: RunResult,
+        (index, source): (usize, &ScriptSource),
         script: &Script,
-        result: &mut RunResult,
-    ) -> Result<Ended, Error> {
-        let copied = self.artifacts.copy(sandbox, &result.outcome).await?;
+    ) -> Result<(RunResult, Ended), Error> {
+        let mut copied = self.artifacts.copy(sandbox, &result.outcome).await?;
         let staged = self.staging.finish(sandbox, &mut result.execution).await?;
-        let issued = match &self.issuer {
-            Some(issuer) => {
-                let ran = Subjected::Script(script);
-                issuer.issue(sandbox, &ran, &result.execution, &copied, &self.staging).await
-            }
-            None => Issued::default(),
-        };
-        Ok(Ended { copied, staged, issued })
+        let ran = Subjected::Script(script);
+        let issued = Issuer::issue(
+            &self.issuer,
+            sandbox,
+            &ran,
+            &result.execution,
+            &mut copied,
+            &self.staging,
+        );
+        let issued = issued.await;
+        self.reports.ran(index, &report::document(source, &result, &copied));
+        Ok((result, Ended { copied, staged, issued }))
     }
 
     fn report<'b>(&'b self, script: &'b ScriptSource) -> Report<'b> {

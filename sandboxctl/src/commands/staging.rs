@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::input;
 use crate::output::Output;
 use crate::render;
-use crate::target::Target;
+use crate::target::{self, Target, is_in, parent_of};
 
 /// What becomes of the changes.
 pub struct Staging {
@@ -66,11 +66,7 @@ impl Staging {
             check_kept(kept, io_dir, runs)?;
         }
         if let Some(file) = &args.file {
-            if [parent_of(file), file].into_iter().any(|path| is_in(path, io_dir)) {
-                let why =
-                    format!("{} is in the io dir, where the run could replace it", file.display());
-                return Err(Error::usage(flag, why).with_hint("name a file elsewhere"));
-            }
+            target::refuse_in_io_dir(flag, file, Some(io_dir))?;
             if runs > 1 {
                 return Err(Error::usage(flag, "it is for one script at a time")
                     .with_hint("with --json each document has the member `changes`"));
@@ -157,16 +153,6 @@ fn check_kept(kept: &Path, io_dir: &Path, runs: usize) -> Result<(), Error> {
         }
         Ok(_) => Ok(()),
     }
-}
-
-pub fn parent_of(path: &Path) -> &Path {
-    path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Whether a path leads into a directory.
-pub fn is_in(path: &Path, directory: &Path) -> bool {
-    let canonical = (path.canonicalize(), directory.canonicalize());
-    matches!(canonical, (Ok(path), Ok(directory)) if path.starts_with(&directory))
 }
 
 /// The failure of a commit that would have overwritten what something else changed.

@@ -49,6 +49,15 @@ pub fn call_stack(error: &ScriptError) -> Option<&str> {
     (levels > 1).then_some(traceback)
 }
 
+/// The columns of a line, from 1 and without the second, that a message refers to, in characters.
+#[must_use]
+pub fn columns(source: &[u8], line: u32, message: &str) -> Option<(usize, usize)> {
+    let line = line_of(source, line)?;
+    let mark = marked(&line, message);
+    let column = |at: usize| line[..at].chars().count() + 1;
+    (!mark.is_empty()).then(|| (column(mark.start), column(mark.end)))
+}
+
 fn line_of(source: &[u8], line: u32) -> Option<String> {
     let index = usize::try_from(line).ok()?.checked_sub(1)?;
     let line = source.split(|&byte| byte == b'\n').nth(index)?;

@@ -22,6 +22,7 @@ mod policy;
 mod programs;
 mod reaping;
 mod receipts;
+mod reports;
 mod run;
 mod sockets;
 mod stages;

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use sandbox_api::{ErrorKind, LogEntry, Outcome, ResultDocument, RunResult, ScriptError};
+use sandbox_api::{
+    ErrorKind, LogEntry, Outcome, ResultDocument, RunResult, ScriptError, TestStatus,
+};
 
 use super::super::collect::Copied;
 use super::super::staging::Staged;
@@ -12,6 +14,9 @@ use crate::error::Error;
 use crate::input::ScriptSource;
 use crate::output::Output;
 use crate::render;
+
+/// How many failed test cases are printed.
+const TESTS_SHOWN: usize = 50;
 
 /// Prints a run.
 pub struct Report<'a> {
@@ -45,13 +50,7 @@ impl Report<'_> {
     pub fn end(&self, result: &RunResult, copied: &Copied, staged: &Staged) -> Result<(), Error> {
         let output = self.output;
         if self.json {
-            let mut document = ResultDocument::from(result);
-            document.exit_code = copied.exit_code(document.exit_code);
-            document.execution.artifacts = copied.report.as_ref().map(Cow::Borrowed);
-            if let Some(error) = &mut document.execution.error {
-                error.hint = self.other_language(&result.outcome).or(error.hint.take());
-            }
-            output.document(&document)?;
+            output.document(&document(self.script, result, copied))?;
             staged.print_diff(output);
             cut_off::warn_of_run(output, result);
             return Ok(());
@@ -70,7 +69,7 @@ impl Report<'_> {
             }
             Outcome::ScriptError(error) | Outcome::Limit(error) | Outcome::Timeout(error) => {
                 self.script_error(error);
-                let own = self.other_language(&result.outcome);
+                let own = other_language(self.script, &result.outcome);
                 if let Some(hint) = own.or_else(|| result.hint()) {
                     output.hint(&hint);
                 }
@@ -81,6 +80,7 @@ impl Report<'_> {
                 }
             }
         }
+        self.tests(result);
         let io_dir = result.io_dir.as_deref();
         copied.print(output);
         // What was not selected was not to be kept.
@@ -95,14 +95,18 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// How to run a script that does not compile, if it looks like another language.
-    fn other_language(&self, outcome: &Outcome) -> Option<String> {
-        let ScriptSource { source, name } = self.script;
-        match outcome {
-            Outcome::ScriptError(error) if error.kind == ErrorKind::Syntax => {
-                hints::other_language(name, source)
-            }
-            _ => None,
+    /// The failed test cases, and how many passed.
+    fn tests(&self, result: &RunResult) {
+        let failed = result.tests.iter().filter(|test| test.status == TestStatus::Failed);
+        for test in failed.take(TESTS_SHOWN) {
+            let message = test.message.as_deref().unwrap_or("failed");
+            self.output.indented(&format!("{}: {message}", test.name));
+        }
+        if !result.tests.is_empty() {
+            let count = |status| result.tests.iter().filter(|it| it.status == status).count();
+            let [passed, failed, skipped] = TestStatus::ALL.map(count);
+            let notice = format!("test cases: {passed} passed, {failed} failed, {skipped} skipped");
+            self.output.notice(&notice);
         }
     }
 
@@ -113,5 +117,31 @@ impl Report<'_> {
         if let Some(stack) = render::call_stack(error) {
             output.indented(stack);
         }
+    }
+}
+
+/// The document of a run.
+pub fn document<'a>(
+    script: &ScriptSource,
+    result: &'a RunResult,
+    copied: &'a Copied,
+) -> ResultDocument<'a> {
+    let mut document = ResultDocument::from(result);
+    document.exit_code = copied.exit_code(document.exit_code);
+    document.execution.artifacts = copied.report.as_ref().map(Cow::Borrowed);
+    if let Some(error) = &mut document.execution.error {
+        error.hint = other_language(script, &result.outcome).or(error.hint.take());
+    }
+    document
+}
+
+/// How to run a script that does not compile, if it looks like another language.
+fn other_language(script: &ScriptSource, outcome: &Outcome) -> Option<String> {
+    let ScriptSource { source, name } = script;
+    match outcome {
+        Outcome::ScriptError(error) if error.kind == ErrorKind::Syntax => {
+            hints::other_language(name, source)
+        }
+        _ => None,
     }
 }

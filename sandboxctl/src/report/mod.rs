@@ -1,0 +1,414 @@
+//! Reports: files that contain the results of `run` and `exec`, beside the live output.
+//!
+//! Each format is a file here with a pure function from the results to its text. They are written at
+//! the end, whatever the outcome, and replace their file only when they are complete. Only `ndjson`
+//! is written while something runs.
+
+mod events;
+mod junit;
+mod markdown;
+mod sarif;
+#[cfg(test)]
+mod testing;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sandbox_api::{
+    ExecDocument, ExecutionDocument, Failure, LogEntry, ResultDocument, Status, TestCase,
+    TestStatus,
+};
+
+use crate::cli::report::ReportArgument;
+use crate::error::Error;
+use crate::input;
+use crate::target::{self, Target};
+use events::EventLog;
+pub use markdown::markdown;
+
+/// The exit code if a report cannot be written, and nothing else failed.
+const FAILED: u8 = 125;
+
+/// A format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReportKind {
+    /// The result document, a line for each script.
+    Json,
+    /// Numbered events, a line each, as they come.
+    Ndjson,
+    /// JUnit's XML.
+    Junit,
+    /// Markdown for people.
+    Markdown,
+    /// SARIF 2.1.0: errors with their positions.
+    Sarif,
+}
+
+impl ReportKind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Json, Self::Ndjson, Self::Junit, Self::Markdown, Self::Sarif];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Json => "json",
+            Self::Ndjson => "ndjson",
+            Self::Junit => "junit",
+            Self::Markdown => "markdown",
+            Self::Sarif => "sarif",
+        }
+    }
+}
+
+/// What runs: a script, or a command.
+#[derive(Debug, Clone)]
+pub struct Subject {
+    /// The script's name as it was given, or the command.
+    pub name: String,
+    /// The script's text.
+    pub source: Option<Vec<u8>>,
+}
+
+/// A result document.
+#[derive(Debug)]
+pub enum Document {
+    /// Of a script.
+    Run(Box<ResultDocument<'static>>),
+    /// Of a command.
+    Exec(Box<ExecDocument<'static>>),
+}
+
+impl Document {
+    /// How it ended.
+    pub const fn status(&self) -> Status {
+        match self {
+            Self::Run(document) => document.status,
+            Self::Exec(document) => document.status,
+        }
+    }
+
+    /// The members that both have.
+    pub const fn execution(&self) -> &ExecutionDocument<'static> {
+        match self {
+            Self::Run(document) => &document.execution,
+            Self::Exec(document) => &document.execution,
+        }
+    }
+
+    fn json(&self) -> Result<String, serde_json::Error> {
+        match self {
+            Self::Run(document) => serde_json::to_string(document),
+            Self::Exec(document) => serde_json::to_string(document),
+        }
+    }
+}
+
+/// What ran, and how it ended.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its position on the command line.
+    pub index: usize,
+    /// What ran.
+    pub subject: Subject,
+    /// How it ended.
+    pub document: Document,
+    /// The exit code of sandboxctl, if nothing else runs.
+    pub exit_code: u8,
+}
+
+impl Entry {
+    /// Whether it did not end well.
+    pub const fn failed(&self) -> bool {
+        self.exit_code != 0
+    }
+
+    /// Why it failed, in one line that has no other text than this error's.
+    pub fn message(&self) -> Option<String> {
+        match (&self.document.execution().error, &self.document) {
+            (Some(error), _) => Some(error.message.clone()),
+            (None, Document::Exec(document)) if document.failed => {
+                Some(match (document.exit_code, document.signal) {
+                    (Some(code), _) => format!("exit code {code}"),
+                    (None, Some(signal)) => format!("killed by signal {signal}"),
+                    (None, None) => "failed".to_owned(),
+                })
+            }
+            (None, _) => self.artifacts_error().map(|error| error.message.clone()),
+        }
+    }
+
+    /// Why its artifacts could not be copied.
+    pub fn artifacts_error(&self) -> Option<&Failure> {
+        self.document.execution().artifacts.as_ref()?.error.as_ref()
+    }
+
+    /// The test cases of a script.
+    pub fn tests(&self) -> &[TestCase] {
+        match &self.document {
+            Document::Run(document) => &document.tests,
+            Document::Exec(_) => &[],
+        }
+    }
+
+    /// Those that failed.
+    pub fn failed_tests(&self) -> impl Iterator<Item = &TestCase> {
+        self.tests().iter().filter(|test| test.status == TestStatus::Failed)
+    }
+
+    /// How long it took.
+    pub fn wall_ms(&self) -> u64 {
+        self.document.execution().usage.map_or(0, |usage| usage.wall_ms)
+    }
+}
+
+/// The reports of one command.
+#[derive(Debug)]
+pub struct Reports {
+    /// Those that are written at the end.
+    files: Vec<ReportArgument>,
+    events: Mutex<Vec<EventLog>>,
+    subjects: Vec<Subject>,
+    entries: Mutex<Vec<Entry>>,
+}
+
+impl Reports {
+    /// Checks that the reports can be written, before anything runs.
+    ///
+    /// # Errors
+    ///
+    /// If one cannot, or is in the io dir, where what runs could replace it.
+    pub fn of(
+        reports: &[ReportArgument],
+        io_dir: Option<&Path>,
+        subjects: Vec<Subject>,
+    ) -> Result<Self, Error> {
+        let mut files: Vec<ReportArgument> = Vec::new();
+        let mut events = Vec::new();
+        for (at, report) in reports.iter().enumerate() {
+            let (flag, file) = (flag(report.kind), &report.file);
+            if reports[..at].iter().any(|other| other.file == *file) {
+                let why = format!("{} is named twice", file.display());
+                return Err(Error::usage(flag, why).with_hint("name a file for each report"));
+            }
+            target::refuse_in_io_dir(&flag, file, io_dir)?;
+            let unusable = |error: std::io::Error| {
+                let why = format!("{}: {}", file.display(), input::reason(&error));
+                Error::usage(flag.clone(), why)
+            };
+            match report.kind {
+                ReportKind::Ndjson => events.push(EventLog::create(file).map_err(unusable)?),
+                _ => {
+                    drop(Target::open(file).map_err(unusable)?);
+                    files.push(report.clone());
+                }
+            }
+        }
+        Ok(Self { files, events: Mutex::new(events), subjects, entries: Mutex::default() })
+    }
+
+    /// Whether a report shows what a command prints, which is otherwise passed on and not kept.
+    pub fn keep_output(&self) -> bool {
+        !self.files.is_empty()
+    }
+
+    /// It starts.
+    pub fn started(&self, index: usize) {
+        self.emit(index, &events::Event::Start);
+    }
+
+    /// A script has written an entry of its log.
+    pub fn log(&self, index: usize, entry: &LogEntry) {
+        self.emit(index, &events::Event::Log { level: entry.level, text: &entry.text });
+    }
+
+    /// A command has printed this.
+    pub fn output(&self, index: usize, stream: &'static str, bytes: &[u8]) {
+        self.emit(index, &events::Event::output(stream, bytes));
+    }
+
+    /// A script has ended.
+    pub fn ran(&self, index: usize, document: &ResultDocument<'_>) {
+        let exit_code = document.exit_code;
+        for case in &*document.tests {
+            self.emit(index, &events::Event::Test { case });
+        }
+        if let Some(owned) = owned(document) {
+            self.record(index, Document::Run(Box::new(owned)), exit_code);
+        }
+    }
+
+    /// A command has ended.
+    pub fn executed(&self, index: usize, document: &ExecDocument<'_>, exit_code: u8) {
+        if let Some(owned) = owned(document) {
+            self.record(index, Document::Exec(Box::new(owned)), exit_code);
+        }
+    }
+
+    /// Our side failed, so that there is no result.
+    pub fn failed(&self, index: usize, error: &Error) {
+        let (failure, code) = (error.document(), error.exit_code());
+        let is_script = self.subjects.get(index).is_some_and(|it| it.source.is_some());
+        let document = match is_script {
+            true => Document::Run(Box::new(ResultDocument::failed(failure, code))),
+            false => Document::Exec(Box::new(ExecDocument::failed(failure))),
+        };
+        self.record(index, document, code);
+    }
+
+    fn record(&self, index: usize, document: Document, exit_code: u8) {
+        let mut entries = self.entries();
+        // The first result is the run's own; a failure to print it is not another one.
+        if entries.iter().any(|entry| entry.index == index) {
+            return;
+        }
+        if let Ok(json) = document.json() {
+            self.emit(index, &events::Event::End { exit_code, document: &json });
+        }
+        let Some(subject) = self.subjects.get(index).cloned() else { return };
+        entries.push(Entry { index, subject, document, exit_code });
+        entries.sort_by_key(|entry| entry.index);
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn emit(&self, index: usize, event: &events::Event<'_>) {
+        let name = self.subjects.get(index).map_or("", |subject| &subject.name);
+        let mut logs = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        logs.iter_mut().for_each(|log| log.write(name, event));
+    }
+
+    /// Writes all reports of what has ended, with the failure of our side that ended it, if any. The
+    /// results, and why reports could not be written.
+    pub fn finish(self, ended: Result<&u8, &Error>) -> (Vec<Entry>, Vec<Error>) {
+        if let Err(error) = ended
+            && !self.entries().iter().any(|entry| entry.document.execution().engine.is_none())
+        {
+            let known: Vec<_> = self.entries().iter().map(|entry| entry.index).collect();
+            if let Some(first) = (0..self.subjects.len()).find(|index| !known.contains(index)) {
+                self.failed(first, error);
+            }
+        }
+        let entries = self.entries.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = Vec::new();
+        for ReportArgument { kind, file } in &self.files {
+            if let Err(source) = write(*kind, file, &entries) {
+                failures.push(unwritten(*kind, file, source));
+            }
+        }
+        for log in self.events.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            let (file, failure) = log.finish();
+            failures.extend(failure.map(|source| unwritten(ReportKind::Ndjson, &file, source)));
+        }
+        (entries, failures)
+    }
+}
+
+/// The exit code of a command that ended with `code`, and of whose reports some failed.
+#[must_use]
+pub const fn exit_code(code: u8, has_failures: bool) -> u8 {
+    if code == 0 && has_failures { FAILED } else { code }
+}
+
+/// The same document without borrows.
+fn owned<T: serde::Serialize, O: serde::de::DeserializeOwned>(document: &T) -> Option<O> {
+    serde_json::from_str(&serde_json::to_string(document).ok()?).ok()
+}
+
+fn flag(kind: ReportKind) -> String {
+    format!("--report {}", kind.as_str())
+}
+
+fn unwritten(kind: ReportKind, file: &Path, source: std::io::Error) -> Error {
+    let what = format!("cannot write {} {}", flag(kind), file.display());
+    Error::Content { what, source }
+}
+
+fn write(kind: ReportKind, file: &PathBuf, entries: &[Entry]) -> std::io::Result<()> {
+    let text = render(kind, entries)?;
+    let target = Target::open(file)?;
+    target.writer().and_then(|mut writer| writer.write_all(text.as_bytes()))?;
+    target.finish()
+}
+
+/// The text of a report.
+fn render(kind: ReportKind, entries: &[Entry]) -> Result<String, serde_json::Error> {
+    match kind {
+        ReportKind::Json => {
+            let lines = entries.iter().map(|entry| Ok(entry.document.json()? + "\n"));
+            lines.collect()
+        }
+        ReportKind::Ndjson => Ok(String::new()),
+        ReportKind::Junit => Ok(junit::junit(entries)),
+        ReportKind::Markdown => Ok(markdown(entries)),
+        ReportKind::Sarif => sarif::sarif(entries),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testing::{failed_script, ok_script};
+
+    #[test]
+    fn json_is_a_line_for_each_result() {
+        let text = render(ReportKind::Json, &[ok_script(), failed_script()]).unwrap();
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines[0]["schema"], "sandboxctl.result/1");
+        assert_eq!(lines[1]["status"], "script_error");
+        assert_eq!(lines.len(), 2);
+    }
+
+    #[test]
+    fn report_that_cannot_be_written_leaves_the_exit_code_of_a_failed_run() {
+        assert_eq!(exit_code(0, false), 0);
+        assert_eq!(exit_code(0, true), 125);
+        assert_eq!(exit_code(1, true), 1);
+        assert_eq!(exit_code(143, true), 143);
+    }
+
+    #[test]
+    fn failure_of_our_side_is_the_result_of_the_first_without_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("r.json");
+        let argument = ReportArgument { kind: ReportKind::Json, file: file.clone() };
+        let subject = |name: &str| Subject { name: name.to_owned(), source: Some(Vec::new()) };
+        let reports =
+            Reports::of(&[argument], None, vec![subject("a"), subject("b"), subject("c")]).unwrap();
+        reports.ran(0, &ResultDocument::failed(Error::usage("x", "y").document(), 2));
+        let error = Error::Signalled(crate::error::Signal::Terminate);
+        reports.failed(1, &error);
+        reports.failed(1, &Error::usage("x", "later"));
+        let (entries, failures) = reports.finish(Err(&error));
+        assert!(failures.is_empty());
+        let codes: Vec<_> = entries.iter().map(|entry| entry.exit_code).collect();
+        assert_eq!(codes, [2, 143]);
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(text.lines().nth(1).unwrap().contains(r#""status":"cancelled""#), "{text}");
+    }
+
+    #[test]
+    fn report_in_the_io_dir_is_refused_by_any_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let io_dir = folder.path().join("io");
+        std::fs::create_dir(&io_dir).unwrap();
+        std::os::unix::fs::symlink(&io_dir, folder.path().join("link")).unwrap();
+        std::fs::write(io_dir.join("there"), "").unwrap();
+        std::os::unix::fs::symlink(io_dir.join("there"), folder.path().join("r")).unwrap();
+        let refused = |file: PathBuf| {
+            let argument = ReportArgument { kind: ReportKind::Ndjson, file };
+            Reports::of(&[argument], Some(&io_dir), Vec::new()).map(drop)
+        };
+        for name in ["io/a", "link/a", "io/../io/a", "r"] {
+            let error = refused(folder.path().join(name)).unwrap_err().to_text();
+            assert!(error.contains("is in the io dir"), "{name}: {error}");
+        }
+        refused(folder.path().join("elsewhere")).unwrap();
+        let missing = refused(folder.path().join("no/such")).unwrap_err().to_text();
+        assert!(missing.contains("--report ndjson"), "{missing}");
+    }
+}
