@@ -22,7 +22,7 @@ pub mod receipt;
 mod result;
 mod sandboxes;
 mod spec;
-mod tests;
+mod test_cases;
 pub mod time;
 
 pub use artifacts::ArtifactsReport;
@@ -56,4 +56,4 @@ pub use spec::{
     DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, InputSource, Lifespan,
     PrivateIo, Pull, RootFs, SandboxSpec, Script, SpecError,
 };
-pub use tests::test_failure;
+pub use test_cases::test_failure;

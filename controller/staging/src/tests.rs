@@ -635,7 +635,7 @@ fn links_in_a_stage_lead_nowhere() {
 }
 
 /// Commits until `point` was reached for the `nth` time, and ends there as by `kill -9`.
-fn interrupt(mut run: Run, place: &Place, point: &str, nth: usize) {
+fn interrupt(mut run: Run, point: &str, nth: usize) {
     let compared = run.compare().unwrap();
     let mut left = nth;
     let interrupted = catch_unwind(AssertUnwindSafe(|| {
@@ -665,7 +665,7 @@ fn recovery_keeps_what_was_changed_after_the_interruption() {
         }
         fs::remove_file(run.path().join("r")).unwrap();
         // Removed first, then `a` is replaced; the others wait.
-        interrupt(run, &place, "moving", 3);
+        interrupt(run, "moving", 3);
         let io = place.io();
         assert_eq!(fs::read_to_string(io.join("a")).unwrap(), "run");
         for (name, content) in [("a", "mine"), ("b", "mine too"), ("n", "mine"), ("r", "mine")] {
@@ -688,7 +688,7 @@ fn commit_that_a_power_cut_interrupted_is_completed_though_devices_have_other_nu
         place.write("f", "old");
         let run = place.run(method);
         fs::write(run.path().join("f"), "run").unwrap();
-        interrupt(run, &place, "journaled", 1);
+        interrupt(run, "journaled", 1);
         let set_device = || {
             let record = place.record();
             let text = fs::read(&record).unwrap();
@@ -706,7 +706,7 @@ fn commit_that_a_power_cut_interrupted_is_completed_though_devices_have_other_nu
         let run = place.run(method);
         fs::write(run.path().join("f"), "next").unwrap();
         let stage = run.path().parent().unwrap().to_owned();
-        interrupt(run, &place, "journaled", 1);
+        interrupt(run, "journaled", 1);
         set_device();
         place.records().recover();
         assert_eq!(fs::read_to_string(place.io().join("f")).unwrap(), "run", "{method:?}");
@@ -720,7 +720,7 @@ fn records_of_a_filesystem_that_is_not_mounted_yet_are_kept() {
     place.write("f", "old");
     let run = place.stage();
     fs::write(run.path().join("f"), "run").unwrap();
-    interrupt(run, &place, "journaled", 1);
+    interrupt(run, "journaled", 1);
     let parent = place.root.path().join("disk");
     let next = place.records_of("next boot");
     // As if all of it were on a disk of its own.
@@ -742,10 +742,10 @@ fn records_that_another_user_could_have_written_are_not_followed() {
     place.write("f", "old");
     let run = place.stage();
     fs::write(run.path().join("f"), "run").unwrap();
-    interrupt(run, &place, "journaled", 1);
+    interrupt(run, "journaled", 1);
     for directory in ["records", "records/stages"] {
         let directory = place.root.path().join(directory);
-        let set = |mode| fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
+        let set = |mode| fs::set_permissions(&directory, Permissions::from_mode(mode)).unwrap();
         set(0o777);
         place.records().recover();
         assert!(place.records().leftovers().is_empty());
@@ -791,7 +791,7 @@ fn interrupted_commit_to_an_io_dir_that_is_gone_is_given_up() {
     place.write("f", "old");
     let run = place.run(Method::Copy);
     fs::write(run.path().join("f"), "run").unwrap();
-    interrupt(run, &place, "journaled", 1);
+    interrupt(run, "journaled", 1);
     fs::remove_dir_all(place.io()).unwrap();
     fs::create_dir(place.io()).unwrap();
     place.records().recover();

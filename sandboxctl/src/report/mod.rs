@@ -327,7 +327,7 @@ fn unwritten(kind: ReportKind, file: &Path, source: std::io::Error) -> Error {
     Error::Content { what, source }
 }
 
-fn write(kind: ReportKind, file: &PathBuf, entries: &[Entry]) -> std::io::Result<()> {
+fn write(kind: ReportKind, file: &Path, entries: &[Entry]) -> std::io::Result<()> {
     let text = render(kind, entries)?;
     let target = Target::open(file)?;
     target.writer().and_then(|mut writer| writer.write_all(text.as_bytes()))?;
