@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sandbox_protocol::Base64;
-use sandbox_protocol::message::Confinement;
+use sandbox_protocol::message::{Confinement, TestCase, TestStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -259,6 +259,77 @@ impl Provenance {
     pub fn byproduct(&self, name: &str) -> Option<&str> {
         let all = &self.run_details.byproducts;
         all.iter().find(|it| it.name == name).map(|it| &*it.digest.sha256)
+    }
+}
+
+/// What tests said of what was made: an in-toto Statement v1.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TestStatement {
+    /// The type and version of the statement.
+    #[serde(rename = "_type")]
+    pub statement: StatementType,
+    /// The subjects of the receipt.
+    pub subject: Vec<Subject>,
+    /// What is said of them.
+    #[serde(rename = "predicateType")]
+    pub predicate_type: TestPredicateType,
+    /// The results.
+    pub predicate: TestResult,
+}
+
+/// The type and version of what tests say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TestPredicateType {
+    /// in-toto's test result, version 0.1.
+    #[serde(rename = "https://in-toto.io/attestation/test-result/v0.1")]
+    TestResult,
+}
+
+/// The results of test cases. Those that were skipped are in neither list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TestResult {
+    /// The result of all together.
+    pub result: TestVerdict,
+    /// What the tests were: the script.
+    pub configuration: Vec<Dependency>,
+    /// The names of those that passed, in order.
+    pub passed_tests: Vec<String>,
+    /// The names of those that failed, in order.
+    pub failed_tests: Vec<String>,
+}
+
+/// The result of all tests together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum TestVerdict {
+    /// None failed.
+    Passed,
+    /// Some failed.
+    Failed,
+}
+
+impl TestStatement {
+    /// The results of a script's test cases, as a statement beside its receipt. `None` if it has none.
+    #[must_use]
+    pub fn new(receipt: &Receipt, cases: &[TestCase]) -> Option<Self> {
+        let names = |status: TestStatus| -> Vec<String> {
+            cases.iter().filter(|it| it.status == status).map(|it| it.name.clone()).collect()
+        };
+        let (passed_tests, failed_tests) = (names(TestStatus::Passed), names(TestStatus::Failed));
+        let result = match failed_tests.is_empty() {
+            true => TestVerdict::Passed,
+            false => TestVerdict::Failed,
+        };
+        let made_of = &receipt.predicate.build_definition.resolved_dependencies;
+        let configuration = made_of.iter().filter(|it| it.name == "script").cloned().collect();
+        (!cases.is_empty()).then(|| Self {
+            statement: StatementType::V1,
+            subject: receipt.subject.clone(),
+            predicate_type: TestPredicateType::TestResult,
+            predicate: TestResult { result, configuration, passed_tests, failed_tests },
+        })
     }
 }
 

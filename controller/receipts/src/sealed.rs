@@ -1,17 +1,26 @@
-//! Receipts as files: a statement, or a DSSE envelope with a signed one.
+//! Receipts as files: one statement a line, each as it is or in a DSSE envelope that signs it.
 
 use sandbox_api::Base64;
-use sandbox_api::receipt::{Envelope, PayloadType, Receipt, Signature};
-use serde::Deserialize;
+use sandbox_api::receipt::{Envelope, PayloadType, Receipt, Signature, TestStatement};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::key::{PublicKey, SigningKey};
+
+const STATEMENT: &str = "https://in-toto.io/Statement/v1";
+const PROVENANCE: &str = "https://slsa.dev/provenance/v1";
+const TEST_RESULT: &str = "https://in-toto.io/attestation/test-result/v0.1";
 
 /// A receipt that was read. Who made it is not known before [`verify`](Self::verify).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Opened {
     /// What it says.
     pub receipt: Receipt,
-    envelope: Option<Envelope>,
+    /// What its tests said, if it had some.
+    pub tests: Option<TestStatement>,
+    /// The envelope of each statement, if it has one.
+    envelopes: Vec<Option<Envelope>>,
 }
 
 /// Why a file is no receipt, or not the one that it should be.
@@ -40,60 +49,90 @@ pub enum ReceiptError {
     Signature,
 }
 
-/// Signs a receipt.
+/// Signs a statement.
 ///
 /// # Errors
 ///
 /// If it cannot be written as JSON.
-pub fn sign(receipt: &Receipt, key: &SigningKey) -> serde_json::Result<Envelope> {
-    let payload = serde_json::to_vec(receipt)?;
+pub fn sign(statement: &impl Serialize, key: &SigningKey) -> serde_json::Result<Envelope> {
+    let payload = serde_json::to_vec(statement)?;
     let payload_type = PayloadType::InToto;
     let sig = Base64(key.sign(&encoded(payload_type, &payload)));
     let signatures = vec![Signature { keyid: Some(key.public().id()), sig }];
     Ok(Envelope { payload_type, payload: Base64(payload), signatures })
 }
 
-/// Reads a receipt: a statement, or an envelope.
+/// Reads a receipt, and what tests said beside it.
 ///
 /// # Errors
 ///
 /// [`ReceiptError`] if it is anything else, or contains what no receipt has.
 pub fn open(text: &[u8]) -> Result<Opened, ReceiptError> {
-    let malformed =
-        |error: serde_json::Error| ReceiptError::Malformed { reason: error.to_string() };
-    let head: Head = serde_json::from_slice(text).map_err(malformed)?;
-    let Some(payload_type) = head.payload_type else {
-        return Ok(Opened { receipt: statement(text)?, envelope: None });
-    };
-    if payload_type != PayloadType::InToto.as_str() {
-        return Err(ReceiptError::OtherType { what: "payload type", found: payload_type });
+    let mut statements = Vec::new();
+    let mut envelopes = Vec::new();
+    for document in serde_json::Deserializer::from_slice(text).into_iter::<Box<RawValue>>() {
+        let document = document.map_err(malformed)?;
+        let document = document.get().as_bytes();
+        let head: Head = serde_json::from_slice(document).map_err(malformed)?;
+        let envelope: Option<Envelope> = match head.payload_type {
+            None => None,
+            Some(known) if known == PayloadType::InToto.as_str() => {
+                Some(serde_json::from_slice(document).map_err(malformed)?)
+            }
+            Some(found) => {
+                return Err(ReceiptError::OtherType { what: "payload type", found });
+            }
+        };
+        let payload = envelope.as_ref().map_or(document, |envelope| &envelope.payload.0);
+        statements.push(payload.to_vec());
+        envelopes.push(envelope);
     }
-    let envelope: Envelope = serde_json::from_slice(text).map_err(malformed)?;
-    Ok(Opened { receipt: statement(&envelope.payload.0)?, envelope: Some(envelope) })
+    let (receipt, tests): (Receipt, Option<TestStatement>) = match &*statements {
+        [] => return Err(ReceiptError::Malformed { reason: "it is empty".to_owned() }),
+        [receipt] => (statement(receipt, PROVENANCE)?, None),
+        [receipt, tests] => (statement(receipt, PROVENANCE)?, Some(statement(tests, TEST_RESULT)?)),
+        _ => {
+            let reason = "it has more than two statements".to_owned();
+            return Err(ReceiptError::Malformed { reason });
+        }
+    };
+    if tests.as_ref().is_some_and(|tests| tests.subject != receipt.subject) {
+        let reason = "its tests are of other subjects".to_owned();
+        return Err(ReceiptError::Malformed { reason });
+    }
+    Ok(Opened { receipt, tests, envelopes })
 }
 
 impl Opened {
-    /// Whether it has a signature. It can be anybody's.
+    /// Whether everything in it has a signature. It can be anybody's.
     #[must_use]
     pub fn is_signed(&self) -> bool {
-        self.envelope.as_ref().is_some_and(|envelope| !envelope.signatures.is_empty())
+        let is_signed =
+            |it: &Option<Envelope>| it.as_ref().is_some_and(|it| !it.signatures.is_empty());
+        self.envelopes.iter().all(is_signed)
     }
 
-    /// Checks that this key signed it.
+    /// Checks that this key signed all of it.
     ///
     /// # Errors
     ///
     /// [`ReceiptError`] if it did not.
     pub fn verify(&self, key: &PublicKey) -> Result<(), ReceiptError> {
-        let envelope = self.envelope.as_ref().filter(|it| !it.signatures.is_empty());
-        let Envelope { payload_type, payload, signatures } =
-            envelope.ok_or(ReceiptError::Unsigned)?;
-        let message = encoded(*payload_type, &payload.0);
-        match signatures.iter().any(|it| key.has_signed(&message, &it.sig.0)) {
-            true => Ok(()),
-            false => Err(ReceiptError::Signature),
+        if !self.is_signed() {
+            return Err(ReceiptError::Unsigned);
         }
+        for Envelope { payload_type, payload, signatures } in self.envelopes.iter().flatten() {
+            let message = encoded(*payload_type, &payload.0);
+            if !signatures.iter().any(|it| key.has_signed(&message, &it.sig.0)) {
+                return Err(ReceiptError::Signature);
+            }
+        }
+        Ok(())
     }
+}
+
+fn malformed(error: serde_json::Error) -> ReceiptError {
+    ReceiptError::Malformed { reason: error.to_string() }
 }
 
 /// What tells the kinds of documents apart.
@@ -107,13 +146,12 @@ struct Head {
     predicate: Option<String>,
 }
 
-fn statement(text: &[u8]) -> Result<Receipt, ReceiptError> {
-    let malformed =
-        |error: serde_json::Error| ReceiptError::Malformed { reason: error.to_string() };
+/// Reads a statement that says this kind of thing.
+fn statement<T: DeserializeOwned>(text: &[u8], predicate: &str) -> Result<T, ReceiptError> {
     let head: Head = serde_json::from_slice(text).map_err(malformed)?;
     let types = [
-        ("statement type", head.statement, "https://in-toto.io/Statement/v1"),
-        ("predicate type", head.predicate, "https://slsa.dev/provenance/v1"),
+        ("statement type", head.statement, STATEMENT),
+        ("predicate type", head.predicate, predicate),
     ];
     for (what, found, expected) in types {
         if let Some(found) = found.filter(|found| found != expected) {

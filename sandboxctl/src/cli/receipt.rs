@@ -102,7 +102,7 @@ Examples:
         /// SHA256SUMS of an artifacts directory do not count
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         artifacts: Option<PathBuf>,
-        /// Print JSON: {"signed", "verified", "subjects", "differences": [{"path", "change"}]}
+        /// Print JSON: {"signed", "verified", "subjects", "tests", "differences": [{"path", "change"}]}
         #[arg(long)]
         json: bool,
     },

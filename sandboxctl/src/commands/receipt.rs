@@ -10,9 +10,11 @@ use sandbox_api::artifacts::CheckDifference;
 use sandbox_api::receipt::{
     BuildDefinition, BuildType, Builder, BuilderId, Dependency, DigestSet, ExternalParameters,
     InternalParameters, PredicateType, Provenance, Receipt, ReceiptEngine, RunDetails, RunMetadata,
-    StatementType, Subject,
+    StatementType, Subject, TestStatement, TestVerdict,
 };
-use sandbox_api::{ErrorKind, ExecutionReport, Failure, InputSource, RootFs, SandboxSpec, Script};
+use sandbox_api::{
+    ErrorKind, ExecutionReport, Failure, InputSource, RootFs, SandboxSpec, Script, TestCase,
+};
 use sandbox_controller::artifacts::{self, digest_input};
 use sandbox_controller::receipts::{self, Opened, PublicKey, ReceiptError, SigningKey};
 use sandbox_controller::{AGENT_SHA256, AgentSource, Command, Sandbox};
@@ -48,8 +50,8 @@ pub struct Issuer {
 
 /// What runs.
 pub enum Subjected<'a> {
-    /// A script.
-    Script(&'a Script),
+    /// A script, and its test cases.
+    Script(&'a Script, &'a [TestCase]),
     /// A command.
     Command(&'a Command),
 }
@@ -139,7 +141,7 @@ impl Issuer {
     ) -> Issued {
         let Some(issuer) = issuer else { return Issued::default() };
         let problem = match issuer.receipt(sandbox, ran, report, copied, staging).await {
-            Ok(receipt) => issuer.write(&receipt).err(),
+            Ok(receipt) => issuer.write(&receipt, ran).err(),
             Err(error) => Some(error),
         };
         if problem.is_some() {
@@ -165,7 +167,7 @@ impl Issuer {
         let facts = sandbox.engine_facts().await?;
         let mut made_of = self.made_of.clone();
         let (build_type, seed, now) = match ran {
-            Subjected::Script(script) => {
+            Subjected::Script(script, _) => {
                 made_of.push(dependency("script", receipts::sha256(&script.source)));
                 made_of.push(dependency("args", args_digest(&script.args)));
                 (BuildType::Script, script.seed, script.now.and_then(moment))
@@ -232,18 +234,30 @@ impl Issuer {
         })
     }
 
-    fn write(&self, receipt: &Receipt) -> Result<(), Error> {
+    fn write(&self, receipt: &Receipt, ran: &Subjected<'_>) -> Result<(), Error> {
         let what = || format!("--receipt {}", self.file.display());
         let unwritten = |source: std::io::Error| Error::Content { what: what(), source };
-        let mut text = match &self.key {
-            Some(key) => receipts::sign(receipt, key).and_then(|it| serde_json::to_vec(&it)),
-            None => serde_json::to_vec(receipt),
+        let mut text = self.line(receipt).map_err(|error| unwritten(error.into()))?;
+        if let Subjected::Script(_, cases) = ran
+            && let Some(tests) = TestStatement::new(receipt, cases)
+        {
+            text.extend(self.line(&tests).map_err(|error| unwritten(error.into()))?);
         }
-        .map_err(|error| unwritten(error.into()))?;
-        text.push(b'\n');
         let target = open(&self.file)?;
         let written = target.writer().and_then(|mut writer| writer.write_all(&text));
         written.and_then(|()| target.finish()).map_err(unwritten)
+    }
+}
+
+impl Issuer {
+    /// A statement as a line of the file.
+    fn line(&self, statement: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+        let mut text = match &self.key {
+            Some(key) => serde_json::to_vec(&receipts::sign(statement, key)?)?,
+            None => serde_json::to_vec(statement)?,
+        };
+        text.push(b'\n');
+        Ok(text)
     }
 }
 
@@ -403,6 +417,8 @@ struct Verification<'a> {
     /// Whether the key signed it; null without a key.
     verified: Option<bool>,
     subjects: usize,
+    /// What its tests said; null if it had none.
+    tests: Option<TestVerdict>,
     differences: &'a [sandbox_api::artifacts::PathDifference<CheckDifference>],
 }
 
@@ -421,6 +437,7 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
             signed: opened.is_signed(),
             verified: verified.as_ref().map(Result::is_ok),
             subjects: opened.receipt.subject.len(),
+            tests: opened.tests.as_ref().map(|it| it.predicate.result),
             differences: &differences,
         };
         output.document(&verification)?;
@@ -441,6 +458,10 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
             (None, None) => format!("a receipt of {files}; its signature is not verified\n"),
         };
         output.text(&done)?;
+    }
+    if let Some(TestStatement { predicate: it, .. }) = &opened.tests {
+        let (passed, failed) = (it.passed_tests.len(), it.failed_tests.len());
+        output.notice(&format!("its test cases: {passed} passed, {failed} failed"));
     }
     if key.is_none() {
         output.notice("without --key anybody may have written this receipt");

@@ -245,7 +245,7 @@ impl Session<'_> {
     ) -> Result<(RunResult, Ended), Error> {
         let mut copied = self.artifacts.copy(sandbox, &result.outcome).await?;
         let staged = self.staging.finish(sandbox, &mut result.execution).await?;
-        let ran = Subjected::Script(script);
+        let ran = Subjected::Script(script, &result.tests);
         let issued = Issuer::issue(
             &self.issuer,
             sandbox,

@@ -218,6 +218,37 @@ fn receipt_of_a_command_names_its_image_and_its_words() {
 }
 
 #[test]
+fn test_cases_of_a_script_are_in_its_receipt() {
+    let place = Place::new();
+    let source = "test.case('one', function() test.equal(1, 1) end)
+        test.case('two', function() test.fail('no') end)";
+    place.write("script.luau", source);
+    place.sandboxctl(["keys", "new", "k"]).assert_code(0);
+    let run = ["run", "script.luau", "--no-io", "--receipt", "receipt.json", "--sign", "k"];
+    place.sandboxctl(run).assert_code(1);
+    let lines = place.read("receipt.json");
+    let lines: Vec<_> = lines.lines().collect();
+    let [receipt, tests] = &*lines else { panic!("{lines:?}") };
+    let verified = verify(&place, &["--key", "k.pub", "--json"]);
+    let told: Value = serde_json::from_str(&verified.assert_code(0).stdout).unwrap();
+    assert_eq!((&told["tests"], &told["verified"]), (&json!("FAILED"), &json!(true)));
+    place.write("receipt.json", tests);
+    let statement = statement(&place);
+    let kind = "https://in-toto.io/attestation/test-result/v0.1";
+    assert_eq!(statement["predicateType"], kind);
+    assert_eq!(statement["predicate"]["failedTests"], json!(["two"]));
+    assert_eq!(statement["predicate"]["passedTests"], json!(["one"]));
+    verify(&place, &[]).assert_code(2).assert_stderr_has("its predicate type is");
+    // The tests of another receipt do not pass for those of this one.
+    place.write("script.luau", "test.case('two', function() end) return 2");
+    place.sandboxctl(run).assert_code(0);
+    let other = place.read("receipt.json");
+    let other = other.lines().nth(1).unwrap();
+    place.write("receipt.json", format!("{receipt}\n{other}\n"));
+    verify(&place, &["--key", "k.pub"]).assert_code(2).assert_stderr_has("of other subjects");
+}
+
+#[test]
 fn receipts_and_keys_that_are_none_are_refused() {
     let place = job();
     let receipt = statement(&place);
